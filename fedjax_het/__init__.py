@@ -1,0 +1,27 @@
+"""fedjax_het: federated learning when clients' data differ, on one JAX engine."""
+
+from fedjax_het import data, metrics, mixing, models, server
+from fedjax_het.clients.sgd import fedavg, fedprox
+from fedjax_het.clients.superfed import superfed
+from fedjax_het.data.container import federate
+from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.run import Result, run
+from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
+from fedjax_het.federated import (
+  Algorithm,
+  ClientUpdate,
+  Feedback,
+  Info,
+  Message,
+  Mixing,
+  ServerUpdate,
+  State,
+  federated,
+)
+from fedjax_het.models import Model
+
+__all__ = [
+  "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "Message", "Mixing", "Model",
+  "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "data", "fedavg", "federate",
+  "federated", "fedprox", "metrics", "mixing", "models", "run", "server", "superfed",
+]  # fmt: skip

@@ -1,0 +1,109 @@
+"""A picture of a partition: how many rows of which class every client holds.
+
+Up to 40 clients are stacked horizontal bars, so that sizes can be read off. More are a heat map, one column a
+client, under a bar chart of their sizes: the columns stand in the order of the class a client holds most of
+(then of how much, then of its second class), and the colour is the class's share of the client's rows, so
+that small clients are seen as well as large.
+"""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+MOST_BARS = 40
+MOST_NAMES = 20  # classes that get a legend or a tick each
+
+
+def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:
+  """Rows of each class every client holds: integers, [K, C]."""
+  labels = np.asarray(labels)
+  return np.stack([np.bincount(labels[np.asarray(rows)], minlength=num_classes) for rows in parts])
+
+
+def plot_partition(
+  parts: Sequence[ArrayLike],
+  labels: ArrayLike,
+  path: str | os.PathLike[str],
+  num_classes: int,
+  title: str = "",
+) -> None:
+  """Writes the picture to `path` (its ending chooses the format); needs no display.
+
+  Args:
+    parts: row numbers of each client, K arrays, as the partitioners return them.
+    labels: classes of all rows, [N].
+    path: the file to write.
+    num_classes: C.
+    title: goes above the counts of clients and rows.
+  """
+  counts = label_counts(parts, labels, num_classes)
+  few = len(counts) <= MOST_BARS
+  height = 1.4 + 0.24 * len(counts) if few else 4.0 + 0.12 * min(num_classes, 30)
+  figure = Figure(figsize=(8.0, max(height, 2.6)), layout="constrained")
+  FigureCanvasAgg(figure)
+  (_bars if few else _heat_map)(figure, counts)
+  sizes, classes = counts.sum(1), (counts > 0).sum(1)
+  facts = (
+    f"{len(counts)} clients, {sizes.sum():,} rows; rows a client {_span(sizes)};"
+    f" classes a client {_span(classes)}"
+  )
+  figure.suptitle(f"{title}\n{facts}" if title else facts, fontsize=10)
+  figure.savefig(path, dpi=150)
+
+
+def _bars(figure: Figure, counts: np.ndarray) -> None:
+  axes = figure.subplots()
+  num_clients, num_classes = counts.shape
+  colours = _colours(num_classes)
+  clients, left = np.arange(num_clients), np.zeros(num_clients)
+  for c in range(num_classes):
+    axes.barh(
+      clients, counts[:, c], left=left, height=0.8, color=colours[c], label=str(c),
+      edgecolor="white", linewidth=0.4 if num_classes <= MOST_NAMES else 0.0,
+    )  # fmt: skip
+    left += counts[:, c]
+  axes.set(xlabel="rows", ylabel="client", yticks=clients, ylim=(num_clients - 0.4, -0.6))
+  axes.tick_params(axis="y", length=0, labelsize=8)
+  axes.spines[["top", "right"]].set_visible(False)
+  if num_classes <= MOST_NAMES:
+    figure.legend(
+      *axes.get_legend_handles_labels(), title="class", loc="outside right center", fontsize=8, frameon=False
+    )
+
+
+def _heat_map(figure: Figure, counts: np.ndarray) -> None:
+  num_clients, num_classes = counts.shape
+  sizes = counts.sum(1)
+  shares = counts / np.maximum(sizes, 1)[:, None]
+  ranked = np.argsort(-shares, axis=1, kind="stable")
+  order = np.lexsort((ranked[:, 1] if num_classes > 1 else sizes, -shares.max(1).round(1), ranked[:, 0]))
+  top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1, 4))
+  top.bar(np.arange(num_clients), sizes[order], width=1.0, color="0.55")
+  top.set(ylabel="rows", ylim=(0, None))
+  top.spines[["top", "right"]].set_visible(False)
+  top.tick_params(axis="x", length=0, labelbottom=False)
+  darkest = max(shares.max(), min(1.0, 4.0 / num_classes))  # equal shares stay pale: chance is not structure
+  image = bottom.imshow(
+    shares[order].T, aspect="auto", cmap="Blues", vmin=0, vmax=darkest, interpolation="nearest"
+  )
+  bottom.set(xlabel="clients, in order of the class they hold most of", ylabel="class")
+  if num_classes <= MOST_NAMES:
+    bottom.set_yticks(range(num_classes))
+  figure.colorbar(image, ax=bottom, label="share of the client's rows", pad=0.01)
+
+
+def _colours(count: int) -> np.ndarray:
+  """`count` RGBA colours: ten or twenty told apart at a glance, more of them along a rainbow."""
+  if count <= 20:
+    return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))
+  return colormaps["turbo"](np.linspace(0, 1, count))
+
+
+def _span(values: np.ndarray) -> str:
+  low, high = values.min(), values.max()
+  return f"{low:,}" if low == high else f"{low:,} to {high:,} (median {np.median(values):,.0f})"

@@ -1,0 +1,72 @@
+"""What every supervised client shares: its loss, its optimiser, its learning rate."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.data.container import ClientData
+from fedjax_het.engine.local import Batch, steps_per_epoch
+from fedjax_het.errors import SettingError, check_range
+
+PyTree = Any
+Optimizer = Callable[[jax.Array], optax.GradientTransformation]
+
+
+def batch_loss(apply: Callable, params: PyTree, batch: Batch) -> jax.Array:
+  """Mean cross-entropy over a mini-batch's real examples, float32 scalar."""
+  losses = optax.softmax_cross_entropy_with_integer_labels(apply(params, batch.x), batch.y)
+  return jnp.sum(losses * batch.weight) / jnp.sum(batch.weight)
+
+
+def training_loss(apply: Callable, params: PyTree, data: ClientData, batch_size: int = 256) -> jax.Array:
+  """F_i(θ) = 1/n_i Σ_k L(ξ_k; θ): one forward pass over all of a client's examples, float32 scalar."""
+  batch_size = min(batch_size, data.limit)
+
+  def add(s, total):
+    rows = s * batch_size + jnp.arange(batch_size)
+    x, y = data.take(rows)
+    losses = optax.softmax_cross_entropy_with_integer_labels(apply(params, x), y)
+    return total + jnp.sum(jnp.where(rows < data.length, losses, 0.0))
+
+  total = jax.lax.fori_loop(0, steps_per_epoch(data, batch_size), add, jnp.float32(0.0))
+  return total / data.length
+
+
+def momentum_sgd(momentum: float = 0.9, weight_decay: float = 1e-4) -> Optimizer:
+  """lr -> SGD with weight decay added to the gradient before momentum, as in the papers.
+
+  m <- momentum·m + (∇ + weight_decay·θ);  θ <- θ - lr·m.
+  """
+
+  def make(lr: jax.Array) -> optax.GradientTransformation:
+    return optax.chain(
+      optax.add_decayed_weights(weight_decay),
+      optax.trace(momentum) if momentum is not None else optax.identity(),
+      optax.scale_by_learning_rate(lr),
+    )
+
+  return make
+
+
+def decayed(lr: float, lr_decay: float, round: jax.Array) -> jax.Array:
+  """η_t = η·decay^t."""
+  return lr * jnp.asarray(lr_decay, jnp.float32) ** round
+
+
+def check_training(**settings: Any) -> None:
+  """Checks the settings that all local trainings share; names are the factories' own."""
+  for name, value in settings.items():
+    if isinstance(value, jax.core.Tracer) or value is None:
+      continue
+    if name in ("epochs", "batch_size"):
+      if int(value) != value or value < 1:
+        raise SettingError(name, value, "must be a whole number", "Use 1 or more.")
+    elif name == "lr":
+      check_range(name, value, above=0.0)
+    elif name == "lr_decay":
+      check_range(name, value, 0.0, 1.0, above=0.0)
+    else:
+      check_range(name, value, 0.0)

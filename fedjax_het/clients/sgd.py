@@ -1,0 +1,120 @@
+r"""FedAvg and FedProx: local SGD from the received model.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
+
+Each client minimises  F_i(θ) + (μ/2)·‖θ - θ^g‖²  by mini-batch steps from θ = θ^g; μ = 0 is FedAvg.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.clients.objective import (
+  Optimizer,
+  batch_loss,
+  check_training,
+  decayed,
+  momentum_sgd,
+  training_loss,
+)
+from fedjax_het.data.container import ClientData
+from fedjax_het.engine.local import Batch, for_each_batch
+from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.models import Model
+
+PyTree = Any
+
+
+class Local(NamedTuple):
+  """What changes during local training: the model, its optimiser's state, the sums for `Info`."""
+
+  params: PyTree
+  optimizer: PyTree
+  loss: jax.Array
+  steps: jax.Array
+
+
+def train(
+  key: jax.Array,
+  apply,
+  center: PyTree,
+  data: ClientData,
+  optimizer: optax.GradientTransformation,
+  epochs: int,
+  batch_size: int,
+  mu: float | jax.Array | None,
+) -> tuple[PyTree, Info]:
+  """Local SGD on F_i(θ) + (μ/2)·‖θ - center‖² from θ = center; a μ of None leaves the term out."""
+
+  def step(local: Local, batch: Batch) -> Local:
+    loss, gradient = jax.value_and_grad(lambda params: batch_loss(apply, params, batch))(local.params)
+    if mu is not None:
+      gradient = jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, local.params, center)
+    updates, state = optimizer.update(gradient, local.optimizer, local.params)
+    params = optax.apply_updates(local.params, updates)
+    return Local(params, state, local.loss + loss, local.steps + 1)
+
+  start = Local(center, optimizer.init(center), jnp.float32(0.0), jnp.int32(0))
+  local = for_each_batch(key, data, batch_size, epochs, step, start)
+  return local.params, Info(local.loss / local.steps, local.steps)
+
+
+def fedprox(
+  model: Model,
+  *,
+  mu: float | jax.Array | None = 0.01,
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+  name: str = "fedprox",
+) -> ClientUpdate:
+  """FedProx's client part; the personalised model is the global one.
+
+  Args:
+    model: the model.
+    mu: μ >= 0, weight of the proximity term; None leaves it out.
+    lr: η > 0 in round 0.
+    lr_decay: factor on η each round, in (0, 1].
+    momentum: momentum of local SGD, fresh each round.
+    weight_decay: weight decay of local SGD.
+    epochs: E, passes through a client's data each round.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation.
+    name: name in tables.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  check_training(
+    mu=mu, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    batch_size=batch_size,
+  )  # fmt: skip
+  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+
+  def update(key, broadcast: Message, state, data, round):
+    tx = optimizer(decayed(lr, lr_decay, round))
+    params, info = train(key, model.apply, broadcast.params, data, tx, epochs, batch_size, mu)
+    return Message(params), state, info
+
+  return ClientUpdate(
+    share=lambda key: Message(model.init(key)),
+    init=lambda key, broadcast: (),
+    update=update,
+    loss=lambda broadcast, data: training_loss(model.apply, broadcast.params, data),
+    personalize=lambda broadcast, state, lam: broadcast.params,
+    globalize=lambda broadcast: broadcast.params,
+    apply=model.apply,
+    name=name,
+  )
+
+
+def fedavg(model: Model, **settings) -> ClientUpdate:
+  """FedAvg's client part: `fedprox` without its proximity term; see there for the settings."""
+  return fedprox(model, mu=None, name="fedavg", **settings)

@@ -1,0 +1,184 @@
+r"""SuPerFed: a federated and a local model joined by a low-loss line in weight space.
+
+Hahn, Jeong, Lee: Connecting Low-Loss Subspace for Personalized Federated Learning, KDD 2022; chapter II of
+the thesis: algorithms 2.3 and 2.4, equations 2.1 to 2.6.
+
+Each client keeps a local model θ^l that never leaves it and was drawn independently of all others. In every
+mini-batch step it mixes it with the federated model θ^f, which started the round at θ^g,
+
+    θ(λ) = (1 - λ)·θ^f + λ·θ^l,   λ ~ U(0, 1) from round L on, λ = 0 before,
+
+and minimises  F_i(θ(λ)) + (μ/2)·‖θ^f - θ^g‖² + ν·cos²(θ^f, θ^l)  over both ends with one backward pass.
+MM draws one λ for the model; LM draws one for each layer.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.objective import (
+  Optimizer,
+  batch_loss,
+  check_training,
+  decayed,
+  momentum_sgd,
+  training_loss,
+)
+from fedjax_het.engine.local import Batch, for_each_batch
+from fedjax_het.errors import check_choice
+from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.models import Model
+
+PyTree = Any
+
+LAMBDAS = tuple(round(0.1 * i, 1) for i in range(11))
+
+
+def mix(federated: PyTree, local: PyTree, lam: PyTree) -> PyTree:
+  """θ(λ) = (1 - λ)·θ^f + λ·θ^l; `lam` is a scalar for each leaf."""
+  return jax.tree.map(lambda f, l, t: (1.0 - t) * f + t * l, federated, local, lam)
+
+
+def draw_lambda(key: jax.Array, params: PyTree, granularity: str) -> PyTree:
+  """λ ~ U(0, 1) for each leaf: the same for the whole model ("model") or for a layer's leaves ("layer").
+
+  A layer is what shares its path but for the last part, such as a kernel and its bias.
+  """
+  paths, structure = jax.tree_util.tree_flatten_with_path(params)
+  layers = [jax.tree_util.keystr(path[:-1]) if granularity == "layer" else "" for path, _ in paths]
+  names = list(dict.fromkeys(layers))
+  draws = jax.random.uniform(key, (len(names),))
+  return jax.tree.unflatten(structure, [draws[names.index(layer)] for layer in layers])
+
+
+def dot(a: PyTree, b: PyTree) -> jax.Array:
+  """<a, b> over the whole parameter vectors."""
+  return sum(jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b)))
+
+
+def cosine_squared(federated: PyTree, local: PyTree) -> jax.Array:
+  """cos²(θ^f, θ^l) over the whole parameter vectors (eq. 2.5 without ν)."""
+  return dot(federated, local) ** 2 / (dot(federated, federated) * dot(local, local))
+
+
+def cosine_squared_factors(federated: PyTree, local: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """(a, b, c) of the gradient of cos²:  ∂/∂θ^f = a·θ^l - b·θ^f,  ∂/∂θ^l = a·θ^f - c·θ^l."""
+  product = dot(federated, local)
+  f2 = dot(federated, federated)
+  l2 = dot(local, local)
+  tiny = jnp.finfo(jnp.float32).tiny
+  a = 2.0 * product / jnp.maximum(f2 * l2, tiny)
+  return a, a * product / jnp.maximum(f2, tiny), a * product / jnp.maximum(l2, tiny)
+
+
+class Pair(NamedTuple):
+  """The two ends of the line, or two things that belong to them."""
+
+  federated: PyTree
+  local: PyTree
+
+
+class Training(NamedTuple):
+  """What changes during local training."""
+
+  ends: Pair
+  optimizer: PyTree
+  loss: jax.Array
+  steps: jax.Array
+
+
+def superfed(
+  model: Model,
+  *,
+  granularity: str = "model",
+  mu: float | jax.Array = 0.01,
+  nu: float | jax.Array = 2.0,
+  start_round: int | jax.Array = 0,
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+) -> ClientUpdate:
+  """SuPerFed's client part. Its state is θ^l; the personalised model at λ is θ(λ).
+
+  Args:
+    model: the model of both ends.
+    granularity: "model" for SuPerFed-MM, "layer" for SuPerFed-LM.
+    mu: μ >= 0 of the proximity term, eq. 2.4.
+    nu: ν >= 0 of the orthogonality term, eq. 2.5; acts from `start_round` on.
+    start_round: L, the first round in which λ is drawn and θ^l moves (algorithm 2.3).
+    lr: η > 0 in round 0, for both ends.
+    lr_decay: factor on η each round, in (0, 1].
+    momentum: momentum of local SGD, fresh each round.
+    weight_decay: weight decay of local SGD, on both ends.
+    epochs: E, passes through a client's data each round.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  check_choice("granularity", granularity, ("model", "layer"))
+  check_training(
+    mu=mu, nu=nu, start_round=start_round, lr=lr, lr_decay=lr_decay, momentum=momentum,
+    weight_decay=weight_decay, epochs=epochs, batch_size=batch_size,
+  )  # fmt: skip
+  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+
+  def train_line(key, center, local, data, tx):
+    def step(training: Training, batch: Batch) -> Training:
+      federated, local = training.ends
+      lam = draw_lambda(batch.key, federated, granularity)
+      mixed = mix(federated, local, lam)
+      loss, gradient = jax.value_and_grad(lambda params: batch_loss(model.apply, params, batch))(mixed)
+      a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
+      gradients = Pair(  # eq. 2.3
+        jax.tree.map(
+          lambda g, t, f, l, o: (1.0 - t) * g + mu * (f - o) + a * l - b * f,
+          gradient, lam, federated, local, center,
+        ),
+        jax.tree.map(lambda g, t, f, l: t * g + a * f - c * l, gradient, lam, federated, local),
+      )  # fmt: skip
+      updates, state = tx.update(gradients, training.optimizer, training.ends)
+      ends = optax.apply_updates(training.ends, updates)
+      return Training(ends, state, training.loss + loss, training.steps + 1)
+
+    ends = Pair(center, local)
+    start = Training(ends, tx.init(ends), jnp.float32(0.0), jnp.int32(0))
+    end = for_each_batch(key, data, batch_size, epochs, step, start)
+    return end.ends.federated, end.ends.local, Info(end.loss / end.steps, end.steps)
+
+  def update(key, broadcast: Message, local, data, round):
+    tx = optimizer(decayed(lr, lr_decay, round))
+
+    def before(center, local):  # λ = 0
+      federated, info = sgd.train(key, model.apply, center, data, tx, epochs, batch_size, mu)
+      return federated, local, info
+
+    def after(center, local):
+      return train_line(key, center, local, data, tx)
+
+    federated, local, info = lax.cond(round >= start_round, after, before, broadcast.params, local)
+    return Message(federated), local, info
+
+  def personalize(broadcast: Message, local, lam):
+    return mix(broadcast.params, local, jax.tree.map(lambda _: lam, local))
+
+  return ClientUpdate(
+    share=lambda key: Message(model.init(key)),
+    init=lambda key, broadcast: model.init(key),
+    update=update,
+    loss=lambda broadcast, data: training_loss(model.apply, broadcast.params, data),
+    personalize=personalize,
+    globalize=lambda broadcast: broadcast.params,
+    apply=model.apply,
+    lambdas=LAMBDAS,
+    name="superfed_mm" if granularity == "model" else "superfed_lm",
+  )

@@ -1,0 +1,172 @@
+"""The flat container: all clients' examples in one array, each client a few slices of it.
+
+Sizes of real clients differ by factors of a hundred, so nothing is padded to the largest client:
+client i's training examples are rows `train.start[i] : train.start[i] + train.size[i]`, and likewise
+for its validation and test parts.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.errors import SettingError, check_range
+
+
+class Part(NamedTuple):
+  """One slice of the flat arrays per client: `start` and `size`, int32, each [K] (or scalars)."""
+
+  start: jax.Array
+  size: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ClientData:
+  """What one client sees of the flat arrays.
+
+  Attributes:
+    x: all examples, [N, ...]; integer images are read as floats in [0, 1] (divided by 255).
+    y: all labels, [N].
+    start: first row of this client, int32 scalar.
+    size: number of rows, int32 scalar.
+    limit: static upper bound of `size` over all clients.
+    uniform: static; True where every client has exactly `limit` rows.
+  """
+
+  x: jax.Array
+  y: jax.Array
+  start: jax.Array
+  size: jax.Array
+  limit: int = dataclasses.field(metadata={"static": True})
+  uniform: bool = dataclasses.field(metadata={"static": True})
+
+  @property
+  def length(self) -> int | jax.Array:
+    """The number of rows, a Python int where all clients have the same (so loops stay static)."""
+    return self.limit if self.uniform else self.size
+
+  def take(self, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rows `index` (int, [B], each in [0, limit)) of this client: ([B, ...], [B])."""
+    rows = self.start + index
+    x = self.x.at[rows].get(mode="clip")
+    if jnp.issubdtype(x.dtype, jnp.integer):
+      x = x.astype(jnp.float32) / 255.0
+    return x, self.y.at[rows].get(mode="clip")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FederatedData:
+  """All clients' data in flat arrays, a pytree.
+
+  Attributes:
+    x: examples, [N, ...], uint8 (read as [0, 1]) or float32.
+    y: labels, int32, [N].
+    train, valid, test: each client's slices; `valid` may be empty.
+    num_classes: static.
+    limits: static; the largest client of (train, valid, test).
+    uniform: static; whether all clients are equally large in (train, valid, test).
+    name: static; the data set's name.
+  """
+
+  x: jax.Array
+  y: jax.Array
+  train: Part
+  valid: Part
+  test: Part
+  num_classes: int = dataclasses.field(metadata={"static": True})
+  limits: tuple[int, int, int] = dataclasses.field(metadata={"static": True})
+  uniform: tuple[bool, bool, bool] = dataclasses.field(metadata={"static": True})
+  name: str = dataclasses.field(default="", metadata={"static": True})
+
+  @property
+  def num_clients(self) -> int:
+    """K."""
+    return self.train.start.shape[0]
+
+  def clients(self, ids: jax.Array, part: str = "train") -> ClientData:
+    """Stacked views of clients `ids` ([S]) in part "train", "valid" or "test".
+
+    `x` and `y` are shared, not stacked: map over the result with `view_axes(...)`.
+    """
+    which = ("train", "valid", "test").index(part)
+    slices = (self.train, self.valid, self.test)[which]
+    return ClientData(
+      self.x, self.y, slices.start[ids], slices.size[ids], self.limits[which], self.uniform[which]
+    )
+
+
+def view_axes(view: ClientData) -> ClientData:
+  """`in_axes` for mapping over stacked views: rows shared, slices mapped."""
+  return ClientData(None, None, 0, 0, view.limit, view.uniform)  # type: ignore[arg-type]
+
+
+def federate(
+  x: np.ndarray,
+  y: np.ndarray,
+  parts: list[np.ndarray],
+  key: jax.Array,
+  *,
+  num_classes: int,
+  test_fraction: float = 0.2,
+  valid_fraction: float = 0.0,
+  name: str = "",
+) -> FederatedData:
+  """Lays the clients of a partition out in flat arrays, each split into train, valid and test.
+
+  Args:
+    x: examples, [N, ...], uint8 images or float32.
+    y: integer labels, [N].
+    parts: one array of row numbers per client; rows may be left out, none may appear twice.
+    key: typed key of the random (not stratified) split.
+    num_classes: number of classes.
+    test_fraction: share of every client's rows held out for its test set, rounded down.
+    valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
+    name: the data set's name.
+
+  Raises:
+    SettingError: a fraction outside [0, 1), a client with no training row left, or no clients.
+  """
+  for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
+    check_range(setting, value, 0.0, 1.0)
+  if not parts:
+    raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
+  rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+  order, sizes = [], np.zeros((len(parts), 3), np.int64)
+  for i, rows in enumerate(parts):
+    rows = rng.permutation(np.asarray(rows))
+    n_test = _share(len(rows), test_fraction)
+    n_valid = _share(len(rows) - n_test, valid_fraction)
+    sizes[i] = len(rows) - n_test - n_valid, n_valid, n_test
+    if sizes[i, 0] < 1:
+      raise SettingError(
+        "test_fraction", test_fraction, f"client {i} with {len(rows)} examples keeps none to train on",
+        "Lower test_fraction or valid_fraction, or use fewer clients.",
+      )  # fmt: skip
+    order.append(rows)
+  rows = np.concatenate(order)
+  start = np.concatenate([[0], np.cumsum(sizes.ravel())[:-1]]).reshape(sizes.shape)
+  train, valid, test = (
+    Part(jnp.asarray(start[:, j], jnp.int32), jnp.asarray(sizes[:, j], jnp.int32)) for j in range(3)
+  )
+  n_train, n_valid, n_test = sizes.max(0).tolist()
+  equal_train, equal_valid, equal_test = (sizes == sizes[0]).all(0).tolist()
+  return FederatedData(
+    jnp.asarray(x[rows]),
+    jnp.asarray(y[rows], jnp.int32),
+    train,
+    valid,
+    test,
+    num_classes=int(num_classes),
+    limits=(n_train, n_valid, n_test),
+    uniform=(equal_train, equal_valid, equal_test),
+    name=name,
+  )
+
+
+def _share(count: int, fraction: float) -> int:
+  """⌊count · fraction⌋, where 0.29 · 100 is 29 (in floating point it is 28.999...)."""
+  return int(count * fraction + 1e-9)

@@ -1,0 +1,60 @@
+"""Image data sets through TensorFlow Datasets; TensorFlow is imported here only, and only when asked."""
+
+import os
+import socket
+
+import numpy as np
+from absl import logging
+
+from fedjax_het.data.files import Source
+from fedjax_het.errors import DataError
+
+# Where TFDS downloads from, to find out in a moment what its retries take minutes for.
+HOSTS = {
+  "mnist": "storage.googleapis.com",
+  "fashion_mnist": "fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+  "cifar10": "www.cs.toronto.edu",
+}
+
+
+def load_tfds(name: str) -> Source:
+  """`name` as TFDS prepares it: a copy already prepared, else downloaded; rows in TFDS's shuffled order.
+
+  TFDS keeps its copies in TFDS_DATA_DIR, else ~/tensorflow_datasets.
+
+  Raises:
+    DataError: TensorFlow is not installed, or there is neither a prepared copy nor a working download.
+  """
+  try:
+    import tensorflow  # noqa: F401
+    import tensorflow_datasets as tfds
+  except ImportError as error:
+    raise DataError(
+      f"TFDS was not asked, for TensorFlow is not installed ({error}): pip install 'fedjax_het[tfds]'."
+    ) from error
+  try:
+    builder = tfds.builder(name)
+    if not builder.is_prepared():
+      _check_network(HOSTS[name])
+      logging.info("%s: TFDS downloads it to %s", name, builder.data_path)
+      builder.download_and_prepare()
+    sets = tfds.as_numpy(builder.as_dataset(split=["train", "test"], batch_size=-1))
+  except Exception as error:  # whatever goes wrong in there: no network, no space, a changed checksum
+    reason = next(iter(str(error).splitlines()), "")[:300]
+    raise DataError(
+      "TFDS has no prepared copy (it looks in TFDS_DATA_DIR, else ~/tensorflow_datasets) and could not make"
+      f" one: {type(error).__name__}: {reason}"
+    ) from error
+  (x, y), (x_test, y_test) = ((split["image"], split["label"].astype(np.int32)) for split in sets)
+  classes = builder.info.features["label"].num_classes
+  return Source(x, y, x_test, y_test, classes, name, None, (f"tfds:{builder.info.full_name}",))
+
+
+def _check_network(host: str) -> None:
+  """Raises `OSError` where `host` has no address; a proxy, where one is set, may still know it."""
+  if any(os.environ.get(name) for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")):
+    return
+  try:
+    socket.getaddrinfo(host, 443)
+  except OSError as error:
+    raise OSError(f"no network, {host} has no address here ({error})") from error

@@ -1,0 +1,86 @@
+"""Data sets by name: the authors' files in a folder, else TFDS, else an error that says what to do.
+
+`load` looks in `data_dir/<folder>` for the raw files; `data_dir` is the argument, else the environment
+variable FEDJAX_HET_DATA, else `data`. A file that is there but damaged is an error, never skipped.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from fedjax_het.data.cifar import MD5, load_cifar10
+from fedjax_het.data.files import Source
+from fedjax_het.data.from_tfds import load_tfds
+from fedjax_het.data.idx import SHAPES, load_idx
+from fedjax_het.errors import DataError, check_choice
+
+__all__ = ["DATASETS", "Source", "load"]
+
+_IDX = "{} (.gz or not) from {}".format(", ".join(SHAPES), "{}")
+
+# name: folder, loader, what to put there and where to get it.
+FOLDERS: dict[str, tuple[str, Callable[[Path], Source | None], str]] = {
+  "mnist": (
+    "mnist",
+    functools.partial(load_idx, "mnist"),
+    _IDX.format("https://storage.googleapis.com/cvdf-datasets/mnist/"),
+  ),
+  "fashion_mnist": (
+    "fashion-mnist",
+    functools.partial(load_idx, "fashion_mnist"),
+    _IDX.format("https://github.com/zalandoresearch/fashion-mnist/tree/master/data/fashion"),
+  ),
+  "cifar10": (
+    "cifar10",
+    load_cifar10,
+    f"{', '.join(MD5)} (.gz or not; one training batch is enough), unpacked from"
+    " https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+  ),
+}
+DATASETS = ("digits", *FOLDERS)
+
+
+def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Source:
+  """The data set `name`, one of `DATASETS`; "digits" is bundled and needs no folder.
+
+  Raises:
+    SettingError: an unknown name.
+    DataError: files missing, truncated or not what their authors ship: which, where, and how to get them.
+  """
+  check_choice("dataset", name, DATASETS)
+  if name == "digits":
+    return load_digits()
+  folder, loader, wanted = FOLDERS[name]
+  where = (_data_dir(data_dir) / folder).resolve()
+  source = loader(where)
+  if source is None:
+    try:
+      source = load_tfds(name)
+    except DataError as error:
+      raise DataError(
+        f"{name} was not found: looked in {where} (data_dir, else FEDJAX_HET_DATA, else ./data, with the"
+        f" folder {folder}), then asked TFDS. Either put there {wanted}. Or let TFDS prepare it. {error}"
+      ) from error
+  logging.info(
+    "%s: %d training and %d test examples from %s",
+    name, len(source.y), len(source.y_test), ", ".join(source.files),
+  )  # fmt: skip
+  return source
+
+
+def load_digits() -> Source:
+  """scikit-learn's bundled 1,797 handwritten digits: [N, 8, 8, 1], float32 in [0, 1] (sixteenths)."""
+  from sklearn import datasets  # a second to import, for this data set alone
+
+  digits = datasets.load_digits()
+  x = (digits.images / 16.0).astype(np.float32)[..., None]
+  y = digits.target.astype(np.int32)
+  return Source(x, y, x[:0], y[:0], 10, "digits", None, ("scikit-learn",))
+
+
+def _data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
+  return Path(data_dir or os.environ.get("FEDJAX_HET_DATA") or "data").expanduser()

@@ -1,0 +1,81 @@
+"""Local training: a client's walk through its own examples, mini-batch by mini-batch."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_het.data.container import ClientData
+
+PyTree = Any
+
+
+class Batch(NamedTuple):
+  """A mini-batch of B examples.
+
+  Attributes:
+    x: examples, float32 [B, ...].
+    y: labels, int32 [B].
+    weight: 1 for a real example and 0 where a last partial batch is filled up, float32 [B].
+    key: typed key of this step.
+  """
+
+  x: jax.Array
+  y: jax.Array
+  weight: jax.Array
+  key: jax.Array
+
+
+def steps_per_epoch(data: ClientData, batch_size: int) -> int | jax.Array:
+  """ceil(n_i / B): a last partial batch is used, not dropped."""
+  return (data.length + batch_size - 1) // batch_size
+
+
+def shuffle(key: jax.Array, data: ClientData, padded: int) -> jax.Array:
+  """A random order of the client's rows, int32 [padded]; entries from n_i on are not to be used."""
+  draws = jax.random.uniform(key, (padded,))
+  outside = jnp.arange(padded) >= data.length
+  return jnp.argsort(jnp.where(outside, 2.0, draws))
+
+
+def for_each_batch(
+  key: jax.Array,
+  data: ClientData,
+  batch_size: int,
+  epochs: int | jax.Array,
+  step: Callable[[PyTree, Batch], PyTree],
+  carry: PyTree,
+) -> PyTree:
+  """Folds `step` over `epochs` freshly shuffled passes through the client's examples.
+
+  A batch larger than the client is allowed: it is then one batch of all its examples. Clients of a cohort
+  may differ in size: mapped over clients, the loop runs as long as the cohort's own longest client needs.
+
+  Args:
+    key: typed key; the epochs' orders and the steps' keys are folded in from it.
+    data: the client's examples.
+    batch_size: B.
+    epochs: E.
+    step: (carry, batch) -> carry.
+    carry: its start.
+  """
+  padded = -(-data.limit // batch_size) * batch_size
+  lane = jnp.arange(batch_size)
+
+  def epoch(e: jax.Array, carry: PyTree) -> PyTree:
+    order_key, step_key = jax.random.split(jax.random.fold_in(key, e))
+    order = shuffle(order_key, data, padded)
+
+    def batch(s: jax.Array, carry: PyTree) -> PyTree:
+      first = s * batch_size
+      rows = lax.dynamic_slice_in_dim(order, first, batch_size)
+      inside = first + lane < data.length
+      x, y = data.take(jnp.where(inside, rows, 0))
+      weight = inside.astype(jnp.float32)
+      return step(carry, Batch(x, y, weight, jax.random.fold_in(step_key, s)))
+
+    return lax.fori_loop(0, steps_per_epoch(data, batch_size), batch, carry)
+
+  return lax.fori_loop(0, epochs, epoch, carry)

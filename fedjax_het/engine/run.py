@@ -1,0 +1,132 @@
+"""Many rounds: in chunks, evaluated now and then."""
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.engine import MAX_CHUNK, Engine
+from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.round import RoundInfo
+from fedjax_het.errors import SettingError
+from fedjax_het.federated import Algorithm, State
+from fedjax_het.metrics.fairness import summarize_all
+
+SECONDS_A_CHUNK = 2.0
+
+
+class Chunk(NamedTuple):
+  """Some rounds that were run.
+
+  Attributes:
+    state: the state after them; its buffers are consumed by the next chunk.
+    infos: what happened in them, NumPy arrays [rounds, S].
+    evaluation: all clients' metrics after them, where an evaluation was due, else None.
+  """
+
+  state: State
+  infos: RoundInfo
+  evaluation: Evaluation | None
+
+
+def chunks(engine: Engine, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
+  """Runs until round `rounds`, a second or two at a time, evaluating every `eval_every` rounds and at the end."""
+  done = int(state.round)
+  length = 1
+  while done < rounds:
+    due = rounds if not eval_every else min(rounds, (done // eval_every + 1) * eval_every)
+    length = max(1, min(length, due - done, MAX_CHUNK))
+    started = time.perf_counter()
+    state, infos = engine.advance(state, length)
+    seconds = (time.perf_counter() - started) / length
+    done += length
+    yield Chunk(state, infos, engine.evaluate(state) if done == due else None)
+    length = int(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))
+
+
+def common_lambda(evaluation: Evaluation) -> int:
+  """The column of the λ, common to all clients, with the best mean top-1 over those with test examples."""
+  return int(np.argmax(np.nanmean(evaluation.personalized["top1"], axis=0)))
+
+
+def per_client(evaluation: Evaluation) -> dict[str, dict[str, np.ndarray]]:
+  """{"personalized", "global"} -> metric -> [K]; personalised models at the common λ."""
+  best = common_lambda(evaluation)
+  return {
+    "personalized": {name: values[:, best] for name, values in evaluation.personalized.items()},
+    "global": dict(evaluation.global_),
+  }
+
+
+def summarize(evaluation: Evaluation) -> dict[str, dict[str, dict[str, float]]]:
+  """{"personalized", "global"} -> metric -> mean, std, worst10, best10, gini, gap over the clients."""
+  return {kind: summarize_all(values) for kind, values in per_client(evaluation).items()}
+
+
+class Result(NamedTuple):
+  """What `run` returns.
+
+  Attributes:
+    state: the final state.
+    history: a dict an evaluation: `round`, `train_loss` (mean over the rounds since the last) and `metrics`.
+    metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
+    clients: the same before they were summarised: metric -> [K].
+    evaluation: the final evaluation at every λ.
+  """
+
+  state: State
+  history: list[dict]
+  metrics: dict[str, dict[str, dict[str, float]]]
+  clients: dict[str, dict[str, np.ndarray]]
+  evaluation: Evaluation
+
+
+def run(
+  algorithm: Algorithm,
+  data: FederatedData,
+  *,
+  rounds: int,
+  cohort_size: int,
+  key: jax.Array,
+  eval_every: int | None = None,
+  client_batch: int | None = None,
+  devices: int | None = None,
+) -> Result:
+  """Runs `algorithm` on `data` and evaluates it on every client.
+
+  Args:
+    algorithm: see `federated`.
+    data: the clients' data, see `federate`.
+    rounds: T >= 1.
+    cohort_size: S, clients sampled each round without replacement.
+    key: typed key, the run's only source of randomness.
+    eval_every: rounds between evaluations; by default only at the end.
+    client_batch: clients that a device trains at once; see `Engine`.
+    devices: local devices to use; by default all.
+
+  Raises:
+    SettingError: a setting out of range.
+    NonFiniteLoss: a training loss became NaN or infinite.
+  """
+  check_rounds(rounds, eval_every)
+  engine = Engine(algorithm, data, cohort_size, client_batch=client_batch, devices=devices)
+  history, losses = [], []
+  for chunk in chunks(engine, engine.init(key), rounds, eval_every):
+    losses.extend(chunk.infos.clients.loss.mean(axis=1))
+    if chunk.evaluation is not None:
+      metrics = summarize(chunk.evaluation)
+      history.append(
+        {"round": int(chunk.state.round), "train_loss": float(np.mean(losses)), "metrics": metrics}
+      )
+      losses = []
+  return Result(chunk.state, history, metrics, per_client(chunk.evaluation), chunk.evaluation)
+
+
+def check_rounds(rounds: int, eval_every: int | None) -> None:
+  """Raises `SettingError` unless rounds >= 1 and eval_every >= 1 (or None)."""
+  for name, value in (("rounds", rounds), ("eval_every", eval_every)):
+    if value is not None and (value != int(value) or value < 1):
+      raise SettingError(name, value, "must be a whole number", "Use 1 or more.")

@@ -1,0 +1,136 @@
+"""From a configuration to what it names: data, model, algorithm."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fedjax_het import data as datasets
+from fedjax_het import mixing, models, server
+from fedjax_het.clients.sgd import fedavg, fedprox
+from fedjax_het.clients.superfed import superfed
+from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.run import check_rounds
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.federated import Algorithm, ClientUpdate, federated
+from fedjax_het.models import Model
+
+CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
+  "fedavg": fedavg,
+  "fedprox": fedprox,
+  "superfed_mm": lambda model, **settings: superfed(model, granularity="model", **settings),
+  "superfed_lm": lambda model, **settings: superfed(model, granularity="layer", **settings),
+}
+MIXINGS = {"static": mixing.static, "uniform": mixing.uniform}
+SERVERS = {"sgd": server.sgd}
+
+# The factory whose signature lists what a method can be told.
+_SIGNATURES: dict[Any, Callable] = {
+  "fedavg": fedprox, "superfed_mm": superfed, "superfed_lm": superfed,
+}  # fmt: skip
+_NOT_SETTABLE = ("model", "optimizer", "name", "granularity")
+
+FIELDS = (
+  "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
+  "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every", "client_batch", "devices",
+)  # fmt: skip
+
+
+class Experiment(NamedTuple):
+  """What a configuration names.
+
+  Attributes:
+    algorithm: the three parts.
+    data: the clients' data.
+    model: the model.
+    key: the run's key.
+    parts: row numbers of each client in the data set, for pictures.
+    labels: the data set's labels.
+  """
+
+  algorithm: Algorithm
+  data: FederatedData
+  model: Model
+  key: jax.Array
+  parts: list[np.ndarray]
+  labels: np.ndarray
+
+
+def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any], **given: Any) -> Any:
+  """Calls the factory that `config.name` names with the other fields of `config`, after checking both."""
+  check_choice(f"{kind}.name", config.get("name"), registry)
+  name = config["name"]
+  factory = registry[name]
+  signature = inspect.signature(_SIGNATURES.get(name, factory)).parameters
+  settable = [setting for setting in signature if setting not in _NOT_SETTABLE]
+  settings = {setting: value for setting, value in config.items() if setting != "name"}
+  for setting in settings:
+    check_choice(f"{kind}'s setting for {name}", setting, settable or ["(it has none)"])
+  return factory(**{**given, **settings})
+
+
+def check_config(config: ConfigDict) -> None:
+  """Checks what can be checked before any data is read.
+
+  Raises:
+    SettingError: an unknown field or name (naming the nearest), or a value out of range.
+  """
+  for field in config:
+    check_choice("field of the configuration", field, FIELDS)
+  for field in FIELDS:
+    if field not in config:
+      raise SettingError(field, None, "is missing from the configuration", "Set it; see configs/quickstart.py.")
+  check_choice("dataset", config.dataset, datasets.DATASETS)
+  check_choice("model.name", config.model.name, models.MODELS)
+  check_choice("partition.name", config.partition.name, datasets.PARTITIONERS)
+  check_rounds(config.rounds, config.eval_every)
+  for field in ("test_fraction", "valid_fraction"):
+    check_range(field, config[field], 0.0, 1.0)
+  for field in ("num_clients", "client_batch", "devices"):
+    if config[field] is not None:
+      check_range(field, config[field], 1)
+  check_range("cohort_size", config.cohort_size, 1)
+  if config.num_clients is not None:
+    check_range("cohort_size", config.cohort_size, 1, config.num_clients)
+  build_algorithm(config, models.make("two_nn", (1,), 2))
+
+
+def build_algorithm(config: ConfigDict, model: Model) -> Algorithm:
+  """The three parts that a configuration names, around `model`."""
+  client = named("algorithm", CLIENTS, {**config.local, **config.algorithm}, model=model)
+  return federated(
+    client, named("mixing", MIXINGS, config.mixing), named("server", SERVERS, config.server)
+  )
+
+
+def build(config: ConfigDict) -> Experiment:
+  """Reads the data, partitions them, and builds model and algorithm.
+
+  Raises:
+    SettingError: see `check_config`, and what the data cannot give.
+    DataError: a data file is missing or damaged.
+  """
+  check_config(config)
+  key = jax.random.key(config.seed)
+  partition_key, split_key, run_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
+  source = datasets.load(config.dataset, config.data_dir)
+  options = {name: value for name, value in config.partition.items() if name != "name"}
+  if config.partition.name == "natural":
+    options["groups"] = source.groups
+  parts = datasets.partition(partition_key, config.partition.name, source.y, config.num_clients, **options)
+  data = datasets.federate(
+    source.x,
+    source.y,
+    parts,
+    split_key,
+    num_classes=source.num_classes,
+    test_fraction=config.test_fraction,
+    valid_fraction=config.valid_fraction,
+    name=source.name,
+  )
+  model_options = {name: value for name, value in config.model.items() if name != "name"}
+  model = models.make(config.model.name, source.x.shape[1:], source.num_classes, **model_options)
+  return Experiment(build_algorithm(config, model), data, model, run_key, parts, source.y)

@@ -1,0 +1,24 @@
+"""A cell of a paper's table, from the string behind the config file's name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedjax_het.errors import SettingError, check_choice
+
+
+def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
+  """"dataset=mnist,clients=100" -> a dict with the types of `defaults`.
+
+  Raises:
+    SettingError: an unknown key (naming the nearest) or a value of another type.
+  """
+  cell = dict(defaults)
+  for item in filter(None, (text or "").split(",")):
+    key, _, value = item.partition("=")
+    check_choice("key behind the config file's name", key.strip(), defaults)
+    kind = type(defaults[key.strip()])
+    try:
+      cell[key.strip()] = kind(value.strip())
+    except ValueError as error:
+      raise SettingError(key.strip(), value, f"is not of type {kind.__name__}", "Mend it.") from error
+  return cell

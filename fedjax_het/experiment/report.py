@@ -1,0 +1,144 @@
+"""The table at the end of a run, from its summary."""
+
+import datetime
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_LABELS = {
+  "top1": "top-1 (%)",
+  "top5": "top-5 (%)",
+  "auroc": "AUROC",
+  "loss": "loss (nats)",
+  "ece": "ECE",
+  "mce": "MCE",
+}
+_COLUMNS = ("worst10", "best10", "gini", "gap")
+_MISSING = "–"
+
+
+def print_report(summary: Mapping[str, Any], console: Console | None = None) -> None:
+  """Prints `report(summary)`, on standard output by default; colours only where that is a terminal."""
+  (console or Console()).print(report(summary))
+
+
+def report(summary: Mapping[str, Any]) -> RenderableType:
+  """The final figures of a run as a table for the terminal.
+
+  A block of rows for the personalised models and one for the global model, or one for both where they are
+  the same model; a column for each of the figures of `fairness.summarize`. Top-1 and top-5 are in percent,
+  their Gini coefficient and everything else as in the summary.
+
+  Args:
+    summary: the content of summary.json. Parts that are missing or null are left out or shown as a dash.
+      Optional, for a method with a family of personalised models θ(λ): `lambda`, a dict with `grid`, `mean`
+      and `std` (of top-1 over the clients, [Λ] each), `common` (the λ whose mean is best), and `validation`
+      and `per_client_test_optimistic` (top-1 where each client has its own λ, chosen on its validation part,
+      or on the test part itself: a number or {mean, std}).
+  """
+  parts: list[RenderableType] = [_header(summary), _metrics_table(summary.get("metrics") or {})]
+  if summary.get("lambda"):
+    parts.append(_lambda_table(summary["lambda"]))
+  return Group(*parts)
+
+
+def _header(summary: Mapping[str, Any]) -> Text:
+  """What ran, on what, for how long."""
+  text = Text()
+  text.append(str(summary.get("algorithm", "?")), style="bold")
+  text.append(f" on {summary.get('dataset', '?')}", style="bold")
+  for name, unit in (("num_clients", "clients"), ("rounds", "rounds"), ("client_steps", "client steps")):
+    if summary.get(name) is not None:
+      text.append(f" · {summary[name]:,} {unit}")
+  seconds = summary.get("seconds") or {}
+  if seconds:
+    total = sum(value or 0.0 for value in seconds.values())
+    split = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value is not None)
+    text.append(f"\n{_duration(total)} ({split} s)")
+  traffic = summary.get("bytes") or {}
+  if traffic:
+    text.append(" · " if seconds else "\n")
+    text.append(", ".join(f"{_bytes(value)} {way}" for way, value in traffic.items() if value is not None))
+  return text
+
+
+def _metrics_table(metrics: Mapping[str, Any]) -> Table:
+  """One row a metric, under a heading a model."""
+  table = Table(box=SIMPLE_HEAD, caption="over all clients' local test sets", caption_justify="left")
+  table.add_column("")
+  for name in ("mean ± std", "worst 10 %", "best 10 %", "Gini", "gap"):
+    table.add_column(name, justify="right", no_wrap=True)
+  blocks = {name: block for name, block in metrics.items() if block}
+  if len(blocks) == 2 and blocks.get("personalized") == blocks.get("global"):
+    blocks = {"personalized = global": blocks["global"]}
+  for model, block in blocks.items():
+    table.add_row(model.replace("personalized", "personalised"), style="bold cyan")
+    known = [name for name in _LABELS if name in block]
+    for name in [*known, *sorted(set(block) - set(known))]:
+      figures = block[name] or {}
+      table.add_row(
+        f"  {_LABELS.get(name, name)}",
+        f"{_number(figures.get('mean'), name)} ± {_number(figures.get('std'), name)}",
+        *(_number(figures.get(column), "gini" if column == "gini" else name) for column in _COLUMNS),
+        style="bold" if name == "top1" else None,
+      )
+    table.add_section()
+  return table
+
+
+def _lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
+  """Top-1 against λ, and what choosing λ per client gives."""
+  table = Table(box=None, padding=(0, 2, 0, 0))
+  table.add_column("λ", justify="right")
+  table.add_column("top-1 (%), mean ± std", justify="right")
+  table.add_column("")
+  common = sweep.get("common")
+  means = sweep.get("mean") or []
+  stds = sweep.get("std") or [None] * len(means)
+  for value, mean, std in zip(sweep.get("grid") or [], means, stds):
+    best = common is not None and math.isclose(value, common, abs_tol=1e-6)
+    row = (f"{value:.2f}", _spread({"mean": mean, "std": std}), "best common λ" if best else "")
+    table.add_row(*row, style="bold green" if best else None)
+  lines = [
+    f"λ chosen per client {how}: {_spread(sweep[name])} %"
+    for name, how in (
+      ("validation", "on its validation part"),
+      ("per_client_test_optimistic", "on its own test part (optimistic)"),
+    )
+    if sweep.get(name) is not None
+  ]
+  return Group(Text("\npersonalised models θ(λ) = (1 - λ) θf + λ θl"), table, *map(Text, lines))
+
+
+def _spread(figures: float | Mapping[str, Any]) -> str:
+  """An accuracy in percent, with its std where there is one."""
+  if not isinstance(figures, Mapping):
+    return _number(figures, "top1")
+  mean, std = _number(figures.get("mean"), "top1"), figures.get("std")
+  return mean if std is None else f"{mean} ± {_number(std, 'top1')}"
+
+
+def _number(value: float | None, metric: str) -> str:
+  """A figure of `metric`; a dash where there is none."""
+  if value is None or math.isnan(value):
+    return _MISSING
+  return f"{100 * value:.2f}" if metric in ("top1", "top5") else f"{value:.4f}"
+
+
+def _duration(seconds: float) -> str:
+  """Seconds, or h:mm:ss from two minutes on."""
+  return f"{seconds:.1f} s" if seconds < 120 else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def _bytes(count: float) -> str:
+  """Bytes with a decimal prefix."""
+  for unit in ("B", "kB", "MB", "GB"):
+    if count < 1000:
+      return f"{count:.3g} {unit}"
+    count /= 1000
+  return f"{count:.3g} TB"

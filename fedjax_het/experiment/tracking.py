@@ -1,0 +1,118 @@
+"""The run's record: one JSON line an evaluation, and the same numbers for TensorBoard."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedjax_het.experiment.workdir import Workdir, write_atomic
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+  """Strict JSON of a nested record: arrays as lists, null for NaN and infinities."""
+  return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+class Tracker:
+  """Appends records to DIR/metrics.jsonl and their scalars to event files in DIR/tensorboard.
+
+  In a run over several processes only one of them should hold a tracker.
+
+  Args:
+    workdir: the run's folder, which exists.
+  """
+
+  def __init__(self, workdir: str | os.PathLike[str]):
+    """See the class."""
+    self._workdir = Workdir(Path(workdir))
+    self._file = self._workdir.metrics_path.open("a", encoding="utf-8")
+    self._events: Any = None
+    self._resumed = False
+
+  def log(self, record: Mapping[str, Any]) -> None:
+    """Appends one evaluation and flushes it.
+
+    Args:
+      record: nested; holds `round`, an int, the step of the scalars' TensorBoard tags `part/part/name`.
+        Leaves are numbers, strings, None or arrays (also JAX's), of which TensorBoard gets finite numbers.
+    """
+    record = _plain(record)
+    self._file.write(to_json(record) + "\n")
+    self._file.flush()
+    events = self._open_events(record["round"])
+    for tag, value in _scalars(record):
+      if tag != "round":
+        events.add_scalar(tag, value, record["round"])
+    events.flush()
+
+  def truncate(self, after_round: int) -> None:
+    """Forgets what was logged past a checkpoint, so that a resumed run's file equals an uninterrupted one's.
+
+    Drops the lines with `round` > `after_round` and those that a crash left unreadable; the other lines stay
+    byte for byte. The file is replaced in one step. TensorBoard hides the events from the next record on.
+
+    Args:
+      after_round: the round of the checkpoint to resume from; -1 forgets everything.
+    """
+    self._file.close()
+    path = self._workdir.metrics_path
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    write_atomic(path, "".join(line for line in lines if _round_of(line) <= after_round))
+    self._file = path.open("a", encoding="utf-8")
+    self._resumed = True
+
+  def close(self) -> None:
+    """Closes the files; a second call does nothing."""
+    self._file.close()
+    if self._events is not None:
+      self._events.close()
+      self._events = None
+
+  def __enter__(self) -> "Tracker":
+    """Itself."""
+    return self
+
+  def __exit__(self, *exc: object) -> None:
+    """Closes."""
+    self.close()
+
+  def _open_events(self, first_round: int) -> Any:
+    """The writer of event files, made at the first record, which after a resume purges the later ones."""
+    if self._events is None:
+      from tensorboardX import SummaryWriter
+
+      purge = {"purge_step": first_round} if self._resumed else {}
+      self._events = SummaryWriter(os.fspath(self._workdir.root / "tensorboard"), **purge)
+    return self._events
+
+
+def _plain(value: Any) -> Any:
+  """Dicts, lists and numbers in place of mappings, tuples and arrays; None for what is not finite."""
+  if isinstance(value, Mapping):
+    return {str(name): _plain(part) for name, part in value.items()}
+  if isinstance(value, list | tuple):
+    return [_plain(part) for part in value]
+  if hasattr(value, "tolist"):
+    return _plain(value.tolist())
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
+def _scalars(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+  """(tag, number) of every numeric leaf."""
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      yield from _scalars(value, f"{prefix}{name}/")
+    elif isinstance(value, int | float):
+      yield prefix + name, value
+
+
+def _round_of(line: str) -> float:
+  """The round of a line of the record; inf where it cannot be read or has no end."""
+  try:
+    return json.loads(line)["round"] if line.endswith("\n") else math.inf
+  except (ValueError, KeyError, TypeError):
+    return math.inf

@@ -1,0 +1,127 @@
+"""The folder of one run: its files' names, and the promise that it holds one configuration only."""
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedjax_het.errors import SettingError
+
+
+@dataclasses.dataclass(frozen=True)
+class Workdir:
+  """Where a run keeps its files; itself a path, so `Path(workdir)` and `open(...)` take it."""
+
+  root: Path
+
+  def __fspath__(self) -> str:
+    """The folder, as `os.fspath` wants it."""
+    return os.fspath(self.root)
+
+  @property
+  def config_path(self) -> Path:
+    """The resolved configuration, written once."""
+    return self.root / "config.json"
+
+  @property
+  def metrics_path(self) -> Path:
+    """One JSON line an evaluation."""
+    return self.root / "metrics.jsonl"
+
+  @property
+  def summary_path(self) -> Path:
+    """The final figures."""
+    return self.root / "summary.json"
+
+  @property
+  def checkpoints(self) -> Path:
+    """Folder of the checkpoints."""
+    return self.root / "checkpoints"
+
+  @property
+  def figures(self) -> Path:
+    """Folder of the figures."""
+    return self.root / "figures"
+
+
+def prepare(workdir: str | os.PathLike[str], config: Mapping[str, Any]) -> Workdir:
+  """Makes a run's folder, or takes up the one that an earlier start of the same run left.
+
+  Call it before anything is compiled: everything that can be wrong with the folder is found here.
+
+  Args:
+    workdir: the folder; it and its parents are made where missing.
+    config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
+
+  Raises:
+    SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
+      the error names the first field, in alphabetical order, that differs.
+  """
+  run = Workdir(Path(workdir).expanduser().absolute())
+  try:
+    for folder in (run.root, run.checkpoints, run.figures):
+      folder.mkdir(parents=True, exist_ok=True)
+      with tempfile.TemporaryFile(dir=folder):
+        pass
+  except OSError as error:
+    problem = f"cannot be written ({error.strerror or error})"
+    raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
+  text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
+  if run.config_path.exists():
+    _check_same(run, json.loads(text))
+  else:
+    write_atomic(run.config_path, text + "\n")
+  return run
+
+
+def write_atomic(path: Path, text: str) -> None:
+  """Writes a text file in one step: a reader, or a crash, sees the old file or the new one, never a part."""
+  partial = path.with_name(f".{path.name}.{os.getpid()}")
+  try:
+    with partial.open("w", encoding="utf-8") as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    partial.replace(path)
+  finally:
+    partial.unlink(missing_ok=True)
+
+
+def _check_same(run: Workdir, config: Any) -> None:
+  """Raises `SettingError` where the folder's config.json differs from `config`."""
+  try:
+    stored = json.loads(run.config_path.read_text(encoding="utf-8"))
+  except (OSError, ValueError) as error:
+    problem = f"its config.json cannot be read ({error})"
+    raise SettingError("workdir", str(run.root), problem, "Use another workdir.") from error
+  old, new = _leaves(stored), _leaves(config)
+  for name in sorted({*old, *new}):
+    if old.get(name) != new.get(name):
+      was = old.get(name, "absent")
+      raise SettingError(
+        name, json.loads(new[name]) if name in new else "absent",
+        f"the run in {run.root} was started with {name} = {was}",
+        "Use another workdir for the new config, or the same config to resume this run.",
+      )  # fmt: skip
+
+
+def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:
+  """Dotted field name -> JSON text of its value; text, so that NaN equals NaN and 1 differs from true."""
+  if isinstance(tree, dict) and tree:
+    parts = (_leaves(value, f"{prefix}.{name}" if prefix else name) for name, value in tree.items())
+    return {name: text for part in parts for name, text in part.items()}
+  return {prefix: json.dumps(tree, sort_keys=True)}
+
+
+def _plain(value: Any) -> Any:
+  """What JSON cannot hold by itself: mappings, arrays and NumPy scalars, paths."""
+  if isinstance(value, Mapping):
+    return dict(value)
+  if hasattr(value, "tolist"):
+    return value.tolist()
+  if isinstance(value, os.PathLike):
+    return os.fspath(value)
+  raise TypeError(f"a config field holds {value!r} ({type(value).__name__}), which JSON cannot")

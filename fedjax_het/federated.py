@@ -1,0 +1,225 @@
+r"""The three parts of a federated algorithm, and their composition.
+
+The objective is  min_θ Σ_i w_i E_{ξ~D_i} L(ξ; θ).  Clients differ in one of three places, and an algorithm
+is composed of one small part for each question that this raises:
+
+=================  =======================================================
+`ClientUpdate`     what a client does with what it receives
+`Mixing`           how much each client counts
+`ServerUpdate`     how the server moves
+=================  =======================================================
+
+Every part is a NamedTuple of pure functions, safe under `jit`, `vmap` and `scan`; any client part runs
+with any mixing part and any server part. Parts never see the engine and the engine never sees a method:
+what travels is a `Message`, whose contents only client and server part know.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.data.container import ClientData
+
+PyTree = Any
+
+
+class Message(NamedTuple):
+  """What travels between server and clients, in both directions.
+
+  Attributes:
+    params: what the server part moves: a model, several endpoints of a simplex, synthetic data.
+    extra: what goes with it and is only averaged, such as SCAFFOLD's control variate.
+  """
+
+  params: PyTree
+  extra: PyTree = ()
+
+
+class Info(NamedTuple):
+  """What a client reports of its local training; for people and logs, never for the algorithm.
+
+  Attributes:
+    loss: mean of the mini-batch losses over the local steps, float32 scalar.
+    steps: number of local gradient steps, int32 scalar.
+  """
+
+  loss: jax.Array
+  steps: jax.Array
+
+
+class ShareFn(Protocol):
+  """Draws what the server starts from."""
+
+  def __call__(self, key: jax.Array) -> Message: ...  # noqa: D102
+
+
+class ClientInitFn(Protocol):
+  """Makes the state that one client keeps between rounds; `()` for a client without memory."""
+
+  def __call__(self, key: jax.Array, broadcast: Message) -> PyTree: ...  # noqa: D102
+
+
+class ClientUpdateFn(Protocol):
+  """One client's work in one round.
+
+  Args:
+    key: typed key, folded in from (seed, round, client).
+    broadcast: what the server sent.
+    state: this client's own state.
+    data: this client's training examples.
+    round: the round's number from 0, int32 scalar (for schedules and late starts).
+
+  Returns:
+    (upload, state, info).
+  """
+
+  def __call__(  # noqa: D102
+    self, key: jax.Array, broadcast: Message, state: PyTree, data: ClientData, round: jax.Array
+  ) -> tuple[Message, PyTree, Info]: ...
+
+
+class LossFn(Protocol):
+  """F_i: mean training loss of what was received, before local training, float32 scalar.
+
+  One forward pass over the client's data; evaluated only where the mixing part asks for it.
+  """
+
+  def __call__(self, broadcast: Message, data: ClientData) -> jax.Array: ...  # noqa: D102
+
+
+class PersonalizeFn(Protocol):
+  """The model that a client would use, at position `lam` of the method's line of models."""
+
+  def __call__(self, broadcast: Message, state: PyTree, lam: jax.Array) -> PyTree: ...  # noqa: D102
+
+
+class ClientUpdate(NamedTuple):
+  """What a client does with what it receives.
+
+  Attributes:
+    share: see `ShareFn`.
+    init: see `ClientInitFn`.
+    update: see `ClientUpdateFn`.
+    loss: see `LossFn`.
+    personalize: see `PersonalizeFn`.
+    globalize: the server's own model out of a broadcast.
+    apply: the model's function, (params, x [B, ...]) -> logits [B, C], with which both are evaluated.
+    lambdas: where on its line a personalised model is evaluated; one point for methods without a line.
+    name: the method's name.
+  """
+
+  share: ShareFn
+  init: ClientInitFn
+  update: ClientUpdateFn
+  loss: LossFn
+  personalize: PersonalizeFn
+  globalize: Callable[[Message], PyTree]
+  apply: Callable[[PyTree, jax.Array], jax.Array]
+  lambdas: tuple[float, ...] = (0.0,)
+  name: str = "custom"
+
+
+class Feedback(NamedTuple):
+  """What a mixing part may look at. S is the cohort's size.
+
+  Attributes:
+    cohort: the sampled clients' numbers, int32 [S], no number twice.
+    sizes: their numbers of training examples, int32 [S].
+    round: the round's number from 0, int32 scalar.
+    losses: () -> float32 [S], the losses F_i of the broadcast before local training. Calling it costs
+      one forward pass over the cohort's data; who does not call does not pay.
+    uploads: the cohort's uploads, each leaf [S, ...].
+  """
+
+  cohort: jax.Array
+  sizes: jax.Array
+  round: jax.Array
+  losses: Callable[[], jax.Array]
+  uploads: Message
+
+
+class Mixing(NamedTuple):
+  """How much each client counts.
+
+  Attributes:
+    init: sizes, int32 [K] -> state.
+    update: (state, feedback) -> (coefficients, float32 [S] on the simplex, state).
+    name: the method's name.
+  """
+
+  init: Callable[[jax.Array], PyTree]
+  update: Callable[[PyTree, Feedback], tuple[jax.Array, PyTree]]
+  name: str = "custom"
+
+
+class ServerUpdate(NamedTuple):
+  """How the server moves.
+
+  Attributes:
+    init: first broadcast -> state.
+    update: (key, state, broadcast, aggregate) -> (next broadcast, state), where the aggregate is
+      Σ_i p_i upload_i, leaf by leaf.
+    name: the method's name.
+  """
+
+  init: Callable[[Message], PyTree]
+  update: Callable[[jax.Array, PyTree, Message, Message], tuple[Message, PyTree]]
+  name: str = "custom"
+
+
+class Algorithm(NamedTuple):
+  """A client part, a mixing part and a server part."""
+
+  client: ClientUpdate
+  mixing: Mixing
+  server: ServerUpdate
+
+
+def federated(
+  client: ClientUpdate, mixing: Mixing | None = None, server: ServerUpdate | None = None
+) -> Algorithm:
+  """Composes an algorithm; by default clients count by n_i and the server moves to the average."""
+  from fedjax_het import mixing as mixings
+  from fedjax_het import server as servers
+
+  return Algorithm(client, mixing or mixings.static(), server or servers.sgd())
+
+
+class State(NamedTuple):
+  """Everything that a run carries from round to round, a pytree.
+
+  Attributes:
+    key: the run's key; every draw is folded in from (key, round, client), so none is stored.
+    round: rounds finished, int32 scalar.
+    broadcast: what the server sends next.
+    server: the server part's state.
+    mixing: the mixing part's state.
+    clients: the clients' states, each leaf [K, ...].
+  """
+
+  key: jax.Array
+  round: jax.Array
+  broadcast: Message
+  server: PyTree
+  mixing: PyTree
+  clients: PyTree
+
+
+def init(algorithm: Algorithm, key: jax.Array, sizes: jax.Array) -> State:
+  """The state before the first round, for clients with `sizes` (int32 [K]) training examples."""
+  share_key, clients_key, run_key = jax.random.split(key, 3)
+  broadcast = algorithm.client.share(share_key)
+
+  def init_client(i: jax.Array) -> PyTree:
+    return algorithm.client.init(jax.random.fold_in(clients_key, i), broadcast)
+
+  return State(
+    run_key,
+    jnp.int32(0),
+    broadcast,
+    algorithm.server.init(broadcast),
+    algorithm.mixing.init(sizes),
+    jax.lax.map(init_client, jnp.arange(sizes.shape[0]), batch_size=min(16, sizes.shape[0])),
+  )

@@ -1,0 +1,1 @@
+"""Metrics of one client (`classification`) and of all of them together (`fairness`)."""

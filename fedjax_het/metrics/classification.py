@@ -1,0 +1,100 @@
+"""What one client's test set says of a classifier: accuracy, likelihood and calibration."""
+
+import jax
+import jax.numpy as jnp
+
+NUM_BINS = 15
+
+
+def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """How many classes a classifier prefers to the right one.
+
+  rank_n = |{c < y_n : z_nc >= z_ny}| + |{c > y_n : z_nc > z_ny}|
+
+  so of tied classes the one with the lower number comes first, as in `argmax`, and a constant output is
+  right about 1 example in C. A NaN counts as preferred: a model that diverged is never right by accident.
+
+  Args:
+    logits: z, float, [N, C].
+    labels: y, int, [N], each in [0, C).
+
+  Returns:
+    Ranks in 0 .. C - 1, int32, [N]; an example is top-k correct where the rank is below k.
+  """
+  classes = jnp.arange(logits.shape[-1])
+  own = classes == labels[:, None]
+  z = jnp.sum(jnp.where(own, logits, 0), axis=-1, keepdims=True)
+  behind = jnp.where(classes < labels[:, None], logits < z, logits <= z)
+  return jnp.sum(~behind & ~own, axis=-1, dtype=jnp.int32)
+
+
+def calibration_errors(
+  confidence: jax.Array, correct: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Expected and maximum calibration error over 15 equal-width bins of confidence.
+
+  With B_b the examples whose confidence lies in (b/15, (b+1)/15] and N those in the mask,
+
+    ECE = Σ_b |B_b|/N |acc(B_b) - conf(B_b)| = 1/N Σ_b |s_b|,   MCE = max_{b: B_b not empty} |s_b| / |B_b|,
+
+  where s_b = Σ_{n in B_b} (correct_n - confidence_n).
+
+  Args:
+    confidence: probability of the predicted class, float32 in (0, 1], [N].
+    correct: whether that class is right, bool, [N].
+    mask: which examples count, bool, [N].
+
+  Returns:
+    (ECE, MCE), float32 scalars; both 0 where the mask is empty.
+
+  Source: Naeini et al. 2015 (ECE, MCE); Guo et al. 2017, eq. 2, 3, and 5 (the bins).
+  """
+  edges = jnp.linspace(0.0, 1.0, NUM_BINS + 1)
+  confidence = confidence[:, None]
+  member = (confidence > edges[:-1]) & (confidence <= edges[1:]) & mask[:, None]
+  excess = jnp.abs(jnp.sum(jnp.where(member, correct[:, None] - confidence, 0.0), axis=0))
+  count = jnp.sum(member, axis=0)
+  ece = jnp.sum(excess) / jnp.maximum(jnp.sum(count), 1)
+  mce = jnp.max(excess / jnp.maximum(count, 1))
+  return ece, mce
+
+
+def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
+  """Every classification metric of one client over its whole test set.
+
+  Safe under jit, vmap (over clients, over a λ grid) and scan. Ties are broken as in `rank_of_label`. Where
+  logits of a counted example are NaN, it counts as wrong with full confidence and the loss is inf, so that
+  NaN has one meaning: **a client with no example in the mask is NaN in every metric**, and summaries over
+  clients (`fairness.summarize`) leave it out.
+
+  Args:
+    logits: float, [N, C]; computed with in float32. Rows outside the mask may hold anything, NaN included.
+    labels: int, [N], each in [0, C) inside the mask.
+    mask: which rows are this client's examples, bool, [N].
+
+  Returns:
+    float32 scalars: `top1` and `top5` (top min(5, C)) accuracies, `loss` the mean cross-entropy in nats,
+    `ece` and `mce` (`calibration_errors`); all but the loss in [0, 1].
+  """
+  num_classes = logits.shape[-1]
+  logits = logits.astype(jnp.float32)
+  rank = rank_of_label(logits, labels)
+  log_p = jax.nn.log_softmax(logits)
+  nll = -jnp.sum(jnp.where(jnp.arange(num_classes) == labels[:, None], log_p, 0.0), axis=-1)
+  confidence = jnp.exp(jnp.max(log_p, axis=-1))
+  broken = jnp.isnan(confidence)
+  ece, mce = calibration_errors(jnp.where(broken, 1.0, confidence), rank < 1, mask)
+
+  count = jnp.sum(mask)
+
+  def mean(values: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(count, 1)
+
+  metrics = {
+    "top1": mean(rank < 1),
+    "top5": mean(rank < min(5, num_classes)),
+    "loss": mean(jnp.where(broken, jnp.inf, nll)),
+    "ece": ece,
+    "mce": mce,
+  }
+  return {name: jnp.where(count > 0, value, jnp.nan) for name, value in metrics.items()}

@@ -1,0 +1,89 @@
+"""How evenly a metric is spread over the clients: mean, spread, tails, Gini, gap."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+HIGHER_IS_BETTER = {"top1": True, "top5": True, "auroc": True, "loss": False, "ece": False, "mce": False}
+
+
+def gini(values: ArrayLike) -> float:
+  """Gini coefficient of non-negative values, 0 where all are equal.
+
+  G = Σ_ij |x_i - x_j| / (2 K² x̄) = Σ_{i=1}^{K-1} i (K - i) (x_(i+1) - x_(i)) / (K Σ_i x_i)
+
+  with x_(1) <= ... <= x_(K) the sorted values. The second form is a sum of non-negative terms: no
+  cancellation, and exactly 0 for equal values.
+
+  Args:
+    values: [K], K >= 1.
+
+  Returns:
+    A fraction in [0, 1 - 1/K] (papers print 100 times it); 0 where all values are 0, NaN where one is
+    negative or not finite, since the coefficient means nothing there.
+  """
+  x = np.sort(np.asarray(values, np.float64))
+  if not np.isfinite(x).all() or x[0] < 0:
+    return float("nan")
+  if x[-1] == 0:
+    return 0.0
+  x = x / x[-1]
+  i = np.arange(1, len(x))
+  return float(np.sum(i * (len(x) - i) * np.diff(x)) / (len(x) * x.sum()))
+
+
+def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, float]:
+  """One metric's six figures over the clients.
+
+  Clients whose value is NaN have no test example (or, for AUROC, only one class of them) and are left out;
+  K below counts the others. Every client weighs the same, whatever its number of examples.
+
+  Args:
+    values: the metric of each client, [K]; computed with in float64 on the host.
+    higher_is_better: whether the worst clients are those with the lowest values (accuracy) or, where False,
+      with the highest (loss, calibration error).
+
+  Returns:
+    `mean`; `std`, the population one; `worst10` and `best10`, means over the max(1, floor(K/10)) worst and
+    best clients; `gini` (see `gini`, of the raw values); `gap` >= 0, best against worst client. All NaN
+    where no client is left; an infinite value makes what it enters infinite or NaN.
+
+  Raises:
+    ValueError: `values` is not one-dimensional.
+
+  Source: thesis chapter III, the columns of its tables.
+  """
+  x = np.asarray(values, np.float64)
+  if x.ndim != 1:
+    raise ValueError(f"values must be one number a client, [K]; got shape {x.shape}")
+  x = np.sort(x[~np.isnan(x)])
+  if not len(x):
+    return dict.fromkeys(("mean", "std", "worst10", "best10", "gini", "gap"), float("nan"))
+  tail = max(1, len(x) // 10)
+  low, high = x[:tail], x[-tail:]
+  worst, best = (low, high) if higher_is_better else (high, low)
+  with np.errstate(invalid="ignore"):  # inf - inf
+    return {
+      "mean": float(x.mean()),
+      "std": float(x.std()) if x[0] < x[-1] else 0.0,
+      "worst10": float(worst.mean()),
+      "best10": float(best.mean()),
+      "gini": gini(x),
+      "gap": float(x[-1] - x[0]),
+    }
+
+
+def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float]]:
+  """`summarize` of every metric, each in the direction `HIGHER_IS_BETTER` states.
+
+  Args:
+    metrics: name -> one value a client, [K].
+
+  Raises:
+    ValueError: a metric whose direction is not known.
+  """
+  unknown = sorted(set(metrics) - set(HIGHER_IS_BETTER))
+  if unknown:
+    raise ValueError(f"is a high {unknown[0]!r} good or bad? Add it to fairness.HIGHER_IS_BETTER")
+  return {name: summarize(values, HIGHER_IS_BETTER[name]) for name, values in metrics.items()}

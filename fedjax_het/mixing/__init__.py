@@ -1,0 +1,5 @@
+"""How much each client counts."""
+
+from fedjax_het.mixing.static import static, uniform
+
+__all__ = ["static", "uniform"]

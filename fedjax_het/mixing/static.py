@@ -1,0 +1,25 @@
+"""Mixing coefficients that do not look at the clients' losses (McMahan 2017; remark 3.1 with r = 0)."""
+
+import jax.numpy as jnp
+
+from fedjax_het.federated import Mixing
+
+
+def static() -> Mixing:
+  """p_i = n_i / Σ_j n_j over the cohort: every training example counts the same."""
+
+  def update(state, feedback):
+    sizes = feedback.sizes.astype(jnp.float32)
+    return sizes / sizes.sum(), state
+
+  return Mixing(lambda sizes: (), update, "static")
+
+
+def uniform() -> Mixing:
+  """p_i = 1 / S: every client of the cohort counts the same."""
+
+  def update(state, feedback):
+    cohort_size = feedback.sizes.shape[0]
+    return jnp.full((cohort_size,), 1.0 / cohort_size), state
+
+  return Mixing(lambda sizes: (), update, "uniform")

@@ -1,0 +1,133 @@
+"""The flat container: sizes, disjoint parts, and views that map over clients of unequal size."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.data.container import federate, view_axes
+from fedjax_het.errors import SettingError
+
+KEY = jax.random.key(3)
+
+
+def ragged(sizes, dtype=np.float32):
+  """Data whose x is the row number and whose y is its client, with clients of `sizes`."""
+  total = sum(sizes)
+  rows = np.random.default_rng(0).permutation(total)
+  parts = np.split(rows, np.cumsum(sizes)[:-1])
+  y = np.zeros(total, np.int64)
+  for i, part in enumerate(parts):
+    y[part] = i
+  return np.arange(total).astype(dtype)[:, None], y, parts
+
+
+def rows_of(data, part, client):
+  """The row numbers (the values of x) in one part of one client."""
+  view = data.clients(jnp.array(client), part)
+  return np.asarray(view.take(jnp.arange(int(view.size)))[0])[:, 0].astype(int).tolist()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+  st.lists(st.integers(5, 40), min_size=1, max_size=6),
+  st.sampled_from([0.0, 0.2, 0.29, 0.5]),
+  st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_parts_are_disjoint_complete_and_of_the_promised_size(sizes, test_fraction, valid_fraction):
+  x, y, parts = ragged(sizes)
+  data = federate(
+    x, y, parts, KEY, num_classes=len(sizes), test_fraction=test_fraction, valid_fraction=valid_fraction
+  )
+  assert data.num_clients == len(sizes)
+  for i, part in enumerate(parts):
+    train, valid, test = (rows_of(data, name, i) for name in ("train", "valid", "test"))
+    assert sorted(train + valid + test) == sorted(part.tolist())
+    n_test = round(len(part) * test_fraction * 100) // 100
+    n_valid = round((len(part) - n_test) * valid_fraction * 100) // 100
+    assert (len(test), len(valid)) == (n_test, n_valid)
+  assert data.limits == tuple(int(p.size.max()) for p in (data.train, data.valid, data.test))
+  assert data.uniform == tuple(len(set(p.size.tolist())) == 1 for p in (data.train, data.valid, data.test))
+
+
+def test_shares_are_rounded_down_in_decimals():
+  """0.29 of 100 is 29, though 100 * 0.29 is 28.999999999999996 in floating point."""
+  data = federate(*ragged([100]), KEY, num_classes=1, test_fraction=0.29)
+  assert data.test.size.tolist() == [29]
+
+
+def test_the_key_decides_the_split():
+  x, y, parts = ragged([30, 20])
+  one, same, other = (
+    federate(x, y, parts, jax.random.key(seed), num_classes=2, valid_fraction=0.1) for seed in (0, 0, 1)
+  )
+  for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(same), strict=True):
+    np.testing.assert_array_equal(a, b)
+  assert rows_of(one, "test", 0) != rows_of(other, "test", 0)
+  assert sorted(rows_of(one, "test", 0)) != sorted(range(6))
+
+
+def test_labels_stay_with_their_examples():
+  data = federate(*ragged([9, 4, 30]), KEY, num_classes=3)
+  for i in range(3):
+    view = data.clients(jnp.array(i))
+    assert set(np.asarray(view.take(jnp.arange(int(view.size)))[1]).tolist()) == {i}
+
+
+def test_integer_images_are_read_in_the_unit_interval_and_floats_as_they_are():
+  x = np.array([[0], [51], [255], [102]], np.uint8)
+  for given_x, wanted in ((x, x / 255.0), (x.astype(np.float32), x)):
+    data = federate(given_x, np.zeros(4, int), [np.arange(4)], KEY, num_classes=1, test_fraction=0.0)
+    assert data.x.dtype == given_x.dtype
+    got, y = data.clients(jnp.array(0)).take(jnp.arange(4))
+    assert got.dtype == jnp.float32
+    assert y.dtype == jnp.int32
+    np.testing.assert_allclose(np.sort(np.asarray(got), 0), np.sort(wanted, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [[5, 40, 11, 6], [10, 10, 10, 10]])
+def test_mapped_views_equal_a_loop(sizes):
+  """A masked sum over each client's rows, under vmap, jit and cohort selection, against plain indexing."""
+  x, y, parts = ragged(sizes)
+  data = federate(x, y, parts, KEY, num_classes=4, test_fraction=0.0)
+  cohort = jnp.array([2, 0, 3])
+
+  @jax.jit
+  def sums(data, cohort):
+    views = data.clients(cohort)
+
+    def one(view):
+      index = jnp.arange(view.limit)
+      values, labels = view.take(index)
+      mask = index < view.length
+      return (values[:, 0] * mask).sum(), (labels * mask).sum(), jnp.asarray(view.length)
+
+    return jax.vmap(one, in_axes=(view_axes(views),))(views)
+
+  totals, labels, lengths = sums(data, cohort)
+  np.testing.assert_allclose(totals, [x[parts[i]].sum() for i in (2, 0, 3)])
+  np.testing.assert_array_equal(labels, [y[parts[i]].sum() for i in (2, 0, 3)])
+  np.testing.assert_array_equal(lengths, [sizes[i] for i in (2, 0, 3)])
+  assert isinstance(data.clients(jnp.array(0)).length, int) == data.uniform[0] == (len(set(sizes)) == 1)
+
+
+@pytest.mark.parametrize(
+  ("setting", "changes"),
+  [
+    ("test_fraction", {"test_fraction": 1.5}),
+    ("test_fraction", {"test_fraction": -0.1}),
+    ("test_fraction", {"test_fraction": float("nan")}),
+    ("test_fraction", {"test_fraction": 1.0}),
+    ("valid_fraction", {"valid_fraction": 2.0}),
+    ("num_clients", {"parts": []}),
+    ("test_fraction", {"parts": [np.arange(4), np.arange(0)]}),
+  ],
+)
+def test_a_setting_that_cannot_work_is_named(setting, changes):
+  x, y, parts = ragged([10, 5])
+  call = {"parts": parts, "test_fraction": 0.2, "valid_fraction": 0.0} | changes
+  with pytest.raises(SettingError) as error:
+    federate(x, y, call.pop("parts"), KEY, num_classes=2, **call)
+  assert error.value.setting == setting

@@ -1,0 +1,180 @@
+"""Classification and fairness metrics against independent arithmetic."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
+
+from fedjax_het.metrics.classification import calibration_errors, evaluate, rank_of_label
+from fedjax_het.metrics.fairness import HIGHER_IS_BETTER, gini, summarize, summarize_all
+
+NAMES = ["ece", "loss", "mce", "top1", "top5"]
+run = jax.jit(evaluate)
+
+
+def draw(seed, n=200, classes=10, scale=2.0):
+  rng = np.random.default_rng(seed)
+  logits = (scale * rng.standard_normal((n, classes))).astype(np.float32)
+  labels = np.where(rng.random(n) < 0.5, logits.argmax(1), rng.integers(0, classes, n))
+  return logits, labels, np.ones(n, bool)
+
+
+def softmax(logits):
+  z = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+  return z / z.sum(1, keepdims=True)
+
+
+def calibration_loop(confidence, correct, bins=15):
+  """Bin by bin, example by example: weighted and largest |accuracy - confidence|."""
+  ece, mce = 0.0, 0.0
+  for b in range(bins):
+    inside = [n for n, c in enumerate(confidence) if b / bins < c <= (b + 1) / bins]
+    if inside:
+      accuracy = sum(bool(correct[n]) for n in inside) / len(inside)
+      gap = abs(accuracy - sum(confidence[n] for n in inside) / len(inside))
+      ece += gap * len(inside) / len(confidence)
+      mce = max(mce, gap)
+  return ece, mce
+
+
+@pytest.mark.parametrize("classes, scale", [(10, 2.0), (10, 0.1), (62, 6.0), (5, 1.0), (3, 1.0), (2, 1.0)])
+def test_matches_sklearn_and_the_loop(classes, scale):
+  logits, labels, mask = draw(classes, classes=classes, scale=scale)
+  p, names = softmax(logits), np.arange(classes)
+  got = {name: float(value) for name, value in run(logits, labels, mask).items()}
+  assert sorted(got) == NAMES
+  assert got["top1"] == pytest.approx(accuracy_score(labels, p.argmax(1)), abs=1e-6)
+  top5 = top_k_accuracy_score(labels, p, k=5, labels=names) if classes > 5 else 1.0
+  assert got["top5"] == pytest.approx(top5, abs=1e-6)
+  assert got["loss"] == pytest.approx(log_loss(labels, p, labels=names), rel=1e-5)
+  ece, mce = calibration_loop(p.max(1), p.argmax(1) == labels)
+  assert got["ece"] == pytest.approx(ece, abs=1e-5)
+  assert got["mce"] == pytest.approx(mce, abs=1e-5)
+
+
+def test_types_and_jit_and_vmap():
+  logits, labels, mask = draw(0, n=60)
+  batch = [jnp.stack([jnp.asarray(v), jnp.asarray(v)[::-1]]) for v in (logits, labels, mask & (labels > 2))]
+  whole = jax.vmap(evaluate)(*batch)
+  for i in range(2):
+    eager = evaluate(*(v[i] for v in batch))
+    for name in NAMES:
+      assert eager[name].dtype == jnp.float32 and eager[name].shape == ()
+      np.testing.assert_allclose(whole[name][i], eager[name], rtol=1e-6)
+      np.testing.assert_allclose(run(*(v[i] for v in batch))[name], eager[name], rtol=1e-6)
+  half = evaluate(jnp.asarray(logits, jnp.bfloat16), labels, mask)
+  assert all(value.dtype == jnp.float32 for value in half.values())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([1, 17, 50]))
+def test_a_mask_is_a_slice_whatever_it_hides(seed, count):
+  logits, labels, _ = draw(seed, n=50)
+  mask = np.random.default_rng(seed).permutation(50) < count
+  kept = {name: float(value) for name, value in run(logits[mask], labels[mask], mask[mask]).items()}
+  logits[~mask], labels[~mask] = np.nan, -7
+  for name, value in run(logits, labels, mask).items():
+    assert float(value) == pytest.approx(kept[name], rel=1e-5, abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.01, 20.0))
+def test_ranges_and_order_of_examples(seed, scale):
+  logits, labels, mask = draw(seed, n=50, scale=scale)
+  got = run(logits, labels, mask)
+  assert 0 <= got["ece"] <= got["mce"] + 1e-6 <= 1 + 2e-6
+  assert 0 <= got["top1"] <= got["top5"] <= 1 and got["loss"] >= 0
+  order = np.random.default_rng(seed).permutation(50)
+  for name, value in run(logits[order], labels[order], mask).items():
+    assert float(value) == pytest.approx(float(got[name]), rel=1e-5, abs=1e-6)
+
+
+def test_ties_go_to_the_lower_class():
+  labels = np.arange(10)
+  np.testing.assert_array_equal(rank_of_label(jnp.zeros((10, 10)), labels), labels)
+  constant = run(np.zeros((10, 10), np.float32), labels, np.ones(10, bool))
+  assert float(constant["top1"]) == pytest.approx(0.1) and float(constant["top5"]) == pytest.approx(0.5)
+  assert float(constant["ece"]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_bins_are_closed_on_the_right():
+  edge = np.float32(1 / 3)  # the edge between bins 4 and 5; the next float up lies in bin 5
+  confidence = np.array([edge, np.nextafter(edge, np.float32(1)), 1.0, 1.0], np.float32)
+  ece, mce = calibration_errors(confidence, np.array([True, False, True, False]), np.ones(4, bool))
+  assert float(mce) == pytest.approx(2 / 3, abs=1e-6)  # apart; in one bin their mean would be 1/6
+  assert float(ece) == pytest.approx((2 / 3 + 1 / 3 + 1) / 4, abs=1e-6)
+
+
+def test_no_example_is_nan_and_a_nan_model_is_not():
+  logits, labels, mask = draw(1, n=20)
+  assert all(np.isnan(value) for value in run(logits, labels, ~mask).values())
+  got = run(np.full_like(logits, np.nan), labels, mask)
+  assert float(got["top1"]) == np.mean(labels < 0) == 0.0
+  assert np.isinf(got["loss"]) and float(got["ece"]) == float(got["mce"]) == 1.0
+
+
+# Fairness.
+
+values = st.lists(st.floats(0.0, 1e6), min_size=1, max_size=60)
+
+
+def pairwise_gini(x):
+  return sum(abs(a - b) for a in x for b in x) / (2 * len(x) * sum(x)) if sum(x) else 0.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(values, st.booleans(), st.randoms())
+def test_fairness_properties(x, higher, random):
+  got = summarize(x, higher)
+  assert 0 <= got["gini"] < 1 and got["gap"] >= 0 and got["std"] >= 0
+  assert got["gini"] == pytest.approx(pairwise_gini(x), abs=1e-9)
+  assert (got["worst10"] <= got["best10"]) if higher else (got["worst10"] >= got["best10"])
+  shuffled = random.sample(x, len(x))
+  assert summarize(shuffled, higher) == got
+  assert summarize([*x, float("nan")], higher) == got
+
+
+def test_summarize_by_hand():
+  x = np.arange(25, dtype=np.float32)[::-1] / 25
+  got = summarize(x)
+  assert got["mean"] == pytest.approx(0.48) and got["std"] == pytest.approx(np.std(np.arange(25)) / 25)
+  assert got["worst10"] == pytest.approx(0.02) and got["best10"] == pytest.approx(0.94)
+  assert got["gap"] == pytest.approx(0.96)
+  loss = summarize(x, higher_is_better=False)
+  assert loss["worst10"] == got["best10"] and loss["best10"] == got["worst10"] and loss["gap"] == got["gap"]
+  assert all(type(value) is float for value in got.values())
+
+
+@pytest.mark.parametrize("k", [1, 4, 9, 10, 19, 20])
+def test_a_tenth_is_at_least_one_client(k):
+  x = np.arange(k) / k
+  assert summarize(x)["worst10"] == pytest.approx(x[: max(1, k // 10)].mean())
+
+
+def test_gini_edges():
+  assert gini([0.0, 0.0, 0.0]) == 0.0
+  assert gini([0.3] * 7) == 0.0
+  assert gini([0.0, 0.0, 0.0, 1.0]) == pytest.approx(0.75)
+  assert gini([5e-324, 1e308]) == pytest.approx(0.5)
+  assert np.isnan(gini([-1.0, 1.0])) and np.isnan(gini([1.0, np.inf]))
+
+
+def test_nobody_left_and_a_diverged_client():
+  assert all(np.isnan(value) for value in summarize([np.nan, np.nan]).values())
+  assert summarize([1.0, np.inf], higher_is_better=False)["worst10"] == np.inf
+  with pytest.raises(ValueError, match="one number a client"):
+    summarize(np.zeros((3, 2)))
+
+
+def test_summarize_all_knows_the_direction():
+  x = np.linspace(0, 1, 30)
+  got = summarize_all({name: x for name in HIGHER_IS_BETTER})
+  for name in ("top1", "top5", "auroc"):
+    assert got[name] == summarize(x) and got[name]["worst10"] < 0.1
+  for name in ("loss", "ece", "mce"):
+    assert got[name]["worst10"] > 0.9
+  with pytest.raises(ValueError, match="bleu"):
+    summarize_all({"bleu": x})

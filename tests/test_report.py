@@ -1,0 +1,332 @@
+"""What a run leaves behind: its folder, its record, its progress, its table and its figures."""
+
+import io
+import json
+import math
+
+import jax.numpy as jnp
+import matplotlib.image
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment import progress as progress_module
+from fedjax_het.experiment.figures import accuracy_over_clients, lambda_curve, learning_curve
+from fedjax_het.experiment.progress import Progress
+from fedjax_het.experiment.report import print_report
+from fedjax_het.experiment.tracking import Tracker, to_json
+from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
+from fedjax_het.metrics.fairness import summarize_all
+
+CONFIG = {"seed": 0, "algorithm": {"name": "superfed_mm", "nu": 2.0}, "hidden": (200, 200), "rounds": 500}
+
+
+# The folder.
+
+
+def test_prepare_makes_the_folder_and_takes_it_up_again(tmp_path):
+  run = prepare(tmp_path / "a" / "b", CONFIG)
+  assert run.checkpoints.is_dir() and run.figures.is_dir()
+  assert [p.name for p in (run.config_path, run.metrics_path, run.summary_path)] == [
+    "config.json", "metrics.jsonl", "summary.json",
+  ]  # fmt: skip
+  text = run.config_path.read_text()
+  assert list(json.loads(text)) == sorted(CONFIG)
+  again = prepare(str(tmp_path / "a" / "b"), dict(reversed(CONFIG.items())))
+  assert again == run and run.config_path.read_text() == text
+  assert sorted(p.name for p in run.root.iterdir()) == ["checkpoints", "config.json", "figures"]
+
+
+@pytest.mark.parametrize(
+  "change, field, old, new",
+  [
+    ({"rounds": 100, "seed": 3}, "rounds", "500", "100"),
+    ({"algorithm": {"name": "superfed_mm", "nu": 1.0}, "seed": 3}, "algorithm.nu", "2.0", "1.0"),
+    ({"hidden": (200, 100)}, "hidden", "[200, 200]", "[200, 100]"),
+    ({"extra": None}, "extra", "absent", "None"),
+    ({"algorithm": {"name": "superfed_mm"}}, "algorithm.nu", "2.0", "absent"),
+  ],
+)
+def test_another_config_names_the_first_difference(tmp_path, change, field, old, new):
+  run = prepare(tmp_path, CONFIG)
+  before = run.config_path.read_bytes()
+  with pytest.raises(SettingError) as error:
+    prepare(tmp_path, {**CONFIG, **change})
+  assert error.value.setting == field
+  for part in (old, new, str(tmp_path), "another workdir", "same config"):
+    assert part in str(error.value)
+  assert run.config_path.read_bytes() == before
+
+
+def test_config_leaves(tmp_path):
+  config = {"lr": np.float32(0.5), "nan": math.nan, "path": tmp_path, "empty": {}, "grid": np.arange(3)}
+  prepare(tmp_path, config)
+  prepare(tmp_path, config)
+  with pytest.raises(SettingError, match="empty"):
+    prepare(tmp_path, {**config, "empty": {"a": 1}})
+  with pytest.raises(TypeError, match="JSON cannot"):
+    prepare(tmp_path / "x", {"f": print})
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+  file = tmp_path / "file"
+  file.write_text("")
+  for path in (file, file / "below"):
+    with pytest.raises(SettingError, match="cannot be written") as error:
+      prepare(path, CONFIG)
+    assert error.value.setting == "workdir" and str(path) in str(error.value)
+
+
+def test_a_broken_config_file(tmp_path):
+  prepare(tmp_path, CONFIG).config_path.write_text('{"seed": ')
+  with pytest.raises(SettingError, match=r"config\.json cannot be read"):
+    prepare(tmp_path, CONFIG)
+
+
+def test_write_atomic_leaves_the_old_file_on_failure(tmp_path, monkeypatch):
+  path = tmp_path / "f"
+  write_atomic(path, "old")
+
+  def disk_full(descriptor):
+    raise OSError("disk full")
+
+  monkeypatch.setattr("os.fsync", disk_full)
+  with pytest.raises(OSError, match="disk full"):
+    write_atomic(path, "new")
+  assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+# The record.
+
+
+def record(r, clients=20):
+  rng = np.random.default_rng(r)
+  top1 = np.clip(0.95 - 0.8 * math.exp(-r / 50) + 0.04 * rng.standard_normal(clients), 0, 1)
+  figures = summarize_all({"top1": top1, "loss": 2 * (1 - top1)})
+  return {
+    "round": r,
+    "train_loss": jnp.float32(2.3 * math.exp(-r / 40)),
+    "metrics": {"personalized": figures, "global": figures},
+    "seconds": {"train": np.float64(r)},
+    "rounds_per_second": 2.0,
+    "note": "text",
+  }
+
+
+def test_tracker_writes_valid_json_lines(tmp_path):
+  with Tracker(Workdir(tmp_path)) as tracker:
+    bad = {"round": 1, "a": math.nan, "b": [1.0, -math.inf], "c": jnp.arange(2), "d": {"e": np.bool_(True)}}
+    tracker.log(bad)
+    assert (tmp_path / "metrics.jsonl").read_text().endswith("\n")  # flushed
+  tracker.close()
+  line = (tmp_path / "metrics.jsonl").read_text()
+  assert json.loads(line) == {"round": 1, "a": None, "b": [1.0, None], "c": [0, 1], "d": {"e": True}}
+  assert to_json({"x": math.inf}) == '{"x": null}'
+
+
+def test_resumed_record_equals_an_uninterrupted_one(tmp_path):
+  for name in ("whole", "resumed"):
+    (tmp_path / name).mkdir()
+  with Tracker(tmp_path / "whole") as tracker:
+    for r in range(0, 60, 10):
+      tracker.log(record(r))
+  with Tracker(tmp_path / "resumed") as tracker:
+    for r in range(0, 50, 10):  # past the checkpoint at 20
+      tracker.log(record(r))
+  with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
+    file.write('{"round": 5, "train_l')  # a crash in the middle of a line
+  with Tracker(tmp_path / "resumed") as tracker:
+    tracker.truncate(20)
+    for r in range(30, 60, 10):
+      tracker.log(record(r))
+  whole, resumed = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "resumed"))
+  assert whole == resumed and whole.count(b"\n") == 6
+  with Tracker(tmp_path / "resumed") as tracker:
+    tracker.truncate(-1)
+  assert (tmp_path / "resumed" / "metrics.jsonl").read_bytes() == b""
+
+
+def test_a_complete_line_without_its_end_is_dropped(tmp_path):
+  (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n{"round": 2}')
+  with Tracker(tmp_path) as tracker:
+    tracker.truncate(2)
+  assert (tmp_path / "metrics.jsonl").read_text() == '{"round": 1}\n'
+
+
+def events_in(folder):
+  from tensorboardX.proto.event_pb2 import Event
+
+  found = []
+  for path in sorted(folder.glob("events*")):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+      size = int.from_bytes(data[at : at + 8], "little")
+      found.append(Event.FromString(data[at + 12 : at + 12 + size]))
+      at += 16 + size
+  return found
+
+
+def test_tensorboard_events(tmp_path):
+  with Tracker(tmp_path) as tracker:
+    tracker.log({**record(10), "hole": math.nan})
+  seen = {value.tag: value.simple_value for event in events_in(tmp_path / "tensorboard")
+          for value in event.summary.value}  # fmt: skip
+  assert "metrics/personalized/top1/worst10" in seen and "seconds/train" in seen
+  assert not {"hole", "note", "round"} & set(seen)
+  assert seen["train_loss"] == pytest.approx(float(record(10)["train_loss"]))
+  with Tracker(tmp_path) as tracker:
+    tracker.truncate(5)
+    tracker.log(record(10))
+  assert any(
+    event.HasField("session_log") and event.step == 10 for event in events_in(tmp_path / "tensorboard")
+  )
+
+
+# Progress.
+
+
+def test_progress_in_a_log_file(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+  out = io.StringIO()
+  with Progress(100, 20, console=Console(file=out, width=60), every=5.0) as progress:
+    now[0] = 30.0  # compiling
+    for r in range(30, 101, 10):
+      progress.update(r, loss=0.25, top1=0.5)
+      now[0] += 2.0
+  lines = out.getvalue().splitlines()
+  assert 3 <= len(lines) <= 5
+  assert lines[0].startswith("round 30/100 (30 %)")
+  assert "5 rounds/s" in lines[1] and "ETA 0:00:0" in lines[1]  # the compilation does not count
+  assert "loss 0.25" in lines[-1] and "top1 50.00 %" in lines[-1] and "100/100" in lines[-1]
+  assert "\x1b" not in out.getvalue()
+
+
+def test_progress_on_a_terminal():
+  out = io.StringIO()
+  with Progress(10, console=Console(file=out, force_terminal=True, width=120)) as progress:
+    progress.update(4, loss=1.5)
+    progress.update(10)
+  assert "10/10 rounds" in out.getvalue() and "loss 1.5" in out.getvalue()
+
+
+def test_progress_survives_errors_and_nothing_to_do():
+  out = io.StringIO()
+  with pytest.raises(RuntimeError), Progress(10, console=Console(file=out)) as progress:
+    progress.update(3)
+    raise RuntimeError
+  assert "round 3/10" in out.getvalue()
+  with Progress(0, console=Console(file=out)) as progress:
+    progress.update(0)
+
+
+# The table.
+
+
+def make_summary(**more):
+  rng = np.random.default_rng(0)
+
+  def block(a):
+    top1 = np.clip(a + 0.05 * rng.standard_normal(50), 0, 1)
+    wrong = 1 - top1
+    return summarize_all({"top1": top1, "top5": top1, "loss": wrong, "ece": wrong / 3, "mce": wrong / 2})
+
+  return {
+    "algorithm": "superfed_mm", "dataset": "mnist", "rounds": 500, "num_clients": 100, "client_steps": 120000,
+    "seconds": {"compile": 3.2, "train": 290.0, "eval": 4.5}, "bytes": {"up": 2.4e9, "down": 2.4e9},
+    "metrics": {"personalized": block(0.9), "global": block(0.7)}, **more,
+  }  # fmt: skip
+
+
+def shown(summary, width=100):
+  out = io.StringIO()
+  print_report(summary, Console(file=out, width=width))
+  return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_holds_every_figure(width):
+  summary = make_summary()
+  text = shown(summary, width)
+  for block in summary["metrics"].values():
+    for name, figures in block.items():
+      scale, digits = (100, 2) if name.startswith("top") else (1, 4)
+      for key, value in figures.items():
+        number = f"{value:.4f}" if key == "gini" else f"{scale * value:.{digits}f}"
+        assert number in text, (name, key)
+  for part in ("superfed_mm", "mnist", "100 clients", "500 rounds", "120,000", "train 290.0", "2.4 GB up"):
+    assert part in text
+  assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_table_tolerates_what_is_missing():
+  summary = make_summary()
+  del summary["metrics"]["global"], summary["seconds"], summary["metrics"]["personalized"]["mce"]
+  summary["metrics"]["personalized"]["loss"]["std"] = None
+  summary["metrics"]["personalized"]["auroc"] = dict.fromkeys(["mean", "std"], math.nan)
+  text = shown(summary)
+  assert "global" not in text and "AUROC" in text and "± –" in text and "MCE" not in text
+  assert "?" in shown({})
+  same = make_summary()
+  same["metrics"]["global"] = same["metrics"]["personalized"]
+  assert "= global" in shown(same) and shown(same).count("top-1 (%)") == 1
+
+
+def test_the_lambda_sweep_in_the_table():
+  grid = np.linspace(0, 1, 11)
+  sweep = {
+    "grid": grid.tolist(), "mean": (0.9 - 0.1 * (grid - 0.4) ** 2).tolist(), "std": [0.0123] * 11,
+    "common": 0.4, "validation": {"mean": 0.8912, "std": 0.02}, "per_client_test_optimistic": 0.9345,
+  }  # fmt: skip
+  text = shown(make_summary(**{"lambda": sweep}))
+  assert next(line for line in text.splitlines() if "best common" in line).split()[:4] == [
+    "0.40", "90.00", "±", "1.23",
+  ]  # fmt: skip
+  assert "89.12 ± 2.00 %" in text and "93.45 %" in text and "optimistic" in text
+
+
+# The figures.
+
+
+def check_png(path):
+  pixels = matplotlib.image.imread(path)
+  assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+  assert pixels.shape[0] > 400 and pixels.shape[1] > 600 and pixels[..., :3].std() > 0.02
+  return pixels
+
+
+def test_learning_curve(tmp_path):
+  records = [json.loads(to_json(record(r))) for r in range(0, 400, 10)]
+  whole = check_png(learning_curve(records, tmp_path / "new" / "a.png"))
+  for r in records:
+    del r["metrics"]["global"]
+  records[3]["metrics"] = None
+  records[4]["train_loss"] = None
+  some = check_png(learning_curve(records, tmp_path / "b.png"))
+  assert some.shape == whole.shape and (some != whole).any()
+  losses = [{"round": r["round"], "train_loss": r["train_loss"]} for r in records]
+  check_png(learning_curve(losses, tmp_path / "c.png"))
+  check_png(learning_curve(records[:1], tmp_path / "d.png", metric="loss"))
+  assert learning_curve([], tmp_path / "e.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("k", [1, 10, 1000])
+def test_accuracy_over_clients(tmp_path, k):
+  x = np.random.default_rng(k).beta(8, 2, k)
+  holes = np.concatenate([x, [np.nan]])
+  one = check_png(accuracy_over_clients({"personalized": x, "global": x**2}, tmp_path / "a.png"))
+  two = check_png(accuracy_over_clients({"personalized": holes, "global": holes**2}, tmp_path / "b.png"))
+  np.testing.assert_array_equal(one, two)
+
+
+def test_accuracy_over_clients_of_other_metrics_and_models(tmp_path):
+  many = {f"run {i}": np.linspace(0, i, 20) for i in range(8)}
+  check_png(accuracy_over_clients(many, tmp_path / "a.png", "loss", title="Eight"))
+  check_png(accuracy_over_clients({"global": [np.nan]}, tmp_path / "b.png"))
+
+
+def test_lambda_curve(tmp_path):
+  grid = np.linspace(0, 1, 11)
+  check_png(lambda_curve(grid, 0.99 - 0.1 * grid**4, 0.01 + 0 * grid, tmp_path / "a.png"))
+  check_png(lambda_curve(grid, np.full(11, np.nan), np.full(11, np.nan), tmp_path / "b.png"))
