@@ -60,7 +60,11 @@ def measure(model, shape, how, momentum=0.0, weight_decay=0.0, repeats=3):
   y = jax.random.randint(key, (EXAMPLES,), 0, 10)
   keys = jax.random.split(key, CLIENTS)
   params = jax.vmap(model.init)(keys)
-  run = jax.jit(lambda keys, params, x, y: over_clients(local_training(model, x, y, momentum, weight_decay), how)(keys, params))
+  run = jax.jit(
+    lambda keys, params, x, y: over_clients(local_training(model, x, y, momentum, weight_decay), how)(
+      keys, params
+    )
+  )
   start = time.perf_counter()
   compiled = run.lower(keys, params, x, y).compile()
   compiling = time.perf_counter() - start
@@ -86,7 +90,10 @@ def main():
       model = models.make(name, shape, 10, **({"conv": method} if method else {}))
       for how in args.how:
         ms, compiling, loss = measure(model, shape, how, args.momentum, args.weight_decay)
-        print(f"{name:8} {method or '-':8} {how:6} {ms:8.3f} ms  compile {compiling:5.1f} s  loss {loss:.4f}", flush=True)
+        print(
+          f"{name:8} {method or '-':8} {how:6} {ms:8.3f} ms  compile {compiling:5.1f} s  loss {loss:.4f}",
+          flush=True,
+        )
 
 
 if __name__ == "__main__":

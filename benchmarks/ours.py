@@ -86,7 +86,9 @@ def make_engine(args):
     num_classes=10,
     test_fraction=0.0,
   )
-  return Engine(federated(client), data, args.cohort, client_batch=args.client_batch), jax.random.key(args.seed)
+  return Engine(federated(client), data, args.cohort, client_batch=args.client_batch), jax.random.key(
+    args.seed
+  )
 
 
 def speed(args) -> dict:

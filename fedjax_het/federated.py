@@ -131,6 +131,7 @@ class Feedback(NamedTuple):
     losses: () -> float32 [S], the losses F_i of the broadcast before local training. Calling it costs
       one forward pass over the cohort's data; who does not call does not pay.
     uploads: the cohort's uploads, each leaf [S, ...].
+    broadcast: what the cohort received; uploads minus it are the clients' updates.
   """
 
   cohort: jax.Array
@@ -138,6 +139,7 @@ class Feedback(NamedTuple):
   round: jax.Array
   losses: Callable[[], jax.Array]
   uploads: Message
+  broadcast: Message
 
 
 class Mixing(NamedTuple):

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def real_data(folder: str) -> Path:
-  """The data folder that holds `folder`: FEDJAX_HET_DATA, else shared/data beside the repository; or skips."""
+  """The data folder that holds `folder`: FEDJAX_HET_DATA, else the shared one; skips where neither does."""
   places = [os.environ.get("FEDJAX_HET_DATA"), ROOT / "shared" / "data", ROOT.parent / "shared" / "data"]
   for place in places:
     if place and (Path(place) / folder).is_dir():

@@ -30,7 +30,7 @@ def suitable_python() -> str:
       return found
   wanted = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
   raise EnvironmentFailed(
-    f"The peers need Python {wanted}; this is {sys.version.split()[0]} and neither is on the PATH. Install one."
+    f"The peers need Python {wanted}; this is {sys.version.split()[0]} and none is on the PATH."
   )
 
 
@@ -46,8 +46,8 @@ def run(step: str, name: str, command: list[str]) -> None:
   tail = "\n".join((result.stdout + result.stderr).strip().splitlines()[-8:])
   raise EnvironmentFailed(
     f"{step} of the environment of {name} failed ({' '.join(command)}):\n{tail}\n"
-    "pip has to reach a package index. Offline, give a folder of wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER; "
-    f"or leave this peer out: python benchmarks/speed.py --without {name}."
+    "pip has to reach a package index. Offline, give a folder of wheels (PIP_NO_INDEX=1 "
+    f"PIP_FIND_LINKS=FOLDER) or leave this peer out: python benchmarks/speed.py --without {name}."
   )
 
 
@@ -66,14 +66,18 @@ def ensure(name: str, remake: bool = False) -> pathlib.Path:
   print(f"making {folder} from {name}.txt", file=sys.stderr, flush=True)
   shutil.rmtree(folder, ignore_errors=True)
   run("Creation", name, [suitable_python(), "-m", "venv", str(folder)])
-  run("Installation", name, [str(python), "-m", "pip", "install", "--quiet", "-r", str(PEERS / f"{name}.txt")])
+  run(
+    "Installation", name, [str(python), "-m", "pip", "install", "--quiet", "-r", str(PEERS / f"{name}.txt")]
+  )
   stamp.write_text(wanted)
   return python
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all where none is given")
+  parser.add_argument(
+    "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all where none is given"
+  )
   parser.add_argument("--remake", action="store_true", help="make anew what is there already")
   args = parser.parse_args()
   if unknown := set(args.names) - set(NAMES):

@@ -52,7 +52,7 @@ def round_step(
 
   shared = (state.broadcast, state.round)
   uploads, own_states, info = map_clients(train, mesh, client_batch, shared, view, keys, own_states)
-  feedback = Feedback(cohort, view.size, state.round, losses, uploads)
+  feedback = Feedback(cohort, view.size, state.round, losses, uploads, state.broadcast)
   coefficients, mixing_state = mixing.update(state.mixing, feedback)
   aggregate = jax.tree.map(lambda leaf: jnp.tensordot(coefficients, leaf, axes=1), uploads)
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)

@@ -29,7 +29,9 @@ def make(name: str, shape: tuple[int, ...], num_classes: int, **options: object)
   """
   check_choice("model", name, MODELS)
   factory = MODELS[name]
-  known = [option for option in inspect.signature(factory).parameters if option not in ("shape", "num_classes")]
+  known = [
+    option for option in inspect.signature(factory).parameters if option not in ("shape", "num_classes")
+  ]
   for option in options:
     check_choice(f"{name}'s option", option, known)
   return factory(tuple(shape), num_classes, **options)

@@ -94,7 +94,7 @@ def _matmul_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tu
     kernel_bar = sum(x[b, :, None] * g[b, None, :] for b in range(len(x)))
   else:
     kernel_bar = x.T @ g
-  return g @ kernel.T, kernel_bar
+  return (kernel @ g.T).T, kernel_bar
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)

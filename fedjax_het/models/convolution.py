@@ -1,5 +1,20 @@
-"""Convolution and pooling (simple version; being optimised)."""
+"""Convolution, max-pooling and adaptive pooling for stacks of clients in a compiled loop.
 
+Clients that hold different kernels turn `lax.conv_general_dilated` under `jax.vmap` into a grouped
+convolution, and XLA's CPU convolutions are slow inside a loop even one client at a time. Here a convolution
+is a matrix product, which a stack of clients turns into a batched one:
+
+  patches    y = P(x) K, where the row of P(x) for a pixel is its r x r x C window.
+  winograd   the same along the columns; along the rows, Toom-Cook's F(2, r): two output rows from r + 1
+             products instead of 2r, y = A^T [(G k) * (B^T d)] with A, G, B^{-1} Vandermonde matrices
+             (Lavin & Gray, CVPR 2016, eq. 5). For r = 5: 6 products instead of 10, and 3/5 of the memory.
+
+Both have gradients of their own, of the same matrix products. The functions work under jit, vmap and reverse-mode
+differentiation, once: neither forward mode nor second derivatives through "patches", "winograd" or
+`max_pool2` are defined; `method="lax"` has both.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -7,55 +22,79 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import SettingError, check_choice
 
 METHODS = ("auto", "winograd", "patches", "lax")
-TILE = 2  # rows of output that one Winograd tile gives
-POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # enough for kernels of height 5
-_apart = lax.optimization_barrier  # keeps XLA from computing a value anew inside each of its consumers
+TILE = 2  # output rows of one Winograd tile
+POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # and infinity; as many as the tallest kernel has rows
+_apart = lax.optimization_barrier  # keeps XLA from recomputing a value inside each fusion that reads it
 
 
 def conv2d(x: jax.Array, kernel: jax.Array, padding: int = 0, method: str = "auto") -> jax.Array:
-  """NHWC, HWIO, stride 1, symmetric padding."""
+  """Cross-correlates with stride 1: y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
+
+  "auto" follows what was measured on CPU (`benchmarks/convolution.py`): "winograd" for 16 or more input
+  channels and kernels 2 to 5 rows high, else "patches". On GPU and TPU it takes "patches", one batched
+  product; that choice was not measured. The intermediate arrays of both take about height * width * C values
+  a pixel, so evaluate in batches of a few hundred images.
+
+  Args:
+    x: images, float32 [B, H, W, C].
+    kernel: float32 [height, width, C, O].
+    padding: zeros added on all four sides, in pixels.
+    method: one of `METHODS`. "winograd" agrees with the others to about 4e-6 of the largest value.
+
+  Returns:
+    float32 [B, H + 2 padding - height + 1, W + 2 padding - width + 1, O].
+
+  Raises:
+    SettingError: `method` is unknown, or "winograd" for a kernel of more than 5 rows.
+  """
   check_choice("conv", method, METHODS)
   if method == "auto":
-    method = automatic(kernel.shape)
+    method = choose(kernel.shape)
   if method == "lax":
-    return lax.conv_general_dilated(
-      x, kernel, (1, 1), [(padding, padding)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-  x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    edges = [(padding, padding)] * 2
+    return lax.conv_general_dilated(x, kernel, (1, 1), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+  rows = x.shape[1] + 2 * padding - kernel.shape[0] + 1
   if method == "patches":
-    return _patches_conv(x, kernel)
-  rows = x.shape[1] - kernel.shape[0] + 1
-  odd = rows % TILE
-  return _winograd_conv(jnp.pad(x, ((0, 0), (0, odd), (0, 0), (0, 0))), kernel)[:, :rows]
+    return _patches_conv(_pad(x, padding), kernel)
+  if kernel.shape[0] > len(POINTS):
+    raise SettingError("conv", method, f"made for kernels of at most {len(POINTS)} rows", "Use 'patches'.")
+  return _winograd_conv(_pad(x, padding, -rows % TILE), kernel)[:, :rows]
 
 
-def automatic(kernel_shape) -> str:
-  return "winograd" if kernel_shape[2] >= 16 and 3 <= kernel_shape[0] <= 5 else "patches"
+def choose(kernel_shape: Sequence[int]) -> str:
+  """The method "auto" stands for, given the kernel's shape and JAX's default backend."""
+  tall, deep = 2 <= kernel_shape[0] <= len(POINTS), kernel_shape[2] >= 16
+  return "winograd" if jax.default_backend() == "cpu" and tall and deep else "patches"
 
 
-def _patches(x: jax.Array, height: int, width: int) -> jax.Array:
-  """Every height x width window of [B, H, W, C]: [B * rows * columns, height * width * C]."""
-  rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
-  shifts = [x[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
-  return jnp.stack(shifts, axis=3).reshape(x.shape[0] * rows * columns, -1)
+def _pad(x: jax.Array, padding: int, below: int = 0, value: float = 0.0) -> jax.Array:
+  """Pads rows and columns of [B, H, W, C], and `below` rows more at the bottom."""
+  edges = ((0, 0), (padding, padding + below), (padding, padding), (0, 0))
+  return jnp.pad(x, edges, constant_values=value)
 
 
 def _columns(x: jax.Array, width: int) -> jax.Array:
-  """Windows along the columns: [..., W, C] -> [..., columns, width, C]."""
-  columns = x.shape[-2] - width + 1
-  return jnp.stack([x[..., j : j + columns, :] for j in range(width)], axis=-2)
+  """Windows along the columns: [..., W, C] -> [..., W - width + 1, width, C]."""
+  count = x.shape[-2] - width + 1
+  return jnp.stack([x[..., j : j + count, :] for j in range(width)], axis=-2)
 
 
 def _columns_adjoint(windows: jax.Array) -> jax.Array:
-  """The adjoint of `_columns`: adds the windows back up."""
-  width = windows.shape[-2]
-  outer = [(0, 0)] * (windows.ndim - 3)
-  return sum(
-    jnp.pad(windows[..., j, :], [*outer, (j, width - 1 - j), (0, 0)]) for j in range(width)
-  )
+  """The adjoint of `_columns`: adds windows up where they overlap."""
+  width, outer = windows.shape[-2], [(0, 0)] * (windows.ndim - 3)
+  return _total(jnp.pad(windows[..., j, :], [*outer, (j, width - 1 - j), (0, 0)]) for j in range(width))
+
+
+def _total(terms) -> jax.Array:
+  """The sum, without the zero that Python's starts from."""
+  first, *rest = terms
+  return sum(rest, start=first)
+
+
+# ------------------------------------------------------------------------------------------- patches
 
 
 @jax.custom_vjp
@@ -64,38 +103,50 @@ def _patches_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _patches_forward(x, kernel):
-  height, width, channels, features = kernel.shape
-  patches = _patches(_apart(x), height, width)
+  height, width, _, features = kernel.shape
+  rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
+  x = _apart(x)
+  shifts = [x[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+  patches = jnp.stack(shifts, axis=3).reshape(len(x) * rows * columns, -1)
   y = _apart(patches @ kernel.reshape(-1, features))
-  return y.reshape(x.shape[0], x.shape[1] - height + 1, x.shape[2] - width + 1, features), (patches, kernel)
+  return y.reshape(len(x), rows, columns, features), (patches, kernel)
 
 
 def _patches_backward(residuals, g):
   patches, kernel = residuals
-  height, width, channels, features = kernel.shape
-  batch, rows, columns, _ = g.shape
-  g = _apart(g).reshape(-1, features)
+  height, features = kernel.shape[0], kernel.shape[3]
+  shape, g = g.shape, _apart(g).reshape(-1, features)
   kernel_bar = jnp.einsum("pk,po->ko", patches, g).reshape(kernel.shape)
-  windows = (g @ kernel.reshape(-1, features).T).reshape(batch, rows, columns, height, width, channels)
-  x_bar = sum(
+  windows = (g @ kernel.reshape(-1, features).T).reshape(*shape[:3], *kernel.shape[:3])
+  stripes = _total(
     jnp.pad(windows[:, :, :, i], ((0, 0), (i, height - 1 - i), (0, 0), (0, 0), (0, 0))) for i in range(height)
   )
-  return _columns_adjoint(x_bar), kernel_bar
+  return _columns_adjoint(stripes), kernel_bar
 
 
 _patches_conv.defvjp(_patches_forward, _patches_backward)
 
 
+# ------------------------------------------------------------------------------------------ winograd
+
+
 def _toom_cook(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  def powers(terms: int) -> np.ndarray:
-    at_infinity = np.eye(terms)[-1:]
-    return np.vstack([np.vander(POINTS[:taps], terms, increasing=True), at_infinity])
+  """(A [n, 2], G [n, taps], B [n, n]) of F(2, taps), n = taps + 1: y = A^T [(G k) * (B^T d)].
 
-  return powers(TILE), powers(taps), np.linalg.inv(powers(TILE + taps - 1))
+  Polynomials of 2 and `taps` coefficients multiply by their values at n points: A and G evaluate (a Vandermonde
+  row for each point, the leading coefficient for infinity), B = V_n^{-1} interpolates. Transposing that map turns
+  the product of polynomials into the correlation.
+  """
+
+  def evaluate(terms: int) -> np.ndarray:
+    return np.vstack([np.vander(POINTS[:taps], terms, increasing=True), np.eye(terms)[-1:]])
+
+  return evaluate(TILE), evaluate(taps), np.linalg.inv(evaluate(taps + TILE - 1))
 
 
-def _mix(coefficients, values):
-  return sum(np.float32(c) * v for c, v in zip(coefficients, values) if c)
+def _mix(coefficients: np.ndarray, values) -> jax.Array:
+  """sum_k c_k v_k over the coefficients that are not zero."""
+  return _total(v if c == 1 else np.float32(c) * v for c, v in zip(coefficients, values) if c)
 
 
 @jax.custom_vjp
@@ -105,91 +156,117 @@ def _winograd_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 def _winograd_forward(x, kernel):
   height, width, channels, features = kernel.shape
-  outputs, taps, inputs = _toom_cook(height)
-  batch, tiles, points = x.shape[0], (x.shape[1] - height + 1) // TILE, len(taps)
-  x = _apart(x).reshape(batch, -1, TILE, *x.shape[2:])
+  a, g, b = _toom_cook(height)
+  tiles, points = (x.shape[1] - height + 1) // TILE, len(b)
+  x = _apart(_pad(x, 0, x.shape[1] % TILE))
+  x = x.reshape(len(x), -1, TILE, *x.shape[2:])
   rows = [x[:, k // TILE : k // TILE + tiles, k % TILE] for k in range(points)]
-  values = _apart(jnp.stack([_mix(inputs[:, t], rows) for t in range(points)]))
-  values = _columns(values, width)
-  columns = values.shape[3]
-  values = values.reshape(points, batch * tiles * columns, width * channels)
-  weights = jnp.tensordot(jnp.asarray(taps, kernel.dtype), kernel, 1).reshape(points, width * channels, features)
-  products = _apart(values @ weights).reshape(points, batch, tiles, columns, features)
-  y = jnp.stack([_mix(outputs[:, i], products) for i in range(TILE)], axis=2)
-  return y.reshape(batch, TILE * tiles, columns, features), (values, weights, kernel)
+  values = _columns(_apart(jnp.stack([_mix(b[:, t], rows) for t in range(points)])), width)
+  shape = (*values.shape[:4], features)  # points, B, tiles, columns, O
+  values = values.reshape(points, -1, width * channels)
+  weights = jnp.tensordot(g.astype(np.float32), kernel, 1).reshape(points, -1, features)
+  products = _apart(values @ weights).reshape(shape)
+  y = jnp.stack([_mix(a[:, i], products) for i in range(TILE)], axis=2)
+  return y.reshape(len(x), TILE * tiles, *shape[3:]), (values, weights, kernel)
 
 
-def _winograd_backward(residuals, g):
+def _winograd_backward(residuals, y_bar):
   values, weights, kernel = residuals
   height, width, channels, features = kernel.shape
-  outputs, taps, inputs = _toom_cook(height)
-  batch, rows, columns, _ = g.shape
-  tiles, points = rows // TILE, len(taps)
-  g = _apart(g).reshape(batch, tiles, TILE, columns, features)
-  g = jnp.stack([_mix(outputs[t], [g[:, :, i] for i in range(TILE)]) for t in range(points)])
-  g = _apart(g).reshape(points, -1, features)
-  weights_bar = jnp.einsum("tpk,tpo->tko", values, g)
-  kernel_bar = jnp.tensordot(jnp.asarray(taps.T, kernel.dtype), weights_bar.reshape(points, width, channels, features), 1)
-  windows = _apart(jnp.einsum("tpo,tko->tpk", g, weights)).reshape(points, batch, tiles, columns, width, channels)
-  values_bar = _apart(_columns_adjoint(windows))
-  extra = (height - 1) // TILE
+  a, g, b = _toom_cook(height)
+  batch, rows, columns, _ = y_bar.shape
+  tiles, points = rows // TILE, len(b)
+  y_bar = _apart(y_bar).reshape(batch, tiles, TILE, columns, features)
+  halves = [y_bar[:, :, i] for i in range(TILE)]
+  products_bar = _apart(jnp.stack([_mix(a[t], halves) for t in range(points)])).reshape(points, -1, features)
+  weights_bar = jnp.einsum("tpk,tpo->tko", values, products_bar).reshape(points, width, channels, features)
+  kernel_bar = jnp.tensordot(g.T.astype(np.float32), weights_bar, 1)
+  windows = _apart(products_bar @ _apart(weights.swapaxes(1, 2)))
+  values_bar = _apart(_columns_adjoint(windows.reshape(points, batch, tiles, columns, width, channels)))
 
-  def plane(q):
-    return sum(
-      jnp.pad(_mix(inputs[TILE * a + q], values_bar), ((0, 0), (a, extra - a), (0, 0), (0, 0))) for a in range(-(-(points-q) // TILE))
+  last = (
+    points - 1
+  ) // TILE  # row k of a tile is row k % 2 of pair k // 2; pairs of neighbouring tiles overlap
+  pairs = [
+    _total(
+      jnp.pad(_mix(b[k], values_bar), ((0, 0), (k // TILE, last - k // TILE), (0, 0), (0, 0)))
+      for k in range(parity, points, TILE)
     )
-
-  x_bar = jnp.stack([plane(q) for q in range(TILE)], axis=2)
-  return x_bar.reshape(batch, rows + height - 1, *x_bar.shape[3:]), kernel_bar
+    for parity in range(TILE)
+  ]
+  x_bar = jnp.stack(pairs, axis=2).reshape(batch, -1, columns + width - 1, channels)
+  return x_bar[:, : rows + height - 1], kernel_bar
 
 
 _winograd_conv.defvjp(_winograd_forward, _winograd_backward)
 
 
+# ------------------------------------------------------------------------------------------- pooling
+
+
 def _corners(x: jax.Array, padding: int) -> list[jax.Array]:
-  """The four values of every 2 x 2 window, row-major: four times [B, ceil-free h, w, C]."""
-  edge = ((0, 0), (padding, padding), (padding, padding), (0, 0))
-  x = jnp.pad(x, edge, constant_values=-jnp.inf)
+  """The four values of every 2 x 2 window, row-major: four arrays [B, rows, columns, C]."""
+  x = _pad(x, padding, value=-jnp.inf)
   rows, columns = x.shape[1] // 2, x.shape[2] // 2
-  x = x[:, : 2 * rows, : 2 * columns].reshape(x.shape[0], rows, 2, columns, 2, x.shape[3])
+  x = x[:, : 2 * rows, : 2 * columns].reshape(len(x), rows, 2, columns, 2, -1)
   return [x[:, :, i, :, j] for i in (0, 1) for j in (0, 1)]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def max_pool2(x: jax.Array, padding: int = 0) -> jax.Array:
-  """2 x 2 max-pooling with stride 2 of NHWC."""
+  """Largest of each 2 x 2 window, stride 2; a window that would not fit is left out.
+
+  Four slices and three maxima: XLA's CPU gradient of `lax.reduce_window` takes twelve times as long as this one's.
+  Of equal values the first, row by row, receives the gradient, as in PyTorch and in `lax.reduce_window`.
+
+  Args:
+    x: float32 [B, H, W, C].
+    padding: 0 or 1, pixels of -inf added on all four sides.
+
+  Returns:
+    float32 [B, (H + 2 padding) // 2, (W + 2 padding) // 2, C].
+  """
   a, b, c, d = _corners(x, padding)
   return jnp.maximum(jnp.maximum(a, b), jnp.maximum(c, d))
 
 
-def _max_pool2_forward(x: jax.Array, padding: int) -> tuple[jax.Array, jax.Array]:
+def _max_pool2_forward(x, padding):
   return max_pool2(x, padding), x
 
 
-def _max_pool2_backward(padding: int, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+def _max_pool2_backward(padding, x, g):
   a, b, c, d = _corners(x, padding)
   upper, lower = jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3)
   first = jnp.where(jnp.maximum(a, b) >= jnp.maximum(c, d), upper, lower)
   corner = jnp.arange(4).reshape(1, 1, 2, 1, 2, 1)
-  full = jnp.where(first[:, :, None, :, None] == corner, g[:, :, None, :, None], 0.0)
+  x_bar = jnp.where(first[:, :, None, :, None] == corner, g[:, :, None, :, None], 0.0)
   batch, rows, columns, channels = g.shape
-  full = full.reshape(batch, 2 * rows, 2 * columns, channels)
-  below, right = (max(0, n + 2 * padding - m) for n, m in zip(x.shape[1:3], full.shape[1:3]))
-  full = jnp.pad(full, ((0, 0), (0, below), (0, right), (0, 0)))
-  return (full[:, padding : padding + x.shape[1], padding : padding + x.shape[2]],)
+  x_bar = x_bar.reshape(batch, 2 * rows, 2 * columns, channels)
+  height, width = x.shape[1:3]
+  left_out = [max(0, n + 2 * padding - m) for n, m in zip((height, width), x_bar.shape[1:3])]
+  x_bar = jnp.pad(x_bar, ((0, 0), *((0, n) for n in left_out), (0, 0)))
+  return (_apart(x_bar[:, padding : padding + height, padding : padding + width]),)
 
 
 max_pool2.defvjp(_max_pool2_forward, _max_pool2_backward)
 
 
 def adaptive_average_pool(x: jax.Array, size: tuple[int, int]) -> jax.Array:
-  """Average pooling to `size`: cell i averages rows floor(i H / h) ... ceil((i + 1) H / h) - 1."""
+  """Means over a grid: cell i covers rows floor(i H / h) up to, not including, ceil((i + 1) H / h); columns likewise.
+
+  Args:
+    x: float32 [B, H, W, C].
+    size: (h, w), the grid; also larger than the image, whose pixels then repeat.
+
+  Returns:
+    float32 [B, h, w, C]; x itself when it has that size. As PyTorch's AdaptiveAvgPool2d.
+  """
   for axis, cells in zip((1, 2), size):
     length = x.shape[axis]
-    if length != cells:
-      weights = np.zeros((length, cells), np.float32)
-      for i in range(cells):
-        start, stop = i * length // cells, -(-(i + 1) * length // cells)
-        weights[start:stop, i] = 1.0 / (stop - start)
-      x = jnp.moveaxis(jnp.tensordot(x, jnp.asarray(weights), ((axis,), (0,))), -1, axis)
+    if length == cells:
+      continue
+    spans = [(i * length // cells, -(-(i + 1) * length // cells)) for i in range(cells)]
+    x = _apart(x)
+    means = [lax.slice_in_dim(x, start, stop, axis=axis).mean(axis, keepdims=True) for start, stop in spans]
+    x = jnp.concatenate(means, axis)
   return x

@@ -33,7 +33,9 @@ def two_cnn(
   """
   check_choice("conv", conv, METHODS)
   if len(shape) != 3 or min(shape[:2]) < 6:
-    raise SettingError("shape", shape, "not (height, width, channels) of at least 6 x 6", "Use two_nn instead.")
+    raise SettingError(
+      "shape", shape, "not (height, width, channels) of at least 6 x 6", "Use two_nn instead."
+    )
   init = xavier(
     {
       "conv1": (5, 5, shape[2], hidden),

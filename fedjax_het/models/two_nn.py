@@ -18,9 +18,7 @@ def two_nn(shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10, hidden: 
     num_classes: C, the number of logits.
     hidden: width of both hidden layers.
   """
-  init = xavier(
-    {"fc1": (math.prod(shape), hidden), "fc2": (hidden, hidden), "fc3": (hidden, num_classes)}
-  )
+  init = xavier({"fc1": (math.prod(shape), hidden), "fc2": (hidden, hidden), "fc3": (hidden, num_classes)})
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     h = jax.nn.relu(dense(params["fc1"], flatten(x)))

@@ -1,0 +1,214 @@
+"""Client steps a second beside pfl-research and FedJAX on the same work, on this machine's CPU.
+
+    python benchmarks/speed.py [--repeats 3] [--without fedjax_google] [--out docs/results/speed.json]
+
+Makes each peer's virtual environment (`peers/envs.py`), then runs ours and theirs in turn, every run in a
+fresh process, and prints medians over the turns, ratios and what was asked for. See README.md here.
+"""
+
+import argparse
+import collections
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from peers import envs
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+WORK = {"clients": 100, "samples": 480, "cohort": 5, "batch": 10, "epochs": 1}
+ROUNDS = {"two_nn": (40, 2), "two_cnn": (2, 1)}  # timed and warm-up rounds
+
+Run = collections.namedtuple("Run", "name model command environment", defaults=({},))
+
+
+class RunFailed(RuntimeError):
+  """A run ended with an error or printed no result."""
+
+
+def work(model: str) -> list[str]:
+  """The arguments, the same for every script, that say what is to be done."""
+  rounds, warmup = ROUNDS[model]
+  values = {"model": model, **WORK, "rounds": rounds, "warmup": warmup}
+  return [text for name, value in values.items() for text in (f"--{name}", str(value))]
+
+
+def plan(without: list[str]) -> list[Run]:
+  """One turn: every run, ours next to the peers it is compared with."""
+  ours = [sys.executable, str(HERE / "ours.py")]
+  cores = len(os.sched_getaffinity(0))
+  one_thread = {"OMP_NUM_THREADS": "1"}
+  runs = []
+  for model in ("two_nn", "two_cnn"):
+    runs.append(Run(f"{model}: fedjax_het", model, [*ours, *work(model), "--peak"]))
+    if "pfl_research" not in without:
+      python = str(envs.ensure("pfl_research"))
+      script = [str(HERE / "peers" / "pfl_research.py"), *work(model)]
+      for threads in sorted({1, cores}):
+        name = f"{model}: pfl-research, {threads} thread{'s' if threads > 1 else ''}"
+        runs.append(Run(name, model, [python, *script, "--threads", str(threads)]))
+      if cores > 1:
+        launch = [python, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
+        command = [*launch, str(cores), *script, "--threads", "1"]
+        runs.append(Run(f"{model}: pfl-research, {cores} processes", model, command, one_thread))
+    if "fedjax_google" not in without and model == "two_nn":
+      command = [str(envs.ensure("fedjax_google")), str(HERE / "peers" / "fedjax_google.py"), *work(model)]
+      runs.append(Run(f"{model}: FedJAX, 1 core", model, [*command, "--threads", "1"]))
+      if cores > 1:
+        runs.append(Run(f"{model}: FedJAX, {cores} cores", model, command))
+        runs.append(Run(f"{model}: FedJAX, pmap on {cores} devices", model, [*command, "--backend", "pmap"]))
+  superfed = [*ours, *work("two_nn"), "--algorithm", "superfed_mm"]
+  runs.append(Run("two_nn: fedjax_het, SuPerFed-MM", "two_nn", superfed))
+  return runs
+
+
+def result_of(run: Run) -> dict:
+  """Runs one command and returns the JSON line it prints, with the machine's load before it.
+
+  Raises:
+    RunFailed: the command failed or printed no JSON line.
+  """
+  load = os.getloadavg()[0]
+  environment = {**os.environ, **run.environment}
+  done = subprocess.run(run.command, capture_output=True, text=True, env=environment, check=False)
+  lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+  if done.returncode or not lines:
+    tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
+    raise RunFailed(f"{run.name}: {' '.join(run.command)} ended with {done.returncode}:\n{tail}")
+  result = json.loads(lines[-1])
+  if not result.get("finite", True):
+    raise RunFailed(f"{run.name}: its parameters are not finite, so its speed means nothing.")
+  return {**result, "load_before": load}
+
+
+def starts() -> dict[str, dict]:
+  """The first start, with an empty persistent cache, and the second."""
+  results = {}
+  with tempfile.TemporaryDirectory() as cache:
+    for name in ("first", "second"):
+      command = [sys.executable, str(HERE / "ours.py"), "--start", "--cache", cache]
+      command += [*work("two_nn"), "--started", repr(time.time())]
+      results[name] = result_of(Run(f"{name} start", "start", command))
+  return results
+
+
+def machine() -> dict:
+  """What the figures hold for."""
+  model = platform.processor()
+  cpuinfo = pathlib.Path("/proc/cpuinfo")
+  if cpuinfo.is_file():
+    names = [
+      line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
+    ]
+    model = names[0] if names else model
+  git = ["git", "-C", str(ROOT)]
+  commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+  changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
+  return {
+    "cpu": model,
+    "cores": len(os.sched_getaffinity(0)),
+    "platform": platform.platform(),
+    "python": platform.python_version(),
+    "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    "commit": commit.stdout.strip() if commit.returncode == 0 else None,
+    "uncommitted_changes": bool(changed.stdout.strip()),
+    "command": "python benchmarks/speed.py " + " ".join(sys.argv[1:]),
+  }
+
+
+def summarize(runs: list[Run], results: dict[str, list[dict]], start: list[dict]) -> dict:
+  """Medians by run, and the comparisons asked for, each with its value, its bound and whether it holds."""
+  rates = {run.name: [row["client_steps_per_second"] for row in results[run.name]] for run in runs}
+  median = {name: statistics.median(values) for name, values in rates.items()}
+
+  def ratio(model: str, peer: str) -> dict | None:
+    """Ours over the peer's fastest way of running, by medians."""
+    found = {name: value for name, value in median.items() if name.startswith(f"{model}: {peer}")}
+    if not found:
+      return None
+    fastest = max(found, key=found.get)
+    ours = median[f"{model}: fedjax_het"]
+    return {"value": ours / found[fastest], "against": fastest} | {
+      "others": {name: ours / value for name, value in found.items() if name != fastest}
+    }
+
+  mm = median["two_nn: fedjax_het"] / median["two_nn: fedjax_het, SuPerFed-MM"]
+  first, second = (
+    statistics.median(turn[name][field] for turn in start)
+    for name, field in (("first", "compile_seconds"), ("second", "ready_seconds"))
+  )
+  comparisons = [
+    ("TwoNN, times pfl-research", ratio("two_nn", "pfl-research"), "at least", 4.0),
+    ("TwoNN, times FedJAX", ratio("two_nn", "FedJAX"), "at least", 2.0),
+    ("TwoCNN, times pfl-research", ratio("two_cnn", "pfl-research"), "at least", 1.6),
+    ("SuPerFed-MM's client step, times FedAvg's", {"value": mm}, "at most", 2.0),
+    ("First compile of the TwoNN run, s", {"value": first}, "at most", 15.0),
+    ("Second start, whole process, s", {"value": second}, "at most", 5.0),
+  ]
+  shares = [row["share_of_peak"] for row in results["two_cnn: fedjax_het"]]
+  peaks = [row["matmul_peak_flops"] for row in results["two_cnn: fedjax_het"]]
+  return {
+    "client_steps_per_second": {
+      name: {"median": median[name], "min": min(values), "max": max(values)} for name, values in rates.items()
+    },
+    "comparisons": [
+      {"what": what, **found, "bound": f"{side} {bound:g}"}
+      | {"holds": found["value"] >= bound if side == "at least" else found["value"] <= bound}
+      for what, found, side, bound in comparisons
+      if found is not None
+    ],
+    "two_cnn_share_of_matmul_peak": statistics.median(shares),
+    "matmul_peak_gflops": statistics.median(peaks) / 1e9,
+  }
+
+
+def show(summary: dict) -> None:
+  """Prints the summary as two tables."""
+  print(f"\n{'client steps a second':<44}{'median':>10}{'min':>10}{'max':>10}")
+  for name, row in summary["client_steps_per_second"].items():
+    print(f"{name:<44}{row['median']:>10.1f}{row['min']:>10.1f}{row['max']:>10.1f}")
+  print(f"\n{'asked for':<44}{'value':>10}  {'bound':<14}")
+  for row in summary["comparisons"]:
+    verdict = "holds" if row["holds"] else "DOES NOT HOLD"
+    against = f"  (against {row['against'].split(': ')[1]})" if "against" in row else ""
+    print(f"{row['what']:<44}{row['value']:>10.2f}  {row['bound']:<14}{verdict}{against}")
+  share, peak = summary["two_cnn_share_of_matmul_peak"], summary["matmul_peak_gflops"]
+  print(f"\nTwoCNN reaches {100 * share:.0f} % of the matrix product's peak, {peak:.0f} GFLOP/s.")
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--repeats", type=int, default=3, help="turns, each of all runs")
+  parser.add_argument("--without", nargs="*", default=[], choices=envs.NAMES, help="peers to leave out")
+  parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "results" / "speed.json")
+  args = parser.parse_args()
+  about = machine()
+  results, start = collections.defaultdict(list), []
+  try:
+    runs = plan(args.without)
+    for turn in range(args.repeats):
+      for run in runs:
+        row = result_of(run)
+        results[run.name].append(row)
+        rate, load = row["client_steps_per_second"], row["load_before"]
+        print(f"turn {turn + 1}  {run.name:<44}{rate:>10.1f}  load {load:.1f}", file=sys.stderr, flush=True)
+      start.append(starts())
+  except (envs.EnvironmentFailed, RunFailed) as error:
+    raise SystemExit(str(error)) from None
+  summary = summarize(runs, results, start)
+  show(summary)
+  args.out.parent.mkdir(parents=True, exist_ok=True)
+  document = {"machine": about, "work": WORK, "rounds": ROUNDS, **summary, "runs": results, "starts": start}
+  args.out.write_text(json.dumps(document, indent=2) + "\n")
+  print(f"written: {args.out}")
+
+
+if __name__ == "__main__":
+  main()

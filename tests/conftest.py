@@ -1,0 +1,34 @@
+"""Eight CPU devices, compiled programs kept on disk, and two small federations."""
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+from parts import SIZES, federation, mlp
+
+jax.config.update("jax_num_cpu_devices", 8)  # before the first array is made
+
+_CACHE = os.environ.get("FEDJAX_HET_TEST_CACHE", str(Path.home() / ".cache" / "fedjax_het_tests"))
+if _CACHE:  # empty: no cache. A folder a worker: JAX's cache has no locks
+  jax.config.update("jax_compilation_cache_dir", str(Path(_CACHE) / os.environ.get("PYTEST_XDIST_WORKER", "")))
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(scope="session")
+def model():
+  """4 features - 5 hidden - 3 classes."""
+  return mlp()
+
+
+@pytest.fixture(scope="session")
+def ragged():
+  """K = 12 clients of 1 to 40 training examples."""
+  return federation(SIZES)
+
+
+@pytest.fixture(scope="session")
+def uniform():
+  """K = 6 clients of 8 training examples each."""
+  return federation([8] * 6)
