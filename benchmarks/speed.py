@@ -69,15 +69,32 @@ def plan(without: list[str]) -> list[Run]:
   return runs
 
 
+def busy(seconds: float = 0.5) -> float | None:
+  """Share of the cores' time that others take just now, in [0, 1]; None where /proc/stat is missing."""
+  stat = pathlib.Path("/proc/stat")
+  if not stat.is_file():
+    return None
+
+  def read() -> tuple[int, int]:
+    ticks = [int(text) for text in stat.read_text().splitlines()[0].split()[1:9]]
+    return sum(ticks), ticks[3] + ticks[4]  # idle and waiting for input
+
+  total, idle = read()
+  time.sleep(seconds)
+  total_after, idle_after = read()
+  return 1.0 - (idle_after - idle) / max(total_after - total, 1)
+
+
 def result_of(run: Run) -> dict:
-  """Runs one command and returns the JSON line it prints, with the machine's load before it.
+  """Runs one command and returns the JSON line it prints, with how busy the machine was before it.
 
   Raises:
     RunFailed: the command failed or printed no JSON line.
   """
-  load = os.getloadavg()[0]
+  others = busy()
   environment = {**os.environ, **run.environment}
-  done = subprocess.run(run.command, capture_output=True, text=True, env=environment, check=False)
+  command = [*run.command, "--started", repr(time.time())] if "--start" in run.command else run.command
+  done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
   lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
   if done.returncode or not lines:
     tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
@@ -85,7 +102,7 @@ def result_of(run: Run) -> dict:
   result = json.loads(lines[-1])
   if not result.get("finite", True):
     raise RunFailed(f"{run.name}: its parameters are not finite, so its speed means nothing.")
-  return {**result, "load_before": load}
+  return {**result, "busy_before": others}
 
 
 def starts() -> dict[str, dict]:
@@ -94,8 +111,7 @@ def starts() -> dict[str, dict]:
   with tempfile.TemporaryDirectory() as cache:
     for name in ("first", "second"):
       command = [sys.executable, str(HERE / "ours.py"), "--start", "--cache", cache]
-      command += [*work("two_nn"), "--started", repr(time.time())]
-      results[name] = result_of(Run(f"{name} start", "start", command))
+      results[name] = result_of(Run(f"{name} start", "start", [*command, *work("two_nn")]))
   return results
 
 
@@ -197,8 +213,11 @@ def main():
       for run in runs:
         row = result_of(run)
         results[run.name].append(row)
-        rate, load = row["client_steps_per_second"], row["load_before"]
-        print(f"turn {turn + 1}  {run.name:<44}{rate:>10.1f}  load {load:.1f}", file=sys.stderr, flush=True)
+        rate, others = row["client_steps_per_second"], row["busy_before"] or 0.0
+        warning = (
+          f"  ({100 * others:.0f} % of the machine was busy: not to be trusted)" if others > 0.1 else ""
+        )
+        print(f"turn {turn + 1}  {run.name:<44}{rate:>10.1f}{warning}", file=sys.stderr, flush=True)
       start.append(starts())
   except (envs.EnvironmentFailed, RunFailed) as error:
     raise SystemExit(str(error)) from None

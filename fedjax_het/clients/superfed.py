@@ -75,6 +75,16 @@ def cosine_squared_factors(federated: PyTree, local: PyTree) -> tuple[jax.Array,
   return a, a * product / jnp.maximum(f2, tiny), a * product / jnp.maximum(l2, tiny)
 
 
+def together(updates: PyTree) -> PyTree:
+  """The same updates, each made to wait for all the others.
+
+  Either end's update reads the other end. Left to itself XLA may apply one before the other is computed, and
+  copies both ends in every step to be able to; waiting saves these copies, a sixth of a TwoNN step on CPU.
+  """
+  nothing = 0.0 * sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates))
+  return jax.tree.map(lambda leaf: leaf + nothing, updates)
+
+
 class Pair(NamedTuple):
   """The two ends of the line, or two things that belong to them."""
 
@@ -147,7 +157,7 @@ def superfed(
         jax.tree.map(lambda g, t, f, l: t * g + a * f - c * l, gradient, lam, federated, local),
       )  # fmt: skip
       updates, state = tx.update(gradients, training.optimizer, training.ends)
-      ends = optax.apply_updates(training.ends, updates)
+      ends = optax.apply_updates(training.ends, together(updates))
       return Training(ends, state, training.loss + loss, training.steps + 1)
 
     ends = Pair(center, local)
