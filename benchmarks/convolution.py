@@ -1,12 +1,13 @@
 """Milliseconds per client step of local training, by model, convolution and way of mapping over clients.
 
-The loop is the engine's: each client takes STEPS SGD steps in a `fori_loop`, gathering its batch by index from
-one flat uint8 array; clients run under `jax.vmap`, `lax.map`, or `lax.map` in batches.
+The loop is the engine's: each client takes STEPS SGD steps in a `fori_loop`, gathering its batch by index
+from one flat uint8 array; clients run under `jax.vmap`, `lax.map`, or `lax.map` in batches.
 
     python benchmarks/convolution.py [--models two_nn two_cnn] [--methods patches lax] [--momentum 0.9]
 """
 
 import argparse
+import math
 import time
 
 import jax
@@ -53,47 +54,81 @@ def over_clients(train, how):
   return lambda keys, params: lax.map(lambda a: train(*a), (keys, params), batch_size=batch_size)
 
 
-def measure(model, shape, how, momentum=0.0, weight_decay=0.0, repeats=3):
-  """(milliseconds per client step, seconds to compile, mean loss)."""
+def prepare(model, shape, how, momentum=0.0, weight_decay=0.0):
+  """A function that trains all clients once and waits for the result, compiled."""
   key = jax.random.key(0)
   x = jax.random.randint(key, (EXAMPLES, *shape), 0, 256).astype(jnp.uint8)
   y = jax.random.randint(key, (EXAMPLES,), 0, 10)
   keys = jax.random.split(key, CLIENTS)
   params = jax.vmap(model.init)(keys)
-  run = jax.jit(
-    lambda keys, params, x, y: over_clients(local_training(model, x, y, momentum, weight_decay), how)(
-      keys, params
-    )
-  )
-  start = time.perf_counter()
-  compiled = run.lower(keys, params, x, y).compile()
-  compiling = time.perf_counter() - start
-  best = float("inf")
-  for _ in range(repeats):
-    start = time.perf_counter()
-    _, loss = jax.block_until_ready(compiled(keys, params, x, y))
-    best = min(best, time.perf_counter() - start)
-  return 1e3 * best / (CLIENTS * STEPS), compiling, float(loss.mean())
+
+  def run(keys, params, x, y):
+    return over_clients(local_training(model, x, y, momentum, weight_decay), how)(keys, params)
+
+  compiled = jax.jit(run).lower(keys, params, x, y).compile()
+  return lambda: jax.block_until_ready(compiled(keys, params, x, y))
+
+
+def matmul_peak(size=1024, times=10):
+  """GFLOP/s of a square float32 product."""
+  a = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+  product = jax.jit(lambda a: lax.fori_loop(0, times, lambda _, b: a @ b, a))
+  product(a).block_until_ready()
+  best = min(timed(lambda: product(a).block_until_ready())[0] for _ in range(5))
+  return 2e-9 * size**3 * times / best
+
+
+def timed(run):
+  """(wall, processor) seconds of one call."""
+  wall, processor = time.perf_counter(), time.process_time()
+  run()
+  return time.perf_counter() - wall, time.process_time() - processor
+
+
+def step_gflop(model, shape):
+  """GFLOP of one step: forward, and the gradients of kernels and of all inputs but the first; no Winograd."""
+  layers = jax.eval_shape(model.init, jax.random.key(0))
+  pixels, side = [], shape[0]
+  for kernel in (layer["kernel"] for layer in layers.values()):
+    if len(kernel.shape) == 4:
+      side = side + 2 - kernel.shape[0] + 1
+      pixels.append((math.prod(kernel.shape), side**2))
+      side = (side + 2) // 2
+    elif len(kernel.shape) == 2:
+      pixels.append((math.prod(kernel.shape), 1))
+  products = [2 * BATCH * size * count for size, count in pixels]
+  return 1e-9 * (3 * sum(products) - products[0])
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__)
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--models", nargs="*", default=["two_nn", "two_cnn"])
-  parser.add_argument("--methods", nargs="*", default=["patches"])
+  parser.add_argument("--methods", nargs="*", default=["auto", "patches"])
   parser.add_argument("--how", nargs="*", default=["vmap", "map", "map/2"])
   parser.add_argument("--momentum", type=float, default=0.0)
   parser.add_argument("--weight-decay", type=float, default=0.0)
+  parser.add_argument("--repeats", type=int, default=5)
   args = parser.parse_args()
+  arms = {}
   for name in args.models:
     shape = (32, 32, 3) if name == "two_cnn" else (28, 28, 1)
-    for method in args.methods if name == "two_cnn" else [None]:
-      model = models.make(name, shape, 10, **({"conv": method} if method else {}))
+    for method in args.methods if name == "two_cnn" else ["-"]:
+      model = models.make(name, shape, 10, **({"conv": method} if name == "two_cnn" else {}))
       for how in args.how:
-        ms, compiling, loss = measure(model, shape, how, args.momentum, args.weight_decay)
-        print(
-          f"{name:8} {method or '-':8} {how:6} {ms:8.3f} ms  compile {compiling:5.1f} s  loss {loss:.4f}",
-          flush=True,
-        )
+        run = prepare(model, shape, how, args.momentum, args.weight_decay)
+        arms[name, method, how] = (run, step_gflop(model, shape))
+  peak = matmul_peak()
+  print(f"square product {peak:.0f} GFLOP/s; best of {args.repeats} interleaved repeats")
+  times = {arm: [timed(run)] for arm, (run, _) in arms.items()}  # the first warms up, and may win
+  for _ in range(args.repeats):
+    for arm, (run, _) in arms.items():
+      times[arm].append(timed(run))
+  for arm, (_, gflop) in arms.items():
+    wall, processor = (1e3 * min(column) / (CLIENTS * STEPS) for column in zip(*times[arm]))
+    share = gflop / (wall * 1e-3) / peak
+    print(
+      "{:8} {:9} {:6}".format(*arm), f"{wall:8.3f} ms, processor {processor:8.3f} ms, {share:4.0%} of peak"
+    )
 
 
 if __name__ == "__main__":

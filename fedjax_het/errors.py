@@ -11,8 +11,8 @@ class SettingError(ValueError):
     setting: the name of the setting, as the user writes it.
   """
 
-  def __init__(self, setting: str, value: object, problem: str, remedy: str):
-    super().__init__(f"{setting} = {value!r}: {problem}. {remedy}")
+  def __init__(self, setting: str, value: object = None, problem: str = "", remedy: str = ""):
+    super().__init__(f"{setting} = {value!r}: {problem}. {remedy}" if problem else setting)
     self.setting = setting
 
 

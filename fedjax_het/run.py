@@ -3,8 +3,10 @@
 Starting it again with the same workdir continues the run, or shows its result where it is complete.
 """
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -14,21 +16,42 @@ from ml_collections import config_flags
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import quickstart
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", quickstart.__file__, "What to run; see configs/. The default is the quickstart."
-)
-_WORKDIR = flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
-_CACHE = flags.DEFINE_string(
-  "compile_cache",
-  os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fedjax_het")),
-  "Folder of JAX's persistent compilation cache; empty for none.",
-)
+
+@contextlib.contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+  """Ends the program with one line, not a traceback, for a mistake in a flag or in what it names."""
+  try:
+    yield
+  except (flags.Error, SettingError, AttributeError, KeyError, ImportError, OSError, SyntaxError) as error:
+    text = str(error).replace("\\n", " ").strip()
+    print(text.splitlines()[-1] if "Traceback" in text else " ".join(text.split()), file=sys.stderr)
+    sys.exit(1)
+
+
+def define_flags() -> None:
+  """Defines the launcher's flags; ml_collections reads the command line's overrides already here."""
+  config_flags.DEFINE_config_file(
+    "config", quickstart.__file__, "What to run; see configs/. The default is the quickstart."
+  )
+  flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
+  flags.DEFINE_string(
+    "compile_cache",
+    os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fedjax_het")),
+    "Folder of JAX's persistent compilation cache; empty for none.",
+  )
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """absl's parsing of the command line."""
+  with mistakes_in_one_line():
+    return flags.FLAGS(argv)
 
 
 def prepare_jax(cache: str) -> None:
   """One CPU device a core, and the persistent compilation cache; before the first use of a device."""
   if "XLA_FLAGS" not in os.environ and not jax.config.jax_num_cpu_devices > 1:
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jax.config.update("jax_num_cpu_devices", cores)
   if cache:
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -40,12 +63,12 @@ def main(argv: list[str]) -> int:
   if len(argv) > 1:
     print(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", file=sys.stderr)
     return 1
-  logging.set_verbosity(logging.WARNING if logging.get_verbosity() == logging.INFO else logging.get_verbosity())
-  prepare_jax(_CACHE.value)
+  logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
+  prepare_jax(flags.FLAGS.compile_cache)
   from fedjax_het.experiment.experiment import run_experiment
 
   try:
-    run_experiment(_CONFIG.value, _WORKDIR.value)
+    run_experiment(flags.FLAGS.config, flags.FLAGS.workdir)
   except (SettingError, DataError, NonFiniteLoss) as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1
@@ -53,4 +76,6 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  with mistakes_in_one_line():
+    define_flags()
+  app.run(main, flags_parser=parse_flags)

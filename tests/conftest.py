@@ -11,7 +11,9 @@ jax.config.update("jax_num_cpu_devices", 8)  # before the first array is made
 
 _CACHE = os.environ.get("FEDJAX_HET_TEST_CACHE", str(Path.home() / ".cache" / "fedjax_het_tests"))
 if _CACHE:  # empty: no cache. A folder a worker: JAX's cache has no locks
-  jax.config.update("jax_compilation_cache_dir", str(Path(_CACHE) / os.environ.get("PYTEST_XDIST_WORKER", "")))
+  jax.config.update(
+    "jax_compilation_cache_dir", str(Path(_CACHE) / os.environ.get("PYTEST_XDIST_WORKER", ""))
+  )
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -4,6 +4,8 @@ The parts have the awkward shapes of methods that the library may hold or not: a
 `Message.extra`, coefficients out of a Gram matrix, a broadcast that is data, a broadcast of several models.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,12 +82,18 @@ def federation(sizes, tests=None, order=None, seed: int = 0) -> FederatedData:
 # A run's draws, in plain Python.
 
 
+@partial(jax.jit, static_argnums=(2, 3))
+def _draws(key, round, num_clients, cohort_size):
+  key = jax.random.fold_in(key, round)
+  cohort_key, clients_key, server_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
+  cohort = sample_cohort(cohort_key, num_clients, cohort_size)
+  return cohort, jax.vmap(lambda i: jax.random.fold_in(clients_key, i))(cohort), server_key
+
+
 def round_draws(state: State, num_clients: int, cohort_size: int):
   """(cohort, {client: key}, the server's key) of a state's next round."""
-  key = jax.random.fold_in(state.key, state.round)
-  cohort_key, clients_key, server_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
-  cohort = [int(i) for i in sample_cohort(cohort_key, num_clients, cohort_size)]
-  return cohort, {i: jax.random.fold_in(clients_key, i) for i in cohort}, server_key
+  cohort, keys, server_key = _draws(state.key, state.round, num_clients, cohort_size)
+  return cohort.tolist(), {int(i): key for i, key in zip(cohort, keys)}, server_key
 
 
 def one_client(data: FederatedData, i: int, part: str = "train"):
@@ -100,16 +108,23 @@ def rows_of(data: FederatedData, i: int, part: str = "train"):
   return np.asarray(data.x, np.float64)[rows], np.asarray(data.y)[rows]
 
 
+@partial(jax.jit, static_argnums=(3, 4))
+def _epoch_draws(key, e, view, padded, steps):
+  order_key, step_key = jax.random.split(jax.random.fold_in(key, e))
+  step_keys = jax.vmap(lambda s: jax.random.fold_in(step_key, s))(jnp.arange(steps))
+  return shuffle(order_key, view, padded), step_keys
+
+
 def walk(key, data: FederatedData, i: int, batch_size: int, epochs: int):
   """The mini-batches of client i's local training: x float64 [b, D], y [b], the step's key."""
   x, y = rows_of(data, i)
-  padded = -(-data.limits[0] // batch_size) * batch_size
+  most = -(-data.limits[0] // batch_size)
   for e in range(epochs):
-    order_key, step_key = jax.random.split(jax.random.fold_in(key, e))
-    order = np.asarray(shuffle(order_key, one_client(data, i), padded))[: len(x)]
+    order, step_keys = _epoch_draws(key, e, one_client(data, i), most * batch_size, most)
+    order = np.asarray(order)[: len(x)]
     for s, first in enumerate(range(0, len(x), batch_size)):
       rows = order[first : first + batch_size]
-      yield x[rows], y[rows], jax.random.fold_in(step_key, s)
+      yield x[rows], y[rows], step_keys[s]
 
 
 # Softmax regression by hand, in float64.

@@ -15,9 +15,17 @@ PyTree = Any
 Optimizer = Callable[[jax.Array], optax.GradientTransformation]
 
 
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """-log softmax(logits)[label] for [B, C] logits and integer labels [B]: float32 [B].
+
+  Labels enter as one-hot rows, whose gradient needs no scatter.
+  """
+  return optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
+
+
 def batch_loss(apply: Callable, params: PyTree, batch: Batch) -> jax.Array:
   """Mean cross-entropy over a mini-batch's real examples, float32 scalar."""
-  losses = optax.softmax_cross_entropy_with_integer_labels(apply(params, batch.x), batch.y)
+  losses = cross_entropy(apply(params, batch.x), batch.y)
   return jnp.sum(losses * batch.weight) / jnp.sum(batch.weight)
 
 
@@ -28,7 +36,7 @@ def training_loss(apply: Callable, params: PyTree, data: ClientData, batch_size:
   def add(s, total):
     rows = s * batch_size + jnp.arange(batch_size)
     x, y = data.take(rows)
-    losses = optax.softmax_cross_entropy_with_integer_labels(apply(params, x), y)
+    losses = cross_entropy(apply(params, x), y)
     return total + jnp.sum(jnp.where(rows < data.length, losses, 0.0))
 
   total = jax.lax.fori_loop(0, steps_per_epoch(data, batch_size), add, jnp.float32(0.0))
@@ -49,6 +57,17 @@ def momentum_sgd(momentum: float = 0.9, weight_decay: float = 1e-4) -> Optimizer
     )
 
   return make
+
+
+def together(updates: PyTree) -> PyTree:
+  """The same updates, each made to wait for all the others.
+
+  A leaf's update may read other leaves: the gradient of one layer those above it, either end of SuPerFed's
+  line the other end. Left to itself XLA may apply one update before the last reader is done, and copies the
+  parameters in every step to be able to; waiting saves the copies, a fifth of SuPerFed's TwoNN step on CPU.
+  """
+  nothing = 0.0 * sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates))
+  return jax.tree.map(lambda leaf: leaf + nothing, updates)
 
 
 def decayed(lr: float, lr_decay: float, round: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ from fedjax_het.clients.objective import (
   check_training,
   decayed,
   momentum_sgd,
+  together,
   training_loss,
 )
 from fedjax_het.data.container import ClientData
@@ -54,7 +55,7 @@ def train(
     if mu is not None:
       gradient = jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, local.params, center)
     updates, state = optimizer.update(gradient, local.optimizer, local.params)
-    params = optax.apply_updates(local.params, updates)
+    params = optax.apply_updates(local.params, together(updates))
     return Local(params, state, local.loss + loss, local.steps + 1)
 
   start = Local(center, optimizer.init(center), jnp.float32(0.0), jnp.int32(0))

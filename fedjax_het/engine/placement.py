@@ -65,7 +65,7 @@ def map_clients(
   start, size = view.start, view.size
   if padding:
     start, size, stacked = jax.tree.map(fill, (start, size, stacked))
-    size = size.at[count:].set(0)
+    size = jnp.where(jnp.arange(count + padding) < count, size, 0)  # .at[].set here is miscompiled by XLA
 
   def on_device(shared, x, y, start, size, stacked):
     own = ClientData(x, y, start, size, view.limit, view.uniform)

@@ -27,11 +27,13 @@ CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
 MIXINGS = {"static": mixing.static, "uniform": mixing.uniform}
 SERVERS = {"sgd": server.sgd}
 
-# The factory whose signature lists what a method can be told.
-_SIGNATURES: dict[Any, Callable] = {
-  "fedavg": fedprox, "superfed_mm": superfed, "superfed_lm": superfed,
-}  # fmt: skip
-_NOT_SETTABLE = ("model", "optimizer", "name", "granularity")
+# Factories that hand their settings on: whose signature lists them, and which of them they fix.
+_HANDS_ON: dict[str, tuple[Callable, str]] = {
+  "fedavg": (fedprox, "mu"),
+  "superfed_mm": (superfed, "granularity"),
+  "superfed_lm": (superfed, "granularity"),
+}
+_NOT_SETTABLE = ("model", "optimizer", "name")
 
 FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
@@ -64,8 +66,9 @@ def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any]
   check_choice(f"{kind}.name", config.get("name"), registry)
   name = config["name"]
   factory = registry[name]
-  signature = inspect.signature(_SIGNATURES.get(name, factory)).parameters
-  settable = [setting for setting in signature if setting not in _NOT_SETTABLE]
+  signed, fixed = _HANDS_ON.get(name, (factory, ""))
+  parameters = inspect.signature(signed).parameters
+  settable = [setting for setting in parameters if setting not in (*_NOT_SETTABLE, fixed)]
   settings = {setting: value for setting, value in config.items() if setting != "name"}
   for setting in settings:
     check_choice(f"{kind}'s setting for {name}", setting, settable or ["(it has none)"])

@@ -22,6 +22,9 @@ from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 
 
+WHERE = ("data_dir", "devices", "client_batch")  # where a run computes, not what: may change on resume
+
+
 def run_experiment(config: ConfigDict, workdir: str) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
 
@@ -33,7 +36,7 @@ def run_experiment(config: ConfigDict, workdir: str) -> dict[str, Any]:
     NonFiniteLoss: names the round, the client and the last good checkpoint.
   """
   check_config(config)
-  run = prepare(workdir, config.to_dict())
+  run = prepare(workdir, config.to_dict(), free=WHERE)
   if run.summary_path.exists():
     summary = json.loads(run.summary_path.read_text())
     print_report(summary)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,9 @@ class Workdir:
     return self.root / "figures"
 
 
-def prepare(workdir: str | os.PathLike[str], config: Mapping[str, Any]) -> Workdir:
+def prepare(
+  workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()
+) -> Workdir:
   """Makes a run's folder, or takes up the one that an earlier start of the same run left.
 
   Call it before anything is compiled: everything that can be wrong with the folder is found here.
@@ -55,6 +57,7 @@ def prepare(workdir: str | os.PathLike[str], config: Mapping[str, Any]) -> Workd
   Args:
     workdir: the folder; it and its parents are made where missing.
     config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
+    free: fields that may differ when a run is taken up, such as where its data lie.
 
   Raises:
     SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
@@ -71,7 +74,7 @@ def prepare(workdir: str | os.PathLike[str], config: Mapping[str, Any]) -> Workd
     raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
   text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
   if run.config_path.exists():
-    _check_same(run, json.loads(text))
+    _check_same(run, json.loads(text), free)
   else:
     write_atomic(run.config_path, text + "\n")
   return run
@@ -90,7 +93,7 @@ def write_atomic(path: Path, text: str) -> None:
     partial.unlink(missing_ok=True)
 
 
-def _check_same(run: Workdir, config: Any) -> None:
+def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
   """Raises `SettingError` where the folder's config.json differs from `config`."""
   try:
     stored = json.loads(run.config_path.read_text(encoding="utf-8"))
@@ -98,7 +101,7 @@ def _check_same(run: Workdir, config: Any) -> None:
     problem = f"its config.json cannot be read ({error})"
     raise SettingError("workdir", str(run.root), problem, "Use another workdir.") from error
   old, new = _leaves(stored), _leaves(config)
-  for name in sorted({*old, *new}):
+  for name in sorted({*old, *new} - {*free}):
     if old.get(name) != new.get(name):
       was = old.get(name, "absent")
       raise SettingError(

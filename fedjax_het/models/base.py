@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 Layer = dict[str, jax.Array]
 Params = dict[str, Layer]
-SMALL_BATCH = 32  # examples up to which the kernel's gradient is a sum of outer products
+SMALL_BATCH = 20  # examples up to which the kernel's gradient is a sum of outer products
 
 
 class Init(Protocol):
@@ -46,7 +46,8 @@ class Model(NamedTuple):
 def xavier_layer(key: jax.Array, shape: tuple[int, ...]) -> Layer:
   """A layer with Xavier-normal kernel and zero bias, as the authors' code initialises every model.
 
-  kernel ~ N(0, 2 / (fan_in + fan_out)), fan_in = receptive field * inputs, fan_out = receptive field * outputs.
+  kernel ~ N(0, 2 / (fan_in + fan_out)), where fan_in = receptive field * inputs and fan_out = receptive
+  field * outputs.
 
   Args:
     key: a typed key.
@@ -79,7 +80,8 @@ def matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
   """x W, [B, inputs] x [inputs, outputs], whose kernel gradient melts into the step that uses it.
 
   The gradient x^T g of a small batch is written as a sum of B outer products, which XLA fuses with the
-  optimiser's arithmetic: one pass over the kernel instead of three. Larger batches take the ordinary product.
+  optimiser's arithmetic: one pass over the kernel instead of three (on CPU a TwoNN step of batch 10
+  takes 0.63 of the time, of 20 0.85, of 32 the same). Larger batches take the ordinary product.
   """
   return x @ kernel
 
@@ -90,11 +92,11 @@ def _matmul_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[j
 
 def _matmul_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
   x, kernel = residuals
+  kernel_bar = x.T @ g
   if len(x) <= SMALL_BATCH:
-    kernel_bar = sum(x[b, :, None] * g[b, None, :] for b in range(len(x)))
-  else:
-    kernel_bar = x.T @ g
-  return (kernel @ g.T).T, kernel_bar
+    first, *rest = (x[b, :, None] * g[b, None, :] for b in range(len(x)))
+    kernel_bar = sum(rest, start=first)
+  return g @ kernel.T, kernel_bar
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)

@@ -9,9 +9,9 @@ is a matrix product, which a stack of clients turns into a batched one:
              products instead of 2r, y = A^T [(G k) * (B^T d)] with A, G, B^{-1} Vandermonde matrices
              (Lavin & Gray, CVPR 2016, eq. 5). For r = 5: 6 products instead of 10, and 3/5 of the memory.
 
-Both have gradients of their own, of the same matrix products. The functions work under jit, vmap and reverse-mode
-differentiation, once: neither forward mode nor second derivatives through "patches", "winograd" or
-`max_pool2` are defined; `method="lax"` has both.
+Both have gradients of their own, of the same matrix products, and work under jit, vmap and `jax.grad`.
+Second derivatives work through `jax.grad` of `jax.grad` and `jax.jvp` of `jax.grad`; `jax.jvp` on its own is
+defined neither for them nor for `max_pool2`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,9 @@ _apart = lax.optimization_barrier  # keeps XLA from recomputing a value inside e
 
 
 def conv2d(x: jax.Array, kernel: jax.Array, padding: int = 0, method: str = "auto") -> jax.Array:
-  """Cross-correlates with stride 1: y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
+  """Cross-correlates with stride 1.
+
+  y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
 
   "auto" follows what was measured on CPU (`benchmarks/convolution.py`): "winograd" for 16 or more input
   channels and kernels 2 to 5 rows high, else "patches". On GPU and TPU it takes "patches", one batched
@@ -133,9 +135,9 @@ _patches_conv.defvjp(_patches_forward, _patches_backward)
 def _toom_cook(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(A [n, 2], G [n, taps], B [n, n]) of F(2, taps), n = taps + 1: y = A^T [(G k) * (B^T d)].
 
-  Polynomials of 2 and `taps` coefficients multiply by their values at n points: A and G evaluate (a Vandermonde
-  row for each point, the leading coefficient for infinity), B = V_n^{-1} interpolates. Transposing that map turns
-  the product of polynomials into the correlation.
+  Polynomials of 2 and `taps` coefficients multiply by their values at n points: A and G evaluate (a
+  Vandermonde row for each point, the leading coefficient for infinity), B = V_n^{-1} interpolates.
+  Transposing that map turns the product of polynomials into the correlation.
   """
 
   def evaluate(terms: int) -> np.ndarray:
@@ -216,7 +218,7 @@ def _corners(x: jax.Array, padding: int) -> list[jax.Array]:
 def max_pool2(x: jax.Array, padding: int = 0) -> jax.Array:
   """Largest of each 2 x 2 window, stride 2; a window that would not fit is left out.
 
-  Four slices and three maxima: XLA's CPU gradient of `lax.reduce_window` takes twelve times as long as this one's.
+  Four slices and three maxima: on CPU the gradient of `lax.reduce_window` takes twelve times as long.
   Of equal values the first, row by row, receives the gradient, as in PyTorch and in `lax.reduce_window`.
 
   Args:
@@ -226,12 +228,12 @@ def max_pool2(x: jax.Array, padding: int = 0) -> jax.Array:
   Returns:
     float32 [B, (H + 2 padding) // 2, (W + 2 padding) // 2, C].
   """
-  a, b, c, d = _corners(x, padding)
-  return jnp.maximum(jnp.maximum(a, b), jnp.maximum(c, d))
+  return _max_pool2_forward(x, padding)[0]
 
 
 def _max_pool2_forward(x, padding):
-  return max_pool2(x, padding), x
+  a, b, c, d = _corners(x, padding)
+  return jnp.maximum(jnp.maximum(a, b), jnp.maximum(c, d)), x
 
 
 def _max_pool2_backward(padding, x, g):
@@ -252,7 +254,7 @@ max_pool2.defvjp(_max_pool2_forward, _max_pool2_backward)
 
 
 def adaptive_average_pool(x: jax.Array, size: tuple[int, int]) -> jax.Array:
-  """Means over a grid: cell i covers rows floor(i H / h) up to, not including, ceil((i + 1) H / h); columns likewise.
+  """Means over a grid of cells: rows floor(i H / h) to ceil((i + 1) H / h) - 1 for cell i, columns likewise.
 
   Args:
     x: float32 [B, H, W, C].

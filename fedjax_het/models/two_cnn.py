@@ -26,7 +26,7 @@ def two_cnn(
     shape: of one example, (height, width, channels).
     num_classes: C, the number of logits.
     hidden: h, channels of the first convolution.
-    conv: how to convolve, see `convolution.conv2d`: "auto", "patches" or "lax".
+    conv: how to convolve, see `convolution.conv2d`: "auto", "winograd", "patches" or "lax".
 
   Raises:
     SettingError: `shape` is not an image of at least 6 x 6, or `conv` is unknown.

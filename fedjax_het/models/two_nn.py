@@ -1,6 +1,7 @@
-"""TwoNN: the multilayer perceptron of federated learning (McMahan et al., 2017, "2NN"), and its linear sibling.
+"""TwoNN, the multilayer perceptron of federated learning, and its linear sibling.
 
-Source: the authors' Federated-Learning-in-PyTorch, src/models/twonn.py: inputs-200-200-C with ReLU.
+Sources: McMahan et al., AISTATS 2017 ("2NN"); the authors' Federated-Learning-in-PyTorch,
+src/models/twonn.py: inputs-200-200-C with ReLU.
 """
 
 import math

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_het.errors import check_range
 from fedjax_het.federated import Message, ServerUpdate
 
 
@@ -26,5 +27,11 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
 
 
 def sgd(lr: float = 1.0) -> ServerUpdate:
-  """θ <- θ - η Δ. With η = 1 the server moves to the clients' average (FedAvg)."""
+  """θ <- θ - η Δ. With η = 1 the server moves to the clients' average (FedAvg).
+
+  Raises:
+    SettingError: η <= 0.
+  """
+  if not isinstance(lr, jax.core.Tracer):
+    check_range("server's lr", lr, above=0.0)
   return optimizer(optax.sgd(lr), "sgd")

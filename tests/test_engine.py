@@ -1,0 +1,293 @@
+"""The engine's own arithmetic: cohorts, batches, placement, evaluation, errors and the clock."""
+
+import dataclasses
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from parts import CLASSES, SIZES, federation, mlp, one_client, round_draws, rows_of
+
+from fedjax_het.clients.sgd import fedavg
+from fedjax_het.clients.superfed import superfed
+from fedjax_het.data.container import view_axes
+from fedjax_het.engine import evaluate as evaluation_module
+from fedjax_het.engine.cohort import sample_cohort
+from fedjax_het.engine.engine import MAX_CHUNK, Engine
+from fedjax_het.engine.local import for_each_batch, shuffle
+from fedjax_het.engine.placement import client_mesh, map_clients, over_clients
+from fedjax_het.errors import NonFiniteLoss, SettingError
+from fedjax_het.federated import federated
+
+LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
+
+# Cohorts.
+
+
+def cohorts(count, num_clients, size):
+  keys = jax.random.split(jax.random.key(0), count)
+  return np.asarray(jax.jit(jax.vmap(lambda key: sample_cohort(key, num_clients, size)))(keys))
+
+
+def test_cohorts_hold_nobody_twice():
+  drawn = cohorts(200, 12, 5)
+  assert drawn.shape == (200, 5) and drawn.dtype == np.int32
+  assert all(len(set(cohort)) == 5 for cohort in drawn.tolist())
+  assert drawn.min() == 0 and drawn.max() == 11
+
+
+def test_cohorts_are_uniform():
+  """Every client is in S/K of the cohorts, in every slot."""
+  drawn = cohorts(6000, 12, 5)
+  for values in (*drawn.T, drawn.ravel()):
+    counts = np.bincount(values, minlength=12)
+    expected = len(values) / 12
+    assert ((counts - expected) ** 2 / expected).sum() < 31.3  # χ² of 11 degrees of freedom, p = 0.001
+
+
+def test_everybody_comes_in_order():
+  np.testing.assert_array_equal(cohorts(3, 7, 7), np.tile(np.arange(7), (3, 1)))
+
+
+@pytest.mark.parametrize("cohort_size", [0, -1, 13])
+def test_impossible_cohorts_are_named(ragged, cohort_size):
+  with pytest.raises(SettingError, match=f"^cohort_size = {cohort_size}: there are 12 clients"):
+    Engine(federated(fedavg(mlp())), ragged, cohort_size)
+
+
+# Batches.
+
+
+def visits(data, ids, batch_size, epochs):
+  """How often, and in how many batches, each client of `ids` visits each of its rows, under vmap."""
+
+  def one(view, key):
+    def step(carry, batch):
+      counts, weights, steps = carry
+      row = batch.x[:, 0].astype(jnp.int32)  # each example carries its own row number
+      return counts.at[row].add(batch.weight), weights.at[steps].set(batch.weight.sum()), steps + 1
+
+    start = (jnp.zeros(len(data.x)), jnp.zeros(200), jnp.int32(0))
+    return for_each_batch(key, view, batch_size, epochs, step, start)
+
+  view = data.clients(jnp.asarray(ids))
+  keys = jax.random.split(jax.random.key(1), len(ids))
+  mapped = jax.vmap(one, in_axes=(view_axes(view), 0))
+  return jax.tree.map(np.asarray, jax.jit(mapped)(view, keys))
+
+
+def numbered(sizes):
+  data = federation(sizes)
+  return dataclasses.replace(data, x=jnp.tile(jnp.arange(len(data.x), dtype=jnp.float32)[:, None], (1, 4)))
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (8,) * 4])
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 64])
+def test_every_row_is_visited_once_an_epoch(sizes, batch_size):
+  data, epochs = numbered(sizes), 3
+  counts, weights, steps = visits(data, range(len(sizes)), batch_size, epochs)
+  for i, size in enumerate(sizes):
+    expected = np.zeros(len(data.x))
+    start = int(data.train.start[i])
+    expected[start : start + size] = epochs
+    np.testing.assert_array_equal(counts[i], expected)
+    per_epoch = -(-size // batch_size)
+    assert steps[i] == epochs * per_epoch
+    last = size - (per_epoch - 1) * batch_size
+    full = [min(batch_size, size)] * (per_epoch - 1) + [last]
+    np.testing.assert_array_equal(weights[i, : steps[i]], full * epochs)
+    assert not weights[i, steps[i] :].any()
+
+
+def test_order_is_random_and_new_each_epoch(ragged):
+  orders = [np.asarray(shuffle(jax.random.key(k), one_client(ragged, 0), 40)) for k in range(3)]
+  assert all(sorted(order) == list(range(40)) for order in orders)
+  assert len({tuple(order) for order in [*orders, range(40)]}) == 4
+  firsts = jax.vmap(lambda key: shuffle(key, one_client(ragged, 2), 8)[0])(
+    jax.random.split(jax.random.key(0), 1400)
+  )
+  counts = np.bincount(firsts, minlength=7)
+  assert (
+    len(counts) == 7 and ((counts - 200) ** 2 / 200).sum() < 22.5
+  )  # χ² of 6 degrees of freedom, p = 0.001
+
+
+# Placement.
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 8])
+@pytest.mark.parametrize("client_batch", [1, 2, None])
+def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
+  """Numbers of clients that the devices or the batch divide, and that they do not."""
+  mesh = client_mesh(devices)
+
+  def what(shared, view, i, tree):
+    return {
+      "start": view.start + shared,
+      "size": view.size,
+      "id": i,
+      "row": view.take(jnp.int32(0))[0],
+      "t": tree,
+    }
+
+  @jax.jit
+  def mapped(key, count):
+    ids = jax.random.permutation(key, 12)[: count.shape[0]]
+    return ids, map_clients(what, mesh, client_batch, jnp.int32(1000), ragged.clients(ids), ids, (2 * ids,))
+
+  for count in (1, 3, 5, 7, 12):
+    ids, found = mapped(jax.random.key(count), jnp.zeros(count))
+    own = ragged.clients(ids)
+    expected = {
+      "start": own.start + 1000,
+      "size": own.size,
+      "id": ids,
+      "row": ragged.x[own.start],
+      "t": (2 * ids,),
+    }
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_client_states_are_spread_where_they_divide(ragged):
+  assert over_clients(client_mesh(4), 12).spec == jax.sharding.PartitionSpec("clients")
+  assert over_clients(client_mesh(8), 12).spec == jax.sharding.PartitionSpec()
+  engine = Engine(federated(superfed(mlp(), **LOCAL)), ragged, 3, devices=4)
+  state, _ = engine.advance(engine.init(jax.random.key(0)), 1)
+  leaf = jax.tree.leaves(state.clients)[0]
+  assert [shard.data.shape[0] for shard in leaf.addressable_shards] == [3] * 4
+
+
+def test_company_is_irrelevant(ragged):
+  """All in one vmap: a client's results do not depend on its slot or on who is trained beside it."""
+  client = superfed(mlp(), **LOCAL)
+  broadcast = client.share(jax.random.key(0))
+
+  @jax.jit
+  def train(ids):
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(1), i))(ids)
+    local = jax.vmap(lambda key: client.init(key, broadcast))(keys)
+
+    def one(shared, view, key, own):
+      return client.update(key, shared, own, view, jnp.int32(0))
+
+    return map_clients(one, client_mesh(1), None, broadcast, ragged.clients(ids), keys, local)
+
+  pick = lambda tree, slots: jax.tree.map(lambda leaf: leaf[np.asarray(slots)], tree)  # noqa: E731
+  ids = jnp.array([4, 2, 10, 3, 9])
+  alone = train(ids)
+  for others, slots in (([3, 4, 9, 10, 2], [1, 4, 3, 0, 2]), ([4, 2, 10, 3, 0], [0, 1, 2, 3])):
+    found = pick(train(jnp.array(others)), slots)
+    jax.tree.map(np.testing.assert_array_equal, found, pick(alone, range(len(slots))))
+
+
+# Chunks, errors, the clock.
+
+
+@pytest.mark.parametrize("rounds", [0, -1, MAX_CHUNK + 1])
+def test_chunks_have_a_length(ragged, rounds):
+  engine = Engine(federated(fedavg(mlp(), **LOCAL)), ragged, 5, devices=1)
+  with pytest.raises(ValueError, match=f"num_rounds = {rounds}"):
+    engine.advance(engine.init(jax.random.key(0)), rounds)
+
+
+def test_infos_have_a_row_a_round(ragged):
+  engine = Engine(federated(fedavg(mlp(), **LOCAL)), ragged, 5, devices=1)
+  state = engine.init(jax.random.key(0))
+  expected = []
+  for t in range(3):
+    expected.append(round_draws(state._replace(round=jnp.int32(t)), 12, 5)[0])
+  state, infos = engine.advance(state, 3)
+  np.testing.assert_array_equal(infos.cohort, expected)
+  assert int(state.round) == 3
+  sizes = np.asarray(SIZES)[infos.cohort]
+  np.testing.assert_array_equal(infos.clients.steps, -(-sizes // 4))
+  np.testing.assert_allclose(infos.coefficients, sizes / sizes.sum(1, keepdims=True), rtol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_nan_names_its_round_and_client(ragged, devices):
+  """The message counts rounds from 1, as people do."""
+  broken = 7
+  rows = slice(int(ragged.train.start[broken]), int(ragged.train.start[broken]) + 1)
+  data = dataclasses.replace(ragged, x=ragged.x.at[rows].set(jnp.nan))
+  engine = Engine(federated(fedavg(mlp(), **LOCAL)), data, 2, devices=devices)
+  state = engine.init(jax.random.key(1))
+  first = next(t for t in range(50) if broken in round_draws(state._replace(round=jnp.int32(t)), 12, 2)[0])
+  assert first > 1
+  state, _ = engine.advance(state, first - 1)
+  with pytest.raises(NonFiniteLoss, match=rf"became nan in round {first + 1} at client {broken}\."):
+    engine.advance(state, 4)
+
+
+def test_seconds_are_accounted(ragged):
+  started = time.perf_counter()
+  engine = Engine(federated(fedavg(mlp(), **LOCAL)), ragged, 5, devices=1)
+  assert engine.seconds == (0.0, 0.0, 0.0)
+  state = engine.init(jax.random.key(0))
+  initialised = engine.seconds
+  assert initialised.compile > 0 and initialised.train == initialised.eval == 0
+  state, _ = engine.advance(state, 1)
+  trained = engine.seconds
+  assert trained.compile > initialised.compile and trained.train > 0 and trained.eval == 0
+  engine.evaluate(state)
+  evaluated = engine.seconds
+  assert evaluated.compile > trained.compile and evaluated.train == trained.train and evaluated.eval > 0
+  state, _ = engine.advance(state, 2)
+  engine.evaluate(state)
+  assert engine.seconds.compile == evaluated.compile
+  assert engine.seconds.train > evaluated.train and engine.seconds.eval > evaluated.eval
+  assert sum(engine.seconds) <= time.perf_counter() - started
+
+
+# Evaluation.
+
+
+def plain_metrics(logits, y):
+  """Top-1 accuracy and mean cross-entropy in float64."""
+  shifted = logits - logits.max(1, keepdims=True)
+  log_p = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+  return {"top1": np.mean(logits.argmax(1) == y), "loss": -log_p[np.arange(len(y)), y].mean()}
+
+
+def mlp_logits(params, x):
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  h = np.tanh(x @ params["fc1"]["kernel"] + params["fc1"]["bias"])
+  return h @ params["fc2"]["kernel"] + params["fc2"]["bias"]
+
+
+@pytest.mark.parametrize("part, devices", [("test", 1), ("train", 8)])
+def test_evaluation_is_a_loop_over_clients_and_lambdas(part, devices):
+  data = federation(SIZES, tests=[0 if i == 4 else 2 + 3 * i for i in range(len(SIZES))])
+  client = superfed(mlp(), **LOCAL)
+  engine = Engine(federated(client), data, 5, devices=devices)
+  state, _ = engine.advance(engine.init(jax.random.key(0)), 2)
+  evaluation = engine.evaluate(state, part)
+  assert set(evaluation.global_) == {"top1", "top5", "loss", "ece", "mce"}
+  for i in range(len(SIZES)):
+    x, y = rows_of(data, i, part)
+    own = jax.tree.map(lambda leaf: np.asarray(leaf[i], np.float64), state.clients)  # noqa: B023
+    models = [
+      jax.tree.map(lambda g, l: (1 - lam) * np.asarray(g, np.float64) + lam * l, state.broadcast.params, own)  # noqa: B023
+      for lam in client.lambdas
+    ]
+    for name in ("top1", "loss"):
+      personal, global_ = evaluation.personalized[name][i], evaluation.global_[name][i]
+      if not len(y):
+        assert np.isnan(personal).all() and np.isnan(global_)
+        continue
+      expected = [plain_metrics(mlp_logits(params, x), y)[name] for params in models]
+      np.testing.assert_allclose(personal, expected, rtol=1e-5, atol=1e-7)
+      np.testing.assert_allclose(global_, expected[0], rtol=1e-5, atol=1e-7)
+  assert np.ptp(evaluation.personalized["loss"][0]) > 0.01
+
+
+def test_evaluation_in_pieces_is_evaluation_at_once(monkeypatch):
+  data = federation(SIZES, tests=[1 + i for i in range(len(SIZES))])
+  values = []
+  for rows_at_once in (512, 5):  # 12 rows: two pieces and a part of one
+    monkeypatch.setattr(evaluation_module, "ROWS_AT_ONCE", rows_at_once)
+    engine = Engine(federated(fedavg(mlp(), **LOCAL)), data, 5, devices=1)
+    values.append(engine.evaluate(engine.init(jax.random.key(0))))
+  assert data.limits[2] == 12 and data.num_classes == CLASSES
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), *values)

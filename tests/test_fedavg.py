@@ -1,0 +1,117 @@
+"""FedAvg and FedProx against softmax regression trained by hand in NumPy."""
+
+import jax
+import numpy as np
+import pytest
+from parts import float64, linear, linear_loss_and_gradient, round_draws, walk
+
+from fedjax_het import mixing, server
+from fedjax_het.clients.sgd import fedavg, fedprox
+from fedjax_het.engine.engine import Engine
+from fedjax_het.errors import SettingError
+from fedjax_het.federated import federated
+
+ROUNDS, COHORT = 3, 5
+
+
+def local_sgd(center, key, data, i, lr, *, mu=0.0, momentum, weight_decay, epochs, batch_size):
+  """m <- momentum m + ∇ + mu (θ - θ^g) + weight_decay θ;  θ <- θ - lr m: (θ, mean loss, steps)."""
+  params = center
+  buffer = jax.tree.map(np.zeros_like, center)
+  losses = []
+  for x, y, _ in walk(key, data, i, batch_size, epochs):
+    loss, gradient = linear_loss_and_gradient(params, x, y)
+    gradient = jax.tree.map(lambda g, p, c: g + mu * (p - c) + weight_decay * p, gradient, params, center)
+    buffer = jax.tree.map(lambda m, g: momentum * m + g, buffer, gradient)
+    params = jax.tree.map(lambda p, m: p - lr * m, params, buffer)
+    losses.append(loss)
+  return params, np.mean(losses), len(losses)
+
+
+def check(client, data, *, lr, lr_decay, weights="sizes", server_lr=1.0, **settings):
+  """Runs the engine and the plain loop side by side."""
+  mix = mixing.static() if weights == "sizes" else mixing.uniform()
+  engine = Engine(federated(client, mix, server.sgd(server_lr)), data, COHORT, devices=2)
+  state = engine.init(jax.random.key(8))
+  params = float64(state.broadcast.params)
+  sizes = np.asarray(data.train.size, np.float64)
+  for t in range(ROUNDS):
+    cohort, keys, _ = round_draws(state, data.num_clients, COHORT)
+    state, infos = engine.advance(state, 1)
+    uploads, losses, steps = zip(
+      *(local_sgd(params, keys[i], data, i, lr * lr_decay**t, **settings) for i in cohort)
+    )
+    p = sizes[cohort] / sizes[cohort].sum() if weights == "sizes" else np.full(COHORT, 1 / COHORT)
+    mean = jax.tree.map(lambda *leaves: sum(q * leaf for q, leaf in zip(p, leaves)), *uploads)
+    params = jax.tree.map(lambda old, new: old - server_lr * (old - new), params, mean)
+    np.testing.assert_array_equal(infos.cohort[0], cohort)
+    np.testing.assert_array_equal(infos.clients.steps[0], steps)
+    np.testing.assert_allclose(infos.coefficients[0], p, rtol=1e-6)
+    np.testing.assert_allclose(infos.clients.loss[0], losses, rtol=1e-5)
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6),
+      float64(state.broadcast.params),
+      params,
+    )
+
+
+SGD = dict(
+  momentum=0.9, weight_decay=0.01, epochs=2, batch_size=4
+)  # 5, 7, 9 and 25 rows leave partial batches
+
+
+def test_fedavg_is_sgd_by_hand(ragged):
+  check(fedavg(linear(), lr=0.05, lr_decay=0.5, **SGD), ragged, lr=0.05, lr_decay=0.5, **SGD)
+
+
+def test_fedprox_is_sgd_by_hand(ragged):
+  check(fedprox(linear(), mu=1.5, lr=0.05, lr_decay=0.9, **SGD), ragged, lr=0.05, lr_decay=0.9, mu=1.5, **SGD)
+
+
+def test_equal_clients_take_the_static_path(uniform):
+  assert uniform.uniform[0]
+  settings = SGD | dict(batch_size=3)
+  check(fedavg(linear(), lr=0.05, **settings), uniform, lr=0.05, lr_decay=1.0, **settings)
+
+
+def test_server_step_and_equal_weights(ragged):
+  check(
+    fedavg(linear(), lr=0.05, **SGD), ragged, lr=0.05, lr_decay=1.0, weights="equal", server_lr=0.3, **SGD
+  )
+
+
+def test_optimizer_instead_of_sgd(ragged):
+  """Any function from the round's learning rate to an optax transformation."""
+  from optax import sgd
+
+  client = fedavg(linear(), lr=0.05, lr_decay=0.5, epochs=1, batch_size=4, optimizer=lambda lr: sgd(2.0 * lr))
+  settings = dict(momentum=0.0, weight_decay=0.0, epochs=1, batch_size=4)
+  check(client, ragged, lr=0.1, lr_decay=0.5, **settings)
+
+
+def test_training_loss_is_the_mean_over_the_clients_rows(ragged):
+  from parts import one_client, rows_of
+
+  client = fedavg(linear())
+  broadcast = client.share(jax.random.key(0))
+  for i in (0, 1, 8):
+    expected, _ = linear_loss_and_gradient(float64(broadcast.params), *rows_of(ragged, i))
+    np.testing.assert_allclose(client.loss(broadcast, one_client(ragged, i)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "setting, value",
+  [
+    ("mu", -0.1), ("lr", 0.0), ("lr", -1.0), ("lr", float("nan")), ("epochs", 0), ("epochs", 1.5),
+    ("batch_size", 0), ("batch_size", -3), ("lr_decay", 1.01), ("lr_decay", 0.0), ("momentum", -0.1),
+    ("weight_decay", -1e-4),
+  ],
+)  # fmt: skip
+def test_impossible_settings_are_named(setting, value):
+  with pytest.raises(SettingError, match=f"^{setting} = ") as error:
+    fedprox(linear(), **{setting: value})
+  assert error.value.setting == setting
+
+
+def test_settings_at_their_bounds_are_fine():
+  fedprox(linear(), mu=0.0, lr=1e-9, lr_decay=1.0, momentum=0.0, weight_decay=0.0, epochs=1, batch_size=1)

@@ -1,0 +1,223 @@
+"""The launcher: what a run leaves behind, stopping and continuing, and every kind of bad input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from fedjax_het.engine.engine import Engine
+from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.quickstart import get_config
+
+ROOT = Path(__file__).parents[1]
+
+
+def small(**changes) -> ConfigDict:
+  """The quickstart, cut to a few seconds; changes as field__subfield=value."""
+  config = get_config()
+  config.update(rounds=7, eval_every=3, devices=1, model={"name": "two_nn", "hidden": 8})
+  config.local.epochs = 1
+  config.algorithm.start_round = 2
+  with config.unlocked():
+    for name, value in changes.items():
+      node = config
+      *path, last = name.split("__")
+      for part in path:
+        node = node[part]
+      node[last] = value
+  return config
+
+
+def records(workdir: Path) -> list[dict]:
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def final_state(workdir: Path):
+  engine = Engine(experiment.build(small()).algorithm, experiment.build(small()).data, 5, devices=1)
+  checkpoints = Checkpoints(workdir / "checkpoints")
+  state, books = checkpoints.restore(engine.init(jax.random.key(0)))
+  checkpoints.close()
+  leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state._replace(key=jax.random.key_data(state.key)))]
+  return leaves, books["client_steps"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """An uninterrupted run and its summary."""
+  workdir = tmp_path_factory.mktemp("whole")
+  return workdir, experiment.run_experiment(small(), str(workdir))
+
+
+def test_what_a_run_leaves(whole):
+  workdir, summary = whole
+  assert json.loads((workdir / "summary.json").read_text()) == summary
+  assert json.loads((workdir / "config.json").read_text())["rounds"] == 7
+  assert [line["round"] for line in records(workdir)] == [3, 6, 7]
+  figures = {path.name for path in (workdir / "figures").iterdir()}
+  assert figures == {"partition.png", "learning_curve.png", "accuracy_over_clients.png", "lambda_curve.png"}
+  assert list((workdir / "checkpoints").iterdir()) and list((workdir / "tensorboard").iterdir())
+  assert summary["algorithm"] == "superfed_mm" and summary["dataset"] == "digits"
+  assert summary["rounds"] == 7 and summary["num_clients"] == 20
+  assert set(summary["seconds"]) == {"compile", "train", "eval"}
+  parameters = 64 * 8 + 8 + 8 * 8 + 8 + 8 * 10 + 10
+  assert summary["bytes"] == {"up": 7 * 5 * 4 * parameters, "down": 7 * 5 * 4 * parameters}
+  for kind in ("personalized", "global"):
+    assert set(summary["metrics"][kind]) >= {"top1", "top5", "loss", "ece", "mce"}
+    for values in summary["metrics"][kind].values():
+      assert set(values) == {"mean", "std", "worst10", "best10", "gini", "gap"}
+  best = summary["lambda"]["grid"].index(summary["lambda"]["common"])
+  assert summary["metrics"]["personalized"]["top1"]["mean"] == max(summary["lambda"]["mean"])
+  assert summary["lambda"]["mean"][best] == max(summary["lambda"]["mean"])
+  optimistic = summary["lambda"]["per_client_test_optimistic"]["mean"]
+  assert optimistic >= max(summary["lambda"]["mean"])
+  assert 0 <= summary["lambda"]["validation"]["mean"] <= optimistic
+
+
+def test_client_steps_are_those_of_the_cohorts(whole):
+  _, summary = whole
+  built = experiment.build(small())
+  engine = Engine(built.algorithm, built.data, 5, devices=1)
+  _, infos = engine.advance(engine.init(built.key), 7)
+  sizes = np.asarray(built.data.train.size)[infos.cohort]
+  assert summary["client_steps"] == int(np.ceil(sizes / 10).sum())
+
+
+def test_complete_run_finishes_at_once(whole, monkeypatch):
+  workdir, summary = whole
+  monkeypatch.setattr(experiment, "Engine", None)  # would fail if anything were built
+  assert experiment.run_experiment(small(), str(workdir)) == summary
+
+
+@pytest.mark.parametrize("stop_at", [2, 3, 5, 7])
+def test_stopped_run_continues_to_the_same_end(whole, tmp_path, monkeypatch, stop_at):
+  class Killed(Exception):
+    pass
+
+  real = experiment.chunks
+
+  def stopping(*args):
+    for chunk in real(*args):
+      yield chunk
+      if int(chunk.state.round) >= stop_at:
+        raise Killed
+
+  monkeypatch.setattr(experiment, "chunks", stopping)
+  with pytest.raises(Killed):
+    experiment.run_experiment(small(), str(tmp_path))
+  monkeypatch.setattr(experiment, "chunks", real)
+  assert not (tmp_path / "summary.json").exists()
+  resumed = experiment.run_experiment(small(devices=2), str(tmp_path)) if stop_at == 2 else (
+    experiment.run_experiment(small(), str(tmp_path))
+  )  # fmt: skip
+  workdir, summary = whole
+  assert [line["round"] for line in records(tmp_path)] == [3, 6, 7]
+  if stop_at != 2:  # another number of devices adds up in another order
+    assert records(tmp_path) == records(workdir)
+    for ours, theirs in zip(final_state(tmp_path)[0], final_state(workdir)[0], strict=True):
+      np.testing.assert_array_equal(ours, theirs)
+    assert resumed["metrics"] == summary["metrics"]
+  assert resumed["client_steps"] == summary["client_steps"]
+
+
+def test_other_config_is_refused(whole):
+  workdir, _ = whole
+  with pytest.raises(SettingError, match=r"local\.lr = 0\.1.*started with local\.lr = 0\.05"):
+    experiment.run_experiment(small(local__lr=0.1, seed=5), str(workdir))
+
+
+BAD = {
+  "algorithm": (dict(algorithm__name="superfed"), "superfed_mm"),
+  "leftover setting": (dict(algorithm__nuu=1.0), "Did you mean 'nu'"),
+  "dataset": (dict(dataset="digit"), "Did you mean 'digits'"),
+  "model": (dict(model__name="two_cn"), "Did you mean 'two_cnn'"),
+  "partition": (dict(partition__name="dirichle"), "Did you mean 'dirichlet'"),
+  "partition option": (dict(partition__alfa=1.0), "Did you mean 'alpha'"),
+  "config key": (dict(roundz=3), "Did you mean 'rounds'"),
+  "mixing": (dict(mixing__name="statik"), "Did you mean 'static'"),
+  "server": (dict(server__name="sdg"), "Did you mean 'sgd'"),
+  "cohort": (dict(cohort_size=21), "cohort_size = 21"),
+  "clients": (dict(num_clients=100_000, cohort_size=5), "num_clients"),
+  "shards": (dict(partition={"name": "pathological", "shards_per_client": 500}), "shards_per_client"),
+  "alpha": (dict(partition__alpha=-1.0), "alpha = -1.0"),
+  "test_fraction": (dict(test_fraction=1.5), "test_fraction = 1.5"),
+  "valid_fraction": (dict(valid_fraction=-0.1), "valid_fraction = -0.1"),
+  "mu": (dict(algorithm__mu=-1.0), "mu = -1.0"),
+  "nu": (dict(algorithm__nu=-1.0), "nu = -1.0"),
+  "lr": (dict(local__lr=-0.1), "lr = -0.1"),
+  "lr of the server": (dict(server__lr=-1.0), "lr = -1.0"),
+  "rounds": (dict(rounds=0), "rounds = 0"),
+  "eval_every": (dict(eval_every=0), "eval_every = 0"),
+  "batch_size": (dict(local__batch_size=0), "batch_size = 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named_before_any_compile(name, tmp_path, monkeypatch):
+  changes, message = BAD[name]
+  monkeypatch.setattr(experiment, "Engine", None)
+  with pytest.raises(SettingError, match=message):
+    experiment.run_experiment(small(**changes), str(tmp_path / "run"))
+
+
+def test_batch_larger_than_the_clients_is_allowed(tmp_path):
+  summary = experiment.run_experiment(small(local__batch_size=10_000, rounds=1), str(tmp_path))
+  assert summary["client_steps"] == 5
+
+
+def test_missing_data_file(tmp_path):
+  with pytest.raises(DataError, match="mnist"):
+    experiment.run_experiment(small(dataset="mnist", data_dir=str(tmp_path)), str(tmp_path / "run"))
+
+
+def test_workdir_that_cannot_be_written(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(SettingError, match="workdir"):
+    experiment.run_experiment(small(), str(tmp_path / "file" / "run"))
+
+
+def test_nan_names_round_client_and_checkpoint(tmp_path, monkeypatch):
+  real = Engine.advance
+
+  def poisoned(self, state, num_rounds):
+    if int(state.round) >= 3:
+      broken = jax.tree.map(lambda leaf: leaf * np.float32(np.nan), state.broadcast)
+      state = state._replace(broadcast=broken)
+    return real(self, state, num_rounds)
+
+  monkeypatch.setattr(Engine, "advance", poisoned)
+  with pytest.raises(NonFiniteLoss, match=r"nan in round 4 at client \d+.*Last good checkpoint: .*3"):
+    experiment.run_experiment(small(), str(tmp_path))
+
+
+def launch(*flags: str) -> subprocess.CompletedProcess:
+  command = [sys.executable, "-m", "fedjax_het.run", *flags]
+  return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+  ("flag", "message"),
+  [
+    ("--config.roundz=3", '"rounds"'),
+    ("--config=configs/table_2_3.py:dataset=mnst", "Did you mean 'mnist'"),
+    ("--config.cohort_size=50", "cohort_size = 50"),
+  ],
+)
+def test_command_line_says_what_is_wrong_in_one_line(flag, message, tmp_path):
+  done = launch(flag, f"--workdir={tmp_path / 'run'}")
+  assert done.returncode == 1
+  assert message in done.stderr and "Traceback" not in done.stderr
+  assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_command_line_runs(tmp_path):
+  done = launch("--config=configs/quickstart.py:algorithm=fedavg", "--config.rounds=2", f"--workdir={tmp_path}")
+  assert done.returncode == 0, done.stderr
+  assert "top-1" in done.stdout and json.loads((tmp_path / "summary.json").read_text())["rounds"] == 2
