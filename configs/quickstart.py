@@ -1,6 +1,6 @@
 """The quickstart: SuPerFed-MM on scikit-learn's bundled digits; no download, under a minute on two cores.
 
-    python -m fedjax_het.run --config=configs/quickstart.py --workdir=runs/quickstart
+python -m fedjax_het.run --config=configs/quickstart.py --workdir=runs/quickstart
 """
 
 from fedjax_het.experiment.quickstart import get_config

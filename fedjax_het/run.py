@@ -49,7 +49,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def prepare_jax(cache: str) -> None:
   """One CPU device a core, and the persistent compilation cache; before the first use of a device."""
-  if "XLA_FLAGS" not in os.environ and not jax.config.jax_num_cpu_devices > 1:
+  if "XLA_FLAGS" not in os.environ and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", cores)
   if cache:

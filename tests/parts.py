@@ -292,8 +292,7 @@ def simplex(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
       point = blend(endpoints, alpha)
       loss, gradient = jax.value_and_grad(lambda p: batch_loss(model.apply, p, batch))(point)
       moved = tuple(
-        jax.tree.map(lambda t, g: t - alpha[m] * lr * g, end, gradient)  # noqa: B023
-        for m, end in enumerate(endpoints)
+        jax.tree.map(lambda t, g: t - alpha[m] * lr * g, end, gradient) for m, end in enumerate(endpoints)
       )
       return moved, loss
 

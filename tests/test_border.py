@@ -97,7 +97,7 @@ def test_control_variates_travel_as_extra(ragged):
     for slot, i in enumerate(cohort):
       shift = jax.tree.map(np.subtract, control, own[i])
       y, loss, steps = sgd_walk(params, keys[i], ragged, i, shift)
-      new = jax.tree.map(lambda o, c, a, b: o - c + (a - b) / (steps * LR), own[i], control, params, y)  # noqa: B023
+      new = jax.tree.map(lambda o, c, a, b: o - c + (a - b) / (steps * LR), own[i], control, params, y)
       extras.append(jax.tree.map(lambda c, n, o: c + fraction * (n - o), control, new, own[i]))
       uploads.append(y)
       own[i] = new
@@ -184,7 +184,7 @@ def test_broadcast_may_be_several_models(ragged):
       for x, y, key in walk(keys[i], ragged, i, BATCH, EPOCHS):
         alpha = np.asarray(draw_alpha(key), np.float64)
         loss, gradient = linear_loss_and_gradient(weighted(alpha, mine), x, y)
-        mine = [jax.tree.map(lambda t, g: t - a * LR * g, end, gradient) for a, end in zip(alpha, mine)]  # noqa: B023
+        mine = [jax.tree.map(lambda t, g: t - a * LR * g, end, gradient) for a, end in zip(alpha, mine)]
         losses.append(loss)
       uploads.append(tuple(mine))
       np.testing.assert_allclose(infos.clients.loss[0, slot], np.mean(losses), rtol=1e-5)

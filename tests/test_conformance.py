@@ -157,7 +157,7 @@ def plain_round(algorithm, data, state, order=None):
   client, mixing, server = algorithm
   cohort, keys, server_key = round_draws(state, data.num_clients, COHORT)
   cohort = cohort if order is None else [cohort[slot] for slot in order]
-  own_states = [jax.tree.map(lambda leaf: leaf[i], state.clients) for i in cohort]  # noqa: B023
+  own_states = [jax.tree.map(lambda leaf: leaf[i], state.clients) for i in cohort]
   results = [
     client.update(keys[i], state.broadcast, own, one_client(data, i), state.round)
     for i, own in zip(cohort, own_states)
@@ -183,7 +183,7 @@ def test_mapping_is_a_loop_over_single_clients_in_any_order(run):
   for t in range(ROUNDS):
     order = np.random.default_rng(t).permutation(COHORT) if t else np.arange(COHORT)
     state, infos = plain_round(algorithm, run.data, state, order)
-    close(infos, jax.tree.map(lambda leaf: leaf[t, order], run.infos.clients))  # noqa: B023
+    close(infos, jax.tree.map(lambda leaf: leaf[t, order], run.infos.clients))
   close(host(state), run.last)
 
 
@@ -192,7 +192,7 @@ def test_jit_is_eager(run):
   client = run.algorithm.client
   for state, i in ((run.first, 1), (run.last, 3)):
     state = run.place(state)
-    own = jax.tree.map(lambda leaf: leaf[i], state.clients)  # noqa: B023
+    own = jax.tree.map(lambda leaf: leaf[i], state.clients)
     args = (jax.random.key(1), state.broadcast, own, one_client(run.data, i), state.round)
     with jax.disable_jit():
       eager = client.update(*args)

@@ -266,9 +266,9 @@ def test_evaluation_is_a_loop_over_clients_and_lambdas(part, devices):
   assert set(evaluation.global_) == {"top1", "top5", "loss", "ece", "mce"}
   for i in range(len(SIZES)):
     x, y = rows_of(data, i, part)
-    own = jax.tree.map(lambda leaf: np.asarray(leaf[i], np.float64), state.clients)  # noqa: B023
+    own = jax.tree.map(lambda leaf: np.asarray(leaf[i], np.float64), state.clients)
     models = [
-      jax.tree.map(lambda g, l: (1 - lam) * np.asarray(g, np.float64) + lam * l, state.broadcast.params, own)  # noqa: B023
+      jax.tree.map(lambda g, l: (1 - lam) * np.asarray(g, np.float64) + lam * l, state.broadcast.params, own)
       for lam in client.lambdas
     ]
     for name in ("top1", "loss"):

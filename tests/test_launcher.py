@@ -218,6 +218,7 @@ def test_command_line_says_what_is_wrong_in_one_line(flag, message, tmp_path):
 
 
 def test_command_line_runs(tmp_path):
-  done = launch("--config=configs/quickstart.py:algorithm=fedavg", "--config.rounds=2", f"--workdir={tmp_path}")
+  config = "--config=configs/quickstart.py:algorithm=fedavg"
+  done = launch(config, "--config.rounds=2", f"--workdir={tmp_path}")
   assert done.returncode == 0, done.stderr
   assert "top-1" in done.stdout and json.loads((tmp_path / "summary.json").read_text())["rounds"] == 2

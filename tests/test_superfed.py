@@ -203,7 +203,7 @@ def test_local_models_move_from_the_start_round_on_only(ragged):
     cohort, _, _ = round_draws(state, ragged.num_clients, COHORT)
     state, _ = engine.advance(state, 1)
     for i in range(ragged.num_clients):
-      mine = jax.tree.map(lambda a, b: bool((np.asarray(a)[i] == b[i]).all()), state.clients, before)  # noqa: B023
+      mine = jax.tree.map(lambda a, b: bool((np.asarray(a)[i] == b[i]).all()), state.clients, before)
       moved = t >= 1 and i in cohort
       assert all(not same if moved else same for same in jax.tree.leaves(mine)), (t, i)
 
@@ -211,7 +211,7 @@ def test_local_models_move_from_the_start_round_on_only(ragged):
 def test_local_models_start_apart(ragged):
   state = engine_of(superfed(mlp()), ragged).init(jax.random.key(2))
   flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])  # noqa: E731
-  models = [flat(jax.tree.map(lambda leaf: leaf[i], state.clients)) for i in range(ragged.num_clients)]  # noqa: B023
+  models = [flat(jax.tree.map(lambda leaf: leaf[i], state.clients)) for i in range(ragged.num_clients)]
   models.append(flat(state.broadcast.params))
   correlations = np.corrcoef(models)[np.triu_indices(len(models), 1)]
   assert np.abs(correlations).max() < 0.7  # 43 independent normal numbers: 5 σ

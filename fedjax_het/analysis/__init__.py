@@ -1,0 +1,1 @@
+"""Pictures and studies of runs and partitions."""

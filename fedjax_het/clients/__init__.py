@@ -1,0 +1,1 @@
+"""What a client does with what it receives: one file a method."""

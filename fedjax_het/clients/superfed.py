@@ -58,7 +58,7 @@ def draw_lambda(key: jax.Array, params: PyTree, granularity: str) -> PyTree:
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
   """<a, b> over the whole parameter vectors."""
-  return sum(jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b)))
+  return jax.tree.reduce(jnp.add, jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
 
 
 def cosine_squared(federated: PyTree, local: PyTree) -> jax.Array:
@@ -156,7 +156,7 @@ def superfed(
     end = for_each_batch(key, data, batch_size, epochs, step, start)
     return end.ends.federated, end.ends.local, Info(end.loss / end.steps, end.steps)
 
-  def update(key, broadcast: Message, local, data, round):
+  def update(key, broadcast: Message, state, data, round):
     tx = optimizer(decayed(lr, lr_decay, round))
 
     def before(center, local):  # λ = 0
@@ -166,11 +166,11 @@ def superfed(
     def after(center, local):
       return train_line(key, center, local, data, tx)
 
-    federated, local, info = lax.cond(round >= start_round, after, before, broadcast.params, local)
+    federated, local, info = lax.cond(round >= start_round, after, before, broadcast.params, state)
     return Message(federated), local, info
 
-  def personalize(broadcast: Message, local, lam):
-    return mix(broadcast.params, local, jax.tree.map(lambda _: lam, local))
+  def personalize(broadcast: Message, state, lam):
+    return mix(broadcast.params, state, jax.tree.map(lambda _: lam, state))
 
   return ClientUpdate(
     share=lambda key: Message(model.init(key)),

@@ -1,0 +1,1 @@
+"""Rounds over many clients on many devices; knows no method."""

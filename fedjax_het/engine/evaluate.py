@@ -24,8 +24,8 @@ class Evaluation(NamedTuple):
     global_: values [K], of the server's own model.
   """
 
-  personalized: dict[str, jax.Array]
-  global_: dict[str, jax.Array]
+  personalized: dict[str, Any]
+  global_: dict[str, Any]
 
 
 def evaluate_model(apply, params: PyTree, data: ClientData) -> dict[str, jax.Array]:

@@ -33,7 +33,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(engine: Engine, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
-  """Runs until round `rounds`, a second or two at a time, evaluating every `eval_every` rounds and at the end."""
+  """Runs until round `rounds`, a second or two at a time, evaluates every `eval_every` and at the end."""
   done = int(state.round)
   length = 1
   while done < rounds:
@@ -113,16 +113,18 @@ def run(
   """
   check_rounds(rounds, eval_every)
   engine = Engine(algorithm, data, cohort_size, client_batch=client_batch, devices=devices)
-  history, losses = [], []
+  history: list[dict] = []
+  losses: list[float] = []
   for chunk in chunks(engine, engine.init(key), rounds, eval_every):
     losses.extend(chunk.infos.clients.loss.mean(axis=1))
     if chunk.evaluation is not None:
       metrics = summarize(chunk.evaluation)
+      last = chunk.evaluation
       history.append(
         {"round": int(chunk.state.round), "train_loss": float(np.mean(losses)), "metrics": metrics}
       )
       losses = []
-  return Result(chunk.state, history, metrics, per_client(chunk.evaluation), chunk.evaluation)
+  return Result(chunk.state, history, metrics, per_client(last), last)
 
 
 def check_rounds(rounds: int, eval_every: int | None) -> None:

@@ -1,0 +1,1 @@
+"""The launcher: configuration, checkpoints, progress, report."""

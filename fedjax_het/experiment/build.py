@@ -63,8 +63,8 @@ class Experiment(NamedTuple):
 
 def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any], **given: Any) -> Any:
   """Calls the factory that `config.name` names with the other fields of `config`, after checking both."""
-  check_choice(f"{kind}.name", config.get("name"), registry)
   name = config["name"]
+  check_choice(f"{kind}.name", name, registry)
   factory = registry[name]
   signed, fixed = _HANDS_ON.get(name, (factory, ""))
   parameters = inspect.signature(signed).parameters
@@ -85,7 +85,7 @@ def check_config(config: ConfigDict) -> None:
     check_choice("field of the configuration", field, FIELDS)
   for field in FIELDS:
     if field not in config:
-      raise SettingError(field, None, "is missing from the configuration", "Set it; see configs/quickstart.py.")
+      raise SettingError(field, None, "is missing from the configuration", "See configs/quickstart.py.")
   check_choice("dataset", config.dataset, datasets.DATASETS)
   check_choice("model.name", config.model.name, models.MODELS)
   check_choice("partition.name", config.partition.name, datasets.PARTITIONERS)
@@ -104,9 +104,7 @@ def check_config(config: ConfigDict) -> None:
 def build_algorithm(config: ConfigDict, model: Model) -> Algorithm:
   """The three parts that a configuration names, around `model`."""
   client = named("algorithm", CLIENTS, {**config.local, **config.algorithm}, model=model)
-  return federated(
-    client, named("mixing", MIXINGS, config.mixing), named("server", SERVERS, config.server)
-  )
+  return federated(client, named("mixing", MIXINGS, config.mixing), named("server", SERVERS, config.server))
 
 
 def build(config: ConfigDict) -> Experiment:

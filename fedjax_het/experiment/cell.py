@@ -7,7 +7,7 @@ from fedjax_het.errors import SettingError, check_choice
 
 
 def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
-  """"dataset=mnist,clients=100" -> a dict with the types of `defaults`.
+  """ "dataset=mnist,clients=100" -> a dict with the types of `defaults`.
 
   Raises:
     SettingError: an unknown key (naming the nearest) or a value of another type.

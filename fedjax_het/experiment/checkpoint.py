@@ -29,7 +29,8 @@ class Checkpoints:
     raw = state._replace(key=jax.random.key_data(state.key))
     raw = jax.tree.map(np.asarray, raw)  # a copy: the next chunk consumes the state's buffers
     self._manager.save(
-      int(raw.round), args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
+      int(raw.round),
+      args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books)),
     )
 
   def latest(self) -> int | None:

@@ -21,7 +21,6 @@ from fedjax_het.experiment.report import print_report
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 
-
 WHERE = ("data_dir", "devices", "client_batch")  # where a run computes, not what: may change on resume
 
 
