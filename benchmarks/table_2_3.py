@@ -30,7 +30,7 @@ VARIANTS = {
   "decay999": ["--config.local.lr_decay=0.999"],
   "roundrobin": ["--config.partition.deal=round_robin"],
 }
-STUDIED = ((100, "nu2"), (100, "valid"), (500, "decay999"), (500, "roundrobin"), (500, "valid"))
+STUDIED = ((100, "nu2"), (100, "decay999"), (500, "decay999"), (500, "roundrobin"), (500, "valid"))
 
 
 def cell_name(clients: int, algorithm: str, variant: str = "") -> str:

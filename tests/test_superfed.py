@@ -139,7 +139,9 @@ def test_cosine_factors_are_its_gradient(seed):
   close(jax.tree.map(lambda f, l: a * l - b * f, federated, local), by_f, 1e-5, 1e-6)
   close(jax.tree.map(lambda f, l: a * f - c * l, federated, local), by_l, 1e-5, 1e-6)
   f, l = (np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(float64(t))]) for t in (federated, local))
-  np.testing.assert_allclose(cosine_squared(federated, local), (f @ l) ** 2 / (f @ f * (l @ l)), rtol=1e-5)
+  np.testing.assert_allclose(
+    cosine_squared(federated, local), (f @ l) ** 2 / (f @ f * (l @ l)), rtol=1e-5, atol=1e-8
+  )
 
 
 def test_cosine_of_a_zero_vector_pulls_nowhere():
