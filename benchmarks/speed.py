@@ -130,7 +130,7 @@ def machine() -> dict:
   return {
     "cpu": model,
     "cores": len(os.sched_getaffinity(0)),
-    "platform": platform.platform(),
+    "platform": f"{platform.system()} {platform.machine()}",
     "python": platform.python_version(),
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     "commit": commit.stdout.strip() if commit.returncode == 0 else None,
