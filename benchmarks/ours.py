@@ -161,7 +161,9 @@ def main():
   os.environ.setdefault("JAX_PLATFORMS", "cpu")
   import jax
 
-  jax.config.update("jax_num_cpu_devices", args.devices)
+  from fedjax_het.engine.cpu import prepare_cpu
+
+  prepare_cpu(args.devices)
   if args.cache:
     jax.config.update("jax_compilation_cache_dir", args.cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -4,6 +4,7 @@ from fedjax_het import data, metrics, mixing, models, server
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import federate
+from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
@@ -23,5 +24,5 @@ from fedjax_het.models import Model
 __all__ = [
   "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "Message", "Mixing", "Model",
   "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "data", "fedavg", "federate",
-  "federated", "fedprox", "metrics", "mixing", "models", "run", "server", "superfed",
+  "federated", "fedprox", "metrics", "mixing", "models", "prepare_cpu", "run", "server", "superfed",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import quickstart
 
@@ -48,10 +49,8 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def prepare_jax(cache: str) -> None:
-  """One CPU device a core, and the persistent compilation cache; before the first use of a device."""
-  if "XLA_FLAGS" not in os.environ and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", cores)
+  """The CPU's devices, and the persistent compilation cache; before the first use of a device."""
+  prepare_cpu()
   if cache:
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -7,7 +7,9 @@ import jax
 import pytest
 from parts import SIZES, federation, mlp
 
-jax.config.update("jax_num_cpu_devices", 8)  # before the first array is made
+from fedjax_het.engine.cpu import prepare_cpu
+
+prepare_cpu(devices=8)  # before the first array is made
 
 _CACHE = os.environ.get("FEDJAX_HET_TEST_CACHE", str(Path.home() / ".cache" / "fedjax_het_tests"))
 if _CACHE:  # empty: no cache. A folder a worker: JAX's cache has no locks

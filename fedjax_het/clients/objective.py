@@ -51,8 +51,8 @@ def momentum_sgd(momentum: float = 0.9, weight_decay: float = 1e-4) -> Optimizer
 
   def make(lr: jax.Array) -> optax.GradientTransformation:
     return optax.chain(
-      optax.add_decayed_weights(weight_decay),
-      optax.trace(momentum) if momentum is not None else optax.identity(),
+      optax.identity() if is_zero(weight_decay) else optax.add_decayed_weights(weight_decay),
+      optax.identity() if is_zero(momentum) else optax.trace(momentum),
       optax.scale_by_learning_rate(lr),
     )
 
@@ -68,6 +68,11 @@ def together(updates: PyTree) -> PyTree:
   """
   nothing = 0.0 * sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates))
   return jax.tree.map(lambda leaf: leaf + nothing, updates)
+
+
+def is_zero(setting: float | jax.Array) -> bool:
+  """Whether a setting is known to be 0, and what it multiplies can be left out of the program."""
+  return not isinstance(setting, jax.Array) and setting == 0
 
 
 def decayed(lr: float, lr_decay: float, round: jax.Array) -> jax.Array:

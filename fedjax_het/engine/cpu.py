@@ -1,0 +1,26 @@
+"""Makes XLA use a CPU well."""
+
+import os
+
+import jax
+
+
+def prepare_cpu(devices: int | None = None) -> None:
+  """Makes every core a device, so that it trains its own clients.
+
+  Call it before the first use of a device. The launcher does, and a program that uses the library on a CPU
+  should. What the environment's XLA_FLAGS or JAX's configuration already say is kept.
+
+  Args:
+    devices: number of CPU devices; by default the number of cores that this process may use.
+  """
+  flags = os.environ.get("XLA_FLAGS", "")
+  chosen = "xla_force_host_platform_device_count" in flags
+  chosen |= jax.config.jax_num_cpu_devices >= 1  # type: ignore[attr-defined]
+  if devices is not None or not chosen:
+    jax.config.update("jax_num_cpu_devices", devices or usable_cores())
+
+
+def usable_cores() -> int:
+  """The number of cores that this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
