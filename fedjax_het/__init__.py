@@ -13,16 +13,18 @@ from fedjax_het.federated import (
   ClientUpdate,
   Feedback,
   Info,
+  LocalTraining,
   Message,
   Mixing,
   ServerUpdate,
   State,
   federated,
+  in_one_go,
 )
 from fedjax_het.models import Model
 
 __all__ = [
-  "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "Message", "Mixing", "Model",
+  "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model",
   "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "data", "fedavg", "federate",
-  "federated", "fedprox", "metrics", "mixing", "models", "prepare_cpu", "run", "server", "superfed",
+  "federated", "fedprox", "in_one_go", "metrics", "mixing", "models", "prepare_cpu", "run", "server", "superfed",
 ]  # fmt: skip

@@ -80,6 +80,36 @@ class ClientUpdateFn(Protocol):
   ) -> tuple[Message, PyTree, Info]: ...
 
 
+class LocalTraining(NamedTuple):
+  """Local training that can stop between two steps and go on elsewhere, which spares idle devices.
+
+  `update` is `finish` of `walk` of `start`, over all steps; see `in_one_go`.
+
+  Attributes:
+    steps: (data) -> n_i, the number of steps, int32 scalar.
+    start: (broadcast, state, round) -> what local training changes, before the first step.
+    walk: (key, broadcast, data, round, work, first, last) -> work after the steps first, ..., last - 1;
+      after all of them where `last` is None.
+    finish: (broadcast, state, work) -> (upload, state, info).
+  """
+
+  steps: Callable[[ClientData], int | jax.Array]
+  start: Callable[[Message, PyTree, jax.Array], PyTree]
+  walk: Callable[..., PyTree]
+  finish: Callable[[Message, PyTree, PyTree], tuple[Message, PyTree, Info]]
+
+
+def in_one_go(training: LocalTraining) -> ClientUpdateFn:
+  """The `update` that takes all of a training's steps."""
+
+  def update(key, broadcast, state, data, round):
+    work = training.start(broadcast, state, round)
+    work = training.walk(key, broadcast, data, round, work, 0, None)
+    return training.finish(broadcast, state, work)
+
+  return update
+
+
 class LossFn(Protocol):
   """F_i: mean training loss of what was received, before local training, float32 scalar.
 
@@ -107,6 +137,7 @@ class ClientUpdate(NamedTuple):
     globalize: the server's own model out of a broadcast.
     apply: the model's function, (params, x [B, ...]) -> logits [B, C], with which both are evaluated.
     lambdas: where on its line a personalised model is evaluated; one point for methods without a line.
+    training: `update` in pieces, for a method that offers them.
     name: the method's name.
   """
 
@@ -118,6 +149,7 @@ class ClientUpdate(NamedTuple):
   globalize: Callable[[Message], PyTree]
   apply: Callable[[PyTree, jax.Array], jax.Array]
   lambdas: tuple[float, ...] = (0.0,)
+  training: LocalTraining | None = None
   name: str = "custom"
 
 

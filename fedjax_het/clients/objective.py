@@ -12,7 +12,7 @@ from fedjax_het.engine.local import Batch, steps_per_epoch
 from fedjax_het.errors import SettingError, check_range
 
 PyTree = Any
-Optimizer = Callable[[jax.Array], optax.GradientTransformation]
+Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -49,7 +49,7 @@ def momentum_sgd(momentum: float = 0.9, weight_decay: float = 1e-4) -> Optimizer
   m <- momentum·m + (∇ + weight_decay·θ);  θ <- θ - lr·m.
   """
 
-  def make(lr: jax.Array) -> optax.GradientTransformation:
+  def make(lr: float | jax.Array) -> optax.GradientTransformation:
     return optax.chain(
       optax.identity() if is_zero(weight_decay) else optax.add_decayed_weights(weight_decay),
       optax.identity() if is_zero(momentum) else optax.trace(momentum),

@@ -22,8 +22,8 @@ from fedjax_het.clients.objective import (
   training_loss,
 )
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.local import Batch, for_each_batch
-from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.engine.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.federated import ClientUpdate, Info, LocalTraining, Message, in_one_go
 from fedjax_het.models import Model
 
 PyTree = Any
@@ -38,17 +38,25 @@ class Local(NamedTuple):
   steps: jax.Array
 
 
-def train(
+def start(params: PyTree, optimizer: optax.GradientTransformation) -> Local:
+  """Before the first step."""
+  return Local(params, optimizer.init(params), jnp.float32(0.0), jnp.int32(0))
+
+
+def walk(
   key: jax.Array,
   apply,
   center: PyTree,
   data: ClientData,
+  local: Local,
   optimizer: optax.GradientTransformation,
   epochs: int,
   batch_size: int,
   mu: float | jax.Array | None,
-) -> tuple[PyTree, Info]:
-  """Local SGD on F_i(θ) + (μ/2)·‖θ - center‖² from θ = center; a μ of None leaves the term out."""
+  first: int | jax.Array = 0,
+  last: int | jax.Array | None = None,
+) -> Local:
+  """Steps of SGD on F_i(θ) + (μ/2)·‖θ - center‖²; a μ of None leaves the term out."""
 
   def step(local: Local, batch: Batch) -> Local:
     loss, gradient = jax.value_and_grad(lambda params: batch_loss(apply, params, batch))(local.params)
@@ -58,9 +66,7 @@ def train(
     params = optax.apply_updates(local.params, together(updates))
     return Local(params, state, local.loss + loss, local.steps + 1)
 
-  start = Local(center, optimizer.init(center), jnp.float32(0.0), jnp.int32(0))
-  local = for_each_batch(key, data, batch_size, epochs, step, start)
-  return local.params, Info(local.loss / local.steps, local.steps)
+  return for_each_batch(key, data, batch_size, epochs, step, local, first, last)
 
 
 def fedprox(
@@ -99,19 +105,27 @@ def fedprox(
   )  # fmt: skip
   optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 
-  def update(key, broadcast: Message, state, data, round):
-    tx = optimizer(decayed(lr, lr_decay, round))
-    params, info = train(key, model.apply, broadcast.params, data, tx, epochs, batch_size, mu)
-    return Message(params), state, info
+  training = LocalTraining(
+    steps=lambda data: epochs * steps_per_epoch(data, batch_size),
+    start=lambda broadcast, state, round: start(broadcast.params, optimizer(lr)),
+    walk=lambda key, broadcast, data, round, local, first, last: walk(
+      key, model.apply, broadcast.params, data, local, optimizer(decayed(lr, lr_decay, round)),
+      epochs, batch_size, mu, first, last,
+    ),
+    finish=lambda broadcast, state, local: (
+      Message(local.params), state, Info(local.loss / local.steps, local.steps)
+    ),
+  )  # fmt: skip
 
   return ClientUpdate(
     share=lambda key: Message(model.init(key)),
     init=lambda key, broadcast: (),
-    update=update,
+    update=in_one_go(training),
     loss=lambda broadcast, data: training_loss(model.apply, broadcast.params, data),
     personalize=lambda broadcast, state, lam: broadcast.params,
     globalize=lambda broadcast: broadcast.params,
     apply=model.apply,
+    training=training,
     name=name,
   )
 

@@ -12,6 +12,7 @@ and minimises  F_i(θ(λ)) + (μ/2)·‖θ^f - θ^g‖² + ν·cos²(θ^f, θ^l)
 MM draws one λ for the model; LM draws one for each layer.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -29,9 +30,9 @@ from fedjax_het.clients.objective import (
   together,
   training_loss,
 )
-from fedjax_het.engine.local import Batch, for_each_batch
+from fedjax_het.engine.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.errors import check_choice
-from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.federated import ClientUpdate, Info, LocalTraining, Message, in_one_go
 from fedjax_het.models import Model
 
 PyTree = Any
@@ -83,11 +84,11 @@ class Pair(NamedTuple):
   local: PyTree
 
 
-class Training(NamedTuple):
-  """What changes during local training."""
+class Line(NamedTuple):
+  """What changes during local training: both ends, an optimiser's state for each, the sums for `Info`."""
 
   ends: Pair
-  optimizer: PyTree
+  optimizers: Pair
   loss: jax.Array
   steps: jax.Array
 
@@ -133,41 +134,49 @@ def superfed(
   )  # fmt: skip
   optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 
-  def train_line(key, center, local, data, tx):
-    def step(training: Training, batch: Batch) -> Training:
-      federated, local = training.ends
-      lam = draw_lambda(batch.key, federated, granularity)
-      mixed = mix(federated, local, lam)
-      loss, gradient = jax.value_and_grad(lambda params: batch_loss(model.apply, params, batch))(mixed)
-      a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
-      gradients = Pair(  # eq. 2.3
-        jax.tree.map(
-          lambda g, t, f, l, o: (1.0 - t) * g + mu * (f - o) + a * l - b * f,
-          gradient, lam, federated, local, center,
-        ),
-        jax.tree.map(lambda g, t, f, l: t * g + a * f - c * l, gradient, lam, federated, local),
+  def step_on_line(center, tx, training: Line, batch: Batch) -> Line:
+    federated, local = training.ends
+    lam = draw_lambda(batch.key, federated, granularity)
+    mixed = mix(federated, local, lam)
+    loss, gradient = jax.value_and_grad(lambda params: batch_loss(model.apply, params, batch))(mixed)
+    a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
+    gradients = Pair(  # eq. 2.3
+      jax.tree.map(
+        lambda g, t, f, l, o: (1.0 - t) * g + mu * (f - o) + a * l - b * f,
+        gradient, lam, federated, local, center,
+      ),
+      jax.tree.map(lambda g, t, f, l: t * g + a * f - c * l, gradient, lam, federated, local),
+    )  # fmt: skip
+    updates, optimizers = zip(*map(tx.update, gradients, training.optimizers, training.ends))
+    ends = optax.apply_updates(training.ends, together(Pair(*updates)))
+    return Line(ends, Pair(*optimizers), training.loss + loss, training.steps + 1)
+
+  def walk(key, broadcast, data, round, training: Line, first, last) -> Line:
+    center, tx = broadcast.params, optimizer(decayed(lr, lr_decay, round))
+
+    def before(training):  # λ = 0: the federated model alone
+      (federated, local), (own, other), loss, steps = training
+      trained = sgd.Local(federated, own, loss, steps)
+      trained = sgd.walk(
+        key, model.apply, center, data, trained, tx, epochs, batch_size, mu, first, last
       )  # fmt: skip
-      updates, state = tx.update(gradients, training.optimizer, training.ends)
-      ends = optax.apply_updates(training.ends, together(updates))
-      return Training(ends, state, training.loss + loss, training.steps + 1)
+      return Line(Pair(trained.params, local), Pair(trained.optimizer, other), trained.loss, trained.steps)
 
-    ends = Pair(center, local)
-    start = Training(ends, tx.init(ends), jnp.float32(0.0), jnp.int32(0))
-    end = for_each_batch(key, data, batch_size, epochs, step, start)
-    return end.ends.federated, end.ends.local, Info(end.loss / end.steps, end.steps)
+    def after(training):
+      step = functools.partial(step_on_line, center, tx)
+      return for_each_batch(key, data, batch_size, epochs, step, training, first, last)
 
-  def update(key, broadcast: Message, state, data, round):
-    tx = optimizer(decayed(lr, lr_decay, round))
+    return lax.cond(round >= start_round, after, before, training)
 
-    def before(center, local):  # λ = 0
-      federated, info = sgd.train(key, model.apply, center, data, tx, epochs, batch_size, mu)
-      return federated, local, info
+  def start(broadcast, state, round) -> Line:
+    ends = Pair(broadcast.params, state)
+    return Line(ends, Pair(*map(optimizer(lr).init, ends)), jnp.float32(0.0), jnp.int32(0))
 
-    def after(center, local):
-      return train_line(key, center, local, data, tx)
+  def finish(broadcast, state, training: Line):
+    info = Info(training.loss / training.steps, training.steps)
+    return Message(training.ends.federated), training.ends.local, info
 
-    federated, local, info = lax.cond(round >= start_round, after, before, broadcast.params, state)
-    return Message(federated), local, info
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
 
   def personalize(broadcast: Message, state, lam):
     return mix(broadcast.params, state, jax.tree.map(lambda _: lam, state))
@@ -175,11 +184,12 @@ def superfed(
   return ClientUpdate(
     share=lambda key: Message(model.init(key)),
     init=lambda key, broadcast: model.init(key),
-    update=update,
+    update=in_one_go(training),
     loss=lambda broadcast, data: training_loss(model.apply, broadcast.params, data),
     personalize=personalize,
     globalize=lambda broadcast: broadcast.params,
     apply=model.apply,
     lambdas=LAMBDAS,
+    training=training,
     name="superfed_mm" if granularity == "model" else "superfed_lm",
   )

@@ -47,6 +47,8 @@ def for_each_batch(
   epochs: int | jax.Array,
   step: Callable[[PyTree, Batch], PyTree],
   carry: PyTree,
+  first: int | jax.Array = 0,
+  last: int | jax.Array | None = None,
 ) -> PyTree:
   """Folds `step` over `epochs` freshly shuffled passes through the client's examples.
 
@@ -60,7 +62,10 @@ def for_each_batch(
     epochs: E.
     step: (carry, batch) -> carry.
     carry: its start.
+    first: where not all steps are to be taken, the first of the `epochs` times `steps_per_epoch` steps.
+    last: the one before which to stop; None takes all.
   """
+  each = steps_per_epoch(data, batch_size)
   padded = -(-data.limit // batch_size) * batch_size
   lane = jnp.arange(batch_size)
 
@@ -76,6 +81,11 @@ def for_each_batch(
       weight = inside.astype(jnp.float32)
       return step(carry, Batch(x, y, weight, jax.random.fold_in(step_key, s)))
 
-    return lax.fori_loop(0, steps_per_epoch(data, batch_size), batch, carry)
+    if last is None:
+      return lax.fori_loop(0, each, batch, carry)
+    start, stop = (jnp.clip(s - e * each, 0, each) for s in (first, last))
+    return lax.fori_loop(start, stop, batch, carry)
 
-  return lax.fori_loop(0, epochs, epoch, carry)
+  if last is None:
+    return lax.fori_loop(0, epochs, epoch, carry)
+  return lax.fori_loop(first // each, -(-last // each), epoch, carry)

@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from fedjax_het.data.container import FederatedData
+from fedjax_het.engine import balance
 from fedjax_het.engine.cohort import sample_cohort
 from fedjax_het.engine.placement import map_clients, over_clients, replicated
 from fedjax_het.federated import Algorithm, Feedback, Info, State
@@ -51,7 +52,10 @@ def round_step(
     return map_clients(client.loss, mesh, client_batch, state.broadcast, view)
 
   shared = (state.broadcast, state.round)
-  uploads, own_states, info = map_clients(train, mesh, client_batch, shared, view, keys, own_states)
+  if client.training is not None and balance.pays(mesh, view, client_batch):
+    uploads, own_states, info = balance.train(client.training, mesh, view, *shared, keys, own_states)
+  else:
+    uploads, own_states, info = map_clients(train, mesh, client_batch, shared, view, keys, own_states)
   feedback = Feedback(cohort, view.size, state.round, losses, uploads, state.broadcast)
   coefficients, mixing_state = mixing.update(state.mixing, feedback)
   aggregate = jax.tree.map(lambda leaf: jnp.tensordot(coefficients, leaf, axes=1), uploads)

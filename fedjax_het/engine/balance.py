@@ -1,0 +1,128 @@
+r"""Local training of a cohort that the devices do not divide: clients are cut, not devices left idle.
+
+McNaughton's wrap-around rule (Scheduling with deadlines and loss functions, Management Science 1959). All
+clients' steps laid end to end are cut into one window of C = max(⌈Σ_i n_i / D⌉, max_i n_i) steps a device.
+A client across the border of windows d and d + 1 takes its first steps on device d + 1, before all else
+there, and its last ones on device d, after all else there: never in two places at once, since n_i <= C.
+
+What a cut client carries goes from device d + 1 to d once a round, when the longest such beginning is done.
+Five equal clients on two devices take the time of 2.5, not of 3.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from fedjax_het.data.container import ClientData
+from fedjax_het.engine.placement import AXIS
+from fedjax_het.federated import LocalTraining
+
+PyTree = Any
+
+
+class Windows(NamedTuple):
+  """Who trains what.
+
+  Attributes:
+    first: number of the first client of each device's window, int32 [D].
+    last: the number after its last client, int32 [D].
+    head: steps of the first client that are done here and handed over, int32 [D]; 0 where it is not cut.
+    tail: steps of the last client that were done elsewhere, int32 [D]; 0 where it is not cut.
+    handover: steps after which what was cut is handed over, int32 scalar.
+    finisher: the device on which each client ends, int32 [S].
+  """
+
+  first: jax.Array
+  last: jax.Array
+  head: jax.Array
+  tail: jax.Array
+  handover: jax.Array
+  finisher: jax.Array
+
+
+def windows(steps: jax.Array, devices: int) -> Windows:
+  """The windows of clients with `steps` >= 1 (int32 [S])."""
+  end = jnp.cumsum(steps)
+  begin = end - steps
+  capacity = jnp.maximum(-(-end[-1] // devices), steps.max())
+  left = jnp.arange(devices) * capacity
+  right = left + capacity
+  first = jnp.searchsorted(end, left, side="right")
+  last = jnp.searchsorted(begin, right, side="left")
+  begin_first = begin[jnp.minimum(first, len(steps) - 1)]
+  end_first = end[jnp.minimum(first, len(steps) - 1)]
+  cut_left = (first < last) & (begin_first < left)
+  head = jnp.where(cut_left, end_first - left, 0)
+  tail = jnp.roll(head, -1).at[-1].set(0)
+  return Windows(first, last, head, tail, head.max(), begin // capacity)
+
+
+def pays(mesh: Mesh, view: ClientData, client_batch: int | None) -> bool:
+  """Whether cutting clients can help: one at a time on each of several devices, and not evenly divided."""
+  return mesh.size > 1 and client_batch == 1 and not (view.uniform and len(view.size) % mesh.size == 0)
+
+
+def train(
+  training: LocalTraining,
+  mesh: Mesh,
+  view: ClientData,
+  broadcast: PyTree,
+  round: jax.Array,
+  keys: jax.Array,
+  states: PyTree,
+) -> PyTree:
+  """(uploads, states, infos) of a cohort's local training, each leaf [S, ...] in the cohort's order."""
+  count, devices = len(view.size), mesh.size
+  slots = min(count, -(-count // devices) + 1) if view.uniform else count
+  steps = jax.vmap(lambda n: jnp.int32(training.steps(sized(view, n))))(view.size)
+  plan = windows(steps, devices)
+
+  def on_device(shared):
+    plan, broadcast, round, x, y, start, size, keys, states, steps = shared
+    d = lax.axis_index(AXIS)
+    first, last, head, tail = plan.first[d], plan.last[d], plan.head[d], plan.tail[d]
+
+    def client(j):
+      i = jnp.minimum(first + j, count - 1)
+      own = ClientData(x, y, start[i], size[i], view.limit, view.uniform)
+      return keys[i], own, jax.tree.map(lambda leaf: leaf[i], states), steps[i]
+
+    def walk(j, work, from_, to):
+      key, own, _, _ = client(j)
+      return training.walk(key, broadcast, own, round, work, from_, to)
+
+    def begin(j):
+      return training.start(broadcast, client(j)[2], round)
+
+    is_tail = (first + 1 == last) & (tail > 0)
+    early = jnp.where(head > 0, head, jnp.minimum(plan.handover, client(0)[3]))
+    early = jnp.where((first < last) & ~is_tail, early, 0)
+    work = walk(0, begin(0), 0, early)
+    received = lax.ppermute(work, AXIS, [(i + 1, i) for i in range(devices - 1)])
+
+    def complete(j, results):
+      cut = (first + j == last - 1) & (tail > 0)
+      own_work = lax.cond(j == 0, lambda: work, lambda: begin(j))
+      own_work = lax.cond(cut, lambda: received, lambda: own_work)
+      from_ = jnp.where(cut, tail, jnp.where(j == 0, early, 0))
+      _, _, state, all_steps = client(j)
+      result = training.finish(broadcast, state, walk(j, own_work, from_, all_steps))
+      return jax.tree.map(lambda leaf, one: leaf.at[j].set(one), results, result)
+
+    shapes = jax.eval_shape(lambda: training.finish(broadcast, client(0)[2], work))
+    results = jax.tree.map(lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), shapes)
+    return lax.fori_loop(jnp.where(head > 0, 1, 0), last - first, complete, results)
+
+  shared = (plan, broadcast, round, view.x, view.y, view.start, view.size, keys, states, steps)
+  mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(P(),), out_specs=P(AXIS), check_vma=False)
+  slot = plan.finisher * slots + jnp.arange(count) - plan.first[plan.finisher]
+  return jax.tree.map(lambda leaf: leaf[slot], mapped(shared))
+
+
+def sized(view: ClientData, size: jax.Array) -> ClientData:
+  """One client of `view`, of which only the size is asked."""
+  return ClientData(view.x, view.y, jnp.int32(0), size, view.limit, view.uniform)
