@@ -7,6 +7,7 @@ from fedjax_het.data.container import federate
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
+from fedjax_het.engine.sweep import Sweep, sweep
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.federated import (
   Algorithm,
@@ -24,7 +25,8 @@ from fedjax_het.federated import (
 from fedjax_het.models import Model
 
 __all__ = [
-  "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model",
-  "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "data", "fedavg", "federate",
-  "federated", "fedprox", "in_one_go", "metrics", "mixing", "models", "prepare_cpu", "run", "server", "superfed",
+  "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "LocalTraining", "Message",
+  "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "Sweep", "data",
+  "fedavg", "federate", "federated", "fedprox", "in_one_go", "metrics", "mixing", "models", "prepare_cpu",
+  "run", "server", "superfed", "sweep",
 ]  # fmt: skip

@@ -31,11 +31,14 @@ def check_range(
   high: float | None = None,
   *,
   above: float | None = None,
+  below: float | None = None,
 ) -> None:
-  """Raises `SettingError` unless low <= value <= high and value > above (each bound optional)."""
+  """Raises `SettingError` unless low <= value <= high and above < value < below (each bound optional)."""
   bounds = []
   if above is not None:
     bounds.append((value > above, f"above {above}"))
+  if below is not None:
+    bounds.append((value < below, f"below {below}"))
   if low is not None:
     bounds.append((value >= low, f"at least {low}"))
   if high is not None:

@@ -16,10 +16,13 @@ Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """-log softmax(logits)[label] for [B, C] logits and integer labels [B]: float32 [B].
+  """-log P(label) for [B, C] logits and integer labels [B]: float32 [B].
 
-  Labels enter as one-hot rows, whose gradient needs no scatter.
+  C > 1: P = softmax(logits); labels enter as one-hot rows, whose gradient needs no scatter. C = 1: labels
+  are 0 or 1 and P(1) = sigmoid(logit).
   """
+  if logits.shape[-1] == 1:
+    return optax.sigmoid_binary_cross_entropy(logits[:, 0], labels.astype(logits.dtype))
   return optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
 
 

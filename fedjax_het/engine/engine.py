@@ -13,12 +13,11 @@ from fedjax_het import federated
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
-from fedjax_het.engine.round import RoundInfo, round_step
+from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import Algorithm, State
 
 PyTree = Any
-MAX_CHUNK = 128
 
 
 class Seconds(NamedTuple):
@@ -112,15 +111,7 @@ class Engine:
 
   def _advance(self, data: FederatedData, state: State, num_rounds: jax.Array) -> tuple[State, RoundInfo]:
     step = functools.partial(round_step, self.algorithm, self.mesh, self.cohort_size, self.client_batch, data)
-    shapes = jax.eval_shape(step, state)[1]
-    infos = jax.tree.map(lambda leaf: jnp.zeros((MAX_CHUNK, *leaf.shape), leaf.dtype), shapes)
-
-    def body(i: jax.Array, carry: tuple[State, RoundInfo]) -> tuple[State, RoundInfo]:
-      state, infos = carry
-      state, info = step(state)
-      return state, jax.tree.map(lambda all_, one: all_.at[i].set(one), infos, info)
-
-    state, infos = lax.fori_loop(0, num_rounds, body, (state, infos))
+    state, infos = many_rounds(step, state, num_rounds)
     return lax.with_sharding_constraint(state, self.shardings(state)), infos
 
   def evaluate(self, state: State, part: str = "test") -> Evaluation:

@@ -43,7 +43,12 @@ def evaluate_model(apply, params: PyTree, data: ClientData) -> dict[str, jax.Arr
 
 
 def evaluate_clients(
-  algorithm: Algorithm, mesh: Mesh, client_batch: int | None, part: str, data: FederatedData, state: State
+  algorithm: Algorithm,
+  mesh: Mesh | None,
+  client_batch: int | None,
+  part: str,
+  data: FederatedData,
+  state: State,
 ) -> Evaluation:
   """Evaluates every client on its `part` of the data ("train", "valid" or "test")."""
   client = algorithm.client

@@ -43,19 +43,45 @@ def over_clients(mesh: Mesh, num_clients: int) -> NamedSharding:
   return NamedSharding(mesh, P(AXIS) if num_clients % mesh.size == 0 else P())
 
 
+def constrain(tree: PyTree, mesh: Mesh | None, num_clients: int | None = None) -> PyTree:
+  """Places a tree inside a compiled program: stacked client states where K is given, else on all devices."""
+  if mesh is None:
+    return tree
+  sharding = replicated(mesh) if num_clients is None else over_clients(mesh, num_clients)
+  return lax.with_sharding_constraint(tree, sharding)
+
+
+def map_here(
+  fn: Callable[..., PyTree], client_batch: int | None, shared: PyTree, view: ClientData, *stacked: PyTree
+) -> PyTree:
+  """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, on the device that runs this."""
+  if client_batch is None:
+    axes = (view_axes(view), *(0 for _ in stacked))
+    return jax.vmap(lambda own, *args: fn(shared, own, *args), in_axes=axes)(view, *stacked)
+
+  def one(sliced):
+    start, size, args = sliced
+    return fn(shared, ClientData(view.x, view.y, start, size, view.limit, view.uniform), *args)
+
+  at_once = client_batch if client_batch > 1 else None
+  return lax.map(one, (view.start, view.size, stacked), batch_size=at_once)
+
+
 def map_clients(
   fn: Callable[..., PyTree],
-  mesh: Mesh,
+  mesh: Mesh | None,
   client_batch: int | None,
   shared: PyTree,
   view: ClientData,
   *stacked: PyTree,
 ) -> PyTree:
-  """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked.
+  """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, split over the mesh's devices.
 
   A number of clients that the devices do not divide is filled up with empty clients, whose results are
-  dropped.
+  dropped. Without a mesh all stay on the device that runs this.
   """
+  if mesh is None:
+    return map_here(fn, client_batch, shared, view, *stacked)
   count = view.start.shape[0]
   padding = -count % mesh.size
 
@@ -69,15 +95,7 @@ def map_clients(
 
   def on_device(shared, x, y, start, size, stacked):
     own = ClientData(x, y, start, size, view.limit, view.uniform)
-    if client_batch is None:
-      axes = (view_axes(own), *(0 for _ in stacked))
-      return jax.vmap(lambda v, *args: fn(shared, v, *args), in_axes=axes)(own, *stacked)
-
-    def one(sliced):
-      start, size, args = sliced
-      return fn(shared, ClientData(x, y, start, size, view.limit, view.uniform), *args)
-
-    return lax.map(one, (start, size, stacked), batch_size=client_batch if client_batch > 1 else None)
+    return map_here(fn, client_batch, shared, own, *stacked)
 
   mapped = jax.shard_map(
     on_device,

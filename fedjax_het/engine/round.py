@@ -4,6 +4,8 @@ Sample the cohort -> gather its states -> local training -> mixing -> weighted s
 the states back.
 """
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -14,21 +16,31 @@ from jax.sharding import Mesh
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import balance
 from fedjax_het.engine.cohort import sample_cohort
-from fedjax_het.engine.placement import map_clients, over_clients, replicated
+from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.federated import Algorithm, Feedback, Info, State
+
+MAX_CHUNK = 128
 
 
 class RoundInfo(NamedTuple):
-  """What happened in a round: cohort int32 [S], coefficients float32 [S], the clients' `Info` [S]."""
+  """What happened in a round.
+
+  Attributes:
+    cohort: int32 [S].
+    coefficients: float32 [S].
+    losses: F_i of the broadcast before local training, float32 [S]; NaN where the mixing does not ask.
+    clients: the clients' `Info` [S].
+  """
 
   cohort: jax.Array
   coefficients: jax.Array
+  losses: jax.Array
   clients: Info
 
 
 def round_step(
   algorithm: Algorithm,
-  mesh: Mesh,
+  mesh: Mesh | None,
   cohort_size: int,
   client_batch: int | None,
   data: FederatedData,
@@ -48,11 +60,10 @@ def round_step(
     broadcast, round = shared
     return client.update(key, broadcast, own_state, own, round)
 
-  def losses() -> jax.Array:
-    return map_clients(client.loss, mesh, client_batch, state.broadcast, view)
+  losses = functools.cache(lambda: map_clients(client.loss, mesh, client_batch, state.broadcast, view))
 
   shared = (state.broadcast, state.round)
-  if client.training is not None and balance.pays(mesh, view, client_batch):
+  if mesh and client.training and balance.pays(mesh, view, client_batch):
     uploads, own_states, info = balance.train(client.training, mesh, view, *shared, keys, own_states)
   else:
     uploads, own_states, info = map_clients(train, mesh, client_batch, shared, view, keys, own_states)
@@ -62,12 +73,26 @@ def round_step(
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
-    some = lax.with_sharding_constraint(some, replicated(mesh))
-    placed = over_clients(mesh, everybody.shape[0])
-    return lax.with_sharding_constraint(everybody.at[cohort].set(some), placed)
+    return constrain(everybody.at[cohort].set(constrain(some, mesh)), mesh, everybody.shape[0])
 
   clients = jax.tree.map(scatter, state.clients, own_states)
+  asked = losses() if losses.cache_info().currsize else jnp.full(cohort_size, jnp.nan)
   return (
     State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
-    RoundInfo(cohort, coefficients, info),
+    RoundInfo(cohort, coefficients, asked, info),
   )
+
+
+def many_rounds(
+  step: Callable[[State], tuple[State, RoundInfo]], state: State, num_rounds: jax.Array
+) -> tuple[State, RoundInfo]:
+  """`num_rounds` <= MAX_CHUNK rounds; the infos are stacked, [MAX_CHUNK, ...], and zero after the last."""
+  shapes = jax.eval_shape(step, state)[1]
+  infos = jax.tree.map(lambda leaf: jnp.zeros((MAX_CHUNK, *leaf.shape), leaf.dtype), shapes)
+
+  def body(i: jax.Array, carry: tuple[State, RoundInfo]) -> tuple[State, RoundInfo]:
+    state, infos = carry
+    state, info = step(state)
+    return state, jax.tree.map(lambda all_, one: all_.at[i].set(one), infos, info)
+
+  return lax.fori_loop(0, num_rounds, body, (state, infos))

@@ -1,5 +1,5 @@
 """How the server moves."""
 
-from fedjax_het.server.fedopt import optimizer, sgd
+from fedjax_het.server.fedopt import adagrad, adam, optimizer, sgd, yogi
 
-__all__ = ["optimizer", "sgd"]
+__all__ = ["adagrad", "adam", "optimizer", "sgd", "yogi"]

@@ -1,4 +1,17 @@
-"""Server steps on the pseudo-gradient (Reddi et al., Adaptive Federated Optimization, ICLR 2021)."""
+r"""Server steps on the pseudo-gradient  Δ = θ - Σ_i p_i θ_i.
+
+Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2. Their Δ_t is the average update, the
+negative of ours, so that θ <- θ - η m / (√v + τ) is a descent step in optax's convention. Moments persist
+over the rounds, without bias correction, from m = 0 and v = v₀:
+
+    m <- β₁ m + (1 - β₁) Δ
+    FedAdagrad   v <- v + Δ²
+    FedYogi      v <- v - (1 - β₂) Δ² sign(v - Δ²)
+    FedAdam      v <- β₂ v + (1 - β₂) Δ²
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +45,67 @@ def sgd(lr: float = 1.0) -> ServerUpdate:
   Raises:
     SettingError: η <= 0.
   """
-  if not isinstance(lr, jax.core.Tracer):
-    check_range("server's lr", lr, above=0.0)
+  _check(lr=lr)
   return optimizer(optax.sgd(lr), "sgd")
+
+
+class Moments(NamedTuple):
+  """The first and second moment of the pseudo-gradient, trees like the parameters."""
+
+  first: optax.Params
+  second: optax.Params
+
+
+def adam(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> ServerUpdate:
+  """FedAdam.
+
+  Args:
+    lr: the server's η > 0.
+    b1: β₁ in [0, 1), decay of the first moment.
+    b2: β₂ in [0, 1), decay of the second.
+    tau: τ > 0, degree of adaptivity; v starts at τ².
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  return _adaptive("adam", lambda v, square, b2: b2 * v + (1.0 - b2) * square, lr, b1, b2, tau)
+
+
+def yogi(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> ServerUpdate:
+  """FedYogi; settings and errors as for `adam`."""
+
+  def moment(v, square, b2):
+    return v - (1.0 - b2) * square * jnp.sign(v - square)
+
+  return _adaptive("yogi", moment, lr, b1, b2, tau)
+
+
+def adagrad(lr: float = 0.01, b1: float = 0.0, tau: float = 1e-3) -> ServerUpdate:
+  """FedAdagrad; settings and errors as for `adam`."""
+  return _adaptive("adagrad", lambda v, square, b2: v + square, lr, b1, 0.0, tau)
+
+
+def _adaptive(name: str, moment: Callable, lr: float, b1: float, b2: float, tau: float) -> ServerUpdate:
+  _check(lr=lr, tau=tau)
+  for setting, value in (("b1", b1), ("b2", b2)):
+    if not isinstance(value, jax.core.Tracer):
+      check_range(f"server's {setting}", value, 0.0, 1.0, below=1.0)
+
+  def init(params):
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return Moments(zeros, jax.tree.map(lambda leaf: jnp.full_like(leaf, tau**2), params))
+
+  def update(delta, moments, params=None):
+    del params
+    first = jax.tree.map(lambda m, d: b1 * m + (1.0 - b1) * d, moments.first, delta)
+    second = jax.tree.map(lambda v, d: moment(v, d * d, b2), moments.second, delta)
+    step = jax.tree.map(lambda m, v: -lr * m / (jnp.sqrt(v) + tau), first, second)
+    return step, Moments(first, second)
+
+  return optimizer(optax.GradientTransformation(init, update), name)
+
+
+def _check(**settings: float) -> None:
+  for setting, value in settings.items():
+    if not isinstance(value, jax.core.Tracer):
+      check_range(f"server's {setting}", value, above=0.0)
