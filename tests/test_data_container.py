@@ -131,3 +131,23 @@ def test_a_setting_that_cannot_work_is_named(setting, changes):
   with pytest.raises(SettingError) as error:
     federate(x, y, call.pop("parts"), KEY, num_classes=2, **call)
   assert error.value.setting == setting
+
+
+@pytest.mark.parametrize(
+  ("sizes", "fraction"), [((40, 10), 0.2), ((7, 3, 1), 0.3), ((25, 2), 0.1), ((5,), 0.2)]
+)
+def test_stratified_parts_have_the_clients_class_shares(sizes, fraction):
+  y = np.repeat(np.arange(len(sizes)), sizes)
+  x = np.arange(len(y), dtype=np.float32)[:, None]
+  data = federate(
+    x, y, [np.arange(len(y))], jax.random.key(0), num_classes=max(2, len(sizes)), test_fraction=fraction,
+    valid_fraction=0.25, stratify=True,
+  )  # fmt: skip
+  assert sorted(np.asarray(data.x)[:, 0].tolist()) == sorted(x[:, 0].tolist())
+  for part, total in (("test", len(y)), ("valid", int(data.train.size[0] + data.valid.size[0]))):
+    slices = getattr(data, part)
+    count, own = int(slices.size[0]), slice(int(slices.start[0]), int(slices.start[0] + slices.size[0]))
+    assert count == int(total * (fraction if part == "test" else 0.25))
+    if part == "test":
+      wanted = count * np.asarray(sizes) / len(y)
+      assert np.abs(np.bincount(np.asarray(data.y)[own], minlength=len(sizes)) - wanted).max() < 1

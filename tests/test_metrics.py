@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, top_k_accuracy_score
 
-from fedjax_het.metrics.classification import calibration_errors, evaluate, rank_of_label
+from fedjax_het.metrics.classification import auroc, calibration_errors, evaluate, rank_of_label
 from fedjax_het.metrics.fairness import HIGHER_IS_BETTER, gini, summarize, summarize_all
 
 NAMES = ["ece", "loss", "mce", "top1", "top5"]
@@ -45,7 +45,9 @@ def test_matches_sklearn_and_the_loop(classes, scale):
   logits, labels, mask = draw(classes, classes=classes, scale=scale)
   p, names = softmax(logits), np.arange(classes)
   got = {name: float(value) for name, value in run(logits, labels, mask).items()}
-  assert sorted(got) == NAMES
+  assert sorted(got) == (["auroc", *NAMES] if classes == 2 else NAMES)
+  if classes == 2:
+    assert got["auroc"] == pytest.approx(roc_auc_score(labels, p[:, 1]), abs=1e-6)
   assert got["top1"] == pytest.approx(accuracy_score(labels, p.argmax(1)), abs=1e-6)
   top5 = top_k_accuracy_score(labels, p, k=5, labels=names) if classes > 5 else 1.0
   assert got["top5"] == pytest.approx(top5, abs=1e-6)
@@ -114,6 +116,77 @@ def test_no_example_is_nan_and_a_nan_model_is_not():
   got = run(np.full_like(logits, np.nan), labels, mask)
   assert float(got["top1"]) == np.mean(labels < 0) == 0.0
   assert np.isinf(got["loss"]) and float(got["ece"]) == float(got["mce"]) == 1.0
+
+
+# Binary tasks.
+
+
+def pairwise_auroc(scores, labels):
+  pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1] for b in scores[labels == 0]]
+  return np.mean(pairs) if pairs else 0.5
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([2, 5, 300]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_auroc_is_the_share_of_ordered_pairs(seed, levels, positives):
+  rng = np.random.default_rng(seed)
+  scores = rng.integers(-levels, levels, 60).astype(np.float32) / 3
+  scores[rng.random(60) < 0.05] = np.inf
+  labels, mask = (rng.random(60) < positives).astype(np.int32), rng.random(60) < 0.8
+  got = float(jax.jit(auroc)(np.where(mask, scores, np.nan), labels, mask))
+  assert got == pytest.approx(pairwise_auroc(scores[mask], labels[mask]), abs=1e-6)
+  if 0 < labels[mask].sum() < mask.sum():
+    finite = np.minimum(scores, 1e9)
+    assert got == pytest.approx(roc_auc_score(labels[mask], finite[mask]), abs=1e-6)
+
+
+def test_auroc_of_many_rows_and_of_a_single_class():
+  rng = np.random.default_rng(0)
+  labels = rng.integers(0, 2, 200_000)
+  scores = np.round(rng.normal(labels), 2).astype(np.float32)
+  whole = np.ones(len(labels), bool)
+  assert float(jax.jit(auroc)(scores, labels, whole)) == pytest.approx(
+    roc_auc_score(labels, scores), abs=1e-5
+  )
+  for label in (0, 1):
+    got = run(scores[:50, None], np.full(50, label), whole[:50])
+    assert float(got["auroc"]) == 0.5
+  assert np.isnan(run(scores[:50, None], labels[:50], ~whole[:50])["auroc"])
+
+
+@pytest.mark.parametrize("scale", [0.1, 2.0, 50.0])
+def test_one_logit(scale):
+  rng = np.random.default_rng(3)
+  logit = (scale * rng.standard_normal(200)).astype(np.float32)
+  labels, mask = (rng.random(200) < 0.5).astype(np.int32), np.ones(200, bool)
+  z = logit.astype(np.float64)
+  p = 1 / (1 + np.exp(-z))
+  got = {name: float(value) for name, value in run(logit[:, None], labels, mask).items()}
+  assert got["top1"] == pytest.approx(np.mean((z > 0) == labels)) and got["top5"] == 1.0
+  assert got["loss"] == pytest.approx(np.mean(np.logaddexp(0, z) - labels * z), rel=1e-5)
+  assert got["auroc"] == pytest.approx(roc_auc_score(labels, z), abs=1e-6)
+  ece, mce = calibration_loop(np.maximum(p, 1 - p).astype(np.float32), (z > 0) == labels)
+  assert got["ece"] == pytest.approx(ece, abs=1e-5) and got["mce"] == pytest.approx(mce, abs=1e-5)
+  two = run(np.stack([np.zeros_like(logit), logit], 1), labels, mask)
+  assert got == {name: float(value) for name, value in two.items()}
+
+
+def test_one_logit_at_zero_and_nan():
+  zero = run(np.zeros((4, 1), np.float32), np.array([0, 1, 0, 0]), np.ones(4, bool))
+  assert float(zero["top1"]) == 0.75 and float(zero["auroc"]) == 0.5  # a tie goes to class 0
+  assert float(zero["loss"]) == pytest.approx(np.log(2))
+  broken = run(np.full((4, 1), np.nan, np.float32), np.array([0, 1, 0, 1]), np.ones(4, bool))
+  assert float(broken["top1"]) == float(broken["auroc"]) == 0.0
+  assert np.isinf(broken["loss"]) and float(broken["ece"]) == 1.0
+
+
+def test_binary_metrics_under_vmap():
+  logits, labels, _ = draw(2, n=40, classes=2)
+  mask = np.arange(40) < np.array([[40], [17], [1], [0]])
+  whole = jax.vmap(evaluate, (None, None, 0))(logits, labels, mask)
+  for i in range(4):
+    for name, value in run(logits, labels, mask[i]).items():
+      np.testing.assert_allclose(whole[name][i], value, rtol=1e-6)
 
 
 # Fairness.

@@ -35,6 +35,8 @@ def value_and_pullback(f, *args):
     ("two_cnn", (28, 28, 1), 10, 1_663_370),
     ("two_cnn", (32, 32, 3), 10, 1_664_970),
     ("logistic_regression", (15,), 1, 16),
+    ("logistic_regression", (15,), 3, 48),
+    ("text_pair", (2, 64), 1, 133_217),
   ],
 )
 def test_parameters_and_logits(name, shape, classes, count):
@@ -43,7 +45,19 @@ def test_parameters_and_logits(name, shape, classes, count):
   assert model.name == name
   assert models.count_parameters(params) == count
   assert all(set(layer) == {"kernel", "bias"} for layer in params.values())
-  assert model.apply(params, normal(1, 3, *shape)).shape == (3, classes)
+  x = jnp.ones((3, *shape), jnp.int32) if name == "text_pair" else normal(1, 3, *shape)
+  assert model.apply(params, x).shape == (3, classes)
+
+
+@pytest.mark.parametrize(
+  "name,shape", [("logistic_regression", (15,)), ("two_nn", (4,)), ("text_pair", (2, 8))]
+)
+def test_a_binary_task_has_one_logit(name, shape):
+  binary, one = models.make(name, shape, 2), models.make(name, shape, 1)
+  close(binary.init(jax.random.key(0)), one.init(jax.random.key(0)), 0)
+  x = jnp.ones((3, *shape), jnp.int32)
+  assert binary.apply(binary.init(jax.random.key(0)), x).shape == (3, 1)
+  assert models.MODELS[name](shape, 2).init(jax.random.key(0)).popitem()[1]["bias"].shape == (2,)
 
 
 def test_initial_kernels_are_xavier_normal():
@@ -139,6 +153,54 @@ def test_methods_agree_on_the_whole_network():
     close(gradient(conv), wanted)
 
 
+def ids(seed, *shape):
+  return np.random.default_rng(seed).integers(0, 50, shape).astype(np.int32)
+
+
+def test_text_pair_is_the_formula():
+  model = models.text_pair((2, 7), 3, vocabulary=50, embedding=4, hidden=5)
+  params = jax.tree.map(lambda p: p + 0.1 * normal(2, *p.shape), model.init(jax.random.key(0)))
+  x = ids(0, 6, 2, 7)
+  x[:, :, 5:], x[0, 1] = 0, 0  # padding, and a text without a word
+  e, first, second = (jax.tree.map(np.asarray, params[name]) for name in ("embed", "fc1", "fc2"))
+  wanted = []
+  for pair in x:
+    u, v = (e["kernel"][t[t > 0]].sum(0) / max((t > 0).sum(), 1) + e["bias"] for t in pair)
+    h = np.concatenate([np.abs(u - v), u * v]) @ first["kernel"] + first["bias"]
+    wanted.append(np.maximum(h, 0) @ second["kernel"] + second["bias"])
+  close(jax.jit(model.apply)(params, x), np.array(wanted))
+  close(model.apply(params, x[:, ::-1]), np.array(wanted))
+  longer = np.pad(x, ((0, 0), (0, 0), (0, 9)))
+  close(model.apply(params, longer), np.array(wanted))
+
+
+def test_text_pair_of_stacked_clients_and_its_gradient():
+  model = models.text_pair((2, 7), vocabulary=50, embedding=4, hidden=5)
+  params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 3))
+  x = ids(1, 3, 6, 2, 7)
+  x[..., 4:] = 0
+
+  def gradient(params, x):
+    return jax.grad(lambda params: jnp.square(model.apply(params, x)).sum())(params)
+
+  rows = [gradient(jax.tree.map(lambda leaf: leaf[i], params), x[i]) for i in range(3)]
+  stacked = jax.jit(jax.vmap(gradient))(params, x)
+  close(stacked, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
+  assert not jnp.any(stacked["embed"]["kernel"][:, 0])  # padding learns nothing
+  assert jnp.any(stacked["embed"]["kernel"][:, 1:])
+
+
+def test_text_pair_is_drawn_anew_from_its_key_alone_and_refuses_larger_ids():
+  model = models.text_pair()
+  one, same, other = (model.init(jax.random.key(seed)) for seed in (0, 0, 1))
+  close(one, same, 0)
+  assert not np.array_equal(one["embed"]["kernel"], other["embed"]["kernel"])
+  assert float(one["embed"]["kernel"].std()) == pytest.approx(1.0, rel=0.02)
+  x = np.full((1, 2, 64), 4095, np.int32)
+  assert jnp.isfinite(model.apply(one, x)).all()
+  assert jnp.isnan(model.apply(one, x + 1)).all()
+
+
 @pytest.mark.parametrize(
   "call,word",
   [
@@ -146,6 +208,8 @@ def test_methods_agree_on_the_whole_network():
     (lambda: models.make("two_nn", (28, 28, 1), 10, hiden=3), "hidden"),
     (lambda: models.two_cnn(conv="patch"), "patches"),
     (lambda: models.two_cnn(shape=(784,)), "two_nn"),
+    (lambda: models.make("text_pair", (64,), 2), "two texts"),
+    (lambda: models.make("text_pair", (2, 64), 2, vocabulry=9), "vocabulary"),
     (lambda: conv2d(normal(0, 1, 9, 9, 2), normal(1, 7, 7, 2, 2), 0, "winograd"), "patches"),
   ],
 )
@@ -180,3 +244,15 @@ def test_two_cnn_is_pytorchs(shape):
   close(model.apply(params, x), logits.detach().numpy())
   ours = jax.grad(lambda params: jnp.square(model.apply(params, x)).mean())(params)
   close(ours, jax.tree.map(lambda value: value.grad.numpy(), weights))
+
+
+def test_two_nn_of_superfeds_code():
+  model = models.make("two_nn", (28, 28, 1), 10, layers=3, bias=False)
+  params = model.init(jax.random.key(0))
+  assert models.count_parameters(params) == 238_800
+  assert all(set(layer) == {"kernel"} for layer in params.values())
+  x = jax.random.normal(jax.random.key(1), (2, 28, 28, 1))
+  h = x.reshape(2, -1)
+  for name in ("fc1", "fc2", "fc3"):
+    h = jnp.maximum(h @ params[name]["kernel"], 0.0)
+  np.testing.assert_allclose(model.apply(params, x), h @ params["fc4"]["kernel"], rtol=1e-5, atol=1e-5)

@@ -6,6 +6,7 @@ for its validation and test parts.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -28,7 +29,7 @@ class ClientData:
   """What one client sees of the flat arrays.
 
   Attributes:
-    x: all examples, [N, ...]; integer images are read as floats in [0, 1] (divided by 255).
+    x: all examples, [N, ...]; uint8 images are read as floats in [0, 1] (divided by 255), all else as it is.
     y: all labels, [N].
     start: first row of this client, int32 scalar.
     size: number of rows, int32 scalar.
@@ -52,7 +53,7 @@ class ClientData:
     """Rows `index` (int, [B], each in [0, limit)) of this client: ([B, ...], [B])."""
     rows = self.start + index
     x = self.x.at[rows].get(mode="clip")
-    if jnp.issubdtype(x.dtype, jnp.integer):
+    if x.dtype == jnp.uint8:
       x = x.astype(jnp.float32) / 255.0
     return x, self.y.at[rows].get(mode="clip")
 
@@ -63,7 +64,7 @@ class FederatedData:
   """All clients' data in flat arrays, a pytree.
 
   Attributes:
-    x: examples, [N, ...], uint8 (read as [0, 1]) or float32.
+    x: examples, [N, ...], uint8 (read as [0, 1]), float32, or int32 ids such as tokens.
     y: labels, int32, [N].
     train, valid, test: each client's slices; `valid` may be empty.
     num_classes: static.
@@ -113,33 +114,56 @@ def federate(
   num_classes: int,
   test_fraction: float = 0.2,
   valid_fraction: float = 0.0,
+  standardize: Sequence[int] = (),
+  stratify: bool = False,
   name: str = "",
 ) -> FederatedData:
   """Lays the clients of a partition out in flat arrays, each split into train, valid and test.
 
+  What is computed from a client's data is computed from its training rows alone, so neither its test rows
+  nor other clients leak into it: the means that missing values (NaN) are replaced by, and the means and
+  standard deviations of `standardize`.
+
   Args:
-    x: examples, [N, ...], uint8 images or float32.
+    x: examples, [N, ...], uint8 images, float32 (NaN where a value is missing) or int32 ids.
     y: integer labels, [N].
     parts: one array of row numbers per client; rows may be left out, none may appear twice.
-    key: typed key of the random (not stratified) split.
+    key: typed key of the random split.
     num_classes: number of classes.
     test_fraction: share of every client's rows held out for its test set, rounded down.
     valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
+    standardize: columns of x, float32 [N, D], of which every client's rows become (x - mean) / deviation
+      (the population's); a column whose training values are all equal, or all missing, becomes 0.
+    stratify: whether each client's held-out rows have its own shares of the classes: of every class ⌊fraction
+      · n⌋ or one more, the rows left over going to the classes with the largest remainders.
     name: the data set's name.
 
   Raises:
-    SettingError: a fraction outside [0, 1), a client with no training row left, or no clients.
+    SettingError: a fraction outside [0, 1), a client with no training row left, no clients, or `standardize`
+      names what is not a column of floats.
   """
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, 1.0)
   if not parts:
     raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
+  if len(standardize) and (
+    x.ndim != 2
+    or not np.issubdtype(x.dtype, np.floating)
+    or not 0 <= min(standardize) <= max(standardize) < x.shape[1]
+  ):
+    raise SettingError(
+      "standardize", tuple(standardize), f"x is {x.dtype} {x.shape}", "Name columns of floats in [N, D]."
+    )
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   order, sizes = [], np.zeros((len(parts), 3), np.int64)
   for i, rows in enumerate(parts):
     rows = rng.permutation(np.asarray(rows))
     n_test = _share(len(rows), test_fraction)
     n_valid = _share(len(rows) - n_test, valid_fraction)
+    if stratify:
+      rows = _held_out_last(rows, np.asarray(y)[rows], n_test)
+      rest = len(rows) - n_test
+      rows[:rest] = _held_out_last(rows[:rest], np.asarray(y)[rows[:rest]], n_valid)
     sizes[i] = len(rows) - n_test - n_valid, n_valid, n_test
     if sizes[i, 0] < 1:
       raise SettingError(
@@ -154,8 +178,13 @@ def federate(
   )
   n_train, n_valid, n_test = sizes.max(0).tolist()
   equal_train, equal_valid, equal_test = (sizes == sizes[0]).all(0).tolist()
+  x = x[rows]
+  if len(standardize) or (np.issubdtype(x.dtype, np.floating) and np.isnan(x).any()):
+    for first, of_client in zip(start[:, 0], sizes):
+      own = slice(first, first + of_client.sum())
+      x[own] = _filled(x[own], of_client[0], list(standardize))
   return FederatedData(
-    jnp.asarray(x[rows]),
+    jnp.asarray(x),
     jnp.asarray(y[rows], jnp.int32),
     train,
     valid,
@@ -165,6 +194,32 @@ def federate(
     uniform=(equal_train, equal_valid, equal_test),
     name=name,
   )
+
+
+def _held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
+  """The rows in an order whose last `count` have the labels in their shares; otherwise as they were."""
+  classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+  wanted = count * sizes / max(len(rows), 1)
+  quota = np.floor(wanted).astype(int)
+  remainders = np.argsort(quota - wanted, kind="stable")
+  quota[remainders[: count - quota.sum()]] += 1
+  held = np.zeros(len(rows), bool)
+  for c in range(len(classes)):
+    held[np.flatnonzero(inverse == c)[: quota[c]]] = True
+  return np.concatenate([rows[~held], rows[held]])
+
+
+def _filled(x: np.ndarray, num_train: int, standardize: list[int]) -> np.ndarray:
+  """One client's rows [n, ...], the first `num_train` for training: NaN filled, columns standardised."""
+  train, x = x[:num_train].astype(np.float64), x.astype(np.float64)
+  present = ~np.isnan(train)
+  mean = np.where(present, train, 0.0).sum(0) / np.maximum(present.sum(0), 1)
+  x = np.where(np.isnan(x), mean, x)
+  if standardize:
+    constant = np.where(present, train, np.inf).min(0) >= np.where(present, train, -np.inf).max(0)
+    deviation = np.where(constant, np.inf, x[:num_train].std(0))
+    x[:, standardize] = ((x - mean) / deviation)[:, standardize]
+  return x
 
 
 def _share(count: int, fraction: float) -> int:

@@ -1,8 +1,12 @@
 """What every file loader shares: the loaded data set, and reading files that may be damaged."""
 
+import csv
 import gzip
 import hashlib
+import io
+import math
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +19,16 @@ class Source(NamedTuple):
   """A data set in memory, before it is partitioned.
 
   Attributes:
-    x: examples, [N, ...], uint8 images (read as [0, 1] later) or float32; may be read-only.
+    x: examples, [N, ...], uint8 images (read as [0, 1] later), float32 (NaN where a value is missing, filled
+      by `federate`) or integer ids of any other type; may be read-only.
     y: labels in [0, num_classes), int32, [N].
     x_test, y_test: the official test set, [M, ...] and [M]; M = 0 where there is none.
-    num_classes: number of classes.
+    num_classes: number of classes; 2 is a binary task, for which `models.make` gives one logit.
     name: the data set's name.
     groups: who each row came from, [N], where the data say so, for the natural partition.
     files: the files it was read from, or how it was obtained.
+    notes: what the loader found and chose that a reader of the results should know, a sentence each.
+    standardize: columns of x to standardise by each client's own training rows (`federate(standardize=...)`).
   """
 
   x: np.ndarray
@@ -32,6 +39,8 @@ class Source(NamedTuple):
   name: str
   groups: np.ndarray | None = None
   files: tuple[str, ...] = ()
+  notes: tuple[str, ...] = ()
+  standardize: tuple[int, ...] = ()
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -53,6 +62,48 @@ def read(path: Path) -> tuple[bytes, bytes]:
     return raw, gzip.decompress(raw) if path.suffix == ".gz" else raw
   except (EOFError, OSError, zlib.error) as error:
     raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
+
+
+def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
+  """Row by row of a delimited text file, UTF-8, compressed or not: where it is, and its fields.
+
+  Yields:
+    ("PATH, line n", fields), n counted from 1; empty lines are passed over.
+
+  Raises:
+    DataError: a row without exactly `width` fields, a quote that is never closed, or bytes that are no text.
+  """
+  whole = path.resolve()
+  try:
+    rows = csv.reader(io.StringIO(read(path)[1].decode(), newline=""), delimiter=delimiter, strict=True)
+    for row in rows:
+      where = f"{whole}, line {rows.line_num}"
+      if row and len(row) != width:
+        raise DataError(f"{where} is truncated or damaged: {len(row)} fields, not {width}.")
+      if row:
+        yield where, row
+  except (csv.Error, UnicodeDecodeError) as error:
+    raise DataError(f"{whole} is truncated or damaged: {error}") from error
+
+
+def number(where: str, text: str) -> float:
+  """`text` as a float, NaN for "?"; raises `DataError` naming `where` for anything else."""
+  try:
+    value = math.nan if text.strip() == "?" else float(text)
+  except ValueError:
+    value = math.inf
+  if math.isinf(value) or (math.isnan(value) and text.strip() != "?"):
+    raise DataError(f"{where} is not what its authors ship: {text[:40]!r} should be a number or '?'.")
+  return value
+
+
+def check_rows(path: Path, found: int, shipped: int) -> None:
+  """Raises `DataError` unless the file `path` has as many rows as its authors ship."""
+  if found != shipped:
+    raise DataError(
+      f"{path.resolve()} is not the file its authors ship: {found} rows, not {shipped}; it is truncated, or"
+      " somebody has edited it. Fetch it again."
+    )
 
 
 def check_digest(path: Path, data: bytes, algorithm: str, published: str) -> None:

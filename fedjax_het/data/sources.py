@@ -1,21 +1,26 @@
-"""Data sets by name: the authors' files in a folder, else TFDS, else an error that says what to do.
+"""Data sets by name: the authors' files in a folder, else (images) TFDS, else an error that says what to do.
 
 `load` looks in `data_dir/<folder>` for the raw files; `data_dir` is the argument, else the environment
 variable FEDJAX_HET_DATA, else `data`. A file that is there but damaged is an error, never skipped.
 """
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import logging
 
+from fedjax_het.data.berka import HEADERS, load_berka
 from fedjax_het.data.cifar import MD5, load_cifar10
 from fedjax_het.data.files import Source
-from fedjax_het.data.from_tfds import load_tfds
+from fedjax_het.data.from_tfds import HOSTS, load_tfds
+from fedjax_het.data.heart import ROWS, file_name, load_heart
 from fedjax_het.data.idx import SHAPES, load_idx
+from fedjax_het.data.mqp import FILE, load_mqp
 from fedjax_het.errors import DataError, check_choice
 
 __all__ = ["DATASETS", "Source", "load"]
@@ -23,7 +28,7 @@ __all__ = ["DATASETS", "Source", "load"]
 _IDX = "{} (.gz or not) from {}".format(", ".join(SHAPES), "{}")
 
 # name: folder, loader, what to put there and where to get it.
-FOLDERS: dict[str, tuple[str, Callable[[Path], Source | None], str]] = {
+FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
   "mnist": (
     "mnist",
     functools.partial(load_idx, "mnist"),
@@ -40,35 +45,68 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], Source | None], str]] = {
     f"{', '.join(MD5)} (.gz or not; one training batch is enough), unpacked from"
     " https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
   ),
+  "heart": (
+    "uci-heart-disease",
+    load_heart,
+    f"{', '.join(map(file_name, ROWS))}, unpacked from"
+    " https://archive.ics.uci.edu/static/public/45/heart+disease.zip",
+  ),
+  "berka": (
+    "berka-pkdd99",
+    load_berka,
+    f"{', '.join(f'{table}.asc' for table in HEADERS)}, unpacked from"
+    " https://sorry.vse.cz/~berka/challenge/pkdd1999/data_berka.zip",
+  ),
+  "mqp": (
+    "medical-question-pairs",
+    load_mqp,
+    f"{FILE} from https://github.com/curai/medical-question-pair-dataset",
+  ),
 }
 DATASETS = ("digits", *FOLDERS)
 
 
-def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Source:
+def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any) -> Source:
   """The data set `name`, one of `DATASETS`; "digits" is bundled and needs no folder.
 
+  Args:
+    name: one of `DATASETS`.
+    data_dir: where the data sets' folders are; None or "" for the default.
+    **options: the loader's own, by name, such as berka's `leaky`.
+
   Raises:
-    SettingError: an unknown name.
+    SettingError: an unknown name or option, naming the nearest.
     DataError: files missing, truncated or not what their authors ship: which, where, and how to get them.
   """
   check_choice("dataset", name, DATASETS)
+  known = load_digits if name == "digits" else FOLDERS[name][1]
+  settable = [option for option in inspect.signature(known).parameters if option != "folder"]
+  for option in options:
+    check_choice(f"option of dataset {name!r}", option, settable or ["(it has none)"])
   if name == "digits":
     return load_digits()
   folder, loader, wanted = FOLDERS[name]
   where = (_data_dir(data_dir) / folder).resolve()
-  source = loader(where)
+  source = loader(where, **options)
+  looked = (
+    f"{name} was not found: looked in {where} (data_dir, else FEDJAX_HET_DATA, else ./data, with the folder"
+    f" {folder})"
+  )
+  if source is None and name not in HOSTS:
+    raise DataError(f"{looked}. Put there {wanted}.")
   if source is None:
     try:
       source = load_tfds(name)
     except DataError as error:
       raise DataError(
-        f"{name} was not found: looked in {where} (data_dir, else FEDJAX_HET_DATA, else ./data, with the"
-        f" folder {folder}), then asked TFDS. Either put there {wanted}. Or let TFDS prepare it. {error}"
+        f"{looked}, then asked TFDS. Either put there {wanted}. Or let TFDS prepare it. {error}"
       ) from error
   logging.info(
     "%s: %d training and %d test examples from %s",
     name, len(source.y), len(source.y_test), ", ".join(source.files),
   )  # fmt: skip
+  for note in source.notes:
+    logging.info("%s: %s", name, note)
   return source
 
 

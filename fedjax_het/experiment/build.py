@@ -25,7 +25,7 @@ CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
   "superfed_lm": lambda model, **settings: superfed(model, granularity="layer", **settings),
 }
 MIXINGS = {"static": mixing.static, "uniform": mixing.uniform}
-SERVERS = {"sgd": server.sgd}
+SERVERS = {"sgd": server.sgd, "adam": server.adam, "yogi": server.yogi, "adagrad": server.adagrad}
 
 # Factories that hand their settings on: whose signature lists them, and which of them they fix.
 _HANDS_ON: dict[str, tuple[Callable, str]] = {
@@ -39,6 +39,7 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every", "client_batch", "devices",
 )  # fmt: skip
+OPTIONAL = ("dataset_options", "stratify")
 
 
 class Experiment(NamedTuple):
@@ -82,7 +83,7 @@ def check_config(config: ConfigDict) -> None:
     SettingError: an unknown field or name (naming the nearest), or a value out of range.
   """
   for field in config:
-    check_choice("field of the configuration", field, FIELDS)
+    check_choice("field of the configuration", field, (*FIELDS, *OPTIONAL))
   for field in FIELDS:
     if field not in config:
       raise SettingError(field, None, "is missing from the configuration", "See configs/quickstart.py.")
@@ -117,7 +118,7 @@ def build(config: ConfigDict) -> Experiment:
   check_config(config)
   key = jax.random.key(config.seed)
   partition_key, split_key, run_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
-  source = datasets.load(config.dataset, config.data_dir)
+  source = datasets.load(config.dataset, config.data_dir, **config.get("dataset_options", {}))
   options = {name: value for name, value in config.partition.items() if name != "name"}
   if config.partition.name == "natural":
     options["groups"] = source.groups
@@ -130,6 +131,8 @@ def build(config: ConfigDict) -> Experiment:
     num_classes=source.num_classes,
     test_fraction=config.test_fraction,
     valid_fraction=config.valid_fraction,
+    standardize=source.standardize,
+    stratify=config.get("stratify", False),
     name=source.name,
   )
   model_options = {name: value for name, value in config.model.items() if name != "name"}

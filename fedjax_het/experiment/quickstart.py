@@ -1,4 +1,4 @@
-"""The embedded default: SuPerFed-MM on scikit-learn's digits, twenty clients, Dirichlet(0.3)."""
+"""The embedded default: SuPerFed-MM on scikit-learn's digits, twenty clients, Dirichlet(0.1)."""
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
@@ -21,7 +21,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "dataset": "digits",
       "data_dir": "",
       "num_clients": 20,
-      "partition": {"name": "dirichlet", "alpha": 0.3},
+      "partition": {"name": "dirichlet", "alpha": 0.1},
       "test_fraction": 0.2,
       "valid_fraction": 0.1,
       "model": {"name": "two_nn", "hidden": 64},

@@ -59,6 +59,37 @@ def calibration_errors(
   return ece, mce
 
 
+def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
+  """Area under the ROC curve: P(s+ > s-) + ½ P(s+ = s-), for s+ and s- the scores of a random pair.
+
+  With N+ positives, N- negatives, and below(s), upto(s) the numbers of negatives with scores < s and <= s,
+
+    AUROC = U / (N+ N-),   U = Σ_{n: y_n = 1} ½ (below(s_n) + upto(s_n))   (Mann-Whitney),
+
+  exact with ties, in O(N log N) time and O(N) memory. Where a client holds a single class (or nothing) there
+  is no pair to order, and it is **defined as ½**, what a random order would get. A NaN score counts as
+  ordered wrongly: below all others of a positive, above all others of a negative.
+
+  Args:
+    scores: s, float, [N]; infinities are ordinary scores.
+    labels: y, int, [N], 1 positive.
+    mask: which examples count, bool, [N].
+
+  Returns:
+    float32 scalar in [0, 1].
+
+  Source: Mann and Whitney 1947; Hanley and McNeil 1982.
+  """
+  positive, negative = mask & (labels == 1), mask & (labels != 1)
+  scores = jnp.where(jnp.isnan(scores), jnp.where(labels == 1, -jnp.inf, jnp.inf), scores)
+  order = jnp.argsort(scores)
+  negatives = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(negative[order], dtype=jnp.int32)])
+  below, upto = (negatives[jnp.searchsorted(scores[order], scores, side)] for side in ("left", "right"))
+  u = jnp.sum(jnp.where(positive, 0.5 * (below.astype(jnp.float32) + upto), 0.0))
+  pairs = jnp.sum(positive, dtype=jnp.float32) * jnp.sum(negative, dtype=jnp.float32)
+  return jnp.where(pairs > 0, u / jnp.maximum(pairs, 1.0), 0.5)
+
+
 def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
   """Every classification metric of one client over its whole test set.
 
@@ -69,15 +100,20 @@ def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str,
 
   Args:
     logits: float, [N, C]; computed with in float32. Rows outside the mask may hold anything, NaN included.
-    labels: int, [N], each in [0, C) inside the mask.
+      One logit z, C = 1, is a binary classifier with P(y = 1) = sigmoid(z): it stands for the two logits
+      (0, z), so top1 is (z > 0) = y and the loss the binary cross-entropy.
+    labels: int, [N], each in [0, C) (C = 1: 0 or 1) inside the mask.
     mask: which rows are this client's examples, bool, [N].
 
   Returns:
     float32 scalars: `top1` and `top5` (top min(5, C)) accuracies, `loss` the mean cross-entropy in nats,
-    `ece` and `mce` (`calibration_errors`); all but the loss in [0, 1].
+    `ece` and `mce` (`calibration_errors`); for one or two logits also `auroc`, of the score z or z_1 - z_0
+    (½ where all examples are of one class). All but the loss in [0, 1].
   """
-  num_classes = logits.shape[-1]
   logits = logits.astype(jnp.float32)
+  if logits.shape[-1] == 1:
+    logits = jnp.concatenate([jnp.zeros_like(logits), logits], axis=-1)
+  num_classes = logits.shape[-1]
   rank = rank_of_label(logits, labels)
   log_p = jax.nn.log_softmax(logits)
   nll = -jnp.sum(jnp.where(jnp.arange(num_classes) == labels[:, None], log_p, 0.0), axis=-1)
@@ -97,4 +133,6 @@ def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str,
     "ece": ece,
     "mce": mce,
   }
+  if num_classes == 2:
+    metrics["auroc"] = auroc(logits[:, 1] - logits[:, 0], labels, mask)
   return {name: jnp.where(count > 0, value, jnp.nan) for name, value in metrics.items()}

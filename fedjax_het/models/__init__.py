@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from fedjax_het.errors import check_choice
 from fedjax_het.models.base import Model, count_parameters
+from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import logistic_regression, two_nn
 
@@ -12,16 +13,20 @@ MODELS: dict[str, Callable[..., Model]] = {
   "two_nn": two_nn,
   "two_cnn": two_cnn,
   "logistic_regression": logistic_regression,
+  "text_pair": text_pair,
 }
 
 
 def make(name: str, shape: tuple[int, ...], num_classes: int, **options: object) -> Model:
-  """The model called `name` for examples of `shape` and `num_classes` logits.
+  """The model called `name` for examples of `shape` and `num_classes` classes.
+
+  It gives a logit a class, but a single logit z for a binary task: P(y = 1) = 1 / (1 + exp(-z)). Losses and
+  metrics tell the two by the logits' last axis. A factory called directly has what logits it is asked for.
 
   Args:
     name: a key of `MODELS`.
     shape: of one example, without the batch axis.
-    num_classes: the number of logits.
+    num_classes: C; for 2 (and 1) the model has one logit.
     **options: the factory's own, such as `hidden`.
 
   Raises:
@@ -34,7 +39,16 @@ def make(name: str, shape: tuple[int, ...], num_classes: int, **options: object)
   ]
   for option in options:
     check_choice(f"{name}'s option", option, known)
-  return factory(tuple(shape), num_classes, **options)
+  return factory(tuple(shape), 1 if num_classes == 2 else num_classes, **options)
 
 
-__all__ = ["MODELS", "Model", "count_parameters", "logistic_regression", "make", "two_cnn", "two_nn"]
+__all__ = [
+  "MODELS",
+  "Model",
+  "count_parameters",
+  "logistic_regression",
+  "make",
+  "text_pair",
+  "two_cnn",
+  "two_nn",
+]

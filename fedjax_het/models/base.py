@@ -43,7 +43,7 @@ class Model(NamedTuple):
   name: str = ""
 
 
-def xavier_layer(key: jax.Array, shape: tuple[int, ...]) -> Layer:
+def xavier_layer(key: jax.Array, shape: tuple[int, ...], bias: bool = True) -> Layer:
   """A layer with Xavier-normal kernel and zero bias, as the authors' code initialises every model.
 
   kernel ~ N(0, 2 / (fan_in + fan_out)), where fan_in = receptive field * inputs and fan_out = receptive
@@ -52,27 +52,30 @@ def xavier_layer(key: jax.Array, shape: tuple[int, ...]) -> Layer:
   Args:
     key: a typed key.
     shape: the kernel's, [..., inputs, outputs]; the leading axes are the receptive field.
+    bias: whether the layer has one.
   """
   field = math.prod(shape[:-2])
   deviation = math.sqrt(2.0 / (field * (shape[-2] + shape[-1])))
   kernel = deviation * jax.random.normal(key, shape, jnp.float32)
-  return {"kernel": kernel, "bias": jnp.zeros(shape[-1], jnp.float32)}
+  return {"kernel": kernel} | ({"bias": jnp.zeros(shape[-1], jnp.float32)} if bias else {})
 
 
-def xavier(shapes: dict[str, tuple[int, ...]]) -> Init:
+def xavier(shapes: dict[str, tuple[int, ...]], bias: bool = True) -> Init:
   """The `init` of a model whose layers have kernels of these shapes; layer i uses `fold_in(key, i)`."""
 
   def init(key: jax.Array) -> Params:
     return {
-      name: xavier_layer(jax.random.fold_in(key, i), shape) for i, (name, shape) in enumerate(shapes.items())
+      name: xavier_layer(jax.random.fold_in(key, i), shape, bias)
+      for i, (name, shape) in enumerate(shapes.items())
     }
 
   return init
 
 
 def dense(layer: Layer, x: jax.Array) -> jax.Array:
-  """x W + b: [B, inputs] -> [B, outputs]."""
-  return matmul(x, layer["kernel"]) + layer["bias"]
+  """x W + b, or x W without a bias: [B, inputs] -> [B, outputs]."""
+  product = matmul(x, layer["kernel"])
+  return product + layer["bias"] if "bias" in layer else product
 
 
 @jax.custom_vjp

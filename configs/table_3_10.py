@@ -1,0 +1,80 @@
+"""Tables 3.8 and 3.10 of the thesis, cross-silo columns: fair mixing between hospitals, banks and doctors.
+
+    python -m fedjax_het.run \
+      --config=configs/table_3_10.py:dataset=heart,algorithm=fedavg,mixing=aaggff_s --workdir=DIR
+
+Heart: logistic regression, T = 200, lr 0.01. Berka: logistic regression, T = 100, lr 1, weight decay 0.001.
+MQP: a small text model in place of the paper's DistilBERT, T = 100. All clients take part in every round; one
+epoch, B = 20, SGD without momentum, lr decayed as in the authors' commands (by 0.999 every 2 rounds and 0.99
+every 10 and 15, here smoothly). Berka is cut at the loan's date; the paper's is not:
+--config.dataset_options.leaky=True.
+
+One seed says nothing here: docs/results/fair_silo.md has 100.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from fedjax_het.errors import check_choice
+from fedjax_het.experiment.cell import parse_cell
+
+CELLS = {
+  "heart": dict(
+    rounds=200, model="logistic_regression", lr=0.01, decay=0.999 ** (1 / 2), weight_decay=0.0, cdf="frechet"
+  ),
+  "berka": dict(
+    rounds=100, model="logistic_regression", lr=1.0, decay=0.99 ** (1 / 10), weight_decay=1e-3, cdf="normal"
+  ),
+  "mqp": dict(
+    rounds=100, model="text_pair", lr=0.1, decay=0.99 ** (1 / 15), weight_decay=0.0, cdf="logistic"
+  ),
+}  # fmt: skip
+CLIENTS = {"heart": 4, "berka": 7, "mqp": 11}
+STRENGTHS = {  # the authors' choices on Berka; the mixing parts' defaults elsewhere
+  "afl": {"lr": 0.01}, "qffl": {"q": 1.0}, "term": {"lam": 0.1}, "fedmgda": {"epsilon": 0.1}, "propfair": {},
+}  # fmt: skip
+
+
+def get_config(cell: str = "") -> ConfigDict:
+  """The configuration of a cell such as "dataset=heart,algorithm=fedavg,mixing=aaggff_s,server=adam"."""
+  chosen = parse_cell(
+    cell, {"dataset": "heart", "algorithm": "fedavg", "mixing": "static", "server": "sgd", "seed": 0}
+  )
+  check_choice("dataset", chosen["dataset"], CELLS)
+  setting = CELLS[chosen["dataset"]]
+  mixing = {"name": chosen["mixing"], **STRENGTHS.get(chosen["mixing"], {})}
+  if chosen["mixing"].startswith("aaggff"):
+    mixing["cdf"] = setting["cdf"]
+  algorithm = {"name": chosen["algorithm"]}
+  if chosen["algorithm"] == "fedprox":
+    algorithm["mu"] = 0.001
+  return ConfigDict(
+    {
+      "dataset": chosen["dataset"],
+      "dataset_options": {"leaky": False} if chosen["dataset"] == "berka" else {},
+      "data_dir": "",
+      "num_clients": CLIENTS[chosen["dataset"]],
+      "partition": {"name": "natural"},
+      "test_fraction": 0.2,
+      "stratify": True,
+      "valid_fraction": 0.0,
+      "model": {"name": setting["model"]},
+      "algorithm": algorithm,
+      "local": {
+        "epochs": 1,
+        "batch_size": 20,
+        "lr": setting["lr"],
+        "lr_decay": setting["decay"],
+        "momentum": 0.0,
+        "weight_decay": setting["weight_decay"],
+      },
+      "mixing": mixing,
+      "server": {"name": chosen["server"], "lr": 1.0 if chosen["server"] == "sgd" else 0.01},
+      "rounds": setting["rounds"],
+      "cohort_size": CLIENTS[chosen["dataset"]],
+      "seed": chosen["seed"],
+      "eval_every": 10,
+      "client_batch": placeholder(int),
+      "devices": placeholder(int),
+    }
+  )
