@@ -1,5 +1,12 @@
 """How much each client counts."""
 
-from fedjax_het.mixing.static import static, uniform
+from fedjax_het.mixing.aaggff import aaggff_d, aaggff_s
+from fedjax_het.mixing.afl import afl
+from fedjax_het.mixing.fedmgda import fedmgda
+from fedjax_het.mixing.static import observed, static, uniform
+from fedjax_het.mixing.tilted import propfair, qffl, term, tilted
 
-__all__ = ["static", "uniform"]
+__all__ = [
+  "aaggff_d", "aaggff_s", "afl", "fedmgda", "observed", "propfair", "qffl", "static", "term", "tilted",
+  "uniform",
+]  # fmt: skip

@@ -23,3 +23,13 @@ def uniform() -> Mixing:
     return jnp.full((cohort_size,), 1.0 / cohort_size), state
 
   return Mixing(lambda sizes: (), update, "uniform")
+
+
+def observed(mixing: Mixing) -> Mixing:
+  """The same mixing, which also asks for the clients' losses F_i, so that the rounds' infos hold them."""
+
+  def update(state, feedback):
+    feedback.losses()
+    return mixing.update(state, feedback)
+
+  return mixing._replace(update=update)

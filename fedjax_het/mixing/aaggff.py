@@ -1,0 +1,148 @@
+r"""AAggFF: adaptive aggregation for fair federated learning (thesis chapter III, algorithms 3.1 and 3.2).
+
+Mixing as sequential decision making. In round t the losses F_i of the received model become responses r_i
+in [C₁, C₂] (`responses.respond`, equation 3.8); the server suffers ℓ_t(p_t) = -log(1 + <p_t, r>) (equation
+3.3), an online learner turns its gradient into p_{t+1}, and this round's models are averaged by p_{t+1}.
+
+- `aaggff_s`, cross-silo, all clients in every round: online Newton step, C₁ = 0, C₂ = 1/K (section III-5.2).
+- `aaggff_d`, cross-device, a cohort 𝒮 of S of K clients: exponentiated gradient in time and memory linear
+  in K, on an estimate of the gradient, C₁ = 0, C₂ = C, where C = P(i in 𝒮).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.federated import Mixing
+from fedjax_het.mixing.learners import (
+  Learner,
+  decision_gradient,
+  entropy_scores,
+  exponentiated_gradient,
+  online_newton_step,
+)
+from fedjax_het.mixing.responses import CDFS, respond
+
+
+def aaggff_s(cdf: str = "normal") -> Mixing:
+  """AAggFF-S, for federations whose clients all take part in every round.
+
+  The state is the learner's (`learners.NewtonState`); its p is the round's p_{t+1} over all clients.
+
+  Args:
+    cdf: a name of `responses.CDFS`.
+
+  Raises:
+    SettingError: an unknown cdf; or, when a round is traced, a cohort that is not all clients.
+  """
+  check_choice("cdf", cdf, CDFS)
+
+  def learner(num: int) -> Learner:
+    return online_newton_step(num, lipschitz=1.0 / num)
+
+  def update(state, feedback):
+    num, cohort = state.p.shape[0], feedback.cohort
+    if cohort.shape[0] != num:
+      raise SettingError(
+        "cohort_size", cohort.shape[0], f"AAggFF-S needs all {num} clients in every round",
+        f"Use aaggff_d, which takes any cohort, or cohort_size={num}.",
+      )  # fmt: skip
+    responses = jnp.zeros(num).at[cohort].set(respond(feedback.losses(), cdf, 0.0, 1.0 / num))
+    p, state = learner(num).update(state, decision_gradient(state.p, responses))
+    return p[cohort], state
+
+  return Mixing(lambda sizes: learner(sizes.shape[0]).init(), update, "aaggff_s")
+
+
+def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> Mixing:
+  """AAggFF-D, for federations of which a cohort takes part in each round.
+
+  The state is the learner's (`learners.EntropyState`), with p_{t+1} over all clients; the cohort's
+  coefficients are p_{t+1} renormalised over it.
+
+  Args:
+    cdf: a name of `responses.CDFS`.
+    sampling_probability: C in (0, 1], the probability that a client is in a cohort; None is S / K, which it
+      is for cohorts drawn evenly and without replacement.
+
+  Raises:
+    SettingError: an unknown cdf, or a sampling probability out of range.
+  """
+  check_choice("cdf", cdf, CDFS)
+  if sampling_probability is not None and not isinstance(sampling_probability, jax.core.Tracer):
+    check_range("sampling_probability", sampling_probability, high=1.0, above=0.0)
+
+  def init(sizes):
+    return exponentiated_gradient(sizes.shape[0], lipschitz=1.0).init()  # no scale is needed to start
+
+  def update(state, feedback):
+    num, cohort = state.p.shape[0], feedback.cohort
+    rate = cohort.shape[0] / num if sampling_probability is None else sampling_probability
+    observed = respond(feedback.losses(), cdf, 0.0, rate)
+    reference = observed.mean()
+    response = doubly_robust(observed, cohort, num, rate)
+    gradient = linearised_gradient(state.p, response, reference)
+    lipschitz = estimate_bound(0.0, rate, rate)
+    _, state = exponentiated_gradient(num, lipschitz).update(state, gradient)
+    # From the exponents, which differ where all of the cohort's p_i have become too small to.
+    coefficients = jax.nn.softmax(entropy_scores(state.total[cohort], state.steps, num, lipschitz))
+    return coefficients, state
+
+  return Mixing(init, update, "aaggff_d")
+
+
+def doubly_robust(
+  observed: jax.Array,
+  cohort: jax.Array,
+  num: int,
+  sampling_probability: float,
+  imputed: jax.Array | None = None,
+) -> jax.Array:
+  """All clients' responses, estimated from a cohort's (equation 3.10).
+
+      r̆_i = (1 - I_i/C) r̄ + (I_i/C) r_i,   I_i = 1 for i in the cohort, else 0.
+
+  Unbiased, E[r̆] = r (lemma 3.2), for an r̄ that does not depend on which cohort was drawn. The mean of the
+  observed responses does: a client's own response is in it whenever the client is. With that r̄, and cohorts
+  of S clients drawn evenly without replacement, the estimate shrinks towards the mean μ of all K responses,
+
+      E[r̆_i] = μ + (r_i - μ)·K (S - 1) / (S (K - 1)),
+
+  by the same factor for every client: 1 for S = K, about 1 - 1/S for many clients, and 0 for S = 1, where
+  nothing is learnt. (This is for given r; by F̄ of equation 3.8 responses depend on the cohort, too.)
+
+  Args:
+    observed: r_i of the cohort, float32 [S].
+    cohort: its clients' numbers, int32 [S].
+    num: K.
+    sampling_probability: C.
+    imputed: r̄, float32 scalar; None is the mean of `observed`, as in the thesis.
+
+  Returns:
+    r̆, float32 [K].
+  """
+  imputed = observed.mean() if imputed is None else imputed
+  estimate = imputed + (observed - imputed) / sampling_probability
+  return jnp.full(num, imputed, observed.dtype).at[cohort].set(estimate)
+
+
+def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array) -> jax.Array:
+  """∇ℓ(p) as a linear function of the response, around the same response r̄ of all clients (equation 3.11).
+
+      g̃ = -r / (1 + r̄) + r̄ <p, r - r̄·1> / (1 + r̄)² · 1
+
+  with <p, 1> = 1. Being linear, it is unbiased where r is and r̄ does not depend on the cohort (lemma 3.3).
+  It is ∇ℓ itself where r = r̄·1. Its second term, the same for every client, moves no exponentiated gradient.
+
+  Args:
+    p: a mixture, float32 [K].
+    response: r, or an estimate of it, float32 [K].
+    reference: r̄, float32 scalar.
+  """
+  spread = jnp.vdot(p, response - reference)
+  return -response / (1.0 + reference) + reference * spread / (1.0 + reference) ** 2
+
+
+def estimate_bound(low: float, high: float, sampling_probability: float) -> float:
+  """L̆∞ = C₂/(1 + C₁) + 2 (C₂ - C₁)/(C (1 + C₁)), a bound on every |ğ_i| (lemma 3.5); C + 2 for [0, C]."""
+  return high / (1.0 + low) + 2.0 * (high - low) / (sampling_probability * (1.0 + low))

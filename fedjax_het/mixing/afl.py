@@ -1,0 +1,47 @@
+r"""Agnostic federated learning: ascent on the mixing coefficients.
+
+Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019:  min_θ max_{p in simplex} Σ_i p_i F_i(θ).
+
+    p_{t+1} = Π_simplex(p_t + γ F),   Π the Euclidean projection,   p_1 = 1/K.
+
+It is meant for all clients in every round. In a cohort 𝒮 of some of them, the step is taken on the
+coefficients given the cohort, q = p_𝒮 / m with m = Σ_{i in 𝒮} p_i:  q <- Π(q + γ F_𝒮),  p_𝒮 <- m q,
+all others kept, so that p stays on the simplex; the cohort is mixed by q. (A cohort with m = 0 starts from
+q = 1/S, and keeps m = 0.)
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.errors import check_range
+from fedjax_het.federated import Mixing
+from fedjax_het.mixing.responses import largest_for_non_finite
+from fedjax_het.mixing.simplex import project_simplex
+
+
+def afl(lr: float = 0.01) -> Mixing:
+  """AFL's mixing; the state is p, float32 [K].
+
+  A loss that is infinite or NaN counts as the largest finite one of its cohort.
+
+  Args:
+    lr: γ > 0, the ascent's step size.
+
+  Raises:
+    SettingError: a γ out of range.
+  """
+  if not isinstance(lr, jax.core.Tracer):
+    check_range("mixing's lr", lr, above=0.0)
+
+  def init(sizes):
+    return jnp.full(sizes.shape[0], 1.0 / sizes.shape[0], jnp.float32)
+
+  def update(p, feedback):
+    own = p[feedback.cohort]
+    mass = own.sum()
+    own = jnp.where(mass > 0, own / jnp.where(mass > 0, mass, 1.0), 1.0 / own.shape[0])
+    losses = largest_for_non_finite(feedback.losses())
+    q = project_simplex(own + lr * (losses - losses.max()))  # the projection ignores what all have in common
+    return q, p.at[feedback.cohort].set(mass * q)
+
+  return Mixing(init, update, "afl")

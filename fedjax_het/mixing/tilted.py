@@ -1,0 +1,108 @@
+r"""One frame for fair mixing: static mixing, tilted by the losses (thesis remark 3.1).
+
+One step of online mirror descent with negative entropy from static mixing,
+
+    p = argmax_{p in simplex} <p, r> - ζ KL(p ‖ n_i/n),   p_i ∝ n_i exp(r_i / ζ),
+
+is FedAvg, q-FedAvg, TERM or PropFair according to the response r (table 3.2, with ζ = 1):
+
+=========  ==============  ==================
+FedAvg     0               p_i ∝ n_i
+q-FedAvg   q log F_i       p_i ∝ n_i F_i^q
+TERM       λ F_i           p_i ∝ n_i exp(λ F_i)
+PropFair   -log(M - F_i)   p_i ∝ n_i / (M - F_i)
+=========  ==============  ==================
+
+All are memoryless. F_i is the training loss of the received model before local training; one that is infinite
+or NaN counts as the largest finite one of its cohort.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.errors import check_range
+from fedjax_het.federated import Mixing
+from fedjax_het.mixing.responses import largest_for_non_finite
+
+
+def tilted(
+  response: Callable[[jax.Array], jax.Array] | None, zeta: float = 1.0, name: str = "tilted"
+) -> Mixing:
+  """p_i ∝ n_i exp(r_i / ζ) over the cohort, computed from logarithms (equation 3.2).
+
+  Args:
+    response: losses, float32 [S] -> r, float32 [S]; None is r = 0, for which no loss is computed.
+    zeta: ζ > 0.
+    name: name in tables.
+
+  Raises:
+    SettingError: a ζ out of range.
+  """
+  if not isinstance(zeta, jax.core.Tracer):
+    check_range("zeta", zeta, above=0.0)
+
+  def update(state, feedback):
+    scores = jnp.log(feedback.sizes.astype(jnp.float32))
+    if response is not None:
+      r = response(largest_for_non_finite(feedback.losses()))
+      scores = scores + (r - r.max()) / zeta
+    return jax.nn.softmax(scores), state
+
+  return Mixing(lambda sizes: (), update, name)
+
+
+def qffl(q: float = 1.0) -> Mixing:
+  """q-FedAvg: p_i ∝ n_i F_i^q (equation 3.18).
+
+  Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. A loss of 0 counts as float32's
+  smallest normal number, 1.2e-38, so that q = 0, and losses that are all 0, give FedAvg.
+
+  Args:
+    q: q >= 0; 0 is FedAvg, and q to infinity the largest loss alone.
+
+  Raises:
+    SettingError: a q out of range.
+  """
+  if not isinstance(q, jax.core.Tracer):
+    check_range("q", q, 0.0)
+  tiny = jnp.finfo(jnp.float32).tiny
+  return tilted(lambda losses: q * jnp.log(jnp.maximum(losses, tiny)), name="qffl")
+
+
+def term(lam: float = 0.1) -> Mixing:
+  """TERM: p_i ∝ n_i exp(λ F_i) (equation 3.20).
+
+  Li et al., Tilted Empirical Risk Minimization, ICLR 2021.
+
+  Args:
+    lam: λ, any number; 0 is FedAvg, above 0 favours large losses, below 0 small ones.
+
+  Raises:
+    SettingError: a λ that is not finite.
+  """
+  if not isinstance(lam, jax.core.Tracer):
+    check_range("lam", lam, above=float("-inf"), below=float("inf"))
+  return tilted(lambda losses: lam * losses, name="term")
+
+
+def propfair(baseline: float = 3.0, margin: float = 0.2) -> Mixing:
+  """PropFair: p_i ∝ n_i / (M - F_i) (equation 3.22).
+
+  Zhang et al., Proportional Fairness in Federated Learning, TMLR 2023. Where M - F_i falls below the margin,
+  -log(M - F_i) is continued by its tangent there, as in that paper; the weight, which is the derivative, then
+  stays n_i / margin:  p_i ∝ n_i / max(M - F_i, margin).
+
+  Args:
+    baseline: M > margin, a loss above all that are to be expected.
+    margin: > 0.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  if not isinstance(margin, jax.core.Tracer):
+    check_range("margin", margin, above=0.0)
+    if not isinstance(baseline, jax.core.Tracer):
+      check_range("baseline", baseline, above=margin)
+  return tilted(lambda losses: -jnp.log(jnp.maximum(baseline - losses, margin)), name="propfair")
