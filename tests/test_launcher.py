@@ -62,7 +62,13 @@ def test_what_a_run_leaves(whole):
   assert json.loads((workdir / "config.json").read_text())["rounds"] == 7
   assert [line["round"] for line in records(workdir)] == [3, 6, 7]
   figures = {path.name for path in (workdir / "figures").iterdir()}
-  assert figures == {"partition.png", "learning_curve.png", "accuracy_over_clients.png", "lambda_curve.png"}
+  assert figures == {
+    "partition.png", "learning_curve.png", "accuracy_over_clients.png", "lambda_curve.png", "mixing.png",
+  }  # fmt: skip
+  for line in records(workdir):
+    mixing = line["mixing"]
+    assert sum(mixing["coefficients"]) == pytest.approx(1.0) and len(mixing["coefficients"]) == 5
+    assert 0 < mixing["entropy"] <= np.log(5) + 1e-6 and mixing["objective"] is None
   assert list((workdir / "checkpoints").iterdir()) and list((workdir / "tensorboard").iterdir())
   assert summary["algorithm"] == "superfed_mm" and summary["dataset"] == "digits"
   assert summary["rounds"] == 7 and summary["num_clients"] == 20
@@ -79,6 +85,22 @@ def test_what_a_run_leaves(whole):
   optimistic = summary["lambda"]["per_client_test_optimistic"]["mean"]
   assert optimistic >= max(summary["lambda"]["mean"])
   assert 0 <= summary["lambda"]["validation"]["mean"] <= optimistic
+
+
+def test_fair_mixing_from_the_command_lines_registry(tmp_path):
+  """Every server and a mixing with memory by name; losses recorded where asked, without changing a run."""
+  summary = experiment.run_experiment(
+    small(mixing=ConfigDict({"name": "aaggff_d", "cdf": "weibull"}), server__name="yogi", server__lr=0.01),
+    str(tmp_path / "fair"),
+  )
+  assert summary["mixing"] == "aaggff_d" and summary["server"] == "yogi"
+  assert all(line["mixing"]["objective"] > 0 for line in records(tmp_path / "fair"))
+  plain, watched = (
+    experiment.run_experiment(small(**given), str(tmp_path / f"run{len(given)}"))
+    for given in ({}, {"record_losses": True})
+  )
+  assert plain["metrics"] == watched["metrics"]
+  assert all(line["mixing"]["objective"] > 0 for line in records(tmp_path / "run1"))
 
 
 def test_client_steps_are_those_of_the_cohorts(whole):

@@ -256,3 +256,13 @@ def test_two_nn_of_superfeds_code():
   for name in ("fc1", "fc2", "fc3"):
     h = jnp.maximum(h @ params[name]["kernel"], 0.0)
   np.testing.assert_allclose(model.apply(params, x), h @ params["fc4"]["kernel"], rtol=1e-5, atol=1e-5)
+
+
+def test_standardized_inputs():
+  x = jnp.linspace(0.0, 1.0, 12).reshape(3, 4)
+  plain = models.make("logistic_regression", (4,), 3)
+  shown = models.make("logistic_regression", (4,), 3, mean=0.25, std=0.5)
+  params = plain.init(jax.random.key(0))
+  np.testing.assert_allclose(shown.apply(params, x), plain.apply(params, (x - 0.25) / 0.5), rtol=1e-6)
+  with pytest.raises(SettingError, match="std"):
+    models.make("logistic_regression", (4,), 3, std=0.0)

@@ -17,26 +17,30 @@ def plot_mixture(
   coefficients: ArrayLike,
   path: str | os.PathLike[str],
   *,
+  rounds: ArrayLike | None = None,
   names: Sequence[str] | None = None,
+  same_clients: bool = True,
   title: str = "Mixing coefficients",
 ) -> Path:
   """Draws p over the rounds above its entropy.
 
   Args:
-    coefficients: [T, S], one row a round, in the order of the clients where all take part.
+    coefficients: [T, S], one row a round.
     path: the PNG to write; its folder is made where missing.
+    rounds: the rows' rounds, [T]; by default 1, ..., T.
     names: of the clients, [S]. Up to 12 clients get a line each, more are shown by their quantiles.
+    same_clients: whether a column is one client in all rows; where not, quantiles are shown.
     title: the figure's title.
 
   Returns:
     `path`.
   """
   p = np.asarray(coefficients, np.float64)
-  rounds = np.arange(1, len(p) + 1)
+  rounds = np.arange(1, len(p) + 1) if rounds is None else np.asarray(rounds)
   figure = Figure(figsize=(7.0, 5.0), layout="constrained")
   figure.suptitle(title, fontsize=12, fontweight="bold")
   above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-  if p.shape[1] <= MANY:
+  if p.shape[1] <= MANY and same_clients:
     for i, line in enumerate(p.T):
       above.plot(rounds, line, label=names[i] if names else f"client {i}")
     above.legend(frameon=False, ncols=2, fontsize="small")

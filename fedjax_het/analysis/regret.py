@@ -64,3 +64,8 @@ def entropy(mixture: ArrayLike) -> np.ndarray:
   """-Σ_i p_i log p_i over the last axis, in nats; log K where all count the same, 0 where one counts."""
   p = np.asarray(mixture, np.float64)
   return -np.sum(np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0), axis=-1)
+
+
+def cumulative_objective(mixtures: ArrayLike, losses: ArrayLike) -> np.ndarray:
+  """Σ_{τ <= t} Σ_i p_{τ,i} F_{τ,i}, float64 [T], of mixtures and losses [T, S] (figure 3.1)."""
+  return np.cumsum((np.asarray(mixtures, np.float64) * np.asarray(losses, np.float64)).sum(axis=-1))

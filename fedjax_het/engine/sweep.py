@@ -1,5 +1,6 @@
 """Many runs as one program: seeds, and settings that are numbers, along a leading axis."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -166,16 +167,15 @@ def stack(data: Sequence[FederatedData]) -> FederatedData:
 
   limits = [max(each.limits[j] for each in data) for j in range(3)]
   alike = [all(each.uniform[j] and each.limits[j] == limits[j] for each in data) for j in range(3)]
-  return FederatedData(
+  return dataclasses.replace(
+    data[0],
     x=jnp.stack([each.x for each in data]),
     y=jnp.stack([each.y for each in data]),
     train=parts("train"),
     valid=parts("valid"),
     test=parts("test"),
-    num_classes=data[0].num_classes,
     limits=(limits[0], limits[1], limits[2]),
     uniform=(alike[0], alike[1], alike[2]),
-    name=data[0].name,
   )
 
 

@@ -15,7 +15,7 @@ from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.federated import Algorithm, ClientUpdate, federated
+from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, federated
 from fedjax_het.models import Model
 
 CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
@@ -24,7 +24,17 @@ CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
   "superfed_mm": lambda model, **settings: superfed(model, granularity="model", **settings),
   "superfed_lm": lambda model, **settings: superfed(model, granularity="layer", **settings),
 }
-MIXINGS = {"static": mixing.static, "uniform": mixing.uniform}
+MIXINGS: dict[str, Callable[..., Mixing]] = {
+  "static": mixing.static,
+  "uniform": mixing.uniform,
+  "afl": mixing.afl,
+  "qffl": mixing.qffl,
+  "term": mixing.term,
+  "fedmgda": mixing.fedmgda,
+  "propfair": mixing.propfair,
+  "aaggff_s": mixing.aaggff_s,
+  "aaggff_d": mixing.aaggff_d,
+}
 SERVERS = {"sgd": server.sgd, "adam": server.adam, "yogi": server.yogi, "adagrad": server.adagrad}
 
 # Factories that hand their settings on: whose signature lists them, and which of them they fix.
@@ -39,7 +49,7 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every", "client_batch", "devices",
 )  # fmt: skip
-OPTIONAL = ("dataset_options", "stratify")
+OPTIONAL = ("dataset_options", "stratify", "record_losses")
 
 
 class Experiment(NamedTuple):
@@ -105,7 +115,10 @@ def check_config(config: ConfigDict) -> None:
 def build_algorithm(config: ConfigDict, model: Model) -> Algorithm:
   """The three parts that a configuration names, around `model`."""
   client = named("algorithm", CLIENTS, {**config.local, **config.algorithm}, model=model)
-  return federated(client, named("mixing", MIXINGS, config.mixing), named("server", SERVERS, config.server))
+  mix = named("mixing", MIXINGS, config.mixing)
+  if config.get("record_losses", False):
+    mix = mixing.observed(mix)
+  return federated(client, mix, named("server", SERVERS, config.server))
 
 
 def build(config: ConfigDict) -> Experiment:

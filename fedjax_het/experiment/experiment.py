@@ -8,9 +8,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from fedjax_het.analysis.mixing_plot import plot_mixture
 from fedjax_het.analysis.partition_plot import plot_partition
+from fedjax_het.analysis.regret import entropy
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import chunks, common_lambda, per_client, summarize
 from fedjax_het.errors import NonFiniteLoss
 from fedjax_het.experiment import figures
@@ -21,6 +24,7 @@ from fedjax_het.experiment.report import print_report
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 
+MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
 WHERE = ("data_dir", "devices", "client_batch")  # where a run computes, not what: may change on resume
 
 
@@ -89,8 +93,11 @@ def _train(
         latest["top1"] = metrics["personalized"]["top1"]["mean"]
         seconds = {name: earlier[name] + more for name, more in engine.seconds._asdict().items()}
         tracker.log(
-          {"round": done, "train_loss": float(np.mean(losses)), "metrics": metrics, "seconds": seconds}
-        )
+          {
+            "round": done, "train_loss": float(np.mean(losses)), "metrics": metrics, "seconds": seconds,
+            "mixing": mixing_report(chunk.infos),
+          }
+        )  # fmt: skip
         checkpoints.save(state, {"client_steps": steps, "seconds": seconds})
         losses = []
       progress.update(done, **latest)
@@ -116,6 +123,20 @@ def _train(
   _draw(run, summary, evaluation)
   write_atomic(run.summary_path, to_json(summary, indent=2))
   return summary
+
+
+def mixing_report(infos: RoundInfo) -> dict[str, Any]:
+  """The coefficients of the last of some rounds: their entropy (nats), Σ_i p_i F_i, and who had which.
+
+  `objective` is null where the mixing asks for no losses (`record_losses=True` in the configuration asks),
+  and the single coefficients are left out for cohorts of more than a hundred.
+  """
+  cohort, p, losses = infos.cohort[-1], infos.coefficients[-1], infos.losses[-1]
+  report: dict[str, Any] = {"entropy": float(entropy(p)), "objective": float((p * losses).sum())}
+  if len(cohort) <= MANY:
+    order = np.argsort(cohort)
+    report |= {"cohort": cohort[order].tolist(), "coefficients": p[order].tolist()}
+  return report
 
 
 def traffic(engine: Engine, state: Any, rounds: int) -> dict[str, int]:
@@ -172,6 +193,15 @@ def _draw(run: Workdir, summary: dict[str, Any], evaluation: Evaluation) -> None
   figures.learning_curve(records, run.figures / "learning_curve.png", title=title)
   values = {kind: metrics["top1"] for kind, metrics in per_client(evaluation).items()}
   figures.accuracy_over_clients(values, run.figures / "accuracy_over_clients.png", title=title)
+  mixed = [(r["round"], r["mixing"]) for r in records if "coefficients" in r.get("mixing", {})]
+  if mixed and summary["cohort_size"] > 1:
+    plot_mixture(
+      [mixing["coefficients"] for _, mixing in mixed],
+      run.figures / "mixing.png",
+      rounds=[number for number, _ in mixed],
+      same_clients=summary["cohort_size"] == summary["num_clients"],
+      title=f"{summary['mixing']} mixing, {title}",
+    )
   if "lambda" in summary:
     curve = summary["lambda"]
     figures.lambda_curve(

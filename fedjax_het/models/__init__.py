@@ -2,9 +2,10 @@
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from fedjax_het.errors import check_choice
-from fedjax_het.models.base import Model, count_parameters
+from fedjax_het.models.base import Model, count_parameters, standardized
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import logistic_regression, two_nn
@@ -17,7 +18,7 @@ MODELS: dict[str, Callable[..., Model]] = {
 }
 
 
-def make(name: str, shape: tuple[int, ...], num_classes: int, **options: object) -> Model:
+def make(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Model:
   """The model called `name` for examples of `shape` and `num_classes` classes.
 
   It gives a logit a class, but a single logit z for a binary task: P(y = 1) = 1 / (1 + exp(-z)). Losses and
@@ -27,7 +28,7 @@ def make(name: str, shape: tuple[int, ...], num_classes: int, **options: object)
     name: a key of `MODELS`.
     shape: of one example, without the batch axis.
     num_classes: C; for 2 (and 1) the model has one logit.
-    **options: the factory's own, such as `hidden`.
+    **options: the factory's own, such as `hidden`; and `mean` and `std`, see `standardized`.
 
   Raises:
     SettingError: the model or one of its options is unknown.
@@ -37,9 +38,11 @@ def make(name: str, shape: tuple[int, ...], num_classes: int, **options: object)
   known = [
     option for option in inspect.signature(factory).parameters if option not in ("shape", "num_classes")
   ]
+  inputs = {option: options.pop(option) for option in ("mean", "std") if option in options}
   for option in options:
-    check_choice(f"{name}'s option", option, known)
-  return factory(tuple(shape), 1 if num_classes == 2 else num_classes, **options)
+    check_choice(f"{name}'s option", option, [*known, "mean", "std"])
+  model = factory(tuple(shape), 1 if num_classes == 2 else num_classes, **options)
+  return standardized(model, **inputs) if inputs else model
 
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
   "count_parameters",
   "logistic_regression",
   "make",
+  "standardized",
   "text_pair",
   "two_cnn",
   "two_nn",
