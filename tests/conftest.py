@@ -11,6 +11,19 @@ from fedjax_het.engine.cpu import prepare_cpu
 
 prepare_cpu(devices=8)  # before the first array is made
 
+# The tests compile some two thousand small programs; these flags halve that. Programs that tests start are
+# compiled as users' are.
+if os.environ.get("FEDJAX_HET_TEST_COMPILER", "quick") == "quick":
+  _FLAGS = os.environ.get("XLA_FLAGS")
+  os.environ["XLA_FLAGS"] = (
+    f"{_FLAGS or ''} --xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
+  )
+  jax.devices()
+  if _FLAGS is None:
+    del os.environ["XLA_FLAGS"]
+  else:
+    os.environ["XLA_FLAGS"] = _FLAGS
+
 _CACHE = os.environ.get("FEDJAX_HET_TEST_CACHE", str(Path.home() / ".cache" / "fedjax_het_tests"))
 if _CACHE:  # empty: no cache. A folder a worker: JAX's cache has no locks
   jax.config.update(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from parts import SIZES, federation, gram, mlp, one_client, round_draws, scaffold, sgld, simplex, synthesis
 
+from fedjax_het import mixing, server
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
@@ -19,6 +20,14 @@ from fedjax_het.models import Model
 COHORT, ROUNDS, EPOCHS = 5, 4, 2  # 5 of 12 clients: no number of devices divides it
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
 
+MIXINGS = {
+  "afl": mixing.afl,
+  "qffl": mixing.qffl,
+  "term": mixing.term,
+  "fedmgda": mixing.fedmgda,
+  "propfair": mixing.propfair,
+  "aaggff_d": mixing.aaggff_d,
+}
 METHODS = {  # (model, batch size) -> algorithm; methods that change course do so in round 2
   "fedavg": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b)),
   "fedprox": lambda m, b: federated(fedprox(m, mu=0.1, **LOCAL, batch_size=b)),
@@ -26,6 +35,11 @@ METHODS = {  # (model, batch size) -> algorithm; methods that change course do s
   "superfed_lm": lambda m, b: federated(
     superfed(m, granularity="layer", start_round=2, **LOCAL, batch_size=b)
   ),
+  **{
+    name: functools.partial(lambda mix, m, b: federated(fedavg(m, **LOCAL, batch_size=b), mix()), mix)
+    for name, mix in MIXINGS.items()
+  },
+  "adam": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), server=server.adam(lr=0.1)),
   "part: control variate": lambda m, b: federated(scaffold(m, COHORT / len(SIZES), batch_size=b)),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
@@ -187,8 +201,9 @@ def test_mapping_is_a_loop_over_single_clients_in_any_order(run):
   close(host(state), run.last)
 
 
+@pytest.mark.parametrize("run", sorted(set(METHODS) - {*MIXINGS, "adam"}), indirect=True)
 def test_jit_is_eager(run):
-  """Two small clients, one before and one after a change of course."""
+  """Two small clients, one before and one after a change of course; for each client part once."""
   client = run.algorithm.client
   for state, i in ((run.first, 1), (run.last, 3)):
     state = run.place(state)
@@ -210,7 +225,7 @@ def test_zero_gradients_give_finite_numbers(method):
   data = dataclasses.replace(data, x=jnp.zeros_like(data.x))
   engine = Engine(METHODS[method](still, BATCH), data, COHORT, devices=1)
   state, infos = engine.advance(engine.init(jax.random.key(5)), ROUNDS)
-  results = (host(state), infos, engine.evaluate(state))
+  results = (host(state), infos.clients, infos.coefficients, engine.evaluate(state))
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
   np.testing.assert_allclose(infos.clients.loss, np.log(3), rtol=1e-6)
 
@@ -225,5 +240,6 @@ def test_tiny_clients_and_large_batches_are_safe(method):
     state, infos = engine.advance(engine.init(jax.random.key(6)), ROUNDS)
     assert (infos.clients.steps == EPOCHS).all()
     results.append((host(state), infos))
-  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
+    finite = (host(state), infos.clients, infos.coefficients)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(finite))
   close(*results)
