@@ -46,6 +46,20 @@ def test_cohorts_are_uniform():
     assert ((counts - expected) ** 2 / expected).sum() < 31.3  # χ² of 11 degrees of freedom, p = 0.001
 
 
+@pytest.mark.parametrize("num_clients, size", [(7, 6), (3, 1), (400, 330), (1_500_000, 50)])
+def test_cohorts_of_any_share(num_clients, size):
+  drawn = cohorts(40, num_clients, size)
+  assert all(len(set(cohort)) == size for cohort in drawn.tolist())
+  assert drawn.min() >= 0 and num_clients * 0.6 < drawn.max() + 1 <= num_clients
+
+
+def test_pairs_of_clients_are_uniform():
+  """Each ordered pair of the first two slots of a cohort equally often."""
+  drawn = cohorts(12_000, 6, 4)
+  counts = np.bincount(6 * drawn[:, 0] + drawn[:, 1], minlength=36).reshape(6, 6)[~np.eye(6, dtype=bool)]
+  assert ((counts - 400) ** 2 / 400).sum() < 58.3  # χ² of 29 degrees of freedom, p = 0.001
+
+
 def test_everybody_comes_in_order():
   np.testing.assert_array_equal(cohorts(3, 7, 7), np.tile(np.arange(7), (3, 1)))
 
