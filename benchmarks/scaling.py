@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [--quick] [--out docs/results/scaling]
 
 Synthetic images of MNIST's shape, 100 training examples a client, batch 10, one local epoch, TwoNN with 200
-hidden units (50 where clients are many: 10,000 local models of 200 are 8 GB). Every point is the median of three
+hidden units (50 where clients are many: 10,000 local models of 200 are 8 GB). A point is the median of three
 timings of the compiled rounds, after one that is not counted.
 """
 
@@ -67,7 +67,7 @@ def measure(name: str, data: fh.data.FederatedData, cohort: int, hidden: int, ro
 def draw(points: dict[str, list[dict]], path: Path) -> None:
   """Three panels: seconds a round against each size, with the line of exact proportion."""
   figure = Figure(figsize=(12, 4), layout="constrained", dpi=150)
-  panels = figure.subplots(1, 3)
+  panels = figure.subplots(1, 3, sharey=True)
   labels = {
     "cohort": "cohort size S",
     "clients": "clients K (cohort of 5, 50 hidden units)",
