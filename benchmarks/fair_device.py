@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CLIENTS, ALPHA, COHORT = 1000, 0.01, 5
 METHODS = {
   "FedAvg": fh.mixing.static,
+  "uniform": fh.mixing.uniform,
   "q-FFL, q = 0.1": lambda: fh.mixing.qffl(q=0.1),
   "q-FFL, q = 1": lambda: fh.mixing.qffl(q=1.0),
   "TERM, λ = 0.1": lambda: fh.mixing.term(lam=0.1),

@@ -1,7 +1,10 @@
 """The errors a user meets: each names the setting, its value and the remedy."""
 
 import difflib
-from collections.abc import Iterable
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 
 class SettingError(ValueError):
@@ -34,6 +37,8 @@ def check_range(
   below: float | None = None,
 ) -> None:
   """Raises `SettingError` unless low <= value <= high and above < value < below (each bound optional)."""
+  if isinstance(value, str | bool) or value is None:
+    raise SettingError(setting, value, "not a number", "Give a number.")
   bounds = []
   if above is not None:
     bounds.append((value > above, f"above {above}"))
@@ -56,3 +61,32 @@ def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
   near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
   hint = f"Did you mean {near[0]!r}? " if near else ""
   raise SettingError(setting, value, "unknown", f"{hint}Known: {', '.join(choices)}.")
+
+
+def check_settings(
+  kind: str, factory: Callable[..., Any], settings: Mapping[str, Any], not_settable: Iterable[str] = ()
+) -> None:
+  """Checks settings that came by name against a factory's signature: names, and what is no number or flag.
+
+  Args:
+    kind: what the settings are called in the error.
+    factory: what is to be called with them.
+    settings: name -> value.
+    not_settable: parameters that the factory's caller gives.
+
+  Raises:
+    SettingError: an unknown setting, naming the nearest; or a value of another type than the parameter's.
+  """
+  parameters = inspect.signature(factory).parameters
+  known = [name for name in parameters if name not in set(not_settable)] or ["(it has none)"]
+  for name, value in settings.items():
+    check_choice(kind, name, known)
+    wanted = parameters[name].annotation
+    kinds = set(typing.get_args(wanted) or (wanted,))
+    if not all(isinstance(k, type) for k in kinds) or inspect.Parameter.empty in kinds:
+      continue
+    plain = kinds & {int, float, bool, str, type(None)}
+    exact = plain | ({int} if float in kinds else set())  # True is no number here
+    if plain and type(value) not in exact and not isinstance(value, tuple(kinds - plain)):
+      names = " or ".join(sorted("None" if k is type(None) else k.__name__ for k in plain))
+      raise SettingError(name, value, "of the wrong type", f"It must be {names}.")

@@ -32,7 +32,11 @@ def mistakes_in_one_line() -> Iterator[None]:
 def define_flags() -> None:
   """Defines the launcher's flags; ml_collections reads the command line's overrides already here."""
   config_flags.DEFINE_config_file(
-    "config", quickstart.__file__, "What to run; see configs/. The default is the quickstart."
+    "config",
+    quickstart.__file__,
+    "What to run; see configs/. The default is the quickstart.",
+    lock_config=False,
+    accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
   )
   flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
   flags.DEFINE_string(

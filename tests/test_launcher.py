@@ -178,6 +178,13 @@ BAD = {
   "rounds": (dict(rounds=0), "rounds = 0"),
   "eval_every": (dict(eval_every=0), "eval_every = 0"),
   "batch_size": (dict(local__batch_size=0), "batch_size = 0"),
+  "no number": (dict(mixing={"name": "qffl", "q": "x"}), "q = 'x': of the wrong type. It must be float"),
+  "no flag": (dict(model__bias="maybe"), "bias = 'maybe': of the wrong type. It must be bool"),
+  "option of the data": (dict(dataset_options={"leeky": True}), "leeky"),
+  "std of inputs": (dict(model__std=0.0), "std = 0.0"),
+  "cdf": (dict(mixing={"name": "aaggff_d", "cdf": "weibul"}), "Did you mean 'weibull'"),
+  "q": (dict(mixing={"name": "qffl", "q": -1.0}), "q = -1.0"),
+  "epsilon": (dict(mixing={"name": "fedmgda", "epsilon": 2.0}), "epsilon = 2.0"),
 }
 
 
@@ -227,7 +234,8 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize(
   ("flag", "message"),
   [
-    ("--config.roundz=3", '"rounds"'),
+    ("--config.roundz=3", "Did you mean 'rounds'"),
+    ("--config.model.layrs=3", "Did you mean 'layers'"),
     ("--config=configs/table_2_3.py:dataset=mnst", "Did you mean 'mnist'"),
     ("--config.cohort_size=50", "cohort_size = 50"),
   ],

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
 
 Parts = list[np.ndarray]
 
@@ -231,8 +231,7 @@ def partition(
   signature = inspect.signature(PARTITIONERS[name]).parameters
   common = {"key": key, "labels": labels, "num_clients": num_clients}
   own = [option for option in signature if option not in common]
-  for option in options:
-    check_choice(f"option of partition {name!r}", option, own or ["(it has none)"])
+  check_settings(f"option of partition {name!r}", PARTITIONERS[name], options, common)
   for option in own:
     if signature[option].default is inspect.Parameter.empty and options.get(option) is None:
       raise SettingError(option, None, f"partition {name!r} needs it", f"Set {option}.")

@@ -5,7 +5,6 @@ variable FEDJAX_HET_DATA, else `data`. A file that is there but damaged is an er
 """
 
 import functools
-import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from fedjax_het.data.from_tfds import HOSTS, load_tfds
 from fedjax_het.data.heart import ROWS, file_name, load_heart
 from fedjax_het.data.idx import SHAPES, load_idx
 from fedjax_het.data.mqp import FILE, load_mqp
-from fedjax_het.errors import DataError, check_choice
+from fedjax_het.errors import DataError, check_choice, check_settings
 
 __all__ = ["DATASETS", "Source", "load"]
 
@@ -80,9 +79,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
   """
   check_choice("dataset", name, DATASETS)
   known = load_digits if name == "digits" else FOLDERS[name][1]
-  settable = [option for option in inspect.signature(known).parameters if option != "folder"]
-  for option in options:
-    check_choice(f"option of dataset {name!r}", option, settable or ["(it has none)"])
+  check_settings(f"option of dataset {name!r}", known, options, ("folder", "name"))
   if name == "digits":
     return load_digits()
   folder, loader, wanted = FOLDERS[name]

@@ -1,6 +1,5 @@
 """From a configuration to what it names: data, model, algorithm."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.run import check_rounds
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
 from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, federated
 from fedjax_het.models import Model
 
@@ -78,11 +77,8 @@ def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any]
   check_choice(f"{kind}.name", name, registry)
   factory = registry[name]
   signed, fixed = _HANDS_ON.get(name, (factory, ""))
-  parameters = inspect.signature(signed).parameters
-  settable = [setting for setting in parameters if setting not in (*_NOT_SETTABLE, fixed)]
   settings = {setting: value for setting, value in config.items() if setting != "name"}
-  for setting in settings:
-    check_choice(f"{kind}'s setting for {name}", setting, settable or ["(it has none)"])
+  check_settings(f"{kind}'s setting for {name}", signed, settings, (*_NOT_SETTABLE, fixed))
   return factory(**{**given, **settings})
 
 

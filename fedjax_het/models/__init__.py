@@ -1,10 +1,9 @@
 """Models as pairs of pure functions, by name."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import check_choice, check_settings
 from fedjax_het.models.base import Model, count_parameters, standardized
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
@@ -31,16 +30,12 @@ def make(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) ->
     **options: the factory's own, such as `hidden`; and `mean` and `std`, see `standardized`.
 
   Raises:
-    SettingError: the model or one of its options is unknown.
+    SettingError: the model or one of its options is unknown, or an option of the wrong type.
   """
   check_choice("model", name, MODELS)
   factory = MODELS[name]
-  known = [
-    option for option in inspect.signature(factory).parameters if option not in ("shape", "num_classes")
-  ]
   inputs = {option: options.pop(option) for option in ("mean", "std") if option in options}
-  for option in options:
-    check_choice(f"{name}'s option", option, [*known, "mean", "std"])
+  check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
   model = factory(tuple(shape), 1 if num_classes == 2 else num_classes, **options)
   return standardized(model, **inputs) if inputs else model
 
