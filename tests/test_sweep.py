@@ -34,6 +34,7 @@ def test_members_are_single_runs(member_batch):
     close(jax.tree.map(lambda leaf: leaf[m], result.state.broadcast), single.state.broadcast)
     close(jax.tree.map(lambda leaf: leaf[m], result.state.clients), single.state.clients)
     close(jax.tree.map(lambda leaf: leaf[m], result.history[4]), single.evaluation)
+    close(jax.tree.map(lambda leaf: leaf[m], result.infos), single.infos)
     assert result.metrics[m]["global"]["loss"]["mean"] == pytest.approx(
       single.metrics["global"]["loss"]["mean"]
     )

@@ -75,6 +75,7 @@ class Result(NamedTuple):
     metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
     clients: the same before they were summarised: metric -> [K].
     evaluation: the final evaluation at every λ.
+    infos: cohorts, coefficients and training losses of every round, NumPy arrays [T, S].
   """
 
   state: State
@@ -82,6 +83,7 @@ class Result(NamedTuple):
   metrics: dict[str, dict[str, dict[str, float]]]
   clients: dict[str, dict[str, np.ndarray]]
   evaluation: Evaluation
+  infos: RoundInfo
 
 
 def run(
@@ -115,7 +117,9 @@ def run(
   engine = Engine(algorithm, data, cohort_size, client_batch=client_batch, devices=devices)
   history: list[dict] = []
   losses: list[float] = []
+  infos: list[RoundInfo] = []
   for chunk in chunks(engine, engine.init(key), rounds, eval_every):
+    infos.append(chunk.infos)
     losses.extend(chunk.infos.clients.loss.mean(axis=1))
     if chunk.evaluation is not None:
       metrics = summarize(chunk.evaluation)
@@ -124,7 +128,8 @@ def run(
         {"round": int(chunk.state.round), "train_loss": float(np.mean(losses)), "metrics": metrics}
       )
       losses = []
-  return Result(chunk.state, history, metrics, per_client(last), last)
+  every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
+  return Result(chunk.state, history, metrics, per_client(last), last, every_round)
 
 
 def check_rounds(rounds: int, eval_every: int | None) -> None:
