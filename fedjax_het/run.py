@@ -5,6 +5,7 @@ Starting it again with the same workdir continues the run, or shows its result w
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,9 @@ def define_flags() -> None:
     accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
   )
   flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
+  flags.DEFINE_float(
+    "checkpoint_seconds", 600.0, "A checkpoint at the latest after so long; also at every evaluation."
+  )
   flags.DEFINE_string(
     "compile_cache",
     os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fedjax_het")),
@@ -69,9 +73,13 @@ def main(argv: list[str]) -> int:
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   prepare_jax(flags.FLAGS.compile_cache)
   from fedjax_het.experiment.experiment import run_experiment
+  from fedjax_het.experiment.stopping import Stopped
 
   try:
-    run_experiment(flags.FLAGS.config, flags.FLAGS.workdir)
+    run_experiment(flags.FLAGS.config, flags.FLAGS.workdir, flags.FLAGS.checkpoint_seconds)
+  except Stopped as stopped:
+    print(stopped, file=sys.stderr)
+    return 128 + signal.SIGTERM
   except (SettingError, DataError, NonFiniteLoss) as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1

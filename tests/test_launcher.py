@@ -1,6 +1,9 @@
 """The launcher: what a run leaves behind, stopping and continuing, and every kind of bad input."""
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +13,13 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from fedjax_het.engine import run as engine_run
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment.stopping import Stopped
 
 ROOT = Path(__file__).parents[1]
 
@@ -147,6 +152,48 @@ def test_stopped_run_continues_to_the_same_end(whole, tmp_path, monkeypatch, sto
       np.testing.assert_array_equal(ours, theirs)
     assert resumed["metrics"] == summary["metrics"]
   assert resumed["client_steps"] == summary["client_steps"]
+
+
+def test_sigterm_leaves_a_checkpoint_and_the_run_goes_on(whole, tmp_path, monkeypatch):
+  real = experiment.chunks
+
+  def terminated(*args):
+    for chunk in real(*args):
+      if int(chunk.state.round) == 5:  # between two evaluations
+        os.kill(os.getpid(), signal.SIGTERM)
+      yield chunk
+
+  monkeypatch.setattr(experiment, "chunks", terminated)
+  monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)  # a round a chunk
+  with pytest.raises(Stopped, match="after round 5"):
+    experiment.run_experiment(small(), str(tmp_path))
+  assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+  assert (tmp_path / "checkpoints" / "5").is_dir()
+  monkeypatch.setattr(experiment, "chunks", real)
+  assert experiment.run_experiment(small(), str(tmp_path))["metrics"] == whole[1]["metrics"]
+  assert records(tmp_path) == records(whole[0])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's abandoned reads
+@pytest.mark.parametrize("damage", ["truncated", "changed", "gone"])
+def test_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path, damage, caplog):
+  workdir = tmp_path / "run"
+  shutil.copytree(whole[0], workdir)
+  (workdir / "summary.json").unlink()
+  newest = workdir / "checkpoints" / "7"
+  data = max(
+    (path for path in (newest / "state").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size
+  )
+  content = bytearray(data.read_bytes())
+  if damage == "gone":
+    data.unlink()
+  else:
+    content[len(content) // 2] ^= 0xFF
+    data.write_bytes(content if damage == "changed" else content[: len(content) // 2])
+  summary = experiment.run_experiment(small(), str(workdir))
+  assert "round 7 is damaged" in caplog.text and (workdir / "checkpoints" / "damaged_7").is_dir()
+  assert summary["metrics"] == whole[1]["metrics"] and records(workdir) == records(whole[0])
+  assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["6", "7", "damaged_7"]
 
 
 def test_other_config_is_refused(whole):

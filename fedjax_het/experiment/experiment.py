@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from typing import Any
 
 import jax
@@ -15,12 +16,13 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import chunks, common_lambda, per_client, summarize
-from fedjax_het.errors import NonFiniteLoss
+from fedjax_het.errors import NonFiniteLoss, check_range
 from fedjax_het.experiment import figures
 from fedjax_het.experiment.build import Experiment, build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.progress import Progress
 from fedjax_het.experiment.report import print_report
+from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 
@@ -28,8 +30,11 @@ MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
 WHERE = ("data_dir", "devices", "client_batch")  # where a run computes, not what: may change on resume
 
 
-def run_experiment(config: ConfigDict, workdir: str) -> dict[str, Any]:
+def run_experiment(config: ConfigDict, workdir: str, checkpoint_seconds: float = 600.0) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
+
+  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, and on SIGTERM, to
+  which a run otherwise listens between two chunks of rounds, a second or two apart.
 
   Returns:
     The summary, as in summary.json.
@@ -37,8 +42,10 @@ def run_experiment(config: ConfigDict, workdir: str) -> dict[str, Any]:
   Raises:
     SettingError, DataError: found before anything is compiled.
     NonFiniteLoss: names the round, the client and the last good checkpoint.
+    Stopped: SIGTERM came; a checkpoint is written.
   """
   check_config(config)
+  check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
   run = prepare(workdir, config.to_dict(), free=WHERE)
   if run.summary_path.exists():
     summary = json.loads(run.summary_path.read_text())
@@ -58,7 +65,7 @@ def run_experiment(config: ConfigDict, workdir: str) -> dict[str, Any]:
   )
   checkpoints = Checkpoints(run.checkpoints)
   try:
-    summary = _train(config, experiment, engine, run, checkpoints)
+    summary = _train(config, experiment, engine, run, checkpoints, checkpoint_seconds)
   except NonFiniteLoss as error:
     raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
   finally:
@@ -69,37 +76,48 @@ def run_experiment(config: ConfigDict, workdir: str) -> dict[str, Any]:
 
 
 def _train(
-  config: ConfigDict, experiment: Experiment, engine: Engine, run: Workdir, checkpoints: Checkpoints
+  config: ConfigDict,
+  experiment: Experiment,
+  engine: Engine,
+  run: Workdir,
+  checkpoints: Checkpoints,
+  checkpoint_seconds: float,
 ) -> dict[str, Any]:
   state = engine.init(experiment.key)
-  books: dict[str, Any] = {"client_steps": 0, "seconds": dict(compile=0.0, train=0.0, eval=0.0)}
-  if checkpoints.latest() is not None:
-    state, books = checkpoints.restore(state)
+  books: dict[str, Any] = {
+    "client_steps": 0, "seconds": dict(compile=0.0, train=0.0, eval=0.0), "losses": [],
+  }  # fmt: skip
+  state, books = checkpoints.restore(state) or (state, books)
   earlier = books["seconds"]
   steps = books["client_steps"]
-  losses: list[float] = []
+  losses: list[float] = books["losses"]  # of the rounds since the last evaluation
+  saved = time.monotonic()
   evaluation = None
   first = int(state.round)
-  with Tracker(run) as tracker, Progress(config.rounds, first) as progress:
+  with Tracker(run) as tracker, Progress(config.rounds, first) as progress, StopRequest() as stop:
     tracker.truncate(first if first else -1)
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
       state, done = chunk.state, int(chunk.state.round)
-      losses.extend(chunk.infos.clients.loss.mean(axis=1))
+      losses.extend(float(loss) for loss in chunk.infos.clients.loss.mean(axis=1))
       steps += int(chunk.infos.clients.steps.sum())
       latest = {"loss": losses[-1]}
+      seconds = {name: earlier[name] + more for name, more in engine.seconds._asdict().items()}
       if chunk.evaluation is not None:
         evaluation = chunk.evaluation
         metrics = summarize(evaluation)
         latest["top1"] = metrics["personalized"]["top1"]["mean"]
-        seconds = {name: earlier[name] + more for name, more in engine.seconds._asdict().items()}
         tracker.log(
           {
             "round": done, "train_loss": float(np.mean(losses)), "metrics": metrics, "seconds": seconds,
             "mixing": mixing_report(chunk.infos),
           }
         )  # fmt: skip
-        checkpoints.save(state, {"client_steps": steps, "seconds": seconds})
         losses = []
+      if chunk.evaluation is not None or stop.made or time.monotonic() - saved > checkpoint_seconds:
+        checkpoints.save(state, {"client_steps": steps, "seconds": seconds, "losses": losses})
+        saved = time.monotonic()
+      if stop.made and done < config.rounds:
+        raise Stopped(f"Stopped by SIGTERM after round {done}; the same command goes on from there.")
       progress.update(done, **latest)
   if evaluation is None:  # stopped between the last checkpoint and the summary
     evaluation = engine.evaluate(state)
