@@ -24,13 +24,22 @@ PAPER = {  # thesis table 2.3: top-1 (std), percent
   "superfed_mm": ((99.45, 0.46), (99.38, 0.93), (99.24, 2.12)),
   "superfed_lm": ((99.48, 0.54), (99.31, 1.09), (98.83, 3.02)),
 }
+STANDARDIZED = ["--config.model.mean=0.1307", "--config.model.std=0.3081"]
+DECAY = ["--config.local.lr_decay=0.999"]
+AUTHORS = ["--config.model.layers=3", "--config.model.bias=False"]
 VARIANTS = {
   "nu2": ["--config.algorithm.nu=2.0"],
   "valid": ["--config.valid_fraction=0.1"],
-  "decay999": ["--config.local.lr_decay=0.999"],
+  "decay999": DECAY,
+  "std": STANDARDIZED,
+  "std_decay999": [*STANDARDIZED, *DECAY],
+  "author_std_decay999": [*AUTHORS, *STANDARDIZED, *DECAY],
   "roundrobin": ["--config.partition.deal=round_robin"],
 }
-STUDIED = ((100, "nu2"), (100, "decay999"), (500, "decay999"), (500, "roundrobin"), (500, "valid"))
+STUDIED = (
+  (50, "valid"), (50, "std"), (100, "valid"), (100, "nu2"), (100, "decay999"), (500, "valid"),
+  (500, "decay999"), (500, "roundrobin"), (500, "std_decay999"), (500, "author_std_decay999"),
+)  # fmt: skip
 
 
 def cell_name(clients: int, algorithm: str, variant: str = "") -> str:

@@ -40,6 +40,7 @@ def define_flags() -> None:
     accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
   )
   flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
+  flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
   flags.DEFINE_float(
     "checkpoint_seconds", 600.0, "A checkpoint at the latest after so long; also at every evaluation."
   )
@@ -72,10 +73,14 @@ def main(argv: list[str]) -> int:
     return 1
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   prepare_jax(flags.FLAGS.compile_cache)
+  from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
   from fedjax_het.experiment.stopping import Stopped
 
   try:
+    if flags.FLAGS.dry_run:
+      dry_run(flags.FLAGS.config)
+      return 0
     run_experiment(flags.FLAGS.config, flags.FLAGS.workdir, flags.FLAGS.checkpoint_seconds)
   except Stopped as stopped:
     print(stopped, file=sys.stderr)

@@ -18,6 +18,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.stopping import Stopped
 
@@ -194,6 +195,18 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path, damage
   assert "round 7 is damaged" in caplog.text and (workdir / "checkpoints" / "damaged_7").is_dir()
   assert summary["metrics"] == whole[1]["metrics"] and records(workdir) == records(whole[0])
   assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["6", "7", "damaged_7"]
+
+
+def test_dry_run_says_what_the_run_takes(whole, monkeypatch):
+  monkeypatch.setattr(Engine, "advance", None)  # nothing is trained
+  plan = dry_run(small())
+  widths = 64 * 8, 8 * 8, 8 * 10
+  assert plan["parameters"] == sum(widths) + 8 + 8 + 10
+  assert {way: 7 * count for way, count in plan["bytes"].items()} == whole[1]["bytes"]
+  assert plan["client_state_bytes"] == 20 * 4 * plan["parameters"]
+  assert plan["memory_bytes"] >= plan["data_bytes"] + plan["client_state_bytes"]
+  assert plan["flops_a_client_step"] == pytest.approx(2 * 10 * (3 * sum(widths) - widths[0]), rel=0.3)
+  assert plan["client_steps"] == pytest.approx(whole[1]["client_steps"], rel=0.3)
 
 
 def test_other_config_is_refused(whole):

@@ -109,6 +109,17 @@ class Engine:
     check_finite(first, infos)
     return state, infos
 
+  def compile(self) -> tuple[State, Any]:
+    """The rounds' program without a state: the state's shapes, and XLA's compiled program."""
+    shapes = jax.eval_shape(self._init, jax.random.key(0), self.data.train.size)
+    state = jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+      shapes,
+      self.shardings(shapes),
+    )
+    program = self._program("advance", self._advance, (self.data, state, jnp.int32(1)), (1,))
+    return shapes, program
+
   def _advance(self, data: FederatedData, state: State, num_rounds: jax.Array) -> tuple[State, RoundInfo]:
     step = functools.partial(round_step, self.algorithm, self.mesh, self.cohort_size, self.client_batch, data)
     state, infos = many_rounds(step, state, num_rounds)

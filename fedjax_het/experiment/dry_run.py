@@ -1,0 +1,112 @@
+"""What a run would take, without running it."""
+
+import math
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from fedjax_het.clients.objective import cross_entropy
+from fedjax_het.engine.engine import Engine
+from fedjax_het.experiment.build import build, check_config
+from fedjax_het.experiment.experiment import traffic
+
+
+def dry_run(config: ConfigDict) -> dict[str, Any]:
+  """Compiles a configuration's rounds, trains nothing, and prints what they would take.
+
+  Returns:
+    parameters: of the broadcast model.
+    data_bytes, client_state_bytes: all clients' data, on every device; their states, over the devices.
+    memory_bytes: of one device during a chunk of rounds: arguments, results that reuse none, temporaries.
+    bytes: {"up", "down"} a round.
+    client_steps: expected, over the run.
+    flops_a_client_step: of a forward and backward pass of the model on one batch, as XLA counts them.
+    seconds_at_least: flops over what this machine's matrix product reaches, measured for half a second.
+
+  Raises:
+    SettingError, DataError: as the run would.
+  """
+  check_config(config)
+  experiment = build(config)
+  engine = Engine(
+    experiment.algorithm, experiment.data, config.cohort_size, client_batch=config.client_batch,
+    devices=config.devices,
+  )  # fmt: skip
+  shapes, compiled = engine.compile()
+  memory = compiled.memory_analysis()
+  sizes = np.asarray(experiment.data.train.size)
+  batch = int(min(config.local.batch_size, sizes.max()))
+  epochs = int(config.local.epochs)
+  steps = epochs * np.ceil(sizes / config.local.batch_size).mean() * config.cohort_size * config.rounds
+  flops = step_flops(experiment, batch)
+  plan = {
+    "parameters": sum(leaf.size for leaf in jax.tree.leaves(shapes.broadcast.params)),
+    "data_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(experiment.data)),
+    "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
+    "memory_bytes": memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    + memory.temp_size_in_bytes,
+    "bytes": traffic(engine, shapes, 1),
+    "client_steps": round(float(steps)),
+    "flops_a_client_step": flops,
+    "seconds_at_least": float(steps) * flops / matmul_peak(),
+    "compile_seconds": engine.seconds.compile,
+    "devices": engine.mesh.size,
+  }
+  print_plan(plan)
+  return plan
+
+
+def step_flops(experiment: Any, batch: int) -> float:
+  """FLOPs of the gradient of one batch's loss, counted by XLA before it optimises."""
+  data, model = experiment.data, experiment.model
+  x = jax.ShapeDtypeStruct(
+    (batch, *data.x.shape[1:]), jnp.float32 if data.x.dtype == jnp.uint8 else data.x.dtype
+  )
+  y = jax.ShapeDtypeStruct((batch,), jnp.int32)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+
+  def loss(params, x, y):
+    return cross_entropy(model.apply(params, x), y).mean()
+
+  cost = jax.jit(jax.grad(loss)).lower(params, x, y).cost_analysis() or {}
+  return float(cost.get("flops", math.nan))
+
+
+def matmul_peak(size: int = 2048, seconds: float = 0.5) -> float:
+  """FLOPs a second of a float32 matrix product, on all local devices at once."""
+  products = [jax.device_put(jnp.ones((size, size), jnp.float32), device) for device in jax.local_devices()]
+  product = jax.jit(jnp.dot)
+  jax.block_until_ready([product(a, a) for a in products])
+  started, count = time.perf_counter(), 0
+  while time.perf_counter() - started < seconds:
+    jax.block_until_ready([product(a, a) for a in products])
+    count += len(products)
+  return 2.0 * size**3 * count / (time.perf_counter() - started)
+
+
+def print_plan(plan: dict[str, Any]) -> None:
+  """A table on the terminal."""
+  table = Table("what", "how much", box=None, padding=(0, 2, 0, 0))
+  mega = lambda count: f"{count / 1e6:,.1f} MB"  # noqa: E731
+  for what, value in (
+    ("parameters", f"{plan['parameters']:,}"),
+    ("data, on every device", mega(plan["data_bytes"])),
+    ("client states, over the devices", mega(plan["client_state_bytes"])),
+    (f"memory of each of {plan['devices']} devices", mega(plan["memory_bytes"])),
+    ("a round, up", mega(plan["bytes"]["up"])),
+    ("a round, down", mega(plan["bytes"]["down"])),
+    ("client steps", f"{plan['client_steps']:,}"),
+    ("a client step", f"{plan['flops_a_client_step'] / 1e6:,.1f} MFLOP"),
+    ("compilation", f"{plan['compile_seconds']:.1f} s"),
+    ("training, at the matrix product's speed", f"{plan['seconds_at_least']:,.0f} s or more"),
+  ):
+    table.add_row(what, value)
+  Console().print(table)
