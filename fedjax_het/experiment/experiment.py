@@ -105,7 +105,8 @@ def _train(
       if chunk.evaluation is not None:
         evaluation = chunk.evaluation
         metrics = summarize(evaluation)
-        latest["top1"] = metrics["personalized"]["top1"]["mean"]
+        headline = headline_of(metrics)
+        latest[headline] = metrics["personalized"][headline]["mean"]
         tracker.log(
           {
             "round": done, "train_loss": float(np.mean(losses)), "metrics": metrics, "seconds": seconds,
@@ -141,6 +142,11 @@ def _train(
   _draw(run, summary, evaluation)
   write_atomic(run.summary_path, to_json(summary, indent=2))
   return summary
+
+
+def headline_of(metrics: dict[str, dict[str, Any]]) -> str:
+  """The metric that pictures and progress show: AUROC for binary tasks, else top-1."""
+  return "auroc" if "auroc" in metrics["personalized"] else "top1"
 
 
 def mixing_report(infos: RoundInfo) -> dict[str, Any]:
@@ -208,9 +214,12 @@ def best_lambda(validation: Evaluation) -> np.ndarray:
 def _draw(run: Workdir, summary: dict[str, Any], evaluation: Evaluation) -> None:
   records = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
   title = f"{summary['algorithm']} on {summary['dataset']}, {summary['num_clients']} clients"
-  figures.learning_curve(records, run.figures / "learning_curve.png", title=title)
-  values = {kind: metrics["top1"] for kind, metrics in per_client(evaluation).items()}
-  figures.accuracy_over_clients(values, run.figures / "accuracy_over_clients.png", title=title)
+  headline = headline_of(summary["metrics"])
+  figures.learning_curve(records, run.figures / "learning_curve.png", metric=headline, title=title)
+  values = {kind: metrics[headline] for kind, metrics in per_client(evaluation).items()}
+  figures.accuracy_over_clients(
+    values, run.figures / "accuracy_over_clients.png", metric=headline, title=title
+  )
   mixed = [(r["round"], r["mixing"]) for r in records if "coefficients" in r.get("mixing", {})]
   if mixed and summary["cohort_size"] > 1:
     plot_mixture(

@@ -50,7 +50,8 @@ def report(summary: Mapping[str, Any]) -> RenderableType:
 def _header(summary: Mapping[str, Any]) -> Text:
   """What ran, on what, for how long."""
   text = Text()
-  text.append(str(summary.get("algorithm", "?")), style="bold")
+  parts = [summary.get("algorithm", "?"), summary.get("mixing"), summary.get("server")]
+  text.append(" + ".join(str(part) for part in parts if part), style="bold")
   text.append(f" on {summary.get('dataset', '?')}", style="bold")
   for name, unit in (("num_clients", "clients"), ("rounds", "rounds"), ("client_steps", "client steps")):
     if summary.get(name) is not None:
@@ -81,6 +82,8 @@ def _metrics_table(metrics: Mapping[str, Any]) -> Table:
     known = [name for name in _LABELS if name in block]
     for name in [*known, *sorted(set(block) - set(known))]:
       figures = block[name] or {}
+      if name == "top5" and figures.get("mean") == 1.0:  # five classes or fewer
+        continue
       table.add_row(
         f"  {_LABELS.get(name, name)}",
         f"{_number(figures.get('mean'), name)} ± {_number(figures.get('std'), name)}",
