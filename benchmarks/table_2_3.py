@@ -37,7 +37,7 @@ VARIANTS = {
   "roundrobin": ["--config.partition.deal=round_robin"],
 }
 STUDIED = (
-  (50, "valid"), (50, "std"), (100, "valid"), (100, "nu2"), (100, "decay999"), (500, "valid"),
+  (50, "valid"), (100, "valid"), (100, "nu2"), (100, "decay999"), (500, "valid"),
   (500, "decay999"), (500, "roundrobin"), (500, "std_decay999"), (500, "author_std_decay999"),
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.data.container import ClientData
+from fedjax_het.errors import SettingError
 
 PyTree = Any
 
@@ -214,11 +215,24 @@ class Algorithm(NamedTuple):
 def federated(
   client: ClientUpdate, mixing: Mixing | None = None, server: ServerUpdate | None = None
 ) -> Algorithm:
-  """Composes an algorithm; by default clients count by n_i and the server moves to the average."""
+  """Composes an algorithm; by default clients count by n_i and the server moves to the average.
+
+  Raises:
+    SettingError: something that is not such a part, as a factory is that was not called.
+  """
   from fedjax_het import mixing as mixings
   from fedjax_het import server as servers
 
-  return Algorithm(client, mixing or mixings.static(), server or servers.sgd())
+  parts = Algorithm(client, mixing or mixings.static(), server or servers.sgd())
+  kinds: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate)
+  for role, part, kind in zip(Algorithm._fields, parts, kinds):
+    if not isinstance(part, kind):
+      what = getattr(part, "__name__", type(part).__name__)
+      raise SettingError(
+        role, what, f"is not a {kind.__name__}",
+        f"Call the factory: {what}(...)." if callable(part) else "Give client, mixing, server in this order.",
+      )  # fmt: skip
+  return parts
 
 
 class State(NamedTuple):

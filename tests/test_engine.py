@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from parts import CLASSES, SIZES, federation, mlp, one_client, round_draws, rows_of
 
+from fedjax_het import mixing
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
@@ -68,6 +69,22 @@ def test_everybody_comes_in_order():
 def test_impossible_cohorts_are_named(ragged, cohort_size):
   with pytest.raises(SettingError, match=f"^cohort_size = {cohort_size}: there are 12 clients"):
     Engine(federated(fedavg(mlp())), ragged, cohort_size)
+
+
+@pytest.mark.parametrize(
+  "parts, message",
+  [
+    ((fedavg(mlp()), mixing.static), r"mixing = 'static': is not a Mixing. Call the factory: static\(...\)"),
+    (
+      (mixing.static(), fedavg(mlp())),
+      "client = 'Mixing': is not a ClientUpdate. Give client, mixing, server",
+    ),
+    ((fedavg(mlp()), None, 0.1), "server = 'float': is not a ServerUpdate"),
+  ],
+)
+def test_what_is_no_part_is_named(parts, message):
+  with pytest.raises(SettingError, match=message):
+    federated(*parts)
 
 
 # Batches.

@@ -60,7 +60,10 @@ def round_step(
     broadcast, round = shared
     return client.update(key, broadcast, own_state, own, round)
 
-  losses = functools.cache(lambda: map_clients(client.loss, mesh, client_batch, state.broadcast, view))
+  # Whole on every device, in and out: sums over a cohort cut between devices would end in other bits.
+  losses = functools.cache(
+    lambda: constrain(map_clients(client.loss, mesh, client_batch, state.broadcast, view), mesh)
+  )
 
   shared = (state.broadcast, state.round)
   if mesh and client.training and balance.pays(mesh, view, client_batch):
@@ -68,7 +71,7 @@ def round_step(
   else:
     uploads, own_states, info = map_clients(train, mesh, client_batch, shared, view, keys, own_states)
   feedback = Feedback(cohort, view.size, state.round, losses, uploads, state.broadcast)
-  coefficients, mixing_state = mixing.update(state.mixing, feedback)
+  coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
   aggregate = jax.tree.map(lambda leaf: jnp.tensordot(coefficients, leaf, axes=1), uploads)
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
 
