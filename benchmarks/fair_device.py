@@ -68,12 +68,10 @@ def main() -> None:
     started = time.time()
     result = fh.sweep(
       lambda: fh.federated(client, METHODS[name]()),  # noqa: B023
-      data,
-      keys=jax.vmap(lambda key: jax.random.fold_in(key, 2))(keys),
+      seeds=jax.vmap(lambda key: jax.random.fold_in(key, 2))(keys),
+      data=data,
       rounds=args.rounds,
       cohort_size=COHORT,
-      member_batch=1,
-      client_batch=1,
     )
     seconds[name] = time.time() - started
     top1 = result.history[args.rounds].global_["top1"]

@@ -90,11 +90,11 @@ class Study:
     started = time.time()
     result = fh.sweep(
       lambda: build_algorithm(config, self.model),
-      self.data,
-      keys=jax.vmap(lambda key: jax.random.fold_in(key, 2))(self.keys),
+      seeds=jax.vmap(lambda key: jax.random.fold_in(key, 2))(self.keys),
+      data=self.data,
       rounds=config.rounds,
       cohort_size=config.cohort_size,
-      **({"member_batch": 1, "client_batch": 1} if self.config.dataset in FEWER else {}),
+      **({} if self.config.dataset in FEWER else {"member_batch": len(self.keys), "client_batch": 64}),
     )
     auroc = 100 * result.history[config.rounds].global_["auroc"]
     return {

@@ -8,7 +8,6 @@ T = 500, 5 clients a round, E = 10, B = 10, SGD with momentum 0.9, weight decay 
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from fedjax_het.errors import check_choice
 from fedjax_het.experiment.cell import parse_cell
@@ -60,7 +59,5 @@ def get_config(cell: str = "") -> ConfigDict:
       "cohort_size": 5,
       "seed": chosen["seed"],
       "eval_every": 50,
-      "client_batch": placeholder(int),
-      "devices": placeholder(int),
     }
   )

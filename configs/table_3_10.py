@@ -13,7 +13,6 @@ One seed says nothing here: docs/results/fair_silo.md has 100.
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from fedjax_het.errors import check_choice
 from fedjax_het.experiment.cell import parse_cell
@@ -74,7 +73,5 @@ def get_config(cell: str = "") -> ConfigDict:
       "cohort_size": CLIENTS[chosen["dataset"]],
       "seed": chosen["seed"],
       "eval_every": 10,
-      "client_batch": placeholder(int),
-      "devices": placeholder(int),
     }
   )

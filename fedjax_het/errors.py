@@ -6,6 +6,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+
 
 class SettingError(ValueError):
   """A setting that cannot work, found before anything is compiled.
@@ -36,7 +38,12 @@ def check_range(
   above: float | None = None,
   below: float | None = None,
 ) -> None:
-  """Raises `SettingError` unless low <= value <= high and above < value < below (each bound optional)."""
+  """Raises `SettingError` unless low <= value <= high and above < value < below (each bound optional).
+
+  A traced value, of a setting that varies within one program, passes: its values were checked before.
+  """
+  if isinstance(value, jax.core.Tracer):
+    return
   if isinstance(value, str | bool) or value is None:
     raise SettingError(setting, value, "not a number", "Give a number.")
   bounds = []
@@ -81,6 +88,8 @@ def check_settings(
   known = [name for name in parameters if name not in set(not_settable)] or ["(it has none)"]
   for name, value in settings.items():
     check_choice(kind, name, known)
+    if isinstance(value, jax.core.Tracer):
+      continue
     wanted = parameters[name].annotation
     kinds = set(typing.get_args(wanted) or (wanted,))
     if not all(isinstance(k, type) for k in kinds) or inspect.Parameter.empty in kinds:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.data.container import ClientData
+from fedjax_het.data.container import Array, ClientData
 from fedjax_het.errors import SettingError
 
 PyTree = Any
@@ -94,7 +94,7 @@ class LocalTraining(NamedTuple):
     finish: (broadcast, state, work) -> (upload, state, info).
   """
 
-  steps: Callable[[ClientData], int | jax.Array]
+  steps: Callable[[ClientData], int | Array]
   start: Callable[[Message, PyTree, jax.Array], PyTree]
   walk: Callable[..., PyTree]
   finish: Callable[[Message, PyTree, PyTree], tuple[Message, PyTree, Info]]
@@ -255,8 +255,13 @@ class State(NamedTuple):
   clients: PyTree
 
 
-def init(algorithm: Algorithm, key: jax.Array, sizes: jax.Array) -> State:
-  """The state before the first round, for clients with `sizes` (int32 [K]) training examples."""
+def init(
+  algorithm: Algorithm, key: jax.Array, sizes: jax.Array, over_clients: Callable[..., PyTree] | None = None
+) -> State:
+  """The state before the first round, for clients with `sizes` (int32 [K]) training examples.
+
+  `over_clients` maps a function over the clients' numbers [K], sixteen at once by default.
+  """
   share_key, clients_key, run_key = jax.random.split(key, 3)
   broadcast = algorithm.client.share(share_key)
 
@@ -269,5 +274,10 @@ def init(algorithm: Algorithm, key: jax.Array, sizes: jax.Array) -> State:
     broadcast,
     algorithm.server.init(broadcast),
     algorithm.mixing.init(sizes),
-    jax.lax.map(init_client, jnp.arange(sizes.shape[0]), batch_size=min(16, sizes.shape[0])),
+    (over_clients or by_sixteens)(init_client, jnp.arange(sizes.shape[0])),
   )
+
+
+def by_sixteens(function: Callable[[jax.Array], PyTree], ids: jax.Array) -> PyTree:
+  """The function of every number, stacked."""
+  return jax.lax.map(function, ids, batch_size=min(16, ids.shape[0]))

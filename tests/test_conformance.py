@@ -14,6 +14,7 @@ from fedjax_het import mixing, server
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.examples import Resident
 from fedjax_het.federated import Feedback, State, federated
 from fedjax_het.models import Model
 
@@ -46,7 +47,9 @@ METHODS = {  # (model, batch size) -> algorithm; methods that change course do s
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),
 }
 BATCH = 4
-every_method = pytest.mark.parametrize("method", METHODS)
+# A method's tests share its run, so one worker takes them all.
+GROUPED = {name: pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS}
+every_method = pytest.mark.parametrize("method", GROUPED.values())
 
 
 def host(state: State) -> State:
@@ -100,7 +103,7 @@ def run_of(method: str) -> Run:
   return Run(method)
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=GROUPED.values())
 def run(request) -> Run:
   return run_of(request.param)
 
@@ -148,7 +151,7 @@ def test_where_a_client_lies_is_irrelevant(run):
   moved = federation(SIZES, order=order)
   assert not np.array_equal(moved.train.start, run.data.train.start)
   engine = copy.copy(run.engine)  # with the same compiled programs
-  engine.data = jax.device_put(moved, run.engine.data.x.sharding)
+  engine.data, engine.examples = moved, Resident(moved, engine.mesh)
   state, infos = engine.advance(run.place(run.first), ROUNDS)
   equal((host(state), infos, engine.evaluate(state)), (run.last, run.infos, run.evaluation))
 
@@ -201,7 +204,9 @@ def test_mapping_is_a_loop_over_single_clients_in_any_order(run):
   close(host(state), run.last)
 
 
-@pytest.mark.parametrize("run", sorted(set(METHODS) - {*MIXINGS, "adam"}), indirect=True)
+@pytest.mark.parametrize(
+  "run", [GROUPED[name] for name in METHODS if name not in {*MIXINGS, "adam"}], indirect=True
+)
 def test_jit_is_eager(run):
   """Two small clients, one before and one after a change of course; for each client part once."""
   client = run.algorithm.client

@@ -17,7 +17,7 @@ from fedjax_het.engine import evaluate as evaluation_module
 from fedjax_het.engine.cohort import sample_cohort
 from fedjax_het.engine.engine import MAX_CHUNK, Engine
 from fedjax_het.engine.local import for_each_batch, shuffle
-from fedjax_het.engine.placement import client_mesh, map_clients, over_clients
+from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import federated
 
@@ -178,6 +178,21 @@ def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
       "t": (2 * ids,),
     }
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_a_weighted_sum_has_the_same_bits_on_any_number_of_devices(count):
+  rng = np.random.default_rng(count)
+  p = rng.dirichlet(np.ones(count)).astype(np.float32)
+  stacked = {"a": rng.normal(size=(count, 37, 5)).astype(np.float32), "b": rng.normal(size=(count,))}
+  stacked["b"] = stacked["b"].astype(np.float32)
+  sums = [
+    jax.jit(lambda p, tree, mesh=client_mesh(d): weighted_sum(p, tree, mesh))(p, stacked) for d in (1, 2, 3, 8)
+  ]
+  for found in sums:
+    jax.tree.map(np.testing.assert_array_equal, found, sums[0])
+  expected = jax.tree.map(lambda leaf: np.tensordot(p.astype(float), leaf.astype(float), 1), stacked)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), sums[0], expected)
 
 
 def test_client_states_are_spread_where_they_divide(ragged):

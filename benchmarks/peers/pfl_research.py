@@ -31,7 +31,7 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
 
-SHAPES = {"two_nn": (1, 28, 28), "two_cnn": (3, 32, 32)}
+SHAPES = {"two_nn": (1, 28, 28), "two_cnn": (3, 32, 32), "small_cnn": (3, 32, 32)}
 
 
 class Classifier(nn.Sequential):
@@ -65,6 +65,14 @@ def two_cnn():
   )  # fmt: skip
 
 
+def small_cnn():
+  """The small CNN of pfl-research's CIFAR-10 benchmark, without its dropout."""
+  return Classifier(
+    nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Linear(14 * 14 * 64, 128), nn.ReLU(), nn.Linear(128, 10),
+  )  # fmt: skip
+
+
 class Clock(TrainingProcessCallback):
   """Reads the clock after every round."""
 
@@ -81,7 +89,7 @@ def measure(args, data, threads, optimizer):
   torch.set_num_threads(threads)
   np.random.seed(args.seed)  # noqa: NPY002 (what pfl-research samples cohorts with)
   torch.manual_seed(args.seed)
-  module = {"two_nn": two_nn, "two_cnn": two_cnn}[args.model]()
+  module = {"two_nn": two_nn, "two_cnn": two_cnn, "small_cnn": small_cnn}[args.model]()
   model = PyTorchModel(
     module,
     local_optimizer_create=functools.partial(torch.optim.SGD, fused=optimizer == "fused"),

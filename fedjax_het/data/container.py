@@ -15,12 +15,14 @@ import numpy as np
 
 from fedjax_het.errors import SettingError, check_range
 
+Array = jax.Array | np.ndarray
+
 
 class Part(NamedTuple):
   """One slice of the flat arrays per client: `start` and `size`, int32, each [K] (or scalars)."""
 
-  start: jax.Array
-  size: jax.Array
+  start: Array
+  size: Array
 
 
 @jax.tree_util.register_dataclass
@@ -37,31 +39,31 @@ class ClientData:
     uniform: static; True where every client has exactly `limit` rows.
   """
 
-  x: jax.Array
-  y: jax.Array
-  start: jax.Array
-  size: jax.Array
+  x: Array
+  y: Array
+  start: Array
+  size: Array
   limit: int = dataclasses.field(metadata={"static": True})
   uniform: bool = dataclasses.field(metadata={"static": True})
 
   @property
-  def length(self) -> int | jax.Array:
+  def length(self) -> int | Array:
     """The number of rows, a Python int where all clients have the same (so loops stay static)."""
     return self.limit if self.uniform else self.size
 
   def take(self, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rows `index` (int, [B], each in [0, limit)) of this client: ([B, ...], [B])."""
     rows = self.start + index
-    x = self.x.at[rows].get(mode="clip")
+    x = jnp.asarray(self.x).at[rows].get(mode="clip")
     if x.dtype == jnp.uint8:
       x = x.astype(jnp.float32) / 255.0
-    return x, self.y.at[rows].get(mode="clip")
+    return x, jnp.asarray(self.y).at[rows].get(mode="clip")
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FederatedData:
-  """All clients' data in flat arrays, a pytree.
+  """All clients' data in flat arrays, a pytree; NumPy arrays as `federate` makes it, on the host.
 
   Attributes:
     x: examples, [N, ...], uint8 (read as [0, 1]), float32, or int32 ids such as tokens.
@@ -73,8 +75,8 @@ class FederatedData:
     name: static; the data set's name.
   """
 
-  x: jax.Array
-  y: jax.Array
+  x: Array
+  y: Array
   train: Part
   valid: Part
   test: Part
@@ -173,9 +175,7 @@ def federate(
     order.append(rows)
   rows = np.concatenate(order)
   start = np.concatenate([[0], np.cumsum(sizes.ravel())[:-1]]).reshape(sizes.shape)
-  train, valid, test = (
-    Part(jnp.asarray(start[:, j], jnp.int32), jnp.asarray(sizes[:, j], jnp.int32)) for j in range(3)
-  )
+  train, valid, test = (Part(start[:, j].astype(np.int32), sizes[:, j].astype(np.int32)) for j in range(3))
   n_train, n_valid, n_test = sizes.max(0).tolist()
   equal_train, equal_valid, equal_test = (sizes == sizes[0]).all(0).tolist()
   x = x[rows]
@@ -184,8 +184,8 @@ def federate(
       own = slice(first, first + of_client.sum())
       x[own] = _filled(x[own], of_client[0], list(standardize))
   return FederatedData(
-    jnp.asarray(x),
-    jnp.asarray(y[rows], jnp.int32),
+    x.astype(jax.dtypes.canonicalize_dtype(x.dtype)),
+    np.asarray(y[rows], np.int32),
     train,
     valid,
     test,

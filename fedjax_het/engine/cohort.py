@@ -30,3 +30,15 @@ def sample_cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Arr
 
   nothing = jnp.zeros(cohort_size, jnp.int32)
   return lax.fori_loop(0, cohort_size, swap, (nothing, nothing))[1]
+
+
+def round_keys(key: jax.Array, round: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """The keys of a round's cohort, of its clients (to fold their numbers in) and of the server."""
+  key = jax.random.fold_in(key, round)
+  cohort, clients, server = (jax.random.fold_in(key, purpose) for purpose in range(3))
+  return cohort, clients, server
+
+
+def cohort_of(key: jax.Array, round: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
+  """The cohort of a round of the run with `key`, int32 [S]; nothing else decides it."""
+  return sample_cohort(round_keys(key, round)[0], num_clients, cohort_size)

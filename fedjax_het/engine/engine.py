@@ -13,6 +13,7 @@ from fedjax_het import federated
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
+from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import Algorithm, State
@@ -28,6 +29,11 @@ class Seconds(NamedTuple):
   eval: float = 0.0
 
 
+def spent(seconds: Seconds, **more: float) -> Seconds:
+  """Seconds with more of some kinds."""
+  return seconds._replace(**{kind: getattr(seconds, kind) + value for kind, value in more.items()})
+
+
 class Engine:
   """Runs an algorithm on federated data.
 
@@ -40,13 +46,16 @@ class Engine:
     data: the clients' data.
     cohort_size: S, clients sampled each round without replacement.
     client_batch: clients that a device trains at once; by default one on a CPU and all elsewhere.
-    devices: number of local devices to spread the cohort over; by default all.
+    devices: number of devices to spread the cohort over; by default all, of all processes.
+    device_rows: examples that a device holds at once, where they stay on the host; by default all are
+      brought to the devices. The numbers are the same.
 
   Attributes:
     seconds: time spent so far, see `Seconds`.
 
   Raises:
-    SettingError: a cohort that is empty or larger than the number of clients.
+    SettingError: a cohort that is empty or larger than the number of clients, more devices than there are,
+      or too few rows for a cohort.
   """
 
   def __init__(
@@ -57,6 +66,7 @@ class Engine:
     *,
     client_batch: int | None = None,
     devices: int | None = None,
+    device_rows: int | None = None,
   ):
     if not 1 <= cohort_size <= data.num_clients:
       raise SettingError(
@@ -67,21 +77,32 @@ class Engine:
     self.cohort_size = cohort_size
     self.mesh = placement.client_mesh(devices)
     self.client_batch = client_batch or placement.default_client_batch()
-    self.data = jax.device_put(data, placement.replicated(self.mesh))
+    self.data = data
+    self.examples: Examples = (
+      Resident(data, self.mesh)
+      if device_rows is None or device_rows >= len(data.y)
+      else Streamed(data, cohort_size, device_rows, self.mesh)
+    )
     self.seconds = Seconds()
     self._compiled: dict[Any, Any] = {}
 
   def init(self, key: jax.Array) -> State:
     """The state before the first round."""
     started = time.perf_counter()
-    shapes = jax.eval_shape(self._init, key, self.data.train.size)
-    state = jax.jit(self._init, out_shardings=self.shardings(shapes))(key, self.data.train.size)
+    args = np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
+    shapes = jax.eval_shape(self._init, *args)
+    state = jax.jit(self._init, out_shardings=self.shardings(shapes))(*args)
     jax.block_until_ready(state)
-    self._spend(compile=time.perf_counter() - started)
+    self.seconds = spent(self.seconds, compile=time.perf_counter() - started)
     return state
 
   def _init(self, key: jax.Array, sizes: jax.Array) -> State:
-    return federated.init(self.algorithm, key, sizes)
+    def where_they_stay(function, ids):  # or each device would first make all K, to keep its own
+      spread = placement.over_clients(self.mesh, self.data.num_clients).spec
+      mapped = functools.partial(federated.by_sixteens, function)
+      return jax.shard_map(mapped, mesh=self.mesh, in_specs=spread, out_specs=spread, check_vma=False)(ids)
+
+    return federated.init(self.algorithm, jax.random.wrap_key_data(key), sizes, where_they_stay)
 
   def shardings(self, state: State) -> State:
     """Where each leaf of a state lives: client states over the devices, the rest on all of them."""
@@ -100,24 +121,32 @@ class Engine:
     """
     if not 1 <= num_rounds <= MAX_CHUNK:
       raise ValueError(f"num_rounds = {num_rounds}: a chunk has 1 to {MAX_CHUNK} rounds")
-    first = int(state.round)
-    run = self._program("advance", self._advance, (self.data, state, jnp.int32(num_rounds)), (1,))
-    started = time.perf_counter()
-    state, infos = run(self.data, state, jnp.int32(num_rounds))
-    infos = jax.tree.map(lambda leaf: np.asarray(leaf)[:num_rounds], jax.block_until_ready(infos))
-    self._spend(train=time.perf_counter() - started)
+    first, key = int(state.round), np.asarray(jax.random.key_data(state.key))
+    now, last = first, first + num_rounds
+    parts: list[RoundInfo] = []
+    while now < last:
+      data, until = self.examples.rounds(key, now)
+      args = data, state, jnp.int32(min(until, last) - now)
+      run = self._program("advance", self._advance, args, (1,))
+      started = time.perf_counter()
+      state, infos = jax.block_until_ready(run(*args))
+      parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: min(until, last) - now], infos))  # noqa: B023
+      now = min(until, last)
+      self.seconds = spent(self.seconds, train=time.perf_counter() - started)
+    infos = jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
     check_finite(first, infos)
     return state, infos
 
   def compile(self) -> tuple[State, Any]:
     """The rounds' program without a state: the state's shapes, and XLA's compiled program."""
-    shapes = jax.eval_shape(self._init, jax.random.key(0), self.data.train.size)
+    key = np.asarray(jax.random.key_data(jax.random.key(0)))
+    shapes = jax.eval_shape(self._init, key, np.asarray(self.data.train.size))
     state = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
       shapes,
       self.shardings(shapes),
     )
-    program = self._program("advance", self._advance, (self.data, state, jnp.int32(1)), (1,))
+    program = self._program("advance", self._advance, (self.examples.shapes(), state, jnp.int32(1)), (1,))
     return shapes, program
 
   def _advance(self, data: FederatedData, state: State, num_rounds: jax.Array) -> tuple[State, RoundInfo]:
@@ -128,25 +157,42 @@ class Engine:
   def evaluate(self, state: State, part: str = "test") -> Evaluation:
     """Evaluates all clients on their `part` of the data; values on the host, float64."""
 
-    def program(data, state):
-      return evaluate_clients(self.algorithm, self.mesh, self.client_batch or 32, part, data, state)
+    def program(data, state, ids):
+      batch = self.client_batch or 32
+      return evaluate_clients(self.algorithm, self.mesh, batch, part, data, state, ids)
 
-    run = self._program(("evaluate", part), program, (self.data, state))
-    started = time.perf_counter()
-    values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), run(self.data, state))
-    self._spend(eval=time.perf_counter() - started)
-    return values
+    parts = []
+    for block in self.examples.blocks(part):
+      args = block.data, state, block.ids
+      run = self._program(("evaluate", part), program, args)
+      started = time.perf_counter()
+      values = run(*args)
+      parts.append(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[: block.real], values))  # noqa: B023
+      self.seconds = spent(self.seconds, eval=time.perf_counter() - started)
+    return jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
 
   def _program(self, name: Any, function: Any, args: tuple, donate: tuple[int, ...] = ()) -> Any:
     if name not in self._compiled:
       started = time.perf_counter()
       self._compiled[name] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
-      self._spend(compile=time.perf_counter() - started)
+      self.seconds = spent(self.seconds, compile=time.perf_counter() - started)
     return self._compiled[name]
 
-  def _spend(self, **seconds: float) -> None:
-    spent = {name: getattr(self.seconds, name) + more for name, more in seconds.items()}
-    self.seconds = self.seconds._replace(**spent)
+  def rounds_done(self, state: State) -> int:
+    """Rounds that a state has behind it."""
+    return int(state.round)
+
+  def split(self, tree: PyTree) -> list[PyTree]:
+    """What belongs to each of the engine's runs; it has one."""
+    return [tree]
+
+  def to_save(self, state: State) -> State:
+    """The state without what only these devices need: all of it."""
+    return state
+
+  def from_saved(self, state: State) -> State:
+    """The inverse of `to_save`."""
+    return state
 
 
 def check_finite(first_round: int, infos: RoundInfo) -> None:

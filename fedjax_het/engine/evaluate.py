@@ -8,7 +8,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from fedjax_het.data.container import ClientData, FederatedData
-from fedjax_het.engine.placement import map_clients
+from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.federated import Algorithm, State
 from fedjax_het.metrics.classification import evaluate
 
@@ -49,8 +49,9 @@ def evaluate_clients(
   part: str,
   data: FederatedData,
   state: State,
+  ids: jax.Array | None = None,
 ) -> Evaluation:
-  """Evaluates every client on its `part` of the data ("train", "valid" or "test")."""
+  """Evaluates clients `ids` (None: all) on their `part` of the data ("train", "valid" or "test")."""
   client = algorithm.client
   lambdas = jnp.asarray(client.lambdas, jnp.float32)
 
@@ -60,5 +61,7 @@ def evaluate_clients(
     )
     return personal, evaluate_model(client.apply, client.globalize(broadcast), own)
 
-  view = data.clients(jnp.arange(data.num_clients), part)
-  return Evaluation(*map_clients(one, mesh, client_batch, state.broadcast, view, state.clients))
+  view = data.clients(jnp.arange(data.num_clients) if ids is None else ids, part)
+  states = state.clients if ids is None else jax.tree.map(lambda leaf: leaf[ids], state.clients)
+  values = map_clients(one, mesh, client_batch, state.broadcast, view, states)
+  return Evaluation(*constrain(values, mesh))

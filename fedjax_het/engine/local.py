@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_het.data.container import ClientData
+from fedjax_het.data.container import Array, ClientData
 
 PyTree = Any
 
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
   key: jax.Array
 
 
-def steps_per_epoch(data: ClientData, batch_size: int) -> int | jax.Array:
+def steps_per_epoch(data: ClientData, batch_size: int) -> int | Array:
   """ceil(n_i / B): a last partial batch is used, not dropped."""
   return (data.length + batch_size - 1) // batch_size
 

@@ -3,7 +3,8 @@
 Work on clients is split over the mesh axis `clients` by `jax.shard_map`; inside a device clients are mapped
 one after another or `client_batch` at a time. A CPU is a mesh too: with one device a core
 (`jax_num_cpu_devices`) every core trains its own clients, which beats splitting one client's small matrices
-over the cores by 2.6x on two cores (TwoNN, batch 10).
+over the cores by 2.6x on two cores (TwoNN, batch 10). With several processes (`jax.distributed`) the mesh
+spans all their devices, and every process runs the same program on the same host values.
 """
 
 from collections.abc import Callable
@@ -17,15 +18,37 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData, view_axes
+from fedjax_het.errors import SettingError
 
 PyTree = Any
 AXIS = "clients"
 
 
-def client_mesh(devices: int | None = None) -> Mesh:
-  """A mesh of the first `devices` local devices (default: all) along the axis `clients`."""
-  found = jax.local_devices()[:devices]
-  return Mesh(np.asarray(found), (AXIS,), axis_types=(AxisType.Auto,))
+def client_mesh(devices: int | None = None, axis: str = AXIS) -> Mesh:
+  """A mesh of the first `devices` devices of all processes (default: all) along one axis.
+
+  Raises:
+    SettingError: more devices than there are, or fewer with several processes, of which each must take part.
+  """
+  found = jax.devices()
+  if devices is not None and (devices > len(found) or (jax.process_count() > 1 and devices < len(found))):
+    raise SettingError(
+      "mesh", f"{axis}:{devices}", f"{jax.process_count()} process(es) have {len(found)} devices in all",
+      f"Use {axis}:{len(found)}" + (", or fewer." if jax.process_count() == 1 else "."),
+    )  # fmt: skip
+  return Mesh(np.asarray(found[:devices]), (axis,), axis_types=(AxisType.Auto,))
+
+
+def place(tree: PyTree, sharding: NamedSharding) -> PyTree:
+  """A tree of host arrays, the same in every process, as arrays on the mesh."""
+  if jax.process_count() == 1:
+    return jax.device_put(tree, sharding)
+
+  def one(leaf: Any) -> jax.Array:
+    values = np.asarray(leaf)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+  return jax.tree.map(one, tree)
 
 
 def default_client_batch() -> int | None:
@@ -51,11 +74,32 @@ def constrain(tree: PyTree, mesh: Mesh | None, num_clients: int | None = None) -
   return lax.with_sharding_constraint(tree, sharding)
 
 
+def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) -> PyTree:
+  """Σ_i p_i u_i for p [S] and leaves u [S, ...], with the same bits on any number of CPU devices.
+
+  Each device sums all clients' share of the parameters: an all-to-all on the way in, an all-gather on the
+  way out, which is what an all-reduce of partial sums sends, but the order of the sum is always the clients'.
+  """
+
+  def one(leaf: jax.Array) -> jax.Array:
+    flat = leaf.reshape(leaf.shape[0], -1)
+    if mesh is not None:
+      flat = lax.with_sharding_constraint(flat, NamedSharding(mesh, P(None, AXIS)))
+    first, rest = coefficients[0] * flat[0], (coefficients[1:], flat[1:])
+    total, _ = lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)
+    return total.astype(leaf.dtype).reshape(leaf.shape[1:])
+
+  return constrain(jax.tree.map(one, stacked), mesh)
+
+
 def map_here(
   fn: Callable[..., PyTree], client_batch: int | None, shared: PyTree, view: ClientData, *stacked: PyTree
 ) -> PyTree:
-  """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, on the device that runs this."""
-  if client_batch is None:
+  """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, on the device that runs this.
+
+  Clients that are mapped at once take the time of the longest of them, so they are grouped by size.
+  """
+  if client_batch is None or client_batch >= view.start.shape[0]:
     axes = (view_axes(view), *(0 for _ in stacked))
     return jax.vmap(lambda own, *args: fn(shared, own, *args), in_axes=axes)(view, *stacked)
 
@@ -63,8 +107,13 @@ def map_here(
     start, size, args = sliced
     return fn(shared, ClientData(view.x, view.y, start, size, view.limit, view.uniform), *args)
 
-  at_once = client_batch if client_batch > 1 else None
-  return lax.map(one, (view.start, view.size, stacked), batch_size=at_once)
+  clients = view.start, view.size, stacked
+  if client_batch == 1 or view.uniform:
+    return lax.map(one, clients, batch_size=client_batch if client_batch > 1 else None)
+  order = jnp.argsort(view.size, descending=True)
+  by_size = lambda i: one(jax.tree.map(lambda leaf: leaf[i], clients))  # noqa: E731
+  results = lax.map(by_size, order, batch_size=client_batch)
+  return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), results)
 
 
 def map_clients(

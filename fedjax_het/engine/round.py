@@ -15,8 +15,8 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import balance
-from fedjax_het.engine.cohort import sample_cohort
-from fedjax_het.engine.placement import constrain, map_clients
+from fedjax_het.engine.cohort import cohort_of, round_keys
+from fedjax_het.engine.placement import constrain, map_clients, weighted_sum
 from fedjax_het.federated import Algorithm, Feedback, Info, State
 
 MAX_CHUNK = 128
@@ -48,10 +48,8 @@ def round_step(
 ) -> tuple[State, RoundInfo]:
   """One round of `algorithm`, a pure function of the state."""
   client, mixing, server = algorithm
-  key = jax.random.fold_in(state.key, state.round)
-  cohort_key, clients_key, server_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
-
-  cohort = sample_cohort(cohort_key, data.num_clients, cohort_size)
+  _, clients_key, server_key = round_keys(state.key, state.round)
+  cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   view = data.clients(cohort)
   own_states = jax.tree.map(lambda leaf: leaf[cohort], state.clients)
   keys = jax.vmap(lambda i: jax.random.fold_in(clients_key, i))(cohort)
@@ -60,19 +58,19 @@ def round_step(
     broadcast, round = shared
     return client.update(key, broadcast, own_state, own, round)
 
-  # Whole on every device, in and out: sums over a cohort cut between devices would end in other bits.
-  losses = functools.cache(
-    lambda: constrain(map_clients(client.loss, mesh, client_batch, state.broadcast, view), mesh)
-  )
-
   shared = (state.broadcast, state.round)
   if mesh and client.training and balance.pays(mesh, view, client_batch):
     uploads, own_states, info = balance.train(client.training, mesh, view, *shared, keys, own_states)
   else:
     uploads, own_states, info = map_clients(train, mesh, client_batch, shared, view, keys, own_states)
-  feedback = Feedback(cohort, view.size, state.round, losses, uploads, state.broadcast)
+  losses = functools.cache(
+    lambda: constrain(map_clients(client.loss, mesh, client_batch, state.broadcast, view), mesh)
+  )
+  # Whole on every device, in and out: sums over a cohort cut between devices would end in other bits.
+  seen, sizes, sent = constrain((cohort, view.size, uploads), mesh)
+  feedback = Feedback(seen, sizes, state.round, losses, sent, state.broadcast)
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
-  aggregate = jax.tree.map(lambda leaf: jnp.tensordot(coefficients, leaf, axes=1), uploads)
+  aggregate = weighted_sum(coefficients, uploads, mesh)
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
@@ -82,7 +80,7 @@ def round_step(
   asked = losses() if losses.cache_info().currsize else jnp.full(cohort_size, jnp.nan)
   return (
     State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
-    RoundInfo(cohort, coefficients, asked, info),
+    RoundInfo(cohort, coefficients, asked, constrain(info, mesh)),
   )
 
 

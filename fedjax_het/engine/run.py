@@ -10,6 +10,8 @@ import numpy as np
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.engine import MAX_CHUNK, Engine
 from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.members import Members
+from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import Algorithm, State
@@ -32,9 +34,9 @@ class Chunk(NamedTuple):
   evaluation: Evaluation | None
 
 
-def chunks(engine: Engine, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
+def chunks(engine: Engine | Members, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
   """Runs until round `rounds`, a second or two at a time, evaluates every `eval_every` and at the end."""
-  done = int(state.round)
+  done = engine.rounds_done(state)
   length = 1
   while done < rounds:
     due = rounds if not eval_every else min(rounds, (done // eval_every + 1) * eval_every)
@@ -44,7 +46,7 @@ def chunks(engine: Engine, state: State, rounds: int, eval_every: int | None) ->
     seconds = (time.perf_counter() - started) / length
     done += length
     yield Chunk(state, infos, engine.evaluate(state) if done == due else None)
-    length = int(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))
+    length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
 
 
 def common_lambda(evaluation: Evaluation) -> int:
@@ -96,6 +98,7 @@ def run(
   eval_every: int | None = None,
   client_batch: int | None = None,
   devices: int | None = None,
+  device_rows: int | None = None,
 ) -> Result:
   """Runs `algorithm` on `data` and evaluates it on every client.
 
@@ -107,14 +110,17 @@ def run(
     key: typed key, the run's only source of randomness.
     eval_every: rounds between evaluations; by default only at the end.
     client_batch: clients that a device trains at once; see `Engine`.
-    devices: local devices to use; by default all.
+    devices: devices to use; by default all.
+    device_rows: examples that a device holds at once, where not all fit; see `Engine`.
 
   Raises:
     SettingError: a setting out of range.
     NonFiniteLoss: a training loss became NaN or infinite.
   """
   check_rounds(rounds, eval_every)
-  engine = Engine(algorithm, data, cohort_size, client_batch=client_batch, devices=devices)
+  engine = Engine(
+    algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows
+  )
   history: list[dict] = []
   losses: list[float] = []
   infos: list[RoundInfo] = []

@@ -46,7 +46,7 @@ _NOT_SETTABLE = ("model", "optimizer", "name")
 
 FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
-  "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every", "client_batch", "devices",
+  "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
 OPTIONAL = ("dataset_options", "stratify", "record_losses")
 
@@ -99,22 +99,20 @@ def check_config(config: ConfigDict) -> None:
   check_rounds(config.rounds, config.eval_every)
   for field in ("test_fraction", "valid_fraction"):
     check_range(field, config[field], 0.0, 1.0)
-  for field in ("num_clients", "client_batch", "devices"):
-    if config[field] is not None:
-      check_range(field, config[field], 1)
   check_range("cohort_size", config.cohort_size, 1)
   if config.num_clients is not None:
+    check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   build_algorithm(config, models.make("two_nn", (1,), 2))
 
 
-def build_algorithm(config: ConfigDict, model: Model) -> Algorithm:
+def build_algorithm(config: Mapping[str, Any], model: Model) -> Algorithm:
   """The three parts that a configuration names, around `model`."""
-  client = named("algorithm", CLIENTS, {**config.local, **config.algorithm}, model=model)
-  mix = named("mixing", MIXINGS, config.mixing)
+  client = named("algorithm", CLIENTS, {**config["local"], **config["algorithm"]}, model=model)
+  mix = named("mixing", MIXINGS, config["mixing"])
   if config.get("record_losses", False):
     mix = mixing.observed(mix)
-  return federated(client, mix, named("server", SERVERS, config.server))
+  return federated(client, mix, named("server", SERVERS, config["server"]))
 
 
 def build(config: ConfigDict) -> Experiment:

@@ -1,14 +1,15 @@
 """Checkpoints: a run's state and its books, written whole or not at all."""
 
-import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
+from jax import lax
 
+from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.federated import State
 
 
@@ -25,14 +26,12 @@ class Checkpoints:
     options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, enable_async_checkpointing=True)
     self._manager = ocp.CheckpointManager(self.folder, options=options)
 
-  def save(self, state: State, books: dict[str, Any]) -> None:
-    """Writes the state after `state.round` rounds, and what the run counts, in the background."""
-    raw = state._replace(key=jax.random.key_data(state.key))
-    raw = jax.tree.map(np.asarray, raw)  # a copy: the next chunk consumes the state's buffers
+  def save(self, round: int, state: State, books: dict[str, Any]) -> None:
+    """Writes the state after some round, and the books, in the background; every process calls it."""
+    raw = raw_keys(state)
     books = {"books": books, "digest": digest(raw)}
     self._manager.save(
-      int(raw.round),
-      args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books)),
+      round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
     )
 
   def latest(self) -> int | None:
@@ -50,34 +49,34 @@ class Checkpoints:
     A damaged one, whose files cannot be read or hold another state than was saved, is moved aside with a
     warning.
     """
-    raw = like._replace(key=jax.random.key_data(like.key))
     target = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), raw
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), raw_keys(like)
     )
     while (step := self.latest()) is not None:
+      problem, found = "", {}
       try:
-        state, books = self._read(step, target)
+        found = self._manager.restore(
+          step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), books=ocp.args.JsonRestore())
+        )
       except Exception as error:  # whatever a damaged file makes the readers raise
-        aside = self.folder / f"damaged_{step}"
+        problem = str(error)[:80].splitlines()[0] if str(error) else type(error).__name__
+      (damaged,) = agreed(problem != "")
+      if not damaged and digest(found["state"]) != found["books"]["digest"]:
+        damaged, problem = 1.0, "its numbers are not those that were saved"
+      if not damaged:
+        logging.info("resumed from %s", self.path())
+        state = found["state"]
+        return state._replace(key=jax.random.wrap_key_data(state.key)), found["books"]["books"]
+      aside = self.folder / f"damaged_{step}"
+      if writes():
         (self.folder / str(step)).rename(aside)
-        self._manager.reload()
-        logging.warning(
-          "The checkpoint of round %d is damaged (%s) and was moved to %s; an earlier one is used.",
-          step, str(error)[:80].splitlines()[0] if str(error) else type(error).__name__, aside,
-        )  # fmt: skip
-        continue
-      logging.info("resumed from %s", self.path())
-      return state._replace(key=jax.random.wrap_key_data(state.key)), books
+      agreed(0.0)  # nobody looks again before it is gone
+      self._manager.reload()
+      logging.warning(
+        "The checkpoint of round %d is damaged (%s) and was moved to %s; an earlier one is used.",
+        step, problem or "in another process", aside,
+      )  # fmt: skip
     return None
-
-  def _read(self, step: int, target: State) -> tuple[State, dict[str, Any]]:
-    restored = self._manager.restore(
-      step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), books=ocp.args.JsonRestore())
-    )
-    state, books = restored["state"], restored["books"]
-    if digest(state) != books["digest"]:
-      raise ValueError("its numbers are not those that were saved")
-    return state, books["books"]
 
   def close(self) -> None:
     """Waits for what is still being written."""
@@ -85,9 +84,27 @@ class Checkpoints:
     self._manager.close()
 
 
-def digest(tree: Any) -> int:
-  """CRC-32 of all leaves' bytes."""
-  value = 0
-  for leaf in jax.tree.leaves(tree):
-    value = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data, value)
-  return value
+def raw_keys(state: State) -> State:
+  """The state with its typed key as numbers."""
+  return state._replace(key=jax.random.key_data(state.key))
+
+
+@jax.jit
+def _sums(tree: Any) -> list[jax.Array]:
+  """Σ_j (2 j + 1) bits_j modulo 2^32 of each leaf: whole numbers, so in whatever order devices add."""
+
+  def one(leaf: jax.Array) -> jax.Array:
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+      leaf = lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
+    bits, weight, stride = leaf.astype(jnp.uint32), jnp.uint32(1), 1
+    for axis in reversed(range(leaf.ndim)):
+      weight += jnp.uint32(2 * stride) * lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+      stride = stride * leaf.shape[axis] % 2**31
+    return (bits * weight).sum(dtype=jnp.uint32)
+
+  return [one(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def digest(tree: Any) -> list[int]:
+  """A checksum a leaf, the same however the leaf is spread over devices."""
+  return [int(total) for total in _sums(tree)]

@@ -14,10 +14,11 @@ from rich.table import Table
 from fedjax_het.clients.objective import cross_entropy
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment.build import build, check_config
-from fedjax_het.experiment.experiment import traffic
+from fedjax_het.experiment.record import traffic
+from fedjax_het.experiment.where import EVERYWHERE, Where
 
 
-def dry_run(config: ConfigDict) -> dict[str, Any]:
+def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   """Compiles a configuration's rounds, trains nothing, and prints what they would take.
 
   Returns:
@@ -33,11 +34,9 @@ def dry_run(config: ConfigDict) -> dict[str, Any]:
     SettingError, DataError: as the run would.
   """
   check_config(config)
+  where.check()
   experiment = build(config)
-  engine = Engine(
-    experiment.algorithm, experiment.data, config.cohort_size, client_batch=config.client_batch,
-    devices=config.devices,
-  )  # fmt: skip
+  engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
   shapes, compiled = engine.compile()
   memory = compiled.memory_analysis()
   sizes = np.asarray(experiment.data.train.size)
@@ -47,13 +46,13 @@ def dry_run(config: ConfigDict) -> dict[str, Any]:
   flops = step_flops(experiment, batch)
   plan = {
     "parameters": sum(leaf.size for leaf in jax.tree.leaves(shapes.broadcast.params)),
-    "data_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(experiment.data)),
+    "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
     "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
     "memory_bytes": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes,
-    "bytes": traffic(engine, shapes, 1),
+    "bytes": traffic(experiment.algorithm, experiment.data, shapes, config.cohort_size),
     "client_steps": round(float(steps)),
     "flops_a_client_step": flops,
     "seconds_at_least": float(steps) * flops / matmul_peak(),

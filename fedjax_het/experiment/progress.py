@@ -22,11 +22,15 @@ class Progress:
     start: rounds done before this start (0, or the checkpoint's).
     console: where to show; standard output by default.
     every: seconds between two lines where that is not a terminal.
+    quiet: shows nothing.
   """
 
-  def __init__(self, total: int, start: int = 0, *, console: Console | None = None, every: float = 5.0):
+  def __init__(
+    self, total: int, start: int = 0, *, console: Console | None = None, every: float = 5.0,
+    quiet: bool = False,
+  ):  # fmt: skip
     """See the class."""
-    self._console = console or Console()
+    self._console = console or Console(quiet=quiet)
     self._total, self._round, self._start, self._every = total, start, start, every
     self._latest = ""
     self._seen: deque[tuple[float, int]] = deque(maxlen=20)

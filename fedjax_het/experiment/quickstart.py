@@ -1,7 +1,6 @@
 """The embedded default: SuPerFed-MM on scikit-learn's digits, twenty clients, Dirichlet(0.1)."""
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from fedjax_het.experiment.cell import parse_cell
 
@@ -40,7 +39,5 @@ def get_config(cell: str = "") -> ConfigDict:
       "cohort_size": 5,
       "seed": 0,
       "eval_every": 10,
-      "client_batch": placeholder(int),
-      "devices": placeholder(int),
     }
   )

@@ -48,7 +48,10 @@ class Workdir:
 
 
 def prepare(
-  workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()
+  workdir: str | os.PathLike[str],
+  config: Mapping[str, Any],
+  free: Collection[str] = (),
+  writes: bool = True,
 ) -> Workdir:
   """Makes a run's folder, or takes up the one that an earlier start of the same run left.
 
@@ -58,6 +61,7 @@ def prepare(
     workdir: the folder; it and its parents are made where missing.
     config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
     free: fields that may differ when a run is taken up, such as where its data lie.
+    writes: whether this process writes the configuration, as one of several does.
 
   Raises:
     SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
@@ -75,7 +79,7 @@ def prepare(
   text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
   if run.config_path.exists():
     _check_same(run, json.loads(text), free)
-  else:
+  elif writes:
     write_atomic(run.config_path, text + "\n")
   return run
 

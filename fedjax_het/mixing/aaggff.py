@@ -140,7 +140,8 @@ def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array)
     reference: r̄, float32 scalar.
   """
   spread = jnp.vdot(p, response - reference)
-  return -response / (1.0 + reference) + reference * spread / (1.0 + reference) ** 2
+  inverse = 1.0 / (1.0 + reference)
+  return (reference * spread * inverse - response) * inverse
 
 
 def estimate_bound(low: float, high: float, sampling_probability: float) -> float:

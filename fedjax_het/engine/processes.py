@@ -1,0 +1,22 @@
+"""Several processes that run one program: what they must agree on."""
+
+import jax
+import numpy as np
+
+
+def agreed(*numbers: float) -> tuple[float, ...]:
+  """The largest of all processes' numbers, for what a clock or a signal decided in each by itself.
+
+  Every process must call it at the same point. With one process the numbers are as they are.
+  """
+  if jax.process_count() == 1:
+    return numbers
+  from jax.experimental import multihost_utils
+
+  everybody = multihost_utils.process_allgather(np.asarray(numbers, np.float32))
+  return tuple(float(number) for number in np.max(everybody, axis=0))
+
+
+def writes() -> bool:
+  """Whether this process writes the run's files; one does."""
+  return jax.process_index() == 0

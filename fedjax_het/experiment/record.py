@@ -1,0 +1,210 @@
+"""The record of one run: its books, its metrics as they come, its summary and its pictures."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fedjax_het.analysis.mixing_plot import plot_mixture
+from fedjax_het.analysis.partition_plot import plot_partition
+from fedjax_het.analysis.regret import entropy
+from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.engine import Seconds
+from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.run import common_lambda, per_client, summarize
+from fedjax_het.experiment import figures
+from fedjax_het.experiment.build import Experiment
+from fedjax_het.experiment.tracking import Tracker, to_json
+from fedjax_het.experiment.workdir import Workdir, write_atomic
+from fedjax_het.federated import Algorithm, State
+
+MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
+
+
+class Record:
+  """What a run leaves in its workdir; in a `with`.
+
+  Args:
+    config: its configuration.
+    experiment: what that names.
+    run: its workdir.
+    writes: whether this process writes the files; the others keep the books only.
+  """
+
+  def __init__(self, config: ConfigDict, experiment: Experiment, run: Workdir, writes: bool = True):
+    """See the class."""
+    self.run, self._config, self._experiment = run, config, experiment
+    self._steps = 0
+    self._losses: list[float] = []  # of the rounds since the last evaluation
+    self._earlier = Seconds()  # of the starts before this one
+    self._tracker = Tracker(run) if writes else None
+
+  def __enter__(self) -> "Record":
+    """Itself."""
+    return self
+
+  def __exit__(self, *exc: object) -> None:
+    """Closes the files."""
+    if self._tracker:
+      self._tracker.close()
+
+  def begin(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
+    """Takes up a checkpoint's books after `rounds_done` rounds, and forgets what was written past it."""
+    if books is not None:
+      self._steps, self._losses = books["client_steps"], list(books["losses"])
+      self._earlier = Seconds(**books["seconds"])
+    if self._tracker:
+      self._tracker.truncate(rounds_done if rounds_done else -1)
+      plot_partition(
+        self._experiment.parts, self._experiment.labels, self.run.figures / "partition.png",
+        self._experiment.data.num_classes,
+      )  # fmt: skip
+
+  def books(self, seconds: Seconds) -> dict[str, Any]:
+    """What a checkpoint keeps beside the state."""
+    return {"client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses}
+
+  def add(
+    self, done: int, infos: RoundInfo, evaluation: Evaluation | None, seconds: Seconds
+  ) -> dict[str, float]:
+    """Books a chunk of rounds that ends with round `done`: the figures that progress shows."""
+    self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
+    self._steps += int(infos.clients.steps.sum())
+    latest = {"loss": self._losses[-1]}
+    if evaluation is not None:
+      metrics = summarize(evaluation)
+      headline = headline_of(metrics)
+      latest[headline] = metrics["personalized"][headline]["mean"]
+      if self._tracker:
+        self._tracker.log(
+          {
+            "round": done, "train_loss": float(np.mean(self._losses)), "metrics": metrics,
+            "seconds": self._total(seconds), "mixing": mixing_report(infos),
+          }
+        )  # fmt: skip
+      self._losses = []
+    return latest
+
+  def finish(
+    self, state: State, evaluation: Evaluation, validation: Evaluation | None, seconds: Seconds
+  ) -> dict[str, Any]:
+    """Writes the summary and the pictures; only the shapes of the state are asked."""
+    config, algorithm = self._config, self._experiment.algorithm
+    summary = {
+      "algorithm": algorithm.client.name,
+      "mixing": algorithm.mixing.name,
+      "server": algorithm.server.name,
+      "dataset": config.dataset,
+      "rounds": config.rounds,
+      "num_clients": self._experiment.data.num_clients,
+      "cohort_size": config.cohort_size,
+      "client_steps": self._steps,
+      "seconds": self._total(seconds),
+      "bytes": traffic(algorithm, self._experiment.data, state, config.rounds * config.cohort_size),
+      "metrics": summarize(evaluation),
+    }
+    if len(algorithm.client.lambdas) > 1:
+      summary["lambda"] = lambda_report(algorithm.client.lambdas, evaluation, validation)
+    if self._tracker:
+      draw(self.run, summary, evaluation)
+      write_atomic(self.run.summary_path, to_json(summary, indent=2))
+    return summary
+
+  def _total(self, seconds: Seconds) -> dict[str, float]:
+    return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
+
+
+def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
+  """The metric that pictures and progress show: AUROC for binary tasks, else top-1."""
+  return "auroc" if "auroc" in metrics["personalized"] else "top1"
+
+
+def mixing_report(infos: RoundInfo) -> dict[str, Any]:
+  """The coefficients of the last of some rounds: their entropy (nats), Σ_i p_i F_i, and who had which.
+
+  `objective` is null where the mixing asks for no losses (`record_losses=True` in the configuration asks),
+  and the single coefficients are left out for cohorts of more than a hundred.
+  """
+  cohort, p, losses = infos.cohort[-1], infos.coefficients[-1], infos.losses[-1]
+  report: dict[str, Any] = {"entropy": float(entropy(p)), "objective": float((p * losses).sum())}
+  if len(cohort) <= MANY:
+    order = np.argsort(cohort)
+    report |= {"cohort": cohort[order].tolist(), "coefficients": p[order].tolist()}
+  return report
+
+
+def traffic(algorithm: Algorithm, data: FederatedData, state: State, visits: int) -> dict[str, int]:
+  """Bytes sent to (down) and by (up) clients in so many visits, as the algorithm would send them."""
+
+  def update(state, data):
+    own_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
+    return algorithm.client.update(state.key, state.broadcast, own_state, data.clients(0), state.round)[0]
+
+  def size(message: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
+
+  return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
+
+
+def lambda_report(
+  grid: tuple[float, ...], evaluation: Evaluation, validation: Evaluation | None
+) -> dict[str, Any]:
+  """The curve of top-1 over λ, and what each way of choosing λ gives.
+
+  `common` is the λ of the headline: one for all clients, with the best mean. `validation` picks each
+  client's λ on its validation part; `per_client_test_optimistic` on the very test part that it is then
+  reported on, as the authors' code does.
+  """
+  top1 = evaluation.personalized["top1"]
+
+  def spread(values: np.ndarray) -> dict[str, float]:
+    return {"mean": float(np.nanmean(values)), "std": float(np.nanstd(values))}
+
+  report: dict[str, Any] = {
+    "grid": list(grid),
+    "mean": np.nanmean(top1, axis=0).tolist(),
+    "std": np.nanstd(top1, axis=0).tolist(),
+    "common": grid[common_lambda(evaluation)],
+    "per_client_test_optimistic": spread(top1.max(axis=1)),
+  }
+  if validation is not None:
+    chosen = best_lambda(validation)
+    report["validation"] = spread(np.take_along_axis(top1, chosen[:, None], axis=1)[:, 0])
+  return report
+
+
+def best_lambda(validation: Evaluation) -> np.ndarray:
+  """Each client's best column by top-1, ties by the lower loss, int [K]; the common one without examples."""
+  top1, loss = validation.personalized["top1"], validation.personalized["loss"]
+  best = np.where(top1 == top1.max(axis=1, keepdims=True), loss, np.inf).argmin(axis=1)
+  return np.where(np.isnan(top1).any(axis=1), common_lambda(validation), best)
+
+
+def draw(run: Workdir, summary: dict[str, Any], evaluation: Evaluation) -> None:
+  """The pictures of a finished run."""
+  records = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
+  title = f"{summary['algorithm']} on {summary['dataset']}, {summary['num_clients']} clients"
+  headline = headline_of(summary["metrics"])
+  figures.learning_curve(records, run.figures / "learning_curve.png", metric=headline, title=title)
+  values = {kind: metrics[headline] for kind, metrics in per_client(evaluation).items()}
+  figures.accuracy_over_clients(
+    values, run.figures / "accuracy_over_clients.png", metric=headline, title=title
+  )
+  mixed = [(r["round"], r["mixing"]) for r in records if "coefficients" in r.get("mixing", {})]
+  if mixed and summary["cohort_size"] > 1:
+    plot_mixture(
+      [mixing["coefficients"] for _, mixing in mixed],
+      run.figures / "mixing.png",
+      rounds=[number for number, _ in mixed],
+      same_clients=summary["cohort_size"] == summary["num_clients"],
+      title=f"{summary['mixing']} mixing, {title}",
+    )
+  if "lambda" in summary:
+    curve = summary["lambda"]
+    figures.lambda_curve(
+      curve["grid"], curve["mean"], curve["std"], run.figures / "lambda_curve.png", title=title
+    )

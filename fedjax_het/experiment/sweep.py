@@ -1,0 +1,173 @@
+"""A launched sweep: seeds and numbers of a configuration as one program, each member a run of its own."""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+from fedjax_het.engine.members import Members
+from fedjax_het.engine.processes import writes
+from fedjax_het.engine.sweep import grid_of
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.experiment.build import build, build_algorithm, check_config
+from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.experiment import FREE, share, train
+from fedjax_het.experiment.record import Record, headline_of
+from fedjax_het.experiment.tracking import to_json
+from fedjax_het.experiment.where import EVERYWHERE, Where
+from fedjax_het.experiment.workdir import prepare, write_atomic
+from fedjax_het.federated import Algorithm
+
+VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
+
+
+def run_sweep(
+  config: ConfigDict,
+  grid: Mapping[str, Sequence[Any]],
+  workdir: str,
+  where: Where = EVERYWHERE,
+  *,
+  member_batch: int | None = None,
+  checkpoint_seconds: float = 600.0,
+) -> list[dict[str, Any]]:
+  """Runs a configuration with every combination of some fields' values, as one program.
+
+  Each member's files are in `workdir`/members/NAME, as its own run would leave them, with the final state as
+  its only checkpoint; `workdir` has the whole sweep's checkpoints, and sweep.json: the members and their
+  metrics. The same call continues a stopped sweep.
+
+  Args:
+    config: what to run.
+    grid: dotted field -> values: "seed", and numbers of the algorithm, local training, mixing and server.
+    workdir: the folder.
+    where: devices; members are spread over them.
+    member_batch: members that a device runs at once; see `Members`.
+    checkpoint_seconds: see `run_experiment`.
+
+  Returns:
+    The members' summaries.
+
+  Raises:
+    SettingError: also for a field that cannot differ within one program.
+  """
+  where.check()
+  check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
+  if where.device_rows is not None:
+    raise SettingError("device_rows", where.device_rows, "a sweep's data lie on the devices", "Leave it out.")
+  check_one_program(grid)
+  members = grid_of(grid)
+  configs = [with_values(config, values) for values in members]
+  for own in configs:
+    check_config(own)
+  root = prepare(workdir, {"config": config.to_dict(), "sweep": dict(grid)}, writes=writes())
+  runs = [
+    prepare(Path(root) / "members" / name_of(values), own.to_dict(), FREE, writes())
+    for values, own in zip(members, configs)
+  ]
+  if not all(run.summary_path.exists() for run in runs):
+    _run(config, grid, members, configs, root, runs, where, member_batch, checkpoint_seconds)
+  summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
+  if writes():
+    print_members(members, summaries)
+    print(f"Each member's files are in {os.fspath(root)}/members.")
+  return summaries
+
+
+def _run(config, grid, members, configs, root, runs, where, member_batch, checkpoint_seconds) -> None:
+  built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
+  experiments = [built[own.seed] for own in configs]
+  paths = [path for path in grid if path != "seed"]
+
+  def make(**settings: jax.Array) -> Algorithm:
+    return build_algorithm(with_values(config, settings).to_dict(), experiments[0].model)
+
+  engine = Members(
+    make,
+    experiments[0].data if len(built) == 1 else [experiment.data for experiment in experiments],
+    {path: [values[path] for values in members] for path in paths},
+    len(members),
+    config.cohort_size,
+    member_batch=member_batch,
+    client_batch=where.client_batch,
+    devices=where.devices,
+  )
+  keys = jnp.stack([experiment.key for experiment in experiments])
+  with contextlib.ExitStack() as stack:
+    records = [
+      stack.enter_context(
+        Record(own, experiment._replace(algorithm=build_algorithm(own, experiment.model)), run, writes())
+      )
+      for own, experiment, run in zip(configs, experiments, runs)
+    ]
+    state, summaries = train(
+      engine, keys, records, config, Checkpoints(root.checkpoints), checkpoint_seconds,
+      validate=experiments[0].data.limits[1] > 0,
+    )  # fmt: skip
+  for own, record, run in zip(engine.split(engine.to_save(state)), records, runs):
+    with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
+      if checkpoints.latest() != config.rounds:
+        checkpoints.save(config.rounds, own, {"runs": [record.books(share(engine.seconds, len(runs)))]})
+  if writes():
+    rows = [
+      {"member": name_of(values), **values, "metrics": summary["metrics"]}
+      for values, summary in zip(members, summaries)
+    ]
+    write_atomic(Path(root) / "sweep.json", to_json(rows, indent=2))
+
+
+def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
+  """A copy of a configuration with other values of some dotted fields."""
+  changed = ConfigDict(config.to_dict(), type_safe=False)
+  for path, value in values.items():
+    *sections, field = path.split(".")
+    node = changed
+    for section in sections:
+      node = node[section]
+    node[field] = value
+  return changed
+
+
+def name_of(values: Mapping[str, Any]) -> str:
+  """A member's folder: "seed=0,algorithm.nu=1.0"."""
+  return ",".join(f"{path}={value}" for path, value in values.items())
+
+
+def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
+  """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
+  for path, values in grid.items():
+    section, _, field = path.partition(".")
+    check_choice("sweep's field", section, ("seed", *VARIES))
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    whole = all(isinstance(v, int) for v in values)
+    if not numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
+      raise SettingError(f"sweep.{path}", list(values), "is not a list of numbers", "Sweep numbers only.")
+    if field in ("batch_size", "epochs"):
+      raise SettingError(
+        f"sweep.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
+      )
+  if len(set(map(str, grid.get("seed", ())))) < len(grid.get("seed", ())):
+    raise SettingError("sweep.seed", list(grid["seed"]), "has a seed twice", "Name each once.")
+
+
+def print_members(members: Sequence[Mapping[str, Any]], summaries: Sequence[Mapping[str, Any]]) -> None:
+  """A table on the terminal: a row a member."""
+  headline = headline_of(summaries[0]["metrics"])
+  factor = 100.0 if headline == "top1" else 1.0
+  unit = " (%)" if factor > 1 else ""
+  table = Table(*members[0], f"{headline}{unit}, mean ± std", "worst 10 %", "loss", box=None)
+  for values, summary in zip(members, summaries):
+    own = summary["metrics"]["personalized"]
+    figures = {name: factor * value for name, value in own[headline].items() if value is not None}
+    table.add_row(
+      *map(str, values.values()), f"{figures['mean']:.2f} ± {figures['std']:.2f}",
+      f"{figures['worst10']:.2f}", f"{own['loss']['mean']:.4f}",
+    )  # fmt: skip
+  Console().print(table)

@@ -1,0 +1,42 @@
+"""Where a run computes, which its numbers do not depend on."""
+
+from typing import NamedTuple
+
+from fedjax_het.errors import SettingError, check_range
+
+
+class Where(NamedTuple):
+  """Devices and memory, as `Engine` takes them.
+
+  Attributes:
+    devices: how many devices of all processes; None takes all.
+    client_batch: clients that a device trains at once; None decides by the backend.
+    device_rows: examples that a device holds at once, the others staying on the host; None holds all.
+  """
+
+  devices: int | None = None
+  client_batch: int | None = None
+  device_rows: int | None = None
+
+  def check(self) -> None:
+    """Raises `SettingError` where a number is below 1."""
+    for name, value in self._asdict().items():
+      if value is not None:
+        check_range(name, value, 1)
+
+
+EVERYWHERE = Where()
+
+
+def parse_mesh(text: str, axis: str = "clients") -> int | None:
+  """The number of devices in "clients:N"; None for an empty text.
+
+  Raises:
+    SettingError: anything else.
+  """
+  if not text:
+    return None
+  name, _, size = text.partition(":")
+  if name != axis or not size.isdecimal() or int(size) < 1:
+    raise SettingError("mesh", text, f"is not {axis}:N", f"Write --mesh={axis}:4 for four devices.")
+  return int(size)

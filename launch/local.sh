@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Several processes on this machine, as several hosts would run: two with two CPU devices each.
+#
+#   launch/local.sh --workdir=runs/two_processes [any flag of fedjax_het.run]
+#   PROCESSES=4 DEVICES=1 launch/local.sh ...
+#
+# The first process shows its output; the others' goes to WORKDIR/process_N.log, which is shown where one fails.
+# Ctrl-C and SIGTERM reach all of them: a checkpoint is written, and the same command goes on from it.
+#
+# Tested: 2 processes x 2 CPU devices over gloo, JAX 0.10.2, by tests/test_processes.py.
+# Not tested: several processes that share one machine's GPUs.
+set -uo pipefail
+processes=${PROCESSES:-2}
+devices=${DEVICES:-2}
+port=${PORT:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')}
+logs=$(mktemp -d)
+for argument in "$@"; do
+  case $argument in --workdir=*) logs=${argument#--workdir=}; mkdir -p "$logs" || exit 1 ;; esac
+done
+
+started=()
+trap 'kill -TERM "${started[@]}" 2>/dev/null' INT TERM
+for ((i = 0; i < processes; i++)); do
+  output=/dev/stdout
+  ((i)) && output=$logs/process_$i.log
+  JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} python3 -m fedjax_het.run "$@" --mesh="clients:$((processes * devices))" \
+    --distributed --coordinator="localhost:$port" --processes="$processes" --process="$i" >"$output" 2>&1 &
+  started+=($!)
+done
+
+status=0
+for ((i = 0; i < processes; i++)); do
+  code=1
+  while kill -0 "${started[i]}" 2>/dev/null; do wait "${started[i]}"; code=$?; done # a trapped signal ends `wait`
+  wait "${started[i]}" 2>/dev/null
+  last=$?
+  ((last != 127)) && code=$last
+  if ((code != 0 && status == 0)); then
+    status=$code
+    kill -TERM "${started[@]}" 2>/dev/null
+    ((i)) && tail -n 20 "$logs/process_$i.log" >&2
+  fi
+done
+exit "$status"

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# A Cloud TPU slice: installs this tree on every host of it and starts one process on each.
+#
+#   TPU=my-slice ZONE=us-central2-b launch/tpu.sh --config=configs/quickstart.py --workdir=/shared/runs/a
+#
+# JAX finds the other hosts by the TPU's own metadata. The workdir must be a file system that all hosts see, such as
+# a Filestore or a mounted bucket: metrics and figures are plain files.
+#
+# Tested: the flags, by launch/local.sh. Not tested: on a TPU; whether XLA's TPU compiler keeps runs on different
+# numbers of chips bit-equal.
+set -euo pipefail
+: "${TPU:?name of the TPU}" "${ZONE:?its zone}"
+here=$(cd "$(dirname "$0")/.." && pwd)
+on_all() { gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" --worker=all --command="$1"; }
+
+archive=$(mktemp -t fedjax_het.XXXX.tar.gz)
+git -C "$here" archive --format=tar.gz -o "$archive" HEAD
+gcloud compute tpus tpu-vm scp "$archive" "$TPU:fedjax_het.tar.gz" --zone="$ZONE" --worker=all
+on_all "mkdir -p fedjax_het && tar -xzf fedjax_het.tar.gz -C fedjax_het && cd fedjax_het \
+  && python3 -m venv .venv && .venv/bin/pip install -q -e . 'jax[tpu]'"
+printf -v flags ' %q' "$@"
+on_all "cd fedjax_het && .venv/bin/python -m fedjax_het.run --distributed$flags"

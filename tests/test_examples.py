@@ -1,0 +1,61 @@
+"""Examples that stay on the host give the numbers of examples that lie on the devices."""
+
+import jax
+import numpy as np
+import pytest
+from parts import federation, mlp
+
+import fedjax_het as fh
+from fedjax_het.engine.examples import Streamed
+from fedjax_het.engine.placement import client_mesh
+
+SIZES = (9, 1, 7, 3, 12, 2, 9, 1, 10, 5, 4, 11) * 2  # the largest three have 35
+
+
+def engine(device_rows=None, devices=2):
+  algorithm = fh.federated(fh.superfed(mlp(), start_round=2, lr=0.1, epochs=1, batch_size=4))
+  return fh.Engine(algorithm, federation(SIZES), 3, devices=devices, device_rows=device_rows)
+
+
+def equal(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.parametrize("device_rows", [70, 101])
+def test_the_numbers_are_those_of_resident_examples(device_rows):
+  """However the rounds are cut into chunks, and after an evaluation or a look back in between."""
+  whole, streamed = engine(), engine(device_rows)
+  assert isinstance(streamed.examples, Streamed)
+  expected, infos = whole.advance(whole.init(jax.random.key(3)), 11)
+  state, parts = streamed.init(jax.random.key(3)), []
+  for length in (1, 5, 2, 3):
+    state, part = streamed.advance(state, length)
+    parts.append(part)
+    streamed.evaluate(state)
+  equal(jax.tree.map(lambda *p: np.concatenate(p), *parts), infos)
+  equal(*(s._replace(key=jax.random.key_data(s.key)) for s in (state, expected)))
+  equal(streamed.evaluate(state), whole.evaluate(expected))
+  again, _ = streamed.advance(streamed.init(jax.random.key(3)), 11)
+  equal(again.broadcast, expected.broadcast)
+
+
+def test_windows_hold_their_cohorts_and_no_more():
+  data, mesh = federation(SIZES), client_mesh(1)
+  examples = Streamed(data, 3, 70, mesh)
+  key = np.asarray(jax.random.key_data(jax.random.key(1)))
+  first, windows = 0, set()
+  while first < 40:
+    here, last = examples.rounds(key, first)
+    assert here.x.shape[0] == 35 and last > first
+    windows.add((first, last))
+    for cohort in np.asarray(examples._cohorts(jax.random.key(1), np.arange(first, last))):
+      for i in cohort:
+        rows = lambda d: np.asarray(d.x)[int(d.train.start[i]) :][: int(d.train.size[i])]  # noqa: E731
+        np.testing.assert_array_equal(rows(here), rows(data))
+    first = last
+  assert len(windows) > 3  # or nothing was brought over
+
+
+def test_too_little_room_is_named():
+  with pytest.raises(fh.SettingError, match=r"device_rows = 69.*70 examples"):
+    engine(69)

@@ -1,0 +1,114 @@
+"""Two processes with two devices each are one process: `launch/local.sh`, as a user would try it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedjax_het.engine import processes
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.where import parse_mesh
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.xdist_group("processes")
+FLAGS = (
+  "--config.rounds=40", "--config.eval_every=15", "--config.algorithm.start_round=10",
+  "--config.local.epochs=1",
+  "--config.mixing.name=aaggff_d", "--checkpoint_seconds=0",
+)  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+  env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+  return env | {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "JAX_PLATFORMS": "cpu"}
+
+
+def together(workdir: Path, *flags: str) -> subprocess.Popen:
+  """Two processes."""
+  command = [ROOT / "launch" / "local.sh", f"--workdir={workdir}", *FLAGS, *flags]
+  return subprocess.Popen(
+    command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+  )
+
+
+def alone(workdir: Path, *flags: str) -> subprocess.CompletedProcess:
+  command = [sys.executable, "-m", "fedjax_het.run", f"--workdir={workdir}", *FLAGS, *flags]
+  return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
+
+
+def record(workdir: Path):
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  summary = json.loads((workdir / "summary.json").read_text())
+  return [{k: v for k, v in line.items() if k != "seconds"} for line in [*lines, summary]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """The run in one process on one device."""
+  workdir = tmp_path_factory.mktemp("alone")
+  done = alone(workdir, "--mesh=clients:1")
+  assert done.returncode == 0, done.stderr
+  return record(workdir)
+
+
+def test_two_processes_are_one_and_one_takes_up_what_two_left(whole, tmp_path):
+  """SIGTERM in the middle of the two processes' run, one process from their checkpoint on."""
+  run = together(tmp_path)
+  for _ in range(600):
+    if any((tmp_path / "checkpoints").glob("[0-9]*")):
+      break
+    time.sleep(0.05)
+  run.send_signal(signal.SIGTERM)
+  output, _ = run.communicate(timeout=60)
+  assert run.returncode == 143, output
+  assert "Stopped by SIGTERM" in output and not (tmp_path / "summary.json").exists()
+  done = alone(tmp_path, "--mesh=clients:3")
+  assert done.returncode == 0, done.stderr
+  assert record(tmp_path) == whole
+
+
+def test_two_processes_write_once_and_end_alike(whole, tmp_path):
+  run = together(tmp_path)
+  output, _ = run.communicate(timeout=120)
+  assert run.returncode == 0, output
+  assert output.count("best common λ") == 1
+  assert record(tmp_path) == whole
+  again = together(tmp_path)
+  output, _ = again.communicate(timeout=60)
+  assert again.returncode == 0 and "This run is complete" in output
+
+
+def test_a_mistake_ends_all_processes_with_its_one_line(tmp_path):
+  run = together(tmp_path, "--config.algorithm.name=superfed")
+  output, _ = run.communicate(timeout=60)
+  assert run.returncode == 1 and output.count("superfed_") and "Traceback" not in output
+
+
+def test_agreement_of_one_process_is_its_own_word():
+  assert processes.agreed(3.0, False) == (3.0, False) and processes.writes()
+
+
+def test_a_mesh_is_a_name_and_a_number():
+  assert parse_mesh("clients:4") == 4 and parse_mesh("") is None
+  for text in ("clients", "clients:0", "clients:x", "4", "model:2"):
+    with pytest.raises(SettingError, match="clients:4"):
+      parse_mesh(text)
+
+
+def test_scripts_are_well_formed():
+  for script in (ROOT / "launch").glob("*.sh"):
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    assert os.access(script, os.X_OK)
+    assert "Tested:" in script.read_text() and "Not tested:" in script.read_text()
+  yaml = pytest.importorskip("yaml")
+  jobset = yaml.safe_load((ROOT / "launch" / "jobset.yaml").read_text())
+  job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+  args = job["template"]["spec"]["containers"][0]["args"]
+  assert f"--processes={job['parallelism']}" in args and job["completions"] == job["parallelism"]
+  assert f"{jobset['metadata']['name']}-workers-0-0.{jobset['metadata']['name']}" in " ".join(args)
+  assert "--distributed" in args
