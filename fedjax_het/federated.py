@@ -260,7 +260,7 @@ def init(
 ) -> State:
   """The state before the first round, for clients with `sizes` (int32 [K]) training examples.
 
-  `over_clients` maps a function over the clients' numbers [K], sixteen at once by default.
+  `over_clients` maps a function over the clients' numbers [K], some at once by default.
   """
   share_key, clients_key, run_key = jax.random.split(key, 3)
   broadcast = algorithm.client.share(share_key)
@@ -274,10 +274,10 @@ def init(
     broadcast,
     algorithm.server.init(broadcast),
     algorithm.mixing.init(sizes),
-    (over_clients or by_sixteens)(init_client, jnp.arange(sizes.shape[0])),
+    (over_clients or in_batches)(init_client, jnp.arange(sizes.shape[0])),
   )
 
 
-def by_sixteens(function: Callable[[jax.Array], PyTree], ids: jax.Array) -> PyTree:
-  """The function of every number, stacked."""
-  return jax.lax.map(function, ids, batch_size=min(16, ids.shape[0]))
+def in_batches(function: Callable[[jax.Array], PyTree], ids: jax.Array) -> PyTree:
+  """The function of every number, stacked; at most sixteen at once, without a rest, which would be copied."""
+  return jax.lax.map(function, ids, batch_size=max(n for n in range(1, 17) if ids.shape[0] % n == 0))

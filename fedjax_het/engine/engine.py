@@ -99,7 +99,7 @@ class Engine:
   def _init(self, key: jax.Array, sizes: jax.Array) -> State:
     def where_they_stay(function, ids):  # or each device would first make all K, to keep its own
       spread = placement.over_clients(self.mesh, self.data.num_clients).spec
-      mapped = functools.partial(federated.by_sixteens, function)
+      mapped = functools.partial(federated.in_batches, function)
       return jax.shard_map(mapped, mesh=self.mesh, in_specs=spread, out_specs=spread, check_vma=False)(ids)
 
     return federated.init(self.algorithm, jax.random.wrap_key_data(key), sizes, where_they_stay)
