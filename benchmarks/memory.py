@@ -54,7 +54,7 @@ def main() -> None:
         "peak_gb": peak(),
         "milliseconds_a_round": 1e3 * seconds / args.rounds,
         "devices": engine.mesh.size,
-      }  # fmt: skip
+      }
     )
   )
 

@@ -47,9 +47,7 @@ METHODS = {  # (model, batch size) -> algorithm; methods that change course do s
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),
 }
 BATCH = 4
-# A method's tests share its run, so one worker takes them all.
-GROUPED = {name: pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS}
-every_method = pytest.mark.parametrize("method", GROUPED.values())
+every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def host(state: State) -> State:
@@ -103,7 +101,7 @@ def run_of(method: str) -> Run:
   return Run(method)
 
 
-@pytest.fixture(params=GROUPED.values())
+@pytest.fixture(params=METHODS)
 def run(request) -> Run:
   return run_of(request.param)
 
@@ -204,9 +202,7 @@ def test_mapping_is_a_loop_over_single_clients_in_any_order(run):
   close(host(state), run.last)
 
 
-@pytest.mark.parametrize(
-  "run", [GROUPED[name] for name in METHODS if name not in {*MIXINGS, "adam"}], indirect=True
-)
+@pytest.mark.parametrize("run", sorted(set(METHODS) - {*MIXINGS, "adam"}), indirect=True)
 def test_jit_is_eager(run):
   """Two small clients, one before and one after a change of course; for each client part once."""
   client = run.algorithm.client

@@ -14,8 +14,6 @@ from realdata import real_data
 
 from fedjax_het.data import sources
 
-pytestmark = pytest.mark.xdist_group("tfds")  # one worker, for what they share
-
 SCRIPT = """
 import socket, sys
 import numpy as np

@@ -24,7 +24,6 @@ from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.xdist_group("launcher")  # one worker, for the run that they share
 
 
 def small(**changes) -> ConfigDict:

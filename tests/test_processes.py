@@ -15,7 +15,6 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment.where import parse_mesh
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.xdist_group("processes")
 FLAGS = (
   "--config.rounds=40", "--config.eval_every=15", "--config.algorithm.start_round=10",
   "--config.local.epochs=1",

@@ -18,7 +18,6 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
 
-pytestmark = pytest.mark.xdist_group("sweep")
 GRID = {"seed": [0, 5], "algorithm.nu": [0.0, 2.0]}
 
 
