@@ -39,7 +39,7 @@ def mlp(hidden: int = 5) -> Model:
     h = jnp.tanh(x @ params["fc1"]["kernel"] + params["fc1"]["bias"])
     return h @ params["fc2"]["kernel"] + params["fc2"]["bias"]
 
-  return Model(init, apply, "mlp")
+  return Model(init, apply, "mlp", (FEATURES,), CLASSES)
 
 
 def linear() -> Model:

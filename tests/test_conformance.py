@@ -11,12 +11,12 @@ import pytest
 from parts import SIZES, federation, gram, mlp, one_client, round_draws, scaffold, sgld, simplex, synthesis
 
 from fedjax_het import mixing, server
+from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.examples import Resident
 from fedjax_het.federated import Feedback, State, federated
-from fedjax_het.models import Model
 
 COHORT, ROUNDS, EPOCHS = 5, 4, 2  # 5 of 12 clients: no number of devices divides it
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
@@ -41,6 +41,14 @@ METHODS = {  # (model, batch size) -> algorithm; methods that change course do s
     for name, mix in MIXINGS.items()
   },
   "adam": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), server=server.adam(lr=0.1)),
+  "fedevg": lambda m, b: federated(
+    fedevg(m, per_class=1, lam=0.0, epochs=EPOCHS, batch_size=b, bounded=False),
+    server=server.sgld(ROUNDS, bounded=False),
+  ),
+  "fedevg, persistent": lambda m, b: federated(
+    fedevg(m, per_class=1, energy="raw", persistent=True, lam=0.0, epochs=EPOCHS, batch_size=b),
+    server=server.sgld(ROUNDS, step_size=1.0),
+  ),
   "part: control variate": lambda m, b: federated(scaffold(m, COHORT / len(SIZES), batch_size=b)),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
@@ -219,8 +227,8 @@ def test_jit_is_eager(run):
 def test_zero_gradients_give_finite_numbers(method):
   """All-zero examples, all-zero models, a constant loss."""
   model = mlp()
-  still = Model(
-    lambda key: jax.tree.map(jnp.zeros_like, model.init(key)), lambda p, x: 0.0 * model.apply(p, x)
+  still = model._replace(
+    init=lambda key: jax.tree.map(jnp.zeros_like, model.init(key)), apply=lambda p, x: 0.0 * model.apply(p, x)
   )
   data = federation(SIZES)
   data = dataclasses.replace(data, x=jnp.zeros_like(data.x))

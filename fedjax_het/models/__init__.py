@@ -5,6 +5,7 @@ from typing import Any
 
 from fedjax_het.errors import check_choice, check_settings
 from fedjax_het.models.base import Model, count_parameters, standardized
+from fedjax_het.models.energy import energy_mlp
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import logistic_regression, two_nn
@@ -14,6 +15,7 @@ MODELS: dict[str, Callable[..., Model]] = {
   "two_cnn": two_cnn,
   "logistic_regression": logistic_regression,
   "text_pair": text_pair,
+  "energy_mlp": energy_mlp,
 }
 
 
@@ -44,6 +46,7 @@ __all__ = [
   "MODELS",
   "Model",
   "count_parameters",
+  "energy_mlp",
   "logistic_regression",
   "make",
   "standardized",

@@ -38,11 +38,15 @@ class Model(NamedTuple):
     init: (key) -> params.
     apply: (params, x [B, *shape] float32) -> logits [B, C].
     name: for reports and configs.
+    shape: of one example; () where a model does not say.
+    num_classes: C, the number of logits; 0 where a model does not say.
   """
 
   init: Init
   apply: Apply
   name: str = ""
+  shape: tuple[int, ...] = ()
+  num_classes: int = 0
 
 
 def standardized(model: Model, mean: float = 0.0, std: float = 1.0) -> Model:

@@ -53,4 +53,4 @@ def text_pair(
     h = jnp.concatenate([jnp.abs(u - v), u * v], axis=-1)
     return dense(params["fc2"], jax.nn.relu(dense(params["fc1"], h)))
 
-  return Model(init, apply, "text_pair")
+  return Model(init, apply, "text_pair", tuple(shape), num_classes)

@@ -53,4 +53,4 @@ def two_cnn(
     h = flatten(adaptive_average_pool(h, GRID))
     return dense(params["fc2"], jax.nn.relu(dense(params["fc1"], h)))
 
-  return Model(init, apply, "two_cnn")
+  return Model(init, apply, "two_cnn", tuple(shape), num_classes)

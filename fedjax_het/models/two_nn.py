@@ -46,7 +46,7 @@ def two_nn(
       h = jax.nn.relu(dense(params[name], h))
     return dense(params[names[-1]], h)
 
-  return Model(init, apply, "two_nn")
+  return Model(init, apply, "two_nn", tuple(shape), num_classes)
 
 
 def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) -> Model:
@@ -60,4 +60,5 @@ def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) ->
   def apply(params: Params, x: jax.Array) -> jax.Array:
     return dense(params["fc"], flatten(x))
 
-  return Model(xavier({"fc": (math.prod(shape), num_classes)}), apply, "logistic_regression")
+  init = xavier({"fc": (math.prod(shape), num_classes)})
+  return Model(init, apply, "logistic_regression", tuple(shape), num_classes)

@@ -1,0 +1,218 @@
+r"""FedEvg: clients shape a shared synthetic set by the energies that they give it (thesis, chapter IV).
+
+The server broadcasts M synthetic examples x̃ with fixed, balanced labels ỹ. A client trains a classifier f on
+its own data as an energy model, E(x, y) = -f(x)[y] (algorithm 4.1), and uploads for each (x̃, ỹ) as received
+
+    e·∇E(x̃)  and  e,   e = exp(-E)            "raw", which makes equation 4.13 the gradient of equation 4.11,
+                       e = exp(sgn(-E))       "signed", one of 1/e, 1, e: stable, and the thesis's own choice.
+
+Models stay at home. The weighted sums Σ_i w_i e_i ∇E_i and Σ_i w_i e_i are all that `server.sgld` needs.
+
+A local step takes a batch (x, y) and as many slots (x̃, ỹ) and minimises
+
+    [-mean f(x)[y] + mean f(x̆)[ỹ]] + CE(x, y) + λ CE(x̃, ỹ),
+
+where x̆ comes from the slot by R steps  x̆ <- x̆ + γ ∇f(x̆)[ỹ] + σ ε  (equation 4.9), and stays there for the
+client's next step. The energy of real data goes down, that of samples up (equation 4.4).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.clients.objective import check_training, cross_entropy, decayed, training_loss
+from fedjax_het.engine.local import for_each_batch
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.models import Model
+
+PyTree = Any
+ENERGIES = ("signed", "raw")
+
+
+class Local(NamedTuple):
+  """What a client changes while it trains.
+
+  Attributes:
+    params: its classifier.
+    optimizer: Adam's state.
+    chains: x̆, where the chains of its slots are, [M, ...].
+    loss: sum of the steps' losses.
+    steps: their number.
+  """
+
+  params: PyTree
+  optimizer: PyTree
+  chains: jax.Array
+  loss: jax.Array
+  steps: jax.Array
+
+
+def labels_of(num_classes: int, per_class: int) -> jax.Array:
+  """ỹ, int32 [M], class after class."""
+  return jnp.repeat(jnp.arange(num_classes), per_class)
+
+
+def logit(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
+  """f(x)[y] = -E(x, y), float32 [B]."""
+  return jnp.take_along_axis(model.apply(params, x), y[:, None], axis=1)[:, 0]
+
+
+def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
+  """∇_x E(x, y) = -∇_x f(x)[y], one a row, like x."""
+  return jax.grad(lambda x: -logit(model, params, x, y).sum())(x)
+
+
+def nearest(synthetic: jax.Array, labels: jax.Array, num_classes: int, x: jax.Array) -> jax.Array:
+  """Logits [B, C]: minus the squared distance to each class's nearest synthetic example."""
+  own, theirs = x.reshape(x.shape[0], -1), synthetic.reshape(synthetic.shape[0], -1)
+  squares = (own**2).sum(1)[:, None] - 2.0 * own @ theirs.T + (theirs**2).sum(1)
+  return -squares.reshape(x.shape[0], num_classes, len(labels) // num_classes).min(axis=2)
+
+
+def fedevg(
+  model: Model,
+  *,
+  per_class: int = 10,
+  energy: str = "signed",
+  persistent: bool = False,
+  chain_steps: int = 1,
+  chain_step_size: float = 1.0,
+  chain_noise: float = 0.01,
+  lam: float = 0.1,
+  clip: float | None = 3.0,
+  bounded: bool = True,
+  lr: float = 1e-3,
+  lr_decay: float = 0.9 ** (1 / 50),
+  b1: float = 0.5,
+  b2: float = 0.999,
+  weight_decay: float = 1e-4,
+  epochs: int = 1,
+  batch_size: int = 64,
+) -> ClientUpdate:
+  """FedEvg's client part; it goes with `server.sgld`.
+
+  The broadcast's `params` are x̃, float32 [M, ...], its `extra` is log Σ w e of the rounds before, [M], which
+  raw energies are taken relative to, so that they cannot overflow: equation 4.13 does not notice.
+  Clients' own classifiers are evaluated where they are persistent; else, and as the global model, x̃ itself
+  by its nearest neighbours (`analysis.downstream` trains a classifier on it).
+
+  Args:
+    model: the classifier, whose `shape` and `num_classes` say what is synthesised.
+    per_class: synthetic examples a class; M = classes x per_class.
+    energy: "signed" or "raw", see above.
+    persistent: whether a client keeps its classifier over the rounds, or starts each with a fresh one.
+    chain_steps: R >= 0.
+    chain_step_size: γ.
+    chain_noise: σ.
+    lam: λ, weight of the received examples' cross-entropy.
+    clip: bound on every entry of a gradient with respect to x; None leaves it out.
+    bounded: whether chains are kept in [0, 1], as pixels are.
+    lr: Adam's step size in round 0.
+    lr_decay: factor on it each round.
+    b1: Adam's first decay.
+    b2: Adam's second decay.
+    weight_decay: added to the gradient before Adam.
+    epochs: E, passes through a client's data each round.
+    batch_size: B, real examples a step; synthetic ones as many, at most M.
+
+  Raises:
+    SettingError: a setting out of range, or a model that does not say its shape.
+  """
+  check_choice("energy", energy, ENERGIES)
+  check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
+  for name, value in (("per_class", per_class), ("clip", clip)):
+    if value is not None:
+      check_range(name, value, above=0.0)
+  for name, value in (("chain_steps", chain_steps), ("chain_noise", chain_noise), ("lam", lam)):
+    check_range(name, value, 0.0)
+  if not model.shape or model.num_classes < 2:
+    raise SettingError(
+      "model", model.name, "does not say what it classifies", "Use one with `shape` and `num_classes`."
+    )
+  labels = labels_of(model.num_classes, per_class)
+  slots = min(batch_size, len(labels))
+
+  def bound(gradient: jax.Array) -> jax.Array:
+    return gradient if clip is None else jnp.clip(gradient, -clip, clip)
+
+  def walk(key, params, x, y):
+    """R steps of the chains."""
+
+    def step(r, x):
+      noise = jax.random.normal(jax.random.fold_in(key, r), x.shape)
+      x = x - chain_step_size * bound(energy_gradient(model, params, x, y)) + chain_noise * noise
+      return jnp.clip(x, 0.0, 1.0) if bounded else x
+
+    return jax.lax.fori_loop(0, chain_steps, step, x)
+
+  def update(key, broadcast, state, data, round):
+    model_key, data_key = jax.random.split(key)
+    optimizer = optax.chain(
+      optax.add_decayed_weights(weight_decay),
+      optax.scale_by_adam(b1, b2),
+      optax.scale_by_learning_rate(decayed(lr, lr_decay, round)),
+    )
+
+    def step(local: Local, batch) -> Local:
+      slot_key, chain_key = jax.random.split(batch.key)
+      chosen = jax.random.permutation(slot_key, len(labels))[:slots]
+      y_tilde = labels[chosen]
+      chains = walk(chain_key, local.params, local.chains[chosen], y_tilde)
+
+      def objective(params):
+        logits = model.apply(params, batch.x)
+        real = jnp.take_along_axis(logits, batch.y[:, None], axis=1)[:, 0]
+        mean = lambda values: jnp.sum(values * batch.weight) / jnp.sum(batch.weight)  # noqa: E731
+        contrast = logit(model, params, chains, y_tilde).mean() - mean(real)
+        received = cross_entropy(model.apply(params, broadcast.params[chosen]), y_tilde).mean()
+        return contrast + mean(cross_entropy(logits, batch.y)) + lam * received
+
+      loss, gradient = jax.value_and_grad(objective)(local.params)
+      updates, state = optimizer.update(gradient, local.optimizer, local.params)
+      params = optax.apply_updates(local.params, updates)
+      chains = local.chains.at[chosen].set(chains)
+      return Local(params, state, chains, local.loss + loss, local.steps + 1)
+
+    params = state if persistent else model.init(model_key)
+    local = Local(params, optimizer.init(params), broadcast.params, jnp.float32(0.0), jnp.int32(0))
+    local = for_each_batch(data_key, data, batch_size, epochs, step, local)
+    upload = signals(model, local.params, broadcast, labels, energy, clip)
+    return upload, local.params if persistent else state, Info(local.loss / local.steps, local.steps)
+
+  def apply(params, x):
+    if isinstance(params, jax.Array):
+      return nearest(params, labels, model.num_classes, x)
+    return model.apply(params, x)
+
+  def share(key):
+    return Message(jax.random.normal(key, (len(labels), *model.shape)), jnp.zeros(len(labels)))
+
+  return ClientUpdate(
+    share=share,
+    init=lambda key, broadcast: model.init(key) if persistent else (),
+    update=update,
+    loss=lambda broadcast, data: training_loss(apply, broadcast.params, data),
+    personalize=lambda broadcast, state, lam: state if persistent else broadcast.params,
+    globalize=lambda broadcast: broadcast.params,
+    apply=apply,
+    name="fedevg",
+  )
+
+
+def signals(
+  model: Model, params: PyTree, broadcast: Message, labels: jax.Array, energy: str, clip: float | None
+) -> Message:
+  """What a client uploads: (e·∇E(x̃), e), like (x̃, [M])."""
+  x = broadcast.params
+  gradient = energy_gradient(model, params, x, labels)
+  gradient = gradient if clip is None else jnp.clip(gradient, -clip, clip)
+  value = logit(model, params, x, labels)
+  if energy == "signed":
+    weight = jnp.where(value > 0, math.e, jnp.where(value < 0, 1.0 / math.e, 1.0)).astype(value.dtype)
+  else:
+    weight = jnp.exp(value - broadcast.extra)
+  return Message(weight.reshape(-1, *[1] * (x.ndim - 1)) * gradient, weight)

@@ -1,0 +1,154 @@
+"""FedEvg against its equations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from parts import federation
+from scipy.spatial.distance import pdist
+
+import fedjax_het as fh
+from fedjax_het.analysis.downstream import downstream, within_class_distance
+from fedjax_het.clients.fedevg import labels_of, logit, nearest, signals
+from fedjax_het.models.energy import energy_mlp, spectral_norm
+from fedjax_het.server.sgld import sgld
+
+MODEL = energy_mlp((4,), 3, hidden=8)
+LABELS = labels_of(3, 2)
+
+
+def some(count=4, scale=3.0):
+  """Clients' parameters, weights and a synthetic set."""
+  keys = jax.random.split(jax.random.key(0), count)
+  stacked = jax.tree.map(lambda leaf: scale * leaf, jax.vmap(MODEL.init)(keys))
+  w = np.random.default_rng(0).dirichlet(np.ones(count)).astype(np.float32)
+  x = jax.random.normal(jax.random.key(1), (len(LABELS), 4))
+  return stacked, w, x
+
+
+def aggregate(stacked, w, message, energy, clip=None):
+  uploads = jax.vmap(lambda params: signals(MODEL, params, message, LABELS, energy, clip))(stacked)
+  return jax.tree.map(lambda leaf: jnp.tensordot(w, leaf, 1), uploads), uploads
+
+
+@pytest.mark.parametrize("offset", [0.0, 40.0])
+def test_raw_energies_give_the_gradient_of_the_mixture(offset):
+  """Equation 4.13 by the server's division, against autodiff of equation 4.11."""
+  stacked, w, x = some()
+  message = fh.Message(x, jnp.full(len(LABELS), offset))
+  total, _ = aggregate(stacked, w, message, "raw")
+
+  def mixture(x):
+    values = jax.vmap(lambda params: logit(MODEL, params, x, LABELS))(stacked)
+    return -jax.scipy.special.logsumexp(values, b=w[:, None], axis=0).sum()
+
+  np.testing.assert_allclose(total.params / total.extra[:, None], jax.grad(mixture)(x), rtol=1e-5, atol=1e-5)
+  server = sgld(rounds=7, step_size=2.0, last_step_size=0.5, noise=0.0, bounded=False)
+  after, step = server.update(jax.random.key(0), jnp.int32(3), message, total)
+  beta = 0.5 + 1.5 * 0.5 * (1 + np.cos(np.pi * 3 / 7))
+  np.testing.assert_allclose(after.params, x - beta * jax.grad(mixture)(x), rtol=1e-4, atol=1e-5)
+  values = np.asarray(jax.vmap(lambda params: logit(MODEL, params, x, LABELS))(stacked), np.float64)
+  np.testing.assert_allclose(after.extra, np.log((w[:, None] * np.exp(values)).sum(0)), rtol=1e-5, atol=1e-5)
+  assert step == 4
+
+
+def test_signed_weights_are_three():
+  stacked, w, x = some()
+  dead = jax.tree.map(jnp.zeros_like, MODEL.init(jax.random.key(0)))  # energy 0 everywhere
+  stacked = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), stacked, dead)
+  _, uploads = aggregate(stacked, np.append(w, 0.0), fh.Message(x, jnp.zeros(len(LABELS))), "signed")
+  assert set(np.unique(uploads.extra)) == set(np.float32([1 / np.e, 1, np.e]))
+  np.testing.assert_array_equal(uploads.extra[-1], 1.0)
+
+
+def test_gradients_are_clipped_before_they_are_weighted():
+  stacked, w, x = some(scale=30.0)
+  message = fh.Message(x, jnp.zeros(len(LABELS)))
+  _, free = aggregate(stacked, w, message, "signed")
+  _, clipped = aggregate(stacked, w, message, "signed", clip=0.1)
+  gradient = free.params / free.extra[..., None]
+  assert np.abs(gradient).max() > 0.1
+  np.testing.assert_allclose(
+    clipped.params, np.clip(gradient, -0.1, 0.1) * free.extra[..., None], rtol=1e-5, atol=1e-7
+  )
+
+
+def test_spectral_norm_is_the_largest_singular_value():
+  for seed in range(5):
+    kernel = jax.random.normal(jax.random.key(seed), (40, 7)) * jnp.array([3.0, 1, 1, 1, 1, 1, 1])
+    assert spectral_norm(kernel) == pytest.approx(np.linalg.norm(kernel, 2), rel=1e-4)
+    u, _, vt = np.linalg.svd(np.asarray(kernel))
+    np.testing.assert_allclose(jax.grad(spectral_norm)(kernel), np.outer(u[:, 0], vt[0]), atol=2e-2)
+
+
+def test_a_local_step_by_hand():
+  """One batch of all examples, one step of the chains, Adam's first step: -lr·sign(gradient)."""
+  client = fh.fedevg(MODEL, per_class=2, chain_noise=0.0, weight_decay=0.0, clip=0.5, bounded=False, lr=1e-2,
+                     lr_decay=1.0, batch_size=64)  # fmt: skip
+  data = federation([9, 5])
+  own = data.clients(jnp.int32(0))
+  key = jax.random.key(3)
+  model_key, _ = jax.random.split(key)
+  params = MODEL.init(model_key)
+  x_tilde = jax.random.normal(jax.random.key(1), (6, 4))
+  upload, _, info = client.update(key, fh.Message(x_tilde, jnp.zeros(6)), (), own, jnp.int32(0))
+  x, y = own.take(jnp.arange(9))
+  chain = x_tilde + jnp.clip(jax.grad(lambda x: logit(MODEL, params, x, LABELS).sum())(x_tilde), -0.5, 0.5)
+
+  def ce(params, x, y):
+    return -jnp.take_along_axis(jax.nn.log_softmax(MODEL.apply(params, x)), y[:, None], 1).mean()
+
+  def objective(params):
+    contrast = -logit(MODEL, params, x, y).mean() + logit(MODEL, params, chain, LABELS).mean()
+    return contrast + ce(params, x, y) + 0.1 * ce(params, x_tilde, LABELS)
+
+  loss, gradient = jax.value_and_grad(objective)(params)
+  assert info.loss == pytest.approx(float(loss), rel=1e-5) and info.steps == 1
+  stepped = jax.tree.map(lambda p, g: p - 1e-2 * g / (jnp.abs(g) + 1e-8), params, gradient)
+  expected = signals(MODEL, stepped, fh.Message(x_tilde, jnp.zeros(6)), LABELS, "signed", 0.5)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), upload, expected)
+
+
+def test_training_lowers_the_energy_of_real_data_against_samples():
+  data = federation([60, 60])
+  client = fh.fedevg(MODEL, per_class=2, epochs=40, batch_size=16, lr=1e-2, bounded=False, persistent=True)
+  engine = fh.Engine(fh.federated(client, server=sgld(5, bounded=False)), data, 2)
+  state = engine.init(jax.random.key(0))
+  params = lambda state: jax.tree.map(lambda leaf: leaf[0], state.clients)  # noqa: E731
+  x, y = data.clients(jnp.int32(0)).take(jnp.arange(60))
+  noise = jax.random.normal(jax.random.key(9), (300, 4)) * 4.0
+  gap = lambda state: float(  # noqa: E731
+    logit(MODEL, params(state), x, y).mean() - logit(MODEL, params(state), noise, jnp.arange(300) % 3).mean()
+  )
+  before = gap(state)
+  state, _ = engine.advance(state, 1)
+  assert gap(state) > before + 1.0
+
+
+def test_nearest_is_the_nearest():
+  x = jax.random.normal(jax.random.key(0), (20, 4))
+  synthetic = jax.random.normal(jax.random.key(1), (6, 4))
+  distances = ((np.asarray(x)[:, None] - np.asarray(synthetic)) ** 2).sum(-1)
+  expected = -distances.reshape(20, 3, 2).min(2)
+  np.testing.assert_allclose(nearest(synthetic, LABELS, 3, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_downstream_classifier_converges_and_distances_are_scipys():
+  rng = np.random.default_rng(0)
+  y = jnp.asarray(np.arange(30) % 3)
+  x = jnp.asarray(np.eye(4)[np.asarray(y)] * 3 + 0.1 * rng.normal(size=(30, 4)), jnp.float32)
+  params, loss = jax.jit(lambda key: downstream(key, MODEL, x, y, lr=1e-2))(jax.random.key(0))
+  assert loss < 0.01 and (MODEL.apply(params, x).argmax(1) == y).all()
+  found = within_class_distance(x, y, 4)
+  for c in range(3):
+    assert found[c] == pytest.approx(pdist(np.asarray(x)[np.asarray(y) == c]).mean(), rel=1e-4)
+  assert np.isnan(found[3])
+
+
+def test_bad_settings_are_named():
+  with pytest.raises(fh.SettingError, match="energy"):
+    fh.fedevg(MODEL, energy="row")
+  with pytest.raises(fh.SettingError, match="does not say what it classifies"):
+    fh.fedevg(fh.Model(MODEL.init, MODEL.apply))
+  with pytest.raises(fh.SettingError, match="step_size"):
+    sgld(10, step_size=0.0)
