@@ -6,6 +6,7 @@ from typing import Any
 from fedjax_het.errors import check_choice, check_settings
 from fedjax_het.models.base import Model, count_parameters, standardized
 from fedjax_het.models.energy import energy_mlp
+from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import logistic_regression, two_nn
@@ -16,6 +17,7 @@ MODELS: dict[str, Callable[..., Model]] = {
   "logistic_regression": logistic_regression,
   "text_pair": text_pair,
   "energy_mlp": energy_mlp,
+  "resnet10": resnet10,
 }
 
 
@@ -49,6 +51,7 @@ __all__ = [
   "energy_mlp",
   "logistic_regression",
   "make",
+  "resnet10",
   "standardized",
   "text_pair",
   "two_cnn",

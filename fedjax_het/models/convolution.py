@@ -66,6 +66,30 @@ def conv2d(x: jax.Array, kernel: jax.Array, padding: int = 0, method: str = "aut
   return _winograd_conv(_pad(x, padding, -rows % TILE), kernel)[:, :rows]
 
 
+def halving_conv3(x: jax.Array, kernel: jax.Array, method: str = "auto") -> jax.Array:
+  """Cross-correlates with stride 2 and padding 1, for a 3 x 3 kernel and even heights and widths.
+
+  The image's four phases become channels, [B, H/2 + 1, W/2 + 1, 4C], and the kernel, with a row and a column
+  of zeros, 2 x 2 on them: stride 1 and 16/9 of the work that is needed, not four times.
+
+  Args:
+    x: images, float32 [B, H, W, C].
+    kernel: float32 [3, 3, C, O].
+    method: see `conv2d`.
+
+  Returns:
+    float32 [B, H/2, W/2, O].
+  """
+  if method == "lax":
+    edges = [(1, 1)] * 2
+    return lax.conv_general_dilated(x, kernel, (2, 2), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+  batch, height, width, channels = x.shape
+  phases = _pad(x, 1).reshape(batch, height // 2 + 1, 2, width // 2 + 1, 2, channels)
+  phases = phases.transpose(0, 1, 3, 2, 4, 5).reshape(batch, height // 2 + 1, width // 2 + 1, 4 * channels)
+  taps = jnp.pad(kernel, ((0, 1), (0, 1), (0, 0), (0, 0))).reshape(2, 2, 2, 2, channels, -1)
+  return conv2d(phases, taps.transpose(0, 2, 1, 3, 4, 5).reshape(2, 2, 4 * channels, -1), 0, method)
+
+
 def choose(kernel_shape: Sequence[int]) -> str:
   """The method "auto" stands for, given the kernel's shape and JAX's default backend."""
   tall, deep = 2 <= kernel_shape[0] <= len(POINTS), kernel_shape[2] >= 16
