@@ -7,6 +7,7 @@ Starting it again with the same workdir continues the run, or shows its result w
 import ast
 import contextlib
 import functools
+import math
 import os
 import signal
 import sys
@@ -105,7 +106,13 @@ def prepare_jax() -> None:
   given = flags.FLAGS
   devices = parse_mesh(given.mesh)
   if given.distributed:
-    jax.distributed.initialize(given.coordinator, given.processes, given.process)
+    try:
+      jax.distributed.initialize(given.coordinator, given.processes, given.process)
+    except (ValueError, RuntimeError) as error:
+      raise SettingError(
+        "distributed", True, f"found no cluster ({error})",
+        "Give --coordinator=HOST:PORT --processes=N --process=i, or see launch/.",
+      ) from error  # fmt: skip
     if devices is not None and devices % (given.processes or 1):
       raise SettingError(
         "mesh", given.mesh, f"not the same for {given.processes} processes", "Use a multiple."
@@ -134,8 +141,12 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
   try:
     prepare_jax()
     where = Where(parse_mesh(given.mesh), given.client_batch, given.device_rows)
+    if given.member_batch is not None and not grid:
+      raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
     if given.dry_run:
       dry_run(given.config, where)
+      if grid:
+        print(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
     elif grid:
       run_sweep(
         given.config, grid, given.workdir, where, member_batch=given.member_batch,

@@ -298,6 +298,8 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
     ("--config.model.layrs=3", "Did you mean 'layers'"),
     ("--config=configs/table_2_3.py:dataset=mnst", "Did you mean 'mnist'"),
     ("--config.cohort_size=50", "cohort_size = 50"),
+    ("--mesh=client:2", "Write --mesh=clients:4"),
+    ("--distributed", "found no cluster"),
   ],
 )
 def test_command_line_says_what_is_wrong_in_one_line(flag, message, tmp_path):

@@ -79,6 +79,8 @@ def test_a_stopped_sweep_goes_on_on_other_devices(whole, tmp_path, monkeypatch):
   assert records(tmp_path / "members" / name) == records(whole[0] / "members" / name)
   with pytest.raises(SettingError, match="sweep"):
     run(tmp_path, {"seed": [0, 6], "algorithm.nu": [0.0, 2.0]})
+  with pytest.raises(SettingError, match="holds a sweep, not a single run"):
+    experiment.run_experiment(small(), str(tmp_path), Where(devices=1))
 
 
 BAD = {

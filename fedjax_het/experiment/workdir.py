@@ -104,6 +104,12 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
   except (OSError, ValueError) as error:
     problem = f"its config.json cannot be read ({error})"
     raise SettingError("workdir", str(run.root), problem, "Use another workdir.") from error
+  if ("sweep" in stored) != ("sweep" in config):
+    kinds = ("a single run", "a sweep")
+    raise SettingError(
+      "workdir", str(run.root), f"holds {kinds['sweep' in stored]}, not {kinds['sweep' in config]}",
+      "Use another workdir.",
+    )  # fmt: skip
   old, new = _leaves(stored), _leaves(config)
   for name in sorted({*old, *new} - {*free}):
     if old.get(name) != new.get(name):

@@ -60,7 +60,7 @@ def resnet10(
   if len(shape) != 3 or shape[0] % 8 or shape[1] % 8:
     raise SettingError("shape", shape, "not (height, width, channels) divisible by 8", "Pad the images.")
   planes = [width, 2 * width, 4 * width, 8 * width]
-  kernels = {"stem": (3, 3, shape[2], width)}
+  kernels: dict[str, tuple[int, ...]] = {"stem": (3, 3, shape[2], width)}
   norms = {"stem_norm": width}
   for b, (before, after) in enumerate(zip([width, *planes], planes), 1):
     kernels |= {f"block{b}_conv1": (3, 3, before, after), f"block{b}_conv2": (3, 3, after, after)}
