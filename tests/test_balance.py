@@ -46,7 +46,7 @@ def test_cut_clients_learn_the_same(method, sizes):
   settings = dict(lr=0.1, epochs=2, batch_size=4)
   client = fedavg(mlp(), **settings) if method == "fedavg" else superfed(mlp(), start_round=1, **settings)
   runs = []
-  for devices in (1, 2, 3, 8):
+  for devices in (1, 2, 3):
     engine = Engine(federated(client), federation(sizes), 5, devices=devices, client_batch=1)
     view = engine.data.clients(jnp.arange(5))
     assert balance.pays(engine.mesh, view, 1) == (devices > 1)

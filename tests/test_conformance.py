@@ -162,7 +162,16 @@ def test_where_a_client_lies_is_irrelevant(run):
   equal((host(state), infos, engine.evaluate(state)), (run.last, run.infos, run.evaluation))
 
 
-@pytest.mark.parametrize("devices, client_batch", [(1, None), (2, 3), (8, 1)])
+@pytest.mark.parametrize(
+  "run, devices, client_batch",
+  [
+    (name, *where)
+    for name in METHODS
+    for where in [(1, None), (2, 3), (8, 1)]
+    if where == (8, 1) or name not in MIXINGS  # which map nothing over clients themselves
+  ],
+  indirect=["run"],
+)
 def test_devices_and_clients_at_once_are_irrelevant(run, devices, client_batch):
   """One after another or many at a time, on one device or eight (`test_engine` tries every combination)."""
   engine = run.make(devices=devices, client_batch=client_batch)

@@ -77,9 +77,6 @@ def test_two_processes_write_once_and_end_alike(whole, tmp_path):
   assert run.returncode == 0, output
   assert output.count("best common λ") == 1
   assert record(tmp_path) == whole
-  again = together(tmp_path)
-  output, _ = again.communicate(timeout=60)
-  assert again.returncode == 0 and "This run is complete" in output
 
 
 def test_a_mistake_ends_all_processes_with_its_one_line(tmp_path):

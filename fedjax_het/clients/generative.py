@@ -1,0 +1,115 @@
+"""FedCVAE and FedCGAN: a conditional generator, averaged like any model (FedAvg over another tree).
+
+The baselines of the thesis's chapter IV. A client trains each part of the generator on that part's own loss,
+with Adam, fresh each round; what it uploads and what the server averages by n_i is the whole tree.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.clients.fedevg import labels_of, nearest
+from fedjax_het.clients.objective import check_training, decayed, training_loss
+from fedjax_het.engine.local import for_each_batch
+from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.models.generative import Generative
+
+PyTree = Any
+PER_CLASS = 10  # generated examples a class by which the global model is evaluated
+
+
+class Local(NamedTuple):
+  """What a client changes while it trains: parameters, Adam's state of each part, sum of losses, steps."""
+
+  params: PyTree
+  optimizer: PyTree
+  loss: jax.Array
+  steps: jax.Array
+
+
+def generative(
+  model: Generative,
+  *,
+  lr: float = 1e-3,
+  lr_decay: float = 0.9 ** (1 / 5),
+  b1: float = 0.5,
+  b2: float = 0.999,
+  weight_decay: float = 1e-4,
+  epochs: int = 1,
+  batch_size: int = 64,
+  name: str = "generative",
+) -> ClientUpdate:
+  """The client part of a federated conditional generator.
+
+  Evaluated as a classifier: by the nearest of ten generated examples a class, of always the same noise.
+
+  Args:
+    model: the generator.
+    lr: Adam's step size in round 0.
+    lr_decay: factor on it each round.
+    b1: Adam's first decay.
+    b2: Adam's second decay.
+    weight_decay: added to the gradient before Adam.
+    epochs: E, passes through a client's data each round.
+    batch_size: B.
+    name: name in tables.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
+  labels = labels_of(model.num_classes, PER_CLASS)
+
+  def update(key, broadcast, state, data, round):
+    optimizer = optax.chain(
+      optax.add_decayed_weights(weight_decay),
+      optax.scale_by_adam(b1, b2),
+      optax.scale_by_learning_rate(decayed(lr, lr_decay, round)),
+    )
+
+    def step(local: Local, batch) -> Local:
+      params, states, total = dict(local.params), dict(local.optimizer), local.loss
+      for i, (part, loss) in enumerate(model.losses.items()):
+        part_key = jax.random.fold_in(batch.key, i)
+
+        def own_loss(own, params=params, part=part, loss=loss, part_key=part_key):
+          return loss({**params, part: own}, batch.x, batch.y, batch.weight, part_key)
+
+        value, gradient = jax.value_and_grad(own_loss)(params[part])
+        updates, states[part] = optimizer.update(gradient, states[part], params[part])
+        params[part] = optax.apply_updates(params[part], updates)
+        total += value
+      return Local(params, states, total, local.steps + 1)
+
+    params = dict(broadcast.params)
+    states = {part: optimizer.init(params[part]) for part in model.losses}
+    local = Local(params, states, jnp.float32(0.0), jnp.int32(0))
+    local = for_each_batch(key, data, batch_size, epochs, step, local)
+    return Message(local.params), state, Info(local.loss / local.steps, local.steps)
+
+  def apply(params, x):
+    examples = model.generate(params, jax.random.key(0), labels)
+    return nearest(examples, labels, model.num_classes, x)
+
+  return ClientUpdate(
+    share=lambda key: Message(model.init(key)),
+    init=lambda key, broadcast: (),
+    update=update,
+    loss=lambda broadcast, data: training_loss(apply, broadcast.params, data),
+    personalize=lambda broadcast, state, lam: broadcast.params,
+    globalize=lambda broadcast: broadcast.params,
+    apply=apply,
+    name=name,
+  )
+
+
+def fedcvae(model: Generative, **settings) -> ClientUpdate:
+  """FedCVAE's client part: `generative` of a conditional variational autoencoder."""
+  return generative(model, name="fedcvae", **settings)
+
+
+def fedcgan(model: Generative, **settings) -> ClientUpdate:
+  """FedCGAN's client part: `generative` of a conditional adversarial pair."""
+  return generative(model, name="fedcgan", **settings)

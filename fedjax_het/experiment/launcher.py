@@ -1,0 +1,171 @@
+"""The launcher: `python -m fedjax_het.run --config=configs/NAME.py --workdir=DIR [--config.key=value ...]`.
+
+Starting it again with the same workdir continues the run, or shows its result where it is complete.
+`--sweep.FIELD=value,value,...` runs every combination of the fields' values as one program.
+"""
+
+import ast
+import contextlib
+import functools
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from fedjax_het.engine.cpu import prepare_cpu
+from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
+from fedjax_het.experiment import quickstart
+from fedjax_het.experiment.where import Where, parse_mesh
+
+
+@contextlib.contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+  """Ends the program with one line, not a traceback, for a mistake in a flag or in what it names."""
+  try:
+    yield
+  except (flags.Error, SettingError, AttributeError, KeyError, ImportError, OSError, SyntaxError) as error:
+    text = str(error).replace("\\n", " ").strip()
+    print(text.splitlines()[-1] if "Traceback" in text else " ".join(text.split()), file=sys.stderr)
+    sys.exit(1)
+
+
+def define_flags() -> None:
+  """Defines the launcher's flags; ml_collections reads the command line's overrides already here."""
+  config_flags.DEFINE_config_file(
+    "config",
+    quickstart.__file__,
+    "What to run; see configs/. The default is the quickstart.",
+    lock_config=False,
+    accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
+  )
+  flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
+  flags.DEFINE_string(
+    "mesh", "", "clients:N spreads the work over N devices; all by default. CPUs are cut to N."
+  )
+  flags.DEFINE_integer(
+    "client_batch", None, "Clients that a device trains at once; by default 1 on a CPU, else all."
+  )
+  flags.DEFINE_integer("member_batch", None, "Runs of a sweep that a device trains at once; likewise.")
+  flags.DEFINE_integer(
+    "device_rows",
+    None,
+    "Examples that a device holds at once, the others staying on the host; by default all.",
+  )
+  flags.DEFINE_bool(
+    "distributed", False, "Join the processes of a SLURM, Kubernetes or TPU job, or those of --coordinator."
+  )
+  flags.DEFINE_string("coordinator", None, "HOST:PORT of the first process, where no cluster says so.")
+  flags.DEFINE_integer("processes", None, "Number of processes, where no cluster says so.")
+  flags.DEFINE_integer("process", None, "This process's number from 0, where no cluster says so.")
+  flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
+  flags.DEFINE_float(
+    "checkpoint_seconds", 600.0, "A checkpoint at the latest after so long; also at every evaluation."
+  )
+  flags.DEFINE_string(
+    "compile_cache",
+    os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fedjax_het")),
+    "Folder of JAX's persistent compilation cache; empty for none.",
+  )
+
+
+def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
+  """The command line without its --sweep.FIELD=values, and those as a grid.
+
+  Raises:
+    SettingError: a sweep flag without values.
+  """
+  rest, grid = [], {}
+  for argument in argv:
+    name, _, values = argument.partition("=")
+    if not name.lstrip("-").startswith("sweep."):
+      rest.append(argument)
+      continue
+    path = name.lstrip("-").removeprefix("sweep.")
+    try:
+      grid[path] = [ast.literal_eval(value) for value in values.split(",")]
+    except (ValueError, SyntaxError) as error:
+      raise SettingError(f"sweep.{path}", values, "is not a list", f"Write --sweep.{path}=0,1,2.") from error
+  return rest, grid
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """absl's parsing of the command line."""
+  with mistakes_in_one_line():
+    return flags.FLAGS(argv)
+
+
+def prepare_jax() -> None:
+  """The processes, the CPU's devices, and the persistent cache; before the first use of a device."""
+  given = flags.FLAGS
+  devices = parse_mesh(given.mesh)
+  if given.distributed:
+    try:
+      jax.distributed.initialize(given.coordinator, given.processes, given.process)
+    except (ValueError, RuntimeError) as error:
+      raise SettingError(
+        "distributed", True, f"found no cluster ({error})",
+        "Give --coordinator=HOST:PORT --processes=N --process=i, or see launch/.",
+      ) from error  # fmt: skip
+    if devices is not None and devices % (given.processes or 1):
+      raise SettingError(
+        "mesh", given.mesh, f"not the same for {given.processes} processes", "Use a multiple."
+      )
+  elif {given.coordinator, given.processes, given.process} != {None}:
+    raise SettingError("coordinator", given.coordinator, "needs --distributed", "Add --distributed.")
+  prepare_cpu(devices and devices // (given.processes or 1))
+  if given.compile_cache:
+    jax.config.update("jax_compilation_cache_dir", given.compile_cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
+  """Runs what the flags say; 0, or 1 after printing what the user can mend."""
+  if len(argv) > 1:
+    print(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", file=sys.stderr)
+    return 1
+  logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
+  given = flags.FLAGS
+  from fedjax_het.experiment.dry_run import dry_run
+  from fedjax_het.experiment.experiment import run_experiment
+  from fedjax_het.experiment.stopping import Stopped
+  from fedjax_het.experiment.sweep import run_sweep
+
+  try:
+    prepare_jax()
+    where = Where(parse_mesh(given.mesh), given.client_batch, given.device_rows)
+    if given.member_batch is not None and not grid:
+      raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
+    if given.dry_run:
+      dry_run(given.config, where)
+      if grid:
+        print(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
+    elif grid:
+      run_sweep(
+        given.config, grid, given.workdir, where, member_batch=given.member_batch,
+        checkpoint_seconds=given.checkpoint_seconds,
+      )  # fmt: skip
+    else:
+      run_experiment(given.config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
+  except Stopped as stopped:
+    print(stopped, file=sys.stderr)
+    return 128 + signal.SIGTERM
+  except (SettingError, DataError, NonFiniteLoss) as error:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return 1
+  return 0
+
+
+def launch() -> None:
+  """Runs the program of the command line, and exits with its status."""
+  with mistakes_in_one_line():
+    sys.argv, sweep = take_sweep(sys.argv)
+    define_flags()
+  app.run(functools.partial(main, grid=sweep), flags_parser=parse_flags)

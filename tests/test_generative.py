@@ -1,0 +1,101 @@
+"""FedCVAE and FedCGAN: the losses by hand, and that the averaged generators learn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import fedjax_het as fh
+from fedjax_het.clients.generative import fedcgan, fedcvae
+from fedjax_het.models.generative import cgan_mlp, cvae_mlp, perceptron
+
+Y = jnp.array([0, 1, 1, 0])
+X = jax.random.uniform(jax.random.key(4), (4, 3))
+WEIGHT = jnp.array([1.0, 1.0, 1.0, 0.0])
+
+
+def swish_net(params, h):
+  names = sorted(params)
+  for name in names:
+    h = h @ np.asarray(params[name]["kernel"], float) + np.asarray(params[name]["bias"], float)
+    h = h if name == names[-1] else h * special.expit(h)
+  return h
+
+
+def test_the_evidence_bound_by_hand():
+  model = cvae_mlp((3,), 2, latent=2, hidden=4)
+  params, key = model.init(jax.random.key(0)), jax.random.key(1)
+  found = model.losses["autoencoder"](params, X, Y, WEIGHT, key)
+  own = params["autoencoder"]
+  mean, raw = np.split(swish_net(own["encoder"], np.asarray(X, float)), 2, axis=1)
+  deviation = np.log1p(np.exp(raw)) + 1e-6
+  z = mean + deviation * np.asarray(jax.random.normal(key, (4, 2)), float)
+  output = special.expit(swish_net(own["decoder"], np.concatenate([z, np.eye(2)[np.asarray(Y)]], 1)))
+  squares = ((np.asarray(X) - output) ** 2).mean(1)
+  divergence = -0.5 * (1 + np.log(deviation**2) - mean**2 - deviation**2).sum(1)
+  assert found == pytest.approx((squares + divergence / 3)[:3].mean(), rel=1e-5)
+
+
+def test_the_divergence_is_that_of_the_normal_distributions():
+  """By quadrature, for one latent dimension."""
+  mean, deviation = 0.7, 0.4
+  z = np.linspace(-6, 6, 20001)
+  p, q = stats.norm(mean, deviation), stats.norm()
+  integral = np.trapezoid(p.pdf(z) * (p.logpdf(z) - q.logpdf(z)), z)
+  assert 0.5 * (mean**2 + deviation**2 - 1 - 2 * np.log(deviation)) == pytest.approx(integral, rel=1e-6)
+
+
+def test_the_adversaries_losses_by_hand():
+  model = cgan_mlp((3,), 2, latent=2, hidden=4)
+  params, key = model.init(jax.random.key(0)), jax.random.key(1)
+  label_key, noise_key = jax.random.split(key)
+  labels = np.asarray(jax.random.randint(label_key, (4,), 0, 2))
+  z = np.asarray(jax.random.uniform(noise_key, (4, 2), minval=-1.0, maxval=1.0), float)
+  fake = np.tanh(swish_net(params["generator"], np.concatenate([z, np.eye(2)[labels]], 1)))
+
+  def judged(x, y, real):
+    logits = swish_net(params["discriminator"], x)
+    sign = 1 if real else -1
+    classes = logits[:, 1:] - special.logsumexp(logits[:, 1:], axis=1, keepdims=True)
+    return (np.log1p(np.exp(-sign * logits[:, 0])) - classes[np.arange(4), y])[:3].mean()
+
+  real = judged(2 * np.asarray(X, float) - 1, np.asarray(Y), True)
+  found = model.losses["discriminator"](params, X, Y, WEIGHT, key)
+  assert found == pytest.approx(real + judged(fake, labels, False), rel=1e-5)
+  found = model.losses["generator"](params, X, Y, WEIGHT, key)
+  assert found == pytest.approx(judged(fake, labels, True), rel=1e-5)
+
+
+@pytest.mark.parametrize("factory", [cvae_mlp, cgan_mlp])
+def test_examples_have_their_shape_and_range(factory):
+  model = factory((4, 3, 1), 5, hidden=8)
+  examples = model.generate(model.init(jax.random.key(0)), jax.random.key(1), jnp.arange(5))
+  assert examples.shape == (5, 4, 3, 1) and (examples >= 0).all() and (examples <= 1).all()
+
+
+def test_a_perceptron_is_its_layers():
+  init, apply = perceptron([3, 4, 2])
+  params = init(jax.random.key(0))
+  np.testing.assert_allclose(apply(params, X), swish_net(params, np.asarray(X, float)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("part, model", [(fedcvae, cvae_mlp), (fedcgan, cgan_mlp)])
+def test_two_clients_with_a_class_each_teach_both(part, model):
+  """Squares in the corners: each client has one; the averaged generator draws both where they belong."""
+  rng = np.random.default_rng(0)
+  y = np.repeat([0, 1], 60)
+  x = 0.1 * rng.random((120, 16)).astype(np.float32)
+  x[:60, :4] += 0.8
+  x[60:, 12:] += 0.8
+  parts = [np.arange(60), np.arange(60, 120)]
+  data = fh.federate(x, y, parts, jax.random.key(0), num_classes=2)
+  generator = model((16,), 2, latent=4, hidden=32)
+  client = part(generator, lr=3e-3, lr_decay=1.0, epochs=2, batch_size=16)
+  result = fh.run(fh.federated(client), data, rounds=40, cohort_size=2, key=jax.random.key(1))
+  assert result.metrics["global"]["top1"]["mean"] > 0.95
+  examples = generator.generate(
+    result.state.broadcast.params, jax.random.key(2), jnp.repeat(jnp.arange(2), 50)
+  )
+  bright = np.asarray(examples).reshape(2, 50, 4, 4).mean((1, 3))
+  assert bright[0, 0] > bright[0, 3] + 0.4 and bright[1, 3] > bright[1, 0] + 0.4
