@@ -160,7 +160,8 @@ def draw(grids: dict, path: Path) -> None:
   chosen = [(name, alpha) for alpha in (1.0, 0.01) for name in ("FedCVAE", "FedCGAN", *list(SETTINGS)[:2])]
   figure, axes = plt.subplots(2, len(chosen) // 2, figsize=(3.2 * len(chosen) // 2, 7))
   for ax, (name, alpha) in zip(axes.ravel(), chosen):
-    ax.imshow(grids[name, alpha].transpose(0, 2, 1, 3).reshape(80, 80), cmap="gray", vmin=0, vmax=1)
+    framed = np.pad(grids[name, alpha], ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=0.5)
+    ax.imshow(framed.transpose(0, 2, 1, 3).reshape(100, 100), cmap="gray", vmin=0, vmax=1)
     ax.set_title(f"{name.split(':')[0]}, α = {alpha}", fontsize=9)
     ax.set_axis_off()
   figure.tight_layout()
