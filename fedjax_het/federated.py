@@ -139,6 +139,8 @@ class ClientUpdate(NamedTuple):
     apply: the model's function, (params, x [B, ...]) -> logits [B, C], with which both are evaluated.
     lambdas: where on its line a personalised model is evaluated; one point for methods without a line.
     training: `update` in pieces, for a method that offers them.
+    synthesize: (key, broadcast) -> (x, y), labelled examples that the server can make of a broadcast,
+      [M, ...] and int32 [M], class after class; None for a method that makes none.
     name: the method's name.
   """
 
@@ -151,6 +153,7 @@ class ClientUpdate(NamedTuple):
   apply: Callable[[PyTree, jax.Array], jax.Array]
   lambdas: tuple[float, ...] = (0.0,)
   training: LocalTraining | None = None
+  synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   name: str = "custom"
 
 

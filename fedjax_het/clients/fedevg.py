@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients.objective import check_training, cross_entropy, decayed, training_loss
-from fedjax_het.engine.local import for_each_batch
+from fedjax_het.engine.local import for_each_batch, steps_per_epoch
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.federated import ClientUpdate, Info, Message
 from fedjax_het.models import Model
@@ -91,6 +91,7 @@ def fedevg(
   b2: float = 0.999,
   weight_decay: float = 1e-4,
   epochs: int = 1,
+  steps: int | None = None,
   batch_size: int = 64,
 ) -> ClientUpdate:
   """FedEvg's client part; it goes with `server.sgld`.
@@ -117,6 +118,7 @@ def fedevg(
     b2: Adam's second decay.
     weight_decay: added to the gradient before Adam.
     epochs: E, passes through a client's data each round.
+    steps: at most so many local steps a round, of freshly shuffled passes; None takes all.
     batch_size: B, real examples a step; synthetic ones as many, at most M.
 
   Raises:
@@ -124,15 +126,16 @@ def fedevg(
   """
   check_choice("energy", energy, ENERGIES)
   check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
-  for name, value in (("per_class", per_class), ("clip", clip)):
+  for name, value in (("per_class", per_class), ("clip", clip), ("steps", steps)):
     if value is not None:
       check_range(name, value, above=0.0)
   for name, value in (("chain_steps", chain_steps), ("chain_noise", chain_noise), ("lam", lam)):
     check_range(name, value, 0.0)
   if not model.shape or model.num_classes < 2:
     raise SettingError(
-      "model", model.name, "does not say what it classifies", "Use one with `shape` and `num_classes`."
-    )
+      "model", model.name, "does not say its shape, or has fewer than two logits, the energies of classes",
+      "Use one with `shape` and `num_classes`, such as models.energy_mlp(shape, num_classes=2).",
+    )  # fmt: skip
   labels = labels_of(model.num_classes, per_class)
   slots = min(batch_size, len(labels))
 
@@ -179,7 +182,8 @@ def fedevg(
 
     params = state if persistent else model.init(model_key)
     local = Local(params, optimizer.init(params), broadcast.params, jnp.float32(0.0), jnp.int32(0))
-    local = for_each_batch(data_key, data, batch_size, epochs, step, local)
+    last = None if steps is None else jnp.minimum(steps, epochs * steps_per_epoch(data, batch_size))
+    local = for_each_batch(data_key, data, batch_size, epochs, step, local, 0, last)
     upload = signals(model, local.params, broadcast, labels, energy, clip)
     return upload, local.params if persistent else state, Info(local.loss / local.steps, local.steps)
 
@@ -199,6 +203,7 @@ def fedevg(
     personalize=lambda broadcast, state, lam: state if persistent else broadcast.params,
     globalize=lambda broadcast: broadcast.params,
     apply=apply,
+    synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",
   )
 

@@ -12,12 +12,12 @@ import optax
 
 from fedjax_het.clients.fedevg import labels_of, nearest
 from fedjax_het.clients.objective import check_training, decayed, training_loss
-from fedjax_het.engine.local import for_each_batch
+from fedjax_het.engine.local import for_each_batch, steps_per_epoch
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.federated import ClientUpdate, Info, Message
-from fedjax_het.models.generative import Generative
+from fedjax_het.models.generative import GENERATORS, Generative
 
 PyTree = Any
-PER_CLASS = 10  # generated examples a class by which the global model is evaluated
 
 
 class Local(NamedTuple):
@@ -32,35 +32,45 @@ class Local(NamedTuple):
 def generative(
   model: Generative,
   *,
+  per_class: int = 10,
   lr: float = 1e-3,
   lr_decay: float = 0.9 ** (1 / 5),
   b1: float = 0.5,
   b2: float = 0.999,
   weight_decay: float = 1e-4,
   epochs: int = 1,
+  steps: int | None = None,
   batch_size: int = 64,
   name: str = "generative",
 ) -> ClientUpdate:
   """The client part of a federated conditional generator.
 
-  Evaluated as a classifier: by the nearest of ten generated examples a class, of always the same noise.
+  Evaluated as a classifier: by the nearest of `per_class` generated examples of a class, of always the same
+  noise.
 
   Args:
     model: the generator.
+    per_class: examples a class that the server generates to show and to judge.
     lr: Adam's step size in round 0.
     lr_decay: factor on it each round.
     b1: Adam's first decay.
     b2: Adam's second decay.
     weight_decay: added to the gradient before Adam.
     epochs: E, passes through a client's data each round.
+    steps: at most so many local steps a round; None takes all.
     batch_size: B.
     name: name in tables.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting out of range, or a model that generates nothing.
   """
   check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
-  labels = labels_of(model.num_classes, PER_CLASS)
+  check_range("per_class", per_class, 1)
+  if steps is not None:
+    check_range("steps", steps, 1)
+  if not isinstance(model, Generative):
+    raise SettingError("model", model.name, "generates nothing", f"Use one of {', '.join(GENERATORS)}.")
+  labels = labels_of(model.num_classes, per_class)
 
   def update(key, broadcast, state, data, round):
     optimizer = optax.chain(
@@ -86,7 +96,8 @@ def generative(
     params = dict(broadcast.params)
     states = {part: optimizer.init(params[part]) for part in model.losses}
     local = Local(params, states, jnp.float32(0.0), jnp.int32(0))
-    local = for_each_batch(key, data, batch_size, epochs, step, local)
+    last = None if steps is None else jnp.minimum(steps, epochs * steps_per_epoch(data, batch_size))
+    local = for_each_batch(key, data, batch_size, epochs, step, local, 0, last)
     return Message(local.params), state, Info(local.loss / local.steps, local.steps)
 
   def apply(params, x):
@@ -101,6 +112,7 @@ def generative(
     personalize=lambda broadcast, state, lam: broadcast.params,
     globalize=lambda broadcast: broadcast.params,
     apply=apply,
+    synthesize=lambda key, broadcast: (model.generate(broadcast.params, key, labels), labels),
     name=name,
   )
 

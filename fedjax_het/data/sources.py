@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from absl import logging
 
@@ -20,7 +21,7 @@ from fedjax_het.data.from_tfds import HOSTS, load_tfds
 from fedjax_het.data.heart import ROWS, file_name, load_heart
 from fedjax_het.data.idx import SHAPES, load_idx
 from fedjax_het.data.mqp import FILE, load_mqp
-from fedjax_het.errors import DataError, check_choice, check_settings
+from fedjax_het.errors import DataError, SettingError, check_choice, check_range, check_settings
 
 __all__ = ["DATASETS", "Source", "load"]
 
@@ -65,19 +66,25 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
 DATASETS = ("digits", *FOLDERS)
 
 
-def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: Any) -> Source:
+def load(
+  name: str, data_dir: str | os.PathLike[str] | None = None, resize: int | None = None, **options: Any
+) -> Source:
   """The data set `name`, one of `DATASETS`; "digits" is bundled and needs no folder.
 
   Args:
     name: one of `DATASETS`.
     data_dir: where the data sets' folders are; None or "" for the default.
+    resize: the height and width that images are brought to, see `resized`; None leaves them.
     **options: the loader's own, by name, such as berka's `leaky`.
 
   Raises:
-    SettingError: an unknown name or option, naming the nearest.
+    SettingError: an unknown name or option, naming the nearest; a resize of what is no image.
     DataError: files missing, truncated or not what their authors ship: which, where, and how to get them.
   """
   check_choice("dataset", name, DATASETS)
+  if resize is not None:
+    check_range("resize", resize, 1)
+    return resized(load(name, data_dir, **options), resize)
   known = load_digits if name == "digits" else FOLDERS[name][1]
   check_settings(f"option of dataset {name!r}", known, options, ("folder", "name"))
   if name == "digits":
@@ -105,6 +112,28 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None, **options: A
   for note in source.notes:
     logging.info("%s: %s", name, note)
   return source
+
+
+def resized(source: Source, size: int) -> Source:
+  """The same images at size x size pixels: bilinear, weighted over several pixels where they shrink.
+
+  Raises:
+    SettingError: examples that are no images.
+  """
+  if source.x.ndim != 4:
+    raise SettingError("resize", size, f"{source.name} has no images", "Leave it out.")
+
+  @jax.jit
+  def resize(x):
+    shape = (x.shape[0], size, size, x.shape[3])
+    y = jax.image.resize(x.astype(np.float32), shape, "bilinear", antialias=True)
+    return y.round().astype(x.dtype) if x.dtype == np.uint8 else y
+
+  def all_of(x: np.ndarray) -> np.ndarray:
+    blocks = [np.asarray(resize(x[i : i + 10_000])) for i in range(0, len(x), 10_000)]
+    return np.concatenate(blocks) if blocks else np.zeros((0, size, size, x.shape[3]), x.dtype)
+
+  return source._replace(x=all_of(source.x), x_test=all_of(source.x_test))
 
 
 def load_digits() -> Source:

@@ -1,5 +1,6 @@
 """From a configuration to what it names: data, model, algorithm."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,19 +10,25 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import mixing, models, server
+from fedjax_het.clients.fedevg import fedevg
+from fedjax_het.clients.generative import fedcgan, fedcvae, generative
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import FederatedData
+from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
-from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, federated
-from fedjax_het.models import Model
+from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, ServerUpdate, federated
+from fedjax_het.models import Generative, Model
 
 CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
   "fedavg": fedavg,
   "fedprox": fedprox,
   "superfed_mm": lambda model, **settings: superfed(model, granularity="model", **settings),
   "superfed_lm": lambda model, **settings: superfed(model, granularity="layer", **settings),
+  "fedevg": fedevg,
+  "fedcvae": fedcvae,
+  "fedcgan": fedcgan,
 }
 MIXINGS: dict[str, Callable[..., Mixing]] = {
   "static": mixing.static,
@@ -34,21 +41,30 @@ MIXINGS: dict[str, Callable[..., Mixing]] = {
   "aaggff_s": mixing.aaggff_s,
   "aaggff_d": mixing.aaggff_d,
 }
-SERVERS = {"sgd": server.sgd, "adam": server.adam, "yogi": server.yogi, "adagrad": server.adagrad}
+SERVERS: dict[str, Callable[..., ServerUpdate]] = {
+  "sgd": server.sgd,
+  "adam": server.adam,
+  "yogi": server.yogi,
+  "adagrad": server.adagrad,
+  "sgld": server.sgld,
+}
 
 # Factories that hand their settings on: whose signature lists them, and which of them they fix.
 _HANDS_ON: dict[str, tuple[Callable, str]] = {
   "fedavg": (fedprox, "mu"),
   "superfed_mm": (superfed, "granularity"),
   "superfed_lm": (superfed, "granularity"),
+  "fedcvae": (generative, ""),
+  "fedcgan": (generative, ""),
 }
-_NOT_SETTABLE = ("model", "optimizer", "name")
+_NOT_SETTABLE = ("model", "optimizer", "name", "rounds")
+_GENERATIVE = ("fedcvae", "fedcgan")
 
 FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
-OPTIONAL = ("dataset_options", "stratify", "record_losses")
+OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream")
 
 
 class Experiment(NamedTuple):
@@ -60,15 +76,15 @@ class Experiment(NamedTuple):
     model: the model.
     key: the run's key.
     parts: row numbers of each client in the data set, for pictures.
-    labels: the data set's labels.
+    source: the data set.
   """
 
   algorithm: Algorithm
   data: FederatedData
-  model: Model
+  model: Model | Generative
   key: jax.Array
   parts: list[np.ndarray]
-  labels: np.ndarray
+  source: Source
 
 
 def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any], **given: Any) -> Any:
@@ -79,7 +95,8 @@ def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any]
   signed, fixed = _HANDS_ON.get(name, (factory, ""))
   settings = {setting: value for setting, value in config.items() if setting != "name"}
   check_settings(f"{kind}'s setting for {name}", signed, settings, (*_NOT_SETTABLE, fixed))
-  return factory(**{**given, **settings})
+  taken = inspect.signature(factory).parameters
+  return factory(**{own: value for own, value in given.items() if own in taken}, **settings)
 
 
 def check_config(config: ConfigDict) -> None:
@@ -94,7 +111,7 @@ def check_config(config: ConfigDict) -> None:
     if field not in config:
       raise SettingError(field, None, "is missing from the configuration", "See configs/quickstart.py.")
   check_choice("dataset", config.dataset, datasets.DATASETS)
-  check_choice("model.name", config.model.name, models.MODELS)
+  check_choice("model.name", config.model.name, (*models.MODELS, *models.GENERATORS))
   check_choice("partition.name", config.partition.name, datasets.PARTITIONERS)
   check_rounds(config.rounds, config.eval_every)
   for field in ("test_fraction", "valid_fraction"):
@@ -103,16 +120,31 @@ def check_config(config: ConfigDict) -> None:
   if config.num_clients is not None:
     check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
-  build_algorithm(config, models.make("two_nn", (1,), 2))
+  check_fit(config.algorithm.name, config.model.name, config.server.name)
+  generates = config.model.name in models.GENERATORS
+  build_algorithm(config, models.make("cvae_mlp" if generates else "two_nn", (1,), 3))
 
 
-def build_algorithm(config: Mapping[str, Any], model: Model) -> Algorithm:
+def check_fit(client: str, model: str, server_name: str) -> None:
+  """Raises `SettingError` where client part, model and server part do not belong together."""
+  if (client in _GENERATIVE) != (model in models.GENERATORS):
+    fitting = models.GENERATORS if client in _GENERATIVE else models.MODELS
+    raise SettingError(
+      "model.name", model, f"not a model that {client} trains", f"Use one of {', '.join(fitting)}."
+    )
+  if (client == "fedevg") != (server_name == "sgld"):
+    remedy = "Use server.name=sgld." if client == "fedevg" else "sgld is fedevg's; use sgd."
+    raise SettingError("server.name", server_name, f"does not go with {client}", remedy)
+
+
+def build_algorithm(config: Mapping[str, Any], model: Model | Generative) -> Algorithm:
   """The three parts that a configuration names, around `model`."""
+  move = named("server", SERVERS, config["server"], rounds=config["rounds"])
   client = named("algorithm", CLIENTS, {**config["local"], **config["algorithm"]}, model=model)
   mix = named("mixing", MIXINGS, config["mixing"])
   if config.get("record_losses", False):
     mix = mixing.observed(mix)
-  return federated(client, mix, named("server", SERVERS, config["server"]))
+  return federated(client, mix, move)
 
 
 def build(config: ConfigDict) -> Experiment:
@@ -144,4 +176,4 @@ def build(config: ConfigDict) -> Experiment:
   )
   model_options = {name: value for name, value in config.model.items() if name != "name"}
   model = models.make(config.model.name, source.x.shape[1:], source.num_classes, **model_options)
-  return Experiment(build_algorithm(config, model), data, model, run_key, parts, source.y)
+  return Experiment(build_algorithm(config, model), data, model, run_key, parts, source)

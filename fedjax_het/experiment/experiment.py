@@ -110,9 +110,12 @@ def _train(
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
       state, done, evaluation = chunk.state, engine.rounds_done(chunk.state), chunk.evaluation
       values = engine.split(evaluation) if evaluation is not None else [None] * len(records)
+      shown: Sequence[Any] = [None] * len(records)
+      if evaluation is not None and any(record.synthesizes for record in records):
+        shown = engine.split(state.broadcast)
       latest = [
-        record.add(done, infos, value, seconds())
-        for record, infos, value in zip(records, engine.split(chunk.infos), values)
+        record.add(done, infos, value, seconds(), broadcast)
+        for record, infos, value, broadcast in zip(records, engine.split(chunk.infos), values, shown)
       ]
       must_stop, overdue = agreed(stop.made, time.monotonic() - saved > checkpoint_seconds)
       if evaluation is not None or must_stop or overdue:

@@ -18,9 +18,10 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import common_lambda, per_client, summarize
 from fedjax_het.experiment import figures
 from fedjax_het.experiment.build import Experiment
+from fedjax_het.experiment.synthetic import Samples, yardsticks
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, write_atomic
-from fedjax_het.federated import Algorithm, State
+from fedjax_het.federated import Algorithm, Message, State
 
 MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
 
@@ -42,6 +43,9 @@ class Record:
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
     self._tracker = Tracker(run) if writes else None
+    synthesize = experiment.algorithm.client.synthesize
+    self.synthesizes = synthesize is not None
+    self._samples = Samples(run.samples, synthesize, experiment.key) if writes and synthesize else None
 
   def __enter__(self) -> "Record":
     """Itself."""
@@ -59,8 +63,10 @@ class Record:
       self._earlier = Seconds(**books["seconds"])
     if self._tracker:
       self._tracker.truncate(rounds_done if rounds_done else -1)
+      if self._samples:
+        self._samples.truncate(rounds_done)
       plot_partition(
-        self._experiment.parts, self._experiment.labels, self.run.figures / "partition.png",
+        self._experiment.parts, self._experiment.source.y, self.run.figures / "partition.png",
         self._experiment.data.num_classes,
       )  # fmt: skip
 
@@ -69,9 +75,17 @@ class Record:
     return {"client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses}
 
   def add(
-    self, done: int, infos: RoundInfo, evaluation: Evaluation | None, seconds: Seconds
+    self,
+    done: int,
+    infos: RoundInfo,
+    evaluation: Evaluation | None,
+    seconds: Seconds,
+    broadcast: Message | None = None,
   ) -> dict[str, float]:
-    """Books a chunk of rounds that ends with round `done`: the figures that progress shows."""
+    """Books a chunk of rounds that ends with round `done`: the figures that progress shows.
+
+    Of a `broadcast` the synthetic examples are kept.
+    """
     self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
     self._steps += int(infos.clients.steps.sum())
     latest = {"loss": self._losses[-1]}
@@ -79,6 +93,8 @@ class Record:
       metrics = summarize(evaluation)
       headline = headline_of(metrics)
       latest[headline] = metrics["personalized"][headline]["mean"]
+      if self._samples and broadcast is not None:
+        self._samples.add(done, broadcast)
       if self._tracker:
         self._tracker.log(
           {
@@ -109,6 +125,9 @@ class Record:
     }
     if len(algorithm.client.lambdas) > 1:
       summary["lambda"] = lambda_report(algorithm.client.lambdas, evaluation, validation)
+    if self._samples:
+      summary["synthetic"] = yardsticks(config, self._experiment, *self._samples.last())
+      self._samples.draw(self.run.figures, self._experiment.data.num_classes)
     if self._tracker:
       draw(self.run, summary, evaluation)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))

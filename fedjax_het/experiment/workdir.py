@@ -42,6 +42,11 @@ class Workdir:
     return self.root / "checkpoints"
 
   @property
+  def samples(self) -> Path:
+    """Folder of the synthetic examples, a file an evaluation; made by methods that synthesise."""
+    return self.root / "samples"
+
+  @property
   def figures(self) -> Path:
     """Folder of the figures."""
     return self.root / "figures"

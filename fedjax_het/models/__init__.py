@@ -6,6 +6,7 @@ from typing import Any
 from fedjax_het.errors import check_choice, check_settings
 from fedjax_het.models.base import Model, count_parameters, standardized
 from fedjax_het.models.energy import energy_mlp
+from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
@@ -21,22 +22,26 @@ MODELS: dict[str, Callable[..., Model]] = {
 }
 
 
-def make(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Model:
+def make(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Model | Generative:
   """The model called `name` for examples of `shape` and `num_classes` classes.
 
-  It gives a logit a class, but a single logit z for a binary task: P(y = 1) = 1 / (1 + exp(-z)). Losses and
-  metrics tell the two by the logits' last axis. A factory called directly has what logits it is asked for.
+  A classifier gives a logit a class, but a single logit z for a binary task: P(y = 1) = 1 / (1 + exp(-z)).
+  Losses and metrics tell the two by the logits' last axis. A factory called directly has what logits it is
+  asked for.
 
   Args:
-    name: a key of `MODELS`.
+    name: a key of `MODELS` or, for FedCVAE and FedCGAN, of `GENERATORS`.
     shape: of one example, without the batch axis.
     num_classes: C; for 2 (and 1) the model has one logit.
-    **options: the factory's own, such as `hidden`; and `mean` and `std`, see `standardized`.
+    **options: the factory's own, such as `hidden`; and a classifier's `mean` and `std`, see `standardized`.
 
   Raises:
     SettingError: the model or one of its options is unknown, or an option of the wrong type.
   """
-  check_choice("model", name, MODELS)
+  check_choice("model", name, (*MODELS, *GENERATORS))
+  if name in GENERATORS:
+    check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
+    return GENERATORS[name](tuple(shape), num_classes, **options)
   factory = MODELS[name]
   inputs = {option: options.pop(option) for option in ("mean", "std") if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
@@ -45,7 +50,9 @@ def make(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) ->
 
 
 __all__ = [
+  "GENERATORS",
   "MODELS",
+  "Generative",
   "Model",
   "count_parameters",
   "energy_mlp",

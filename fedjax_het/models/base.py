@@ -5,6 +5,7 @@ Parameters are a dict of layers, each a dict {"kernel", "bias"}: a method that t
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import jax
@@ -81,7 +82,7 @@ def xavier_layer(key: jax.Array, shape: tuple[int, ...], bias: bool = True) -> L
   return {"kernel": kernel} | ({"bias": jnp.zeros(shape[-1], jnp.float32)} if bias else {})
 
 
-def xavier(shapes: dict[str, tuple[int, ...]], bias: bool = True) -> Init:
+def xavier(shapes: Mapping[str, tuple[int, ...]], bias: bool = True) -> Init:
   """The `init` of a model whose layers have kernels of these shapes; layer i uses `fold_in(key, i)`."""
 
   def init(key: jax.Array) -> Params:

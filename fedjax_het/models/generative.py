@@ -4,7 +4,6 @@ Parameters are a dict of parts, each of which has a loss of its own and is train
 variational autoencoder, generator and discriminator for an adversarial pair.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.objective import cross_entropy
-from fedjax_het.models.base import Init, Params, dense, flatten, xavier
+from fedjax_het.models.base import flatten
+from fedjax_het.models.coders import Network, conv_decoder, conv_encoder, perceptron
 
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -41,28 +40,14 @@ class Generative(NamedTuple):
   name: str
 
 
-def perceptron(widths: list[int]) -> tuple[Init, Callable[[Params, jax.Array], jax.Array]]:
-  """(init, apply) of dense layers of these widths with Swish between them."""
-  names = [f"fc{i + 1}" for i in range(len(widths) - 1)]
-  init = xavier(dict(zip(names, itertools.pairwise(widths))))
-
-  def apply(params: Params, h: jax.Array) -> jax.Array:
-    for name in names[:-1]:
-      h = jax.nn.swish(dense(params[name], h))
-    return dense(params[names[-1]], h)
-
-  return init, apply
-
-
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
   """Mean of values [B] over a batch's real examples."""
   return jnp.sum(values * weight) / jnp.sum(weight)
 
 
-def cvae_mlp(
-  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 16, hidden: int = 256
-) -> Generative:
-  """A conditional variational autoencoder, p(x | z, y) N(z; 0, I), of two perceptrons with two hidden layers.
+def variational(encoder: Network, decoder: Network, shape: tuple[int, ...], num_classes: int, latent: int,
+                name: str) -> Generative:  # fmt: skip
+  """A conditional variational autoencoder, p(x | z, y) N(z; 0, I).
 
       loss = mean (x - x̂)² over pixels + 1/D·KL(N(m, s²) ‖ N(0, I)),   z = m + s ε,  x̂ = sigmoid(decode(z, y))
 
@@ -70,14 +55,15 @@ def cvae_mlp(
   gives m and s = softplus(·); it does not see y, as in the authors' code.
 
   Args:
-    shape: of one example, flattened to D numbers in [0, 1].
+    encoder: [B, *shape] -> [B, 2 latent].
+    decoder: [B, latent + C] -> [B, D] or [B, *shape].
+    shape: of one example, D numbers in [0, 1].
     num_classes: C.
     latent: dimensions of z.
-    hidden: width of the hidden layers.
+    name: for reports.
   """
+  (encoder_init, encode), (decoder_init, decode) = encoder, decoder
   size = math.prod(shape)
-  encoder_init, encode = perceptron([size, hidden, hidden, 2 * latent])
-  decoder_init, decode = perceptron([latent + num_classes, hidden, hidden, size])
 
   def init(key):
     first, second = jax.random.split(key)
@@ -85,27 +71,25 @@ def cvae_mlp(
 
   def decoded(params, z, y):
     given = jnp.concatenate([z, jax.nn.one_hot(y, num_classes)], axis=1)
-    return jax.nn.sigmoid(decode(params["autoencoder"]["decoder"], given))
+    return jax.nn.sigmoid(decode(params["autoencoder"]["decoder"], given)).reshape(-1, *shape)
 
   def loss(params, x, y, weight, key):
-    mean, raw = jnp.split(encode(params["autoencoder"]["encoder"], flatten(x)), 2, axis=1)
+    mean, raw = jnp.split(encode(params["autoencoder"]["encoder"], x), 2, axis=1)
     deviation = jax.nn.softplus(raw) + 1e-6
     z = mean + deviation * jax.random.normal(key, mean.shape)
-    squares = jnp.square(flatten(x) - decoded(params, z, y)).mean(axis=1)
+    squares = flatten(jnp.square(x - decoded(params, z, y))).mean(axis=1)
     divergence = 0.5 * (mean**2 + deviation**2 - 1.0 - 2.0 * jnp.log(deviation)).sum(axis=1)
     return weighted_mean(squares + divergence / size, weight)
 
   def generate(params, key, y):
-    z = jax.random.normal(key, (y.shape[0], latent))
-    return decoded(params, z, y).reshape(-1, *shape)
+    return decoded(params, jax.random.normal(key, (y.shape[0], latent)), y)
 
-  return Generative(init, {"autoencoder": loss}, generate, tuple(shape), num_classes, "cvae_mlp")
+  return Generative(init, {"autoencoder": loss}, generate, tuple(shape), num_classes, name)
 
 
-def cgan_mlp(
-  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 32, hidden: int = 256
-) -> Generative:
-  """An auxiliary-classifier GAN (Odena et al., ICML 2017) of two perceptrons with two hidden layers.
+def adversarial(generator: Network, judge: Network, shape: tuple[int, ...], num_classes: int, latent: int,
+                name: str) -> Generative:  # fmt: skip
+  """An auxiliary-classifier GAN (Odena et al., ICML 2017).
 
   The discriminator sees examples in [-1, 1] and has 1 + C logits: real or not, and the class.
 
@@ -113,14 +97,14 @@ def cgan_mlp(
       generator       BCE(fake, 1) + CE(class of fake, its own label),      z ~ U(-1, 1)
 
   Args:
-    shape: of one example, flattened to D numbers in [0, 1].
+    generator: [B, latent + C] -> [B, D] or [B, *shape].
+    judge: [B, *shape] -> [B, 1 + C].
+    shape: of one example, D numbers in [0, 1].
     num_classes: C.
     latent: dimensions of z.
-    hidden: width of the hidden layers.
+    name: for reports.
   """
-  size = math.prod(shape)
-  generator_init, make = perceptron([latent + num_classes, hidden, hidden, size])
-  judge_init, judge = perceptron([size, hidden, hidden, 1 + num_classes])
+  (generator_init, make), (judge_init, judged) = generator, judge
 
   def init(key):
     first, second = jax.random.split(key)
@@ -129,31 +113,82 @@ def cgan_mlp(
   def fake(params, key, y):
     z = jax.random.uniform(key, (y.shape[0], latent), minval=-1.0, maxval=1.0)
     given = jnp.concatenate([z, jax.nn.one_hot(y, num_classes)], axis=1)
-    return jnp.tanh(make(params["generator"], given))
+    return jnp.tanh(make(params["generator"], given)).reshape(-1, *shape)
 
   def verdict(params, x, y, real: float):
-    logits = judge(params["discriminator"], x)
+    logits = judged(params["discriminator"], x)
     truth = optax.sigmoid_binary_cross_entropy(logits[:, 0], jnp.full(x.shape[0], real))
-    return truth + cross_entropy(logits[:, 1:], y)
+    return truth + optax.softmax_cross_entropy_with_integer_labels(logits[:, 1:], y)
 
   def drawn(key, weight):
     """Labels for as many fakes as a batch has rows."""
     return jax.random.randint(key, weight.shape, 0, num_classes)
 
-  def discriminator(params, x, y, weight, key):
+  def discriminator_loss(params, x, y, weight, key):
     label_key, noise_key = jax.random.split(key)
     labels = drawn(label_key, weight)
     invented = jax.lax.stop_gradient(fake(params, noise_key, labels))
-    real = verdict(params, 2.0 * flatten(x) - 1.0, y, 1.0)
+    real = verdict(params, 2.0 * x - 1.0, y, 1.0)
     return weighted_mean(real, weight) + weighted_mean(verdict(params, invented, labels, 0.0), weight)
 
-  def generator(params, x, y, weight, key):
+  def generator_loss(params, x, y, weight, key):
     label_key, noise_key = jax.random.split(key)
     labels = drawn(label_key, weight)
     return weighted_mean(verdict(params, fake(params, noise_key, labels), labels, 1.0), weight)
 
   def generate(params, key, y):
-    return (0.5 * (fake(params, key, y) + 1.0)).reshape(-1, *shape)
+    return 0.5 * (fake(params, key, y) + 1.0)
 
-  losses = {"discriminator": discriminator, "generator": generator}
-  return Generative(init, losses, generate, tuple(shape), num_classes, "cgan_mlp")
+  losses = {"discriminator": discriminator_loss, "generator": generator_loss}
+  return Generative(init, losses, generate, tuple(shape), num_classes, name)
+
+
+def cvae_mlp(
+  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 16, hidden: int = 256
+) -> Generative:
+  """`variational` of two perceptrons with two hidden layers of `hidden` units."""
+  encoder = perceptron([math.prod(shape), hidden, hidden, 2 * latent])
+  decoder = perceptron([latent + num_classes, hidden, hidden, math.prod(shape)])
+  return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp")
+
+
+def cgan_mlp(
+  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 32, hidden: int = 256
+) -> Generative:
+  """`adversarial` of two perceptrons with two hidden layers of `hidden` units."""
+  generator = perceptron([latent + num_classes, hidden, hidden, math.prod(shape)])
+  judge = perceptron([math.prod(shape), hidden, hidden, 1 + num_classes])
+  return adversarial(generator, judge, shape, num_classes, latent, "cgan_mlp")
+
+
+def cvae_conv(
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 32
+) -> Generative:
+  """`variational` of a convolutional encoder and decoder, with group norm where the authors' have batch norm.
+
+  Args:
+    shape: of one image, (height, width, channels), divisible by 8.
+    num_classes: C.
+    latent: dimensions of z.
+    width: h, channels of the layer next to the image; 2h and 4h of the others.
+  """
+  encoder = conv_encoder(shape, 2 * latent, width)
+  decoder = conv_decoder(latent + num_classes, shape, width)
+  return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv")
+
+
+def cgan_conv(
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 32
+) -> Generative:
+  """`adversarial` of a convolutional generator and judge; the arguments are `cvae_conv`'s."""
+  generator = conv_decoder(latent + num_classes, shape, width)
+  judge = conv_encoder(shape, 1 + num_classes, width)
+  return adversarial(generator, judge, shape, num_classes, latent, "cgan_conv")
+
+
+GENERATORS: dict[str, Callable[..., Generative]] = {
+  "cvae_mlp": cvae_mlp,
+  "cgan_mlp": cgan_mlp,
+  "cvae_conv": cvae_conv,
+  "cgan_conv": cgan_conv,
+}

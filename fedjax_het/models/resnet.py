@@ -23,12 +23,15 @@ def group_norm(layer: Layer, x: jax.Array, groups: int) -> jax.Array:
     x: [B, H, W, C].
     groups: a divisor of C.
   """
-  batch, height, width, channels = x.shape
-  grouped = x.reshape(batch, height * width, groups, channels // groups)
-  mean = grouped.mean(axis=(1, 3), keepdims=True)
-  variance = jnp.square(grouped - mean).mean(axis=(1, 3), keepdims=True)
-  normal = (grouped - mean) * jax.lax.rsqrt(variance + EPSILON)
-  return normal.reshape(x.shape) * layer["scale"] + layer["bias"]
+  channels = x.shape[3]
+
+  def over_group(means: jax.Array) -> jax.Array:  # of single channels, [B, 1, 1, C]; a pass over x has all C
+    pooled = means.reshape(-1, 1, 1, groups, channels // groups).mean(4, keepdims=True)
+    return jnp.broadcast_to(pooled, (*pooled.shape[:4], channels // groups)).reshape(means.shape)
+
+  centred = x - over_group(x.mean(axis=(1, 2), keepdims=True))
+  variance = over_group(jnp.square(centred).mean(axis=(1, 2), keepdims=True))
+  return centred * (jax.lax.rsqrt(variance + EPSILON) * layer["scale"]) + layer["bias"]
 
 
 def resnet10(

@@ -1,0 +1,109 @@
+"""Features in which synthetic and real images are compared.
+
+Figures of different feature functions are not comparable with one another: reports name the function.
+"""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_het.models.base import Params, dense, flatten, xavier
+from fedjax_het.models.coders import GROUP
+from fedjax_het.models.convolution import halving_conv3
+from fedjax_het.models.inception import inception_features, read_weights
+from fedjax_het.models.resnet import group_norm
+
+BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
+BLOCK = 250
+
+
+class Features(NamedTuple):
+  """A function from images to feature vectors.
+
+  Attributes:
+    of: images [N, ...] in [0, 1] -> float32 [N, d].
+    name: what it is, for reports.
+  """
+
+  of: Callable[[np.ndarray], np.ndarray]
+  name: str
+
+
+def in_blocks(function: Callable[[np.ndarray], jax.Array]) -> Callable[[np.ndarray], np.ndarray]:
+  """A function of images, a few hundred at once."""
+
+  def of(x: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.asarray(function(x[i : i + BLOCK])) for i in range(0, len(x), BLOCK)])
+
+  return of
+
+
+def read_inception(path: str | os.PathLike[str]) -> Features:
+  """InceptionV3's 2048 pooled features, from a file of its weights; see `models.inception.read_weights`."""
+  weights = read_weights(path)
+  return Features(in_blocks(jax.jit(lambda x: inception_features(weights, x))), "inception_v3")
+
+
+def classifier_features(
+  key: jax.Array, prepare: Callable[[np.ndarray], np.ndarray], x: np.ndarray, y: np.ndarray, num_classes: int
+) -> Features:
+  """The 128 last hidden units of a classifier trained on real examples: two epochs of Adam, batches of 128.
+
+  Images (with sides divisible by 8) pass three halving convolutions of 32, 64 and 128 channels, other
+  examples a dense layer of 256.
+
+  Args:
+    key: of the parameters and the order of examples.
+    prepare: rows of x -> floats in [0, 1].
+    x: real training examples, [N, ...].
+    y: their labels, int [N].
+    num_classes: C.
+  """
+  shape = x.shape[1:]
+  image = len(shape) == 3 and not shape[0] % 8 and not shape[1] % 8 and shape[0] > 8
+  if image:
+    channels = [shape[2], WIDTH, 2 * WIDTH, 4 * WIDTH]
+    kernels: dict[str, tuple[int, ...]] = {f"conv{i}": (3, 3, channels[i], channels[i + 1]) for i in range(3)}
+    inputs = shape[0] * shape[1] // 64 * channels[-1]
+  else:
+    kernels, inputs = {"fc0": (int(np.prod(shape)), 256)}, 256
+  init = xavier({**kernels, "fc1": (inputs, SIZE), "fc2": (SIZE, num_classes)})
+
+  def hidden(params: Params, h: jax.Array) -> jax.Array:
+    for name in kernels:
+      if image:
+        h = halving_conv3(h, params[name]["kernel"]) + params[name]["bias"]
+        h = group_norm({"scale": 1.0, "bias": 0.0}, h, h.shape[-1] // GROUP)  # type: ignore[dict-item]
+        h = jax.nn.swish(h)
+      else:
+        h = jax.nn.swish(dense(params[name], flatten(h)))
+    return jax.nn.swish(dense(params["fc1"], flatten(h)))
+
+  def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
+    logits = dense(params["fc2"], hidden(params, x))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+  optimizer = optax.adam(1e-3)
+
+  @jax.jit
+  def step(params, state, x, y):
+    updates, state = optimizer.update(jax.grad(loss)(params, x, y), state)
+    return optax.apply_updates(params, updates), state
+
+  params = init(key)
+  state = optimizer.init(params)
+  order = np.random.default_rng(int(jax.random.bits(key)))
+  batch = min(BATCH, len(y))
+  for _ in range(EPOCHS):
+    rows = order.permutation(len(y))
+    for i in range(0, len(y) - batch + 1, batch):
+      own = rows[i : i + batch]
+      params, state = step(params, state, prepare(x[own]), jnp.asarray(y[own]))
+  return Features(
+    in_blocks(jax.jit(lambda x: hidden(params, x))), "a classifier trained on the real training examples"
+  )

@@ -1,0 +1,168 @@
+"""What a launched run keeps of its synthetic examples, and what they are worth at its end."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from fedjax_het import models
+from fedjax_het.analysis.downstream import downstream, within_class_distance
+from fedjax_het.analysis.features import Features, classifier_features, read_inception
+from fedjax_het.analysis.frechet import frechet_distance, kernel_distance
+from fedjax_het.analysis.samples_plot import animate, plot_samples
+from fedjax_het.errors import SettingError, check_choice, check_settings
+from fedjax_het.experiment.build import Experiment
+from fedjax_het.federated import Message
+from fedjax_het.models import Model
+
+Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
+CLASSIFIER = "two_nn"
+FIELDS = ("model", "steps", "lr", "features")
+BLOCK = 500  # images that a classifier sees at once
+
+
+class Samples:
+  """The examples of every evaluation, as compressed .npz files in a folder.
+
+  Args:
+    folder: where; made with the first file.
+    synthesize: the client part's.
+    key: the run's key; the noise that generators start from is the same in every round.
+  """
+
+  def __init__(self, folder: Path, synthesize: Callable, key: jax.Array):
+    """See the class."""
+    self.folder, self._key = folder, np.asarray(jax.random.key_data(key))
+    self._synthesize = jax.jit(lambda key, broadcast: synthesize(jax.random.wrap_key_data(key), broadcast))
+
+  def add(self, done: int, broadcast: Message) -> None:
+    """Keeps the examples after round `done`."""
+    self.folder.mkdir(exist_ok=True)
+    x, y = map(np.asarray, self._synthesize(self._key, jax.tree.map(np.asarray, broadcast)))
+    partial = self.folder / f".{done:06d}.npz"
+    np.savez_compressed(partial, x=x, y=y)
+    partial.replace(self.folder / f"{done:06d}.npz")
+
+  def truncate(self, rounds_done: int) -> None:
+    """Forgets what came after round `rounds_done`."""
+    for path in self._paths():
+      if int(path.stem) > rounds_done:
+        path.unlink()
+
+  def last(self) -> Images:
+    """The newest (x, y)."""
+    return self._read(self._paths()[-1])
+
+  def draw(self, figures: Path, num_classes: int) -> None:
+    """The newest examples as figures/samples.png, and all of them, a frame a file, as figures/samples.gif."""
+    frames = [(int(path.stem), self._read(path)) for path in self._paths()]
+    if frames and frames[0][1][0].ndim == 4:
+      plot_samples(*frames[-1][1], num_classes, figures / "samples.png", title=f"round {frames[-1][0]}")
+      animate([(f"round {done}", *images) for done, images in frames], num_classes, figures / "samples.gif")
+
+  def _paths(self) -> list[Path]:
+    return sorted(self.folder.glob("[0-9]*.npz"))
+
+  @staticmethod
+  def _read(path: Path) -> Images:
+    with np.load(path) as file:
+      return file["x"], file["y"]
+
+
+def check_downstream(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a field of `downstream` that cannot be."""
+  for field in given:
+    check_choice("downstream's field", field, FIELDS)
+  model = dict(given.get("model", {"name": CLASSIFIER}))
+  check_choice("downstream.model.name", model.pop("name", None), models.MODELS)
+  if given.get("features", "") not in ("", "classifier") and not Path(given["features"]).is_file():
+    raise SettingError(
+      "downstream.features", given["features"], "no such file",
+      "Name an .npz of InceptionV3's weights, or 'classifier', or leave it empty for no Fréchet distance.",
+    )  # fmt: skip
+  settings = {name: value for name, value in given.items() if name in ("steps", "lr")}
+  check_settings("downstream's field", downstream, settings)
+
+
+def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+  """What synthetic examples are worth.
+
+  Returns:
+    examples: their number M.
+    downstream: top-1 of a classifier trained on them alone: over all clients' test parts {mean, std}, and on
+      the official test set where there is one; its last training loss and its model's name.
+    within_class_distance: of the synthetic examples, and of as many real ones.
+    frechet, kernel, features: distances to real test examples, and in which features; where asked for.
+  """
+  given = dict(config.get("downstream", {}))
+  options = dict(given.pop("model", {"name": CLASSIFIER}))
+  wanted = given.pop("features", "")
+  source, data = experiment.source, experiment.data
+  name = options.pop("name")
+  model = models.make(name, source.x.shape[1:], source.num_classes, **options)
+  assert isinstance(model, Model)
+  key = jax.random.fold_in(experiment.key, 1_000_003)
+  trained = jax.jit(lambda key, x, y: downstream(key, model, x, y, **given))
+  params, loss = trained(key, np.clip(x, 0.0, 1.0) if source.x.dtype == np.uint8 else x, y)
+  apply = jax.jit(model.apply)
+
+  def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    blocks = [np.asarray(apply(params, as_float(x[i : i + BLOCK]))) for i in range(0, len(x), BLOCK)]
+    logits = np.concatenate(blocks)
+    return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
+
+  rows = [np.arange(s, s + n) for s, n in zip(data.test.start, data.test.size) if n]
+  hits = right(np.asarray(data.x)[np.concatenate(rows)], np.asarray(data.y)[np.concatenate(rows)])
+  local = [own.mean() for own in np.split(hits, np.cumsum([len(r) for r in rows])[:-1])]
+  train = np.concatenate([np.arange(s, s + n) for s, n in zip(data.train.start, data.train.size)])
+  real = np.asarray(data.x)[train], np.asarray(data.y)[train]
+  report: dict[str, Any] = {
+    "examples": len(y),
+    "downstream": {
+      "model": model.name,
+      "loss": float(loss),
+      "local": {"mean": float(np.mean(local)), "std": float(np.std(local))},
+      "official": float(right(source.x_test, source.y_test).mean()) if len(source.y_test) else None,
+    },
+    "within_class_distance": {
+      "synthetic": distance(x, y, source.num_classes),
+      "real": distance(*as_many(real, y), source.num_classes),
+    },
+  }
+  if wanted:
+    features = (
+      classifier_features(key, as_float, *real, source.num_classes) if wanted == "classifier"
+      else read_inception(wanted)
+    )  # fmt: skip
+    report |= distances(features, x, source.x_test if len(source.y_test) else source.x[np.concatenate(rows)])
+  return report
+
+
+def distances(features: Features, x: np.ndarray, real: np.ndarray) -> dict[str, Any]:
+  """Fréchet and kernel distance of synthetic and real examples."""
+  own, theirs = features.of(x), features.of(as_float(real))
+  return {
+    "features": features.name,
+    "frechet": frechet_distance(own, theirs),
+    "kernel": kernel_distance(own, theirs),
+  }
+
+
+def distance(x: np.ndarray, y: np.ndarray, num_classes: int) -> float:
+  """Mean over the classes of `within_class_distance`."""
+  return float(np.nanmean(within_class_distance(jnp.asarray(as_float(x)), jnp.asarray(y), num_classes)))
+
+
+def as_many(real: Images, y: np.ndarray) -> Images:
+  """The first real examples, of each class as many as `y` has."""
+  rows = [np.flatnonzero(real[1] == c)[: (y == c).sum()] for c in np.unique(y)]
+  return real[0][np.concatenate(rows)], real[1][np.concatenate(rows)]
+
+
+def as_float(x: np.ndarray) -> np.ndarray:
+  """Bytes as [0, 1]."""
+  return x.astype(np.float32) / 255.0 if x.dtype == np.uint8 else np.asarray(x, np.float32)
