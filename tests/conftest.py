@@ -49,3 +49,11 @@ def ragged():
 def uniform():
   """K = 6 clients of 8 training examples each."""
   return federation([8] * 6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler(request):
+  """Least optimised where no bits of two programs are compared, or of one with another process's."""
+  exact = ("test_launcher", "test_examples", "test_processes", "test_sweep_launched", "test_synthetic")
+  quick = os.environ.get("FEDJAX_HET_TEST_COMPILER", "quick") == "quick"
+  jax.config.update("jax_disable_most_optimizations", quick and request.module.__name__ not in exact)

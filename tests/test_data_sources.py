@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 from realdata import real_data
 
 from fedjax_het.data import cifar, files, idx, sources
@@ -53,6 +54,23 @@ def test_digits_need_no_file():
   assert set(source.y.tolist()) == set(range(10))
   assert source.x_test.shape == (0, 8, 8, 1)
   assert source.num_classes == 10
+
+
+def test_images_are_resized_as_pillow_does():
+  source = sources.load("digits")
+  bytes_of = source._replace(x=(255 * source.x[:5]).astype(np.uint8))
+  larger = sources.resized(bytes_of, 13)
+  assert larger.x.dtype == np.uint8 and larger.x_test.shape == (0, 13, 13, 1)
+  for mine, image in zip(larger.x, bytes_of.x):
+    theirs = Image.fromarray(image[..., 0]).resize((13, 13), Image.Resampling.BILINEAR)
+    assert np.abs(mine[..., 0].astype(int) - np.asarray(theirs, int)).max() <= 1
+  smaller = sources.load("digits", resize=4)
+  assert smaller.x.shape == (1797, 4, 4, 1) and smaller.x.dtype == np.float32
+  np.testing.assert_allclose(smaller.x.mean(), source.x.mean(), rtol=0.05)
+  with pytest.raises(SettingError, match="resize = 32: heart has no images"):
+    sources.resized(source._replace(x=source.x[:, 0, 0], name="heart"), 32)
+  with pytest.raises(SettingError, match="resize = 0: out of range"):
+    sources.load("digits", resize=0)
 
 
 def test_an_unknown_name_hears_the_nearest():

@@ -8,10 +8,13 @@ from scipy import special, stats
 
 import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
-from fedjax_het.models.generative import cgan_mlp, cvae_mlp, perceptron
+from fedjax_het.errors import SettingError
+from fedjax_het.models.coders import conv_decoder, conv_encoder, perceptron
+from fedjax_het.models.generative import cgan_conv, cgan_mlp, cvae_conv, cvae_mlp
 
 Y = jnp.array([0, 1, 1, 0])
 X = jax.random.uniform(jax.random.key(4), (4, 3))
+Z = jax.random.normal(jax.random.key(5), (5, 3))
 WEIGHT = jnp.array([1.0, 1.0, 1.0, 0.0])
 
 
@@ -65,6 +68,77 @@ def test_the_adversaries_losses_by_hand():
   assert found == pytest.approx(real + judged(fake, labels, False), rel=1e-5)
   found = model.losses["generator"](params, X, Y, WEIGHT, key)
   assert found == pytest.approx(judged(fake, labels, True), rel=1e-5)
+
+
+def test_a_doubling_convolution_makes_two_by_two_pixels_of_four_channels():
+  init, apply = conv_decoder(3, (16, 8, 1), width=4)
+  params = init(jax.random.key(0))
+  last = lambda k: apply({**params, "conv3": {"kernel": k, "bias": params["conv3"]["bias"]}}, Z)  # noqa: E731
+  kernel = params["conv3"]["kernel"]
+  image = last(kernel)
+  assert image.shape == (5, 16, 8, 1) and kernel.shape == (3, 3, 4, 4)
+  for corner in range(4):
+    only = last(kernel * (jnp.arange(4) == corner))
+    row, column = divmod(corner, 2)
+    np.testing.assert_allclose(only[:, row::2, column::2], image[:, row::2, column::2], atol=1e-6)
+    assert np.count_nonzero(only) <= only.size // 4
+
+
+def test_the_convolutional_coders_are_laxs_convolutions():
+  init, apply = conv_encoder((16, 8, 2), 6, width=4)
+  params = init(jax.random.key(0))
+  h = x = jax.random.uniform(jax.random.key(1), (3, 16, 8, 2))
+  for name in ("conv1", "conv2", "conv3"):
+    h = jax.lax.conv_general_dilated(
+      h, params[name]["kernel"], (2, 2), [(1, 1)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    grouped = np.asarray(h).reshape(*h.shape[:3], -1, 4)
+    mean, std = grouped.mean((1, 2, 4), keepdims=True), grouped.std((1, 2, 4), keepdims=True)
+    normal = ((grouped - mean) / np.sqrt(std**2 + 1e-5)).reshape(h.shape)
+    h = jax.nn.swish(normal + params[name]["bias"])
+  wanted = h.reshape(3, -1) @ params["fc"]["kernel"] + params["fc"]["bias"]
+  np.testing.assert_allclose(apply(params, x), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("factory", [cvae_conv, cgan_conv])
+def test_image_generators_learn_on_one_batch(factory):
+  model = factory((8, 8, 1), 2, latent=4, width=4)
+  params, key = model.init(jax.random.key(0)), jax.random.key(1)
+  x, y, ones = jax.random.uniform(key, (6, 8, 8, 1)), jnp.array([0, 1, 0, 1, 0, 1]), jnp.ones(6)
+  assert model.generate(params, key, y).shape == x.shape
+  for part, loss in model.losses.items():
+    descend = jax.jit(
+      lambda p, loss=loss, part=part: {
+        **p,
+        part: jax.tree.map(lambda a, g: a - 0.05 * g, p[part], jax.grad(loss)(p, x, y, ones, key)[part]),
+      }
+    )
+    moved = params
+    for _ in range(10):
+      moved = descend(moved)
+    assert loss(moved, x, y, ones, key) < loss(params, x, y, ones, key) - 1e-3
+
+
+@pytest.mark.parametrize("settings", [{"width": 6}, {"width": 2}, {"shape": (28, 28, 1)}])
+def test_sizes_that_cannot_be(settings):
+  with pytest.raises(SettingError, match=next(iter(settings))):
+    cvae_conv(**settings)
+
+
+def test_a_cap_on_local_steps():
+  """Five of the ten steps of two passes; as many as there are where the cap is larger."""
+  data = fh.federate(np.zeros((20, 3), np.float32), np.arange(20) % 2, [np.arange(20)], jax.random.key(0),
+                     num_classes=2, test_fraction=0.0)  # fmt: skip
+  for cap, taken in ((5, 5), (50, 10), (None, 10)):
+    client = fedcvae(cvae_mlp((3,), 2, latent=2, hidden=4), epochs=2, batch_size=4, steps=cap)
+    share = client.share(jax.random.key(0))
+    info = client.update(jax.random.key(1), share, (), data.clients(0), jnp.int32(0))[2]
+    assert info.steps == taken
+
+
+def test_a_classifier_generates_nothing():
+  with pytest.raises(SettingError, match=r"generates nothing\. Use one of cvae_mlp"):
+    fedcvae(fh.models.two_nn((3,), 2))
 
 
 @pytest.mark.parametrize("factory", [cvae_mlp, cgan_mlp])

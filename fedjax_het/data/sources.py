@@ -20,6 +20,8 @@ from fedjax_het.data.files import Source
 from fedjax_het.data.from_tfds import HOSTS, load_tfds
 from fedjax_het.data.heart import ROWS, file_name, load_heart
 from fedjax_het.data.idx import SHAPES, load_idx
+from fedjax_het.data.medmnist import CLASSES, load_medmnist
+from fedjax_het.data.medmnist import file_name as medmnist_file
 from fedjax_het.data.mqp import FILE, load_mqp
 from fedjax_het.errors import DataError, SettingError, check_choice, check_range, check_settings
 
@@ -62,6 +64,14 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
     load_mqp,
     f"{FILE} from https://github.com/curai/medical-question-pair-dataset",
   ),
+  **{
+    name: (
+      "medmnist",
+      functools.partial(load_medmnist, name),
+      f"{medmnist_file(name, 64)} (or another size: dataset_options.size) from https://zenodo.org/records/10519652",
+    )
+    for name in CLASSES
+  },
 }
 DATASETS = ("digits", *FOLDERS)
 

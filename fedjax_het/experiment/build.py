@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import mixing, models, server
+from fedjax_het.analysis.downstream import downstream
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.generative import fedcgan, fedcvae, generative
 from fedjax_het.clients.sgd import fedavg, fedprox
@@ -20,6 +22,7 @@ from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
 from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, ServerUpdate, federated
 from fedjax_het.models import Generative, Model
+from fedjax_het.models.inception import read_weights
 
 CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
   "fedavg": fedavg,
@@ -64,6 +67,8 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
+CLASSIFIER = "two_nn"  # learns from synthetic examples where `downstream.model` names no other
+DOWNSTREAM = ("model", "steps", "lr", "features")
 OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream")
 
 
@@ -120,6 +125,7 @@ def check_config(config: ConfigDict) -> None:
   if config.num_clients is not None:
     check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
+  check_downstream(config.get("downstream", {}))
   check_fit(config.algorithm.name, config.model.name, config.server.name)
   generates = config.model.name in models.GENERATORS
   build_algorithm(config, models.make("cvae_mlp" if generates else "two_nn", (1,), 3))
@@ -135,6 +141,23 @@ def check_fit(client: str, model: str, server_name: str) -> None:
   if (client == "fedevg") != (server_name == "sgld"):
     remedy = "Use server.name=sgld." if client == "fedevg" else "sgld is fedevg's; use sgd."
     raise SettingError("server.name", server_name, f"does not go with {client}", remedy)
+
+
+def check_downstream(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` or `DataError` for a field of `downstream` that cannot be."""
+  for field in given:
+    check_choice("downstream's field", field, DOWNSTREAM)
+  model = dict(given.get("model", {"name": CLASSIFIER}))
+  check_choice("downstream.model.name", model.pop("name", None), models.MODELS)
+  if given.get("features", "") not in ("", "classifier"):
+    if not Path(given["features"]).is_file():
+      raise SettingError(
+        "downstream.features", given["features"], "no such file",
+        "Name an .npz of InceptionV3's weights, or 'classifier', or leave it empty for no Fréchet distance.",
+      )  # fmt: skip
+    read_weights(given["features"], names_only=True)
+  settings = {name: value for name, value in given.items() if name in ("steps", "lr")}
+  check_settings("downstream's field", downstream, settings)
 
 
 def build_algorithm(config: Mapping[str, Any], model: Model | Generative) -> Algorithm:

@@ -16,6 +16,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
+from fedjax_het.models import Generative
 
 
 def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
@@ -73,6 +74,8 @@ def step_flops(experiment: Any, batch: int) -> float:
   params = jax.eval_shape(model.init, jax.random.key(0))
 
   def loss(params, x, y):
+    if isinstance(model, Generative):
+      return sum(part(params, x, y, jnp.ones(batch), jax.random.key(0)) for part in model.losses.values())
     return cross_entropy(model.apply(params, x), y).mean()
 
   cost = jax.jit(jax.grad(loss)).lower(params, x, y).cost_analysis() or {}

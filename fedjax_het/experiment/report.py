@@ -39,11 +39,14 @@ def report(summary: Mapping[str, Any]) -> RenderableType:
       Optional, for a method with a family of personalised models θ(λ): `lambda`, a dict with `grid`, `mean`
       and `std` (of top-1 over the clients, [Λ] each), `common` (the λ whose mean is best), and `validation`
       and `per_client_test_optimistic` (top-1 where each client has its own λ, chosen on its validation part,
-      or on the test part itself: a number or {mean, std}).
+      or on the test part itself: a number or {mean, std}). Likewise `synthetic`, for a method that makes
+      examples, as `experiment.synthetic.yardsticks` gives it.
   """
   parts: list[RenderableType] = [_header(summary), _metrics_table(summary.get("metrics") or {})]
   if summary.get("lambda"):
     parts.append(_lambda_table(summary["lambda"]))
+  if summary.get("synthetic"):
+    parts.append(_synthetic_table(summary["synthetic"]))
   return Group(*parts)
 
 
@@ -116,6 +119,23 @@ def _lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
     if sweep.get(name) is not None
   ]
   return Group(Text("\npersonalised models θ(λ) = (1 - λ) θf + λ θl"), table, *map(Text, lines))
+
+
+def _synthetic_table(found: Mapping[str, Any]) -> RenderableType:
+  """What the synthetic examples are worth."""
+  table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+  learner, distance = found["downstream"], found["within_class_distance"]
+  table.add_row("top-1 on the clients' test parts (%)", _spread(learner["local"]), style="bold")
+  if learner.get("official") is not None:
+    table.add_row("top-1 on the official test set (%)", _number(learner["official"], "top1"))
+  table.add_row(
+    "distance within a class, of real ones", f"{distance['synthetic']:.3g}, {distance['real']:.3g}"
+  )
+  if "frechet" in found:
+    table.add_row("Fréchet, kernel distance", f"{found['frechet']:.2f}, {found['kernel']:.4f}")
+    table.add_row("  in the features of", found["features"])
+  text = f"\n{found['examples']} synthetic examples, and a {learner['model']} trained on them alone"
+  return Group(Text(text), table)
 
 
 def _spread(figures: float | Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """What a launched run keeps of its synthetic examples, and what they are worth at its end."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,11 @@ from fedjax_het.analysis.downstream import downstream, within_class_distance
 from fedjax_het.analysis.features import Features, classifier_features, read_inception
 from fedjax_het.analysis.frechet import frechet_distance, kernel_distance
 from fedjax_het.analysis.samples_plot import animate, plot_samples
-from fedjax_het.errors import SettingError, check_choice, check_settings
-from fedjax_het.experiment.build import Experiment
+from fedjax_het.experiment.build import CLASSIFIER, Experiment
 from fedjax_het.federated import Message
 from fedjax_het.models import Model
 
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
-CLASSIFIER = "two_nn"
-FIELDS = ("model", "steps", "lr", "features")
 BLOCK = 500  # images that a classifier sees at once
 
 
@@ -71,21 +68,6 @@ class Samples:
   def _read(path: Path) -> Images:
     with np.load(path) as file:
       return file["x"], file["y"]
-
-
-def check_downstream(given: Mapping[str, Any]) -> None:
-  """Raises `SettingError` for a field of `downstream` that cannot be."""
-  for field in given:
-    check_choice("downstream's field", field, FIELDS)
-  model = dict(given.get("model", {"name": CLASSIFIER}))
-  check_choice("downstream.model.name", model.pop("name", None), models.MODELS)
-  if given.get("features", "") not in ("", "classifier") and not Path(given["features"]).is_file():
-    raise SettingError(
-      "downstream.features", given["features"], "no such file",
-      "Name an .npz of InceptionV3's weights, or 'classifier', or leave it empty for no Fréchet distance.",
-    )  # fmt: skip
-  settings = {name: value for name, value in given.items() if name in ("steps", "lr")}
-  check_settings("downstream's field", downstream, settings)
 
 
 def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:

@@ -59,25 +59,29 @@ def layers() -> list[str]:
   return names
 
 
-def read_weights(path: str | os.PathLike[str]) -> Weights:
+def read_weights(path: str | os.PathLike[str], names_only: bool = False) -> Weights:
   """The arrays of an .npz with torchvision's names.
+
+  Args:
+    path: the file.
+    names_only: checks only that all arrays are there, and reads none.
 
   Raises:
     DataError: no such file, no .npz, or an array that is missing.
   """
-  try:
-    with np.load(path) as file:
-      found = {name: file[name] for name in file.files}
-  except (OSError, ValueError, zipfile.BadZipFile) as error:
-    raise DataError(f"{os.fspath(path)} cannot be read as an .npz of weights: {error}") from error
   wanted = [f"{layer}.{part}" for layer in layers() for part in PARTS]
-  missing = [name for name in wanted if name not in found]
+  try:
+    with open(path, "rb") as raw, np.load(raw) as file:
+      missing = [name for name in wanted if name not in file.files]
+      found = {} if names_only or missing else {name: file[name] for name in wanted}
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise DataError(f"{os.fspath(path)} cannot be read as an .npz of weights: {error}") from error
   if missing:
     raise DataError(
       f"{os.fspath(path)} is not InceptionV3 by torchvision's names: {len(missing)} arrays are missing, the"
       f" first is {missing[0]}. See models/inception.py for how to write the file."
     )
-  return {name: jnp.asarray(found[name]) for name in wanted}
+  return {name: jnp.asarray(array) for name, array in found.items()}
 
 
 def convolve(weights: Weights, name: str, x: jax.Array, stride: int = 1, padded: bool = True) -> jax.Array:

@@ -1,0 +1,70 @@
+"""DermaMNIST, OrganCMNIST and BloodMNIST from MedMNIST's .npz files (Yang et al., Scientific Data 2023).
+
+A file has `train_images`, `val_images`, `test_images`, uint8 [N, size, size] or [N, size, size, 3], and
+`..._labels`, [N, 1]. Clients get the training rows; the validation rows are left out.
+"""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.files import Source
+from fedjax_het.errors import DataError, SettingError
+
+CLASSES = {"dermamnist": 7, "organcmnist": 11, "bloodmnist": 8}
+SIZES = (28, 64, 128, 224)
+
+
+def file_name(name: str, size: int) -> str:
+  """What MedMNIST calls the file of a data set at a size."""
+  return f"{name}.npz" if size == 28 else f"{name}_{size}.npz"
+
+
+def load_medmnist(name: str, folder: Path, size: int = 64) -> Source | None:
+  """The data set of `folder`/NAME_SIZE.npz, None where there is no such file.
+
+  Args:
+    name: a key of `CLASSES`.
+    folder: where the files are.
+    size: height and width, one of `SIZES`; the thesis has 64.
+
+  Raises:
+    SettingError: a size that MedMNIST does not ship.
+    DataError: a damaged file, a missing array, another shape or type, a label out of range.
+  """
+  if size not in SIZES:
+    raise SettingError("size", size, "not a size that MedMNIST ships", f"Use one of {SIZES}.")
+  path = folder / file_name(name, size)
+  if not path.is_file():
+    return None
+  try:
+    with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
+      arrays = {key: file[key] for key in file.files}
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise DataError(f"{path} cannot be read, it is truncated or damaged: {error}") from error
+  train, test = (_part(path, arrays, part, size, CLASSES[name]) for part in ("train", "test"))
+  left = len(arrays.get("val_labels", ()))
+  return Source(
+    *train, *test, CLASSES[name], name, files=(str(path),),
+    notes=(f"{left} validation rows are left out.",) if left else (),
+  )  # fmt: skip
+
+
+def _part(
+  path: Path, arrays: dict[str, np.ndarray], part: str, size: int, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """One part's images [N, size, size, 1 or 3] and labels int32 [N], checked."""
+  missing = [key for key in (f"{part}_images", f"{part}_labels") if key not in arrays]
+  if missing:
+    raise DataError(f"{path} is not a MedMNIST file: it has no {missing[0]}, only {', '.join(arrays)}.")
+  x, y = arrays[f"{part}_images"], arrays[f"{part}_labels"].reshape(-1)
+  x = x[..., None] if x.ndim == 3 else x
+  if x.dtype != np.uint8 or x.shape[1:3] != (size, size) or x.shape[3:] not in ((1,), (3,)):
+    raise DataError(f"{path}: {part}_images are {x.dtype} {x.shape}, not uint8 [N, {size}, {size}(, 3)].")
+  if len(x) != len(y) or not len(y) or not (y.min() >= 0 and y.max() < num_classes):
+    raise DataError(
+      f"{path}: {len(x)} {part} images, {len(y)} labels from {y.min(initial=0)} to {y.max(initial=0)}, but"
+      f" there are {num_classes} classes from 0."
+    )
+  return x, y.astype(np.int32)

@@ -1,0 +1,191 @@
+"""Launched runs of methods that synthesise: what they keep, what it is worth, and bad input."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from PIL import Image
+
+from fedjax_het.analysis.samples_plot import sample_grid
+from fedjax_het.errors import DataError, SettingError
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.build import build, check_config
+from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.dry_run import dry_run
+from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.experiment.synthetic import yardsticks
+from fedjax_het.experiment.where import Where
+
+sys.path.append(str(Path(__file__).parents[1]))
+from configs import table_4_2
+
+ROUNDS = 20
+
+
+def small(algorithm="fedevg", **changes) -> ConfigDict:
+  """A few rounds of a cell on digits; changes as field__subfield=value."""
+  config = table_4_2.get_config(f"dataset=digits,alpha=1.0,algorithm={algorithm},rounds={ROUNDS}")
+  config.eval_every = 8
+  config.algorithm.epochs = 2
+  config.model.hidden = 32
+  config.algorithm.per_class = 3
+  config.downstream.steps = 100
+  config.downstream.features = ""
+  with config.unlocked():
+    for name, value in changes.items():
+      node = config
+      *path, last = name.split("__")
+      for part in path:
+        node = node[part]
+      node[last] = value
+  return config
+
+
+def start(config, workdir):
+  return experiment.run_experiment(config, str(workdir), Where(devices=1))
+
+
+def samples(workdir) -> dict[str, np.ndarray]:
+  return {path.name: np.load(path)["x"] for path in sorted((workdir / "samples").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("fedevg")
+  return workdir, start(small(downstream__features="classifier"), workdir)
+
+
+def test_what_a_run_keeps(whole):
+  workdir, summary = whole
+  kept = samples(workdir)
+  assert list(kept) == ["000008.npz", "000016.npz", "000020.npz"]
+  assert all(x.shape == (30, 8, 8, 1) for x in kept.values())
+  checkpoints = Checkpoints(workdir / "checkpoints")
+  experiment_ = build(small())
+  engine = experiment.Engine(experiment_.algorithm, experiment_.data, 10, devices=1)
+  state, _ = checkpoints.restore(engine.init(jax.random.key(0)))
+  checkpoints.close()
+  np.testing.assert_array_equal(kept["000020.npz"], state.broadcast.params)
+  assert summary["bytes"] == {"up": ROUNDS * 10 * 30 * 65 * 4, "down": ROUNDS * 10 * 30 * 65 * 4}
+  with Image.open(workdir / "figures" / "samples.gif") as animation:
+    assert animation.n_frames == 3
+  assert (workdir / "figures" / "samples.png").stat().st_size > 5000
+
+
+def test_what_the_examples_are_worth(whole):
+  _, summary = whole
+  found = summary["synthetic"]
+  assert found["examples"] == 30 and found["downstream"]["model"] == "two_nn"
+  assert 0.2 < found["downstream"]["local"]["mean"] < 1.0 and found["downstream"]["official"] is None
+  assert found["frechet"] > 0 and "real training examples" in found["features"]
+  assert found["within_class_distance"]["real"] > 1.0
+
+
+def test_real_examples_are_worth_more(whole):
+  """The yardsticks of ten real examples a class, beside the few rounds' synthetic ones."""
+  _, summary = whole
+  config = small(downstream__features="classifier", downstream__steps=300)
+  built = build(config)
+  data = built.data
+  rows = np.concatenate([np.arange(s, s + n) for s, n in zip(data.train.start, data.train.size)])
+  x, y = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
+  pick = np.concatenate([np.flatnonzero(y == c)[:10] for c in range(10)])
+  real = yardsticks(config, built, x[pick], y[pick])
+  assert real["downstream"]["local"]["mean"] > max(0.8, summary["synthetic"]["downstream"]["local"]["mean"])
+  assert real["frechet"] < summary["synthetic"]["frechet"] / 2
+  assert abs(real["kernel"]) < summary["synthetic"]["kernel"] / 2
+  within = real["within_class_distance"]
+  assert within["synthetic"] == pytest.approx(within["real"])
+
+
+def test_a_stopped_run_keeps_the_same_samples(whole, tmp_path):
+  workdir, summary = whole
+  shutil.copytree(workdir, tmp_path / "run")
+  (tmp_path / "run" / "summary.json").unlink()
+  for folder in (tmp_path / "run" / "checkpoints").iterdir():
+    if folder.name.startswith("20"):
+      shutil.rmtree(folder)
+  np.savez(tmp_path / "run" / "samples" / "000020.npz", x=np.zeros((1, 8, 8, 1)), y=np.zeros(1, int))
+  again = start(small(downstream__features="classifier"), tmp_path / "run")
+  assert again["synthetic"] == summary["synthetic"]
+  wanted, found = samples(workdir), samples(tmp_path / "run")
+  assert list(wanted) == list(found)
+  for name in wanted:
+    np.testing.assert_array_equal(wanted[name], found[name])
+
+
+@pytest.mark.parametrize("algorithm", ["fedcvae", "fedcgan"])
+def test_averaged_generators_are_launched_alike(algorithm, tmp_path):
+  summary = start(small(algorithm), tmp_path)
+  assert summary["algorithm"] == algorithm and summary["synthetic"]["examples"] == 30
+  parameters = sum(
+    leaf.size for leaf in jax.tree.leaves(build(small(algorithm)).model.init(jax.random.key(0)))
+  )
+  assert summary["bytes"]["up"] == ROUNDS * 10 * 4 * parameters
+  plan = dry_run(small(algorithm), Where(devices=1))
+  assert plan["parameters"] == parameters and plan["flops_a_client_step"] > 1e5
+
+
+def test_seeds_as_one_program_keep_samples_each(tmp_path):
+  run_sweep(small(), {"seed": [0, 1], "server.step_size": [10.0, 1.0]}, str(tmp_path), Where(devices=2))
+  members = sorted((tmp_path / "members").iterdir())
+  assert len(members) == 4
+  last = [samples(member)["000020.npz"] for member in members]
+  assert all(np.abs(a - b).max() > 0.1 for i, a in enumerate(last) for b in last[:i])
+  for member in members:
+    assert json.loads((member / "summary.json").read_text())["synthetic"]["examples"] == 30
+    assert (member / "figures" / "samples.gif").exists()
+
+
+@pytest.mark.parametrize(
+  "changes, says",
+  [
+    ({"server": ConfigDict({"name": "sgd"})}, "server.name = 'sgd': does not go with fedevg"),
+    ({"algorithm": "fedavg", "local__lr": 0.1}, "server.name = 'sgld'.*is fedevg's"),
+    ({"model": ConfigDict({"name": "cvae_mlp"})}, "model.name = 'cvae_mlp': not a model that fedevg trains"),
+    ({"downstream__featurs": ""}, "Did you mean 'features'"),
+    ({"downstream__features": "nowhere.npz"}, "downstream.features = 'nowhere.npz': no such file"),
+    ({"downstream__model": ConfigDict({"name": "two_n"})}, "Did you mean 'two_nn'"),
+    ({"algorithm__energy": "squared"}, "energy = 'squared': unknown"),
+    ({"algorithm__steps": 0}, "steps = 0: out of range"),
+    ({"server__step_size": 0.0}, "step_size = 0.0: out of range"),
+    ({"server__rounds": 3}, "unknown"),
+    ({"local__momentum": 0.9}, "unknown"),
+  ],
+)
+def test_bad_input(changes, says):
+  config = small(**{name: value for name, value in changes.items() if name != "algorithm"})
+  if "algorithm" in changes:
+    config.algorithm = ConfigDict({"name": changes["algorithm"]})
+  with pytest.raises(SettingError, match=says):
+    check_config(config)
+
+
+def test_a_classifier_is_no_generator_and_weights_of_something_else_are_refused(tmp_path):
+  with pytest.raises(SettingError, match=r"not a model that fedcvae trains\. Use one of cvae_mlp"):
+    check_config(small("fedcvae", model=ConfigDict({"name": "two_nn"})))
+  np.savez(tmp_path / "other.npz", x=np.zeros(3))
+  with pytest.raises(DataError, match="is not InceptionV3"):
+    check_config(small(downstream__features=str(tmp_path / "other.npz")))
+
+
+def test_every_cell_of_the_table_is_a_configuration():
+  for dataset in table_4_2.SIZES:
+    for algorithm in table_4_2.MODELS:
+      config = table_4_2.get_config(f"dataset={dataset},clients=100,algorithm={algorithm},steps=4")
+      check_config(config)
+      assert config.cohort_size == 10 and config.algorithm.steps == 4
+
+
+def test_the_grid_has_a_class_a_row():
+  x = jnp.arange(4.0)[:, None, None, None] * jnp.ones((4, 2, 3, 1)) / 3
+  grid = sample_grid(np.asarray(x), np.array([1, 0, 1, 1]), 2, columns=2)
+  assert grid.shape == (7, 9, 3)
+  middles = grid[[1, 4]][:, [1, 5], 0]
+  np.testing.assert_allclose(middles, [[1 / 3, 0.5], [0.0, 2 / 3]])
