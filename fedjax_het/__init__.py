@@ -2,6 +2,7 @@
 
 from fedjax_het import data, metrics, mixing, models, server
 from fedjax_het.clients.fedevg import fedevg
+from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import federate
@@ -28,6 +29,6 @@ from fedjax_het.models import Model
 __all__ = [
   "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "LocalTraining", "Message",
   "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "Sweep", "data",
-  "fedavg", "federate", "federated", "fedevg", "fedprox", "in_one_go", "metrics", "mixing", "models",
-  "prepare_cpu", "run", "server", "superfed", "sweep",
+  "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedprox", "in_one_go", "metrics",
+  "mixing", "models", "prepare_cpu", "run", "server", "superfed", "sweep",
 ]  # fmt: skip

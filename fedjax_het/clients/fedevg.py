@@ -31,6 +31,7 @@ from fedjax_het.models import Model
 
 PyTree = Any
 ENERGIES = ("signed", "raw")
+LARGEST = 60.0  # exponent of a raw weight, so that sums over clients neither overflow nor vanish
 
 
 class Local(NamedTuple):
@@ -97,7 +98,8 @@ def fedevg(
   """FedEvg's client part; it goes with `server.sgld`.
 
   The broadcast's `params` are x̃, float32 [M, ...], its `extra` is log Σ w e of the rounds before, [M], which
-  raw energies are taken relative to, so that they cannot overflow: equation 4.13 does not notice.
+  raw energies are taken relative to, so that they cannot overflow: equation 4.13 does not notice, unless an
+  energy moves by more than 60 nats in a round (then its exponent is cut there).
   Clients' own classifiers are evaluated where they are persistent; else, and as the global model, x̃ itself
   by its nearest neighbours (`analysis.downstream` trains a classifier on it).
 
@@ -219,5 +221,5 @@ def signals(
   if energy == "signed":
     weight = jnp.where(value > 0, math.e, jnp.where(value < 0, 1.0 / math.e, 1.0)).astype(value.dtype)
   else:
-    weight = jnp.exp(value - broadcast.extra)
+    weight = jnp.exp(jnp.clip(value - broadcast.extra, -LARGEST, LARGEST))
   return Message(weight.reshape(-1, *[1] * (x.ndim - 1)) * gradient, weight)

@@ -40,7 +40,11 @@ def spectral_dense(layer: Layer, x: jax.Array) -> jax.Array:
 
 
 def energy_mlp(
-  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, hidden: int = 256, layers: int = 2
+  shape: tuple[int, ...] = (8, 8, 1),
+  num_classes: int = 10,
+  hidden: int = 256,
+  layers: int = 2,
+  spectral: bool = True,
 ) -> Model:
   """D-hidden-...-hidden-C with Swish and a last layer of spectral norm 1.
 
@@ -49,6 +53,7 @@ def energy_mlp(
     num_classes: C, the number of logits.
     hidden: width of the hidden layers.
     layers: number of hidden layers, at least 1.
+    spectral: whether the last layer's spectral norm is 1; False leaves it free.
 
   Raises:
     SettingError: `hidden` or `layers` is below 1.
@@ -62,7 +67,7 @@ def energy_mlp(
     h = flatten(x)
     for name in names[:-1]:
       h = jax.nn.swish(dense(params[name], h))
-    return spectral_dense(params[names[-1]], h)
+    return (spectral_dense if spectral else dense)(params[names[-1]], h)
 
   init = xavier(dict(zip(names, itertools.pairwise(widths))))
   return Model(init, apply, "energy_mlp", tuple(shape), num_classes)
