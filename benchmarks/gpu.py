@@ -6,14 +6,16 @@
 Plain SGD, B = 10, one local epoch; a line of JSON each:
 
 peak      the float32 matrix product's FLOP/s, at XLA's default precision (TF32 on some) and highest
-cohort    client steps a second of TwoNN and TwoCNN for cohorts of 5 to 100 clients with 480 examples,
-          TwoCNN's convolution as patches, Winograd and lax.conv; the share of the default peak they need
+cohort    client steps a second of TwoNN, TwoCNN and ResNet-10 for cohorts of 5 to 100 clients with 480
+          examples, convolutions as patches, Winograd and lax.conv; the share of the default peak they need
 seeds     seconds a round of 1, 8 and 32 runs as one program (TwoNN, cohort 5), as ratios to one
 workload  pfl-research's CIFAR-10 benchmark: 1,000 clients x 50 examples, cohort 50, lr 0.1, 1,500 rounds,
           its small CNN without dropout; seconds in all, and beside them pfl-research's own where the
           interpreter named by --pfl has it (benchmarks/peers/pfl_research.py: the same model and work)
+fedevg    seconds a round of FedEvg at the thesis's size (configs/table_4_2.py: ResNet-10 with h = 64, 32 x 32
+          pixels, K = 10 clients of 4,800 examples, B = 64), which times 500 is a cell of table 4.2
 
-ResNet-10 is not in the library yet. What a limit of time cuts short is printed as skipped.
+What a limit of time cuts short is printed as skipped.
 """
 
 import argparse
@@ -27,7 +29,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ours import flops_per_step
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
@@ -35,7 +36,8 @@ from fedjax_het.models.base import dense, flatten, xavier
 from fedjax_het.models.convolution import conv2d, max_pool2
 
 HERE = Path(__file__).resolve().parent
-SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3)}
+SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3), "resnet10": (32, 32, 3)}
+CONVOLUTIONS = ("patches", "winograd", "lax")
 
 
 def small_cnn(conv: str = "auto") -> fh.Model:
@@ -66,6 +68,17 @@ def local(model: fh.Model, lr: float = 0.01) -> fh.ClientUpdate:
   return fh.fedavg(model, lr=lr, epochs=1, batch_size=10, momentum=0.0, weight_decay=0.0)
 
 
+def step_flops(model: fh.Model, batch: int) -> float:
+  """FLOPs of a gradient on one batch, as XLA counts them before it optimises."""
+
+  def loss(params, x):
+    return jnp.square(model.apply(params, x)).sum()
+
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  x = jax.ShapeDtypeStruct((batch, *model.shape), jnp.float32)
+  return float(jax.jit(jax.grad(loss)).lower(params, x).cost_analysis()["flops"])
+
+
 def timed(advance, state, rounds: int, seconds: float) -> tuple[float, Any]:
   """Seconds a round, after one warm call, over at least `seconds`."""
   state, _ = advance(state, rounds)
@@ -92,19 +105,23 @@ def peak(args):
 
 
 def cohort(args):
-  factories = {"two_nn": ("",), "two_cnn": ("patches", "winograd", "lax")}
+  factories = {"two_nn": ("",), "two_cnn": CONVOLUTIONS, "resnet10": CONVOLUTIONS}
   each = 40 if args.small else 480
   for name, convs in factories.items():
     data = clients(10 if args.small else 100, each, SHAPES[name])
     for conv in convs:
-      model = getattr(fh.models, name)(SHAPES[name], **({"conv": conv} if conv else {}))
-      for size in (5,) if args.small else (5, 20, 50, 100):
+      options = {"conv": conv} if conv else {}
+      if name == "resnet10" and args.small:
+        options["width"] = 4
+      model = getattr(fh.models, name)(SHAPES[name], **options)
+      sizes = (5, 20) if name == "resnet10" else (5, 20, 50, 100)
+      for size in (5,) if args.small else sizes:
         engine = fh.Engine(fh.federated(local(model)), data, size)
         seconds, _ = timed(engine.advance, engine.init(jax.random.key(0)), 4, args.seconds)
         rate = size * each / 10 / seconds
         yield {
           "model": name, "conv": conv, "cohort": size, "client_steps_per_second": rate,
-          "share_of_peak": rate * flops_per_step(name, 10) / args.peaks["default"],
+          "share_of_peak": rate * step_flops(model, 10) / args.peaks["default"],
           "compile_seconds": engine.seconds.compile,
         }  # fmt: skip
 
@@ -149,6 +166,20 @@ def workload(args):
     yield {"peer": "pfl-research"} | line
 
 
+def fedevg(args):
+  each, width, size = (64, 4, 2) if args.small else (4800, 64, 10)
+  data = clients(10, each, (32, 32, 1))
+  for conv in ("patches", "lax"):
+    client = fh.fedevg(fh.models.resnet10((32, 32, 1), 10, width, conv=conv))
+    engine = fh.Engine(fh.federated(client, server=fh.server.sgld(500)), data, size)
+    seconds, _ = timed(engine.advance, engine.init(jax.random.key(0)), 1, args.seconds)
+    steps = size * -(-each // 64)
+    yield {
+      "conv": conv, "width": width, "cohort": size, "seconds_per_round": seconds,
+      "client_steps_per_second": steps / seconds, "compile_seconds": engine.seconds.compile,
+    }  # fmt: skip
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--out", type=Path, help="also write the lines here")
@@ -172,7 +203,7 @@ def main() -> None:
   show(
     {"device": device.device_kind, "platform": device.platform, "jax": jax.__version__, "small": args.small}
   )
-  for measure in (peak, cohort, seeds, workload):
+  for measure in (peak, cohort, seeds, workload, fedevg):
     if args.only and measure.__name__ not in (*args.only, "peak"):
       continue
     lines = measure(args)
