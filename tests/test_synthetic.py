@@ -128,7 +128,8 @@ def test_averaged_generators_are_launched_alike(algorithm, tmp_path):
     leaf.size for leaf in jax.tree.leaves(build(small(algorithm)).model.init(jax.random.key(0)))
   )
   assert summary["bytes"]["up"] == ROUNDS * 10 * 4 * parameters
-  plan = dry_run(small(algorithm), Where(devices=1))
+  plan = dry_run(small(algorithm, algorithm__steps=2), Where(devices=1))
+  assert plan["client_steps"] == ROUNDS * 10 * 2
   assert plan["parameters"] == parameters and plan["flops_a_client_step"] > 1e5
 
 

@@ -43,7 +43,9 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   sizes = np.asarray(experiment.data.train.size)
   batch = int(min(config.local.batch_size, sizes.max()))
   epochs = int(config.local.epochs)
-  steps = epochs * np.ceil(sizes / config.local.batch_size).mean() * config.cohort_size * config.rounds
+  each = epochs * np.ceil(sizes / config.local.batch_size)
+  most = {**config.local, **config.algorithm}.get("steps") or np.inf
+  steps = np.minimum(each, most).mean() * config.cohort_size * config.rounds
   flops = step_flops(experiment, batch)
   plan = {
     "parameters": sum(leaf.size for leaf in jax.tree.leaves(shapes.broadcast.params)),

@@ -126,6 +126,7 @@ class Record:
     if len(algorithm.client.lambdas) > 1:
       summary["lambda"] = lambda_report(algorithm.client.lambdas, evaluation, validation)
     if self._samples:
+      print("Judging the synthetic examples, by a classifier that learns from them alone ...", flush=True)
       summary["synthetic"] = yardsticks(config, self._experiment, *self._samples.last())
       self._samples.draw(self.run.figures, self._experiment.data.num_classes)
     if self._tracker:
