@@ -10,6 +10,7 @@ device, relative to it.
 import argparse
 import datetime
 import platform
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +26,23 @@ from fedjax_het.experiment import quickstart  # noqa: E402
 from fedjax_het.experiment.build import CLIENTS, MIXINGS, SERVERS, build  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+from configs import table_4_2  # noqa: E402
+
 COUNTS = (1, 2, 4, 8)
 
 
 def run(changes: dict, devices: int, rounds: int) -> tuple[tuple, list[np.ndarray]]:
-  config = quickstart.get_config()
-  with config.unlocked():
-    config.update(changes)
-    if changes.get("algorithm", {}).get("name", "").startswith("fed"):
-      config.algorithm = ConfigDict(changes["algorithm"])
+  name = changes.get("algorithm", {}).get("name", "")
+  if name in table_4_2.MODELS:
+    config = table_4_2.get_config(f"dataset=digits,alpha=1.0,clients=20,algorithm={name},rounds={rounds}")
+    config.cohort_size = changes["cohort_size"]
+  else:
+    config = quickstart.get_config()
+    with config.unlocked():
+      config.update(changes)
+      if name.startswith("fed"):
+        config.algorithm = ConfigDict(changes["algorithm"])
   built = build(config)
   engine = fh.Engine(built.algorithm, built.data, config.cohort_size, devices=devices)
   state, infos = engine.advance(engine.init(built.key), rounds)
@@ -52,7 +61,7 @@ def main() -> None:
   }
   methods |= {
     f"fedavg, server {name}": {"algorithm": {"name": "fedavg"}, "server": {"name": name, "lr": 0.01}}
-    for name in SERVERS
+    for name in sorted(set(SERVERS) - {"sgld"})  # FedEvg's own
   }
   lines = [
     "| method | cohort | same cohorts | 2 devices | 4 devices | 8 devices |", "|---|---|---|---|---|---|",

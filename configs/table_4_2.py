@@ -1,4 +1,4 @@
-"""Tables 4.2 and 4.4 of the thesis: what synthetic data are worth, by a classifier's accuracy and by FID.
+"""Tables 4.2 to 4.5 of the thesis: what synthetic data are worth, by a classifier's accuracy and by FID.
 
     python -m fedjax_het.run \
       --config=configs/table_4_2.py:dataset=mnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR

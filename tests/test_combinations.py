@@ -11,10 +11,12 @@ from parts import federation, linear
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.round import round_step
-from fedjax_het.experiment.build import MIXINGS, SERVERS
+from fedjax_het.experiment import build
+from fedjax_het.experiment.build import MIXINGS
 from fedjax_het.federated import Mixing, ServerUpdate, federated, init
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
+SERVERS = {name: make for name, make in build.SERVERS.items() if name != "sgld"}  # which is FedEvg's
 CLIENTS = {
   "fedavg": lambda: fedavg(linear(), **LOCAL),
   "fedprox": lambda: fedprox(linear(), mu=0.1, **LOCAL),
