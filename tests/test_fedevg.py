@@ -148,7 +148,7 @@ def test_a_downstream_classifier_converges_and_distances_are_scipys():
 def test_bad_settings_are_named():
   with pytest.raises(fh.SettingError, match="energy"):
     fh.fedevg(MODEL, energy="row")
-  with pytest.raises(fh.SettingError, match="does not say what it classifies"):
+  with pytest.raises(fh.SettingError, match="does not say its shape, or has fewer than two logits"):
     fh.fedevg(fh.Model(MODEL.init, MODEL.apply))
   with pytest.raises(fh.SettingError, match="step_size"):
     sgld(10, step_size=0.0)
