@@ -9,7 +9,8 @@ from scipy import special, stats
 import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.errors import SettingError
-from fedjax_het.models.coders import conv_decoder, conv_encoder, perceptron
+from fedjax_het.models.base import perceptron
+from fedjax_het.models.coders import conv_decoder, conv_encoder
 from fedjax_het.models.generative import cgan_conv, cgan_mlp, cvae_conv, cvae_mlp
 
 Y = jnp.array([0, 1, 1, 0])

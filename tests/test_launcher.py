@@ -21,6 +21,7 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.stopping import Stopped
+from fedjax_het.experiment.sweep import with_values
 from fedjax_het.experiment.where import Where
 
 ROOT = Path(__file__).parents[1]
@@ -32,14 +33,7 @@ def small(**changes) -> ConfigDict:
   config.update(rounds=7, eval_every=3, model={"name": "two_nn", "hidden": 8})
   config.local.epochs = 1
   config.algorithm.start_round = 2
-  with config.unlocked():
-    for name, value in changes.items():
-      node = config
-      *path, last = name.split("__")
-      for part in path:
-        node = node[part]
-      node[last] = value
-  return config
+  return with_values(config, {name.replace("__", "."): value for name, value in changes.items()})
 
 
 def start(config: ConfigDict, workdir: str, devices: int = 1, **settings) -> dict:

@@ -18,7 +18,7 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
-from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.experiment.sweep import run_sweep, with_values
 from fedjax_het.experiment.synthetic import yardsticks
 from fedjax_het.experiment.where import Where
 
@@ -37,14 +37,7 @@ def small(algorithm="fedevg", **changes) -> ConfigDict:
   config.algorithm.per_class = 3
   config.downstream.steps = 100
   config.downstream.features = ""
-  with config.unlocked():
-    for name, value in changes.items():
-      node = config
-      *path, last = name.split("__")
-      for part in path:
-        node = node[part]
-      node[last] = value
-  return config
+  return with_values(config, {name.replace("__", "."): value for name, value in changes.items()})
 
 
 def start(config, workdir):
@@ -93,7 +86,7 @@ def test_real_examples_are_worth_more(whole):
   config = small(downstream__features="classifier", downstream__steps=300)
   built = build(config)
   data = built.data
-  rows = np.concatenate([np.arange(s, s + n) for s, n in zip(data.train.start, data.train.size)])
+  rows = data.train.rows()
   x, y = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
   pick = np.concatenate([np.flatnonzero(y == c)[:10] for c in range(10)])
   real = yardsticks(config, built, x[pick], y[pick])

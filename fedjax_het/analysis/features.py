@@ -13,10 +13,9 @@ import numpy as np
 import optax
 
 from fedjax_het.models.base import Params, dense, flatten, xavier
-from fedjax_het.models.coders import GROUP
+from fedjax_het.models.coders import norm
 from fedjax_het.models.convolution import halving_conv3
 from fedjax_het.models.inception import inception_features, read_weights
-from fedjax_het.models.resnet import group_norm
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
 BLOCK = 250
@@ -78,8 +77,7 @@ def classifier_features(
     for name in kernels:
       if image:
         h = halving_conv3(h, params[name]["kernel"]) + params[name]["bias"]
-        h = group_norm({"scale": 1.0, "bias": 0.0}, h, h.shape[-1] // GROUP)  # type: ignore[dict-item]
-        h = jax.nn.swish(h)
+        h = jax.nn.swish(norm(h))
       else:
         h = jax.nn.swish(dense(params[name], flatten(h)))
     return jax.nn.swish(dense(params["fc1"], flatten(h)))

@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.objective import check_training, cross_entropy, decayed, training_loss
-from fedjax_het.engine.local import for_each_batch, steps_per_epoch
+from fedjax_het.clients.objective import adam, check_training, cross_entropy, decayed, training_loss
+from fedjax_het.engine.local import for_each_batch, weighted_mean
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.federated import ClientUpdate, Info, Message
 from fedjax_het.models import Model
@@ -57,14 +57,24 @@ def labels_of(num_classes: int, per_class: int) -> jax.Array:
   return jnp.repeat(jnp.arange(num_classes), per_class)
 
 
+def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """Each row's logit of its own class, [B, C] and [B] -> [B]."""
+  return jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+
+
 def logit(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
   """f(x)[y] = -E(x, y), float32 [B]."""
-  return jnp.take_along_axis(model.apply(params, x), y[:, None], axis=1)[:, 0]
+  return of_class(model.apply(params, x), y)
 
 
 def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
   """∇_x E(x, y) = -∇_x f(x)[y], one a row, like x."""
   return jax.grad(lambda x: -logit(model, params, x, y).sum())(x)
+
+
+def clipped(gradient: jax.Array, clip: float | None) -> jax.Array:
+  """Every entry within ±clip; None leaves them."""
+  return gradient if clip is None else jnp.clip(gradient, -clip, clip)
 
 
 def nearest(synthetic: jax.Array, labels: jax.Array, num_classes: int, x: jax.Array) -> jax.Array:
@@ -141,26 +151,19 @@ def fedevg(
   labels = labels_of(model.num_classes, per_class)
   slots = min(batch_size, len(labels))
 
-  def bound(gradient: jax.Array) -> jax.Array:
-    return gradient if clip is None else jnp.clip(gradient, -clip, clip)
-
   def walk(key, params, x, y):
     """R steps of the chains."""
 
     def step(r, x):
       noise = jax.random.normal(jax.random.fold_in(key, r), x.shape)
-      x = x - chain_step_size * bound(energy_gradient(model, params, x, y)) + chain_noise * noise
+      x = x - chain_step_size * clipped(energy_gradient(model, params, x, y), clip) + chain_noise * noise
       return jnp.clip(x, 0.0, 1.0) if bounded else x
 
     return jax.lax.fori_loop(0, chain_steps, step, x)
 
   def update(key, broadcast, state, data, round):
     model_key, data_key = jax.random.split(key)
-    optimizer = optax.chain(
-      optax.add_decayed_weights(weight_decay),
-      optax.scale_by_adam(b1, b2),
-      optax.scale_by_learning_rate(decayed(lr, lr_decay, round)),
-    )
+    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, round))
 
     def step(local: Local, batch) -> Local:
       slot_key, chain_key = jax.random.split(batch.key)
@@ -170,11 +173,10 @@ def fedevg(
 
       def objective(params):
         logits = model.apply(params, batch.x)
-        real = jnp.take_along_axis(logits, batch.y[:, None], axis=1)[:, 0]
-        mean = lambda values: jnp.sum(values * batch.weight) / jnp.sum(batch.weight)  # noqa: E731
-        contrast = logit(model, params, chains, y_tilde).mean() - mean(real)
+        real = weighted_mean(of_class(logits, batch.y), batch.weight)
+        contrast = logit(model, params, chains, y_tilde).mean() - real
         received = cross_entropy(model.apply(params, broadcast.params[chosen]), y_tilde).mean()
-        return contrast + mean(cross_entropy(logits, batch.y)) + lam * received
+        return contrast + weighted_mean(cross_entropy(logits, batch.y), batch.weight) + lam * received
 
       loss, gradient = jax.value_and_grad(objective)(local.params)
       updates, state = optimizer.update(gradient, local.optimizer, local.params)
@@ -184,8 +186,7 @@ def fedevg(
 
     params = state if persistent else model.init(model_key)
     local = Local(params, optimizer.init(params), broadcast.params, jnp.float32(0.0), jnp.int32(0))
-    last = None if steps is None else jnp.minimum(steps, epochs * steps_per_epoch(data, batch_size))
-    local = for_each_batch(data_key, data, batch_size, epochs, step, local, 0, last)
+    local = for_each_batch(data_key, data, batch_size, epochs, step, local, last=steps)
     upload = signals(model, local.params, broadcast, labels, energy, clip)
     return upload, local.params if persistent else state, Info(local.loss / local.steps, local.steps)
 
@@ -215,8 +216,7 @@ def signals(
 ) -> Message:
   """What a client uploads: (e·∇E(x̃), e), like (x̃, [M])."""
   x = broadcast.params
-  gradient = energy_gradient(model, params, x, labels)
-  gradient = gradient if clip is None else jnp.clip(gradient, -clip, clip)
+  gradient = clipped(energy_gradient(model, params, x, labels), clip)
   value = logit(model, params, x, labels)
   if energy == "signed":
     weight = jnp.where(value > 0, math.e, jnp.where(value < 0, 1.0 / math.e, 1.0)).astype(value.dtype)

@@ -4,29 +4,17 @@ The baselines of the thesis's chapter IV. A client trains each part of the gener
 with Adam, fresh each round; what it uploads and what the server averages by n_i is the whole tree.
 """
 
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients.fedevg import labels_of, nearest
-from fedjax_het.clients.objective import check_training, decayed, training_loss
-from fedjax_het.engine.local import for_each_batch, steps_per_epoch
+from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
+from fedjax_het.clients.sgd import Local
+from fedjax_het.engine.local import for_each_batch
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.federated import ClientUpdate, Info, Message
 from fedjax_het.models.generative import GENERATORS, Generative
-
-PyTree = Any
-
-
-class Local(NamedTuple):
-  """What a client changes while it trains: parameters, Adam's state of each part, sum of losses, steps."""
-
-  params: PyTree
-  optimizer: PyTree
-  loss: jax.Array
-  steps: jax.Array
 
 
 def generative(
@@ -73,11 +61,7 @@ def generative(
   labels = labels_of(model.num_classes, per_class)
 
   def update(key, broadcast, state, data, round):
-    optimizer = optax.chain(
-      optax.add_decayed_weights(weight_decay),
-      optax.scale_by_adam(b1, b2),
-      optax.scale_by_learning_rate(decayed(lr, lr_decay, round)),
-    )
+    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, round))
 
     def step(local: Local, batch) -> Local:
       params, states, total = dict(local.params), dict(local.optimizer), local.loss
@@ -96,8 +80,7 @@ def generative(
     params = dict(broadcast.params)
     states = {part: optimizer.init(params[part]) for part in model.losses}
     local = Local(params, states, jnp.float32(0.0), jnp.int32(0))
-    last = None if steps is None else jnp.minimum(steps, epochs * steps_per_epoch(data, batch_size))
-    local = for_each_batch(key, data, batch_size, epochs, step, local, 0, last)
+    local = for_each_batch(key, data, batch_size, epochs, step, local, last=steps)
     return Message(local.params), state, Info(local.loss / local.steps, local.steps)
 
   def apply(params, x):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.local import Batch, steps_per_epoch
+from fedjax_het.engine.local import Batch, steps_per_epoch, weighted_mean
 from fedjax_het.errors import SettingError, check_range
 
 PyTree = Any
@@ -28,8 +28,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 def batch_loss(apply: Callable, params: PyTree, batch: Batch) -> jax.Array:
   """Mean cross-entropy over a mini-batch's real examples, float32 scalar."""
-  losses = cross_entropy(apply(params, batch.x), batch.y)
-  return jnp.sum(losses * batch.weight) / jnp.sum(batch.weight)
+  return weighted_mean(cross_entropy(apply(params, batch.x), batch.y), batch.weight)
 
 
 def training_loss(apply: Callable, params: PyTree, data: ClientData, batch_size: int = 256) -> jax.Array:
@@ -60,6 +59,13 @@ def momentum_sgd(momentum: float = 0.9, weight_decay: float = 1e-4) -> Optimizer
     )
 
   return make
+
+
+def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
+  """lr -> Adam with weight decay added to the gradient before it, not decoupled as in AdamW."""
+  return lambda lr: optax.chain(
+    optax.add_decayed_weights(weight_decay), optax.scale_by_adam(b1, b2), optax.scale_by_learning_rate(lr)
+  )
 
 
 def together(updates: PyTree) -> PyTree:

@@ -24,6 +24,11 @@ class Part(NamedTuple):
   start: Array
   size: Array
 
+  def rows(self, clients: np.ndarray | None = None) -> np.ndarray:
+    """The row numbers of some clients, by default of all, client after client, on the host."""
+    starts, sizes = (np.asarray(own)[slice(None) if clients is None else clients] for own in self)
+    return np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -164,9 +164,7 @@ class Streamed:
 
   def _gather(self, clients: np.ndarray, part: str) -> FederatedData:
     """Some clients' examples of one part, side by side, filled up to the capacity, on the devices."""
-    starts, sizes = np.asarray(getattr(self._data, part).start)[clients], self._sizes[part][clients]
-    ends = np.cumsum(sizes)
-    index = np.repeat(starts - (ends - sizes), sizes) + np.arange(sizes.sum())
+    index, sizes = getattr(self._data, part).rows(clients), self._sizes[part][clients]
 
     def rows(array: Any) -> np.ndarray:
       filled = np.zeros((self._capacity, *array.shape[1:]), array.dtype)
@@ -174,7 +172,7 @@ class Streamed:
       return filled
 
     start = np.zeros(self._data.num_clients, np.int32)
-    start[clients] = ends - sizes
+    start[clients] = np.cumsum(sizes) - sizes
     size = np.asarray(getattr(self._data, part).size)
     slices: dict[str, Any] = {part: Part(start, size)}
     gathered = dataclasses.replace(self._data, x=rows(self._data.x), y=rows(self._data.y), **slices)

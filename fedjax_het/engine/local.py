@@ -28,6 +28,11 @@ class Batch(NamedTuple):
   key: jax.Array
 
 
+def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
+  """Mean of values [B] over a batch's real examples, float32 scalar."""
+  return jnp.sum(values * weight) / jnp.sum(weight)
+
+
 def steps_per_epoch(data: ClientData, batch_size: int) -> int | Array:
   """ceil(n_i / B): a last partial batch is used, not dropped."""
   return (data.length + batch_size - 1) // batch_size
@@ -63,7 +68,7 @@ def for_each_batch(
     step: (carry, batch) -> carry.
     carry: its start.
     first: where not all steps are to be taken, the first of the `epochs` times `steps_per_epoch` steps.
-    last: the one before which to stop; None takes all.
+    last: the one before which to stop, at the latest after all; None takes all.
   """
   each = steps_per_epoch(data, batch_size)
   padded = -(-data.limit // batch_size) * batch_size
@@ -88,4 +93,4 @@ def for_each_batch(
 
   if last is None:
     return lax.fori_loop(0, epochs, epoch, carry)
-  return lax.fori_loop(first // each, -(-last // each), epoch, carry)
+  return lax.fori_loop(first // each, jnp.minimum(-(-last // each), epochs), epoch, carry)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import models
 from fedjax_het.analysis.downstream import downstream, within_class_distance
-from fedjax_het.analysis.features import Features, classifier_features, read_inception
+from fedjax_het.analysis.features import Features, classifier_features, in_blocks, read_inception
 from fedjax_het.analysis.frechet import frechet_distance, kernel_distance
 from fedjax_het.analysis.samples_plot import animate, plot_samples
 from fedjax_het.experiment.build import CLASSIFIER, Experiment
@@ -19,7 +19,6 @@ from fedjax_het.federated import Message
 from fedjax_het.models import Model
 
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
-BLOCK = 500  # images that a classifier sees at once
 
 
 class Samples:
@@ -91,17 +90,17 @@ def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.
   trained = jax.jit(lambda key, x, y: downstream(key, model, x, y, **given))
   params, loss = trained(key, np.clip(x, 0.0, 1.0) if source.x.dtype == np.uint8 else x, y)
   apply = jax.jit(model.apply)
+  logits_of = in_blocks(lambda x: apply(params, as_float(x)))
 
   def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    blocks = [np.asarray(apply(params, as_float(x[i : i + BLOCK]))) for i in range(0, len(x), BLOCK)]
-    logits = np.concatenate(blocks)
+    logits = logits_of(x)
     return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
 
-  rows = [np.arange(s, s + n) for s, n in zip(data.test.start, data.test.size) if n]
-  hits = right(np.asarray(data.x)[np.concatenate(rows)], np.asarray(data.y)[np.concatenate(rows)])
-  local = [own.mean() for own in np.split(hits, np.cumsum([len(r) for r in rows])[:-1])]
-  train = np.concatenate([np.arange(s, s + n) for s, n in zip(data.train.start, data.train.size)])
-  real = np.asarray(data.x)[train], np.asarray(data.y)[train]
+  test, real = (
+    (np.asarray(data.x)[rows], np.asarray(data.y)[rows]) for rows in (data.test.rows(), data.train.rows())
+  )
+  by_client = np.split(right(*test), np.cumsum(data.test.size)[:-1])
+  local = [own.mean() for own in by_client if len(own)]
   report: dict[str, Any] = {
     "examples": len(y),
     "downstream": {
@@ -120,7 +119,7 @@ def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.
       classifier_features(key, as_float, *real, source.num_classes) if wanted == "classifier"
       else read_inception(wanted)
     )  # fmt: skip
-    report |= distances(features, x, source.x_test if len(source.y_test) else source.x[np.concatenate(rows)])
+    report |= distances(features, x, source.x_test if len(source.y_test) else test[0])
   return report
 
 

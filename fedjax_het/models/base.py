@@ -4,8 +4,9 @@ Parameters are a dict of layers, each a dict {"kernel", "bias"}: a method that t
 (SuPerFed-LM draws one mixing constant a layer) takes the top level of the tree for its layers.
 """
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import jax
@@ -30,6 +31,9 @@ class Apply(Protocol):
 
   def __call__(self, params: Params, x: jax.Array, /) -> jax.Array:
     """Returns logits float32 [B, C] of a batch x, float32 [B, *shape]."""
+
+
+Network = tuple[Init, Apply]
 
 
 class Model(NamedTuple):
@@ -125,6 +129,25 @@ def _matmul_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tu
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+def perceptron(widths: Sequence[int], last: Callable[[Layer, jax.Array], jax.Array] = dense) -> Network:
+  """Dense layers of these widths with Swish between them, [B, ...] -> [B, widths[-1]].
+
+  Args:
+    widths: of the flattened input, the hidden layers and the output.
+    last: what applies the last layer.
+  """
+  names = [f"fc{i + 1}" for i in range(len(widths) - 1)]
+  init = xavier(dict(zip(names, itertools.pairwise(widths))))
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    h = flatten(x)
+    for name in names[:-1]:
+      h = jax.nn.swish(dense(params[name], h))
+    return last(params[names[-1]], h)
+
+  return init, apply
 
 
 def flatten(x: jax.Array) -> jax.Array:

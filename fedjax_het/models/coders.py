@@ -2,31 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Callable
 
 import jax
 
-from fedjax_het.errors import SettingError, check_range
-from fedjax_het.models.base import Init, Params, dense, flatten, xavier
+from fedjax_het.models.base import Network, Params, dense, flatten, xavier
 from fedjax_het.models.convolution import conv2d, halving_conv3
-from fedjax_het.models.resnet import group_norm
-
-Network = tuple[Init, Callable[[Params, jax.Array], jax.Array]]
-GROUP = 4  # channels that are normalised together
-
-
-def perceptron(widths: list[int]) -> Network:
-  """Dense layers of these widths with Swish between them, [B, ...] -> [B, widths[-1]]."""
-  names = [f"fc{i + 1}" for i in range(len(widths) - 1)]
-  init = xavier(dict(zip(names, itertools.pairwise(widths))))
-
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    h = flatten(x)
-    for name in names[:-1]:
-      h = jax.nn.swish(dense(params[name], h))
-    return dense(params[names[-1]], h)
-
-  return init, apply
+from fedjax_het.models.resnet import GROUP, check_image, group_norm
 
 
 def conv_encoder(shape: tuple[int, ...], outputs: int, width: int) -> Network:
@@ -84,14 +65,3 @@ def norm(h: jax.Array) -> jax.Array:
 def normed(h: jax.Array, bias: jax.Array) -> jax.Array:
   """The activation after a convolution."""
   return jax.nn.swish(norm(h) + bias)
-
-
-def check_image(shape: tuple[int, ...], width: int) -> None:
-  """Raises `SettingError` for what three halvings, or groups of four channels, cannot divide."""
-  check_range("width", width, GROUP)
-  if width % GROUP:
-    raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
-  if len(shape) != 3 or shape[0] % 8 or shape[1] % 8:
-    raise SettingError(
-      "shape", shape, "not (height, width, channels) divisible by 8", "Resize the images: resize=32."
-    )

@@ -4,14 +4,13 @@ Joint energy models (Grathwohl et al., ICLR 2020), as FedEvg's clients train the
 so that the energy is smooth in x, and a last layer of spectral norm 1, so that energies cannot run away.
 """
 
-import itertools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
-from fedjax_het.models.base import Layer, Model, Params, dense, flatten, xavier
+from fedjax_het.models.base import Layer, Model, dense, perceptron
 
 POWER_ITERATIONS = 8
 
@@ -61,13 +60,5 @@ def energy_mlp(
   check_range("hidden", hidden, 1)
   check_range("layers", layers, 1)
   widths = [math.prod(shape), *[hidden] * layers, num_classes]
-  names = [f"fc{i + 1}" for i in range(layers + 1)]
-
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    h = flatten(x)
-    for name in names[:-1]:
-      h = jax.nn.swish(dense(params[name], h))
-    return (spectral_dense if spectral else dense)(params[names[-1]], h)
-
-  init = xavier(dict(zip(names, itertools.pairwise(widths))))
+  init, apply = perceptron(widths, last=spectral_dense if spectral else dense)
   return Model(init, apply, "energy_mlp", tuple(shape), num_classes)

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.models.base import flatten
-from fedjax_het.models.coders import Network, conv_decoder, conv_encoder, perceptron
+from fedjax_het.engine.local import weighted_mean
+from fedjax_het.models.base import Network, flatten, perceptron
+from fedjax_het.models.coders import conv_decoder, conv_encoder
 
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -38,11 +39,6 @@ class Generative(NamedTuple):
   shape: tuple[int, ...]
   num_classes: int
   name: str
-
-
-def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
-  """Mean of values [B] over a batch's real examples."""
-  return jnp.sum(values * weight) / jnp.sum(weight)
 
 
 def variational(encoder: Network, decoder: Network, shape: tuple[int, ...], num_classes: int, latent: int,

@@ -18,7 +18,7 @@ from jax import lax
 
 from fedjax_het.errors import DataError
 
-SIZE, FEATURES = 299, 2048
+SIZE = 299
 EPSILON = 1e-3
 PARTS = ("conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var")
 STEM = ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3", "Conv2d_3b_1x1", "Conv2d_4a_3x3")

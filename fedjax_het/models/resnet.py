@@ -13,6 +13,18 @@ from fedjax_het.models.convolution import METHODS, conv2d, halving_conv3
 from fedjax_het.models.energy import spectral_dense
 
 EPSILON = 1e-5
+GROUP = 4  # channels that are normalised together, at least
+
+
+def check_image(shape: tuple[int, ...], width: int) -> None:
+  """Raises `SettingError` for what three halvings, or groups of four channels, cannot divide."""
+  check_range("width", width, GROUP)
+  if width % GROUP:
+    raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
+  if len(shape) != 3 or shape[0] % 8 or shape[1] % 8:
+    raise SettingError(
+      "shape", shape, "not (height, width, channels) divisible by 8", "Resize the images: resize=32."
+    )
 
 
 def group_norm(layer: Layer, x: jax.Array, groups: int) -> jax.Array:
@@ -57,11 +69,7 @@ def resnet10(
     SettingError: `shape`, `width` or `conv` cannot be.
   """
   check_choice("conv", conv, METHODS)
-  check_range("width", width, 4)
-  if width % 4:
-    raise SettingError("width", width, "not divisible by 4", f"Use {width - width % 4}.")
-  if len(shape) != 3 or shape[0] % 8 or shape[1] % 8:
-    raise SettingError("shape", shape, "not (height, width, channels) divisible by 8", "Pad the images.")
+  check_image(shape, width)
   planes = [width, 2 * width, 4 * width, 8 * width]
   kernels: dict[str, tuple[int, ...]] = {"stem": (3, 3, shape[2], width)}
   norms = {"stem_norm": width}
