@@ -142,6 +142,8 @@ class ClientUpdate(NamedTuple):
     synthesize: (key, broadcast) -> (x, y), labelled examples that the server can make of a broadcast,
       [M, ...] and int32 [M], class after class; None for a method that makes none.
     name: the method's name.
+    uploads_model: whether an upload's params are the broadcast's after local training, so that their
+      difference is an update; False where they are a signal to the server part.
   """
 
   share: ShareFn
@@ -155,6 +157,7 @@ class ClientUpdate(NamedTuple):
   training: LocalTraining | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   name: str = "custom"
+  uploads_model: bool = True
 
 
 class Feedback(NamedTuple):
@@ -185,11 +188,15 @@ class Mixing(NamedTuple):
     init: sizes, int32 [K] -> state.
     update: (state, feedback) -> (coefficients, float32 [S] on the simplex, state).
     name: the method's name.
+    scale: (feedback) -> s, float32 [S], for a part that makes the clients' updates longer or shorter before
+      they are mixed: the server part then sees θ + Σ_i p_i s_i (θ_i - θ) of the broadcast's params θ. None
+      mixes the uploads as they are, bit for bit.
   """
 
   init: Callable[[jax.Array], PyTree]
   update: Callable[[PyTree, Feedback], tuple[jax.Array, PyTree]]
   name: str = "custom"
+  scale: Callable[[Feedback], jax.Array] | None = None
 
 
 class ServerUpdate(NamedTuple):
@@ -198,7 +205,7 @@ class ServerUpdate(NamedTuple):
   Attributes:
     init: first broadcast -> state.
     update: (key, state, broadcast, aggregate) -> (next broadcast, state), where the aggregate is
-      Σ_i p_i upload_i, leaf by leaf.
+      Σ_i p_i upload_i, leaf by leaf (of uploads that the mixing part may have scaled, see `Mixing.scale`).
     name: the method's name.
   """
 
@@ -221,7 +228,8 @@ def federated(
   """Composes an algorithm; by default clients count by n_i and the server moves to the average.
 
   Raises:
-    SettingError: something that is not such a part, as a factory is that was not called.
+    SettingError: something that is not such a part, as a factory is that was not called; or a mixing part
+      that scales updates around a client part that sends none.
   """
   from fedjax_het import mixing as mixings
   from fedjax_het import server as servers
@@ -235,6 +243,11 @@ def federated(
         role, what, f"is not a {kind.__name__}",
         f"Call the factory: {what}(...)." if callable(part) else "Give client, mixing, server in this order.",
       )  # fmt: skip
+  if parts.mixing.scale is not None and not parts.client.uploads_model:
+    raise SettingError(
+      "mixing", parts.mixing.name, f"scales the clients' updates, and {parts.client.name} uploads no model",
+      "Use a mixing that only weighs what is uploaded, such as static.",
+    )  # fmt: skip
   return parts
 
 

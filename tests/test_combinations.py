@@ -50,13 +50,17 @@ def program(of_client):
       feedback = feedback._replace(losses=lambda: losses)
       return choose(mixing, mixings, lambda part, state: part.update(state, feedback), states)
 
+    def scale(feedback):
+      everyone = [part.scale or (lambda feedback: jax.numpy.ones(feedback.sizes.shape)) for part in mixings]
+      return lax.switch(mixing, [lambda of=of: of(feedback) for of in everyone])
+
     def serve(key, states, broadcast, aggregate):
       call = lambda part, state: part.update(key, state, broadcast, aggregate)  # noqa: E731
       return choose(server, servers, call, states)
 
     return federated(
       CLIENTS[of_client](),
-      Mixing(lambda sizes: tuple(part.init(sizes) for part in mixings), mix),
+      Mixing(lambda sizes: tuple(part.init(sizes) for part in mixings), mix, scale=scale),
       ServerUpdate(lambda broadcast: tuple(part.init(broadcast) for part in servers), serve),
     )
 

@@ -208,6 +208,10 @@ def plain_round(algorithm, data, state, order=None):
   feedback = Feedback(ids, data.train.size[ids], state.round, losses, uploads, state.broadcast)
   p, mixing_state = mixing.update(state.mixing, feedback)
   aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
+  if mixing.scale:
+    weights, base = p * mixing.scale(feedback), state.broadcast.params
+    total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
+    aggregate = aggregate._replace(params=jax.tree.map(total, uploads.params, base))
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
   clients = jax.tree.map(lambda everybody, some: everybody.at[ids].set(some), state.clients, own_states)
   return State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients), infos

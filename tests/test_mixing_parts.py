@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from feedback import LOSSES, SIZES, feedback, first, normalised, on_simplex
 from parts import linear
 from scipy import stats
 
@@ -17,12 +18,9 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import Feedback, Message, federated
 from fedjax_het.mixing.aaggff import doubly_robust, estimate_bound, linearised_gradient
-from fedjax_het.mixing.fedmgda import normalised_gram
 from fedjax_het.mixing.learners import decision_gradient
 from fedjax_het.mixing.responses import CDFS
 
-SIZES = np.array([3, 10, 1, 40, 7])
-LOSSES = np.array([0.5, 2.0, 0.1, 1.3, 0.9])
 FACTORIES = {
   "static": mixing.static,
   "uniform": mixing.uniform,
@@ -36,44 +34,6 @@ FACTORIES = {
 }
 WITHOUT_LOSSES = {"static", "uniform", "fedmgda"}
 EVERY_PART = pytest.mark.parametrize("name", sorted(FACTORIES))
-
-
-def feedback(losses=LOSSES, sizes=SIZES, cohort=None, updates=None, called=None):
-  """A round's feedback; `called` counts calls for the losses."""
-  cohort = np.arange(len(sizes)) if cohort is None else cohort
-  updates = np.random.default_rng(0).normal(size=(len(sizes), 6)) if updates is None else updates
-  base = {"w": jnp.ones((2, 2)), "b": jnp.zeros(2)}
-  uploads = {
-    "w": 1.0 + jnp.asarray(updates[:, :4], jnp.float32).reshape(-1, 2, 2),
-    "b": jnp.asarray(updates[:, 4:], jnp.float32),
-  }
-
-  def thunk():
-    if called is not None:
-      called.append(1)
-    return jnp.asarray(losses, jnp.float32)
-
-  return Feedback(
-    jnp.asarray(cohort, jnp.int32), jnp.asarray(sizes, jnp.int32), jnp.int32(0), thunk,
-    Message(uploads), Message(base),
-  )  # fmt: skip
-
-
-def first(part, given=None, num=None):
-  """Coefficients of the first round."""
-  given = feedback() if given is None else given
-  state = part.init(jnp.ones(num or given.sizes.shape[0], jnp.int32))
-  return jax.jit(lambda state: part.update(state, given)[0])(state)
-
-
-def normalised(weights):
-  return weights / weights.sum()
-
-
-def on_simplex(p):
-  p = np.asarray(p, np.float64)
-  assert np.isfinite(p).all() and (p >= 0).all()
-  assert p.sum() == pytest.approx(1.0, abs=1e-6)
 
 
 # What every part owes.
@@ -245,40 +205,6 @@ def test_afl_with_some_clients_leaves_the_others():
   p, after = part.update(jnp.asarray([0.5, 0.0, 0.5, 0.0, 0.0]), given)
   on_simplex(p)
   np.testing.assert_array_equal(after, [0.5, 0.0, 0.5, 0.0, 0.0])
-
-
-# FedMGDA+.
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.2, 1.0])
-@pytest.mark.parametrize("seed", range(4))
-def test_fedmgda_is_the_point_of_least_norm(epsilon, seed):
-  cp = pytest.importorskip("cvxpy")
-  updates = np.random.default_rng(seed).normal(size=(5, 6)) * np.array([[1, 10, 0.1, 1, 3]]).T + 0.3
-  static, directions = normalised(SIZES), updates / np.linalg.norm(updates, axis=1, keepdims=True)
-  lam = cp.Variable(5)
-  objective = cp.Minimize(cp.sum_squares(directions.T @ lam))
-  bounds = [cp.sum(lam) == 1, lam >= 0, cp.abs(lam - static) <= epsilon]
-  cp.Problem(objective, bounds).solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12)
-  found = np.asarray(first(mixing.fedmgda(epsilon), feedback(updates=updates)), np.float64)
-  np.testing.assert_allclose(found, lam.value, atol=1e-4)
-  norm = np.sum((directions.T @ found) ** 2)
-  assert norm <= np.sum((directions.T @ lam.value) ** 2) + 1e-6
-  assert (np.abs(found - static) <= epsilon + 1e-6).all()
-  if epsilon == 1.0:  # every client's own direction agrees with the common one
-    assert (directions @ (directions.T @ found) >= norm - 1e-5).all()
-
-
-def test_fedmgda_without_updates():
-  static = normalised(SIZES)
-  given = feedback(updates=np.zeros((5, 6)))
-  np.testing.assert_allclose(first(mixing.fedmgda(0.3), given), static, atol=1e-6)
-  updates = np.eye(5, 6)
-  updates[2] = 0.0
-  gram = normalised_gram(feedback(updates=updates).uploads.params, given.broadcast.params)
-  np.testing.assert_allclose(gram, np.diag([1, 1, 0, 1, 1]), atol=1e-6)
-  p = first(mixing.fedmgda(1.0), feedback(updates=updates))
-  np.testing.assert_allclose(p, [0, 0, 1, 0, 0], atol=1e-5)
 
 
 # AAggFF-S.

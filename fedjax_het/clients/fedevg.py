@@ -208,6 +208,7 @@ def fedevg(
     apply=apply,
     synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",
+    uploads_model=False,
   )
 
 

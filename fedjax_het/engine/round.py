@@ -17,7 +17,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import balance
 from fedjax_het.engine.cohort import cohort_of, round_keys
 from fedjax_het.engine.placement import constrain, map_clients, weighted_sum
-from fedjax_het.federated import Algorithm, Feedback, Info, State
+from fedjax_het.federated import Algorithm, Feedback, Info, Message, State
 
 MAX_CHUNK = 128
 
@@ -70,6 +70,8 @@ def round_step(
   seen, sizes, sent = constrain((cohort, view.size, uploads), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, sent, state.broadcast)
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
+  if mixing.scale is not None:
+    uploads = scaled(uploads, state.broadcast, constrain(mixing.scale(feedback), mesh))
   aggregate = weighted_sum(coefficients, uploads, mesh)
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
 
@@ -82,6 +84,16 @@ def round_step(
     State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
     RoundInfo(cohort, coefficients, asked, constrain(info, mesh)),
   )
+
+
+def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
+  """θ + s_i (θ_i - θ) for each client's params; what is only averaged stays."""
+
+  def one(upload: jax.Array, base: jax.Array) -> jax.Array:
+    own = scale.reshape(-1, *[1] * base.ndim)
+    return (base + own * (upload - base)).astype(upload.dtype)
+
+  return Message(jax.tree.map(one, uploads.params, broadcast.params), uploads.extra)
 
 
 def many_rounds(

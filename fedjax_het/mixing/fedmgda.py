@@ -2,56 +2,94 @@ r"""FedMGDA+: the common direction of descent nearest to static mixing.
 
 Hu, Shaloudegi, Zhang, Yu, Federated Learning Meets Multi-objective Optimization, IEEE TNSE 9(4), 2022:
 
-    λ = argmin ‖Σ_i λ_i d_i/‖d_i‖‖²  over  {λ in simplex : |λ_i - n_i/n| <= ε},   d_i = θ_i - θ,
+    d_i = θ_i - θ,   u_i = d_i/‖d_i‖,
+    λ = argmin ‖Σ_i λ_i u_i‖²  over  {λ in simplex : |λ_i - n_i/n| <= ε},
+    θ <- θ + η Σ_i λ_i u_i.
 
-the point of least norm in the hull of the clients' normalised updates. ε = 0 is static mixing; with ε = 1
-the negative of that point is a descent direction of every client's loss, or 0. λ here mixes the clients' own
-models θ_i, as every mixing part's coefficients do; the paper's server moves along the normalised updates.
+Σ λ_i u_i is the point of least norm in the hull of the clients' normalised updates. ε = 0 leaves λ at static
+mixing; with ε = 1 the point has <Σ λ_j u_j, u_i> >= ‖Σ λ_j u_j‖² for every client (Désidéri, Multiple-
+gradient descent algorithm, Comptes Rendus Mathématique 350, 2012): no client's update points against it.
+That is lost when the updates themselves are mixed by λ, as a long one then outweighs a short one.
+
+The paper's updates have length 1 and its server's learning rate η says how far to go. A server that moves to
+the average, η = 1, needs them at their own scale: here u_i is multiplied by the mean length Σ_j (n_j/n) ‖d_j‖
+unless `step="unit"` asks for the paper's form. The direction is the same.
 """
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import check_range
-from fedjax_het.federated import Mixing
+from fedjax_het.errors import check_choice, check_range
+from fedjax_het.federated import Feedback, Mixing, PyTree
 from fedjax_het.mixing.simplex import minimise_on_box_simplex
 
+STEPS = ("mean", "unit")
 
-def normalised_gram(uploads, broadcast) -> jax.Array:
-  """The cosines between clients' updates, float32 [S, S]; 0 for a client whose update is 0.
+
+def normalised(uploads: PyTree, broadcast: PyTree) -> tuple[PyTree, jax.Array]:
+  """u_i = d_i/‖d_i‖, each leaf float32 [S, ...], and ‖d_i‖, float32 [S]; u_i = 0 where d_i is.
+
+  Each update is divided by its largest entry first, so that no square over- or underflows.
 
   Args:
     uploads: the clients' parameters, each leaf [S, ...].
     broadcast: what they started from, each leaf [...].
   """
 
-  def of_leaf(upload, base):
-    update = (upload - base).astype(jnp.float32).reshape(upload.shape[0], -1)
-    return jnp.dot(update, update.T, precision=jax.lax.Precision.HIGHEST)
+  def per_client(reduce, leaves):
+    return jnp.stack([reduce(leaf.reshape(leaf.shape[0], -1), axis=1) for leaf in leaves])
 
-  gram = sum(jax.tree.leaves(jax.tree.map(of_leaf, uploads, broadcast)))
-  norm = jnp.sqrt(jnp.diagonal(gram))
-  inverse = jnp.where(norm > 0, 1.0 / jnp.where(norm > 0, norm, 1.0), 0.0)
-  return gram * inverse[:, None] * inverse[None, :]
+  def divide(tree, by):
+    by = jnp.where(by == 0, 1.0, by)
+    return jax.tree.map(lambda leaf: leaf / by.reshape(-1, *[1] * (leaf.ndim - 1)), tree)
+
+  update = jax.tree.map(lambda upload, base: (upload - base).astype(jnp.float32), uploads, broadcast)
+  largest = per_client(lambda flat, axis: jnp.abs(flat).max(axis), jax.tree.leaves(update)).max(0)
+  update = divide(update, largest)
+  norm = jnp.sqrt(per_client(lambda flat, axis: jnp.sum(flat * flat, axis), jax.tree.leaves(update)).sum(0))
+  return divide(update, norm), largest * norm
 
 
-def fedmgda(epsilon: float = 0.1) -> Mixing:
-  """FedMGDA+'s mixing, without memory; computes no losses.
+def cosines(uploads: PyTree, broadcast: PyTree) -> jax.Array:
+  """<u_i, u_j>, float32 [S, S]; 0 for a client whose update is 0. Arguments as for `normalised`."""
+
+  def of_leaf(u):
+    flat = u.reshape(u.shape[0], -1)
+    return jnp.dot(flat, flat.T, precision=jax.lax.Precision.HIGHEST)
+
+  return sum(map(of_leaf, jax.tree.leaves(normalised(uploads, broadcast)[0])))
+
+
+def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
+  """FedMGDA+'s mixing, without memory; computes no losses. Its coefficients are λ.
+
+  An update that is 0 stays 0; one that is not finite leaves λ at static mixing and the aggregate not finite.
 
   Args:
     epsilon: ε in [0, 1], how far a coefficient may be from n_i / n.
+    step: the length of a normalised update: "mean", Σ_j (n_j/n) ‖d_j‖, with which ε = 0 and updates of one
+      length are FedAvg; or "unit", 1, the paper's, for a server with a learning rate of its own.
 
   Raises:
-    SettingError: an ε out of range.
+    SettingError: an ε out of range, or an unknown step.
   """
-  if not isinstance(epsilon, jax.core.Tracer):
-    check_range("epsilon", epsilon, 0.0, 1.0)
+  check_range("epsilon", epsilon, 0.0, 1.0)
+  check_choice("step", step, STEPS)
+
+  def shares(feedback: Feedback) -> jax.Array:
+    sizes = feedback.sizes.astype(jnp.float32)
+    return sizes / sizes.sum()
 
   def update(state, feedback):
-    sizes = feedback.sizes.astype(jnp.float32)
-    static = sizes / sizes.sum()
-    gram = normalised_gram(feedback.uploads.params, feedback.broadcast.params)
+    static = shares(feedback)
+    gram = cosines(feedback.uploads.params, feedback.broadcast.params)
     low, high = jnp.maximum(static - epsilon, 0.0), jnp.minimum(static + epsilon, 1.0)
     return minimise_on_box_simplex(gram, jnp.zeros_like(static), low, high, static), state
 
-  return Mixing(lambda sizes: (), update, "fedmgda")
+  def scale(feedback):
+    _, length = normalised(feedback.uploads.params, feedback.broadcast.params)
+    wanted = jnp.dot(shares(feedback), length) if step == "mean" else 1.0
+    factor = jnp.where(length == 0, 0.0, wanted / jnp.where(length == 0, 1.0, length))
+    return jnp.minimum(factor, jnp.finfo(jnp.float32).max)
+
+  return Mixing(lambda sizes: (), update, "fedmgda", scale)
