@@ -1,5 +1,7 @@
 """Checkpoints: a run's state and its books, written whole or not at all."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,12 @@ from absl import logging
 from jax import lax
 
 from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.workdir import free_name
 from fedjax_het.federated import State
+
+# How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
+DAMAGE = re.compile("(NOT_FOUND|DATA_LOSS|OUT_OF_RANGE|FAILED_PRECONDITION): |Error (open|read|decod)ing ")
 
 
 class Checkpoints:
@@ -43,11 +50,18 @@ class Checkpoints:
     latest = self.latest()
     return "none yet" if latest is None else str(self.folder / str(latest))
 
+  def damaged(self) -> bool:
+    """Whether a checkpoint of this run was ever moved aside."""
+    return any(self.folder.glob("damaged_*"))
+
   def restore(self, like: State) -> tuple[State, dict[str, Any]] | None:
     """The newest checkpoint that is whole, laid out on the devices as `like` is; None without one.
 
-    A damaged one, whose files cannot be read or hold another state than was saved, is moved aside with a
-    warning.
+    A damaged one, whose files cannot be read or hold other numbers than were saved, is moved aside with a
+    warning. Any other error leaves all files as they are.
+
+    Raises:
+      SettingError: a checkpoint holds a state of another structure, shape or dtype; names the first leaf.
     """
     target = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), raw_keys(like)
@@ -55,19 +69,22 @@ class Checkpoints:
     while (step := self.latest()) is not None:
       problem, found = "", {}
       try:
+        self._check_structure(step, target)
         found = self._manager.restore(
           step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), books=ocp.args.JsonRestore())
         )
-      except Exception as error:  # whatever a damaged file makes the readers raise
+      except Exception as error:
+        if not is_damage(error):
+          raise
         problem = str(error)[:80].splitlines()[0] if str(error) else type(error).__name__
       (damaged,) = agreed(problem != "")
-      if not damaged and digest(found["state"]) != found["books"]["digest"]:
+      if not damaged and digest(found["state"]) != found["books"].get("digest"):
         damaged, problem = 1.0, "its numbers are not those that were saved"
       if not damaged:
         logging.info("resumed from %s", self.path())
         state = found["state"]
         return state._replace(key=jax.random.wrap_key_data(state.key)), found["books"]["books"]
-      aside = self.folder / f"damaged_{step}"
+      aside = free_name(self.folder / f"damaged_{step}")
       if writes():
         (self.folder / str(step)).rename(aside)
       agreed(0.0)  # nobody looks again before it is gone
@@ -78,10 +95,42 @@ class Checkpoints:
       )  # fmt: skip
     return None
 
+  def _check_structure(self, step: int, target: State) -> None:
+    """Raises `SettingError` naming the first leaf that the checkpoint holds otherwise than `target`."""
+    folder = self.folder / str(step)
+    stored = leaves_of(ocp.StandardCheckpointHandler().metadata(folder / "state").tree)
+    expected = leaves_of(target)
+    for name in sorted({*stored, *expected}):
+      if stored.get(name) != expected.get(name):
+        raise SettingError(
+          "workdir", str(self.folder.parent),
+          f"its checkpoint of round {step} holds {name} as {stored.get(name, 'nothing')}, where this program "
+          f"expects {expected.get(name, 'nothing')}",
+          "Continue with the version that wrote it, or use another workdir.",
+        )  # fmt: skip
+
   def close(self) -> None:
     """Waits for what is still being written."""
     self._manager.wait_until_finished()
     self._manager.close()
+
+
+def is_damage(error: BaseException) -> bool:
+  """Whether an error of a checkpoint's readers, or what caused it, says that a file is gone or unreadable."""
+  if isinstance(error, FileNotFoundError | UnicodeDecodeError | json.JSONDecodeError | KeyError):
+    return True
+  return (isinstance(error, ValueError) and DAMAGE.match(str(error)) is not None) or (
+    error.__cause__ is not None and is_damage(error.__cause__)
+  )
+
+
+def leaves_of(tree: Any) -> dict[str, str]:
+  """Dotted name -> dtype and shape of each array, or "empty", of a state or of what is stored of one."""
+  leaves = ocp.tree.to_flat_dict(tree, sep=".", keep_empty_nodes=True)
+  return {
+    name: f"{jnp.dtype(leaf.dtype)} {list(leaf.shape)}" if hasattr(leaf, "shape") else "empty"
+    for name, leaf in leaves.items()
+  }
 
 
 def raw_keys(state: State) -> State:

@@ -98,6 +98,9 @@ def _train(
   found = checkpoints.restore(engine.to_save(state))
   if found is not None:
     state = engine.from_saved(found[0])
+  elif checkpoints.damaged():
+    for record in records:
+      record.keep_metrics()
   first = engine.rounds_done(state)
   for i, record in enumerate(records):
     record.begin(first, found and found[1]["runs"][i])

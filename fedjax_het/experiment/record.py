@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
 from fedjax_het.analysis.mixing_plot import plot_mixture
@@ -20,7 +21,7 @@ from fedjax_het.experiment import figures
 from fedjax_het.experiment.build import Experiment
 from fedjax_het.experiment.synthetic import Samples, yardsticks
 from fedjax_het.experiment.tracking import Tracker, to_json
-from fedjax_het.experiment.workdir import Workdir, write_atomic
+from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
 from fedjax_het.federated import Algorithm, Message, State
 
 MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
@@ -55,6 +56,13 @@ class Record:
     """Closes the files."""
     if self._tracker:
       self._tracker.close()
+
+  def keep_metrics(self) -> None:
+    """Copies metrics.jsonl before a start from round 0, for want of a whole checkpoint, empties it."""
+    if self._tracker and (text := self.run.metrics_path.read_text(encoding="utf-8", errors="replace")):
+      kept = free_name(self.run.root / "metrics.before_damage.jsonl")
+      write_atomic(kept, text)
+      logging.warning("No checkpoint is whole: the run starts at round 0, and %s keeps its metrics.", kept)
 
   def begin(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
     """Takes up a checkpoint's books after `rounds_done` rounds, and forgets what was written past it."""

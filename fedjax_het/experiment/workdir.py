@@ -1,6 +1,7 @@
 """The folder of one run: its files' names, and the promise that it holds one configuration only."""
 
 import dataclasses
+import itertools
 import json
 import os
 import tempfile
@@ -100,6 +101,12 @@ def write_atomic(path: Path, text: str) -> None:
     partial.replace(path)
   finally:
     partial.unlink(missing_ok=True)
+
+
+def free_name(path: Path) -> Path:
+  """The path, or the first of PATH_2, PATH_3, ... where there is nothing yet."""
+  others = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(2))
+  return next(name for name in itertools.chain([path], others) if not name.exists())
 
 
 def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:

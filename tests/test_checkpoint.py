@@ -1,0 +1,163 @@
+"""What is damage and what is not: a checkpoint is moved aside only where its files cannot be read."""
+
+import random
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from test_launcher import records, small, start
+
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.federated import Message, State
+
+BOOKS = {"runs": [{"client_steps": 5}]}
+
+
+def state(**parts) -> State:
+  """A state of a few numbers, empty parts of every kind, and an array in a file of its own."""
+  whole = {
+    "key": jax.random.key(3), "round": jnp.int32(7), "broadcast": Message({"w": jnp.arange(3.0)}),
+    "server": (optax.EmptyState(), {"m": jnp.float32(2)}), "mixing": None,
+    "clients": {"w": jax.random.normal(jax.random.key(0), (40, 30))},
+  } | parts  # fmt: skip
+  return jax.device_put(State(**whole), jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+  return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def restore(folder: Path, like: State):
+  checkpoints = Checkpoints(folder / "checkpoints")
+  try:
+    return checkpoints.restore(like), checkpoints.latest()
+  finally:
+    checkpoints.close()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+  """The checkpoints of rounds 6 and 7."""
+  root = tmp_path_factory.mktemp("two")
+  checkpoints = Checkpoints(root / "checkpoints")
+  for step in (6, 7):
+    checkpoints.save(step, state(round=jnp.int32(step)), BOOKS)
+  checkpoints.close()
+  return root
+
+
+OTHERS = {
+  "shape": (dict(broadcast=Message({"w": jnp.zeros(4)})), r"broadcast\.params\.w as float32 \[3\].*\[4\]"),
+  "dtype": (dict(round=jnp.uint32(7)), r"round as int32 \[\].*expects uint32 \[\]"),
+  "more": (dict(mixing={"lr": jnp.ones(2)}), r"mixing as empty.*expects nothing"),
+  "less": (dict(clients=()), r"clients as nothing.*expects empty"),
+  "a name": (
+    dict(broadcast=Message({"v": jnp.arange(3.0)})),
+    r"params\.v as nothing.*expects float32 \[3\]\. Continue with the version",
+  ),
+  "an empty part": (dict(server=({"m": jnp.float32(2)},)), r"server\.0 as empty.*expects nothing"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_structure_is_named_and_touches_nothing(two, name):
+  parts, message = OTHERS[name]
+  before = snapshot(two)
+  with pytest.raises(SettingError, match=rf"round 7 holds .*{message}"):
+    restore(two, state(**parts))
+  assert snapshot(two) == before
+
+
+@pytest.mark.parametrize(
+  "error", [MemoryError(), OSError(24, "Too many open files"), ValueError("RESOURCE_EXHAUSTED: disk"),
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), KeyboardInterrupt()],
+  ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_other_errors_pass_and_touch_nothing(two, error, monkeypatch):
+  def failing(*args, **kwargs):
+    try:
+      raise error
+    except BaseException as cause:
+      raise type(cause)(*cause.args) from cause
+
+  before = snapshot(two)
+  monkeypatch.setattr(ocp.CheckpointManager, "restore", failing)
+  with pytest.raises(type(error)):
+    restore(two, state())
+  assert snapshot(two) == before
+
+
+def test_whatever_is_done_to_its_files_a_checkpoint_is_whole_or_damaged(two, tmp_path):
+  """Every file gone, emptied, cut, overwritten: either all numbers come back, or the checkpoint before."""
+  rng = random.Random(0)
+  kinds = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "other": lambda path: path.write_bytes(rng.randbytes(path.stat().st_size)),
+  }
+  names = sorted(name for name in snapshot(two) if "checkpoints/7/" in name)
+  fell_back = 0
+  for i, name in enumerate(names):
+    for kind, act in kinds.items():
+      root = tmp_path / f"{i}{kind}"
+      shutil.copytree(two, root)
+      act(root / name)
+      (found, books), latest = restore(root, state())
+      assert books == BOOKS and int(found.round) == latest
+      np.testing.assert_array_equal(found.clients["w"], state().clients["w"])
+      assert (root / "checkpoints" / "damaged_7").is_dir() == (latest == 6)
+      fell_back += latest == 6
+  assert fell_back > len(names) / 2
+
+
+def test_a_second_damage_of_a_round_has_a_place_too(two, tmp_path):
+  shutil.copytree(two, tmp_path / "run")
+  folder = tmp_path / "run" / "checkpoints"
+  shutil.copytree(folder / "7", folder / "damaged_7")
+  (folder / "7" / "state" / "manifest.ocdbt").unlink()
+  assert restore(tmp_path / "run", state())[1] == 6
+  assert (folder / "damaged_7_2").is_dir()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """A launched run."""
+  workdir = tmp_path_factory.mktemp("launched")
+  return workdir, start(tiny(), str(workdir))
+
+
+def tiny(**changes):
+  return small(rounds=4, eval_every=2, algorithm={"name": "fedavg"}, **changes)
+
+
+def test_a_run_of_another_program_is_refused_and_keeps_its_files(run, tmp_path, monkeypatch):
+  shutil.copytree(run[0], tmp_path / "run")
+  (tmp_path / "run" / "summary.json").unlink()
+  before = snapshot(tmp_path / "run")
+  built = experiment.build(tiny(model__hidden=9))
+  monkeypatch.setattr(experiment, "build", lambda config: built)
+  with pytest.raises(SettingError, match=r"fc1\.bias as float32 \[8\].*expects float32 \[9\]"):
+    start(tiny(), str(tmp_path / "run"))
+  assert snapshot(tmp_path / "run") == before
+
+
+def test_without_a_whole_checkpoint_the_metrics_are_kept(run, tmp_path, caplog):
+  """The run starts over, says so, and ends as before."""
+  workdir = tmp_path / "run"
+  shutil.copytree(run[0], workdir)
+  (workdir / "summary.json").unlink()
+  lines = (workdir / "metrics.jsonl").read_bytes()
+  for step in (2, 4):
+    (workdir / "checkpoints" / str(step) / "state" / "manifest.ocdbt").unlink()
+  summary = start(tiny(), str(workdir))
+  assert (workdir / "metrics.before_damage.jsonl").read_bytes() == lines
+  assert "starts at round 0" in caplog.text and str(workdir / "metrics.before_damage.jsonl") in caplog.text
+  assert summary["metrics"] == run[1]["metrics"] and records(workdir) == records(run[0])
