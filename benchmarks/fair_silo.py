@@ -1,16 +1,19 @@
 """Tables 3.8 and 3.10 of the thesis, cross-silo: many seeds of every method, each method one program.
 
-    python benchmarks/fair_silo.py [--datasets heart berka mqp] [--seeds 100] [--out docs/results/fair_silo]
+    python benchmarks/fair_silo.py [--datasets heart berka mqp] [--rows static fedmgda] [--seeds 100]
 
 Every seed is another split, another initial model and another order of mini-batches; all methods get the same
-ones, so differences between methods are paired. Writes OUT.json, OUT.md and pictures OUT_*.png.
+ones, so differences between methods are paired. OUT.json (default docs/results/fair_silo.json) holds every
+seed's figures; rows that are not run anew keep those it has. The tables at the end of OUT.md, from its first
+second-level heading on, are made of it; what stands above is left alone. Pictures: OUT_*.png.
 """
 
 import argparse
 import datetime
 import importlib.util
 import json
-import platform
+import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -50,6 +53,10 @@ PAPER_GAP = {  # table 3.8: AUROC gap in points, mean (std) of three seeds
 }  # fmt: skip
 
 
+_HEAD = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
+COMMIT = {"commit": _HEAD.stdout.strip()}
+
+
 def table_3_10():
   spec = importlib.util.spec_from_file_location("table_3_10", ROOT / "configs" / "table_3_10.py")
   module = importlib.util.module_from_spec(spec)
@@ -87,6 +94,7 @@ class Study:
     cell = f"dataset={self.config.dataset},algorithm={algorithm},mixing={mixing},server={server}"
     config = table_3_10().get_config(cell)
     config.server.lr = server_lr
+    config.record_losses = mixing == "static"
     started = time.time()
     result = fh.sweep(
       lambda: build_algorithm(config, self.model),
@@ -102,18 +110,24 @@ class Study:
       "mean": auroc.mean(1),
       "worst": auroc.min(1),
       "gap": auroc.max(1) - auroc.min(1),
+      "auroc": auroc,
       "infos": result.infos,
       "seconds": time.time() - started,
     }
 
 
 def describe(values: np.ndarray) -> str:
-  return f"{values.mean():.2f} ({values.std(ddof=1):.2f})"
+  return f"{np.mean(values):.2f} ({np.std(values, ddof=1):.2f})"
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> str:
-  mean, low, high = interval(a - b)
+  mean, low, high = interval(np.asarray(a) - np.asarray(b))
   return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]" + ("" if low <= 0 <= high else " *")
+
+
+def figures(run: dict) -> dict:
+  """What is kept of a run."""
+  return {figure: np.round(run[figure], 4).tolist() for figure in ("average", "worst", "gap")} | COMMIT
 
 
 def from_uniform(run: dict) -> float:
@@ -122,53 +136,74 @@ def from_uniform(run: dict) -> float:
   return float((0.5 * np.abs(p - 1.0 / p.shape[-1]).sum(-1)).max(axis=1).mean())
 
 
-def plug_and_play(study: Study, lines: list[str], record: dict) -> None:
+def plug_and_play(study: Study, rows: list[str], record: dict) -> None:
   """Table 3.10: each server and client method without and with AAggFF-S."""
-  lines += [
+  for name, server in SERVERS.items():
+    if name in rows:
+      algorithm = "fedprox" if name == "FedProx" else "fedavg"
+      record[name] = {
+        mixing: figures(study.run(algorithm, mixing, *server)) for mixing in ("static", "aaggff_s")
+      }
+      print(name, flush=True)
+
+
+def plug_and_play_table(record: dict) -> list[str]:
+  lines = [
     "| method | paper: average, worst | with AAggFF-S | ours: average | with AAggFF-S | difference [95 %] "
     "| ours: worst | with AAggFF-S | difference [95 %] |",
     "|---|---|---|---|---|---|---|---|---|",
   ]
-  for name, server in SERVERS.items():
-    algorithm = "fedprox" if name == "FedProx" else "fedavg"
-    without, fair = (study.run(algorithm, mixing, *server) for mixing in ("static", "aaggff_s"))
-    paper = [f"{a:.2f}, {w:.2f}" for a, w in PAPER_HEART.get(name, ())] or ["–", "–"]
-    cells = [
-      text
-      for figure in ("average", "worst")
-      for text in (
-        describe(without[figure]), describe(fair[figure]), difference(fair[figure], without[figure])
-      )
-    ]  # fmt: skip
-    lines.append(f"| {name} | {' | '.join([*paper, *cells])} |")
-    print(lines[-1], f"{without['seconds'] + fair['seconds']:.0f} s", flush=True)
-    record[name] = {
-      key: {figure: run[figure].tolist() for figure in ("average", "worst", "gap")}
-      for key, run in (("static", without), ("aaggff_s", fair))
-    }
+  for name in (name for name in SERVERS if name in record):
+    without, fair = (record[name][mixing] for mixing in ("static", "aaggff_s"))
+    cells = [f"{a:.2f}, {w:.2f}" for a, w in PAPER_HEART.get(name, ())] or ["–", "–"]
+    for figure in ("average", "worst"):
+      cells += [describe(without[figure]), describe(fair[figure]), difference(fair[figure], without[figure])]
+    lines.append(f"| {name} | {' | '.join(cells)} |")
+  return lines
 
 
-def all_mixings(study: Study, lines: list[str], record: dict) -> dict:
-  """Table 3.8: every mixing with FedAvg; returns the run of AAggFF-S."""
-  paper = PAPER_GAP.get(study.config.dataset, ("–",) * len(MIXINGS))
-  lines += [
+def mixings_table(dataset: str, record: dict) -> list[str]:
+  lines = [
     "| mixing | paper: gap | ours: gap | less static [95 %] | average | worst | worst less static [95 %] "
     "| farthest p from uniform |",
     "|---|---|---|---|---|---|---|---|",
   ]
-  base, run = None, {}
-  for mixing, printed in zip(MIXINGS, paper):
-    run = study.run("fedavg", mixing)
-    base = base or run
+  base = record["static"]
+  for mixing, printed in zip(MIXINGS, PAPER_GAP.get(dataset, ("–",) * len(MIXINGS))):
+    if mixing not in record:
+      continue
+    run = record[mixing]
+    less = ["–" if run is base else difference(run[figure], base[figure]) for figure in ("gap", "worst")]
     cells = (
-      printed, describe(run["gap"]), "–" if run is base else difference(run["gap"], base["gap"]),
-      describe(run["average"]), describe(run["worst"]),
-      "–" if run is base else difference(run["worst"], base["worst"]), f"{from_uniform(run):.3f}",
+      printed, describe(run["gap"]), less[0], describe(run["average"]), describe(run["worst"]), less[1],
+      f"{run['from_uniform']:.3f}",
     )  # fmt: skip
-    lines.append(f"| {mixing} | {' | '.join(cells)} |")
-    print(lines[-1], f"{run['seconds']:.0f} s", flush=True)
-    record[mixing] = {figure: run[figure].tolist() for figure in ("average", "worst", "gap")}
-  return run
+    settings = ", ".join(f"{name} = {value:g}" for name, value in run.get("settings", {}).items())
+    lines.append(f"| {mixing}{settings and f' ({settings})'} | {' | '.join(cells)} |")
+  return lines
+
+
+def losses_beside_auroc(study: Study, run: dict) -> dict:
+  """Each client's training loss of the last round's model and its AUROC; how they correlate in each seed."""
+  order = np.argsort(run["infos"].cohort[:, -1], axis=-1)
+  losses = np.take_along_axis(run["infos"].losses[:, -1], order, axis=-1)
+  correlations = [np.corrcoef(f, a)[0, 1] for f, a in zip(losses, run["auroc"])]
+  return {
+    "clients": study.names, "test examples": study.test_sizes[0].tolist(),
+    "auroc": np.round(run["auroc"].mean(0), 2).tolist(), "loss": np.round(losses.mean(0), 4).tolist(),
+    "correlation": np.round(correlations, 4).tolist(), **COMMIT,
+  }  # fmt: skip
+
+
+def losses_table(record: dict) -> list[str]:
+  mean, low, high = interval(np.asarray(record["correlation"]))
+  lines = ["", "Static mixing's last round, means over the seeds; within a seed training loss and AUROC "
+           f"correlate by {mean:+.2f} [{low:+.2f}, {high:+.2f}].", "",
+           "| client | test examples | training loss | AUROC x 100 |", "|---|---|---|---|"]  # fmt: skip
+  rows = sorted(
+    zip(record["clients"], record["test examples"], record["loss"], record["auroc"]), key=lambda row: -row[2]
+  )
+  return lines + [f"| {name} | {size} | {loss:.3f} | {auroc:.1f} |" for name, size, loss, auroc in rows]
 
 
 def measured_regret(study: Study, run: dict, cdf: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -184,48 +219,83 @@ def measured_regret(study: Study, run: dict, cdf: str) -> tuple[np.ndarray, np.n
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--datasets", nargs="+", default=["heart", "berka", "mqp"])
+  parser.add_argument("--datasets", nargs="*", default=["heart", "berka", "mqp"])
+  parser.add_argument("--rows", nargs="+", default=[*SERVERS, *MIXINGS], help="which methods to run (anew)")
   parser.add_argument("--seeds", type=int, default=100)
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "fair_silo")
   args = parser.parse_args()
   args.out.parent.mkdir(parents=True, exist_ok=True)
-  lines, record = [], {}
+  kept = args.out.with_suffix(".json")
+  record = json.loads(kept.read_text()) if kept.exists() else {}
   for dataset in args.datasets:
     for leaky in (False, True) if dataset == "berka" else (None,):
       label = dataset if leaky is None else f"berka, {'leaky as in the paper' if leaky else 'no leak'}"
       seeds = min(args.seeds, FEWER.get(dataset, args.seeds))
       study = Study(dataset, seeds, **({} if leaky is None else {"leaky": leaky}))
-      kept = record.setdefault(label, {})
+      own = record.setdefault(label, {"mixings": {}})
       print(label, flush=True)
       if dataset == "heart":
-        lines += ["", f"## Heart, table 3.10, {seeds} seeds", ""]
-        plug_and_play(study, lines, kept)
-      lines += ["", f"## {label.capitalize()}, all mixings with FedAvg, {seeds} seeds", ""]
-      run = all_mixings(study, lines, kept)
-      here, curves, bound = measured_regret(study, run, table_3_10().CELLS[dataset]["cdf"])
-      lines += ["", f"Regret of AAggFF-S after {here[-1]} rounds: largest of {len(curves)} seeds "
-                f"{curves[:, -1].max():.4f}, bound {bound[-1]:.3f}; never above the bound: "
-                f"{bool((curves <= bound).all())}."]  # fmt: skip
-      plot_mixture(
-        run["infos"].coefficients[0],
-        args.out.with_name(f"{args.out.name}_p_{dataset}{'_leaky' if leaky else ''}.png"),
-        names=study.names, title=f"AAggFF-S on {label}, seed 0",
-      )  # fmt: skip
-      plot_regret(
-        here, {label: (curves, bound)},
-        args.out.with_name(f"{args.out.name}_regret_{dataset}{'_leaky' if leaky else ''}.png"),
-      )  # fmt: skip
-      write(args, lines, record)
+        plug_and_play(study, args.rows, own.setdefault("table 3.10", {}))
+      picture = args.out.with_name(f"{args.out.name}_%s_{dataset}{'_leaky' if leaky else ''}.png")
+      for mixing in (mixing for mixing in MIXINGS if mixing in args.rows):
+        run = study.run("fedavg", mixing)
+        own["mixings"][mixing] = figures(run) | {
+          "from_uniform": round(from_uniform(run), 4), "settings": table_3_10().strengths(dataset, mixing)
+        }  # fmt: skip
+        if mixing == "static":
+          own["losses"] = losses_beside_auroc(study, run)
+        if mixing == "aaggff_s":
+          own["regret"] = draw(study, run, label, picture)
+        print(mixing, f"{run['seconds']:.0f} s", flush=True)
+        kept.write_text(compact(record))
+  write(args, record)
 
 
-def write(args: argparse.Namespace, lines: list[str], record: dict) -> None:
-  """What is known so far."""
-  args.out.with_suffix(".json").write_text(json.dumps(record))
-  tail = (
-    f"\nCommand: `python benchmarks/fair_silo.py --seeds {args.seeds}`, {datetime.date.today()}, "
-    f"{platform.machine()}, JAX {jax.__version__}.\n"
-  )
-  args.out.with_suffix(".md").write_text("\n".join(lines) + "\n" + tail)
+def draw(study: Study, run: dict, label: str, picture: Path) -> dict:
+  """Pictures of AAggFF-S's mixture and regret, and the regret's figures."""
+  rounds, curves, bound = measured_regret(study, run, table_3_10().CELLS[study.config.dataset]["cdf"])
+  named = lambda what: picture.with_name(picture.name % what)  # noqa: E731
+  title = f"AAggFF-S on {label}, seed 0"
+  plot_mixture(run["infos"].coefficients[0], named("p"), names=study.names, title=title)
+  plot_regret(rounds, {label: (curves, bound)}, named("regret"))
+  return {
+    "rounds": int(rounds[-1]), "seeds": len(curves), "largest": round(float(curves[:, -1].max()), 4),
+    "bound": round(float(bound[-1]), 4), "never above": bool((curves <= bound).all()), **COMMIT,
+  }  # fmt: skip
+
+
+def compact(record: dict) -> str:
+  """JSON with each list of numbers on one line."""
+  text = json.dumps(record, indent=1, ensure_ascii=False)
+  return re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n"
+
+
+def commits(record: dict) -> set[str]:
+  """The commits at which the figures in a record were measured."""
+  found = {record["commit"]} if "commit" in record else set()
+  return found.union(*(commits(value) for value in record.values() if isinstance(value, dict)))
+
+
+def write(args: argparse.Namespace, record: dict) -> None:
+  """The page's tables, out of the record."""
+  page, lines = args.out.with_suffix(".md"), []
+  for label, own in record.items():
+    seeds = len(own["mixings"]["static"]["gap"])
+    if "table 3.10" in own:
+      lines += ["", f"## {label.capitalize()}, table 3.10, {seeds} seeds", ""]
+      lines += plug_and_play_table(own["table 3.10"])
+    lines += ["", f"## {label.capitalize()}, all mixings with FedAvg, {seeds} seeds", ""]
+    lines += mixings_table(label.split(",")[0], own["mixings"])
+    if "losses" in own:
+      lines += losses_table(own["losses"])
+    if "regret" in own:
+      lines += ["", "Regret of AAggFF-S after {rounds} rounds: largest of {seeds} seeds {largest:.4f}, bound "
+                "{bound:.3f}; never above the bound: {never above}.".format_map(own["regret"])]  # fmt: skip
+  when = f"{datetime.date.today()}, Intel Xeon (Sapphire Rapids), 2 cores, JAX {jax.__version__}"
+  lines += ["", f"Command: `python benchmarks/fair_silo.py --seeds {args.seeds}`, {when}, commits "
+            f"{', '.join(sorted(commits(record)))} (each row's own in the JSON)."]  # fmt: skip
+  prose = page.read_text().split("\n## ")[0].rstrip() if page.exists() else "# Fair mixing across silos"
+  page.write_text(prose + "\n" + "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
