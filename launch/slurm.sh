@@ -4,15 +4,16 @@
 #   sbatch --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 launch/slurm.sh --workdir=/shared/runs/a [flags ...]
 #
 # As many tasks as GPUs on each node, and no --gpus-per-task: JAX gives the i-th process of a node the i-th of the
-# GPUs that it sees, so all must see all.
+# GPUs that it sees, so all must see all. Without GPUs: --gpus-per-node=0.
 #
 # JAX finds the coordinator, the number of processes and each one's number in SLURM's own variables. The workdir
 # must be on a file system that all nodes see; so should --config.data_dir. SLURM sends SIGTERM two minutes
 # before the time is up (--signal below): the run writes a checkpoint, ends with 143, and is put back into the
-# queue, where the same command goes on from it.
+# queue, where the same command goes on from it. A run that is cancelled writes one too, and stays cancelled; one
+# that fails stays failed. With --no-requeue, submit the same command again.
 #
-# Tested: the flags, and the processes' work and their stopping, by launch/local.sh. Not tested: on a SLURM cluster,
-# on GPUs.
+# Tested: this script's decisions by tests/test_slurm.py, SLURM's own by hand on one CPU node of SLURM 22.05.
+# Not tested: several nodes, GPUs.
 #SBATCH --job-name=fedjax_het
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -24,14 +25,17 @@
 #SBATCH --open-mode=append
 #SBATCH --output=fedjax_het-%j.log
 set -uo pipefail
+job=$SLURM_JOB_ID # in an array, one member's is also the number of the whole array
+[ -n "${SLURM_ARRAY_JOB_ID-}" ] && job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 
 srun --kill-on-bad-exit=1 python3 -m fedjax_het.run --distributed "$@" &
 step=$!
-trap 'kill -TERM "$step"' TERM # srun hands it on to every process
+again=
+# To the processes themselves: srun would not hand it on, but kill them. It fails where SLURM already ends the job.
+trap 'again=1; scancel --quiet --signal=TERM "$job.0" || again=' TERM
+while kill -0 "$step" 2>/dev/null; do wait "$step"; done # a trapped signal ends `wait`
 wait "$step"
-wait "$step" # the first one ends when the signal comes
 status=$?
-if [ "$status" -eq 143 ]; then
-  scontrol requeue "$SLURM_JOB_ID"
-fi
+# Where one process fails, srun stops the others: that is 143, too.
+[ "$status" -eq 143 ] && [ -n "$again" ] && scontrol requeue "$job"
 exit "$status"

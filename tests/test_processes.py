@@ -79,6 +79,17 @@ def test_two_processes_write_once_and_end_alike(whole, tmp_path):
   assert record(tmp_path) == whole
 
 
+def test_sigterm_ends_processes_that_do_not_train_yet(tmp_path):
+  """They have met, and read the data; JAX must not keep the signal to itself."""
+  run = together(tmp_path)
+  while not (tmp_path / "config.json").exists() and run.poll() is None:
+    time.sleep(0.01)
+  run.send_signal(signal.SIGTERM)
+  output, _ = run.communicate(timeout=60)
+  assert run.returncode == 143, output
+  assert not (tmp_path / "summary.json").exists()
+
+
 def test_a_mistake_ends_all_processes_with_its_one_line(tmp_path):
   run = together(tmp_path, "--config.algorithm.name=superfed")
   output, _ = run.communicate(timeout=60)

@@ -106,6 +106,8 @@ def prepare_jax() -> None:
   given = flags.FLAGS
   devices = parse_mesh(given.mesh)
   if given.distributed:
+    # JAX would swallow SIGTERM until the run listens to it.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
       jax.distributed.initialize(given.coordinator, given.processes, given.process)
     except (ValueError, RuntimeError) as error:
