@@ -309,6 +309,30 @@ def test_linearised_gradient_over_every_cohort(clients, size):
   np.testing.assert_allclose(np.mean(estimates, axis=0), full, atol=2e-6)
 
 
+@pytest.mark.parametrize(("clients", "size"), [(3, 2), (6, 3), (6, 6)])
+def test_linearised_gradient_at_the_observed_mean_is_biased_beyond_the_shrinkage(clients, size):
+  """1/(1 + r̄) and r̆ are correlated: over every cohort, against (1 + r_i) h_i - h."""
+  rng = np.random.default_rng(clients)
+  responses, p = rng.uniform(size=clients), rng.dirichlet(np.ones(clients))
+  cohorts = every_cohort(clients, size)
+  inverse = np.array([1.0 / (1.0 + responses[c].mean()) for c in cohorts])
+  gradients, estimates = [], []
+  for c in cohorts:
+    observed = jnp.asarray(responses[c], jnp.float32)
+    estimates.append(doubly_robust(observed, jnp.asarray(c), clients, size / clients))
+    gradients.append(linearised_gradient(jnp.asarray(p, jnp.float32), estimates[-1], observed.mean()))
+  between = lambda g: np.float64(g) - np.float64(g).mean()  # noqa: E731  # all that moves a mixture
+  found = between(-np.mean(gradients, axis=0))
+  of_client = np.array([inverse[[i in c for c in cohorts]].mean() for i in range(clients)])
+  np.testing.assert_allclose(found, between((1.0 + responses) * of_client - inverse.mean()), atol=2e-6)
+  shrunk = between(np.mean(estimates, axis=0) * inverse.mean())
+  assert (np.abs(found - shrunk).max() > 1e-3) == (size < clients)
+  if size < clients:  # and no other factor would do
+    np.testing.assert_array_equal(np.argsort(of_client)[::-1], np.argsort(responses))
+    factor = (found @ shrunk) / (shrunk @ shrunk)
+    assert np.abs(found - factor * shrunk).max() > 2e-4
+
+
 def test_linearised_gradient_is_a_first_order_expansion():
   p = jnp.asarray([0.2, 0.5, 0.3])
   around, direction = jnp.full(3, 0.4), jnp.asarray([0.3, -0.1, 0.2])

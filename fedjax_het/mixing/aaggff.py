@@ -134,6 +134,14 @@ def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array)
   with <p, 1> = 1. Being linear, it is unbiased where r is and r̄ does not depend on the cohort (lemma 3.3).
   It is ∇ℓ itself where r = r̄·1. Its second term, the same for every client, moves no exponentiated gradient.
 
+  With the mean of the observed responses as r̄, as in the thesis, it is biased beyond the shrinkage of
+  `doubly_robust`, since 1/(1 + r̄) and r̆ come of the same cohort: for cohorts of S drawn evenly
+
+      E[r̆_i / (1 + r̄)] = (1 + r_i) h_i - h,   h = E[1 / (1 + r̄)],   h_i = E[1 / (1 + r̄) | i in the cohort],
+
+  where h_i is the smaller the larger r_i is. Without correlation it would be E[r̆_i] h. What lies between,
+  the covariance of r̆_i and 1/(1 + r̄), is no common factor of the clients; it is 0 for S = K.
+
   Args:
     p: a mixture, float32 [K].
     response: r, or an estimate of it, float32 [K].
