@@ -1,11 +1,13 @@
 """FedAvg and FedProx against softmax regression trained by hand in NumPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from parts import float64, linear, linear_loss_and_gradient, round_draws, walk
 
 from fedjax_het import mixing, server
+from fedjax_het.clients.objective import together
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
@@ -115,3 +117,12 @@ def test_impossible_settings_are_named(setting, value):
 
 def test_settings_at_their_bounds_are_fine():
   fedprox(linear(), mu=0.0, lr=1e-9, lr_decay=1.0, momentum=0.0, weight_decay=0.0, epochs=1, batch_size=1)
+
+
+def test_updates_that_wait_for_each_other_keep_their_values():
+  """Also beside an infinite or NaN one; and the compiler does not see through the zero they wait for."""
+  for bad in (np.inf, -np.inf, np.nan, 3e38):
+    updates = {"a": jnp.array([bad, 1.0]), "b": jnp.array([[2.0], [-0.5]]), "c": jnp.array([bad])}
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(together)(updates), updates)
+  other = jax.jit(lambda a, b: together((a, b))[1])
+  assert "is-finite" in other.lower(jnp.ones(2), jnp.ones(3)).compile().as_text()

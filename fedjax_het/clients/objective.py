@@ -75,7 +75,8 @@ def together(updates: PyTree) -> PyTree:
   line the other end. Left to itself XLA may apply one update before the last reader is done, and copies the
   parameters in every step to be able to; waiting saves the copies, a fifth of SuPerFed's TwoNN step on CPU.
   """
-  nothing = 0.0 * sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates))
+  some = sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates))
+  nothing = 0.0 * jnp.where(jnp.isfinite(some), some, 0.0)
   return jax.tree.map(lambda leaf: leaf + nothing, updates)
 
 

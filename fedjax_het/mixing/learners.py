@@ -76,9 +76,9 @@ def online_newton_step(
   which for this 1-exp-concave loss asks for β <= 1/2 beside β <= 1/(4L). AAggFF-S has L = 1/K and so β = K/4:
   outside that hypothesis from three clients on, and from four the inequality itself is false, as between
   1 + <p, r> = 1 and 1.25 for K = 4: -log 1.25 = -0.2231 < -0.25 + 1/32 = -0.2188. The bound as stated can
-  then be exceeded on long adversarial sequences: by 30 % for five clients, one of two for ten thousand rounds,
-  then the other (the tests hold all of this). With β = min(1/(4L), 1/2) the proof stands, and gives
-  α/2 + K/(2β) log(1 + β T L²/α).
+  then be exceeded on long adversarial sequences: by 30 % for five clients, one of which alone responds for
+  ten thousand rounds, then another (the tests hold all of this). With β = min(1/(4L), 1/2) the proof stands,
+  and gives α/2 + K/(2β) log(1 + β T L²/α).
 
   Args:
     num: K, number of clients.
