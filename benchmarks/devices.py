@@ -40,7 +40,7 @@ def run(changes: dict, devices: int, rounds: int) -> tuple[tuple, list[np.ndarra
   else:
     config = quickstart.get_config()
     with config.unlocked():
-      config.update(changes)
+      config.update(changes, rounds=rounds)
       if name.startswith("fed"):
         config.algorithm = ConfigDict(changes["algorithm"])
   built = build(config)
@@ -54,7 +54,7 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=20)
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "devices.md")
   args = parser.parse_args()
-  methods = {name: {"algorithm": {"name": name, "start_round": 10} if "super" in name else {"name": name}}
+  methods = {name: {"algorithm": {"name": name, "start": 0.5} if "super" in name else {"name": name}}
              for name in CLIENTS}  # fmt: skip
   methods |= {
     f"fedavg, {name}": {"algorithm": {"name": "fedavg"}, "mixing": {"name": name}} for name in MIXINGS

@@ -25,7 +25,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment, quickstart
 from fedjax_het.experiment.checkpoint import Checkpoints
 
-SETTINGS = ["--config.rounds=60", "--config.eval_every=7", "--config.algorithm.start_round=20"]
+SETTINGS = ["--config.rounds=60", "--config.eval_every=7", "--config.algorithm.start=0.34"]
 
 
 def start(workdir: Path) -> subprocess.Popen:
@@ -53,7 +53,7 @@ def record(workdir: Path) -> tuple[list[dict], dict]:
 def parameters(workdir: Path) -> list[np.ndarray]:
   config = quickstart.get_config()
   config.update(rounds=60, eval_every=7)
-  config.algorithm.start_round = 20
+  config.algorithm.start = 0.34
   built = experiment.build(config)
   checkpoints = Checkpoints(workdir / "checkpoints")
   found = checkpoints.restore(Engine(built.algorithm, built.data, config.cohort_size).init(jax.random.key(0)))

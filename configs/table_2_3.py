@@ -4,10 +4,12 @@
       --config=configs/table_2_3.py:dataset=mnist,clients=100,algorithm=superfed_mm --workdir=DIR
 
 T = 500, 5 clients a round, E = 10, B = 10, SGD with momentum 0.9, weight decay 1e-4 and lr 0.01 decayed by
-1 % a round; TwoNN on MNIST, TwoCNN on CIFAR-10; L and ν as in the authors' commands.
+1 % a round; TwoNN on MNIST, TwoCNN on CIFAR-10; L and ν as in the authors' commands. Evaluated ten times in a
+run. L is a share of T, `algorithm.start`, which --config.rounds=N keeps: L = ⌊start·N⌋. In rounds instead:
+--config.algorithm.start=None --config.algorithm.start_round=L.
 """
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
 from fedjax_het.experiment.cell import parse_cell
@@ -17,7 +19,6 @@ START = {  # L / T
   "superfed_mm": {50: 0.6, 100: 0.4, 500: 0.2},
   "superfed_lm": {50: 0.8, 100: 0.6, 500: 0.4},
 }
-ROUNDS = 500
 
 
 def get_config(cell: str = "") -> ConfigDict:
@@ -29,12 +30,13 @@ def get_config(cell: str = "") -> ConfigDict:
   if chosen["algorithm"] == "fedprox":
     algorithm["mu"] = 0.01
   if chosen["algorithm"] in START:
-    fraction = START[chosen["algorithm"]].get(chosen["clients"], 0.4)
+    start = START[chosen["algorithm"]].get(chosen["clients"], 0.4)
     algorithm |= {
       "mu": 0.01,
       "nu": 1.0 if chosen["algorithm"] == "superfed_mm" else 2.0,
-      "start_round": int(fraction * ROUNDS),
+      "start": FieldReference(start, field_type=object),
     }
+  rounds = FieldReference(500)
   return ConfigDict(
     {
       "dataset": chosen["dataset"],
@@ -55,9 +57,9 @@ def get_config(cell: str = "") -> ConfigDict:
       },
       "mixing": {"name": "static"},
       "server": {"name": "sgd", "lr": 1.0},
-      "rounds": ROUNDS,
+      "rounds": rounds,
       "cohort_size": 5,
       "seed": chosen["seed"],
-      "eval_every": 50,
+      "eval_every": (rounds + 9) // 10,
     }
   )

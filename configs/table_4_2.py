@@ -7,14 +7,15 @@ K = 10 clients in every round or 100 of which 10; images at 32 x 32 (MedMNIST at
 ten examples a class, B = 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T = 500, β from 10 to
 0.01, ResNet-10. FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, as in the authors' commands. `width`
 scales every network (64 is the thesis's ResNet-10), `rounds` overrides T and `steps` caps the local steps a
-round, so that small machines can run a cell: 0 leaves them. `dataset=digits`, which needs no download, has
+round, so that small machines can run a cell: 0 leaves them. T, which FedEvg's β falls over, may as well be
+given as --config.rounds; evaluated twenty times in a run. `dataset=digits`, which needs no download, has
 perceptrons, B = 32 and T = 200.
 
 The Fréchet distance is taken in the features of a classifier trained on the real training set;
 --config.downstream.features=FILE names InceptionV3's weights instead. The two are not comparable.
 """
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
 from fedjax_het.experiment.cell import parse_cell
@@ -45,7 +46,7 @@ def get_config(cell: str = "") -> ConfigDict:
   check_choice("algorithm", name, MODELS)
   size = SIZES[chosen["dataset"]]
   digits, energies = chosen["dataset"] == "digits", name == "fedevg"
-  rounds = chosen["rounds"] or (200 if digits else ROUNDS[name])
+  rounds = FieldReference(chosen["rounds"] or (200 if digits else ROUNDS[name]))
   model = {"name": MODELS[name], "width": width if energies else max(4, width // 2)}
   judge = {"name": "resnet10", "width": width, "spectral": False}
   return ConfigDict(
@@ -71,7 +72,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "rounds": rounds,
       "cohort_size": min(10, chosen["clients"]),
       "seed": chosen["seed"],
-      "eval_every": max(1, rounds // 20),
+      "eval_every": (rounds + 19) // 20,
       "downstream": {"model": {"name": "two_nn"} if digits else judge, "features": "classifier"},
     }
   )

@@ -144,6 +144,8 @@ class ClientUpdate(NamedTuple):
     name: the method's name.
     uploads_model: whether an upload's params are the broadcast's after local training, so that their
       difference is an update; False where they are a signal to the server part.
+    check_rounds: (T) -> None; raises `SettingError` where a run of T rounds would not be the method that its
+      settings describe. None where every T will do.
   """
 
   share: ShareFn
@@ -158,6 +160,7 @@ class ClientUpdate(NamedTuple):
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   name: str = "custom"
   uploads_model: bool = True
+  check_rounds: Callable[[int], None] | None = None
 
 
 class Feedback(NamedTuple):
@@ -207,11 +210,13 @@ class ServerUpdate(NamedTuple):
     update: (key, state, broadcast, aggregate) -> (next broadcast, state), where the aggregate is
       Σ_i p_i upload_i, leaf by leaf (of uploads that the mixing part may have scaled, see `Mixing.scale`).
     name: the method's name.
+    check_rounds: see `ClientUpdate`.
   """
 
   init: Callable[[Message], PyTree]
   update: Callable[[jax.Array, PyTree, Message, Message], tuple[Message, PyTree]]
   name: str = "custom"
+  check_rounds: Callable[[int], None] | None = None
 
 
 class Algorithm(NamedTuple):

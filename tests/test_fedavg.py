@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from parts import float64, linear, linear_loss_and_gradient, round_draws, walk
+from parts import federation, float64, linear, linear_loss_and_gradient, round_draws, walk
 
 from fedjax_het import mixing, server
 from fedjax_het.clients.objective import together
 from fedjax_het.clients.sgd import fedavg, fedprox
+from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
@@ -89,6 +91,24 @@ def test_optimizer_instead_of_sgd(ragged):
   client = fedavg(linear(), lr=0.05, lr_decay=0.5, epochs=1, batch_size=4, optimizer=lambda lr: sgd(2.0 * lr))
   settings = dict(momentum=0.0, weight_decay=0.0, epochs=1, batch_size=4)
   check(client, ragged, lr=0.1, lr_decay=0.5, **settings)
+
+
+@pytest.mark.parametrize("part", [fedavg, superfed])
+def test_a_learning_rate_in_the_optimizers_state_decays(part):
+  """Steps of η_t along ones, both ends alike: θ_T = θ_0 - n (η + η/2 + η/4), n = 4 steps a round."""
+
+  def along_ones(learning_rate):
+    ones = optax.stateless(lambda gradient, params: jax.tree.map(jnp.ones_like, gradient))
+    return optax.chain(ones, optax.scale_by_learning_rate(learning_rate))
+
+  settings = dict(lr=0.5, lr_decay=0.5, epochs=2, batch_size=2)
+  client = part(linear(), optimizer=optax.inject_hyperparams(along_ones), **settings)
+  engine = Engine(federated(client), federation([4]), 1, devices=1)
+  before = engine.init(jax.random.key(0))
+  first = float64((before.broadcast.params, before.clients))
+  after, _ = engine.advance(before, 3)
+  last = float64((after.broadcast.params, after.clients))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a - b, 4 * 0.875, rtol=1e-5), first, last)
 
 
 def test_training_loss_is_the_mean_over_the_clients_rows(ragged):

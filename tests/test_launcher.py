@@ -32,7 +32,7 @@ def small(**changes) -> ConfigDict:
   config = get_config()
   config.update(rounds=7, eval_every=3, model={"name": "two_nn", "hidden": 8})
   config.local.epochs = 1
-  config.algorithm.start_round = 2
+  config.algorithm.start = 0.3
   return with_values(config, {name.replace("__", "."): value for name, value in changes.items()})
 
 
@@ -227,6 +227,16 @@ BAD = {
   "valid_fraction": (dict(valid_fraction=-0.1), "valid_fraction = -0.1"),
   "mu": (dict(algorithm__mu=-1.0), "mu = -1.0"),
   "nu": (dict(algorithm__nu=-1.0), "nu = -1.0"),
+  "start": (dict(algorithm__start=1.0), "algorithm.start = 1.0"),
+  "start twice": (
+    dict(algorithm__start_round=2),
+    "start_round = 2.*start = 0.3.*algorithm.start=None leaves",
+  ),
+  "start at the end": (
+    dict(algorithm={"name": "superfed_lm", "start_round": 7}),
+    "start_round = 7.*rounds = 7.*Use 0 to 6",
+  ),
+  "start of a method without": (dict(algorithm={"name": "fedavg", "start": 0.4}), "'start': unknown"),
   "lr": (dict(local__lr=-0.1), "lr = -0.1"),
   "lr of the server": (dict(server__lr=-1.0), "lr = -1.0"),
   "rounds": (dict(rounds=0), "rounds = 0"),
@@ -304,7 +314,8 @@ def test_command_line_says_what_is_wrong_in_one_line(flag, message, tmp_path):
 
 
 def test_command_line_runs(tmp_path):
-  config = "--config=configs/quickstart.py:algorithm=fedavg"
-  done = launch(config, "--config.rounds=2", f"--workdir={tmp_path}")
+  config = ["--config=configs/quickstart.py:algorithm=superfed_lm", "--config.rounds=2"]
+  late = ["--config.algorithm.start=None", "--config.algorithm.start_round=1"]
+  done = launch(*config, *late, f"--workdir={tmp_path}")
   assert done.returncode == 0, done.stderr
   assert "top-1" in done.stdout and json.loads((tmp_path / "summary.json").read_text())["rounds"] == 2

@@ -16,7 +16,7 @@ from fedjax_het.experiment.where import parse_mesh
 
 ROOT = Path(__file__).parents[1]
 FLAGS = (
-  "--config.rounds=40", "--config.eval_every=15", "--config.algorithm.start_round=10",
+  "--config.rounds=40", "--config.eval_every=15", "--config.algorithm.start=0.25",
   "--config.local.epochs=1",
   "--config.mixing.name=aaggff_d", "--checkpoint_seconds=0",
 )  # fmt: skip

@@ -11,7 +11,7 @@ SIZES = (9, 1, 7, 3, 12)
 
 
 def make(nu=1.0, lr=0.1):
-  return fh.federated(fh.superfed(mlp(), nu=nu, start_round=2, lr=lr, epochs=1, batch_size=4))
+  return fh.federated(fh.superfed(mlp(), nu=nu, start_round=1, lr=lr, epochs=1, batch_size=4))
 
 
 def close(a, b):
@@ -49,7 +49,7 @@ def test_members_may_have_their_own_data():
 
 
 def test_mistakes_are_named():
-  two = dict(seeds=[0, 1], rounds=1, cohort_size=2)
+  two = dict(seeds=[0, 1], rounds=2, cohort_size=2)
   with pytest.raises(fh.SettingError, match="nu"):
     fh.sweep(make, {"nu": []}, data=federation(SIZES), **two)
   with pytest.raises(fh.SettingError, match="cohort_size"):

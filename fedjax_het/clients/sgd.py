@@ -93,7 +93,7 @@ def fedprox(
     weight_decay: weight decay of local SGD.
     epochs: E, passes through a client's data each round.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's η to an optax transformation.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
     name: name in tables.
 
   Raises:
@@ -107,7 +107,7 @@ def fedprox(
 
   training = LocalTraining(
     steps=lambda data: epochs * steps_per_epoch(data, batch_size),
-    start=lambda broadcast, state, round: start(broadcast.params, optimizer(lr)),
+    start=lambda broadcast, state, round: start(broadcast.params, optimizer(decayed(lr, lr_decay, round))),
     walk=lambda key, broadcast, data, round, local, first, last: walk(
       key, model.apply, broadcast.params, data, local, optimizer(decayed(lr, lr_decay, round)),
       epochs, batch_size, mu, first, last,

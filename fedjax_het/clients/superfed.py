@@ -31,7 +31,7 @@ from fedjax_het.clients.objective import (
   training_loss,
 )
 from fedjax_het.engine.local import Batch, for_each_batch, steps_per_epoch
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.federated import ClientUpdate, Info, LocalTraining, Message, in_one_go
 from fedjax_het.models import Model
 
@@ -115,17 +115,18 @@ def superfed(
     granularity: "model" for SuPerFed-MM, "layer" for SuPerFed-LM.
     mu: μ >= 0 of the proximity term, eq. 2.4.
     nu: ν >= 0 of the orthogonality term, eq. 2.5; acts from `start_round` on.
-    start_round: L, the first round in which λ is drawn and θ^l moves (algorithm 2.3).
+    start_round: L, the first round in which λ is drawn and θ^l moves (algorithm 2.3), counted from 0. The
+      paper gives it as a share of the rounds, as configurations do.
     lr: η > 0 in round 0, for both ends.
     lr_decay: factor on η each round, in (0, 1].
     momentum: momentum of local SGD, fresh each round.
     weight_decay: weight decay of local SGD, on both ends.
     epochs: E, passes through a client's data each round.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's η to an optax transformation.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting out of range; from `check_rounds`, of a run that ends before L.
   """
   check_choice("granularity", granularity, ("model", "layer"))
   check_training(
@@ -169,14 +170,21 @@ def superfed(
     return lax.cond(round >= start_round, after, before, training)
 
   def start(broadcast, state, round) -> Line:
-    ends = Pair(broadcast.params, state)
-    return Line(ends, Pair(*map(optimizer(lr).init, ends)), jnp.float32(0.0), jnp.int32(0))
+    ends, tx = Pair(broadcast.params, state), optimizer(decayed(lr, lr_decay, round))
+    return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0))
 
   def finish(broadcast, state, training: Line):
     info = Info(training.loss / training.steps, training.steps)
     return Message(training.ends.federated), training.ends.local, info
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+
+  def check_rounds(rounds: int) -> None:
+    if not isinstance(start_round, jax.core.Tracer) and start_round >= rounds:
+      raise SettingError(
+        "start_round", start_round, f"not within rounds = {rounds}: local models would never move",
+        f"Use 0 to {rounds - 1}, or more rounds.",
+      )  # fmt: skip
 
   def personalize(broadcast: Message, state, lam):
     return mix(broadcast.params, state, jax.tree.map(lambda _: lam, state))
@@ -192,4 +200,5 @@ def superfed(
     lambdas=LAMBDAS,
     training=training,
     name="superfed_mm" if granularity == "model" else "superfed_lm",
+    check_rounds=check_rounds,
   )

@@ -105,7 +105,7 @@ def run(
   Args:
     algorithm: see `federated`.
     data: the clients' data, see `federate`.
-    rounds: T >= 1.
+    rounds: T >= 1, which client and server part may refuse (`ClientUpdate.check_rounds`).
     cohort_size: S, clients sampled each round without replacement.
     key: typed key, the run's only source of randomness.
     eval_every: rounds between evaluations; by default only at the end.
@@ -117,7 +117,7 @@ def run(
     SettingError: a setting out of range.
     NonFiniteLoss: a training loss became NaN or infinite.
   """
-  check_rounds(rounds, eval_every)
+  check_rounds(rounds, eval_every, algorithm)
   engine = Engine(
     algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows
   )
@@ -138,8 +138,11 @@ def run(
   return Result(chunk.state, history, metrics, per_client(last), last, every_round)
 
 
-def check_rounds(rounds: int, eval_every: int | None) -> None:
-  """Raises `SettingError` unless rounds >= 1 and eval_every >= 1 (or None)."""
+def check_rounds(rounds: int, eval_every: int | None, *algorithms: Algorithm) -> None:
+  """Raises `SettingError` unless rounds >= 1, eval_every >= 1 (or None), and all parts take `rounds`."""
   for name, value in (("rounds", rounds), ("eval_every", eval_every)):
     if value is not None and (value != int(value) or value < 1):
       raise SettingError(name, value, "must be a whole number", "Use 1 or more.")
+  for check in (part.check_rounds for own in algorithms for part in (own.client, own.server)):
+    if check is not None:
+      check(int(rounds))

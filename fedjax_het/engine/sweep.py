@@ -65,7 +65,8 @@ def sweep(
   Each member computes what `fedjax_het.run` does with `jax.random.key(seed)`, its settings and its data.
 
   Args:
-    make_algorithm: (**settings) -> algorithm; called with a traced scalar for each setting of the grid.
+    make_algorithm: (**settings) -> algorithm; called with the numbers of each combination, which checks them,
+      and with a traced scalar for each setting of the grid.
     grid: name -> values of a continuous hyperparameter.
     seeds: integers, or typed keys [n] themselves; the members' only source of randomness.
     data: the clients' data, one for all or one a seed; then of equal numbers of clients and rows.
@@ -81,8 +82,8 @@ def sweep(
     SettingError: a setting out of range, or data of different shapes.
     NonFiniteLoss: a training loss became NaN or infinite; names member, round and client.
   """
-  check_rounds(rounds, eval_every)
   combinations = grid_of(grid or {})
+  check_rounds(rounds, eval_every, *(make_algorithm(**settings) for settings in combinations))
   are_keys = isinstance(seeds, jax.Array) and jax.dtypes.issubdtype(seeds.dtype, jax.dtypes.prng_key)
   keys = jnp.stack([seed if are_keys else jax.random.key(seed) for seed in seeds])
   names = list(range(len(keys))) if are_keys else np.asarray(seeds).tolist()

@@ -20,6 +20,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
+from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, ServerUpdate, federated
 from fedjax_het.models import Generative, Model
 from fedjax_het.models.inception import read_weights
@@ -128,7 +129,8 @@ def check_config(config: ConfigDict) -> None:
   check_downstream(config.get("downstream", {}))
   check_fit(config.algorithm.name, config.model.name, config.server.name)
   generates = config.model.name in models.GENERATORS
-  build_algorithm(config, models.make("cvae_mlp" if generates else "two_nn", (1,), 3))
+  algorithm = build_algorithm(config, models.make("cvae_mlp" if generates else "two_nn", (1,), 3))
+  check_rounds(config.rounds, config.eval_every, algorithm)
 
 
 def check_fit(client: str, model: str, server_name: str) -> None:
@@ -163,7 +165,8 @@ def check_downstream(given: Mapping[str, Any]) -> None:
 def build_algorithm(config: Mapping[str, Any], model: Model | Generative) -> Algorithm:
   """The three parts that a configuration names, around `model`."""
   move = named("server", SERVERS, config["server"], rounds=config["rounds"])
-  client = named("algorithm", CLIENTS, {**config["local"], **config["algorithm"]}, model=model)
+  algorithm = in_rounds(config["algorithm"], config["rounds"])
+  client = named("algorithm", CLIENTS, {**config["local"], **algorithm}, model=model)
   mix = named("mixing", MIXINGS, config["mixing"])
   if config.get("record_losses", False):
     mix = mixing.observed(mix)

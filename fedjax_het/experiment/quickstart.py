@@ -1,20 +1,23 @@
 """The embedded default: SuPerFed-MM on scikit-learn's digits, twenty clients, Dirichlet(0.1)."""
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.experiment.cell import parse_cell
 
 ALGORITHMS = {
   "fedavg": {},
   "fedprox": {"mu": 0.01},
-  "superfed_mm": {"mu": 0.01, "nu": 1.0, "start_round": 40},
-  "superfed_lm": {"mu": 0.01, "nu": 2.0, "start_round": 40},
+  "superfed_mm": {"mu": 0.01, "nu": 1.0, "start": 0.4},
+  "superfed_lm": {"mu": 0.01, "nu": 2.0, "start": 0.4},
 }
 
 
 def get_config(cell: str = "") -> ConfigDict:
   """All fields that a configuration has, at the quickstart's values; `cell` as in "algorithm=fedavg"."""
   name = parse_cell(cell, {"algorithm": "superfed_mm"})["algorithm"]
+  algorithm, rounds = {"name": name, **ALGORITHMS.get(name, {})}, FieldReference(100)
+  if "start" in algorithm:  # a share of the rounds, or None beside a start_round
+    algorithm["start"] = FieldReference(algorithm["start"], field_type=object)
   return ConfigDict(
     {
       "dataset": "digits",
@@ -24,7 +27,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "test_fraction": 0.2,
       "valid_fraction": 0.1,
       "model": {"name": "two_nn", "hidden": 64},
-      "algorithm": {"name": name, **ALGORITHMS.get(name, {})},
+      "algorithm": algorithm,
       "local": {
         "epochs": 5,
         "batch_size": 10,
@@ -35,9 +38,9 @@ def get_config(cell: str = "") -> ConfigDict:
       },
       "mixing": {"name": "static"},
       "server": {"name": "sgd", "lr": 1.0},
-      "rounds": 100,
+      "rounds": rounds,
       "cohort_size": 5,
       "seed": 0,
-      "eval_every": 10,
+      "eval_every": (rounds + 9) // 10,
     }
   )

@@ -21,6 +21,7 @@ from fedjax_het.experiment.build import build, build_algorithm, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.experiment import FREE, share, train
 from fedjax_het.experiment.record import Record, headline_of
+from fedjax_het.experiment.shares import SHARES, in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import prepare, write_atomic
@@ -84,15 +85,19 @@ def run_sweep(
 def _run(config, grid, members, configs, root, runs, where, member_batch, checkpoint_seconds) -> None:
   built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
   experiments = [built[own.seed] for own in configs]
-  paths = [path for path in grid if path != "seed"]
+  resolved = [with_values(own, {"algorithm": in_rounds(own.algorithm, own.rounds)}) for own in configs]
+  columns = {path: [values[path] for values in members] for path in grid if path != "seed"}
+  for part, number in SHARES.get(config.algorithm.name, {}).items():
+    if columns.pop(f"algorithm.{part}", None):
+      columns[f"algorithm.{number}"] = [own.algorithm[number] for own in resolved]
 
   def make(**settings: jax.Array) -> Algorithm:
-    return build_algorithm(with_values(config, settings).to_dict(), experiments[0].model)
+    return build_algorithm(with_values(resolved[0], settings).to_dict(), experiments[0].model)
 
   engine = Members(
     make,
     experiments[0].data if len(built) == 1 else [experiment.data for experiment in experiments],
-    {path: [values[path] for values in members] for path in paths},
+    columns,
     len(members),
     config.cohort_size,
     member_batch=member_batch,

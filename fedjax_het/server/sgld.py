@@ -6,7 +6,7 @@ G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε      
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import check_range
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.federated import Message, ServerUpdate
 
 
@@ -23,14 +23,15 @@ def sgld(
   raw energies are relative to.
 
   Args:
-    rounds: T, over which β_t falls along half a cosine, β_t = β_T + (β_0 - β_T)(1 + cos(π t/T))/2.
+    rounds: T of the run, over which β_t falls along half a cosine,
+      β_t = β_T + (β_0 - β_T)(1 + cos(π t/T))/2.
     step_size: β_0 > 0.
     last_step_size: β_T > 0.
     noise: δ >= 0.
     bounded: whether x̃ is kept in [0, 1], as pixels are.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting out of range; from `check_rounds`, of a run with another T.
   """
   check_range("rounds", rounds, 1)
   for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
@@ -46,4 +47,11 @@ def sgld(
     x = jnp.clip(x, 0.0, 1.0) if bounded else x
     return Message(x, broadcast.extra + jnp.log(weight)), step + 1
 
-  return ServerUpdate(lambda broadcast: jnp.int32(0), update, "sgld")
+  def check_rounds(own: int) -> None:
+    if own != rounds:
+      raise SettingError(
+        "server's rounds", rounds, f"the step size falls over these, and the run has rounds = {own}",
+        f"Use sgld(rounds={own}).",
+      )  # fmt: skip
+
+  return ServerUpdate(lambda broadcast: jnp.int32(0), update, "sgld", check_rounds)

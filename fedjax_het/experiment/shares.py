@@ -1,0 +1,33 @@
+"""Settings that papers give as a share of the rounds T, in rounds of a run's own T."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fedjax_het.errors import SettingError, check_range
+
+# A method's settings that are shares of T, and what the method itself calls them, in rounds.
+SHARES = {"superfed_mm": {"start": "start_round"}, "superfed_lm": {"start": "start_round"}}
+
+
+def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+  """A configuration's `algorithm` with each share of T as a number of rounds: start = 0.4 -> L = ⌊0.4 T⌋.
+
+  A product within 10⁻⁶ of a whole number is that number (0.29 · 100 = 28.999...96). None is not given.
+
+  Raises:
+    SettingError: a share outside [0, 1), or given beside its number of rounds.
+  """
+  resolved = dict(algorithm)
+  for share, number in SHARES.get(algorithm["name"], {}).items():
+    value = resolved.pop(share, None)
+    if value is None:
+      continue
+    if number in resolved:
+      raise SettingError(
+        f"algorithm.{number}", resolved[number], f"given beside algorithm.{share} = {value}, a share of T",
+        f"Give one of them: algorithm.{share}=None leaves the share out.",
+      )  # fmt: skip
+    check_range(f"algorithm.{share}", value, 0.0, below=1.0)
+    resolved[number] = math.floor(round(value * rounds, 6))
+  return resolved
