@@ -281,7 +281,7 @@ def write(args: argparse.Namespace, record: dict) -> None:
   page, lines = args.out.with_suffix(".md"), []
   for label, own in record.items():
     seeds = len(own["mixings"]["static"]["gap"])
-    if "table 3.10" in own:
+    if own.get("table 3.10"):
       lines += ["", f"## {label.capitalize()}, table 3.10, {seeds} seeds", ""]
       lines += plug_and_play_table(own["table 3.10"])
     lines += ["", f"## {label.capitalize()}, all mixings with FedAvg, {seeds} seeds", ""]
