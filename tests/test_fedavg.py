@@ -8,7 +8,7 @@ import pytest
 from parts import federation, float64, linear, linear_loss_and_gradient, round_draws, walk
 
 from fedjax_het import mixing, server
-from fedjax_het.clients.objective import together
+from fedjax_het.clients.objective import together, training_loss
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
@@ -118,7 +118,11 @@ def test_training_loss_is_the_mean_over_the_clients_rows(ragged):
   broadcast = client.share(jax.random.key(0))
   for i in (0, 1, 8):
     expected, _ = linear_loss_and_gradient(float64(broadcast.params), *rows_of(ragged, i))
-    np.testing.assert_allclose(client.loss(broadcast, one_client(ragged, i)), expected, rtol=1e-5, atol=1e-6)
+    for found in (
+      client.loss(broadcast, one_client(ragged, i)),
+      training_loss(linear().apply, broadcast.params, one_client(ragged, i), batch_size=7),  # of 40, 1 and 25
+    ):
+      np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

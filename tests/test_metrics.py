@@ -227,6 +227,11 @@ def test_a_tenth_is_at_least_one_client(k):
   assert summarize(x)["worst10"] == pytest.approx(x[: max(1, k // 10)].mean())
 
 
+def test_equal_clients_have_no_spread():
+  got = summarize([0.1] * 7)  # whose mean is not 0.1 to the last bit
+  assert got["std"] == got["gini"] == got["gap"] == 0.0 and got["worst10"] == got["best10"] == 0.1
+
+
 def test_gini_edges():
   assert gini([0.0, 0.0, 0.0]) == 0.0
   assert gini([0.3] * 7) == 0.0

@@ -351,6 +351,7 @@ def test_estimates_stay_below_lemma_3_5(low, high):
       dr = doubly_robust(observed, jnp.arange(size), clients, size / clients)
       assert jnp.abs(linearised_gradient(p, dr, observed.mean())).max() <= bound + 1e-6
   assert estimate_bound(0.0, 0.25, 0.25) == pytest.approx(2.25)
+  assert estimate_bound(1.0, 3.0, 0.5) == pytest.approx(3 / 2 + 2 * 2 / (0.5 * 2))
 
 
 @pytest.mark.parametrize("size", [4, 20])

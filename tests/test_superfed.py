@@ -8,6 +8,7 @@ import pytest
 from parts import float64, linear, mlp, one_client, round_draws, walk
 
 from fedjax_het.clients import superfed as module
+from fedjax_het.clients.objective import momentum_sgd
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import cosine_squared, cosine_squared_factors, draw_lambda, superfed
 from fedjax_het.engine.engine import Engine
@@ -84,32 +85,37 @@ def objective(model, ends, center, lam, x, y, mu, nu):
 
 
 @GRANULARITIES
-def test_hand_written_gradients_are_those_of_the_objective(ragged, granularity):
-  """SGD with learning rate 1, step by step; from the second step on θ^f has left θ^g."""
+def test_both_ends_descend_the_objective_with_momentum_decay_and_weight_decay(ragged, granularity):
+  """Round 2 step by step: m <- ρ m + ∇ + w θ, θ <- θ - γ d² m, by automatic differentiation of the objective.
+
+  From the second step on θ^f has left θ^g.
+  """
   model, mu, nu, i = mlp(), 0.3, 1.7, 2
+  momentum, weight_decay, lr, lr_decay = 0.8, 0.05, 1.0, 0.7
   client = superfed(
-    model,
-    granularity=granularity,
-    mu=mu,
-    nu=nu,
-    lr=1.0,
-    momentum=0.0,
-    weight_decay=0.0,
-    epochs=2,
-    batch_size=4,
-  )
+    model, granularity=granularity, mu=mu, nu=nu, lr=lr, lr_decay=lr_decay, epochs=2, batch_size=4,
+    **(
+      {"momentum": momentum, "weight_decay": weight_decay} if granularity == "model"
+      else {"optimizer": momentum_sgd(momentum, weight_decay)}
+    ),
+  )  # fmt: skip
   broadcast = client.share(jax.random.key(0))
   local = client.init(jax.random.key(1), broadcast)
   key = jax.random.key(2)
-  upload, new_local, info = jax.jit(client.update)(key, broadcast, local, one_client(ragged, i), jnp.int32(0))
+  upload, new_local, info = jax.jit(client.update)(key, broadcast, local, one_client(ragged, i), jnp.int32(2))
 
   gradient_of = jax.jit(jax.grad(lambda ends, *args: objective(model, ends, *args, mu, nu), has_aux=True))
-  ends, losses = (broadcast.params, local), []
+  ends, losses = float64((broadcast.params, local)), []
+  buffer = jax.tree.map(np.zeros_like, ends)
   for x, y, step_key in walk(key, ragged, i, 4, 2):
     lam = draw_lambda(step_key, local, granularity)
-    gradient, loss = gradient_of(ends, broadcast.params, lam, jnp.asarray(x, jnp.float32), y)
+    single = jax.tree.map(np.float32, ends)
+    gradient, loss = gradient_of(single, broadcast.params, lam, jnp.asarray(x, jnp.float32), y)
     assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(gradient))
-    ends = jax.tree.map(jnp.subtract, ends, gradient)
+    buffer = jax.tree.map(
+      lambda m, g, e: momentum * m + g + weight_decay * e, buffer, float64(gradient), ends
+    )
+    ends = jax.tree.map(lambda e, m: e - lr * lr_decay**2 * m, ends, buffer)
     losses.append(loss)
   assert len(losses) == 4 == info.steps
   close((upload.params, new_local), ends, 1e-5, 1e-5)
@@ -248,8 +254,12 @@ def test_ends_of_the_line(ragged):
 
 
 @pytest.mark.parametrize(
-  "setting, value", [("granularity", "layers"), ("mu", -1.0), ("nu", -1.0), ("start_round", -1), ("lr", 0.0)]
-)
+  "setting, value",
+  [
+    ("granularity", "layers"), ("mu", -1.0), ("nu", -1.0), ("start_round", -1), ("lr", 0.0),
+    ("lr_decay", 1.5), ("momentum", -0.1), ("weight_decay", -0.1), ("epochs", 0), ("batch_size", 0),
+  ],
+)  # fmt: skip
 def test_impossible_settings_are_named(setting, value):
   with pytest.raises(SettingError, match=f"^{setting} = ") as error:
     superfed(mlp(), **{setting: value})
