@@ -30,6 +30,7 @@ from fedjax_het.analysis.downstream import downstream, within_class_distance
 from fedjax_het.analysis.features import classifier_features
 from fedjax_het.clients.fedevg import labels_of
 from fedjax_het.clients.generative import fedcgan, fedcvae
+from fedjax_het.data.scale import as_read
 from fedjax_het.models.generative import cgan_mlp, cvae_mlp
 
 matplotlib.use("Agg")
@@ -67,8 +68,7 @@ BASELINES = {
 def rows_of(data: fh.data.FederatedData, part: str) -> tuple[np.ndarray, np.ndarray]:
   """All clients' images in [0, 1] and labels."""
   index = getattr(data, part).rows()
-  x = np.asarray(data.x)[index]
-  return (x / 255.0 if x.dtype == np.uint8 else x).astype(np.float32), np.asarray(data.y)[index]
+  return as_read(np.asarray(data.x)[index], data.scale), np.asarray(data.y)[index]
 
 
 def judge(key, x, y, test):

@@ -76,15 +76,31 @@ def test_labels_stay_with_their_examples():
     assert set(np.asarray(view.take(jnp.arange(int(view.size)))[1]).tolist()) == {i}
 
 
-def test_integer_images_are_read_in_the_unit_interval_and_floats_as_they_are():
-  x = np.array([[0], [51], [255], [102]], np.uint8)
-  for given_x, wanted in ((x, x / 255.0), (x.astype(np.float32), x)):
-    data = federate(given_x, np.zeros(4, int), [np.arange(4)], KEY, num_classes=1, test_fraction=0.0)
-    assert data.x.dtype == given_x.dtype
-    got, y = data.clients(jnp.array(0)).take(jnp.arange(4))
-    assert got.dtype == jnp.float32
-    assert y.dtype == jnp.int32
-    np.testing.assert_allclose(np.sort(np.asarray(got), 0), np.sort(wanted, 0), rtol=1e-6)
+BYTES = np.array([[0], [51], [255], [102]], np.uint8)
+IMAGES = BYTES[:, None]
+
+
+@pytest.mark.parametrize(
+  ("x", "scale", "wanted"),
+  [
+    (IMAGES, None, IMAGES / 255),
+    (IMAGES[..., None], None, IMAGES[..., None] / 255),
+    (IMAGES, 1.0, IMAGES),
+    (BYTES, None, BYTES),  # a table
+    (BYTES, 1 / 255, BYTES / 255),
+    (BYTES.astype(np.int32), 0.5, BYTES / 2),
+    (BYTES.astype(np.int32), None, BYTES),
+    (IMAGES.astype(np.float32), None, IMAGES),
+    (IMAGES.astype(np.float32), 2.0, IMAGES * 2.0),
+  ],
+)
+def test_bytes_are_read_as_floats_at_the_data_sets_scale_and_all_else_as_it_is(x, scale, wanted):
+  data = federate(x, np.zeros(4, int), [np.arange(4)], KEY, num_classes=1, test_fraction=0.0, scale=scale)
+  assert data.x.dtype == x.dtype and data.scale == scale
+  got, y = jax.jit(lambda data: data.clients(jnp.array(0)).take(jnp.arange(4)))(data)
+  assert got.dtype == (jnp.int32 if x.dtype == np.int32 and scale is None else jnp.float32)
+  assert y.dtype == jnp.int32
+  np.testing.assert_allclose(np.sort(np.asarray(got), 0), np.sort(wanted, 0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("sizes", [[5, 40, 11, 6], [10, 10, 10, 10]])
@@ -123,6 +139,8 @@ def test_mapped_views_equal_a_loop(sizes):
     ("valid_fraction", {"valid_fraction": 2.0}),
     ("num_clients", {"parts": []}),
     ("test_fraction", {"parts": [np.arange(4), np.arange(0)]}),
+    ("scale", {"scale": 0.0}),
+    ("scale", {"scale": float("inf")}),
   ],
 )
 def test_a_setting_that_cannot_work_is_named(setting, changes):

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het.data.labels import check_labels, check_parts
+from fedjax_het.data.scale import as_read
 from fedjax_het.errors import SettingError, check_range
 
 Array = jax.Array | np.ndarray
@@ -36,12 +38,13 @@ class ClientData:
   """What one client sees of the flat arrays.
 
   Attributes:
-    x: all examples, [N, ...]; uint8 images are read as floats in [0, 1] (divided by 255), all else as it is.
+    x: all examples, [N, ...], as stored.
     y: all labels, [N].
     start: first row of this client, int32 scalar.
     size: number of rows, int32 scalar.
     limit: static upper bound of `size` over all clients.
     uniform: static; True where every client has exactly `limit` rows.
+    scale: static; what examples are multiplied by when they are read, see `scale_of`.
   """
 
   x: Array
@@ -50,6 +53,7 @@ class ClientData:
   size: Array
   limit: int = dataclasses.field(metadata={"static": True})
   uniform: bool = dataclasses.field(metadata={"static": True})
+  scale: float | None = dataclasses.field(default=None, metadata={"static": True})
 
   @property
   def length(self) -> int | Array:
@@ -59,9 +63,7 @@ class ClientData:
   def take(self, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rows `index` (int, [B], each in [0, limit)) of this client: ([B, ...], [B])."""
     rows = self.start + index
-    x = jnp.asarray(self.x).at[rows].get(mode="clip")
-    if x.dtype == jnp.uint8:
-      x = x.astype(jnp.float32) / 255.0
+    x = as_read(jnp.asarray(self.x).at[rows].get(mode="clip"), self.scale)
     return x, jnp.asarray(self.y).at[rows].get(mode="clip")
 
 
@@ -71,13 +73,15 @@ class FederatedData:
   """All clients' data in flat arrays, a pytree; NumPy arrays as `federate` makes it, on the host.
 
   Attributes:
-    x: examples, [N, ...], uint8 (read as [0, 1]), float32, or int32 ids such as tokens.
+    x: examples, [N, ...], uint8 (read as float32, see `scale`), float32, or int32 ids such as tokens.
     y: labels, int32, [N].
     train, valid, test: each client's slices; `valid` may be empty.
     num_classes: static.
     limits: static; the largest client of (train, valid, test).
     uniform: static; whether all clients are equally large in (train, valid, test).
     name: static; the data set's name.
+    scale: static; what examples are multiplied by when they are read; None: 1/255 for uint8 images, see
+      `as_read`.
   """
 
   x: Array
@@ -89,6 +93,7 @@ class FederatedData:
   limits: tuple[int, int, int] = dataclasses.field(metadata={"static": True})
   uniform: tuple[bool, bool, bool] = dataclasses.field(metadata={"static": True})
   name: str = dataclasses.field(default="", metadata={"static": True})
+  scale: float | None = dataclasses.field(default=None, metadata={"static": True})
 
   @property
   def num_clients(self) -> int:
@@ -103,13 +108,13 @@ class FederatedData:
     which = ("train", "valid", "test").index(part)
     slices = (self.train, self.valid, self.test)[which]
     return ClientData(
-      self.x, self.y, slices.start[ids], slices.size[ids], self.limits[which], self.uniform[which]
+      self.x, self.y, slices.start[ids], slices.size[ids], self.limits[which], self.uniform[which], self.scale
     )
 
 
 def view_axes(view: ClientData) -> ClientData:
   """`in_axes` for mapping over stacked views: rows shared, slices mapped."""
-  return ClientData(None, None, 0, 0, view.limit, view.uniform)  # type: ignore[arg-type]
+  return dataclasses.replace(view, x=None, y=None, start=0, size=0)  # type: ignore[arg-type]
 
 
 def federate(
@@ -123,6 +128,7 @@ def federate(
   valid_fraction: float = 0.0,
   standardize: Sequence[int] = (),
   stratify: bool = False,
+  scale: float | None = None,
   name: str = "",
 ) -> FederatedData:
   """Lays the clients of a partition out in flat arrays, each split into train, valid and test.
@@ -132,27 +138,36 @@ def federate(
   standard deviations of `standardize`.
 
   Args:
-    x: examples, [N, ...], uint8 images, float32 (NaN where a value is missing) or int32 ids.
-    y: integer labels, [N].
+    x: examples, [N, ...], uint8 (images or a table), float32 (NaN where a value is missing) or int32 ids.
+    y: labels, [N], whole numbers in [0, num_classes), or bool; of rows that no client has, anything.
     parts: one array of row numbers per client; rows may be left out, none may appear twice.
     key: typed key of the random split.
-    num_classes: number of classes.
+    num_classes: number of classes; 2 for a binary task, also where the model has one logit.
     test_fraction: share of every client's rows held out for its test set, rounded down.
     valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
     standardize: columns of x, float32 [N, D], of which every client's rows become (x - mean) / deviation
       (the population's); a column whose training values are all equal, or all missing, becomes 0.
     stratify: whether each client's held-out rows have its own shares of the classes: of every class ⌊fraction
       · n⌋ or one more, the rows left over going to the classes with the largest remainders.
+    scale: > 0, what examples are multiplied by, as float32, whenever they are read, such as 1/255 for the
+      bytes of flattened images. By default uint8 of three axes or more are images, read as [0, 1] (1/255),
+      other uint8 are a table, read as they are (1), and all else stays what it is.
     name: the data set's name.
 
   Raises:
-    SettingError: a fraction outside [0, 1), a client with no training row left, no clients, or `standardize`
-      names what is not a column of floats.
+    SettingError: a label that is not one of the classes (names it, its row and the remedy); a part with rows
+      that x has not or that come twice; a fraction outside [0, 1), a client with no training row left, no
+      clients, a scale that is not above 0, or `standardize` names what is not a column of floats.
   """
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, 1.0)
   if not parts:
     raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
+  y, parts = np.asarray(y), [np.asarray(rows) for rows in parts]
+  check_parts(parts, len(x))
+  check_labels(y, len(x), num_classes, np.concatenate(parts).astype(int))
+  if scale is not None:
+    check_range("scale", scale, above=0.0, below=np.inf)
   if len(standardize) and (
     x.ndim != 2
     or not np.issubdtype(x.dtype, np.floating)
@@ -164,13 +179,13 @@ def federate(
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   order, sizes = [], np.zeros((len(parts), 3), np.int64)
   for i, rows in enumerate(parts):
-    rows = rng.permutation(np.asarray(rows))
+    rows = rng.permutation(rows)
     n_test = _share(len(rows), test_fraction)
     n_valid = _share(len(rows) - n_test, valid_fraction)
     if stratify:
-      rows = _held_out_last(rows, np.asarray(y)[rows], n_test)
+      rows = _held_out_last(rows, y[rows], n_test)
       rest = len(rows) - n_test
-      rows[:rest] = _held_out_last(rows[:rest], np.asarray(y)[rows[:rest]], n_valid)
+      rows[:rest] = _held_out_last(rows[:rest], y[rows[:rest]], n_valid)
     sizes[i] = len(rows) - n_test - n_valid, n_valid, n_test
     if sizes[i, 0] < 1:
       raise SettingError(
@@ -198,6 +213,7 @@ def federate(
     limits=(n_train, n_valid, n_test),
     uniform=(equal_train, equal_valid, equal_test),
     name=name,
+    scale=None if scale is None else float(scale),
   )
 
 

@@ -19,8 +19,8 @@ class Source(NamedTuple):
   """A data set in memory, before it is partitioned.
 
   Attributes:
-    x: examples, [N, ...], uint8 images (read as [0, 1] later), float32 (NaN where a value is missing, filled
-      by `federate`) or integer ids of any other type; may be read-only.
+    x: examples, [N, ...], uint8 (images are read as [0, 1] later, see `scale`), float32 (NaN where a value
+      is missing, filled by `federate`) or integer ids of any other type; may be read-only.
     y: labels in [0, num_classes), int32, [N].
     x_test, y_test: the official test set, [M, ...] and [M]; M = 0 where there is none.
     num_classes: number of classes; 2 is a binary task, for which `models.make` gives one logit.
@@ -29,6 +29,7 @@ class Source(NamedTuple):
     files: the files it was read from, or how it was obtained.
     notes: what the loader found and chose that a reader of the results should know, a sentence each.
     standardize: columns of x to standardise by each client's own training rows (`federate(standardize=...)`).
+    scale: what examples are multiplied by when they are read (`federate(scale=...)`).
   """
 
   x: np.ndarray
@@ -41,6 +42,7 @@ class Source(NamedTuple):
   files: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
   standardize: tuple[int, ...] = ()
+  scale: float | None = None
 
 
 def find(folder: Path, name: str) -> Path | None:

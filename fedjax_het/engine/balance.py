@@ -9,6 +9,7 @@ What a cut client carries goes from device d + 1 to d once a round, when the lon
 Five equal clients on two devices take the time of 2.5, not of 3.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -88,7 +89,7 @@ def train(
 
     def client(j):
       i = jnp.minimum(first + j, count - 1)
-      own = ClientData(x, y, start[i], size[i], view.limit, view.uniform)
+      own = dataclasses.replace(view, x=x, y=y, start=start[i], size=size[i])
       return keys[i], own, jax.tree.map(lambda leaf: leaf[i], states), steps[i]
 
     def walk(j, work, from_, to):
@@ -125,4 +126,4 @@ def train(
 
 def sized(view: ClientData, size: jax.Array) -> ClientData:
   """One client of `view`, of which only the size is asked."""
-  return ClientData(view.x, view.y, jnp.int32(0), size, view.limit, view.uniform)
+  return dataclasses.replace(view, start=jnp.int32(0), size=size)

@@ -14,6 +14,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
 from fedjax_het.engine.examples import Examples, Resident, Streamed
+from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import Algorithm, State
@@ -54,8 +55,8 @@ class Engine:
     seconds: time spent so far, see `Seconds`.
 
   Raises:
-    SettingError: a cohort that is empty or larger than the number of clients, more devices than there are,
-      or too few rows for a cohort.
+    SettingError: a cohort that is empty or larger than the number of clients, labels that the model cannot
+      tell apart, more devices than there are, or too few rows for a cohort.
   """
 
   def __init__(
@@ -73,6 +74,7 @@ class Engine:
         "cohort_size", cohort_size, f"there are {data.num_clients} clients",
         f"Use 1 to {data.num_clients}.",
       )  # fmt: skip
+    check_fit(lambda: algorithm, [data], {})
     self.algorithm = algorithm
     self.cohort_size = cohort_size
     self.mesh = placement.client_mesh(devices)

@@ -18,6 +18,7 @@ from fedjax_het.data.container import FederatedData, Part
 from fedjax_het.engine import placement
 from fedjax_het.engine.engine import Seconds, spent
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
+from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import Algorithm, State
@@ -47,8 +48,8 @@ class Members:
     seconds: time spent so far, by all members together.
 
   Raises:
-    SettingError: a setting without a value for each member, data of different shapes, or a cohort that is
-      empty or larger than the number of clients.
+    SettingError: a setting without a value for each member, data of different shapes, a cohort that is
+      empty or larger than the number of clients, or labels that the model cannot tell apart.
   """
 
   def __init__(
@@ -66,6 +67,8 @@ class Members:
     for name, values in settings.items():
       if np.shape(values)[:1] != (count,):
         raise SettingError(name, np.shape(values), f"not one value for each of {count} members", "Give [M].")
+    first = {name: values[0] for name, values in settings.items()}
+    check_fit(make_algorithm, [data] if isinstance(data, FederatedData) else data, first)
     self._shared = isinstance(data, FederatedData)
     stacked = data if isinstance(data, FederatedData) else stack(data)
     num_clients = stacked.train.start.shape[-1]

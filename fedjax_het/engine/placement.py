@@ -7,6 +7,7 @@ over the cores by 2.6x on two cores (TwoNN, batch 10). With several processes (`
 spans all their devices, and every process runs the same program on the same host values.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +106,7 @@ def map_here(
 
   def one(sliced):
     start, size, args = sliced
-    return fn(shared, ClientData(view.x, view.y, start, size, view.limit, view.uniform), *args)
+    return fn(shared, dataclasses.replace(view, start=start, size=size), *args)
 
   clients = view.start, view.size, stacked
   if client_batch == 1 or view.uniform:
@@ -143,7 +144,7 @@ def map_clients(
     size = jnp.where(jnp.arange(count + padding) < count, size, 0)  # .at[].set here is miscompiled by XLA
 
   def on_device(shared, x, y, start, size, stacked):
-    own = ClientData(x, y, start, size, view.limit, view.uniform)
+    own = dataclasses.replace(view, x=x, y=y, start=start, size=size)
     return map_here(fn, client_batch, shared, own, *stacked)
 
   mapped = jax.shard_map(

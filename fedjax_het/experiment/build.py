@@ -198,6 +198,7 @@ def build(config: ConfigDict) -> Experiment:
     valid_fraction=config.valid_fraction,
     standardize=source.standardize,
     stratify=config.get("stratify", False),
+    scale=source.scale,
     name=source.name,
   )
   model_options = {name: value for name, value in config.model.items() if name != "name"}

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_het.clients.objective import cross_entropy
+from fedjax_het.data.scale import as_read
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.record import traffic
@@ -69,9 +70,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
 def step_flops(experiment: Any, batch: int) -> float:
   """FLOPs of the gradient of one batch's loss, counted by XLA before it optimises."""
   data, model = experiment.data, experiment.model
-  x = jax.ShapeDtypeStruct(
-    (batch, *data.x.shape[1:]), jnp.float32 if data.x.dtype == jnp.uint8 else data.x.dtype
-  )
+  x = jax.eval_shape(lambda: as_read(jnp.zeros((batch, *data.x.shape[1:]), data.x.dtype), data.scale))
   y = jax.ShapeDtypeStruct((batch,), jnp.int32)
   params = jax.eval_shape(model.init, jax.random.key(0))
 

@@ -14,6 +14,7 @@ from fedjax_het.analysis.downstream import downstream, within_class_distance
 from fedjax_het.analysis.features import Features, classifier_features, in_blocks, read_inception
 from fedjax_het.analysis.frechet import frechet_distance, kernel_distance
 from fedjax_het.analysis.samples_plot import animate, plot_samples
+from fedjax_het.data.scale import as_read, scale_of
 from fedjax_het.experiment.build import CLASSIFIER, Experiment
 from fedjax_het.federated import Message
 from fedjax_het.models import Model
@@ -83,14 +84,19 @@ def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.
   options = dict(given.pop("model", {"name": CLASSIFIER}))
   wanted = given.pop("features", "")
   source, data = experiment.source, experiment.data
+
+  def read(x: np.ndarray) -> np.ndarray:
+    return as_read(x, source.scale)
+
   name = options.pop("name")
   model = models.make(name, source.x.shape[1:], source.num_classes, **options)
   assert isinstance(model, Model)
   key = jax.random.fold_in(experiment.key, 1_000_003)
   trained = jax.jit(lambda key, x, y: downstream(key, model, x, y, **given))
-  params, loss = trained(key, np.clip(x, 0.0, 1.0) if source.x.dtype == np.uint8 else x, y)
+  most = 255 * (scale_of(source.x, source.scale) or 1.0)
+  params, loss = trained(key, np.clip(x, 0.0, most) if source.x.dtype == np.uint8 else x, y)
   apply = jax.jit(model.apply)
-  logits_of = in_blocks(lambda x: apply(params, as_float(x)))
+  logits_of = in_blocks(lambda x: apply(params, read(x)))
 
   def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     logits = logits_of(x)
@@ -101,6 +107,7 @@ def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.
   )
   by_client = np.split(right(*test), np.cumsum(data.test.size)[:-1])
   local = [own.mean() for own in by_client if len(own)]
+  few, few_labels = as_many(real, y)
   report: dict[str, Any] = {
     "examples": len(y),
     "downstream": {
@@ -111,21 +118,21 @@ def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.
     },
     "within_class_distance": {
       "synthetic": distance(x, y, source.num_classes),
-      "real": distance(*as_many(real, y), source.num_classes),
+      "real": distance(read(few), few_labels, source.num_classes),
     },
   }
   if wanted:
     features = (
-      classifier_features(key, as_float, *real, source.num_classes) if wanted == "classifier"
+      classifier_features(key, read, *real, source.num_classes) if wanted == "classifier"
       else read_inception(wanted)
     )  # fmt: skip
-    report |= distances(features, x, source.x_test if len(source.y_test) else test[0])
+    report |= distances(features, x, read(source.x_test if len(source.y_test) else test[0]))
   return report
 
 
 def distances(features: Features, x: np.ndarray, real: np.ndarray) -> dict[str, Any]:
   """Fréchet and kernel distance of synthetic and real examples."""
-  own, theirs = features.of(x), features.of(as_float(real))
+  own, theirs = features.of(x), features.of(real)
   return {
     "features": features.name,
     "frechet": frechet_distance(own, theirs),
@@ -135,15 +142,10 @@ def distances(features: Features, x: np.ndarray, real: np.ndarray) -> dict[str, 
 
 def distance(x: np.ndarray, y: np.ndarray, num_classes: int) -> float:
   """Mean over the classes of `within_class_distance`."""
-  return float(np.nanmean(within_class_distance(jnp.asarray(as_float(x)), jnp.asarray(y), num_classes)))
+  return float(np.nanmean(within_class_distance(jnp.asarray(x), jnp.asarray(y), num_classes)))
 
 
 def as_many(real: Images, y: np.ndarray) -> Images:
   """The first real examples, of each class as many as `y` has."""
   rows = [np.flatnonzero(real[1] == c)[: (y == c).sum()] for c in np.unique(y)]
   return real[0][np.concatenate(rows)], real[1][np.concatenate(rows)]
-
-
-def as_float(x: np.ndarray) -> np.ndarray:
-  """Bytes as [0, 1]."""
-  return x.astype(np.float32) / 255.0 if x.dtype == np.uint8 else np.asarray(x, np.float32)

@@ -1,0 +1,30 @@
+"""How stored examples are read: bytes become floats, in one place."""
+
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+X = TypeVar("X", jax.Array, np.ndarray)
+
+
+def scale_of(x: jax.Array | np.ndarray, scale: float | None) -> float | None:
+  """What examples x, [N, ...], are multiplied by when they are read; None leaves them as they are.
+
+  The given scale. Where there is none: uint8 of three axes or more are images, [N, H, W] or [N, H, W, C],
+  with 1/255; uint8 of fewer axes are tables, with 1; all else (floats, ids of other integer types) stays.
+  """
+  if scale is None and x.dtype == np.uint8:
+    return 1 / 255 if x.ndim > 2 else 1.0
+  return scale
+
+
+def as_read(x: X, scale: float | None) -> X:
+  """Examples as models see them: x · `scale_of` in float32, or x itself.
+
+  Args:
+    x: stored examples, [N, ...] or a batch [B, ...] of them, NumPy's or JAX's, traced or not.
+    scale: the data set's own, or None.
+  """
+  factor = scale_of(x, scale)
+  return x if factor is None else x.astype(np.float32) * np.float32(factor)

@@ -1,0 +1,113 @@
+"""Bytes with a scale train and are judged as the floats that they stand for, wherever examples are read."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_het as fh
+from fedjax_het.clients.objective import training_loss
+from fedjax_het.data.scale import as_read, scale_of
+from fedjax_het.experiment import build, synthetic
+from fedjax_het.experiment.dry_run import step_flops
+
+KEY = jax.random.key(0)
+SIZES = (9, 2, 5, 7, 3)
+ROWS = np.random.default_rng(0).integers(0, 9, (sum(SIZES), 4), np.uint8)
+MODEL = fh.models.logistic_regression((4,), 3)
+SETTINGS = {"rounds": 2, "cohort_size": 3}
+
+
+def clients(x, scale):
+  parts = np.split(np.arange(len(x)), np.cumsum(SIZES)[:-1])
+  return fh.federate(x, ROWS.sum(1) % 3, parts, KEY, num_classes=3, scale=scale)
+
+
+BYTES, FLOATS = clients(ROWS, 0.5), clients(ROWS.astype(np.float32) * 0.5, None)
+
+
+def make(lr=0.1):
+  return fh.federated(fh.fedavg(MODEL, lr=lr, epochs=1, batch_size=2), fh.mixing.qffl())
+
+
+@pytest.fixture(scope="module")
+def floats():
+  return fh.run(make(), FLOATS, key=KEY, devices=1, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+  "where",
+  [
+    {"devices": 1, "client_batch": 2},
+    {"devices": 2, "client_batch": 1},  # clients are cut between devices
+    {"devices": 1, "device_rows": 40},
+  ],
+)
+def test_bytes_train_as_the_floats_they_stand_for(where, floats):
+  found = fh.run(make(), BYTES, key=KEY, **SETTINGS, **where)
+  np.testing.assert_allclose(found.infos.clients.loss, floats.infos.clients.loss, rtol=1e-5)
+  np.testing.assert_allclose(found.infos.losses, floats.infos.losses, rtol=1e-5)
+  np.testing.assert_allclose(found.clients["global"]["loss"], floats.clients["global"]["loss"], rtol=1e-5)
+
+
+def test_members_of_a_sweep_read_bytes_alike(floats):
+  found = fh.sweep(make, {"lr": [0.1]}, seeds=KEY[None], data=[BYTES], devices=1, **SETTINGS)
+  np.testing.assert_allclose(found.infos.clients.loss[0], floats.infos.clients.loss, rtol=1e-5)
+  np.testing.assert_allclose(found.history[2].global_["loss"][0], floats.clients["global"]["loss"], rtol=1e-5)
+
+
+def test_features_of_0_and_1_are_not_divided():
+  """Also by a model that multiplies whole numbers and cannot be differentiated by them."""
+  model = fh.models.two_nn((4,), 3, hidden=4)
+  params = model.init(KEY)
+  for data in (clients(ROWS % 2, None), clients((ROWS % 2).astype(np.float32), None)):
+    view = data.clients(jax.numpy.array(0))
+    found = training_loss(model.apply, params, view)
+    x, y = (np.asarray(leaf)[data.train.rows(np.array([0]))] for leaf in (data.x, data.y))
+    logits = np.asarray(model.apply(params, x.astype(np.float32)), np.float64)
+    wanted = (np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]).mean()
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_only_images_have_a_scale_of_their_own():
+  assert scale_of(np.zeros((5, 4), np.uint8), None) == 1.0
+  assert scale_of(np.zeros((5, 4, 4), np.uint8), None) == 1 / 255
+  assert scale_of(np.zeros((5, 4, 4), np.int32), None) is None
+  assert as_read(np.full((1, 1, 1), 255, np.uint8), None).max() == 1.0
+
+
+@pytest.mark.parametrize(("scale", "most"), [(None, 1.0), (1 / 51, 5.0)])
+def test_the_judge_of_synthetic_bytes_reads_the_same_floats(monkeypatch, scale, most):
+  """The judge's network sees real rows as clients do, and synthetic ones within their bounds."""
+  rng = np.random.default_rng(1)
+  x, y = rng.integers(0, 256, (40, 4, 4, 1), np.uint8), np.arange(40) % 2
+  source = fh.data.Source(x, y, x[:6], y[:6], 2, "bytes", scale=scale)
+  data = fh.federate(x, y, [np.arange(20), np.arange(20, 40)], KEY, num_classes=2, scale=scale)
+  experiment = build.Experiment(None, data, None, KEY, [], source)
+  seen = []
+
+  def downstream(key, model, x, y):
+    jax.debug.callback(lambda x: seen.append(np.asarray(x)), x)
+    return model.init(key), 0.0
+
+  monkeypatch.setattr(synthetic, "downstream", downstream)
+  made = rng.uniform(-3, 9, (8, 4, 4, 1)).astype(np.float32)
+  found = synthetic.yardsticks({}, experiment, made, np.arange(8) % 2)
+  jax.effects_barrier()
+  np.testing.assert_array_equal(seen[0], np.clip(made, 0, np.float32(most)))
+  rows = np.asarray(data.x)[data.train.rows()].astype(np.float64) * (scale or 1 / 255)
+  labels = np.asarray(data.y)[data.train.rows()]
+  each = [rows[labels == c][:4].reshape(4, -1) for c in range(2)]
+  apart = [np.linalg.norm(r[:, None] - r[None], axis=-1).sum() / 12 for r in each]
+  assert found["within_class_distance"]["real"] == pytest.approx(np.mean(apart), rel=1e-5)
+
+
+def test_a_dry_run_counts_bytes_as_floats():
+  class Plan:
+    model = MODEL
+
+  counted = []
+  for data in (BYTES, FLOATS):
+    plan = Plan()
+    plan.data = data
+    counted.append(step_flops(plan, 2))
+  assert counted[0] == counted[1] > 0
