@@ -84,9 +84,10 @@ def test_what_a_run_leaves(whole):
     assert set(summary["metrics"][kind]) >= {"top1", "top5", "loss", "ece", "mce"}
     for values in summary["metrics"][kind].values():
       assert set(values) == {"mean", "std", "worst10", "best10", "gini", "gap"}
+  assert summary["lambda"]["picked_on"] == "validation" and summary["lambda"]["picked_by"] == "top1"
   best = summary["lambda"]["grid"].index(summary["lambda"]["common"])
-  assert summary["metrics"]["personalized"]["top1"]["mean"] == max(summary["lambda"]["mean"])
-  assert summary["lambda"]["mean"][best] == max(summary["lambda"]["mean"])
+  assert summary["metrics"]["personalized"]["top1"]["mean"] == summary["lambda"]["mean"][best]
+  assert "left_out" not in summary
   optimistic = summary["lambda"]["per_client_test_optimistic"]["mean"]
   assert optimistic >= max(summary["lambda"]["mean"])
   assert 0 <= summary["lambda"]["validation"]["mean"] <= optimistic

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, top_k_accuracy_score
 
 from fedjax_het.metrics.classification import auroc, calibration_errors, evaluate, rank_of_label
-from fedjax_het.metrics.fairness import HIGHER_IS_BETTER, gini, summarize, summarize_all
+from fedjax_het.metrics.fairness import HIGHER_IS_BETTER, gini, left_out, summarize, summarize_all
 
 NAMES = ["ece", "loss", "mce", "top1", "top5"]
 run = jax.jit(evaluate)
@@ -123,7 +123,7 @@ def test_no_example_is_nan_and_a_nan_model_is_not():
 
 def pairwise_auroc(scores, labels):
   pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels == 1] for b in scores[labels == 0]]
-  return np.mean(pairs) if pairs else 0.5
+  return np.mean(pairs) if pairs else np.nan
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,7 +134,7 @@ def test_auroc_is_the_share_of_ordered_pairs(seed, levels, positives):
   scores[rng.random(60) < 0.05] = np.inf
   labels, mask = (rng.random(60) < positives).astype(np.int32), rng.random(60) < 0.8
   got = float(jax.jit(auroc)(np.where(mask, scores, np.nan), labels, mask))
-  assert got == pytest.approx(pairwise_auroc(scores[mask], labels[mask]), abs=1e-6)
+  assert got == pytest.approx(pairwise_auroc(scores[mask], labels[mask]), abs=1e-6, nan_ok=True)
   if 0 < labels[mask].sum() < mask.sum():
     finite = np.minimum(scores, 1e9)
     assert got == pytest.approx(roc_auc_score(labels[mask], finite[mask]), abs=1e-6)
@@ -150,7 +150,7 @@ def test_auroc_of_many_rows_and_of_a_single_class():
   )
   for label in (0, 1):
     got = run(scores[:50, None], np.full(50, label), whole[:50])
-    assert float(got["auroc"]) == 0.5
+    assert np.isnan(got["auroc"]) and not np.isnan(got["top1"])
   assert np.isnan(run(scores[:50, None], labels[:50], ~whole[:50])["auroc"])
 
 
@@ -245,6 +245,23 @@ def test_nobody_left_and_a_diverged_client():
   assert summarize([1.0, np.inf], higher_is_better=False)["worst10"] == np.inf
   with pytest.raises(ValueError, match="one number a client"):
     summarize(np.zeros((3, 2)))
+
+
+def test_a_client_of_one_class_is_left_out_of_auroc_and_counted():
+  """Three of five clients have both classes: the figures are theirs, against scikit-learn's AUROC."""
+  rng = np.random.default_rng(5)
+  scores, labels = rng.normal(size=(5, 8)).astype(np.float32), rng.integers(0, 2, (5, 8))
+  labels[1], labels[3] = 0, 1
+  got = jax.vmap(evaluate)(scores[..., None], labels, np.ones((5, 8), bool))
+  mixed = [float(roc_auc_score(labels[i], scores[i])) for i in (0, 2, 4)]
+  for name, value in summarize_all(got)["auroc"].items():
+    assert value == pytest.approx(summarize(mixed)[name], abs=1e-6)
+  assert summarize_all(got)["auroc"]["mean"] == pytest.approx(np.mean(mixed), abs=1e-6)
+  assert left_out(got) == {"auroc": 2}
+  assert left_out({"top1": [1.0, np.nan], "loss": [np.inf, np.nan], "ece": [0.0, 0.0]}) == {
+    "top1": 1,
+    "loss": 1,
+  }
 
 
 def test_summarize_all_knows_the_direction():

@@ -286,6 +286,29 @@ def test_the_lambda_sweep_in_the_table():
   assert "89.12 ± 2.00 %" in text and "93.45 %" in text and "optimistic" in text
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_lambda_sweep_says_what_it_shows_and_what_it_was_picked_on(width):
+  sweep = {
+    "grid": [0.0, 0.5, 1.0], "metric": "auroc", "mean": [0.9, 0.7, 0.5], "std": [0.0123] * 3, "common": 0.5,
+    "picked_on": "validation", "picked_by": "auroc", "validation": {"mean": 0.8912, "std": 0.02},
+    "per_client_test_optimistic": 0.9345,
+  }  # fmt: skip
+  text = shown(make_summary(**{"lambda": sweep}), width)
+  assert "AUROC, mean ± std" in text
+  marked = next(line for line in text.splitlines() if "best common" in line)
+  assert " ".join(marked.split()) == "0.50 0.7000 ± 0.0123 best common λ on the validation parts, by AUROC"
+  assert "part: 0.8912 ± 0.0200\n" in text and "0.9345\n" in text
+  on_test = {**sweep, "metric": "top1", "picked_on": "test", "picked_by": "top1"}
+  assert "best common λ on the test parts, by top-1" in shown(make_summary(**{"lambda": on_test}), width)
+
+
+def test_the_table_says_who_is_left_out():
+  counts = {"top1": 1, "loss": 1, "auroc": 3}
+  text = " ".join(shown(make_summary(left_out={"personalized": counts, "global": counts})).split())
+  assert "(for AUROC, of both classes): 1 client of top-1, loss; 3 clients of AUROC" in text
+  assert "left out" not in shown(make_summary())
+
+
 # The figures.
 
 
@@ -328,5 +351,9 @@ def test_accuracy_over_clients_of_other_metrics_and_models(tmp_path):
 
 def test_lambda_curve(tmp_path):
   grid = np.linspace(0, 1, 11)
-  check_png(lambda_curve(grid, 0.99 - 0.1 * grid**4, 0.01 + 0 * grid, tmp_path / "a.png"))
+  curve = 0.99 - 0.1 * grid**4, 0.01 + 0 * grid
+  best = check_png(lambda_curve(grid, *curve, tmp_path / "a.png"))
+  np.testing.assert_array_equal(best, check_png(lambda_curve(grid, *curve, tmp_path / "c.png", common=0.0)))
+  for other in ({"common": 0.5}, {"metric": "auroc"}, {"picked_on": "validation"}):
+    assert (best != check_png(lambda_curve(grid, *curve, tmp_path / "d.png", **other))).any()
   check_png(lambda_curve(grid, np.full(11, np.nan), np.full(11, np.nan), tmp_path / "b.png"))

@@ -49,6 +49,9 @@ def test_a_member_is_its_own_run(whole, tmp_path):
   )
   for key in set(single) - {"seconds", "metrics", "lambda"}:
     assert together[key] == single[key], key
+  for key in ("metric", "picked_on", "picked_by"):
+    assert together["lambda"][key] == single["lambda"][key], key
+  assert together["lambda"]["picked_on"] == "validation"
   for ours, theirs in zip(records(own), records(tmp_path), strict=True):
     assert ours["round"] == theirs["round"]
     assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-4)

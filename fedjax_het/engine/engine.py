@@ -53,6 +53,7 @@ class Engine:
 
   Attributes:
     seconds: time spent so far, see `Seconds`.
+    has_validation: whether a client has a validation part.
 
   Raises:
     SettingError: a cohort that is empty or larger than the number of clients, labels that the model cannot
@@ -80,6 +81,7 @@ class Engine:
     self.mesh = placement.client_mesh(devices)
     self.client_batch = client_batch or placement.default_client_batch()
     self.data = data
+    self.has_validation = data.limits[1] > 0
     self.examples: Examples = (
       Resident(data, self.mesh)
       if device_rows is None or device_rows >= len(data.y)

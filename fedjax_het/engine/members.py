@@ -46,6 +46,7 @@ class Members:
 
   Attributes:
     seconds: time spent so far, by all members together.
+    has_validation: whether a client has a validation part.
 
   Raises:
     SettingError: a setting without a value for each member, data of different shapes, a cohort that is
@@ -71,6 +72,7 @@ class Members:
     check_fit(make_algorithm, [data] if isinstance(data, FederatedData) else data, first)
     self._shared = isinstance(data, FederatedData)
     stacked = data if isinstance(data, FederatedData) else stack(data)
+    self.has_validation = stacked.limits[1] > 0
     num_clients = stacked.train.start.shape[-1]
     if not 1 <= cohort_size <= num_clients:
       raise SettingError(

@@ -11,6 +11,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.engine import MAX_CHUNK, Engine
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.members import Members
+from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.errors import SettingError
@@ -26,12 +27,12 @@ class Chunk(NamedTuple):
   Attributes:
     state: the state after them; its buffers are consumed by the next chunk.
     infos: what happened in them, NumPy arrays [rounds, S].
-    evaluation: all clients' metrics after them, where an evaluation was due, else None.
+    evaluations: all clients' metrics after them, where an evaluation was due, else None.
   """
 
   state: State
   infos: RoundInfo
-  evaluation: Evaluation | None
+  evaluations: Evaluations | None
 
 
 def chunks(engine: Engine | Members, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
@@ -45,27 +46,29 @@ def chunks(engine: Engine | Members, state: State, rounds: int, eval_every: int 
     state, infos = engine.advance(state, length)
     seconds = (time.perf_counter() - started) / length
     done += length
-    yield Chunk(state, infos, engine.evaluate(state) if done == due else None)
+    yield Chunk(state, infos, evaluate(engine, state) if done == due else None)
     length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
 
 
-def common_lambda(evaluation: Evaluation) -> int:
-  """The column of the λ, common to all clients, with the best mean top-1 over those with test examples."""
-  return int(np.argmax(np.nanmean(evaluation.personalized["top1"], axis=0)))
+def evaluate(engine: Engine | Members, state: State) -> Evaluations:
+  """All clients on their test parts and, to pick one of several λ, on their validation parts."""
+  test = engine.evaluate(state)
+  several = test.personalized["top1"].shape[-1] > 1
+  return Evaluations(test, engine.evaluate(state, "valid") if several and engine.has_validation else None)
 
 
-def per_client(evaluation: Evaluation) -> dict[str, dict[str, np.ndarray]]:
-  """{"personalized", "global"} -> metric -> [K]; personalised models at the common λ."""
-  best = common_lambda(evaluation)
+def per_client(evaluations: Evaluations) -> dict[str, dict[str, np.ndarray]]:
+  """{"personalized", "global"} -> metric -> [K] on the test parts; personalised models at the picked λ."""
+  best = pick(evaluations).column
   return {
-    "personalized": {name: values[:, best] for name, values in evaluation.personalized.items()},
-    "global": dict(evaluation.global_),
+    "personalized": {name: values[:, best] for name, values in evaluations.test.personalized.items()},
+    "global": dict(evaluations.test.global_),
   }
 
 
-def summarize(evaluation: Evaluation) -> dict[str, dict[str, dict[str, float]]]:
+def summarize(evaluations: Evaluations) -> dict[str, dict[str, dict[str, float]]]:
   """{"personalized", "global"} -> metric -> mean, std, worst10, best10, gini, gap over the clients."""
-  return {kind: summarize_all(values) for kind, values in per_client(evaluation).items()}
+  return {kind: summarize_all(values) for kind, values in per_client(evaluations).items()}
 
 
 class Result(NamedTuple):
@@ -76,8 +79,10 @@ class Result(NamedTuple):
     history: a dict an evaluation: `round`, `train_loss` (mean over the rounds since the last) and `metrics`.
     metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
     clients: the same before they were summarised: metric -> [K].
-    evaluation: the final evaluation at every λ.
+    evaluation: the final evaluation at every λ, on the test parts.
     infos: cohorts, coefficients and training losses of every round, NumPy arrays [T, S].
+    picked: at which λ the personalised models of `metrics` and `clients` are, and what says so.
+    validation: the final evaluation on the validation parts, where λ is picked there, else None.
   """
 
   state: State
@@ -86,6 +91,8 @@ class Result(NamedTuple):
   clients: dict[str, dict[str, np.ndarray]]
   evaluation: Evaluation
   infos: RoundInfo
+  picked: Pick
+  validation: Evaluation | None
 
 
 def run(
@@ -101,6 +108,9 @@ def run(
   device_rows: int | None = None,
 ) -> Result:
   """Runs `algorithm` on `data` and evaluates it on every client.
+
+  Where the method has several personalised models, one λ for all clients is picked: on the clients'
+  validation parts where they have any (`federate(valid_fraction=...)`), else on the test parts; see `Pick`.
 
   Args:
     algorithm: see `federated`.
@@ -127,15 +137,17 @@ def run(
   for chunk in chunks(engine, engine.init(key), rounds, eval_every):
     infos.append(chunk.infos)
     losses.extend(chunk.infos.clients.loss.mean(axis=1))
-    if chunk.evaluation is not None:
-      metrics = summarize(chunk.evaluation)
-      last = chunk.evaluation
+    if chunk.evaluations is not None:
+      last = chunk.evaluations
+      metrics = summarize(last)
       history.append(
         {"round": int(chunk.state.round), "train_loss": float(np.mean(losses)), "metrics": metrics}
       )
       losses = []
   every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
-  return Result(chunk.state, history, metrics, per_client(last), last, every_round)
+  return Result(
+    chunk.state, history, metrics, per_client(last), last.test, every_round, pick(last), last.valid
+  )
 
 
 def check_rounds(rounds: int, eval_every: int | None, *algorithms: Algorithm) -> None:

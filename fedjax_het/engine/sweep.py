@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.members import Members
+from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, summarize
 from fedjax_het.errors import SettingError
@@ -24,8 +25,9 @@ class Sweep(NamedTuple):
     members: each member's seed (its place in `seeds` where these are keys) and settings.
     state: the final states, each leaf [M, ...].
     infos: every round of every member, NumPy arrays [M, T, S].
-    history: round -> `Evaluation`, NumPy arrays [M, K, ...] and [M, K].
+    history: round -> `Evaluation` on the test parts, NumPy arrays [M, K, ...] and [M, K].
     metrics: for each member the final {"personalized", "global"} -> metric -> {mean, std, ...}.
+    picked: for each member at which λ its personalised models are, as in `Result`.
   """
 
   members: list[dict[str, Any]]
@@ -33,6 +35,7 @@ class Sweep(NamedTuple):
   infos: RoundInfo
   history: dict[int, Evaluation]
   metrics: list[dict[str, dict[str, dict[str, float]]]]
+  picked: list[Pick]
 
 
 def grid_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -101,12 +104,14 @@ def sweep(
   history: dict[int, Evaluation] = {}
   for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every):
     infos.append(chunk.infos)
-    if chunk.evaluation is not None:
-      history[engine.rounds_done(chunk.state)] = chunk.evaluation
+    if chunk.evaluations is not None:
+      last = engine.split(chunk.evaluations)
+      history[engine.rounds_done(chunk.state)] = chunk.evaluations.test
   return Sweep(
     members,
     jax.tree.map(lambda leaf: leaf[: len(members)], chunk.state),
     jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *infos),
     history,
-    [summarize(own) for own in engine.split(history[rounds])],
+    [summarize(own) for own in last],
+    [pick(own) for own in last],
   )

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from fedjax_het.engine.engine import Engine, Seconds
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import agreed, writes
-from fedjax_het.engine.run import chunks
+from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.errors import NonFiniteLoss, check_range
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
@@ -59,9 +59,8 @@ def run_experiment(
   engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
   with Record(config, experiment, run, writes()) as record:
     _, (summary,) = train(
-      engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds,
-      validate=experiment.data.limits[1] > 0,
-    )  # fmt: skip
+      engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds
+    )
   if writes():
     print_report(summary)
     print(f"Table, figures, metrics and checkpoints are in {os.fspath(run)}.")
@@ -75,8 +74,6 @@ def train(
   config: ConfigDict,
   checkpoints: Checkpoints,
   checkpoint_seconds: float,
-  *,
-  validate: bool,
 ) -> tuple[State, list[dict[str, Any]]]:
   """Trains an engine's runs from the newest checkpoint on, and keeps the record of each.
 
@@ -85,16 +82,16 @@ def train(
   """
   with contextlib.closing(checkpoints):
     try:
-      return _train(engine, key, records, config, checkpoints, checkpoint_seconds, validate)
+      return _train(engine, key, records, config, checkpoints, checkpoint_seconds)
     except NonFiniteLoss as error:
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
 
 
 def _train(
   engine: Engine | Members, key: jax.Array, records: Sequence[Record], config: ConfigDict,
-  checkpoints: Checkpoints, checkpoint_seconds: float, validate: bool,
+  checkpoints: Checkpoints, checkpoint_seconds: float,
 ) -> tuple[State, list[dict[str, Any]]]:  # fmt: skip
-  state, evaluation = engine.init(key), None
+  state, evaluations = engine.init(key), None
   found = checkpoints.restore(engine.to_save(state))
   if found is not None:
     state = engine.from_saved(found[0])
@@ -111,30 +108,29 @@ def _train(
   saved = time.monotonic()
   with Progress(config.rounds, first, quiet=not writes()) as progress, StopRequest() as stop:
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
-      state, done, evaluation = chunk.state, engine.rounds_done(chunk.state), chunk.evaluation
-      values = engine.split(evaluation) if evaluation is not None else [None] * len(records)
+      state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
+      values = engine.split(evaluations) if evaluations is not None else [None] * len(records)
       shown: Sequence[Any] = [None] * len(records)
-      if evaluation is not None and any(record.synthesizes for record in records):
+      if evaluations is not None and any(record.synthesizes for record in records):
         shown = engine.split(state.broadcast)
       latest = [
         record.add(done, infos, value, seconds(), broadcast)
         for record, infos, value, broadcast in zip(records, engine.split(chunk.infos), values, shown)
       ]
       must_stop, overdue = agreed(stop.made, time.monotonic() - saved > checkpoint_seconds)
-      if evaluation is not None or must_stop or overdue:
+      if evaluations is not None or must_stop or overdue:
         books = {"runs": [record.books(seconds()) for record in records]}
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
       if must_stop and done < config.rounds:
         raise Stopped(f"Stopped by SIGTERM after round {done}; the same command goes on from there.")
       progress.update(done, **{name: sum(own[name] for own in latest) / len(latest) for name in latest[0]})
-  if evaluation is None:  # stopped between the last checkpoint and the summary
-    evaluation = engine.evaluate(state)
-  validations = engine.split(engine.evaluate(state, "valid")) if validate else [None] * len(records)
+  if evaluations is None:  # stopped between the last checkpoint and the summary
+    evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
   return state, [
-    record.finish(own, value, validation, seconds())
-    for record, own, value, validation in zip(records, states, engine.split(evaluation), validations)
+    record.finish(own, value, seconds())
+    for record, own, value in zip(records, states, engine.split(evaluations))
   ]
 
 

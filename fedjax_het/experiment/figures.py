@@ -167,22 +167,29 @@ def lambda_curve(
   std: ArrayLike,
   path: str | os.PathLike[str],
   *,
+  metric: str = "top1",
+  common: float | None = None,
+  picked_on: str = "test",
   title: str = "Personalised models between federated and local",
 ) -> Path:
-  """Draws top-1 accuracy against λ with error bars, the best common λ marked (as thesis figure 2.5).
+  """Draws a metric against λ with error bars, the common λ marked (as thesis figure 2.5).
 
   Args:
     grid: λ, [Λ], in [0, 1].
-    mean: mean top-1 over the clients at each λ, [Λ], a fraction.
+    mean: the metric's mean over the clients' test parts at each λ, [Λ].
     std: its population std over the clients, [Λ].
     path: the PNG to write; its folder is made where missing.
+    metric: which metric.
+    common: the λ to mark; by default the one with the highest mean.
+    picked_on: what that was picked on, "validation" or "test".
     title: the figure's title.
 
   Returns:
     `path`.
   """
   lam = np.asarray(grid, np.float64)
-  mean, std = 100 * np.asarray(mean, np.float64), 100 * np.asarray(std, np.float64)
+  scale = _scale(metric)
+  mean, std = scale * np.asarray(mean, np.float64), scale * np.asarray(std, np.float64)
   color, mark = _STYLES["personalized"]["color"], _STYLES["global"]["color"]
   figure = Figure(figsize=(6.0, 4.0), layout="constrained")
   ax = figure.subplots()
@@ -191,8 +198,8 @@ def lambda_curve(
     lam, mean, yerr=std, color=color, marker="o", markersize=5, linewidth=1.8, elinewidth=1.0, capsize=3
   )
   if np.isfinite(mean).any():
-    best = int(np.nanargmax(mean))
-    text = f"best common $\\lambda$ = {lam[best]:.2g}:  {mean[best]:.2f} ± {std[best]:.2f} %"
+    best = int(np.nanargmax(mean) if common is None else np.abs(lam - common).argmin())
+    text = f"common $\\lambda$ = {lam[best]:.2g}, best on {picked_on}:  {mean[best]:.2f} ± {std[best]:.2f} %"
     ax.axvline(lam[best], color=mark, linewidth=1.0, linestyle="--", zorder=1)
     ax.plot(
       lam[best], mean[best], marker="*", markersize=15, color=mark, markeredgecolor="white",
@@ -200,7 +207,7 @@ def lambda_curve(
     )  # fmt: skip
     ax.legend(fontsize=9, loc="lower center", framealpha=1.0, edgecolor="none")
   ax.set_xlabel(r"$\lambda$   (0: federated model $\theta^f$,  1: local model $\theta^l$)")
-  _decorate(ax, ylabel=_LABELS["top1"])
+  _decorate(ax, ylabel=_LABELS.get(metric, metric))
   figure.suptitle(title, fontsize=12, fontweight="bold")
   formula = r"$\theta(\lambda) = (1-\lambda)\,\theta^f + \lambda\,\theta^l$"
   ax.set_title(f"{formula} · mean ± std over clients", fontsize=9, color=_GREY, loc="left")

@@ -1,6 +1,7 @@
 """How far the run is: a live bar on a terminal, a line now and then in a log file."""
 
 import datetime
+import math
 import time
 from collections import deque
 
@@ -96,6 +97,6 @@ class Progress:
 
 
 def _figure(name: str, value: float) -> str:
-  """A figure's name and value."""
-  text = f"{100 * value:.2f} %" if name in _IN_PERCENT else f"{value:.4g}"
+  """A figure's name and value; a dash where there is none."""
+  text = "–" if math.isnan(value) else f"{100 * value:.2f} %" if name in _IN_PERCENT else f"{value:.4g}"
   return f"{name.replace('_', ' ')} {text}"

@@ -15,14 +15,17 @@ from fedjax_het.analysis.regret import entropy
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.engine import Seconds
 from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import common_lambda, per_client, summarize
+from fedjax_het.engine.run import per_client, summarize
 from fedjax_het.experiment import figures
 from fedjax_het.experiment.build import Experiment
 from fedjax_het.experiment.synthetic import Samples, yardsticks
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
 from fedjax_het.federated import Algorithm, Message, State
+from fedjax_het.metrics.fairness import left_out
+from fedjax_het.metrics.fairness import summarize as over_clients
 
 MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
 
@@ -86,7 +89,7 @@ class Record:
     self,
     done: int,
     infos: RoundInfo,
-    evaluation: Evaluation | None,
+    evaluations: Evaluations | None,
     seconds: Seconds,
     broadcast: Message | None = None,
   ) -> dict[str, float]:
@@ -97,10 +100,10 @@ class Record:
     self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
     self._steps += int(infos.clients.steps.sum())
     latest = {"loss": self._losses[-1]}
-    if evaluation is not None:
-      metrics = summarize(evaluation)
-      headline = headline_of(metrics)
-      latest[headline] = metrics["personalized"][headline]["mean"]
+    if evaluations is not None:
+      metrics = summarize(evaluations)
+      metric = headline_of(metrics)
+      latest[metric] = metrics["personalized"][metric]["mean"]
       if self._samples and broadcast is not None:
         self._samples.add(done, broadcast)
       if self._tracker:
@@ -113,9 +116,7 @@ class Record:
       self._losses = []
     return latest
 
-  def finish(
-    self, state: State, evaluation: Evaluation, validation: Evaluation | None, seconds: Seconds
-  ) -> dict[str, Any]:
+  def finish(self, state: State, evaluations: Evaluations, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; only the shapes of the state are asked."""
     config, algorithm = self._config, self._experiment.algorithm
     summary = {
@@ -129,16 +130,19 @@ class Record:
       "client_steps": self._steps,
       "seconds": self._total(seconds),
       "bytes": traffic(algorithm, self._experiment.data, state, config.rounds * config.cohort_size),
-      "metrics": summarize(evaluation),
+      "metrics": summarize(evaluations),
     }
+    missing = {kind: left_out(values) for kind, values in per_client(evaluations).items()}
+    if any(missing.values()):
+      summary["left_out"] = {kind: counts for kind, counts in missing.items() if counts}
     if len(algorithm.client.lambdas) > 1:
-      summary["lambda"] = lambda_report(algorithm.client.lambdas, evaluation, validation)
+      summary["lambda"] = lambda_report(algorithm.client.lambdas, evaluations)
     if self._samples:
       print("Judging the synthetic examples, by a classifier that learns from them alone ...", flush=True)
       summary["synthetic"] = yardsticks(config, self._experiment, *self._samples.last())
       self._samples.draw(self.run.figures, self._experiment.data.num_classes)
     if self._tracker:
-      draw(self.run, summary, evaluation)
+      draw(self.run, summary, evaluations)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
 
@@ -148,7 +152,7 @@ class Record:
 
 def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
   """The metric that pictures and progress show: AUROC for binary tasks, else top-1."""
-  return "auroc" if "auroc" in metrics["personalized"] else "top1"
+  return headline(metrics["personalized"])
 
 
 def mixing_report(infos: RoundInfo) -> dict[str, Any]:
@@ -178,50 +182,52 @@ def traffic(algorithm: Algorithm, data: FederatedData, state: State, visits: int
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
 
 
-def lambda_report(
-  grid: tuple[float, ...], evaluation: Evaluation, validation: Evaluation | None
-) -> dict[str, Any]:
-  """The curve of top-1 over λ, and what each way of choosing λ gives.
+def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:
+  """The curve of the headline's metric over λ on the test parts, and what each way of choosing λ gives.
 
-  `common` is the λ of the headline: one for all clients, with the best mean. `validation` picks each
-  client's λ on its validation part; `per_client_test_optimistic` on the very test part that it is then
-  reported on, as the authors' code does.
+  `common` is the λ of the headline: one for all clients, see `pick`; `picked_on` and `picked_by` say what
+  picked it. `validation` picks each client's λ on its validation part; `per_client_test_optimistic` on the
+  very test part that it is then reported on, as the authors' code does.
   """
-  top1 = evaluation.personalized["top1"]
+  test, valid = evaluations
+  picked, metric = pick(evaluations), headline(test.personalized)
+  values = test.personalized[metric]
+  curve = [over_clients(column) for column in values.T]
 
   def spread(values: np.ndarray) -> dict[str, float]:
-    return {"mean": float(np.nanmean(values)), "std": float(np.nanstd(values))}
+    return {name: over_clients(values)[name] for name in ("mean", "std")}
 
   report: dict[str, Any] = {
     "grid": list(grid),
-    "mean": np.nanmean(top1, axis=0).tolist(),
-    "std": np.nanstd(top1, axis=0).tolist(),
-    "common": grid[common_lambda(evaluation)],
-    "per_client_test_optimistic": spread(top1.max(axis=1)),
+    "metric": metric,
+    "mean": [own["mean"] for own in curve],
+    "std": [own["std"] for own in curve],
+    "common": None if np.isnan(values).all() else grid[picked.column],
+    "picked_on": picked.on,
+    "picked_by": picked.by,
+    "per_client_test_optimistic": spread(values.max(axis=1)),
   }
-  if validation is not None:
-    chosen = best_lambda(validation)
-    report["validation"] = spread(np.take_along_axis(top1, chosen[:, None], axis=1)[:, 0])
+  if valid is not None:
+    chosen = best_lambda(valid, picked)
+    report["validation"] = spread(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
   return report
 
 
-def best_lambda(validation: Evaluation) -> np.ndarray:
-  """Each client's best column by top-1, ties by the lower loss, int [K]; the common one without examples."""
-  top1, loss = validation.personalized["top1"], validation.personalized["loss"]
-  best = np.where(top1 == top1.max(axis=1, keepdims=True), loss, np.inf).argmin(axis=1)
-  return np.where(np.isnan(top1).any(axis=1), common_lambda(validation), best)
+def best_lambda(valid: Evaluation, picked: Pick) -> np.ndarray:
+  """Each client's best column by the same metric, ties by the lower loss, int [K]; else the common one."""
+  values, loss = valid.personalized[picked.by], valid.personalized["loss"]
+  best = np.lexsort((loss, -values), axis=-1)[:, 0]
+  return np.where(np.isnan(values).any(axis=1), picked.column, best)
 
 
-def draw(run: Workdir, summary: dict[str, Any], evaluation: Evaluation) -> None:
+def draw(run: Workdir, summary: dict[str, Any], evaluations: Evaluations) -> None:
   """The pictures of a finished run."""
   records = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
   title = f"{summary['algorithm']} on {summary['dataset']}, {summary['num_clients']} clients"
-  headline = headline_of(summary["metrics"])
-  figures.learning_curve(records, run.figures / "learning_curve.png", metric=headline, title=title)
-  values = {kind: metrics[headline] for kind, metrics in per_client(evaluation).items()}
-  figures.accuracy_over_clients(
-    values, run.figures / "accuracy_over_clients.png", metric=headline, title=title
-  )
+  metric = headline_of(summary["metrics"])
+  figures.learning_curve(records, run.figures / "learning_curve.png", metric=metric, title=title)
+  values = {kind: metrics[metric] for kind, metrics in per_client(evaluations).items()}
+  figures.accuracy_over_clients(values, run.figures / "accuracy_over_clients.png", metric=metric, title=title)
   mixed = [(r["round"], r["mixing"]) for r in records if "coefficients" in r.get("mixing", {})]
   if mixed and summary["cohort_size"] > 1:
     plot_mixture(
@@ -234,5 +240,6 @@ def draw(run: Workdir, summary: dict[str, Any], evaluation: Evaluation) -> None:
   if "lambda" in summary:
     curve = summary["lambda"]
     figures.lambda_curve(
-      curve["grid"], curve["mean"], curve["std"], run.figures / "lambda_curve.png", title=title
-    )
+      curve["grid"], curve["mean"], curve["std"], run.figures / "lambda_curve.png", metric=curve["metric"],
+      common=curve["common"], picked_on=curve["picked_on"], title=title,
+    )  # fmt: skip

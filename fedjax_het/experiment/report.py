@@ -18,6 +18,7 @@ _LABELS = {
   "ece": "ECE",
   "mce": "MCE",
 }
+_IN_PERCENT = ("top1", "top5")
 _COLUMNS = ("worst10", "best10", "gini", "gap")
 _MISSING = "–"
 
@@ -37,12 +38,16 @@ def report(summary: Mapping[str, Any]) -> RenderableType:
   Args:
     summary: the content of summary.json. Parts that are missing or null are left out or shown as a dash.
       Optional, for a method with a family of personalised models θ(λ): `lambda`, a dict with `grid`, `mean`
-      and `std` (of top-1 over the clients, [Λ] each), `common` (the λ whose mean is best), and `validation`
-      and `per_client_test_optimistic` (top-1 where each client has its own λ, chosen on its validation part,
-      or on the test part itself: a number or {mean, std}). Likewise `synthetic`, for a method that makes
+      and `std` (of `metric`, by default top-1, over the clients' test parts, [Λ] each), `common` (the λ of
+      the metrics above, best on `picked_on` by `picked_by`), and `validation` and
+      `per_client_test_optimistic` (the metric where each client has its own λ, chosen on its validation
+      part, or on the test part itself: a number or {mean, std}). `left_out`: model -> metric -> clients
+      that do not count in it. Likewise `synthetic`, for a method that makes
       examples, as `experiment.synthetic.yardsticks` gives it.
   """
   parts: list[RenderableType] = [_header(summary), _metrics_table(summary.get("metrics") or {})]
+  if summary.get("left_out"):
+    parts.append(Text(_left_out(summary["left_out"])))
   if summary.get("lambda"):
     parts.append(_lambda_table(summary["lambda"]))
   if summary.get("synthetic"):
@@ -97,21 +102,39 @@ def _metrics_table(metrics: Mapping[str, Any]) -> Table:
   return table
 
 
+def _left_out(counts: Mapping[str, Mapping[str, int]]) -> str:
+  """Who does not count in which metrics; the models' test parts, and so their counts, are the same."""
+  metrics = {name: count for own in counts.values() for name, count in own.items()}
+  names = {count: [_short(name) for name in metrics if metrics[name] == count] for count in metrics.values()}
+  return "left out for want of test examples (for AUROC, of both classes): " + "; ".join(
+    f"{count} client{'s' if count > 1 else ''} of {', '.join(own)}" for count, own in names.items()
+  )
+
+
+def _short(metric: str) -> str:
+  """A metric's name without its unit."""
+  return _LABELS.get(metric, metric).split(" (")[0]
+
+
 def _lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
-  """Top-1 against λ, and what choosing λ per client gives."""
+  """The headline's metric against λ, and what choosing λ per client gives."""
+  metric = sweep.get("metric", "top1")
+  unit = " %" if metric in _IN_PERCENT else ""
   table = Table(box=None, padding=(0, 2, 0, 0))
   table.add_column("λ", justify="right")
-  table.add_column("top-1 (%), mean ± std", justify="right")
+  table.add_column(f"{_LABELS.get(metric, metric)}, mean ± std", justify="right")
   table.add_column("")
-  common = sweep.get("common")
+  common, note = sweep.get("common"), "best common λ"
+  if sweep.get("picked_on"):
+    note += f" on the {sweep['picked_on']} parts, by {_short(sweep['picked_by'])}"
   means = sweep.get("mean") or []
   stds = sweep.get("std") or [None] * len(means)
   for value, mean, std in zip(sweep.get("grid") or [], means, stds):
     best = common is not None and math.isclose(value, common, abs_tol=1e-6)
-    row = (f"{value:.2f}", _spread({"mean": mean, "std": std}), "best common λ" if best else "")
+    row = (f"{value:.2f}", _spread({"mean": mean, "std": std}, metric), note if best else "")
     table.add_row(*row, style="bold green" if best else None)
   lines = [
-    f"λ chosen per client {how}: {_spread(sweep[name])} %"
+    f"λ chosen per client {how}: {_spread(sweep[name], metric)}{unit}"
     for name, how in (
       ("validation", "on its validation part"),
       ("per_client_test_optimistic", "on its own test part (optimistic)"),
@@ -138,19 +161,19 @@ def _synthetic_table(found: Mapping[str, Any]) -> RenderableType:
   return Group(Text(text), table)
 
 
-def _spread(figures: float | Mapping[str, Any]) -> str:
-  """An accuracy in percent, with its std where there is one."""
+def _spread(figures: float | Mapping[str, Any], metric: str = "top1") -> str:
+  """A figure of `metric`, with its std where there is one."""
   if not isinstance(figures, Mapping):
-    return _number(figures, "top1")
-  mean, std = _number(figures.get("mean"), "top1"), figures.get("std")
-  return mean if std is None else f"{mean} ± {_number(std, 'top1')}"
+    return _number(figures, metric)
+  mean, std = _number(figures.get("mean"), metric), figures.get("std")
+  return mean if std is None else f"{mean} ± {_number(std, metric)}"
 
 
 def _number(value: float | None, metric: str) -> str:
   """A figure of `metric`; a dash where there is none."""
   if value is None or math.isnan(value):
     return _MISSING
-  return f"{100 * value:.2f}" if metric in ("top1", "top5") else f"{value:.4f}"
+  return f"{100 * value:.2f}" if metric in _IN_PERCENT else f"{value:.4f}"
 
 
 def _duration(seconds: float) -> str:

@@ -112,10 +112,7 @@ def _run(config, grid, members, configs, root, runs, where, member_batch, checkp
       )
       for own, experiment, run in zip(configs, experiments, runs)
     ]
-    state, summaries = train(
-      engine, keys, records, config, Checkpoints(root.checkpoints), checkpoint_seconds,
-      validate=experiments[0].data.limits[1] > 0,
-    )  # fmt: skip
+    state, summaries = train(engine, keys, records, config, Checkpoints(root.checkpoints), checkpoint_seconds)
   for own, record, run in zip(engine.split(engine.to_save(state)), records, runs):
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
       if checkpoints.latest() != config.rounds:

@@ -67,7 +67,7 @@ def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
     AUROC = U / (N+ N-),   U = Σ_{n: y_n = 1} ½ (below(s_n) + upto(s_n))   (Mann-Whitney),
 
   exact with ties, in O(N log N) time and O(N) memory. Where a client holds a single class (or nothing) there
-  is no pair to order, and it is **defined as ½**, what a random order would get. A NaN score counts as
+  is no pair to order: it is NaN, and summaries over clients leave that client out. A NaN score counts as
   ordered wrongly: below all others of a positive, above all others of a negative.
 
   Args:
@@ -76,7 +76,7 @@ def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
     mask: which examples count, bool, [N].
 
   Returns:
-    float32 scalar in [0, 1].
+    float32 scalar in [0, 1], or NaN.
 
   Source: Mann and Whitney 1947; Hanley and McNeil 1982.
   """
@@ -87,7 +87,7 @@ def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
   below, upto = (negatives[jnp.searchsorted(scores[order], scores, side)] for side in ("left", "right"))
   u = jnp.sum(jnp.where(positive, 0.5 * (below.astype(jnp.float32) + upto), 0.0))
   pairs = jnp.sum(positive, dtype=jnp.float32) * jnp.sum(negative, dtype=jnp.float32)
-  return jnp.where(pairs > 0, u / jnp.maximum(pairs, 1.0), 0.5)
+  return jnp.where(pairs > 0, u / jnp.maximum(pairs, 1.0), jnp.nan)
 
 
 def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
@@ -95,8 +95,9 @@ def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str,
 
   Safe under jit, vmap (over clients, over a λ grid) and scan. Ties are broken as in `rank_of_label`. Where
   logits of a counted example are NaN, it counts as wrong with full confidence and the loss is inf, so that
-  NaN has one meaning: **a client with no example in the mask is NaN in every metric**, and summaries over
-  clients (`fairness.summarize`) leave it out.
+  NaN has one meaning: **a client whose examples do not define a metric**. That is every metric of a client
+  with no example in the mask, and AUROC of one whose examples are all of one class; summaries over clients
+  (`fairness.summarize`) leave it out, and `fairness.left_out` counts it.
 
   Args:
     logits: float, [N, C]; computed with in float32. Rows outside the mask may hold anything, NaN included.
@@ -108,7 +109,7 @@ def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str,
   Returns:
     float32 scalars: `top1` and `top5` (top min(5, C)) accuracies, `loss` the mean cross-entropy in nats,
     `ece` and `mce` (`calibration_errors`); for one or two logits also `auroc`, of the score z or z_1 - z_0
-    (½ where all examples are of one class). All but the loss in [0, 1].
+    (NaN where all examples are of one class). All but the loss in [0, 1].
   """
   logits = logits.astype(jnp.float32)
   if logits.shape[-1] == 1:

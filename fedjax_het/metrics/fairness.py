@@ -37,7 +37,7 @@ def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, flo
   """One metric's six figures over the clients.
 
   Clients whose value is NaN have no test example (or, for AUROC, only one class of them) and are left out;
-  K below counts the others. Every client weighs the same, whatever its number of examples.
+  K below counts the others, `left_out` these. Every client weighs the same, whatever its number of examples.
 
   Args:
     values: the metric of each client, [K]; computed with in float64 on the host.
@@ -72,6 +72,16 @@ def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, flo
       "gini": gini(x),
       "gap": float(x[-1] - x[0]),
     }
+
+
+def left_out(metrics: Mapping[str, ArrayLike]) -> dict[str, int]:
+  """How many clients `summarize` leaves out of each metric, those of which it leaves out none excepted.
+
+  Args:
+    metrics: name -> one value a client, [K].
+  """
+  counts = {name: int(np.isnan(np.asarray(values, np.float64)).sum()) for name, values in metrics.items()}
+  return {name: count for name, count in counts.items() if count}
 
 
 def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float]]:
