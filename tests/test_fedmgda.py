@@ -16,7 +16,7 @@ from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.round import scaled
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.build import check_config
 from fedjax_het.federated import Message, federated
 from fedjax_het.mixing.fedmgda import cosines
@@ -178,6 +178,25 @@ def test_the_engine_scales_params_records_lambda_and_averages_extras():
   np.testing.assert_allclose(step, length * (p @ unit(d)), atol=2e-6)
   assert (unit(d) @ step >= -1e-6).all() and np.linalg.norm(step) > 1e-3
   np.testing.assert_allclose(state.broadcast.extra, np.full(2, p @ sizes), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("coefficient", "growth"), [(np.nan, 1.0), (np.inf, 1.0), (1.0, np.inf)])
+def test_nothing_infinite_passes_for_a_result(coefficient, growth):
+  """Though the losses are finite, and after the last round, when no other loss would tell."""
+  static, client = mixing.static(), fedavg(linear(), lr=0.1)
+
+  def update(*args):
+    upload, state, info = client.update(*args)
+    return jax.tree.map(lambda leaf: growth * leaf, upload), state, info
+
+  def coefficients(state, feedback):
+    p, state = static.update(state, feedback)
+    return p.at[1].multiply(coefficient), state
+
+  parts = federated(client._replace(update=update, training=None), static._replace(update=coefficients))
+  engine = Engine(parts, federation((6, 3, 9, 4)), 4, devices=1)
+  with pytest.raises(NonFiniteLoss, match="by round 1, though no training loss did: an upload, a mixing"):
+    engine.advance(engine.init(jax.random.key(0)), 1)
 
 
 def test_a_part_without_a_scale_sees_the_uploads_themselves(monkeypatch):

@@ -121,7 +121,8 @@ class Engine:
       (state, infos on the host as NumPy arrays, each [num_rounds, S]).
 
     Raises:
-      NonFiniteLoss: a client's training loss was NaN or infinite; names its first round and client.
+      NonFiniteLoss: a client's training loss was NaN or infinite; names its first round and client. Or none
+        was, but what the server would send next is: no later loss would tell.
     """
     if not 1 <= num_rounds <= MAX_CHUNK:
       raise ValueError(f"num_rounds = {num_rounds}: a chunk has 1 to {MAX_CHUNK} rounds")
@@ -139,6 +140,7 @@ class Engine:
       self.seconds = spent(self.seconds, train=time.perf_counter() - started)
     infos = jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
     check_finite(first, infos)
+    check_model(last, state.broadcast)
     return state, infos
 
   def compile(self) -> tuple[State, Any]:
@@ -207,4 +209,13 @@ def check_finite(first_round: int, infos: RoundInfo) -> None:
     raise NonFiniteLoss(
       f"The training loss became {infos.clients.loss[at, slot]} in round {first_round + at + 1} "
       f"at client {infos.cohort[at, slot]}. Lower the learning rate, or look at that client's data."
+    )
+
+
+def check_model(round: int, broadcast: PyTree) -> None:
+  """Raises `NonFiniteLoss` if what the server sends after so many rounds is NaN or infinite anywhere."""
+  if not all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(broadcast)):
+    raise NonFiniteLoss(
+      f"What the server sends became NaN or infinite by round {round}, though no training loss did: an "
+      "upload, a mixing coefficient or the server's step was. Lower the learning rates."
     )

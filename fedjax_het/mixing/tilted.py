@@ -56,8 +56,10 @@ def tilted(
 def qffl(q: float = 1.0) -> Mixing:
   """q-FedAvg: p_i ∝ n_i F_i^q (equation 3.18).
 
-  Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. A loss of 0 counts as float32's
-  smallest normal number, 1.2e-38, so that q = 0, and losses that are all 0, give FedAvg.
+  Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. Of their step Σ_i F_i^q Δ_i / Σ_i h_i,
+  h_i = q F_i^(q-1) ‖Δ_i‖² + L F_i^q, Δ_i = L (θ - θ_i), this is the direction: the coefficients sum to 1, and
+  the step is not made shorter by the first term of h. A loss of 0 counts as float32's smallest normal number,
+  1.2e-38, so that q = 0, and losses that are all 0, give FedAvg.
 
   Args:
     q: q >= 0; 0 is FedAvg, and q to infinity the largest loss alone.
