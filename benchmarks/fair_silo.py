@@ -190,7 +190,8 @@ def losses_beside_auroc(study: Study, run: dict) -> dict:
   correlations = [np.corrcoef(f, a)[0, 1] for f, a in zip(losses, run["auroc"])]
   return {
     "clients": study.names, "test examples": study.test_sizes[0].tolist(),
-    "auroc": np.round(run["auroc"].mean(0), 2).tolist(), "loss": np.round(losses.mean(0), 4).tolist(),
+    "auroc": np.round(run["auroc"].mean(0), 2).tolist(),
+    "loss": np.round(np.float64(losses.mean(0)), 4).tolist(),
     "correlation": np.round(correlations, 4).tolist(), **COMMIT,
   }  # fmt: skip
 
