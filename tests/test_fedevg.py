@@ -4,17 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parts import federation
+from parts import federation, float64, walk
+from scipy import special
 from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
 from fedjax_het.analysis.downstream import downstream, within_class_distance
-from fedjax_het.clients.fedevg import labels_of, logit, nearest, signals
+from fedjax_het.clients.fedevg import contrast, labels_of, logit, nearest, signals
+from fedjax_het.experiment.record import traffic
+from fedjax_het.langevin import langevin_step
 from fedjax_het.models.energy import energy_mlp, spectral_norm
 from fedjax_het.server.sgld import sgld
 
 MODEL = energy_mlp((4,), 3, hidden=8)
 LABELS = labels_of(3, 2)
+Z = jax.random.normal(jax.random.key(5), (4, 4))
 
 
 def some(count=4, scale=3.0):
@@ -107,6 +111,110 @@ def test_a_local_step_by_hand():
   stepped = jax.tree.map(lambda p, g: p - 1e-2 * g / (jnp.abs(g) + 1e-8), params, gradient)
   expected = signals(MODEL, stepped, fh.Message(x_tilde, jnp.zeros(6)), LABELS, "signed", 0.5)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), upload, expected)
+
+
+def energies_of(params, x, y):
+  """E(x, y) and ∇_x E by NumPy, of `MODEL`: Swish and a last kernel over its largest singular value."""
+  kernels, biases = zip(*((layer["kernel"], layer["bias"]) for _, layer in sorted(params.items())))
+  last = kernels[-1] / np.linalg.norm(kernels[-1], 2)
+  hidden, slopes = x, []
+  for kernel, bias in zip(kernels[:-1], biases[:-1]):
+    h = hidden @ kernel + bias
+    gate = special.expit(h)
+    hidden = h * gate
+    slopes.append(gate * (1.0 + h * (1.0 - gate)))
+  back = last.T[y]
+  for kernel, slope in zip(reversed(kernels[:-1]), reversed(slopes)):
+    back = (back * slope) @ kernel.T
+  return -(hidden @ last + biases[-1])[np.arange(len(y)), y], -back
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_step_of_langevin_dynamics(bounded):
+  x, gradient = 3.0 * Z[:2], Z[2:4]
+  found = langevin_step(jax.random.key(6), x, gradient, 0.7, 0.2, bounded)
+  noise = np.asarray(jax.random.normal(jax.random.key(6), x.shape))
+  wanted = np.asarray(x) - 0.7 * np.asarray(gradient) + 0.2 * noise
+  np.testing.assert_allclose(found, np.clip(wanted, 0, 1) if bounded else wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_the_server_takes_a_step_with_noise(bounded):
+  x, gradient, weight = Z[:2], Z[2:4], jnp.array([0.5, 2.0])
+  server = sgld(rounds=4, step_size=2.0, last_step_size=0.5, noise=0.3, bounded=bounded)
+  aggregate = fh.Message(gradient * weight[:, None], weight)
+  after, _ = server.update(jax.random.key(6), jnp.int32(1), fh.Message(x), aggregate)
+  beta = 0.5 + 1.5 * 0.5 * (1 + np.cos(np.pi / 4))
+  noise = np.asarray(jax.random.normal(jax.random.key(6), x.shape))
+  wanted = np.asarray(x) - beta * np.asarray(gradient) + 0.3 * noise
+  np.testing.assert_allclose(after.params, np.clip(wanted, 0, 1) if bounded else wanted, rtol=1e-5, atol=1e-6)
+  assert after.extra == ()
+
+
+def test_the_contrast_is_the_gradient_of_the_likelihood():
+  """Equation 4.4 over a finite space: the contrast over the model's own samples, against log p's gradient."""
+  energy = np.array([0.3, -1.0, 2.0, 0.1])
+  p = np.exp(-energy) / np.exp(-energy).sum()
+  seen, ones = jnp.array([1, 3, 0]), jnp.array([1.0, 1.0, 0.0])
+
+  def expected(energy):  # the samples' distribution held, as the chains are
+    each = jnp.stack([contrast(-energy[seen], ones, -energy[s][None]) for s in range(4)])
+    return (p * each).sum()
+
+  wanted = np.array([0, 0.5, 0, 0.5]) - p  # of -mean log p(seen), by energy
+  np.testing.assert_allclose(jax.grad(expected)(jnp.asarray(energy)), wanted, atol=1e-6)
+  assert expected(jnp.asarray(energy)) == pytest.approx((wanted * energy).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("clip, bounded", [(None, False), (0.3, True)])
+def test_chains_walk_with_noise_and_stay_where_they_are(clip, bounded):
+  """R = 3 steps a local step, three local steps whose slots overlap: the losses by NumPy from the same keys.
+
+  A learning rate of almost nothing keeps the classifier, so that a loss shows where the chains are.
+  """
+  rate, noise = 0.7, 0.4
+  client = fh.fedevg(
+    MODEL, per_class=2, chain_steps=3, chain_step_size=rate, chain_noise=noise, lam=0.0, clip=clip,
+    bounded=bounded, lr=1e-12, weight_decay=0.0, batch_size=4, persistent=True,
+  )  # fmt: skip
+  data = federation([9, 5])
+  key = jax.random.key(3)
+  stacked, _, x_tilde = some()
+  params = jax.tree.map(lambda leaf: leaf[0], stacked)
+  own = float64(params)
+  _, _, info = jax.jit(client.update)(
+    key, fh.Message(x_tilde), params, data.clients(jnp.int32(0)), jnp.int32(0)
+  )
+  chains, labels, losses, again = np.asarray(x_tilde, float), np.asarray(LABELS), [], 0
+  touched = np.zeros(6, bool)
+  for x, y, step_key in walk(jax.random.split(key)[1], data, 0, 4, 1):
+    slot_key, chain_key = jax.random.split(step_key)
+    chosen = np.asarray(jax.random.permutation(slot_key, 6))[:4]
+    again += touched[chosen].sum()
+    touched[chosen] = True
+    position = chains[chosen]
+    for r in range(3):
+      _, gradient = energies_of(own, position, labels[chosen])
+      gradient = gradient if clip is None else np.clip(gradient, -clip, clip)
+      drawn = np.asarray(jax.random.normal(jax.random.fold_in(chain_key, r), (4, 4)), float)
+      position = position - rate * gradient + noise * drawn
+      position = np.clip(position, 0, 1) if bounded else position
+    chains[chosen] = position
+    logits = np.asarray(MODEL.apply(params, jnp.asarray(x, jnp.float32)), float)
+    entropy = (special.logsumexp(logits, axis=1) - logits[np.arange(len(y)), y]).mean()
+    energy_of_chains = energies_of(own, position, labels[chosen])[0].mean()
+    losses.append(energies_of(own, x, y)[0].mean() - energy_of_chains + entropy)
+  assert len(losses) == 3 and again >= 4
+  assert info.loss == pytest.approx(np.mean(losses), rel=2e-4)
+
+
+def test_signed_energies_need_nothing_beside_the_examples():
+  """What summary.json counts: M·D numbers down, M(D + 1) up; raw energies are relative to M more."""
+  for energy, extra in (("signed", 0), ("raw", 6)):
+    client = fh.fedevg(MODEL, per_class=2, energy=energy, batch_size=4)
+    algorithm, data = fh.federated(client, server=sgld(5)), federation([9, 5])
+    state = fh.Engine(algorithm, data, 2).init(jax.random.key(0))
+    assert traffic(algorithm, data, state, 10) == {"up": 10 * 4 * 6 * 5, "down": 10 * 4 * (6 * 4 + extra)}
 
 
 def test_training_lowers_the_energy_of_real_data_against_samples():

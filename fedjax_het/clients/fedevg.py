@@ -27,6 +27,7 @@ from fedjax_het.clients.objective import adam, check_training, cross_entropy, de
 from fedjax_het.engine.local import for_each_batch, weighted_mean
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.langevin import langevin_step
 from fedjax_het.models import Model
 
 PyTree = Any
@@ -72,6 +73,17 @@ def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) ->
   return jax.grad(lambda x: -logit(model, params, x, y).sum())(x)
 
 
+def contrast(real: jax.Array, weight: jax.Array, sampled: jax.Array) -> jax.Array:
+  """Mean E(x, y) - mean E(x̆, ỹ), float32 scalar: its gradient is that of equation 4.4, of -log p(x, y).
+
+  Args:
+    real: f(x)[y] of real examples, [B].
+    weight: 1 for a real example, 0 where a batch is filled up, [B].
+    sampled: f(x̆)[ỹ] of the model's own samples, [M].
+  """
+  return sampled.mean() - weighted_mean(real, weight)
+
+
 def clipped(gradient: jax.Array, clip: float | None) -> jax.Array:
   """Every entry within ±clip; None leaves them."""
   return gradient if clip is None else jnp.clip(gradient, -clip, clip)
@@ -107,9 +119,10 @@ def fedevg(
 ) -> ClientUpdate:
   """FedEvg's client part; it goes with `server.sgld`.
 
-  The broadcast's `params` are x̃, float32 [M, ...], its `extra` is log Σ w e of the rounds before, [M], which
-  raw energies are taken relative to, so that they cannot overflow: equation 4.13 does not notice, unless an
-  energy moves by more than 60 nats in a round (then its exponent is cut there).
+  The broadcast's `params` are x̃, float32 [M, ...]. Its `extra` is () for signed energies; for raw ones it is
+  log Σ w e of the rounds before, [M], which they are taken relative to, so that they cannot overflow:
+  equation 4.13 does not notice, unless an energy moves by more than 60 nats in a round (then its exponent is
+  cut there).
   Clients' own classifiers are evaluated where they are persistent; else, and as the global model, x̃ itself
   by its nearest neighbours (`analysis.downstream` trains a classifier on it).
 
@@ -155,9 +168,8 @@ def fedevg(
     """R steps of the chains."""
 
     def step(r, x):
-      noise = jax.random.normal(jax.random.fold_in(key, r), x.shape)
-      x = x - chain_step_size * clipped(energy_gradient(model, params, x, y), clip) + chain_noise * noise
-      return jnp.clip(x, 0.0, 1.0) if bounded else x
+      gradient = clipped(energy_gradient(model, params, x, y), clip)
+      return langevin_step(jax.random.fold_in(key, r), x, gradient, chain_step_size, chain_noise, bounded)
 
     return jax.lax.fori_loop(0, chain_steps, step, x)
 
@@ -173,10 +185,9 @@ def fedevg(
 
       def objective(params):
         logits = model.apply(params, batch.x)
-        real = weighted_mean(of_class(logits, batch.y), batch.weight)
-        contrast = logit(model, params, chains, y_tilde).mean() - real
+        energies = contrast(of_class(logits, batch.y), batch.weight, logit(model, params, chains, y_tilde))
         received = cross_entropy(model.apply(params, broadcast.params[chosen]), y_tilde).mean()
-        return contrast + weighted_mean(cross_entropy(logits, batch.y), batch.weight) + lam * received
+        return energies + weighted_mean(cross_entropy(logits, batch.y), batch.weight) + lam * received
 
       loss, gradient = jax.value_and_grad(objective)(local.params)
       updates, state = optimizer.update(gradient, local.optimizer, local.params)
@@ -196,7 +207,8 @@ def fedevg(
     return model.apply(params, x)
 
   def share(key):
-    return Message(jax.random.normal(key, (len(labels), *model.shape)), jnp.zeros(len(labels)))
+    extra = jnp.zeros(len(labels)) if energy == "raw" else ()
+    return Message(jax.random.normal(key, (len(labels), *model.shape)), extra)
 
   return ClientUpdate(
     share=share,

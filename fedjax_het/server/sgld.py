@@ -1,6 +1,6 @@
 r"""FedEvg's server: one step of stochastic gradient Langevin dynamics on the synthetic set (algorithm 4.1).
 
-G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε        (equations 4.9 and 4.13)
+G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε        (equations 4.13 and 4.14)
 """
 
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.federated import Message, ServerUpdate
+from fedjax_het.langevin import langevin_step
 
 
 def sgld(
@@ -19,8 +20,8 @@ def sgld(
 ) -> ServerUpdate:
   """One Langevin step a round; the state is the number of steps taken.
 
-  The aggregate's `params` are Σ w e ∇E, its `extra` is Σ w e. The broadcast's `extra` keeps log Σ w e, which
-  raw energies are relative to.
+  The aggregate's `params` are Σ w e ∇E, its `extra` is Σ w e. Where the broadcast has an `extra`, it keeps
+  log Σ w e, which raw energies are relative to.
 
   Args:
     rounds: T of the run, over which β_t falls along half a cosine,
@@ -43,9 +44,9 @@ def sgld(
     gradient = aggregate.params / weight.reshape(-1, *[1] * (x.ndim - 1))
     fall = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(step / rounds, 1.0)))
     beta = last_step_size + (step_size - last_step_size) * fall
-    x = x - beta * gradient + noise * jax.random.normal(key, x.shape)
-    x = jnp.clip(x, 0.0, 1.0) if bounded else x
-    return Message(x, broadcast.extra + jnp.log(weight)), step + 1
+    x = langevin_step(key, x, gradient, beta, noise, bounded)
+    extra = jax.tree.map(lambda total: total + jnp.log(weight), broadcast.extra)
+    return Message(x, extra), step + 1
 
   def check_rounds(own: int) -> None:
     if own != rounds:
