@@ -1,11 +1,13 @@
 """FedCVAE and FedCGAN: the losses by hand, and that the averaged generators learn."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from parts import federation, float64, one_client, walk
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
@@ -37,9 +39,34 @@ def test_the_evidence_bound_by_hand():
   deviation = np.log1p(np.exp(raw)) + 1e-6
   z = mean + deviation * np.asarray(jax.random.normal(key, (4, 2)), float)
   output = special.expit(swish_net(own["decoder"], np.concatenate([z, np.eye(2)[np.asarray(Y)]], 1)))
-  squares = ((np.asarray(X) - output) ** 2).mean(1)
+  squares = ((np.asarray(X, float) - output) ** 2)[:3]
+  likeliest = optimize.minimize_scalar(
+    lambda v: -stats.norm(scale=np.sqrt(v)).logpdf(np.sqrt(squares)).mean(),
+    bounds=(1e-3, 1),
+    method="bounded",
+  )
   divergence = -0.5 * (1 + np.log(deviation**2) - mean**2 - deviation**2).sum(1)
-  assert found == pytest.approx((squares + divergence / 3)[:3].mean(), rel=1e-5)
+  assert likeliest.x == pytest.approx(squares.mean(), rel=1e-3)
+  assert found == pytest.approx(likeliest.fun + divergence[:3].mean() / 3, rel=1e-5)
+  fixed = cvae_mlp((3,), 2, latent=2, hidden=4, variance=0.5).losses["autoencoder"]
+  wanted = squares.mean() + 0.5 * np.log(np.pi) + divergence[:3].mean() / 3
+  assert fixed(params, X, Y, WEIGHT, key) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("variance, low, high", [(None, 0.05, 0.15), (0.5, 0.0, 0.02)])
+def test_examples_of_a_class_differ_where_the_variance_is_the_likeliest(variance, low, high):
+  """A class of points 0.1 to either side of its mean: they differ as far; at a variance of ½ not at all."""
+  rng = np.random.default_rng(0)
+  y = np.repeat([0, 1], 128)
+  x = np.float32(0.3 + 0.3 * y[:, None] + 0.1 * np.sign(rng.normal(size=(256, 1))) * np.ones((1, 4)))
+  data = fh.federate(x, y, [np.arange(256)], jax.random.key(0), num_classes=2, test_fraction=0.0)
+  generator = cvae_mlp((4,), 2, latent=2, hidden=32, variance=variance)
+  client = fedcvae(generator, lr=3e-3, lr_decay=1.0, epochs=100, batch_size=64)
+  share = client.share(jax.random.key(0))
+  upload = jax.jit(client.update)(jax.random.key(1), share, (), data.clients(0), jnp.int32(0))[0]
+  examples = generator.generate(upload.params, jax.random.key(2), jnp.repeat(jnp.arange(2), 200))
+  spread = np.asarray(examples).reshape(2, 200, 4).std(axis=1)
+  assert (spread >= low).all() and (spread < high).all()
 
 
 def test_the_divergence_is_that_of_the_normal_distributions():
@@ -62,10 +89,10 @@ def test_the_divergence_is_that_of_the_normal_distributions():
 def test_the_adversaries_losses_by_hand():
   model = cgan_mlp((3,), 2, latent=2, hidden=4)
   params, key = model.init(jax.random.key(0)), jax.random.key(1)
-  label_key, noise_key = jax.random.split(key)
-  labels = np.asarray(jax.random.randint(label_key, (4,), 0, 2))
-  z = np.asarray(jax.random.uniform(noise_key, (4, 2), minval=-1.0, maxval=1.0), float)
-  fake = np.tanh(swish_net(params["generator"], np.concatenate([z, np.eye(2)[labels]], 1)))
+
+  def fake(key, labels):
+    z = np.asarray(jax.random.uniform(key, (4, 2), minval=-1.0, maxval=1.0), float)
+    return np.tanh(swish_net(params["generator"], np.concatenate([z, np.eye(2)[labels]], 1)))
 
   def judged(x, y, real):
     logits = swish_net(params["discriminator"], x)
@@ -75,9 +102,29 @@ def test_the_adversaries_losses_by_hand():
 
   real = judged(2 * np.asarray(X, float) - 1, np.asarray(Y), True)
   found = model.losses["discriminator"](params, X, Y, WEIGHT, key)
-  assert found == pytest.approx(real + judged(fake, labels, False), rel=1e-5)
+  label_key, noise_key = jax.random.split(key)
+  labels = np.asarray(jax.random.randint(label_key, (4,), 0, 2))
+  assert found == pytest.approx(real + judged(fake(noise_key, labels), labels, False), rel=1e-5)
   found = model.losses["generator"](params, X, Y, WEIGHT, key)
-  assert found == pytest.approx(judged(fake, labels, True), rel=1e-5)
+  assert found == pytest.approx(judged(fake(key, np.asarray(Y)), np.asarray(Y), True), rel=1e-5)
+
+
+def test_a_client_moves_the_generator_for_its_own_classes_only():
+  """Rows of the first kernel that other classes' labels pick: no gradient, and no update but decay."""
+  model = cgan_mlp((3,), 4, latent=2, hidden=4)
+  params = model.init(jax.random.key(0))
+  data = fh.federate(np.tile(X, (5, 1)), np.full(20, 2), [np.arange(20)], jax.random.key(0), num_classes=4,
+                     test_fraction=0.0)  # fmt: skip
+  gradient = jax.grad(model.losses["generator"])(params, X, jnp.full(4, 2), WEIGHT, jax.random.key(1))
+  first = min(gradient["generator"])
+  rows = np.asarray(gradient["generator"][first]["kernel"])[2:]
+  assert np.flatnonzero(np.abs(rows).sum(1)).tolist() == [2]
+  of_fakes = jax.grad(model.losses["discriminator"])(params, X, Y, WEIGHT, jax.random.key(1))["generator"]
+  assert all(not leaf.any() for leaf in jax.tree.leaves(of_fakes))
+  client = fedcgan(model, batch_size=4, weight_decay=0.0)
+  upload = client.update(jax.random.key(1), fh.Message(params), (), data.clients(0), jnp.int32(0))[0]
+  moved = upload.params["generator"][first]["kernel"] != params["generator"][first]["kernel"]
+  assert np.flatnonzero(moved.any(axis=1)).tolist() == [0, 1, 4]
 
 
 def test_a_doubling_convolution_makes_two_by_two_pixels_of_four_channels():
@@ -204,7 +251,7 @@ def test_a_perceptron_is_its_layers():
   np.testing.assert_allclose(apply(params, X), swish_net(params, np.asarray(X, float)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("part, model", [(fedcvae, cvae_mlp), (fedcgan, cgan_mlp)])
+@pytest.mark.parametrize("part, model", [(fedcvae, partial(cvae_mlp, variance=0.5)), (fedcgan, cgan_mlp)])
 def test_two_clients_with_a_class_each_teach_both(part, model):
   """Squares in the corners: each client has one; the averaged generator draws both where they belong."""
   rng = np.random.default_rng(0)
