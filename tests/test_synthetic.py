@@ -19,7 +19,7 @@ from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep, with_values
-from fedjax_het.experiment.synthetic import yardsticks
+from fedjax_het.experiment.synthetic import as_many, in_range, yardsticks
 from fedjax_het.experiment.where import Where
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -36,8 +36,11 @@ def small(algorithm="fedevg", **changes) -> ConfigDict:
   config.model.hidden = 32
   config.algorithm.per_class = 3
   config.downstream.steps = 100
-  config.downstream.features = ""
+  config.downstream.features, config.downstream.seeds = "", 1
   return with_values(config, {name.replace("__", "."): value for name, value in changes.items()})
+
+
+JUDGED = small(downstream__features="classifier", downstream__seeds=2)
 
 
 def start(config, workdir):
@@ -51,7 +54,7 @@ def samples(workdir) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("fedevg")
-  return workdir, start(small(downstream__features="classifier"), workdir)
+  return workdir, start(JUDGED, workdir)
 
 
 def test_what_a_run_keeps(whole):
@@ -65,7 +68,7 @@ def test_what_a_run_keeps(whole):
   state, _ = checkpoints.restore(engine.init(jax.random.key(0)))
   checkpoints.close()
   np.testing.assert_array_equal(kept["000020.npz"], state.broadcast.params)
-  assert summary["bytes"] == {"up": ROUNDS * 10 * 30 * 65 * 4, "down": ROUNDS * 10 * 30 * 65 * 4}
+  assert summary["bytes"] == {"up": ROUNDS * 10 * 30 * 65 * 4, "down": ROUNDS * 10 * 30 * 64 * 4}
   with Image.open(workdir / "figures" / "samples.gif") as animation:
     assert animation.n_frames == 3
   assert (workdir / "figures" / "samples.png").stat().st_size > 5000
@@ -78,6 +81,12 @@ def test_what_the_examples_are_worth(whole):
   assert 0.2 < found["downstream"]["local"]["mean"] < 1.0 and found["downstream"]["official"] is None
   assert found["frechet"] > 0 and "real training examples" in found["features"]
   assert found["within_class_distance"]["real"] > 1.0
+  real, tried = found["real"]["downstream"], found["downstream"]["seeds"]
+  assert len(tried) == len(real["seeds"]) == 2
+  local = [trial["local"]["mean"] for trial in tried]
+  assert local[0] != local[1] and found["downstream"]["local"]["mean"] == pytest.approx(np.mean(local))
+  assert real["local"]["mean"] > found["downstream"]["local"]["mean"]
+  assert found["real"]["frechet"] < found["frechet"] / 2
 
 
 def test_real_examples_are_worth_more(whole):
@@ -85,16 +94,29 @@ def test_real_examples_are_worth_more(whole):
   _, summary = whole
   config = small(downstream__features="classifier", downstream__steps=300)
   built = build(config)
-  data = built.data
-  rows = data.train.rows()
-  x, y = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
-  pick = np.concatenate([np.flatnonzero(y == c)[:10] for c in range(10)])
-  real = yardsticks(config, built, x[pick], y[pick])
+  rows = built.data.train.rows()
+  train = np.asarray(built.data.x)[rows], np.asarray(built.data.y)[rows]
+  x, y = as_many(np.random.default_rng(0), train, np.repeat(np.arange(10), 10))
+  real = yardsticks(config, built, x, y)
   assert real["downstream"]["local"]["mean"] > max(0.8, summary["synthetic"]["downstream"]["local"]["mean"])
   assert real["frechet"] < summary["synthetic"]["frechet"] / 2
   assert abs(real["kernel"]) < summary["synthetic"]["kernel"] / 2
   within = real["within_class_distance"]
   assert within["synthetic"] == pytest.approx(within["real"])
+  assert real["frechet"] == pytest.approx(real["real"]["frechet"])
+  assert real["downstream"] == real["real"]["downstream"] | {"model": "two_nn"}
+
+
+def test_all_yardsticks_see_the_same_pixels():
+  """Unbounded examples, and the same ones cut to [0, 1]: the same worth in every figure."""
+  config = small(downstream__features="classifier", downstream__steps=20)
+  built = build(config)
+  y = np.repeat(np.arange(10), 3)
+  x = np.asarray(3.0 * jax.random.normal(jax.random.key(0), (30, *built.source.x.shape[1:])))
+  assert yardsticks(config, built, x, y) == yardsticks(config, built, np.clip(x, 0.0, 1.0), y)
+  wide = np.array([[-3.0], [0.5]])
+  np.testing.assert_array_equal(in_range(wide, np.zeros((1, 1, 1), np.uint8)), [[0.0], [0.5]])
+  np.testing.assert_array_equal(in_range(wide, 2.0 * wide), wide)
 
 
 def test_a_stopped_run_keeps_the_same_samples(whole, tmp_path):
@@ -105,7 +127,7 @@ def test_a_stopped_run_keeps_the_same_samples(whole, tmp_path):
     if folder.name.startswith("20"):
       shutil.rmtree(folder)
   np.savez(tmp_path / "run" / "samples" / "000020.npz", x=np.zeros((1, 8, 8, 1)), y=np.zeros(1, int))
-  again = start(small(downstream__features="classifier"), tmp_path / "run")
+  again = start(JUDGED, tmp_path / "run")
   assert again["synthetic"] == summary["synthetic"]
   wanted, found = samples(workdir), samples(tmp_path / "run")
   assert list(wanted) == list(found)
@@ -143,6 +165,7 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
     ({"server": ConfigDict({"name": "sgd"})}, "server.name = 'sgd': does not go with fedevg"),
     ({"algorithm": "fedavg", "local__lr": 0.1}, "server.name = 'sgld'.*is fedevg's"),
     ({"model": ConfigDict({"name": "cvae_mlp"})}, "model.name = 'cvae_mlp': not a model that fedevg trains"),
+    ({"downstream__seeds": 0}, "downstream.seeds = 0: out of range"),
     ({"downstream__featurs": ""}, "Did you mean 'features'"),
     ({"downstream__features": "nowhere.npz"}, "downstream.features = 'nowhere.npz': no such file"),
     ({"downstream__model": ConfigDict({"name": "two_n"})}, "Did you mean 'two_nn'"),
@@ -175,6 +198,12 @@ def test_every_cell_of_the_table_is_a_configuration():
       config = table_4_2.get_config(f"dataset={dataset},clients=100,algorithm={algorithm},steps=4")
       check_config(config)
       assert config.cohort_size == 10 and config.algorithm.steps == 4
+
+
+def test_the_judge_has_a_width_of_its_own():
+  for cell, width in (("width=8", 64), ("width=8,judge_width=16", 16)):
+    config = table_4_2.get_config(f"dataset=mnist,{cell}")
+    assert config.model.width == 8 and config.downstream.model.width == width
 
 
 def test_the_grid_has_a_class_a_row():

@@ -69,7 +69,7 @@ FIELDS = (
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
 CLASSIFIER = "two_nn"  # learns from synthetic examples where `downstream.model` names no other
-DOWNSTREAM = ("model", "steps", "lr", "features")
+DOWNSTREAM = ("model", "steps", "lr", "features", "seeds")
 OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream")
 
 
@@ -151,6 +151,7 @@ def check_downstream(given: Mapping[str, Any]) -> None:
     check_choice("downstream's field", field, DOWNSTREAM)
   model = dict(given.get("model", {"name": CLASSIFIER}))
   check_choice("downstream.model.name", model.pop("name", None), models.MODELS)
+  check_range("downstream.seeds", given.get("seeds", 1), 1)
   if given.get("features", "") not in ("", "classifier"):
     if not Path(given["features"]).is_file():
       raise SettingError(

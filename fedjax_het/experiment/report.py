@@ -147,17 +147,23 @@ def _lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
 def _synthetic_table(found: Mapping[str, Any]) -> RenderableType:
   """What the synthetic examples are worth."""
   table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-  learner, distance = found["downstream"], found["within_class_distance"]
-  table.add_row("top-1 on the clients' test parts (%)", _spread(learner["local"]), style="bold")
-  if learner.get("official") is not None:
-    table.add_row("top-1 on the official test set (%)", _number(learner["official"], "top1"))
+  learner, distance, real = found["downstream"], found["within_class_distance"], found["real"]
+  known = real["downstream"]
+  table.add_row("", "synthetic", "as many real")
   table.add_row(
-    "distance within a class, of real ones", f"{distance['synthetic']:.3g}, {distance['real']:.3g}"
+    "top-1 on the clients' test parts (%)", _spread(learner["local"]), _spread(known["local"]), style="bold"
   )
+  if learner.get("official") is not None:
+    figures = (_number(own["official"], "top1") for own in (learner, known))
+    table.add_row("top-1 on the official test set (%)", *figures)
+  table.add_row("distance within a class", f"{distance['synthetic']:.3g}", f"{distance['real']:.3g}")
   if "frechet" in found:
-    table.add_row("Fréchet, kernel distance", f"{found['frechet']:.2f}, {found['kernel']:.4f}")
+    figures = (f"{own['frechet']:.2f}, {own['kernel']:.4f}" for own in (found, real))
+    table.add_row("Fréchet, kernel distance", *figures)
     table.add_row("  in the features of", found["features"])
   text = f"\n{found['examples']} synthetic examples, and a {learner['model']} trained on them alone"
+  if len(learner["seeds"]) > 1:
+    text += f", {len(learner['seeds'])} times"
   return Group(Text(text), table)
 
 

@@ -71,18 +71,23 @@ class Samples:
 
 
 def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-  """What synthetic examples are worth.
+  """What synthetic examples are worth, beside as many real training examples.
+
+  All yardsticks see the same examples, `in_range`. The classifier learns from them alone, `downstream.seeds`
+  times (once by default), each time from fresh parameters, and from other real examples.
 
   Returns:
     examples: their number M.
-    downstream: top-1 of a classifier trained on them alone: over all clients' test parts {mean, std}, and on
-      the official test set where there is one; its last training loss and its model's name.
+    downstream: top-1 of the classifier: over all clients' test parts {mean, std}, and on the official test
+      set where there is one; its last training loss; each a mean over the seeds, and each seed's under
+      `seeds`; its model's name.
     within_class_distance: of the synthetic examples, and of as many real ones.
+    real: {downstream, frechet, kernel} of as many real examples.
     frechet, kernel, features: distances to real test examples, and in which features; where asked for.
   """
   given = dict(config.get("downstream", {}))
   options = dict(given.pop("model", {"name": CLASSIFIER}))
-  wanted = given.pop("features", "")
+  wanted, seeds = given.pop("features", ""), given.pop("seeds", 1)
   source, data = experiment.source, experiment.data
 
   def read(x: np.ndarray) -> np.ndarray:
@@ -92,41 +97,53 @@ def yardsticks(config: ConfigDict, experiment: Experiment, x: np.ndarray, y: np.
   model = models.make(name, source.x.shape[1:], source.num_classes, **options)
   assert isinstance(model, Model)
   key = jax.random.fold_in(experiment.key, 1_000_003)
-  trained = jax.jit(lambda key, x, y: downstream(key, model, x, y, **given))
-  most = 255 * (scale_of(source.x, source.scale) or 1.0)
-  params, loss = trained(key, np.clip(x, 0.0, most) if source.x.dtype == np.uint8 else x, y)
-  apply = jax.jit(model.apply)
-  logits_of = in_blocks(lambda x: apply(params, read(x)))
-
-  def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    logits = logits_of(x)
-    return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
-
-  test, real = (
+  test, train = (
     (np.asarray(data.x)[rows], np.asarray(data.y)[rows]) for rows in (data.test.rows(), data.train.rows())
   )
-  by_client = np.split(right(*test), np.cumsum(data.test.size)[:-1])
-  local = [own.mean() for own in by_client if len(own)]
-  few, few_labels = as_many(real, y)
-  report: dict[str, Any] = {
-    "examples": len(y),
-    "downstream": {
-      "model": model.name,
+  trained = jax.jit(lambda key, x, y: downstream(key, model, x, y, **given))
+  apply = jax.jit(model.apply)
+
+  def trial(key: jax.Array, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    params, loss = trained(key, x, y)
+    logits_of = in_blocks(lambda x: apply(params, read(x)))
+
+    def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+      logits = logits_of(x)
+      return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
+
+    by_client = np.split(right(*test), np.cumsum(data.test.size)[:-1])
+    local = [own.mean() for own in by_client if len(own)]
+    official = float(right(source.x_test, source.y_test).mean()) if len(source.y_test) else None
+    return {
       "loss": float(loss),
       "local": {"mean": float(np.mean(local)), "std": float(np.std(local))},
-      "official": float(right(source.x_test, source.y_test).mean()) if len(source.y_test) else None,
-    },
+      "official": official,
+    }
+
+  def trials(sets: list[Images]) -> dict[str, Any]:
+    found = [trial(jax.random.fold_in(key, seed), *own) for seed, own in enumerate(sets)]
+    return jax.tree.map(lambda *values: float(np.mean(values)), *found) | {"seeds": found}
+
+  x = in_range(x, source.x, source.scale)
+  drawn = (as_many(np.random.default_rng(seed), train, y) for seed in range(seeds))
+  real = [(read(own), labels) for own, labels in drawn]
+  report: dict[str, Any] = {
+    "examples": len(y),
+    "downstream": {"model": model.name} | trials([(x, y)] * seeds),
     "within_class_distance": {
       "synthetic": distance(x, y, source.num_classes),
-      "real": distance(read(few), few_labels, source.num_classes),
+      "real": distance(*real[0], source.num_classes),
     },
+    "real": {"downstream": trials(real)},
   }
   if wanted:
     features = (
-      classifier_features(key, read, *real, source.num_classes) if wanted == "classifier"
+      classifier_features(key, read, *train, source.num_classes) if wanted == "classifier"
       else read_inception(wanted)
     )  # fmt: skip
-    report |= distances(features, x, read(source.x_test if len(source.y_test) else test[0]))
+    unseen = read(source.x_test if len(source.y_test) else test[0])
+    report |= distances(features, x, unseen)
+    report["real"] |= distances(features, real[0][0], unseen)
   return report
 
 
@@ -145,7 +162,22 @@ def distance(x: np.ndarray, y: np.ndarray, num_classes: int) -> float:
   return float(np.nanmean(within_class_distance(jnp.asarray(x), jnp.asarray(y), num_classes)))
 
 
-def as_many(real: Images, y: np.ndarray) -> Images:
-  """The first real examples, of each class as many as `y` has."""
-  rows = [np.flatnonzero(real[1] == c)[: (y == c).sum()] for c in np.unique(y)]
-  return real[0][np.concatenate(rows)], real[1][np.concatenate(rows)]
+def as_many(rng: np.random.Generator, real: Images, y: np.ndarray) -> Images:
+  """Random real examples, of each class as many as `y` has (or as there are), class after class."""
+  own = [np.flatnonzero(real[1] == c) for c in np.unique(y)]
+  counts = np.unique(y, return_counts=True)[1]
+  rows = np.concatenate([rng.permutation(rows)[:count] for rows, count in zip(own, counts)])
+  return real[0][rows], real[1][rows]
+
+
+def in_range(x: np.ndarray, real: np.ndarray, scale: float | None = None) -> np.ndarray:
+  """Synthetic examples in the range of pixels: of bytes as they are read, or [0, 1] where all real ones are.
+
+  Args:
+    x: synthetic examples, float32 [M, ...].
+    real: the data set's, as stored.
+    scale: the data set's own, see `data.scale`.
+  """
+  if real.dtype == np.uint8:
+    return np.clip(x, 0.0, 255 * (scale_of(real, scale) or 1.0))
+  return np.clip(x, 0.0, 1.0) if real.min() >= 0.0 and real.max() <= 1.0 else x
