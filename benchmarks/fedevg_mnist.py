@@ -1,0 +1,120 @@
+"""FedEvg, FedCVAE and FedCGAN on MNIST at 32 x 32, of the same local work, judged by networks of full width.
+
+    python benchmarks/fedevg_mnist.py --data DATA --runs RUNS [--rounds 20] [--steps 8] [--judge_seeds 2]
+
+Cells of configs/table_4_2.py with narrow networks, few rounds and few local steps a round, as a machine
+without an accelerator can run them: each method takes the same number of local steps. What a cell
+synthesises, and ten random real training images a class beside it, is then judged:
+
+TwoNN       three times, on all clients' test parts and the whole official test set, with the distances, by
+            `experiment.synthetic.yardsticks`
+ResNet-10   of the thesis's width, `judge_seeds` times from fresh parameters (and from other real images), at
+            most `passes` passes of Adam; top-1 on `judged` random official test images, the same for all
+
+Runs continue where they stopped; what docs/results/fedevg_mnist.json holds is not judged again.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+import fedjax_het as fh
+from fedjax_het.analysis.downstream import downstream
+from fedjax_het.experiment.build import build
+from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.synthetic import Images, as_float, as_many, yardsticks
+from fedjax_het.experiment.where import Where
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+from configs import table_4_2  # noqa: E402
+
+METHODS, CLASSES, PER_CLASS, BLOCK = ("fedevg", "fedcvae", "fedcgan"), 10, 10, 100
+YARDSTICKS = {"model": {"name": "two_nn"}, "seeds": 3, "features": "classifier"}
+
+
+def config_of(args: argparse.Namespace, method: str, alpha: float) -> ConfigDict:
+  """A cell, whose launched run judges in no time: `main` judges."""
+  cell = f"dataset=mnist,alpha={alpha},algorithm={method},width={args.width},rounds={args.rounds}"
+  config = table_4_2.get_config(f"{cell},steps={args.steps}")
+  config.data_dir, config.eval_every = str(args.data), max(1, args.rounds // 2)
+  config.downstream = ConfigDict({"model": {"name": "two_nn"}, "steps": 1})
+  if method != "fedevg":
+    config.model.width = 2 * args.width
+  return config
+
+
+def verdict(seed: int, x: np.ndarray, y: np.ndarray, test: Images, passes: int) -> dict[str, float]:
+  """Top-1 of a ResNet-10 that learns from (x, y) alone, and its last training loss."""
+  model = fh.models.resnet10((32, 32, 1), CLASSES, spectral=False)
+  learn = jax.jit(lambda key, x, y: downstream(key, model, x, y, steps=passes))
+  params, loss = learn(jax.random.key(seed), x, y)
+  apply = jax.jit(model.apply)
+  blocks = (slice(i, i + BLOCK) for i in range(0, len(test[1]), BLOCK))
+  hits = [np.asarray(apply(params, test[0][own])).argmax(1) == test[1][own] for own in blocks]
+  return {"top1": float(np.concatenate(hits).mean()), "loss": float(loss)}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--data", type=Path, required=True, help="holds mnist/")
+  parser.add_argument("--runs", type=Path, required=True, help="where the launched runs are kept")
+  parser.add_argument("--rounds", type=int, default=20)
+  parser.add_argument("--steps", type=int, default=8)
+  parser.add_argument("--width", type=int, default=8, help="of clients' ResNet-10; generators have twice it")
+  parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
+  parser.add_argument("--judge_seeds", type=int, default=2)
+  parser.add_argument("--passes", type=int, default=40)
+  parser.add_argument("--judged", type=int, default=1000)
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+  args = parser.parse_args()
+  path = args.out / "fedevg_mnist.json"
+  results = json.loads(path.read_text())["results"] if path.exists() else {}
+  commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
+  sizes = ("rounds", "steps", "width", "passes", "judged")
+  about = {
+    "command": "python benchmarks/fedevg_mnist.py --data DATA --runs RUNS",
+    "date": str(datetime.date.today()), "machine": platform.machine(), "commit": commit.stdout.strip(),
+    **{name: getattr(args, name) for name in sizes},
+  }  # fmt: skip
+
+  def keep(name: str, found: dict) -> None:
+    results.setdefault(name, {}).update(found)
+    print(f"{name}: {json.dumps(found)}", flush=True)
+    path.write_text(json.dumps(about | {"results": results}, indent=2, ensure_ascii=False) + "\n")
+
+  sets = {}
+  for alpha in args.alphas:
+    for method in METHODS:
+      config, workdir = config_of(args, method, alpha), args.runs / f"{method}_{alpha}"
+      run_experiment(config, str(workdir), Where(devices=1))
+      with np.load(max((workdir / "samples").glob("[0-9]*.npz"))) as file:
+        own = file["x"], file["y"]
+      name = f"{method}, α = {alpha}"
+      sets[name] = [own] * args.judge_seeds
+      if "yardsticks" not in results.get(name, {}):
+        config.downstream = ConfigDict(YARDSTICKS)
+        keep(name, {"yardsticks": yardsticks(config, build(config), *own)})
+  experiment = build(config_of(args, "fedevg", args.alphas[0]))
+  rows = experiment.data.train.rows()
+  train = np.asarray(experiment.data.x)[rows], np.asarray(experiment.data.y)[rows]
+  labels = np.repeat(np.arange(CLASSES), PER_CLASS)
+  sets["real"] = [as_many(np.random.default_rng(seed), train, labels) for seed in range(args.judge_seeds)]
+  asked = np.random.default_rng(0).permutation(len(experiment.source.y_test))[: args.judged]
+  test = as_float(experiment.source.x_test[asked]), experiment.source.y_test[asked]
+  for seed in range(args.judge_seeds):
+    for name, own in sets.items():
+      if (label := f"ResNet-10, seed {seed}") not in results.get(name, {}):
+        keep(name, {label: verdict(seed, *own[seed], test, args.passes)})
+
+
+if __name__ == "__main__":
+  main()
