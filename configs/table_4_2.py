@@ -3,16 +3,16 @@
     python -m fedjax_het.run \
       --config=configs/table_4_2.py:dataset=mnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR
 
-K = 10 clients in every round or 100 of which 10; images at 32 x 32 (MedMNIST at its own size), Dirichlet(α),
-ten examples a class, B = 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T = 500, β from 10 to
-0.01, ResNet-10. FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, as in the authors' commands. `width`
-scales every network that is trained by clients (64 is the thesis's ResNet-10), `rounds` overrides T and
-`steps` caps the local steps a round, so that small machines can run a cell: 0 leaves them. T, which FedEvg's β
-falls over, may as well be given as --config.rounds; evaluated twenty times in a run. The ResNet-10 that judges
-what came out has the thesis's width whatever the clients' is, three times from fresh parameters, and learns
-from ten real images a class beside it: `judge_width` makes it narrower, --config.downstream.seeds=1 lets it
-judge once. Two cores take minutes for that. `dataset=digits`, which needs no download, has
-perceptrons, B = 32 and T = 200.
+K = 10 clients in every round or 100 of which 10; images at 32 x 32 (MedMNIST at its own size),
+Dirichlet(α), ten examples a class, B = 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T =
+500, β from 10 to 0.01, ResNet-10. FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, as in the authors'
+commands. `width` scales every network that is trained by clients (64 is the thesis's ResNet-10), `rounds`
+overrides T and `steps` caps the local steps a round, so that small machines can run a cell: 0 leaves them.
+T, which FedEvg's β falls over, may as well be given as --config.rounds; evaluated twenty times in a run.
+The ResNet-10 that judges what came out has the thesis's width whatever the clients' is, three times from
+fresh parameters, and learns from ten real images a class beside it: `judge_width` makes it narrower,
+--config.downstream.seeds=1 lets it judge once. Two cores take minutes for that. `dataset=digits`, which
+needs no download, has perceptrons, B = 32 and T = 200.
 
 The Fréchet distance is taken in the features of a classifier trained on the real training set;
 --config.downstream.features=FILE names InceptionV3's weights instead. The two are not comparable.
