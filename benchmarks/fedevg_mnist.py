@@ -28,9 +28,10 @@ from ml_collections import ConfigDict
 
 import fedjax_het as fh
 from fedjax_het.analysis.downstream import downstream
+from fedjax_het.data.scale import as_read
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.synthetic import Images, as_float, as_many, yardsticks
+from fedjax_het.experiment.synthetic import Images, as_many, yardsticks
 from fedjax_het.experiment.where import Where
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,9 +108,10 @@ def main() -> None:
   rows = experiment.data.train.rows()
   train = np.asarray(experiment.data.x)[rows], np.asarray(experiment.data.y)[rows]
   labels = np.repeat(np.arange(CLASSES), PER_CLASS)
-  sets["real"] = [as_many(np.random.default_rng(seed), train, labels) for seed in range(args.judge_seeds)]
+  drawn = [as_many(np.random.default_rng(seed), train, labels) for seed in range(args.judge_seeds)]
+  sets["real"] = [(as_read(x, experiment.source.scale), y) for x, y in drawn]
   asked = np.random.default_rng(0).permutation(len(experiment.source.y_test))[: args.judged]
-  test = as_float(experiment.source.x_test[asked]), experiment.source.y_test[asked]
+  test = as_read(experiment.source.x_test[asked], experiment.source.scale), experiment.source.y_test[asked]
   for seed in range(args.judge_seeds):
     for name, own in sets.items():
       if (label := f"ResNet-10, seed {seed}") not in results.get(name, {}):
