@@ -1,4 +1,9 @@
-"""What every method promises, for every method. A new method is one line in `METHODS`."""
+"""What every method promises, for every method. A new method is one line in `METHODS`.
+
+What costs is compiling, so a method's promises share its programs: a run on eight devices, two clients at a
+time, whose program takes other data and states, too; one client's update and one server's step, for a plain
+loop over clients; and the operations of one update, for an eager one.
+"""
 
 import copy
 import dataclasses
@@ -20,7 +25,7 @@ from fedjax_het.engine.examples import Resident
 from fedjax_het.federated import Feedback, State, federated
 from fedjax_het.models.generative import cgan_mlp, cvae_mlp
 
-COHORT, ROUNDS, EPOCHS = 5, 4, 2  # 5 of 12 clients: no number of devices divides it
+COHORT, ROUNDS, EPOCHS = 9, 4, 2  # 9 of 12 clients: two each on four of eight devices, one on a fifth
 CVAE, CGAN = cvae_mlp((4,), 3, latent=2, hidden=5), cgan_mlp((4,), 3, latent=2, hidden=5)
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
 
@@ -61,7 +66,16 @@ METHODS = {  # (model, batch size) -> algorithm; methods that change course do s
 }
 BATCH = 4
 GENERATIVE = ("fedcvae", "fedcgan")
-every_method = pytest.mark.parametrize("method", METHODS)
+CLIENTS = sorted(set(METHODS) - {*MIXINGS, "adam"})  # those with a client part of their own
+every_client = pytest.mark.parametrize("run", CLIENTS, indirect=True)
+
+
+def classifier():
+  """A perceptron that gives all classes 0, whatever its parameters, where an example is (about) 0."""
+  model = mlp()
+  return model._replace(
+    apply=lambda params, x: model.apply(params, x) * (jnp.abs(x) > 0.25).any(axis=-1, keepdims=True)
+  )
 
 
 def host(state: State) -> State:
@@ -80,12 +94,18 @@ def close(a, b, rtol=1e-5, atol=2e-6):
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), a, b)
 
 
+def finite(state: State, infos):
+  """Whether all that a run computes is finite; losses that no mixing asks for are not computed."""
+  results = host(state), infos.clients, infos.coefficients
+  return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
+
+
 class Run:
-  """A method's run that the others are compared with: one device, one client at a time, one chunk."""
+  """A method's run that the others are compared with: eight devices, two clients at a time, one chunk."""
 
   def __init__(self, method: str):
-    algorithm = METHODS[method](mlp(), BATCH)
-    self.traces = 0
+    algorithm = METHODS[method](classifier(), BATCH)
+    self.method, self.traces = method, 0
 
     def update(*args):
       self.traces += 1
@@ -93,21 +113,44 @@ class Run:
 
     self.algorithm = algorithm._replace(client=algorithm.client._replace(update=update))
     self.data = federation(SIZES)
-    self.engine = self.make(devices=1, client_batch=1)
+    self.engine = self.make(devices=8, client_batch=2)
+    assert self.engine.mesh.size == 8
     first = self.engine.init(jax.random.key(5))
     self.first = host(first)
     state, self.infos = self.engine.advance(first, ROUNDS)
     self.last = host(state)
-    self.evaluation = self.engine.evaluate(state)
+
+  @functools.cached_property
+  def evaluation(self):
+    return self.engine.evaluate(self.place(self.last))
+
+  @functools.cached_property
+  def update(self):
+    """The client part alone, compiled outside of any engine."""
+    return jax.jit(self.algorithm.client.update)
 
   def make(self, **settings) -> Engine:
     return Engine(self.algorithm, self.data, COHORT, **settings)
+
+  def on(self, data) -> Engine:
+    """The same compiled programs on other data of the same shapes."""
+    engine = copy.copy(self.engine)
+    engine.data, engine.examples = data, Resident(data, engine.mesh)
+    return engine
 
   def place(self, state: State, engine: Engine | None = None) -> State:
     """A host state on an engine's devices."""
     engine = engine or self.engine
     state = state._replace(key=jax.random.wrap_key_data(jnp.asarray(state.key)))
     return jax.device_put(state, engine.shardings(state))
+
+  def in_halves(self, engine: Engine):
+    """An engine's run from the first state, as two processes that share a file would do it."""
+    state, infos = engine.advance(self.place(self.first, engine), ROUNDS // 2)
+    saved = host(state)
+    del state
+    state, later = engine.advance(self.place(saved, engine), ROUNDS - ROUNDS // 2)
+    return state, jax.tree.map(lambda *parts: np.concatenate(parts), infos, later)
 
 
 @functools.cache
@@ -127,148 +170,138 @@ def test_something_was_trained(run):
   ]
   assert min(moved) > 1e-3
   assert set(run.infos.clients.steps.ravel()) >= {EPOCHS, EPOCHS * 3}
+  assert finite(run.place(run.last), run.infos)
 
 
-def test_chunked_is_whole(run):
-  state, one = run.engine.advance(run.place(run.first), 1)
-  state, rest = run.engine.advance(state, 3)
-  equal(host(state), run.last)
-  equal(jax.tree.map(lambda *parts: np.concatenate(parts), one, rest), run.infos)
+def test_chunked_and_resumed_is_whole(run):
+  state, infos = run.in_halves(run.engine)
+  equal((host(state), infos), (run.last, run.infos))
 
 
-def test_resumed_is_uninterrupted(run):
-  state, _ = run.engine.advance(run.place(run.first), 2)
-  saved = host(state)
-  del state
-  engine = run.make(devices=1, client_batch=1)  # a new process would start with these two lines
-  state, infos = engine.advance(run.place(saved, engine), ROUNDS - 2)
-  equal(host(state), run.last)
-  equal(infos, jax.tree.map(lambda leaf: leaf[2:], run.infos))
+@pytest.mark.parametrize("run", ["fedavg", "superfed_mm", "fedevg, persistent"], indirect=True)
+def test_a_new_process_compiles_the_same(run):
+  engine = run.make(devices=8, client_batch=2)
+  state, infos = run.in_halves(engine)
+  equal((host(state), infos), (run.last, run.infos))
+
+
+@pytest.mark.parametrize("run", ["fedavg", "superfed_mm", "fedevg, persistent"], indirect=True)
+def test_one_device_and_one_client_at_a_time_change_nothing(run):
+  """Nor to evaluation (`test_engine` tries other numbers, `test_devices` other methods)."""
+  engine = run.make(devices=1, client_batch=1)
+  equal(host(engine.init(jax.random.key(5))), run.first)
+  state, infos = run.in_halves(engine)
+  close((host(state), infos), (run.last, run.infos))
+  close(engine.evaluate(state), run.evaluation)
 
 
 def test_later_chunks_are_not_traced_again(run):
   before = run.traces
   assert before > 0
-  state, _ = run.engine.advance(run.place(run.first), 2)
-  run.engine.evaluate(state)
-  for length in (1, 3):
+  state = run.place(run.first)
+  for length in (1, 2, 1):
     state, _ = run.engine.advance(state, length)
-  run.engine.evaluate(state)
+  equal(host(state), run.last)
   assert run.traces == before
-  assert len(run.engine._compiled) == 2
+  assert len([name for name in run.engine._compiled if name == "advance"]) == 1
 
 
 def test_where_a_client_lies_is_irrelevant(run):
   order = np.random.default_rng(0).permutation(len(SIZES))
   moved = federation(SIZES, order=order)
   assert not np.array_equal(moved.train.start, run.data.train.start)
-  engine = copy.copy(run.engine)  # with the same compiled programs
-  engine.data, engine.examples = moved, Resident(moved, engine.mesh)
+  engine = run.on(moved)
   state, infos = engine.advance(run.place(run.first), ROUNDS)
-  equal((host(state), infos, engine.evaluate(state)), (run.last, run.infos, run.evaluation))
+  equal((host(state), infos), (run.last, run.infos))
+  if run.method in CLIENTS:
+    equal(engine.evaluate(state), run.evaluation)
 
 
-@pytest.mark.parametrize(
-  "run, devices, client_batch",
-  [
-    (name, *where)
-    for name in METHODS
-    for where in [(2, 3), (8, 1)]
-    if where == (8, 1) or name not in MIXINGS  # which map nothing over clients themselves
-  ],
-  indirect=["run"],
-)
-def test_devices_and_clients_at_once_are_irrelevant(run, devices, client_batch):
-  """One after another or many at a time, on one device or eight (`test_engine` tries every combination)."""
-  engine = run.make(devices=devices, client_batch=client_batch)
-  assert engine.mesh.size == devices
-  state, infos = engine.advance(run.place(run.first, engine), ROUNDS)
-  np.testing.assert_array_equal(infos.cohort, run.infos.cohort)
-  close((host(state), infos), (run.last, run.infos))
-  if devices == 8:
-    close(engine.evaluate(state), run.evaluation)
-    equal(host(engine.init(jax.random.key(5))), run.first)
+def plain_rounds(run):
+  """The run as a Python loop over each round's cohort, in any order: (last host state, clients' infos)."""
+  client, mixing, server = run.algorithm
+  data, key = run.data, jax.random.wrap_key_data(jnp.asarray(run.first.key))
+  asks = not np.isnan(run.infos.losses).any()
+  loss = jax.jit(client.loss)
 
+  @jax.jit
+  def serve(key, round, parts, ids, uploads, losses):
+    mixing_state, server_state, broadcast = parts
+    feedback = Feedback(ids, data.train.size[ids], round, lambda: losses, uploads, broadcast)
+    p, mixing_state = mixing.update(mixing_state, feedback)
+    aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
+    if mixing.scale:
+      weights, base = p * mixing.scale(feedback), broadcast.params
+      total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
+      aggregate = aggregate._replace(params=jax.tree.map(total, uploads.params, base))
+    broadcast, server_state = server.update(key, server_state, broadcast, aggregate)
+    return mixing_state, server_state, broadcast
 
-def plain_round(algorithm, data, state, order=None):
-  """One round as a Python loop over the cohort, visited in `order`: (state, infos of the clients)."""
-  client, mixing, server = algorithm
-  cohort, keys, server_key = round_draws(state, data.num_clients, COHORT)
-  cohort = cohort if order is None else [cohort[slot] for slot in order]
-  own_states = [jax.tree.map(lambda leaf: leaf[i], state.clients) for i in cohort]
-  results = [
-    client.update(keys[i], state.broadcast, own, one_client(data, i), state.round)
-    for i, own in zip(cohort, own_states)
-  ]
-  uploads, own_states, infos = (
-    jax.tree.map(lambda *leaves: jnp.stack(leaves), *part) for part in zip(*results)
-  )
-  ids = jnp.asarray(cohort)
-  losses = lambda: jnp.stack([client.loss(state.broadcast, one_client(data, i)) for i in cohort])  # noqa: E731
-  feedback = Feedback(ids, data.train.size[ids], state.round, losses, uploads, state.broadcast)
-  p, mixing_state = mixing.update(state.mixing, feedback)
-  aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
-  if mixing.scale:
-    weights, base = p * mixing.scale(feedback), state.broadcast.params
-    total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
-    aggregate = aggregate._replace(params=jax.tree.map(total, uploads.params, base))
-  broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
-  clients = jax.tree.map(lambda everybody, some: everybody.at[ids].set(some), state.clients, own_states)
-  return State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients), infos
-
-
-def test_mapping_is_a_loop_over_single_clients_in_any_order(run):
-  algorithm = run.algorithm._replace(
-    client=run.algorithm.client._replace(update=jax.jit(run.algorithm.client.update))
-  )
-  state = run.place(run.first)
+  state, infos = run.first, []
   for t in range(ROUNDS):
+    cohort, keys, server_key = round_draws(state._replace(key=key), data.num_clients, COHORT)
     order = np.random.default_rng(t).permutation(COHORT) if t else np.arange(COHORT)
-    state, infos = plain_round(algorithm, run.data, state, order)
-    close(infos, jax.tree.map(lambda leaf: leaf[t, order], run.infos.clients))
-  close(host(state), run.last)
+    cohort = [cohort[slot] for slot in order]
+    clients, results, round = jax.tree.map(np.array, state.clients), [], jnp.int32(t)
+    for i in cohort:
+      own = jax.tree.map(lambda leaf: leaf[i], state.clients)
+      upload, own, info = run.update(keys[i], state.broadcast, own, one_client(data, i), round)
+      jax.tree.map(lambda everybody, one: everybody.__setitem__(i, one), clients, own)
+      results.append((upload, info))
+    uploads, info = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
+    losses = [loss(state.broadcast, one_client(data, i)) for i in cohort] if asks else [np.nan] * COHORT
+    parts = state.mixing, state.server, state.broadcast
+    parts = serve(server_key, round, parts, jnp.array(cohort), uploads, jnp.stack(losses))
+    mixing_state, server_state, broadcast = jax.tree.map(np.array, parts)
+    state = State(state.key, np.int32(t + 1), broadcast, server_state, mixing_state, clients)
+    infos.append((order, info, np.stack(losses)))
+  return state, infos
 
 
-@pytest.mark.parametrize("run", sorted(set(METHODS) - {*MIXINGS, "adam"}), indirect=True)
-def test_jit_is_eager(run):
-  """Two small clients, one before and one after a change of course; for each client part once."""
-  client = run.algorithm.client
+def test_a_round_is_a_loop_over_single_clients_in_any_order(run):
+  """However many at once, and on however many devices."""
+  state, infos = plain_rounds(run)
+  for t, (order, info, losses) in enumerate(infos):
+    close((info, losses), jax.tree.map(lambda leaf: leaf[t, order], (run.infos.clients, run.infos.losses)))
+  close(state, run.last)
+
+
+@every_client
+def test_jit_is_eager_and_room_in_a_batch_is_irrelevant(run):
+  """Two small clients, one before and one after a change of course, in a batch that has room for them."""
+  roomy = METHODS[run.method](classifier(), 64).client
   for state, i in ((run.first, 1), (run.last, 3)):
-    state = run.place(state)
     own = jax.tree.map(lambda leaf: leaf[i], state.clients)
-    args = (jax.random.key(1), state.broadcast, own, one_client(run.data, i), state.round)
+    received, own, round = jax.tree.map(jnp.asarray, (state.broadcast, own, state.round))
+    args = (jax.random.key(1), received, own, one_client(run.data, i), round)
     with jax.disable_jit():
-      eager = client.update(*args)
-    close(jax.jit(client.update)(*args), eager)
+      eager = roomy.update(*args)
+    close(run.update(*args), eager)
 
 
-@every_method
-def test_zero_gradients_give_finite_numbers(method):
-  """All-zero examples, all-zero models, a constant loss."""
-  model = mlp()
-  still = model._replace(
-    init=lambda key: jax.tree.map(jnp.zeros_like, model.init(key)), apply=lambda p, x: 0.0 * model.apply(p, x)
-  )
-  data = federation(SIZES)
-  data = dataclasses.replace(data, x=jnp.zeros_like(data.x))
-  engine = Engine(METHODS[method](still, BATCH), data, COHORT, devices=1)
-  state, infos = engine.advance(engine.init(jax.random.key(5)), ROUNDS)
-  results = (host(state), infos.clients, infos.coefficients, engine.evaluate(state))
-  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
-  if method not in GENERATIVE:  # whose model is another
+def test_zero_gradients_give_finite_numbers(run):
+  """All-zero examples, models and synthetic examples, for which the loss is constant."""
+  data = dataclasses.replace(run.data, x=jnp.zeros_like(run.data.x))
+  broadcast, clients = jax.tree.map(np.zeros_like, (run.first.broadcast, run.first.clients))
+  engine = run.on(data)
+  state, infos = engine.advance(run.place(run.first._replace(broadcast=broadcast, clients=clients)), ROUNDS)
+  assert finite(state, infos)
+  if run.method in CLIENTS:
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(engine.evaluate(state)))
+  if run.method not in GENERATIVE:  # whose model is another
     np.testing.assert_allclose(infos.clients.loss, np.log(3), rtol=1e-6)
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - {*MIXINGS, "adam"}))
-def test_tiny_clients_and_large_batches_are_safe(method):
-  """Clients of one to three examples, all of them in each batch: how much room it has left is irrelevant."""
-  data = federation((1, 3, 2, 1, 3, 1))
-  results = []
-  for batch_size in (3, 64):
-    engine = Engine(METHODS[method](mlp(), batch_size), data, COHORT, devices=1)
-    state, infos = engine.advance(engine.init(jax.random.key(6)), ROUNDS)
-    assert (infos.clients.steps == EPOCHS).all()
-    results.append((host(state), infos))
-    finite = (host(state), infos.clients, infos.coefficients)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(finite))
-  close(*results)
+def test_tiny_clients_are_safe(run):
+  """Clients of one to three examples, all of them in each batch."""
+  data = federation((1, 3, 2, 1, 3, 1, 2, 1, 1, 3, 1, 2))
+  rest = jnp.zeros((len(run.data.y) - len(data.y), data.x.shape[1]))
+  data = dataclasses.replace(
+    data,
+    x=jnp.concatenate([data.x, rest]),
+    y=jnp.concatenate([data.y, jnp.zeros(len(rest), jnp.int32)]),
+    limits=run.data.limits,
+    uniform=run.data.uniform,
+  )
+  state, infos = run.on(data).advance(run.place(run.first), ROUNDS)
+  assert finite(state, infos) and (infos.clients.steps == EPOCHS).all()

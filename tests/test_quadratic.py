@@ -17,9 +17,8 @@ def program(seed):
   root = rng.normal(size=(CLIENTS, CLIENTS))
   center = rng.dirichlet(np.ones(CLIENTS))
   low, high = np.maximum(center - 0.15, 0.0), np.minimum(center + 0.15, 1.0)
-  return tuple(
-    np.float32(a) for a in (root @ root.T + 0.1 * np.eye(CLIENTS), rng.normal(size=CLIENTS), low, high)
-  )
+  A, b, scale = root @ root.T + 0.1 * np.eye(CLIENTS), rng.normal(size=CLIENTS), 10.0 ** rng.integers(-4, 5)
+  return tuple(np.float32(a) for a in (scale * A, scale * b, low, high))
 
 
 def enumerated(A, b, low, high):
