@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from parts import federation, mlp
+from parts import federation, linear, mlp
 
 import fedjax_het as fh
 
@@ -58,5 +58,36 @@ def test_mistakes_are_named():
     fh.sweep(make, data=[federation(SIZES), federation(SIZES[:-1])], **two)
   with pytest.raises(fh.SettingError, match="one for each of 2 seeds"):
     fh.sweep(make, data=[federation(SIZES)], **two)
-  with pytest.raises(fh.NonFiniteLoss, match="member 1"):
-    fh.sweep(make, {"lr": [0.1, 1e30]}, data=federation(SIZES), rounds=3, cohort_size=5)
+
+
+def light(lr):
+  return fh.federated(fh.fedavg(linear(), lr=lr, weight_decay=1.0, epochs=1, batch_size=4))
+
+
+@pytest.mark.parametrize(("member_batch", "others"), [(3, [0.1, 0.2, 0.05]), (1, [0.1, 0.05])])
+def test_where_a_member_diverges_the_others_go_on(member_batch, others):
+  """Bit for bit as in a sweep without it; it is known until then, and NaN from then on."""
+  settings = dict(data=federation(SIZES), rounds=5, cohort_size=3, eval_every=1, devices=1)
+  result, without = (
+    fh.sweep(light, {"lr": lrs}, member_batch=member_batch, **settings) for lrs in ([0.1, 1e5, 0.05], others)
+  )
+  first, gone, last = result.diverged
+  assert first is None and last is None and gone.loss in ("nan", "inf")
+  finite = np.isfinite(result.infos.clients.loss[1])
+  at = np.argwhere(~finite)[0]
+  assert (gone.round, gone.client) == (at[0] + 1, result.infos.cohort[1][tuple(at)])
+  assert 1 < gone.round < 5
+  for done, evaluation in result.history.items():
+    assert all(np.isnan(leaf[1]).all() for leaf in jax.tree.leaves(evaluation)) == (done >= gone.round)
+    assert np.isfinite(evaluation.global_["top1"][1]).any() == (done < gone.round)
+  assert all(np.isnan(x) for kind in result.metrics[1].values() for m in kind.values() for x in m.values())
+  for m, k in ((0, 0), (2, len(others) - 1)):
+    assert result.metrics[m] == without.metrics[k] and without.diverged[k] is None
+    pairs = zip(*(jax.tree.leaves((r.state.broadcast, r.infos, r.history)) for r in (result, without)))
+    assert all(np.array_equal(a[m], b[k], equal_nan=True) for a, b in pairs)
+
+
+def test_a_sweep_whose_members_all_diverge_ends():
+  each = r".*'lr': 10+\.0}: The training loss became \w+ in round \d at client \d"
+  with pytest.raises(fh.NonFiniteLoss, match=2 * each):
+    fh.sweep(light, {"lr": [1e5, 1e8]}, data=federation(SIZES), rounds=9, cohort_size=5, devices=1)

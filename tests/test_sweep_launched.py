@@ -1,6 +1,7 @@
 """A launched sweep: one program, each member's folder as its own run would leave it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from orbax.checkpoint import CheckpointManager
 from test_launcher import records, small
 
 from fedjax_het.engine.engine import Engine
-from fedjax_het.errors import SettingError
-from fedjax_het.experiment import experiment, sweep
+from fedjax_het.errors import NonFiniteLoss, SettingError
+from fedjax_het.experiment import experiment, record, sweep, tracking, workdir
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.launcher import take_sweep
@@ -85,6 +87,148 @@ def test_a_stopped_sweep_goes_on_on_other_devices(whole, tmp_path, monkeypatch):
     run(tmp_path, {"seed": [0, 6], "algorithm.nu": [0.0, 2.0]})
   with pytest.raises(SettingError, match="holds a sweep, not a single run"):
     experiment.run_experiment(small(), str(tmp_path), Where(devices=1))
+
+
+DIVERGES = {"local.lr": [0.05, 1e30]}
+
+
+def diverging(workdir, grid=DIVERGES):
+  return sweep.run_sweep(small(rounds=4, eval_every=2), grid, str(workdir), Where(devices=1))
+
+
+def test_where_a_member_diverges_the_others_go_on(tmp_path, monkeypatch, capsys, caplog):
+  """It keeps every file of a run, with null for metrics; a start from a checkpoint knows where it began."""
+  summaries = diverging(tmp_path / "whole")
+  assert "local.lr=1e+30; the other members go on" in caplog.text
+  assert "The training loss became" in " ".join(capsys.readouterr().out.split())
+  gone = summaries[1]["diverged"]
+  assert "diverged" not in summaries[0] and summaries[0]["metrics"]["global"]["top1"]["mean"] > 0.05
+  assert gone["round"] == 1 and 0 <= gone["client"] < 20 and gone["loss"] in ("nan", "inf")
+  assert [m.get("diverged") for m in json.loads((tmp_path / "whole" / "sweep.json").read_text())] == [
+    None,
+    gone,
+  ]
+  own = tmp_path / "whole" / "members" / "local.lr=1e+30"
+  for found in (summaries[1]["metrics"], records(own)[0]["metrics"]):
+    assert {x for kind in found.values() for metric in kind.values() for x in metric.values()} == {None}
+  healthy = own.parent / "local.lr=0.05"
+  names = [sorted(str(path.relative_to(run)).split("tfevents")[0] for path in run.rglob("*")
+                  if "checkpoints" not in path.parts) for run in (own, healthy)]  # fmt: skip
+  assert names[0] == names[1] and len(records(own)) == len(records(healthy)) == 2
+
+  class Stop(experiment.StopRequest):
+    made = property(lambda self: True, lambda self, value: None)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(experiment, "StopRequest", Stop)
+    with pytest.raises(Stopped, match="after round 1"):
+      diverging(tmp_path / "stopped")
+  assert drop_seconds(diverging(tmp_path / "stopped")) == drop_seconds(summaries)
+
+
+def drop_seconds(summaries):
+  return [{name: value for name, value in summary.items() if name != "seconds"} for summary in summaries]
+
+
+def test_a_sweep_whose_members_all_diverge_ends(tmp_path):
+  with pytest.raises(NonFiniteLoss, match=r"1e\+29: The .* in round 1 .*1e\+30: The .* checkpoint: none yet"):
+    diverging(tmp_path, {"local.lr": [1e29, 1e30]})
+
+
+def test_null_and_infinite_metrics_have_a_place_in_the_table(capsys):
+  figures = dict.fromkeys(("mean", "std", "worst10", "best10", "gini", "gap"))
+  for metric in ("top1", "auroc"):
+    metrics = {"personalized": {metric: figures | {"worst10": float("inf")}, "loss": figures}}
+    sweep.print_members([{"seed": 0}], [{"metrics": metrics}])
+    assert "– ± –" in capsys.readouterr().out
+
+
+class Killed(BaseException):
+  """The end of the process."""
+
+
+def written(workdir):
+  """All files but those of TensorBoard and orbax, without wall-clock fields."""
+
+  def clean(value):
+    if isinstance(value, dict):
+      return {name: clean(part) for name, part in value.items() if name != "seconds"}
+    return [clean(part) for part in value] if isinstance(value, list) else value
+
+  files = [path for path in workdir.rglob("*") if path.is_file() and "tensorboard" not in path.parts]
+  found = {str(path.relative_to(workdir)): path for path in files if "checkpoints" not in path.parts}
+  texts = {
+    name: path.read_text().splitlines() if name.endswith("jsonl") else [path.read_text()]
+    for name, path in found.items() if ".json" in name
+  }  # fmt: skip
+  checkpoints = {str(path.relative_to(workdir)) for path in workdir.rglob("checkpoints/*")}
+  return (
+    {name: clean([json.loads(text) for text in lines]) for name, lines in texts.items()},
+    {*found},
+    checkpoints,
+  )
+
+
+def test_a_sweep_that_is_killed_at_any_file_is_repaired(tmp_path, monkeypatch):
+  """Each start dies before a file that the one before it did not reach; the last ends as if undisturbed."""
+  done, reached = [], set()
+
+  def write(path, text):
+    name = str(path.relative_to(root))
+    if deadly and name not in reached:
+      reached.add(name)
+      raise Killed
+    done.append(name)
+    real(path, text)
+
+  def go():
+    config = small(
+      rounds=2, eval_every=1, algorithm={"name": "fedavg"}, model={"name": "logistic_regression"}
+    )
+    sweep.run_sweep(config, {"seed": [0, 5]}, str(root), Where(devices=1))
+
+  for picture in ("draw", "plot_partition"):  # slow, and drawn before the summary
+    monkeypatch.setattr(record, picture, lambda *args: None)
+  real = workdir.write_atomic
+  for module in (workdir, tracking, record, sweep):
+    monkeypatch.setattr(module, "write_atomic", write)
+  root, deadly = tmp_path / "whole", False
+  go()
+  names = list(dict.fromkeys(done))
+  assert len(names) == 8 and names[-1] == "sweep.json"
+  root, deadly = tmp_path / "killed", True
+  for _ in names:
+    with pytest.raises(Killed):
+      go()
+  assert reached == {*names}
+  go()
+  assert written(tmp_path / "killed") == written(tmp_path / "whole")
+
+
+def test_a_summary_follows_its_last_checkpoint(tmp_path, monkeypatch):
+  """Which is written in the background: a run with a summary counts as complete."""
+  events, save, wait = [], Checkpoints.save, CheckpointManager.wait_until_finished
+
+  def write(path, text):
+    events.append(path.name)
+    workdir.write_atomic(path, text)
+
+  monkeypatch.setattr(Checkpoints, "save", lambda *args: (save(*args), events.append("save")))
+  monkeypatch.setattr(
+    CheckpointManager, "wait_until_finished", lambda self: (wait(self), events.append("wait"))[0]
+  )
+  monkeypatch.setattr(record, "write_atomic", write)
+  experiment.run_experiment(small(rounds=2), str(tmp_path), Where(devices=1))
+  assert "wait" in events[events.index("save") : events.index("summary.json")]
+
+
+def test_a_sweep_finds_its_data_elsewhere(whole, tmp_path, monkeypatch):
+  shutil.copytree(whole[0], tmp_path / "sweep")
+  monkeypatch.setattr(sweep, "build", None)  # complete: nothing is built
+  config = small(data_dir=str(tmp_path))
+  assert sweep.run_sweep(config, GRID, str(tmp_path / "sweep"), Where(devices=1)) == whole[1]
+  with pytest.raises(SettingError, match=r"config\.local\.lr"):
+    sweep.run_sweep(small(local__lr=0.2), GRID, str(tmp_path / "sweep"), Where(devices=1))
 
 
 BAD = {

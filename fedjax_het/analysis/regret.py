@@ -63,7 +63,7 @@ def bound_cross_device(num_clients: int, rounds: ArrayLike, lipschitz: float) ->
 def entropy(mixture: ArrayLike) -> np.ndarray:
   """-Σ_i p_i log p_i over the last axis, in nats; log K where all count the same, 0 where one counts."""
   p = np.asarray(mixture, np.float64)
-  return -np.sum(np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0), axis=-1)
+  return -np.sum(np.where(p == 0, 0.0, p * np.log(np.where(p == 0, 1.0, p))), axis=-1)
 
 
 def cumulative_objective(mixtures: ArrayLike, losses: ArrayLike) -> np.ndarray:

@@ -12,6 +12,7 @@ from jax import lax
 from fedjax_het import federated
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
+from fedjax_het.engine.divergence import divergence
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
 from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.fit import check_fit
@@ -203,13 +204,8 @@ class Engine:
 
 def check_finite(first_round: int, infos: RoundInfo) -> None:
   """Raises `NonFiniteLoss` naming the first round and client whose training loss is not finite."""
-  bad = np.argwhere(~np.isfinite(infos.clients.loss))
-  if len(bad):
-    at, slot = bad[0]
-    raise NonFiniteLoss(
-      f"The training loss became {infos.clients.loss[at, slot]} in round {first_round + at + 1} "
-      f"at client {infos.cohort[at, slot]}. Lower the learning rate, or look at that client's data."
-    )
+  if found := divergence(first_round, infos):
+    raise NonFiniteLoss(f"{found}. Lower the learning rate, or look at that client's data.")
 
 
 def check_model(round: int, broadcast: PyTree) -> None:

@@ -20,7 +20,7 @@ from fedjax_het.engine.engine import Seconds, spent
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
 from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
-from fedjax_het.errors import NonFiniteLoss, SettingError
+from fedjax_het.errors import SettingError
 from fedjax_het.federated import Algorithm, State
 
 PyTree = Any
@@ -108,12 +108,10 @@ class Members:
   def advance(self, state: State, num_rounds: int) -> tuple[State, RoundInfo]:
     """See `Engine.advance`; the infos are NumPy arrays [M, num_rounds, S].
 
-    Raises:
-      NonFiniteLoss: names the first member, its round and client.
+    A member whose loss is not finite goes on with what it has: see `divergence`.
     """
     if not 1 <= num_rounds <= MAX_CHUNK:
       raise ValueError(f"num_rounds = {num_rounds}: a chunk has 1 to {MAX_CHUNK} rounds")
-    first = self.rounds_done(state)
 
     def one(algorithm, data, state, num_rounds):
       step = functools.partial(round_step, algorithm, None, self.cohort_size, self._client_batch, data)
@@ -121,7 +119,6 @@ class Members:
 
     state, infos = self._call("advance", one, state, num_rounds, spends="train", donate=2)
     infos = jax.tree.map(lambda leaf: np.asarray(leaf)[: self.count, :num_rounds], infos)
-    check_members(first, infos)
     return state, infos
 
   def evaluate(self, state: State, part: str = "test") -> Evaluation:
@@ -221,14 +218,3 @@ def stack(data: Sequence[FederatedData]) -> FederatedData:
     limits=(limits[0], limits[1], limits[2]),
     uniform=(alike[0], alike[1], alike[2]),
   )
-
-
-def check_members(first_round: int, infos: RoundInfo) -> None:
-  """Raises `NonFiniteLoss` naming the first member, round and client whose loss is not finite."""
-  bad = np.argwhere(~np.isfinite(infos.clients.loss))
-  if len(bad):
-    member, at, slot = bad[0]
-    raise NonFiniteLoss(
-      f"The training loss became {infos.clients.loss[member, at, slot]} in round {first_round + at + 1} at "
-      f"client {infos.cohort[member, at, slot]} of member {member}. Lower the learning rate there."
-    )

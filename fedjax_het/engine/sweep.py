@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.divergence import Divergence, check_any_left, divergence, unknown
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
@@ -25,9 +26,11 @@ class Sweep(NamedTuple):
     members: each member's seed (its place in `seeds` where these are keys) and settings.
     state: the final states, each leaf [M, ...].
     infos: every round of every member, NumPy arrays [M, T, S].
-    history: round -> `Evaluation` on the test parts, NumPy arrays [M, K, ...] and [M, K].
-    metrics: for each member the final {"personalized", "global"} -> metric -> {mean, std, ...}.
+    history: round -> `Evaluation` on the test parts, NumPy arrays [M, K, ...] and [M, K]; NaN for a member
+      that has diverged.
+    metrics: for each member the final {"personalized", "global"} -> metric -> {mean, std, ...}; likewise.
     picked: for each member at which λ its personalised models are, as in `Result`.
+    diverged: for each member the round and the client whose training loss was not finite first, or None.
   """
 
   members: list[dict[str, Any]]
@@ -36,6 +39,7 @@ class Sweep(NamedTuple):
   history: dict[int, Evaluation]
   metrics: list[dict[str, dict[str, dict[str, float]]]]
   picked: list[Pick]
+  diverged: list[Divergence | None]
 
 
 def grid_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -66,6 +70,7 @@ def sweep(
   """Runs every seed with every combination of a grid's values as one compiled program, over the devices.
 
   Each member computes what `fedjax_het.run` does with `jax.random.key(seed)`, its settings and its data.
+  Where one diverges the others go on.
 
   Args:
     make_algorithm: (**settings) -> algorithm; called with the numbers of each combination, which checks them,
@@ -83,7 +88,7 @@ def sweep(
 
   Raises:
     SettingError: a setting out of range, or data of different shapes.
-    NonFiniteLoss: a training loss became NaN or infinite; names member, round and client.
+    NonFiniteLoss: each member's training loss became NaN or infinite; names members, rounds and clients.
   """
   combinations = grid_of(grid or {})
   check_rounds(rounds, eval_every, *(make_algorithm(**settings) for settings in combinations))
@@ -102,11 +107,17 @@ def sweep(
   )  # fmt: skip
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
+  diverged: list[Divergence | None] = [None] * len(members)
   for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every):
     infos.append(chunk.infos)
+    done = engine.rounds_done(chunk.state)
+    before = done - chunk.infos.cohort.shape[1]
+    diverged = [was or divergence(before, own) for was, own in zip(diverged, engine.split(chunk.infos))]
+    check_any_left([f"member {member}" for member in members], diverged)
     if chunk.evaluations is not None:
-      last = engine.split(chunk.evaluations)
-      history[engine.rounds_done(chunk.state)] = chunk.evaluations.test
+      known = zip(diverged, engine.split(chunk.evaluations))
+      last = [unknown(own) if gone else own for gone, own in known]
+      history[done] = jax.tree.map(lambda *values: np.stack(values), *(own.test for own in last))
   return Sweep(
     members,
     jax.tree.map(lambda leaf: leaf[: len(members)], chunk.state),
@@ -114,4 +125,5 @@ def sweep(
     history,
     [summarize(own) for own in last],
     [pick(own) for own in last],
+    diverged,
   )

@@ -109,9 +109,13 @@ class Checkpoints:
           "Continue with the version that wrote it, or use another workdir.",
         )  # fmt: skip
 
+  def wait(self) -> None:
+    """Until what is being written in the background is on the disk."""
+    self._manager.wait_until_finished()
+
   def close(self) -> None:
     """Waits for what is still being written."""
-    self._manager.wait_until_finished()
+    self.wait()
     self._manager.close()
 
 

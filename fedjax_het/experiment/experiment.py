@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.engine import Engine, Seconds
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import agreed, writes
@@ -117,6 +118,7 @@ def _train(
         record.add(done, infos, value, seconds(), broadcast)
         for record, infos, value, broadcast in zip(records, engine.split(chunk.infos), values, shown)
       ]
+      check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
       must_stop, overdue = agreed(stop.made, time.monotonic() - saved > checkpoint_seconds)
       if evaluations is not None or must_stop or overdue:
         books = {"runs": [record.books(seconds()) for record in records]}
@@ -124,10 +126,13 @@ def _train(
         saved = time.monotonic()
       if must_stop and done < config.rounds:
         raise Stopped(f"Stopped by SIGTERM after round {done}; the same command goes on from there.")
-      progress.update(done, **{name: sum(own[name] for own in latest) / len(latest) for name in latest[0]})
+      going = [figures for figures in latest if figures]
+      means = {name: sum(own[name] for own in going) / len(going) for name in going[0]}
+      progress.update(done, **means | ({"diverged": len(latest) - len(going)} if going != latest else {}))
   if evaluations is None:  # stopped between the last checkpoint and the summary
     evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
+  checkpoints.wait()  # a run that has a summary has its last checkpoint
   return state, [
     record.finish(own, value, seconds())
     for record, own, value in zip(records, states, engine.split(evaluations))

@@ -13,6 +13,7 @@ from fedjax_het.analysis.mixing_plot import plot_mixture
 from fedjax_het.analysis.partition_plot import plot_partition
 from fedjax_het.analysis.regret import entropy
 from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.divergence import Divergence, divergence, unknown
 from fedjax_het.engine.engine import Seconds
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
@@ -46,6 +47,7 @@ class Record:
     self._steps = 0
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
+    self.diverged: Divergence | None = None
     self._tracker = Tracker(run) if writes else None
     synthesize = experiment.algorithm.client.synthesize
     self.synthesizes = synthesize is not None
@@ -72,6 +74,7 @@ class Record:
     if books is not None:
       self._steps, self._losses = books["client_steps"], list(books["losses"])
       self._earlier = Seconds(**books["seconds"])
+      self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
       self._tracker.truncate(rounds_done if rounds_done else -1)
       if self._samples:
@@ -83,7 +86,10 @@ class Record:
 
   def books(self, seconds: Seconds) -> dict[str, Any]:
     """What a checkpoint keeps beside the state."""
-    return {"client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses}
+    return {
+      "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
+      "diverged": self.diverged and self.diverged._asdict(),
+    }  # fmt: skip
 
   def add(
     self,
@@ -95,30 +101,37 @@ class Record:
   ) -> dict[str, float]:
     """Books a chunk of rounds that ends with round `done`: the figures that progress shows.
 
-    Of a `broadcast` the synthetic examples are kept.
+    Of a `broadcast` the synthetic examples are kept. Of a run that has diverged nothing is shown or kept, and
+    its metrics are NaN.
     """
-    self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
+    if not self.diverged and (found := divergence(done - len(infos.cohort), infos)):
+      self.diverged = found
+      logging.warning("%s of %s; the other members go on.", found, self.run.root.name)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs
+      self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
+      train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
     latest = {"loss": self._losses[-1]}
     if evaluations is not None:
-      metrics = summarize(evaluations)
+      metrics = summarize(self._known(evaluations))
       metric = headline_of(metrics)
       latest[metric] = metrics["personalized"][metric]["mean"]
-      if self._samples and broadcast is not None:
+      if self._samples and broadcast is not None and not self.diverged:
         self._samples.add(done, broadcast)
       if self._tracker:
         self._tracker.log(
           {
-            "round": done, "train_loss": float(np.mean(self._losses)), "metrics": metrics,
+            "round": done, "train_loss": train_loss, "metrics": metrics,
             "seconds": self._total(seconds), "mixing": mixing_report(infos),
           }
         )  # fmt: skip
       self._losses = []
-    return latest
+    return {} if self.diverged else latest
 
   def finish(self, state: State, evaluations: Evaluations, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; only the shapes of the state are asked."""
     config, algorithm = self._config, self._experiment.algorithm
+    evaluations = self._known(evaluations)
     summary = {
       "algorithm": algorithm.client.name,
       "mixing": algorithm.mixing.name,
@@ -132,19 +145,25 @@ class Record:
       "bytes": traffic(algorithm, self._experiment.data, state, config.rounds * config.cohort_size),
       "metrics": summarize(evaluations),
     }
+    if self.diverged:
+      summary["diverged"] = self.diverged._asdict()
     missing = {kind: left_out(values) for kind, values in per_client(evaluations).items()}
-    if any(missing.values()):
+    if any(missing.values()) and not self.diverged:
       summary["left_out"] = {kind: counts for kind, counts in missing.items() if counts}
     if len(algorithm.client.lambdas) > 1:
       summary["lambda"] = lambda_report(algorithm.client.lambdas, evaluations)
-    if self._samples:
+    if self._samples and not self.diverged:
       print("Judging the synthetic examples, by a classifier that learns from them alone ...", flush=True)
       summary["synthetic"] = yardsticks(config, self._experiment, *self._samples.last())
+    if self._samples:
       self._samples.draw(self.run.figures, self._experiment.data.num_classes)
     if self._tracker:
       draw(self.run, summary, evaluations)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
+
+  def _known(self, evaluations: Evaluations) -> Evaluations:
+    return unknown(evaluations) if self.diverged else evaluations
 
   def _total(self, seconds: Seconds) -> dict[str, float]:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
@@ -162,7 +181,9 @@ def mixing_report(infos: RoundInfo) -> dict[str, Any]:
   and the single coefficients are left out for cohorts of more than a hundred.
   """
   cohort, p, losses = infos.cohort[-1], infos.coefficients[-1], infos.losses[-1]
-  report: dict[str, Any] = {"entropy": float(entropy(p)), "objective": float((p * losses).sum())}
+  with np.errstate(over="ignore", invalid="ignore"):  # 0 times infinity
+    objective = float((p * losses).sum())
+  report: dict[str, Any] = {"entropy": float(entropy(p)), "objective": objective}
   if len(cohort) <= MANY:
     order = np.argsort(cohort)
     report |= {"cohort": cohort[order].tolist(), "coefficients": p[order].tolist()}

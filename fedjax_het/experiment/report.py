@@ -10,6 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedjax_het.engine.divergence import Divergence
+
 _LABELS = {
   "top1": "top-1 (%)",
   "top5": "top-5 (%)",
@@ -64,6 +66,8 @@ def _header(summary: Mapping[str, Any]) -> Text:
   for name, unit in (("num_clients", "clients"), ("rounds", "rounds"), ("client_steps", "client steps")):
     if summary.get(name) is not None:
       text.append(f" · {summary[name]:,} {unit}")
+  if summary.get("diverged"):
+    text.append(f"\n{Divergence(**summary['diverged'])}.", style="bold red")
   seconds = summary.get("seconds") or {}
   if seconds:
     total = sum(value or 0.0 for value in seconds.values())
@@ -94,8 +98,8 @@ def _metrics_table(metrics: Mapping[str, Any]) -> Table:
         continue
       table.add_row(
         f"  {_LABELS.get(name, name)}",
-        f"{_number(figures.get('mean'), name)} ± {_number(figures.get('std'), name)}",
-        *(_number(figures.get(column), "gini" if column == "gini" else name) for column in _COLUMNS),
+        f"{number(figures.get('mean'), name)} ± {number(figures.get('std'), name)}",
+        *(number(figures.get(column), "gini" if column == "gini" else name) for column in _COLUMNS),
         style="bold" if name == "top1" else None,
       )
     table.add_section()
@@ -154,7 +158,7 @@ def _synthetic_table(found: Mapping[str, Any]) -> RenderableType:
     "top-1 on the clients' test parts (%)", _spread(learner["local"]), _spread(known["local"]), style="bold"
   )
   if learner.get("official") is not None:
-    figures = (_number(own["official"], "top1") for own in (learner, known))
+    figures = (number(own["official"], "top1") for own in (learner, known))
     table.add_row("top-1 on the official test set (%)", *figures)
   table.add_row("distance within a class", f"{distance['synthetic']:.3g}", f"{distance['real']:.3g}")
   if "frechet" in found:
@@ -170,12 +174,12 @@ def _synthetic_table(found: Mapping[str, Any]) -> RenderableType:
 def _spread(figures: float | Mapping[str, Any], metric: str = "top1") -> str:
   """A figure of `metric`, with its std where there is one."""
   if not isinstance(figures, Mapping):
-    return _number(figures, metric)
-  mean, std = _number(figures.get("mean"), metric), figures.get("std")
-  return mean if std is None else f"{mean} ± {_number(std, metric)}"
+    return number(figures, metric)
+  mean, std = number(figures.get("mean"), metric), figures.get("std")
+  return mean if std is None else f"{mean} ± {number(std, metric)}"
 
 
-def _number(value: float | None, metric: str) -> str:
+def number(value: float | None, metric: str) -> str:
   """A figure of `metric`; a dash where there is none."""
   if value is None or math.isnan(value):
     return _MISSING

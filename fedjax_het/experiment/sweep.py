@@ -13,10 +13,12 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.experiment import report
 from fedjax_het.experiment.build import build, build_algorithm, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.experiment import FREE, share, train
@@ -27,6 +29,7 @@ from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import prepare, write_atomic
 from fedjax_het.federated import Algorithm
 
+FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
 
 
@@ -42,8 +45,10 @@ def run_sweep(
   """Runs a configuration with every combination of some fields' values, as one program.
 
   Each member's files are in `workdir`/members/NAME, as its own run would leave them, with the final state as
-  its only checkpoint; `workdir` has the whole sweep's checkpoints, and sweep.json: the members and their
-  metrics. The same call continues a stopped sweep.
+  its only checkpoint; `workdir` has the whole sweep's checkpoints, and, written last, sweep.json: the
+  members and their metrics. The same call continues a stopped sweep. Where a member's training loss becomes
+  NaN or infinite the others go on; its summary and its row say `diverged` (round, client, loss), and its
+  metrics are null from then on.
 
   Args:
     config: what to run.
@@ -58,6 +63,7 @@ def run_sweep(
 
   Raises:
     SettingError: also for a field that cannot differ within one program.
+    NonFiniteLoss: every member has diverged.
   """
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
@@ -68,13 +74,14 @@ def run_sweep(
   configs = [with_values(config, values) for values in members]
   for own in configs:
     check_config(own)
-  root = prepare(workdir, {"config": config.to_dict(), "sweep": dict(grid)}, writes=writes())
+  root = prepare(workdir, {"config": config.to_dict(), "sweep": dict(grid)}, FREE_OF_ALL, writes())
   runs = [
     prepare(Path(root) / "members" / name_of(values), own.to_dict(), FREE, writes())
     for values, own in zip(members, configs)
   ]
-  if not all(run.summary_path.exists() for run in runs):
-    _run(config, grid, members, configs, root, runs, where, member_batch, checkpoint_seconds)
+  table = Path(root) / "sweep.json"
+  if not all(path.exists() for path in (table, *(run.summary_path for run in runs))):
+    _run(config, grid, members, configs, root, runs, table, where, member_batch, checkpoint_seconds)
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
     print_members(members, summaries)
@@ -82,7 +89,7 @@ def run_sweep(
   return summaries
 
 
-def _run(config, grid, members, configs, root, runs, where, member_batch, checkpoint_seconds) -> None:
+def _run(config, grid, members, configs, root, runs, table, where, member_batch, checkpoint_seconds) -> None:
   built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
   experiments = [built[own.seed] for own in configs]
   resolved = [with_values(own, {"algorithm": in_rounds(own.algorithm, own.rounds)}) for own in configs]
@@ -119,10 +126,11 @@ def _run(config, grid, members, configs, root, runs, where, member_batch, checkp
         checkpoints.save(config.rounds, own, {"runs": [record.books(share(engine.seconds, len(runs)))]})
   if writes():
     rows = [
-      {"member": name_of(values), **values, "metrics": summary["metrics"]}
+      {"member": name_of(values), **values}
+      | {name: summary[name] for name in ("diverged", "metrics") if name in summary}
       for values, summary in zip(members, summaries)
     ]
-    write_atomic(Path(root) / "sweep.json", to_json(rows, indent=2))
+    write_atomic(table, to_json(rows, indent=2))
 
 
 def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
@@ -162,14 +170,13 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
 def print_members(members: Sequence[Mapping[str, Any]], summaries: Sequence[Mapping[str, Any]]) -> None:
   """A table on the terminal: a row a member."""
   headline = headline_of(summaries[0]["metrics"])
-  factor = 100.0 if headline == "top1" else 1.0
-  unit = " (%)" if factor > 1 else ""
-  table = Table(*members[0], f"{headline}{unit}, mean ± std", "worst 10 %", "loss", box=None)
+  unit = " (%)" if headline == "top1" else ""
+  table = Table(*members[0], f"{headline}{unit}, mean ± std", "worst 10 %", "loss", "", box=None)
   for values, summary in zip(members, summaries):
     own = summary["metrics"]["personalized"]
-    figures = {name: factor * value for name, value in own[headline].items() if value is not None}
+    mean, std, worst = (report.number(own[headline][name], headline) for name in ("mean", "std", "worst10"))
+    gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
     table.add_row(
-      *map(str, values.values()), f"{figures['mean']:.2f} ± {figures['std']:.2f}",
-      f"{figures['worst10']:.2f}", f"{own['loss']['mean']:.4f}",
-    )  # fmt: skip
+      *map(str, values.values()), f"{mean} ± {std}", worst, report.number(own["loss"]["mean"], "loss"), gone
+    )
   Console().print(table)
