@@ -1,15 +1,20 @@
 """The same run on 1, 2, 4 and 8 devices: cohorts, losses and parameters, for every method.
 
-    python benchmarks/devices.py [--rounds 20] [--out docs/results/devices.md]
+    python benchmarks/devices.py [--only NAME,...] [--mnist DATA] [--out docs/results/devices.json] [--page]
 
-Digits, 20 clients by Dirichlet(0.1), cohorts of 5, which 2, 4 and 8 do not divide, and of 8, which they
-do (AAggFF-S: all 20); devices are virtual. Figures are the largest difference of a training loss from one
-device, relative to it.
+Digits, small networks, two epochs, five rounds. "uniform": 16 clients of 40 examples; a cohort of 8 is one,
+two and four clients a device, one of 5 fewer than eight devices, cut over two and four. "ragged": 20 clients
+by Dirichlet(0.1). "one batch": 16 clients of ten examples, whose loops have one trip. AAggFF-S: everybody.
+Devices are virtual. --mnist adds MNIST, 50 clients with two classes each, cohorts of 8, twenty rounds of one
+epoch, at the settings of configs/table_2_3.py, and its global test loss. Figures are the largest difference
+from one device, of losses relative to it, of all else absolute; --page writes the table beside the JSON.
 """
 
 import argparse
 import datetime
+import json
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,77 +25,143 @@ import fedjax_het as fh
 fh.prepare_cpu(devices=8)
 
 import jax  # noqa: E402
-from ml_collections import ConfigDict  # noqa: E402
 
-from fedjax_het.experiment import quickstart  # noqa: E402
 from fedjax_het.experiment.build import CLIENTS, MIXINGS, SERVERS, build  # noqa: E402
+from fedjax_het.models.generative import cgan_mlp, cvae_mlp  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
-from configs import table_4_2  # noqa: E402
-
 COUNTS = (1, 2, 4, 8)
+ROUNDS, SHAPE = 5, (8, 8, 1)
+LOCAL = dict(epochs=2, batch_size=10)
 
 
-def run(changes: dict, devices: int, rounds: int) -> tuple[tuple, list[np.ndarray]]:
-  name = changes.get("algorithm", {}).get("name", "")
-  if name in table_4_2.MODELS:
-    config = table_4_2.get_config(f"dataset=digits,alpha=1.0,clients=20,algorithm={name},rounds={rounds}")
-    config.cohort_size = changes["cohort_size"]
+def data_of(kind: str) -> fh.data.FederatedData:
+  source, key = fh.data.load("digits"), jax.random.key(0)
+  if kind == "ragged":
+    parts = fh.data.dirichlet(key, source.y, num_clients=20, alpha=0.1)
   else:
-    config = quickstart.get_config()
-    with config.unlocked():
-      config.update(changes, rounds=rounds)
-      if name.startswith("fed"):
-        config.algorithm = ConfigDict(changes["algorithm"])
+    each = {"uniform": 50, "one batch": 12}[kind]
+    parts = np.split(np.random.default_rng(0).permutation(len(source.y))[: 16 * each], 16)
+  return fh.federate(source.x, source.y, parts, key, num_classes=10)
+
+
+def client_of(name: str) -> fh.ClientUpdate:
+  model = fh.models.two_nn(SHAPE, hidden=16)
+  if name in ("fedcvae", "fedcgan"):
+    network = (cvae_mlp if name == "fedcvae" else cgan_mlp)(SHAPE, latent=4, hidden=16)
+    return getattr(fh, name)(network, per_class=2, **LOCAL)
+  if name == "fedevg":
+    return fh.fedevg(fh.models.energy_mlp(SHAPE, hidden=16), per_class=2, **LOCAL)
+  if name.startswith("superfed"):
+    granularity = {"superfed_mm": "model", "superfed_lm": "layer"}[name]
+    return fh.superfed(model, granularity=granularity, start_round=2, lr=0.05, **LOCAL)
+  return getattr(fh, name)(model, lr=0.05, **LOCAL)
+
+
+def rows() -> list[tuple[str, fh.Algorithm, str, int]]:
+  """(name, algorithm, clients, cohort) of each row."""
+  found = []
+  for name in CLIENTS:
+    server = fh.server.sgld(ROUNDS) if name == "fedevg" else None
+    algorithm = fh.federated(client_of(name), server=server)
+    cells = [("uniform", 8), ("uniform", 5), ("ragged", 8), ("ragged", 5)]
+    found += [(name, algorithm, *cell) for cell in cells + [("one batch", 5)] * (name == "fedavg")]
+  fedavg = client_of("fedavg")
+  for name in sorted(set(MIXINGS) - {"static"}):
+    algorithm = fh.federated(fedavg, getattr(fh.mixing, name)())
+    cells = [("uniform", 16), ("ragged", 20)] if name == "aaggff_s" else [("uniform", 8), ("ragged", 5)]
+    found += [(f"fedavg, {name}", algorithm, *cell) for cell in cells]
+  for name in sorted(set(SERVERS) - {"sgld", "sgd"}):
+    algorithm = fh.federated(fedavg, server=getattr(fh.server, name)(lr=0.01))
+    found += [(f"fedavg, server {name}", algorithm, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
+  return found
+
+
+def mnist(name: str, data_dir: str) -> tuple[fh.Algorithm, fh.data.FederatedData]:
+  from configs import table_2_3
+
+  config = table_2_3.get_config(f"dataset=mnist,clients=50,algorithm={name}")
+  config.data_dir, config.local.epochs, config.rounds = data_dir, 1, 20
   built = build(config)
-  engine = fh.Engine(built.algorithm, built.data, config.cohort_size, devices=devices)
-  state, infos = engine.advance(engine.init(built.key), rounds)
-  return infos, [np.asarray(leaf) for leaf in jax.tree.leaves(state._replace(key=()))]
+  return built.algorithm, built.data
+
+
+def compare(name: str, algorithm: fh.Algorithm, kind: str, data: fh.data.FederatedData, cohort: int,
+            rounds: int, judged: bool = False) -> dict:  # fmt: skip
+  """One row: what 2, 4 and 8 devices give beside one."""
+  row: dict = {"method": name, "clients": kind, "cohort": cohort, "same_cohorts": True, "devices": {}}
+  for devices in COUNTS:
+    engine = fh.Engine(algorithm, data, cohort, devices=devices)
+    state, infos = engine.advance(engine.init(jax.random.key(1)), rounds)
+    kept = [np.asarray(leaf) for leaf in jax.tree.leaves(state._replace(key=()))]
+    if judged:
+      row.setdefault("global_loss", {})[devices] = float(engine.evaluate(state).global_["loss"].mean())
+    if devices == 1:
+      first, one = infos, kept
+      continue
+    row["same_cohorts"] &= bool((infos.cohort == first.cohort).all())
+    row["devices"][devices] = {
+      "bit_equal": all(np.array_equal(a, b) for a, b in zip(kept, one, strict=True))
+      and np.array_equal(infos.clients.loss, first.clients.loss),
+      "losses": float(np.abs(infos.clients.loss / first.clients.loss - 1).max()),
+      "state": max(float(np.abs(a.astype(float) - b).max()) for a, b in zip(kept, one) if a.size),
+    }
+  return row
+
+
+def page(report: dict) -> str:
+  """The report as docs/results/devices.md."""
+  cells = [own for row in report["rows"] for own in row["devices"].values()]
+  unequal = sum(not own["bit_equal"] for own in cells)
+  lines = [
+    "# The same run on 1, 2, 4 and 8 devices", "",
+    "bit-equal: parameters, states and training losses have the bits of the run on one device; else the",
+    "largest relative difference of a training loss. The devices are virtual ones of a CPU, which trains one",
+    "client at a time (`--client_batch=1`, the default there).", "",
+    f"Not bit-equal: {unequal} of {len(cells)} runs.", "",
+    "| method | clients | cohort | same cohorts | 2 devices | 4 devices | 8 devices |",
+    "|---|---|---|---|---|---|---|",
+  ]  # fmt: skip
+  for row in report["rows"]:
+    own = ("bit-equal" if cell["bit_equal"] else f"{cell['losses']:.1e}" for cell in row["devices"].values())
+    same = "yes" if row["same_cohorts"] else "NO"
+    lines.append(f"| {row['method']} | {row['clients']} | {row['cohort']} | {same} | {' | '.join(own)} |")
+  notes = ["", *(line.strip() for line in __doc__.split("\n\n")[2].splitlines()), ""]
+  made = f"`python benchmarks/devices.py --mnist DATA --page`, {report['date']}, commit {report['commit']}"
+  return "\n".join([*lines, *notes, f"{made}, {report['machine']}, JAX {report['jax']}.", ""])
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--rounds", type=int, default=20)
-  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "devices.md")
+  parser.add_argument("--only", default="", help="methods, as the table names them; mnist for MNIST")
+  parser.add_argument("--mnist", default="", metavar="DATA", help="the folder that has mnist/")
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "devices.json")
+  parser.add_argument("--page", action="store_true", help="also write the table, as Markdown beside --out")
   args = parser.parse_args()
-  methods = {name: {"algorithm": {"name": name, "start": 0.5} if "super" in name else {"name": name}}
-             for name in CLIENTS}  # fmt: skip
-  methods |= {
-    f"fedavg, {name}": {"algorithm": {"name": "fedavg"}, "mixing": {"name": name}} for name in MIXINGS
-  }
-  methods |= {
-    f"fedavg, server {name}": {"algorithm": {"name": "fedavg"}, "server": {"name": name, "lr": 0.01}}
-    for name in sorted(set(SERVERS) - {"sgld"})  # FedEvg's own
-  }
-  lines = [
-    "| method | cohort | same cohorts | 2 devices | 4 devices | 8 devices |", "|---|---|---|---|---|---|",
-  ]  # fmt: skip
-  worst, unequal = 0.0, 0
-  for name, changes in methods.items():
-    for cohort in (20,) if "aaggff_s" in name else (5, 8):
-      settings = changes | {"cohort_size": cohort}
-      (one, leaves), *others = (run(settings, devices, args.rounds) for devices in COUNTS)
-      same = all((infos.cohort == one.cohort).all() for infos, _ in others)
-      cells = []
-      for infos, own in others:
-        apart = np.abs(infos.clients.loss / one.clients.loss - 1).max()
-        equal = all(np.array_equal(a, b) for a, b in zip(own, leaves, strict=True))
-        worst, unequal = max(worst, apart), unequal + (not equal)
-        cells.append("bit-equal" if equal else f"{apart:.1e}")
-      lines.append(f"| {name} | {cohort} | {'yes' if same else 'NO'} | {' | '.join(cells)} |")
-      print(lines[-1], flush=True)
-  text = [
-    "# The same run on 1, 2, 4 and 8 devices", "",
-    f"Largest relative difference of a training loss from the run on one device in {args.rounds} rounds;",
-    "bit-equal: parameters, states and losses have the same bits. Digits, 20 clients, cohorts of 5 and of 8",
-    f"(AAggFF-S: 20). Largest difference of all: {worst:.1e}; not bit-equal:",
-    f"{unequal} of {3 * (len(lines) - 2)} runs.", "",
-    *lines, "",
-    f"Command: `python benchmarks/devices.py --rounds {args.rounds}`, {datetime.date.today()}, "
-    f"{platform.machine()}, eight virtual CPU devices, JAX {jax.__version__}.", "",
-  ]  # fmt: skip
-  args.out.write_text("\n".join(text))
+  only = set(filter(None, args.only.split(",")))
+  commit = subprocess.run(
+    ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+  ).stdout.strip()
+  report: dict = {
+    "date": str(datetime.date.today()), "commit": commit, "jax": jax.__version__,
+    "machine": f"Intel Xeon (Sapphire Rapids), {platform.machine()}, eight virtual CPU devices", "rows": [],
+  }  # fmt: skip
+
+  def add(row: dict) -> None:
+    print(json.dumps(row), flush=True)
+    report["rows"].append(row)
+    args.out.write_text(json.dumps(report, indent=1) + "\n")
+
+  for name in ("fedavg", "superfed_mm") if args.mnist else ():
+    if not only or "mnist" in only:
+      algorithm, data = mnist(name, args.mnist)
+      add(compare(name, algorithm, "MNIST, two classes each", data, 8, 20, judged=True))
+  for name, algorithm, kind, cohort in rows():
+    if not only or name in only:
+      add(compare(name, algorithm, kind, data_of(kind), cohort, ROUNDS))
+  if args.page:
+    args.out.with_suffix(".md").write_text(page(report))
 
 
 if __name__ == "__main__":

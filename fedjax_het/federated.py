@@ -29,6 +29,8 @@ PyTree = Any
 class Message(NamedTuple):
   """What travels between server and clients, in both directions.
 
+  Leaves are floats or whole numbers: an average of whole numbers is rounded to the nearest.
+
   Attributes:
     params: what the server part moves: a model, several endpoints of a simplex, synthetic data.
     extra: what goes with it and is only averaged, such as SCAFFOLD's control variate.

@@ -194,6 +194,29 @@ def test_a_weighted_sum_has_the_same_bits_on_any_number_of_devices(count):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), sums[0], expected)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+def test_whole_numbers_are_averaged_to_the_nearest(dtype):
+  """A counter that all share survives, whatever its size; uneven ones are not truncated, nor do they wrap."""
+  p = np.asarray([0.3, 0.1, 0.25, 0.15, 0.2], np.float32)
+  uneven = np.asarray([5, 12, 7, 1, 100])
+  largest = np.iinfo(dtype).max
+  stacked = {"same": np.full((5, 2), 7), "top": np.full(5, largest), "uneven": uneven}
+  stacked = {name: leaf.astype(dtype) for name, leaf in stacked.items()}
+  total = jax.jit(weighted_sum, static_argnums=2)
+  for devices in (1, 3):
+    found = total(p, stacked, client_mesh(devices))
+    assert all(leaf.dtype == dtype for leaf in found.values())
+    assert found["same"].tolist() == [7, 7] and int(found["top"]) == largest
+    assert found["uneven"] == np.rint(p.astype(float) @ uneven)
+
+
+@pytest.mark.parametrize("kind", [bool, "key"])
+def test_what_cannot_be_averaged_is_named(kind):
+  leaf = jax.random.split(jax.random.key(0)) if kind == "key" else jnp.ones((2, 3), kind)
+  with pytest.raises(SettingError, match=r"upload\['seen'\].*cannot be averaged"):
+    weighted_sum(jnp.full(2, 0.5), {"seen": leaf}, None)
+
+
 def test_client_states_are_spread_where_they_divide(ragged):
   assert over_clients(client_mesh(4), 12).spec == jax.sharding.PartitionSpec("clients")
   assert over_clients(client_mesh(8), 12).spec == jax.sharding.PartitionSpec()

@@ -5,7 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from parts import federation, float64, linear, linear_loss_and_gradient, round_draws, walk
+from parts import (
+  federation,
+  float64,
+  linear,
+  linear_loss_and_gradient,
+  one_client,
+  round_draws,
+  rows_of,
+  walk,
+)
 
 from fedjax_het import mixing, server
 from fedjax_het.clients.objective import together, training_loss
@@ -112,8 +121,6 @@ def test_a_learning_rate_in_the_optimizers_state_decays(part):
 
 
 def test_training_loss_is_the_mean_over_the_clients_rows(ragged):
-  from parts import one_client, rows_of
-
   client = fedavg(linear())
   broadcast = client.share(jax.random.key(0))
   for i in (0, 1, 8):
@@ -123,6 +130,25 @@ def test_training_loss_is_the_mean_over_the_clients_rows(ragged):
       training_loss(linear().apply, broadcast.params, one_client(ragged, i), batch_size=7),  # of 40, 1 and 25
     ):
       np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mapped", [jax.vmap, lambda fn: lambda i: jax.lax.map(fn, i)], ids=["vmap", "map"])
+def test_training_loss_has_the_gradient_of_the_mean_over_the_clients_rows(ragged, mapped):
+  """Clients of one to ten blocks; what else the loss may be asked, along a direction, agrees."""
+  params, way = (linear().init(jax.random.key(seed)) for seed in (0, 1))
+
+  def of_client(i):
+    loss = lambda p: training_loss(linear().apply, p, one_client(ragged, i), batch_size=4)  # noqa: E731
+    return *jax.value_and_grad(loss)(params), jax.jvp(loss, (params,), (way,))[1]
+
+  clients = jnp.asarray((0, 1, 2, 8))
+  losses, gradients, slopes = jax.jit(mapped(of_client))(clients)
+  for j, i in enumerate(clients.tolist()):
+    loss, gradient = linear_loss_and_gradient(float64(params), *rows_of(ragged, i))
+    np.testing.assert_allclose(losses[j], loss, rtol=1e-5, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[j], b, rtol=1e-5, atol=1e-6), gradients, gradient)
+    slope = sum(jax.tree.leaves(jax.tree.map(lambda g, w: (g * w).sum(), gradient, float64(way))))
+    np.testing.assert_allclose(slopes[j], slope, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

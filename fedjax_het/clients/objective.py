@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.local import Batch, steps_per_epoch, weighted_mean
+from fedjax_het.engine.local import Batch, weighted_mean
 from fedjax_het.errors import SettingError, check_range
 
 PyTree = Any
@@ -32,16 +33,25 @@ def batch_loss(apply: Callable, params: PyTree, batch: Batch) -> jax.Array:
 
 
 def training_loss(apply: Callable, params: PyTree, data: ClientData, batch_size: int = 256) -> jax.Array:
-  """F_i(θ) = 1/n_i Σ_k L(ξ_k; θ): one forward pass over all of a client's examples, float32 scalar."""
+  """F_i(θ) = 1/n_i Σ_k L(ξ_k; θ): one forward pass over all of a client's examples, float32 scalar.
+
+  It can be differentiated, in both modes; a gradient goes through the examples `batch_size` at a time, and
+  keeps no activations of the others. A client smaller than the largest skips the blocks that it lacks
+  (under `vmap` it computes them and drops them).
+  """
   batch_size = min(batch_size, data.limit)
 
-  def add(s, total):
-    rows = s * batch_size + jnp.arange(batch_size)
-    x, y = data.take(rows)
-    losses = cross_entropy(apply(params, x), y)
-    return total + jnp.sum(jnp.where(rows < data.length, losses, 0.0))
+  @jax.checkpoint
+  def of_block(first):
+    rows = first + jnp.arange(batch_size)
+    inside = rows < data.length
+    x, y = data.take(jnp.where(inside, rows, 0))
+    return jnp.sum(jnp.where(inside, cross_entropy(apply(params, x), y), 0.0), dtype=jnp.float32)
 
-  total = jax.lax.fori_loop(0, steps_per_epoch(data, batch_size), add, jnp.float32(0.0))
+  def add(total, first):
+    return total + lax.cond(first < data.length, of_block, lambda _: jnp.float32(0.0), first), None
+
+  total, _ = lax.scan(add, jnp.float32(0.0), jnp.arange(0, data.limit, batch_size))
   return total / data.length
 
 

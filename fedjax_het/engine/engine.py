@@ -47,8 +47,10 @@ class Engine:
     algorithm: what to run.
     data: the clients' data.
     cohort_size: S, clients sampled each round without replacement.
-    client_batch: clients that a device trains at once; by default one on a CPU and all elsewhere.
-    devices: number of devices to spread the cohort over; by default all, of all processes.
+    client_batch: clients that a device trains at once; by default one on a CPU and all elsewhere. The draws
+      do not depend on it, the numbers do by rounding: stacked products are summed in another order.
+    devices: number of devices to spread the cohort over; by default all, of all processes. On CPUs, for the
+      same `client_batch`, any number gives the same bits.
     device_rows: examples that a device holds at once, where they stay on the host; by default all are
       brought to the devices. The numbers are the same.
 
@@ -165,7 +167,8 @@ class Engine:
     """Evaluates all clients on their `part` of the data; values on the host, float64."""
 
     def program(data, state, ids):
-      batch = self.client_batch or 32
+      count = self.data.num_clients if ids is None else len(ids)
+      batch = self.client_batch or min(32, -(-count // self.mesh.size))
       return evaluate_clients(self.algorithm, self.mesh, batch, part, data, state, ids)
 
     parts = []

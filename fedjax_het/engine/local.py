@@ -45,6 +45,16 @@ def shuffle(key: jax.Array, data: ClientData, padded: int) -> jax.Array:
   return jnp.argsort(jnp.where(outside, 2.0, draws))
 
 
+def unknown(count: int | jax.Array) -> jax.Array:
+  """A loop's length, int32 scalar, of which XLA knows nothing: it keeps the loop, however short."""
+  return lax.optimization_barrier(jnp.int32(count))
+
+
+def trips(count: int | jax.Array) -> int | jax.Array:
+  """A loop's length, from XLA as it is but for a single trip: that loop it would drop, in other bits."""
+  return unknown(count) if isinstance(count, int) and count == 1 else count
+
+
 def for_each_batch(
   key: jax.Array,
   data: ClientData,
@@ -87,10 +97,10 @@ def for_each_batch(
       return step(carry, Batch(x, y, weight, jax.random.fold_in(step_key, s)))
 
     if last is None:
-      return lax.fori_loop(0, each, batch, carry)
+      return lax.fori_loop(0, trips(each), batch, carry)
     start, stop = (jnp.clip(s - e * each, 0, each) for s in (first, last))
     return lax.fori_loop(start, stop, batch, carry)
 
   if last is None:
-    return lax.fori_loop(0, epochs, epoch, carry)
+    return lax.fori_loop(0, trips(epochs), epoch, carry)
   return lax.fori_loop(first // each, jnp.minimum(-(-last // each), epochs), epoch, carry)

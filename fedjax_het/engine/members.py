@@ -182,8 +182,10 @@ class Members:
       own = None if self._shared else data
       if self._member_batch is None:
         return jax.vmap(one, in_axes=(0, None if self._shared else 0, 0))(settings, own, args)
-      at_once = self._member_batch if self._member_batch > 1 else None
-      return lax.map(lambda row: one(*row), (settings, own, args), batch_size=at_once)
+      rows = settings, own, args
+      if self._member_batch == 1:
+        return placement.one_by_one(lambda row: one(*row), rows)
+      return lax.map(lambda row: one(*row), rows, batch_size=self._member_batch)
 
     own = P() if self._shared else P(AXIS)
     mapped = jax.shard_map(

@@ -8,6 +8,7 @@ spans all their devices, and every process runs the same program on the same hos
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,8 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fedjax_het.data.container import ClientData, view_axes
+from fedjax_het.data.container import ClientData
+from fedjax_het.engine.local import unknown
 from fedjax_het.errors import SettingError
 
 PyTree = Any
@@ -76,21 +78,59 @@ def constrain(tree: PyTree, mesh: Mesh | None, num_clients: int | None = None) -
 
 
 def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) -> PyTree:
-  """Σ_i p_i u_i for p [S] and leaves u [S, ...], with the same bits on any number of CPU devices.
+  """Σ_i p_i u_i for p [S] on the simplex and leaves u [S, ...], the same bits on any number of CPU devices.
 
   Each device sums all clients' share of the parameters: an all-to-all on the way in, an all-gather on the
   way out, which is what an all-reduce of partial sums sends, but the order of the sum is always the clients'.
+
+  Whole numbers become u_1 + Σ_i p_i (u_i - u_1), rounded to the nearest: exact where all clients send the
+  same, and else as far as float32 holds the differences, up to 2^24 = 16,777,216.
+
+  Raises:
+    SettingError: a leaf is neither of floats nor of whole numbers, such as booleans or keys.
   """
 
-  def one(leaf: jax.Array) -> jax.Array:
-    flat = leaf.reshape(leaf.shape[0], -1)
+  def total(flat: jax.Array) -> jax.Array:
     if mesh is not None:
       flat = lax.with_sharding_constraint(flat, NamedSharding(mesh, P(None, AXIS)))
     first, rest = coefficients[0] * flat[0], (coefficients[1:], flat[1:])
-    total, _ = lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)
-    return total.astype(leaf.dtype).reshape(leaf.shape[1:])
+    return lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)[0]
 
-  return constrain(jax.tree.map(one, stacked), mesh)
+  def one(path: Any, leaf: jax.Array) -> jax.Array:
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+      mean = total(leaf.reshape(leaf.shape[0], -1)).astype(leaf.dtype)
+    elif jnp.issubdtype(leaf.dtype, jnp.integer):
+      whole = leaf.reshape(leaf.shape[0], -1).astype(jnp.int64 if leaf.dtype.itemsize == 8 else jnp.int32)
+      apart = jnp.round(total((whole - whole[0]).astype(jnp.float32)))
+      mean = (whole[0] + apart.astype(whole.dtype)).astype(leaf.dtype)
+    else:
+      raise SettingError(
+        f"upload{jax.tree_util.keystr(path)}", leaf.dtype, "cannot be averaged",
+        "Upload floats or whole numbers; a boolean as 0.0 or 1.0, whose average is a share.",
+      )  # fmt: skip
+    return mean.reshape(leaf.shape[1:])
+
+  return constrain(jax.tree_util.tree_map_with_path(one, stacked), mesh)
+
+
+def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
+  """fn of each row of a tree, one after another, stacked: `lax.map`, with the same bits for a row alone.
+
+  XLA drops a loop of one trip and fuses its body with what is around it, in other bits than a longer loop
+  gives. Here the loop stays, because XLA does not know its length.
+  """
+  count = jax.tree.leaves(stacked)[0].shape[0]
+
+  def row(i: int | jax.Array) -> PyTree:
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), stacked)
+
+  def step(i: jax.Array, results: PyTree) -> PyTree:
+    put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
+    return jax.tree.map(put, results, fn(row(i)))
+
+  shapes = jax.eval_shape(lambda: fn(row(0)))
+  results = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
+  return lax.fori_loop(0, unknown(count), step, results)
 
 
 def map_here(
@@ -98,23 +138,30 @@ def map_here(
 ) -> PyTree:
   """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, on the device that runs this.
 
-  Clients that are mapped at once take the time of the longest of them, so they are grouped by size.
+  Clients that are mapped at once take the time of the longest of them, so they are grouped by size. A last
+  group that is not full has its smallest client several times: groups of another size give other bits.
   """
-  if client_batch is None or client_batch >= view.start.shape[0]:
-    axes = (view_axes(view), *(0 for _ in stacked))
-    return jax.vmap(lambda own, *args: fn(shared, own, *args), in_axes=axes)(view, *stacked)
 
   def one(sliced):
     start, size, args = sliced
     return fn(shared, dataclasses.replace(view, start=start, size=size), *args)
 
   clients = view.start, view.size, stacked
-  if client_batch == 1 or view.uniform:
-    return lax.map(one, clients, batch_size=client_batch if client_batch > 1 else None)
+  if client_batch is None:
+    return jax.vmap(one)(clients)
+  if client_batch == 1:
+    return one_by_one(one, clients)
   order = jnp.argsort(view.size, descending=True)
-  by_size = lambda i: one(jax.tree.map(lambda leaf: leaf[i], clients))  # noqa: E731
-  results = lax.map(by_size, order, batch_size=client_batch)
-  return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), results)
+  order = jnp.pad(order, (0, -len(order) % client_batch), mode="edge")
+
+  def group(slots: jax.Array) -> PyTree:
+    return jax.vmap(one)(jax.tree.map(lambda leaf: leaf[slots], clients))
+
+  def back(leaf: jax.Array) -> jax.Array:
+    results = jnp.zeros((len(view.size), *leaf.shape[2:]), leaf.dtype)
+    return results.at[order].set(leaf.reshape(-1, *leaf.shape[2:]))
+
+  return jax.tree.map(back, one_by_one(group, order.reshape(-1, client_batch)))
 
 
 def map_clients(
@@ -130,9 +177,10 @@ def map_clients(
   A number of clients that the devices do not divide is filled up with empty clients, whose results are
   dropped. Without a mesh all stay on the device that runs this.
   """
+  count = view.start.shape[0]
+  client_batch = client_batch and min(client_batch, count)
   if mesh is None:
     return map_here(fn, client_batch, shared, view, *stacked)
-  count = view.start.shape[0]
   padding = -count % mesh.size
 
   def fill(leaf: jax.Array) -> jax.Array:

@@ -50,7 +50,10 @@ def define_flags() -> None:
     "mesh", "", "clients:N spreads the work over N devices; all by default. CPUs are cut to N."
   )
   flags.DEFINE_integer(
-    "client_batch", None, "Clients that a device trains at once; by default 1 on a CPU, else all."
+    "client_batch",
+    None,
+    "Clients that a device trains at once; by default 1 on a CPU, else all. "
+    "Numbers differ with it by rounding.",
   )
   flags.DEFINE_integer("member_batch", None, "Runs of a sweep that a device trains at once; likewise.")
   flags.DEFINE_integer(

@@ -10,7 +10,8 @@ class Where(NamedTuple):
 
   Attributes:
     devices: how many devices of all processes; None takes all.
-    client_batch: clients that a device trains at once; None decides by the backend.
+    client_batch: clients that a device trains at once; None decides by the backend. Numbers differ with it by
+      rounding.
     device_rows: examples that a device holds at once, the others staying on the host; None holds all.
   """
 

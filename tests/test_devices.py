@@ -1,0 +1,82 @@
+"""The same bits on any number of devices, also where each has a single client."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_het as fh
+from fedjax_het.engine.members import Members
+from fedjax_het.models.generative import cgan_mlp, cvae_mlp
+
+CLIENTS, SHAPE = 8, (8, 8, 1)  # products of 64 numbers: with four of them a dropped loop goes unnoticed
+SIZES = {"one batch": [4] * CLIENTS, "two batches": [8] * CLIENTS, "ragged": [9, 2, 7, 3, 12, 2, 5, 4]}
+LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
+
+
+def algorithm_of(method: str) -> fh.Algorithm:
+  if method in ("fedcvae", "fedcgan"):
+    network = (cvae_mlp if method == "fedcvae" else cgan_mlp)(SHAPE, latent=4, hidden=16)
+    return fh.federated(getattr(fh, method)(network, epochs=1, batch_size=4))
+  model = fh.models.two_nn(SHAPE, hidden=16)
+  if method == "fedevg":
+    return fh.federated(fh.fedevg(model, per_class=2, epochs=1, batch_size=4), server=fh.server.sgld(3))
+  if method.startswith("superfed"):
+    granularity = "model" if method.endswith("mm") else "layer"
+    return fh.federated(fh.superfed(model, granularity=granularity, start_round=1, **LOCAL))
+  return fh.federated(getattr(fh, method)(model, **LOCAL))
+
+
+def data_of(sizes: str) -> fh.data.FederatedData:
+  rng, sizes = np.random.default_rng(0), SIZES[sizes]
+  x = rng.normal(size=(sum(sizes), *SHAPE)).astype(np.float32)
+  parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
+  return fh.federate(
+    x, rng.integers(0, 10, len(x)), parts, jax.random.key(0), num_classes=10, test_fraction=0.0
+  )
+
+
+def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 1):
+  """Everything that three rounds leave, on the host."""
+  settings = dict(devices=devices, client_batch=client_batch)
+  engine = fh.Engine(algorithm_of(method), data_of(sizes), cohort, **settings)
+  state, infos = engine.advance(engine.init(jax.random.key(5)), 3)
+  return jax.tree.map(np.asarray, (state._replace(key=()), infos))
+
+
+def same(one, other):
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize(
+  "method", ["fedavg", "fedprox", "superfed_mm", "superfed_lm", "fedevg", "fedcvae", "fedcgan"]
+)
+def test_one_client_a_device_has_the_bits_of_many(method):
+  same(run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS))
+
+
+@pytest.mark.parametrize(
+  "sizes, cohort, devices", [("one batch", 5, 8), ("two batches", 8, 4), ("ragged", 8, 8), ("ragged", 5, 4)]
+)
+def test_cohorts_of_any_share_of_the_devices_have_the_same_bits(sizes, cohort, devices):
+  same(run("fedavg", sizes, cohort, 1), run("fedavg", sizes, cohort, devices))
+
+
+def test_three_clients_at_once_have_the_same_bits_on_any_number_of_devices():
+  """And the draws of one at a time, but not its bits: stacked products are summed in another order."""
+  one, *others = (run("fedavg", "ragged", 8, devices, client_batch=3) for devices in (1, 2, 8))
+  for other in others:
+    same(one, other)
+  infos, single = one[1], run("fedavg", "ragged", 8, 1)[1]
+  same((infos.cohort, infos.coefficients, infos.clients.steps),
+       (single.cohort, single.coefficients, single.clients.steps))  # fmt: skip
+  np.testing.assert_allclose(infos.clients.loss, single.clients.loss, rtol=1e-5)
+
+
+def test_a_member_alone_on_its_device_has_the_bits_of_many():
+  data, keys = data_of("two batches"), jax.random.split(jax.random.key(6), 4)
+  found = []
+  for devices in (1, 4):
+    engine = Members(lambda: algorithm_of("fedavg"), data, {}, 4, 5, devices=devices)
+    state, infos = engine.advance(engine.init(keys), 3)
+    found.append(jax.tree.map(np.asarray, (state._replace(key=()), infos)))
+  same(*found)
