@@ -18,8 +18,9 @@ from fedjax_het.engine.cohort import sample_cohort
 from fedjax_het.engine.engine import MAX_CHUNK, Engine
 from fedjax_het.engine.local import for_each_batch, shuffle
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
+from fedjax_het.engine.round import scaled
 from fedjax_het.errors import NonFiniteLoss, SettingError
-from fedjax_het.federated import federated
+from fedjax_het.federated import Message, federated
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
 
@@ -208,6 +209,11 @@ def test_whole_numbers_are_averaged_to_the_nearest(dtype):
     assert all(leaf.dtype == dtype for leaf in found.values())
     assert found["same"].tolist() == [7, 7] and int(found["top"]) == largest
     assert found["uneven"] == np.rint(p.astype(float) @ uneven)
+
+
+def test_a_scaled_whole_number_is_not_cut():
+  start, sent = Message(jnp.int32(0)), Message(jnp.asarray([7, -7]))
+  assert scaled(sent, start, jnp.asarray([0.55, 0.4])).params.tolist() == [4, -3]
 
 
 @pytest.mark.parametrize("kind", [bool, "key"])

@@ -77,6 +77,11 @@ def constrain(tree: PyTree, mesh: Mesh | None, num_clients: int | None = None) -
   return lax.with_sharding_constraint(tree, sharding)
 
 
+def rounded(values: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """Float values as `dtype`: whole numbers to the nearest, not cut."""
+  return (jnp.round(values) if jnp.issubdtype(dtype, jnp.integer) else values).astype(dtype)
+
+
 def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) -> PyTree:
   """Σ_i p_i u_i for p [S] on the simplex and leaves u [S, ...], the same bits on any number of CPU devices.
 
@@ -101,8 +106,8 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
       mean = total(leaf.reshape(leaf.shape[0], -1)).astype(leaf.dtype)
     elif jnp.issubdtype(leaf.dtype, jnp.integer):
       whole = leaf.reshape(leaf.shape[0], -1).astype(jnp.int64 if leaf.dtype.itemsize == 8 else jnp.int32)
-      apart = jnp.round(total((whole - whole[0]).astype(jnp.float32)))
-      mean = (whole[0] + apart.astype(whole.dtype)).astype(leaf.dtype)
+      apart = total((whole - whole[0]).astype(jnp.float32))
+      mean = (whole[0] + rounded(apart, whole.dtype)).astype(leaf.dtype)
     else:
       raise SettingError(
         f"upload{jax.tree_util.keystr(path)}", leaf.dtype, "cannot be averaged",

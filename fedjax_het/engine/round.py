@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import balance
 from fedjax_het.engine.cohort import cohort_of, round_keys
-from fedjax_het.engine.placement import constrain, map_clients, weighted_sum
+from fedjax_het.engine.placement import constrain, map_clients, rounded, weighted_sum
 from fedjax_het.federated import Algorithm, Feedback, Info, Message, State
 
 MAX_CHUNK = 128
@@ -91,7 +91,7 @@ def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
 
   def one(upload: jax.Array, base: jax.Array) -> jax.Array:
     own = scale.reshape(-1, *[1] * base.ndim)
-    return (base + own * (upload - base)).astype(upload.dtype)
+    return rounded(base + own * (upload - base), upload.dtype)
 
   return Message(jax.tree.map(one, uploads.params, broadcast.params), uploads.extra)
 
