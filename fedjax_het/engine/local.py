@@ -45,12 +45,12 @@ def shuffle(key: jax.Array, data: ClientData, padded: int) -> jax.Array:
   return jnp.argsort(jnp.where(outside, 2.0, draws))
 
 
-def unknown(count: int | jax.Array) -> jax.Array:
+def unknown(count: int) -> jax.Array:
   """A loop's length, int32 scalar, of which XLA knows nothing: it keeps the loop, however short."""
   return lax.optimization_barrier(jnp.int32(count))
 
 
-def trips(count: int | jax.Array) -> int | jax.Array:
+def trips(count: int | Array) -> int | Array:
   """A loop's length, from XLA as it is but for a single trip: that loop it would drop, in other bits."""
   return unknown(count) if isinstance(count, int) and count == 1 else count
 
