@@ -1,6 +1,6 @@
 """Runs that SLURM stops at their time limit and takes up again, against one that was left alone.
 
-    python benchmarks/slurm.py [--runs 3] [--rounds 1500] [--minutes 4] [--folder FOLDER] [--out FILE]
+    python benchmarks/slurm.py [--runs 3] [--rounds 6000] [--minutes 3] [--folder FOLDER] [--out FILE]
 
 Each run is launch/slurm.sh with two CPU tasks on one node: the quickstart's SuPerFed on digits, --rounds
 rounds, with a time limit of --minutes and SIGTERM --warning seconds before it (SLURM may send it up to a
@@ -104,9 +104,9 @@ def result(workdir: Path, fields: dict[str, str]) -> dict[str, Any]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--runs", type=int, default=3)
-  parser.add_argument("--rounds", type=int, default=1500)
-  parser.add_argument("--minutes", type=int, default=4)
-  parser.add_argument("--warning", type=int, default=60)
+  parser.add_argument("--rounds", type=int, default=6000, help="of each run: fewer on a slower machine")
+  parser.add_argument("--minutes", type=int, default=3, help="time limit; more where starting takes long")
+  parser.add_argument("--warning", type=int, default=90, help="seconds before it")
   parser.add_argument("--folder", type=Path, help="made where missing; by default a temporary one, removed")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "slurm.json")
   args = parser.parse_args()
