@@ -28,11 +28,11 @@ set -uo pipefail
 job=$SLURM_JOB_ID # in an array, one member's is also the number of the whole array
 [ -n "${SLURM_ARRAY_JOB_ID-}" ] && job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 
+again=
 # To the processes themselves: srun would not hand it on, but kill them. It fails where SLURM already ends the job.
 trap 'again=1; scancel --quiet --signal=TERM "$job.0" || again=' TERM
 srun --kill-on-bad-exit=1 python3 -m fedjax_het.run --distributed "$@" &
 step=$!
-again=
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done # a trapped signal ends `wait`
 wait "$step"
 status=$?
