@@ -33,6 +33,32 @@ if _CACHE:  # empty: no cache. A folder a worker: JAX's cache has no locks
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def pytest_addoption(parser):
+  parser.addoption("--all", action="store_true", help="the whole suite, also the tests marked as slow")
+
+
+def pytest_collection_modifyitems(config, items):
+  slow = [] if config.getoption("--all") else [item for item in items if item.get_closest_marker("slow")]
+  config.hook.pytest_deselected(items=slow)
+  items[:] = [item for item in items if item not in slow]
+  config.left_out = len(slow)
+
+
+def pytest_sessionfinish(session):
+  if hasattr(session.config, "workeroutput"):  # of a worker, each of which collects all tests
+    session.config.workeroutput["left_out"] = session.config.left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+  node.config.left_out = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+  if count := getattr(config, "left_out", 0):
+    terminalreporter.write_line(f"{count} slower tests were left to --all")
+
+
 @pytest.fixture(scope="session")
 def model():
   """4 features - 5 hidden - 3 classes."""

@@ -13,7 +13,9 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.federated import federated
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+  "seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 60))]
+)
 def test_windows_hold_every_step_once_and_are_short(seed):
   rng = np.random.default_rng(seed)
   clients, devices = rng.integers(1, 12), int(rng.integers(1, 9))
@@ -40,6 +42,7 @@ def test_five_equal_clients_on_two_devices_take_the_time_of_two_and_a_half():
   assert plan.first.tolist() == [0, 2] and plan.last.tolist() == [3, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[13] * 9, [40, 1, 7, 3, 12, 2, 9, 1, 25]], ids=["equal", "ragged"])
 @pytest.mark.parametrize("method", ["fedavg", "superfed"])
 def test_cut_clients_learn_the_same(method, sizes):

@@ -112,6 +112,7 @@ def test_control_variates_travel_as_extra(ragged):
   assert moved > 0.01  # or the control variate was never tried
 
 
+@pytest.mark.slow
 def test_mixing_sees_the_gram_matrix_of_the_updates(ragged):
   client = fedavg(linear(), lr=LR, momentum=0.0, weight_decay=0.0, epochs=EPOCHS, batch_size=BATCH)
   params, heard = None, np.zeros(ragged.num_clients)
@@ -132,6 +133,7 @@ def test_mixing_sees_the_gram_matrix_of_the_updates(ragged):
     np.testing.assert_array_equal(after.mixing, heard)
 
 
+@pytest.mark.slow
 def test_broadcast_may_be_data(ragged):
   algorithm = federated(synthesis(linear(), LR, EPOCHS, BATCH), server=sgld(0.5, 0.01))
   rows = np.arange(len(SYNTHETIC_LABELS))
@@ -172,6 +174,7 @@ def test_data_is_evaluated_as_a_classifier(ragged):
     np.testing.assert_allclose(evaluation.personalized["top1"][i], [np.mean(personal == y)], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_broadcast_may_be_several_models(ragged):
   algorithm = federated(simplex(linear(), LR, EPOCHS, BATCH))
   ends = None

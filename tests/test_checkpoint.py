@@ -138,6 +138,7 @@ def tiny(**changes):
   return small(rounds=4, eval_every=2, algorithm={"name": "fedavg"}, **changes)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_program_is_refused_and_keeps_its_files(run, tmp_path, monkeypatch):
   shutil.copytree(run[0], tmp_path / "run")
   (tmp_path / "run" / "summary.json").unlink()
@@ -149,6 +150,7 @@ def test_a_run_of_another_program_is_refused_and_keeps_its_files(run, tmp_path, 
   assert snapshot(tmp_path / "run") == before
 
 
+@pytest.mark.slow
 def test_without_a_whole_checkpoint_the_metrics_are_kept(run, tmp_path, caplog):
   """The run starts over, says so, and ends as before."""
   workdir = tmp_path / "run"

@@ -70,6 +70,7 @@ def program(of_client):
   return init(algorithm(0, 0), jax.random.key(0), data.train.size), jax.jit(step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_server", SERVERS)
 @pytest.mark.parametrize("of_client", CLIENTS)
 @pytest.mark.parametrize("of_mixing", MIXINGS)

@@ -67,7 +67,15 @@ METHODS = {  # (model, batch size) -> algorithm; methods that change course do s
 BATCH = 4
 GENERATIVE = ("fedcvae", "fedcgan")
 CLIENTS = sorted(set(METHODS) - {*MIXINGS, "adam"})  # those with a client part of their own
-every_client = pytest.mark.parametrize("run", CLIENTS, indirect=True)
+ONE_OF_A_KIND = {"fedavg", "superfed_mm", "fedevg, persistent", "fedcvae", "afl", "adam"}
+
+
+def marked(methods):
+  """The methods, those slow that are not the first of their kind."""
+  return [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else pytest.mark.slow) for name in methods]
+
+
+every_client = pytest.mark.parametrize("run", marked(CLIENTS), indirect=True)
 
 
 def classifier():
@@ -158,7 +166,7 @@ def run_of(method: str) -> Run:
   return Run(method)
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=marked(METHODS))
 def run(request) -> Run:
   return run_of(request.param)
 
@@ -178,6 +186,7 @@ def test_chunked_and_resumed_is_whole(run):
   equal((host(state), infos), (run.last, run.infos))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["fedavg", "superfed_mm", "fedevg, persistent"], indirect=True)
 def test_a_new_process_compiles_the_same(run):
   engine = run.make(devices=8, client_batch=2)
@@ -185,6 +194,7 @@ def test_a_new_process_compiles_the_same(run):
   equal((host(state), infos), (run.last, run.infos))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["fedavg", "superfed_mm", "fedevg, persistent"], indirect=True)
 def test_one_device_and_one_client_at_a_time_change_nothing(run):
   """Nor to evaluation (`test_engine` tries other numbers, `test_devices` other methods)."""

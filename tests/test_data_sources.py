@@ -172,6 +172,7 @@ def test_nothing_found_says_what_where_and_how(tmp_path, monkeypatch, name, fold
     assert part in str(error.value)
 
 
+@pytest.mark.slow
 def test_nothing_else_imports_tensorflow():
   code = (
     "import sys; from fedjax_het.data import container, partition, sources; sources.load('digits');"
@@ -231,6 +232,7 @@ def test_a_cifar_batch_that_is_damaged_is_named(tmp_path, monkeypatch, file, con
     sources.load("cifar10", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_real_mnist_files(tmp_path):
   data = real_data("mnist")
   source = sources.load("mnist", data)
@@ -245,6 +247,7 @@ def test_the_real_mnist_files(tmp_path):
   np.testing.assert_array_equal(sources.load("mnist", tmp_path).x_test, source.x_test)
 
 
+@pytest.mark.slow
 def test_the_real_fashion_mnist_files(tmp_path):
   data = real_data("fashion-mnist")
   source = sources.load("fashion_mnist", data)
@@ -256,6 +259,7 @@ def test_the_real_fashion_mnist_files(tmp_path):
     sources.load("mnist", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_real_cifar10_batches():
   source = sources.load("cifar10", real_data("cifar10"))
   assert source.files[0] == "data_batch_1.bin.gz"

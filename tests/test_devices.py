@@ -48,12 +48,20 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(
-  "method", ["fedavg", "fedprox", "superfed_mm", "superfed_lm", "fedevg", "fedcvae", "fedcgan"]
+  "method",
+  [
+    "fedavg",
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in ("fedprox", "superfed_mm", "superfed_lm", "fedevg", "fedcvae", "fedcgan")
+    ),
+  ],
 )
 def test_one_client_a_device_has_the_bits_of_many(method):
   same(run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "sizes, cohort, devices", [("one batch", 5, 8), ("two batches", 8, 4), ("ragged", 8, 8), ("ragged", 5, 4)]
 )
@@ -72,6 +80,7 @@ def test_three_clients_at_once_have_the_same_bits_on_any_number_of_devices():
   np.testing.assert_allclose(infos.clients.loss, single.clients.loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_member_alone_on_its_device_has_the_bits_of_many():
   data, keys = data_of("two batches"), jax.random.split(jax.random.key(6), 4)
   found = []

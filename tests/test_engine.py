@@ -39,6 +39,7 @@ def test_cohorts_hold_nobody_twice():
   assert drawn.min() == 0 and drawn.max() == 11
 
 
+@pytest.mark.slow
 def test_cohorts_are_uniform():
   """Every client is in S/K of the cohorts, in every slot."""
   drawn = cohorts(6000, 12, 5)
@@ -148,8 +149,8 @@ def test_order_is_random_and_new_each_epoch(ragged):
 # Placement.
 
 
-@pytest.mark.parametrize("devices", [1, 2, 3, 8])
-@pytest.mark.parametrize("client_batch", [1, 2, None])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow), 3, 8])
+@pytest.mark.parametrize("client_batch", [pytest.param(1, marks=pytest.mark.slow), 2, None])
 def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
   """Numbers of clients that the devices or the batch divide, and that they do not."""
   mesh = client_mesh(devices)
@@ -223,6 +224,7 @@ def test_what_cannot_be_averaged_is_named(kind):
     weighted_sum(jnp.full(2, 0.5), {"seen": leaf}, None)
 
 
+@pytest.mark.slow
 def test_client_states_are_spread_where_they_divide(ragged):
   assert over_clients(client_mesh(4), 12).spec == jax.sharding.PartitionSpec("clients")
   assert over_clients(client_mesh(8), 12).spec == jax.sharding.PartitionSpec()
@@ -232,6 +234,7 @@ def test_client_states_are_spread_where_they_divide(ragged):
   assert [shard.data.shape[0] for shard in leaf.addressable_shards] == [3] * 4
 
 
+@pytest.mark.slow
 def test_company_is_irrelevant(ragged):
   """All in one vmap: a client's results do not depend on its slot or on who is trained beside it."""
   client = superfed(mlp(), **LOCAL)
@@ -279,6 +282,7 @@ def test_infos_have_a_row_a_round(ragged):
   np.testing.assert_allclose(infos.coefficients, sizes / sizes.sum(1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_nan_names_its_round_and_client(ragged, devices):
   """The message counts rounds from 1, as people do."""
@@ -330,6 +334,7 @@ def mlp_logits(params, x):
   return h @ params["fc2"]["kernel"] + params["fc2"]["bias"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part, devices", [("test", 1), ("train", 8)])
 def test_evaluation_is_a_loop_over_clients_and_lambdas(part, devices):
   data = federation(SIZES, tests=[0 if i == 4 else 2 + 3 * i for i in range(len(SIZES))])
@@ -356,6 +361,7 @@ def test_evaluation_is_a_loop_over_clients_and_lambdas(part, devices):
   assert np.ptp(evaluation.personalized["loss"][0]) > 0.01
 
 
+@pytest.mark.slow
 def test_evaluation_in_pieces_is_evaluation_at_once(monkeypatch):
   data = federation(SIZES, tests=[1 + i for i in range(len(SIZES))])
   values = []

@@ -21,6 +21,7 @@ def equal(a, b):
   jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_resident_examples():
   """However the rounds are cut into chunks, and after an evaluation or a look back in between."""
   whole, streamed = engine(), engine(70)

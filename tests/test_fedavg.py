@@ -81,12 +81,14 @@ def test_fedprox_is_sgd_by_hand(ragged):
   check(fedprox(linear(), mu=1.5, lr=0.05, lr_decay=0.9, **SGD), ragged, lr=0.05, lr_decay=0.9, mu=1.5, **SGD)
 
 
+@pytest.mark.slow
 def test_equal_clients_take_the_static_path(uniform):
   assert uniform.uniform[0]
   settings = SGD | dict(batch_size=3)
   check(fedavg(linear(), lr=0.05, **settings), uniform, lr=0.05, lr_decay=1.0, **settings)
 
 
+@pytest.mark.slow
 def test_server_step_and_equal_weights(ragged):
   check(
     fedavg(linear(), lr=0.05, **SGD), ragged, lr=0.05, lr_decay=1.0, weights="equal", server_lr=0.3, **SGD

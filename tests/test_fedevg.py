@@ -217,6 +217,7 @@ def test_signed_energies_need_nothing_beside_the_examples():
     assert traffic(algorithm, data, state, 10) == {"up": 10 * 4 * 6 * 5, "down": 10 * 4 * (6 * 4 + extra)}
 
 
+@pytest.mark.slow
 def test_training_lowers_the_energy_of_real_data_against_samples():
   data = federation([60, 60])
   client = fh.fedevg(MODEL, per_class=2, epochs=40, batch_size=16, lr=1e-2, bounded=False, persistent=True)

@@ -65,7 +65,7 @@ def moved(updates, epsilon=1.0, step="mean", sizes=SIZES):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.2, 1.0])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_the_point_of_least_norm(epsilon, seed):
   updates = np.random.default_rng(seed).normal(size=(5, 6)) * np.array([[1, 10, 0.1, 1, 3]]).T + 0.3
   directions = unit(updates)
@@ -76,6 +76,7 @@ def test_the_point_of_least_norm(epsilon, seed):
   assert (np.abs(found - STATIC) <= epsilon + 1e-6).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("angles", ANGLES)
 def test_the_step_descends_for_every_client(angles, lengths):
@@ -142,6 +143,7 @@ def test_an_update_that_is_no_number_is_not_hidden(bad):
   assert not np.isfinite(moved(updates, 0.5)).any()
 
 
+@pytest.mark.slow
 def test_the_engine_scales_params_records_lambda_and_averages_extras():
   """A round by hand: the server's own step out of the clients' uploads."""
   seen = {}

@@ -53,6 +53,7 @@ def test_the_evidence_bound_by_hand():
   assert fixed(params, X, Y, WEIGHT, key) == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance, low, high", [(None, 0.05, 0.15), (0.5, 0.0, 0.02)])
 def test_examples_of_a_class_differ_where_the_variance_is_the_likeliest(variance, low, high):
   """A class of points 0.1 to either side of its mean: they differ as far; at a variance of ½ not at all."""
@@ -141,6 +142,7 @@ def test_a_doubling_convolution_makes_two_by_two_pixels_of_four_channels():
     assert np.count_nonzero(only) <= only.size // 4
 
 
+@pytest.mark.slow
 def test_the_convolutional_coders_are_laxs_convolutions():
   init, apply = conv_encoder((16, 8, 2), 6, width=4)
   params = init(jax.random.key(0))
@@ -157,6 +159,7 @@ def test_the_convolutional_coders_are_laxs_convolutions():
   np.testing.assert_allclose(apply(params, x), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", [cvae_conv, cgan_conv])
 def test_image_generators_learn_on_one_batch(factory):
   model = factory((8, 8, 1), 2, latent=4, width=4)
@@ -251,6 +254,7 @@ def test_a_perceptron_is_its_layers():
   np.testing.assert_allclose(apply(params, X), swish_net(params, np.asarray(X, float)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part, model", [(fedcvae, partial(cvae_mlp, variance=0.5)), (fedcgan, cgan_mlp)])
 def test_two_clients_with_a_class_each_teach_both(part, model):
   """Squares in the corners: each client has one; the averaged generator draws both where they belong."""

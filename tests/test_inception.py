@@ -35,6 +35,7 @@ def test_a_file_that_is_something_else(tmp_path):
     read_weights(tmp_path / "half.npz")
 
 
+@pytest.mark.slow
 def test_features_are_torchvisions(tmp_path):
   torch = pytest.importorskip("torch", reason="the oracle needs PyTorch")
   torchvision = pytest.importorskip("torchvision", reason="the oracle needs torchvision")

@@ -93,6 +93,7 @@ def test_what_a_run_leaves(whole):
   assert 0 <= summary["lambda"]["validation"]["mean"] <= optimistic
 
 
+@pytest.mark.slow
 def test_fair_mixing_from_the_command_lines_registry(tmp_path):
   """Every server and a mixing with memory by name; losses recorded where asked, without changing a run."""
   summary = start(
@@ -123,6 +124,7 @@ def test_complete_run_finishes_at_once(whole, monkeypatch):
   assert start(small(), str(workdir)) == summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [2, 3, 5, 7])
 def test_stopped_run_continues_to_the_same_end(whole, tmp_path, monkeypatch, stop_at):
   class Killed(Exception):
@@ -151,6 +153,7 @@ def test_stopped_run_continues_to_the_same_end(whole, tmp_path, monkeypatch, sto
   assert resumed["client_steps"] == summary["client_steps"]
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_a_checkpoint_and_the_run_goes_on(whole, tmp_path, monkeypatch):
   real = experiment.chunks
 
@@ -171,6 +174,7 @@ def test_sigterm_leaves_a_checkpoint_and_the_run_goes_on(whole, tmp_path, monkey
   assert records(tmp_path) == records(whole[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "changed", "gone"])
 def test_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path, damage, caplog):
   workdir = tmp_path / "run"
@@ -261,6 +265,7 @@ def test_bad_input_is_named_before_any_compile(name, tmp_path, monkeypatch):
     start(small(**changes), str(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_batch_larger_than_the_clients_is_allowed(tmp_path):
   summary = start(small(local__batch_size=10_000, rounds=1), str(tmp_path))
   assert summary["client_steps"] == 5
@@ -277,6 +282,7 @@ def test_workdir_that_cannot_be_written(tmp_path):
     start(small(), str(tmp_path / "file" / "run"))
 
 
+@pytest.mark.slow
 def test_nan_names_round_client_and_checkpoint(tmp_path, monkeypatch):
   real = Engine.advance
 
@@ -296,6 +302,7 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("flag", "message"),
   [
@@ -314,6 +321,7 @@ def test_command_line_says_what_is_wrong_in_one_line(flag, message, tmp_path):
   assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_command_line_runs(tmp_path):
   config = ["--config=configs/quickstart.py:algorithm=superfed_lm", "--config.rounds=2"]
   late = ["--config.algorithm.start=None", "--config.algorithm.start_round=1"]

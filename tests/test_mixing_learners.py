@@ -127,6 +127,7 @@ def test_box_projection_is_cvxpys(clients, width):
     np.testing.assert_allclose(p, cvxpy_minimum(np.eye(clients), -v, low, high), atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [1, 2, 7, 40])
 @pytest.mark.parametrize("condition", [1e1, 1e3, 1e5])
 def test_badly_conditioned_programs(clients, condition):
@@ -164,7 +165,9 @@ def test_gradient_is_that_of_the_decision_loss():
 KINDS = ["random", "sparse", "alternating", "switching", "one", "equal", "zero"]
 
 
-@pytest.mark.parametrize("clients", [2, 7, 11, 100])
+@pytest.mark.parametrize(
+  "clients", [2, 7, pytest.param(11, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_online_newton_step_solves_equation_3_7(clients, kind):
   """Against CVXPY on sums kept here in float64 from the paper's own formula, gradients not centred."""
@@ -199,6 +202,7 @@ def test_online_newton_steps_members_are_its_runs():
   np.testing.assert_allclose(together, each, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [4, 11])
 @pytest.mark.parametrize("kind", KINDS)
 def test_regret_of_the_online_newton_step_is_below_theorem_3_1(clients, kind):
@@ -209,6 +213,7 @@ def test_regret_of_the_online_newton_step_is_below_theorem_3_1(clients, kind):
     assert regret.regret(played[:t], responses[:t]) <= regret.bound_cross_silo(clients, t)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [4, 11])
 def test_regret_against_an_adversary_is_below_theorem_3_1(clients):
   learner = online_newton_step(clients, 1.0 / clients)
@@ -258,6 +263,7 @@ def newton_in_float64(responses, alpha, beta):
   return total
 
 
+@pytest.mark.slow
 def test_theorem_3_1_needs_a_beta_for_which_lemma_3_10_holds():
   """β = K/4 > 1 overstates the loss's curvature: ten thousand rounds of one client, then of another.
 
@@ -313,6 +319,7 @@ def test_equation_3_12_minimises_equation_3_9():
   np.testing.assert_allclose(states.p[-1], p.value, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [2, 50])
 @pytest.mark.parametrize("kind", KINDS)
 def test_regret_of_the_exponentiated_gradient_is_below_theorem_3_2(clients, kind):
@@ -324,6 +331,7 @@ def test_regret_of_the_exponentiated_gradient_is_below_theorem_3_2(clients, kind
     assert regret.regret(played[:t], responses[:t]) <= regret.bound_cross_device(clients, t, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [2, 50])
 def test_regret_against_an_adversary_is_below_theorem_3_2(clients):
   played, responses = adversarial(exponentiated_gradient(clients, 1.0), 400, clients, 1.0)
@@ -353,6 +361,7 @@ def real_losses(dataset, folder):
   ).infos.losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cdf", ["weibull", "frechet", "gumbel", "exponential", "logistic", "normal"])
 @pytest.mark.parametrize("dataset, folder", [("heart", "uci-heart-disease"), ("berka", "berka-pkdd99")])
 def test_regret_on_real_losses_is_below_both_theorems(dataset, folder, cdf):

@@ -75,6 +75,7 @@ def test_order_of_the_cohort_is_irrelevant(name):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedmgda", "aaggff_s", "aaggff_d"])
 def test_runs_in_the_engine(name, ragged):
   part = FACTORIES[name]()
@@ -354,6 +355,7 @@ def test_estimates_stay_below_lemma_3_5(low, high):
   assert estimate_bound(1.0, 3.0, 0.5) == pytest.approx(3 / 2 + 2 * 2 / (0.5 * 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 20])
 @pytest.mark.parametrize("adversarial", [False, True])
 def test_regret_of_aaggff_d_on_what_it_estimates(size, adversarial):
@@ -383,6 +385,7 @@ def test_regret_of_aaggff_d_on_what_it_estimates(size, adversarial):
     assert regret.regret(played, responses) <= bound
 
 
+@pytest.mark.slow
 def test_a_million_and_a_half_clients():
   """As many as the thesis names; memory is a few vectors of K numbers."""
   clients, size = 1_500_000, 1500

@@ -68,6 +68,7 @@ def test_initial_kernels_are_xavier_normal():
   assert not any(jnp.any(layer["bias"]) for layer in params.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["patches", "winograd", "auto"])
 @pytest.mark.parametrize(
   "image,kernel,padding",
@@ -85,6 +86,7 @@ def test_convolution_is_xlas(method, image, kernel, padding):
   close(ours, value_and_pullback(lambda x, k: conv2d(x, k, padding, "lax"), x, k))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["patches", "winograd"])
 def test_convolution_of_stacked_clients(method):
   x, k = normal(0, 3, 2, 10, 9, 4), normal(1, 3, 5, 5, 4, 6)
@@ -106,6 +108,7 @@ def test_the_method_chosen_on_cpu(monkeypatch):
   assert choose((5, 5, 32, 64)) == "patches"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("height,width", [(14, 14), (9, 12), (7, 5)])
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize("ties", [False, True])
@@ -140,6 +143,7 @@ def test_dense_gradient(batch):
   close(value_and_pullback(matmul, x, kernel), value_and_pullback(lambda x, kernel: x @ kernel, x, kernel))
 
 
+@pytest.mark.slow
 def test_methods_agree_on_the_whole_network():
   x = normal(1, 4, 20, 20, 3)
 
@@ -174,6 +178,7 @@ def test_text_pair_is_the_formula():
   close(model.apply(params, longer), np.array(wanted))
 
 
+@pytest.mark.slow
 def test_text_pair_of_stacked_clients_and_its_gradient():
   model = models.text_pair((2, 7), vocabulary=50, embedding=4, hidden=5)
   params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 3))
@@ -218,6 +223,7 @@ def test_errors_name_the_remedy(call, word):
     call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (30, 25, 2)])
 def test_two_cnn_is_pytorchs(shape):
   """The authors' network, written with PyTorch's layers and given the same parameters."""

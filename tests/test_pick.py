@@ -87,6 +87,7 @@ def make(model, nu=1.0):
   return fh.federated(fh.superfed(model, nu=nu, start_round=0, epochs=3, lr=0.2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_run_and_a_sweep_pick_on_validation(binary):
   data = contrary(binary)
@@ -127,6 +128,7 @@ def test_one_lambda_needs_no_validation(monkeypatch):
 # As launched.
 
 
+@pytest.mark.slow
 def test_a_launched_binary_task_with_clients_of_one_class(tmp_path, monkeypatch, capsys):
   """AUROC picks λ on validation, in the summary and at each evaluation; who has none is counted."""
   source = build.datasets.load("digits")

@@ -55,6 +55,7 @@ def whole(tmp_path_factory):
   return record(workdir)
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_and_one_takes_up_what_two_left(whole, tmp_path):
   """SIGTERM in the middle of the two processes' run, one process from their checkpoint on."""
   run = together(tmp_path)
@@ -71,6 +72,7 @@ def test_two_processes_are_one_and_one_takes_up_what_two_left(whole, tmp_path):
   assert record(tmp_path) == whole
 
 
+@pytest.mark.slow
 def test_two_processes_write_once_and_end_alike(whole, tmp_path):
   run = together(tmp_path)
   output, _ = run.communicate(timeout=120)
@@ -79,6 +81,7 @@ def test_two_processes_write_once_and_end_alike(whole, tmp_path):
   assert record(tmp_path) == whole
 
 
+@pytest.mark.slow
 def test_sigterm_ends_processes_that_do_not_train_yet(tmp_path):
   """They have met, and read the data; JAX must not keep the signal to itself."""
   run = together(tmp_path)
@@ -90,6 +93,7 @@ def test_sigterm_ends_processes_that_do_not_train_yet(tmp_path):
   assert not (tmp_path / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_a_mistake_ends_all_processes_with_its_one_line(tmp_path):
   run = together(tmp_path, "--config.algorithm.name=superfed")
   output, _ = run.communicate(timeout=60)

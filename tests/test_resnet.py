@@ -45,6 +45,7 @@ def test_parameters(channels, count):
   assert count_parameters(jax.eval_shape(model.init, jax.random.key(0))) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spectral", [True, False])
 def test_the_network_is_its_description(spectral):
   model = resnet10((8, 16, 3), 5, width=8, spectral=spectral)

@@ -34,6 +34,7 @@ def floats():
   return fh.run(make(), FLOATS, key=KEY, devices=1, **SETTINGS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "where",
   [
@@ -49,6 +50,7 @@ def test_bytes_train_as_the_floats_they_stand_for(where, floats):
   np.testing.assert_allclose(found.clients["global"]["loss"], floats.clients["global"]["loss"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_members_of_a_sweep_read_bytes_alike(floats):
   found = fh.sweep(make, {"lr": [0.1]}, seeds=KEY[None], data=[BYTES], devices=1, **SETTINGS)
   np.testing.assert_allclose(found.infos.clients.loss[0], floats.infos.clients.loss, rtol=1e-5)
@@ -75,6 +77,7 @@ def test_only_images_have_a_scale_of_their_own():
   assert as_read(np.full((1, 1, 1), 255, np.uint8), None).max() == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "most"), [(None, 1.0), (1 / 51, 5.0)])
 def test_the_judge_of_synthetic_bytes_reads_the_same_floats(monkeypatch, scale, most):
   """The judge's network sees real rows as clients do, and synthetic ones within their bounds."""

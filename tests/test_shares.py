@@ -40,6 +40,7 @@ def each_round(config):
   return clients, losses, engine.evaluate(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "rounds", "first"), [("superfed_mm", 5, 3), ("superfed_lm", 10, 8)])
 def test_local_models_move_in_their_share_of_a_shorter_run(algorithm, rounds, first):
   """L = 0.6 T and 0.8 T at K = 50. Before round L the numbers are FedProx's; from L on they are not."""
@@ -75,6 +76,7 @@ def test_none_is_not_given():
   assert in_rounds(given, 5) == {"name": "superfed_mm", "start_round": 3}
 
 
+@pytest.mark.slow
 def test_a_sweep_of_shares_is_one_program_of_single_runs(tmp_path):
   values = [0.0, 0.5]
   run_sweep(small(), {"algorithm.start": values}, str(tmp_path), Where(devices=1))

@@ -54,6 +54,7 @@ def calls(folder: Path) -> list[str]:
   return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("variables", "number"),
   [({}, "7"), ({"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}, "7_3")],
@@ -66,6 +67,7 @@ def test_time_limit_tells_the_processes_and_requeues_once(job, tmp_path, variabl
   assert calls(tmp_path) == [f"scancel --quiet --signal=TERM {number}.0", f"scontrol requeue {number}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warned", [False, True])
 def test_cancelled_job_is_not_requeued(job, tmp_path, warned):
   """SLURM itself tells the processes then, and the script; also while they stop at their time limit."""
@@ -81,6 +83,7 @@ def test_cancelled_job_is_not_requeued(job, tmp_path, warned):
   assert "scontrol requeue 7" not in calls(tmp_path)
 
 
+@pytest.mark.slow
 def test_job_whose_process_failed_is_not_requeued(job, tmp_path):
   """srun stops the others then, which end with 143, and reports the largest."""
   run = job()

@@ -43,6 +43,7 @@ def close(a, b, rtol, atol):
 # Identities.
 
 
+@pytest.mark.slow
 @GRANULARITIES
 @pytest.mark.parametrize("mu, other", [(0.0, fedavg), (0.7, lambda m, **kw: fedprox(m, mu=0.7, **kw))])
 def test_before_the_start_it_is_fedavg_or_fedprox_bit_for_bit(ragged, granularity, mu, other):
@@ -53,6 +54,7 @@ def test_before_the_start_it_is_fedavg_or_fedprox_bit_for_bit(ragged, granularit
   equal(infos, expected_infos)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 def test_without_lambda_and_nu_it_is_fedavg_or_fedprox(ragged, monkeypatch, mu):
   zeros = lambda key, params, granularity: jax.tree.map(lambda _: jnp.float32(0.0), params)  # noqa: E731
@@ -63,6 +65,7 @@ def test_without_lambda_and_nu_it_is_fedavg_or_fedprox(ragged, monkeypatch, mu):
   close(infos, expected_infos, 1e-6, 1e-6)
 
 
+@pytest.mark.slow
 def test_with_lambda_it_is_not(ragged):
   """Or the identities above would hold of anything."""
   state, _ = run(superfed(mlp(), mu=0.0, nu=0.0, start_round=ROUNDS - 1, **LOCAL), ragged)
@@ -122,6 +125,7 @@ def test_both_ends_descend_the_objective_with_momentum_decay_and_weight_decay(ra
   np.testing.assert_allclose(info.loss, np.mean(losses), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_proximity_pulls_in_the_second_step(ragged):
   """A large μ is felt: what the previous test would miss if θ^f never left θ^g."""
   results = [

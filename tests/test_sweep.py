@@ -18,6 +18,7 @@ def close(a, b):
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member_batch", [3, 1])
 def test_members_are_single_runs(member_batch):
   data = federation(SIZES)
@@ -64,6 +65,7 @@ def light(lr):
   return fh.federated(fh.fedavg(linear(), lr=lr, weight_decay=1.0, epochs=1, batch_size=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("member_batch", "others"), [(3, [0.1, 0.2, 0.05]), (1, [0.1, 0.05])])
 def test_where_a_member_diverges_the_others_go_on(member_batch, others):
   """Bit for bit as in a sweep without it; it is known until then, and NaN from then on."""

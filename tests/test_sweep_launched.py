@@ -35,6 +35,7 @@ def whole(tmp_path_factory):
   return workdir, run(workdir)
 
 
+@pytest.mark.slow
 def test_a_member_is_its_own_run(whole, tmp_path):
   workdir, summaries = whole
   names = [f"seed={seed},algorithm.nu={nu}" for seed in GRID["seed"] for nu in GRID["algorithm.nu"]]
@@ -70,6 +71,7 @@ def test_a_member_is_its_own_run(whole, tmp_path):
   assert experiment.run_experiment(config, str(own), Where(devices=1)) == together  # complete
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_goes_on_on_other_devices(whole, tmp_path, monkeypatch):
   class Stop(experiment.StopRequest):
     made = property(lambda self: True, lambda self, value: None)
@@ -96,6 +98,7 @@ def diverging(workdir, grid=DIVERGES):
   return sweep.run_sweep(small(rounds=4, eval_every=2), grid, str(workdir), Where(devices=1))
 
 
+@pytest.mark.slow
 def test_where_a_member_diverges_the_others_go_on(tmp_path, monkeypatch, capsys, caplog):
   """It keeps every file of a run, with null for metrics; a start from a checkpoint knows where it began."""
   summaries = diverging(tmp_path / "whole")
@@ -169,6 +172,7 @@ def written(workdir):
   )
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_at_any_file_is_repaired(tmp_path, monkeypatch):
   """Each start dies before a file that the one before it did not reach; the last ends as if undisturbed."""
   done, reached = [], set()
@@ -205,6 +209,7 @@ def test_a_sweep_that_is_killed_at_any_file_is_repaired(tmp_path, monkeypatch):
   assert written(tmp_path / "killed") == written(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_summary_follows_its_last_checkpoint(tmp_path, monkeypatch):
   """Which is written in the background: a run with a summary counts as complete."""
   events, save, wait = [], Checkpoints.save, CheckpointManager.wait_until_finished
@@ -249,6 +254,7 @@ def test_bad_grids_are_named_before_anything_is_built(name, tmp_path, monkeypatc
     run(tmp_path, grid)
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path):
   command = [
     sys.executable, "-m", "fedjax_het.run", "--sweep.seed=0,1", "--sweep.local.lr=0.05", "--mesh=clients:2",

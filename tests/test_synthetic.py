@@ -89,6 +89,7 @@ def test_what_the_examples_are_worth(whole):
   assert found["real"]["frechet"] < found["frechet"] / 2
 
 
+@pytest.mark.slow
 def test_real_examples_are_worth_more(whole):
   """The yardsticks of ten real examples a class, beside the few rounds' synthetic ones."""
   _, summary = whole
@@ -119,6 +120,7 @@ def test_all_yardsticks_see_the_same_pixels():
   np.testing.assert_array_equal(in_range(wide, 2.0 * wide), wide)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_keeps_the_same_samples(whole, tmp_path):
   workdir, summary = whole
   shutil.copytree(workdir, tmp_path / "run")
@@ -135,6 +137,7 @@ def test_a_stopped_run_keeps_the_same_samples(whole, tmp_path):
     np.testing.assert_array_equal(wanted[name], found[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedcvae", "fedcgan"])
 def test_averaged_generators_are_launched_alike(algorithm, tmp_path):
   summary = start(small(algorithm), tmp_path)
@@ -148,6 +151,7 @@ def test_averaged_generators_are_launched_alike(algorithm, tmp_path):
   assert plan["parameters"] == parameters and plan["flops_a_client_step"] > 1e5
 
 
+@pytest.mark.slow
 def test_members_of_one_program_keep_samples_each(tmp_path):
   run_sweep(small(), {"server.step_size": [10.0, 1.0]}, str(tmp_path), Where(devices=2))
   members = sorted((tmp_path / "members").iterdir())
