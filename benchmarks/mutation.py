@@ -4,6 +4,7 @@
   git worktree add --detach ../mutated            # a tree that may be changed; made and left at its commit
   python benchmarks/mutation.py --tree=../mutated --out=first.json
   python benchmarks/mutation.py --tree=../mutated --out=second.json --again=first.json
+  python benchmarks/mutation.py --table=first.json,second.json
 
 The first call draws `--count` mutants, spread over the modules of `TESTS` by the number of places that can
 be changed, and runs each against its module's own tests until one fails. The second runs only those that
@@ -230,15 +231,41 @@ def test(tree: Path, mutant: dict, log: Path, limit: float) -> str:
   return {True: "survived", False: "killed", None: "timeout"}[passed]
 
 
+def table(first: dict, second: dict) -> str:
+  """Counts by module before and after, and the survivors' lines, in Markdown."""
+  place = lambda m: (m["module"], m["before"], m["after"])  # noqa: E731
+  later = {place(mutant): mutant["result"] for mutant in second["mutants"]}
+  lines = [
+    f"| module | mutants | survive at {first['commit']} | survive at {second['commit']} |",
+    "|---|---|---|---|",
+  ]
+  for module in dict.fromkeys(mutant["module"] for mutant in first["mutants"]):
+    own = [mutant for mutant in first["mutants"] if mutant["module"] == module]
+    alive = [mutant for mutant in own if mutant["result"] == "survived"]
+    still = [mutant for mutant in alive if later.get(place(mutant)) == "survived"]
+    lines.append(f"| {module} | {len(own)} | {len(alive)} | {len(still)} |")
+  for mutant in (mutant for mutant in first["mutants"] if mutant["result"] == "survived"):
+    result = later.get(place(mutant), "not run again")
+    diff = [f"- {mutant['before'].strip()}", f"+ {mutant['after'].strip()}"]
+    lines += ["", f"{mutant['module']}, {result}:", "```diff", *diff, "```"]
+  return "\n".join(lines)
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--tree", type=Path, required=True)
-  parser.add_argument("--out", type=Path, required=True)
+  parser.add_argument("--tree", type=Path)
+  parser.add_argument("--out", type=Path)
+  parser.add_argument("--table", help="two files of results to print, before and after")
   parser.add_argument("--count", type=int, default=72)
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--again", type=Path, help="a file of results, whose survivors to run again")
   parser.add_argument("--modules", default="", help="only modules whose name holds this")
   settings = parser.parse_args()
+  if settings.table:
+    print(table(*(json.loads(Path(file).read_text()) for file in settings.table.split(","))))
+    return
+  if not settings.tree or not settings.out:
+    parser.error("--tree and --out are needed")
   tree = settings.tree.resolve()
   sys.dont_write_bytecode = True
   os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
