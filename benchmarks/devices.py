@@ -11,14 +11,12 @@ from one device, of losses relative to it, of all else absolute; --page writes t
 """
 
 import argparse
-import datetime
 import json
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+from provenance import provenance
 
 import fedjax_het as fh
 
@@ -140,13 +138,7 @@ def main() -> None:
   parser.add_argument("--page", action="store_true", help="also write the table, as Markdown beside --out")
   args = parser.parse_args()
   only = set(filter(None, args.only.split(",")))
-  commit = subprocess.run(
-    ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-  ).stdout.strip()
-  report: dict = {
-    "date": str(datetime.date.today()), "commit": commit, "jax": jax.__version__,
-    "machine": f"Intel Xeon (Sapphire Rapids), {platform.machine()}, eight virtual CPU devices", "rows": [],
-  }  # fmt: skip
+  report: dict = {**provenance(), "rows": []}
 
   def add(row: dict) -> None:
     print(json.dumps(row), flush=True)

@@ -121,7 +121,7 @@ def write(args: argparse.Namespace, record: dict) -> None:
   prose = (
     page.read_text().split("\n| mixing |")[0].rstrip() if page.exists() else "# Fair mixing across devices"
   )
-  when = f"{datetime.date.today()}, Intel Xeon (Sapphire Rapids), 2 cores, JAX {jax.__version__}"
+  when = f"{datetime.date.today()}, JAX {jax.__version__}"
   command = f"python benchmarks/fair_device.py --seeds {args.seeds} --rounds {args.rounds} --lr {args.lr}"
   lines += ["", f"Command: `{command} --epochs {args.epochs} --batch {args.batch}`, {when}, commits "
             f"{', '.join(sorted(commits(record)))} (each row's own in the JSON)."]  # fmt: skip

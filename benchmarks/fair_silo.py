@@ -13,11 +13,11 @@ import datetime
 import importlib.util
 import json
 import re
-import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
+from provenance import commit, machine
 
 import fedjax_het as fh
 
@@ -53,8 +53,7 @@ PAPER_GAP = {  # table 3.8: AUROC gap in points, mean (std) of three seeds
 }  # fmt: skip
 
 
-_HEAD = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-COMMIT = {"commit": _HEAD.stdout.strip()}
+COMMIT = {"commit": commit(), "machine": machine()}
 
 
 def table_3_10():
@@ -272,8 +271,8 @@ def compact(record: dict) -> str:
 
 
 def commits(record: dict) -> set[str]:
-  """The commits at which the figures in a record were measured."""
-  found = {record["commit"]} if "commit" in record else set()
+  """The commits, and the machines, at which the figures in a record were measured."""
+  found = {f"{record['commit']} on {record['machine']}"} if "commit" in record else set()
   return found.union(*(commits(value) for value in record.values() if isinstance(value, dict)))
 
 
@@ -292,7 +291,7 @@ def write(args: argparse.Namespace, record: dict) -> None:
     if "regret" in own:
       lines += ["", "Regret of AAggFF-S after {rounds} rounds: largest of {seeds} seeds {largest:.4f}, bound "
                 "{bound:.3f}; never above the bound: {never above}.".format_map(own["regret"])]  # fmt: skip
-  when = f"{datetime.date.today()}, Intel Xeon (Sapphire Rapids), 2 cores, JAX {jax.__version__}"
+  when = f"{datetime.date.today()}, JAX {jax.__version__}"
   lines += ["", f"Command: `python benchmarks/fair_silo.py --seeds {args.seeds}`, {when}, commits "
             f"{', '.join(sorted(commits(record)))} (each row's own in the JSON)."]  # fmt: skip
   prose = page.read_text().split("\n## ")[0].rstrip() if page.exists() else "# Fair mixing across silos"

@@ -10,15 +10,14 @@ timings of the compiled rounds, after one that is not counted.
 import argparse
 import json
 import os
-import platform
 import resource
-import subprocess
 import time
 from pathlib import Path
 
 import jax
 import numpy as np
 from matplotlib.figure import Figure
+from provenance import provenance
 
 import fedjax_het as fh
 
@@ -113,13 +112,9 @@ def main() -> None:
     data = make_data(count)
     for name in ("fedavg", "superfed_mm"):
       points["clients"].append(measure(name, data, min(5, base), min(widths), rounds))
-  commit = subprocess.run(
-    ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-  ).stdout.strip()
   record = {
     "command": "python benchmarks/scaling.py" + (" --quick" if options.quick else ""),
-    "machine": f"{platform.machine()}, {os.cpu_count()} cores", "jax": jax.__version__,
-    "date": time.strftime("%Y-%m-%d"), "commit": commit, "points": points,
+    **provenance(), "points": points,
   }  # fmt: skip
   options.out.parent.mkdir(parents=True, exist_ok=True)
   options.out.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")

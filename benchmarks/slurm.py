@@ -30,10 +30,8 @@ SLURM must be at hand (`sinfo` shows a node). Where it is not, Debian makes one 
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -44,7 +42,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
+from provenance import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
@@ -125,9 +123,7 @@ def main() -> None:
       results[name]["same"] = record(folder / name) == expected
   document = {
     "command": shlex.join(["python", "benchmarks/slurm.py", *sys.argv[1:]]),
-    "slurm": output("sinfo", "--version"), "jax": jax.__version__, "date": str(datetime.date.today()),
-    "commit": output("git", "rev-parse", "--short", "HEAD"),
-    "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    "slurm": output("sinfo", "--version"), **provenance(),
     "runs": {name: results[name] for name in jobs},
   }  # fmt: skip
   args.out.write_text(json.dumps(document, indent=2) + "\n")

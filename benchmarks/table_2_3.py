@@ -11,14 +11,12 @@ core a cell takes from two minutes (fedavg, K = 500) to an hour (superfed, K = 5
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
+from provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "table_2_3.md"
@@ -90,21 +88,10 @@ CELLS = {cell.name: cell for cell in [*MAIN, *STUDIED]}
 
 def run(cell: Cell, runs: Path, flags: list[str]) -> None:
   """Starts the launcher, and notes beside its folder with what."""
-  commit = subprocess.run(
-    ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-  ).stdout.strip()
-  about = {"commit": commit, "date": time.strftime("%Y-%m-%d"), "machine": machine()}
   runs.mkdir(parents=True, exist_ok=True)
-  (runs / f"{cell.name}.json").write_text(json.dumps(about))
+  (runs / f"{cell.name}.json").write_text(json.dumps(provenance()))
   words = [word.replace("RUNS", str(runs.resolve())) for word in cell.command]
   subprocess.run([sys.executable, *words[1:], *flags], cwd=ROOT, check=True)
-
-
-def machine() -> str:
-  """The processor's name and JAX's version."""
-  lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-  names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-  return f"{names[0] if names else platform.machine()}, JAX {jax.__version__}"
 
 
 def collect(runs: Path, kept: dict[str, Any]) -> None:
