@@ -67,11 +67,11 @@ METHODS = {  # (model, batch size) -> algorithm; methods that change course do s
 BATCH = 4
 GENERATIVE = ("fedcvae", "fedcgan")
 CLIENTS = sorted(set(METHODS) - {*MIXINGS, "adam"})  # those with a client part of their own
-ONE_OF_A_KIND = {"fedavg", "superfed_mm", "fedevg, persistent", "fedcvae", "afl", "adam"}
+ONE_OF_A_KIND = {"fedavg", "superfed_mm", "fedcvae", "afl", "adam"}
 
 
 def marked(methods):
-  """The methods, those slow that are not the first of their kind."""
+  """The methods, of which only one of a kind is not slow."""
   return [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else pytest.mark.slow) for name in methods]
 
 

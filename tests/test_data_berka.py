@@ -92,6 +92,7 @@ def test_the_real_tables():
   assert set(np.unique(fed.x[:, 13:]).tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.slow
 def test_the_real_tables_by_another_way():
   """Every feature again, loan by loan, from dictionaries."""
   folder = real_data("berka-pkdd99")

@@ -110,6 +110,7 @@ def test_the_adversaries_losses_by_hand():
   assert found == pytest.approx(judged(fake(key, np.asarray(Y)), np.asarray(Y), True), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_client_moves_the_generator_for_its_own_classes_only():
   """Rows of the first kernel that other classes' labels pick: no gradient, and no update but decay."""
   model = cgan_mlp((3,), 4, latent=2, hidden=4)

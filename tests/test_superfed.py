@@ -207,6 +207,7 @@ def test_lambda_is_drawn_anew_in_each_step_round_and_client(ragged, monkeypatch)
 # What stays at home.
 
 
+@pytest.mark.slow
 def test_local_models_move_from_the_start_round_on_only(ragged):
   engine = engine_of(superfed(mlp(), start_round=1, **LOCAL), ragged)
   state = engine.init(jax.random.key(2))
