@@ -14,6 +14,8 @@ from realdata import real_data
 
 from fedjax_het.data import sources
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import socket, sys
 import numpy as np

@@ -69,6 +69,7 @@ def test_cohorts_of_any_share_of_the_devices_have_the_same_bits(sizes, cohort, d
   same(run("fedavg", sizes, cohort, 1), run("fedavg", sizes, cohort, devices))
 
 
+@pytest.mark.slow
 def test_three_clients_at_once_have_the_same_bits_on_any_number_of_devices():
   """And the draws of one at a time, but not its bits: stacked products are summed in another order."""
   one, *others = (run("fedavg", "ragged", 8, devices, client_batch=3) for devices in (1, 2, 8))

@@ -227,6 +227,7 @@ def test_a_summary_follows_its_last_checkpoint(tmp_path, monkeypatch):
   assert "wait" in events[events.index("save") : events.index("summary.json")]
 
 
+@pytest.mark.slow
 def test_a_sweep_finds_its_data_elsewhere(whole, tmp_path, monkeypatch):
   shutil.copytree(whole[0], tmp_path / "sweep")
   monkeypatch.setattr(sweep, "build", None)  # complete: nothing is built

@@ -83,7 +83,7 @@ def rounded(values: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) -> PyTree:
-  """Σ_i p_i u_i for p [S] on the simplex and leaves u [S, ...], the same bits on any number of CPU devices.
+  """Σ_i p_i u_i for p [S] >= 0 of sum 1 and leaves u [S, ...], the same bits on any number of CPU devices.
 
   Each device sums all clients' share of the parameters: an all-to-all on the way in, an all-gather on the
   way out, which is what an all-reduce of partial sums sends, but the order of the sum is always the clients'.
