@@ -213,12 +213,15 @@ class ServerUpdate(NamedTuple):
       Σ_i p_i upload_i, leaf by leaf (of uploads that the mixing part may have scaled, see `Mixing.scale`).
     name: the method's name.
     check_rounds: see `ClientUpdate`.
+    takes_models: whether the aggregate's params are to be an average of models; False where they are to be
+      one of signals, see `ClientUpdate.uploads_model`.
   """
 
   init: Callable[[Message], PyTree]
   update: Callable[[jax.Array, PyTree, Message, Message], tuple[Message, PyTree]]
   name: str = "custom"
   check_rounds: Callable[[int], None] | None = None
+  takes_models: bool = True
 
 
 class Algorithm(NamedTuple):
@@ -235,8 +238,9 @@ def federated(
   """Composes an algorithm; by default clients count by n_i and the server moves to the average.
 
   Raises:
-    SettingError: something that is not such a part, as a factory is that was not called; or a mixing part
-      that scales updates around a client part that sends none.
+    SettingError: something that is not such a part, as a factory is that was not called; a mixing part
+      that scales updates around a client part that sends none; or a server part that takes models around a
+      client part that uploads signals, or the other way about.
   """
   from fedjax_het import mixing as mixings
   from fedjax_het import server as servers
@@ -254,6 +258,12 @@ def federated(
     raise SettingError(
       "mixing", parts.mixing.name, f"scales the clients' updates, and {parts.client.name} uploads no model",
       "Use a mixing that only weighs what is uploaded, such as static.",
+    )  # fmt: skip
+  if parts.server.takes_models != parts.client.uploads_model:
+    given, fitting = ("models", "sgd") if parts.client.uploads_model else ("signals", "sgld")
+    raise SettingError(
+      "server", parts.server.name, f"does not take the {given} that {parts.client.name} uploads",
+      f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
   return parts
 

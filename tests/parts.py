@@ -257,6 +257,7 @@ def synthesis(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
     personalize=lambda broadcast, own, lam: own,
     globalize=lambda broadcast: broadcast.params,
     apply=apply,
+    uploads_model=False,
   )
 
 
@@ -268,7 +269,7 @@ def sgld(step_size=0.5, noise=0.01) -> ServerUpdate:
     x = broadcast.params - step_size * mean + noise * jax.random.normal(key, mean.shape)
     return Message(x, aggregate.extra), count + 1
 
-  return ServerUpdate(lambda broadcast: jnp.int32(0), update)
+  return ServerUpdate(lambda broadcast: jnp.int32(0), update, takes_models=False)
 
 
 ENDPOINTS = 3

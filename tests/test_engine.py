@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from parts import CLASSES, SIZES, federation, mlp, one_client, round_draws, rows_of
 
-from fedjax_het import mixing
+from fedjax_het import mixing, server
+from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
@@ -82,9 +83,17 @@ def test_impossible_cohorts_are_named(ragged, cohort_size):
       "client = 'Mixing': is not a ClientUpdate. Give client, mixing, server",
     ),
     ((fedavg(mlp()), None, 0.1), "server = 'float': is not a ServerUpdate"),
+    (
+      (fedevg(mlp(), per_class=1),),
+      "server = 'sgd': does not take the signals that fedevg uploads. .*such as sgld",
+    ),
+    (
+      (fedavg(mlp()), None, server.sgld(rounds=1)),
+      "server = 'sgld': does not take the models that fedavg uploads. .*such as sgd",
+    ),
   ],
 )
-def test_what_is_no_part_is_named(parts, message):
+def test_what_is_no_part_or_no_pair_is_named(parts, message):
   with pytest.raises(SettingError, match=message):
     federated(*parts)
 

@@ -214,7 +214,7 @@ def test_uploads_that_are_no_models_are_refused():
   with pytest.raises(SettingError, match=message):
     federated(evg, mixing.fedmgda(), server.sgld(5))
   with pytest.raises(SettingError, match=message):
-    federated(synthesis(linear())._replace(uploads_model=False), mixing.observed(mixing.fedmgda()))
+    federated(synthesis(linear()), mixing.observed(mixing.fedmgda()))
   federated(evg, mixing.static(), server.sgld(5))
   table = runpy.run_path(str(Path(__file__).parents[1] / "configs" / "table_4_2.py"))
   config = table["get_config"]("dataset=digits,algorithm=fedevg")

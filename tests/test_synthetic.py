@@ -166,8 +166,11 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
 @pytest.mark.parametrize(
   "changes, says",
   [
-    ({"server": ConfigDict({"name": "sgd"})}, "server.name = 'sgd': does not go with fedevg"),
-    ({"algorithm": "fedavg", "local__lr": 0.1}, "server.name = 'sgld'.*is fedevg's"),
+    (
+      {"server": ConfigDict({"name": "sgd"})},
+      "server = 'sgd': does not take the signals that fedevg uploads.*sgld",
+    ),
+    ({"algorithm": "fedavg", "local__lr": 0.1}, "server = 'sgld': does not take the models.*sgd"),
     ({"model": ConfigDict({"name": "cvae_mlp"})}, "model.name = 'cvae_mlp': not a model that fedevg trains"),
     ({"downstream__seeds": 0}, "downstream.seeds = 0: out of range"),
     ({"downstream__featurs": ""}, "Did you mean 'features'"),

@@ -127,22 +127,19 @@ def check_config(config: ConfigDict) -> None:
     check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.get("downstream", {}))
-  check_fit(config.algorithm.name, config.model.name, config.server.name)
+  check_fit(config.algorithm.name, config.model.name)
   generates = config.model.name in models.GENERATORS
   algorithm = build_algorithm(config, models.make("cvae_mlp" if generates else "two_nn", (1,), 3))
   check_rounds(config.rounds, config.eval_every, algorithm)
 
 
-def check_fit(client: str, model: str, server_name: str) -> None:
-  """Raises `SettingError` where client part, model and server part do not belong together."""
+def check_fit(client: str, model: str) -> None:
+  """Raises `SettingError` where client part and model do not belong together."""
   if (client in _GENERATIVE) != (model in models.GENERATORS):
     fitting = models.GENERATORS if client in _GENERATIVE else models.MODELS
     raise SettingError(
       "model.name", model, f"not a model that {client} trains", f"Use one of {', '.join(fitting)}."
     )
-  if (client == "fedevg") != (server_name == "sgld"):
-    remedy = "Use server.name=sgld." if client == "fedevg" else "sgld is fedevg's; use sgd."
-    raise SettingError("server.name", server_name, f"does not go with {client}", remedy)
 
 
 def check_downstream(given: Mapping[str, Any]) -> None:

@@ -55,4 +55,4 @@ def sgld(
         f"Use sgld(rounds={own}).",
       )  # fmt: skip
 
-  return ServerUpdate(lambda broadcast: jnp.int32(0), update, "sgld", check_rounds)
+  return ServerUpdate(lambda broadcast: jnp.int32(0), update, "sgld", check_rounds, takes_models=False)
