@@ -60,6 +60,22 @@ def check_range(
     raise SettingError(setting, value, "out of range", f"It must be {wanted}.")
 
 
+def check_whole(setting: str, value: float, low: float | None = None, high: float | None = None) -> None:
+  """Raises `SettingError` unless `value` is a whole number and low <= value <= high (each bound optional)."""
+  check_range(setting, value, low, high)
+  if not isinstance(value, jax.core.Tracer) and value % 1:
+    raise SettingError(setting, value, "must be a whole number", "Round it.")
+
+
+def check_key(key: jax.Array) -> None:
+  """Raises `SettingError` unless `key` is a key of `jax.random`."""
+  try:
+    jax.random.key_data(key)
+  except TypeError:
+    remedy = f"Use key=jax.random.key({key if isinstance(key, int) else 0})."
+    raise SettingError("key", key, "not a key", remedy) from None
+
+
 def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
   """Raises `SettingError` naming the nearest choice unless `value` is one of `choices`."""
   choices = sorted(choices)

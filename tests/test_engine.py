@@ -20,6 +20,7 @@ from fedjax_het.engine.engine import MAX_CHUNK, Engine
 from fedjax_het.engine.local import for_each_batch, shuffle
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
 from fedjax_het.engine.round import scaled
+from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import Message, federated
 
@@ -72,6 +73,27 @@ def test_everybody_comes_in_order():
 def test_impossible_cohorts_are_named(ragged, cohort_size):
   with pytest.raises(SettingError, match=f"^cohort_size = {cohort_size}: there are 12 clients"):
     Engine(federated(fedavg(mlp())), ragged, cohort_size)
+
+
+@pytest.mark.parametrize(
+  "changed, message",
+  [
+    ({"devices": 0}, "^devices = 0: out of range"),
+    ({"devices": 99}, "^devices = 99: .* have 8 devices in all. Use 1 to 8"),
+    ({"devices": 1.5}, "^devices = 1.5: must be a whole number"),
+    ({"cohort_size": 1.5}, "^cohort_size = 1.5: must be a whole number"),
+    ({"cohort_size": "2"}, "^cohort_size = '2': not a number"),
+    ({"rounds": None}, "^rounds = None: not a number"),
+    ({"rounds": 1.5}, "^rounds = 1.5: must be a whole number"),
+    ({"key": 3}, r"^key = 3: not a key. Use key=jax.random.key\(3\)"),
+    ({"key": None}, r"^key = None: .*jax.random.key\(0\)"),
+  ],
+)
+def test_impossible_runs_are_named_before_any_compile(changed, message, ragged, monkeypatch):
+  monkeypatch.setattr(jax, "jit", None)
+  settings = dict(rounds=1, cohort_size=2, key=jax.random.key(0), devices=1) | changed
+  with pytest.raises(SettingError, match=message):
+    run(federated(fedavg(mlp())), ragged, **settings)
 
 
 @pytest.mark.parametrize(

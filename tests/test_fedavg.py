@@ -167,6 +167,14 @@ def test_impossible_settings_are_named(setting, value):
   assert error.value.setting == setting
 
 
+@pytest.mark.parametrize("make", [fedprox, superfed])
+def test_an_optimizer_with_its_rate_is_refused(make):
+  with pytest.raises(
+    SettingError, match=r"^optimizer = 'GradientTransf.*not a function.*optimizer=optax.adam"
+  ):
+    make(linear(), optimizer=optax.adam(1e-3))
+
+
 def test_settings_at_their_bounds_are_fine():
   fedprox(linear(), mu=0.0, lr=1e-9, lr_decay=1.0, momentum=0.0, weight_decay=0.0, epochs=1, batch_size=1)
 

@@ -40,7 +40,12 @@ def test_rows_that_nobody_has_may_hold_anything():
   ("y", "says"),
   [
     (Y.astype(np.float32), "y = 0.0: the label of row 0 is float32, not a whole number. .*y.astype"),
-    (Y + 0.5, "y = 0.5: .* Number the classes 0 to 1"),
+    (Y + 0.5, "y = 0.5: .* Number the classes from 0"),
+    (one_wrong(np.nan, row=2), "y = nan: the label of row 2 is float64, .*leave rows without a label out"),
+    (Y.astype(object), "y = 0: the label of row 0 is object, not a whole number. .*y.astype"),
+    (one_wrong(None, row=2), "y = None: the label of row 2 is object"),
+    (np.ma.masked_array(Y, np.arange(N) == 2), "y = masked: the label of row 2 is masked. .*out of parts"),
+    (np.float32(1.0), "y = 1.0: one value, and x has 12 examples. Give a label a row"),
     (Y.astype(str), "y = '0': the label of row 0 is .*not a whole number"),
     (Y[:, None], r"y = \[0\]: .*y is int64 \(12, 1\), not \[N\]. Squeeze it"),
     (np.eye(2)[Y], r"y = \[1.0, 0.0\]: .*argmax"),
@@ -55,6 +60,37 @@ def test_a_label_that_is_no_class_is_named_with_its_remedy(y, says):
   with pytest.raises(fh.SettingError, match=says) as error:
     fh.federate(X, y, PARTS, KEY, num_classes=2)
   assert error.value.setting == "y"
+
+
+@pytest.mark.parametrize("num_classes", [2.5, "3", None, 0])
+def test_a_number_of_classes_is_a_whole_number_from_one(num_classes):
+  with pytest.raises(fh.SettingError, match=f"^num_classes = {num_classes!r}: "):
+    fh.federate(X, Y, PARTS, KEY, num_classes=num_classes)
+
+
+def test_examples_and_parts_may_be_lists_or_arrays_of_rows():
+  rows = np.arange(N).reshape(2, N // 2)
+  examples = np.arange(2 * N, dtype=np.float32).reshape(N, 2)
+  listed, data = (fh.federate(x, Y, rows, KEY, num_classes=2) for x in (examples.tolist(), examples))
+  assert data.num_clients == 2 and listed.x.dtype == np.float32
+  np.testing.assert_array_equal(listed.x, data.x)
+  for i, own in enumerate(rows):
+    found = [data.x[part.rows(np.array([i]))] for part in (data.train, data.valid, data.test)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(found), axis=0), examples[own])
+
+
+@pytest.mark.parametrize(
+  ("x", "says"),
+  [
+    ([[0.0, 1.0]] * (N - 1) + [[0.0]], "x = 'list': its rows are not equally long"),
+    (X.astype(object), "x = 'object .*not rows of numbers. .*float32"),
+    (np.float32(1.0), "not rows of numbers"),
+    (np.ma.masked_equal(np.arange(N), 3), "x = 'a masked array': .*filled"),
+  ],
+)
+def test_what_are_no_examples_is_named(x, says):
+  with pytest.raises(fh.SettingError, match=says):
+    fh.federate(x, Y, PARTS, KEY, num_classes=2)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +128,12 @@ def never(*args, **kwargs):
 @pytest.mark.parametrize(
   ("y", "model", "says"),
   [
-    (lambda y: y + 1, mlp(), f"y = {CLASSES}: the label of row .* 0 to {CLASSES - 1}, .* {CLASSES} logits"),
+    (
+      lambda y: y + 1,
+      mlp(),
+      f"y = {CLASSES}: .* 0 to {CLASSES - 1}, .* {CLASSES} logits.* model num_classes={CLASSES + 1}",
+    ),
+    (lambda y: y, fh.models.logistic_regression((FEATURES,), 2), "y = 2: .* give the model num_classes=3 "),
     (lambda y: y - 1, mlp(), "y = -1: the label of row .* is not one of"),
     (lambda y: y, one_logit(), "y = 2: the label of row .* classes 0 to 1, which one logit"),
     (lambda y: 2 * (y % 2) - 1, one_logit(), r"y = -1: .*\(y \+ 1\) // 2"),
@@ -138,6 +179,13 @@ def test_of_every_method_the_logits_are_counted(client):
   fh.Engine(algorithm, federation((5, 3, 4)), 2, devices=1)
   with pytest.raises(fh.SettingError, match=f"y = {CLASSES}: "):
     fh.Engine(algorithm, with_labels(lambda y: y + 1), 2, devices=1)
+
+
+def test_a_model_of_another_shape_is_named():
+  model = fh.models.logistic_regression((FEATURES + 1,), CLASSES)
+  says = rf"model = \({FEATURES},\): it cannot be applied .*\({FEATURES},\).*\({FEATURES + 1},\)"
+  with pytest.raises(fh.SettingError, match=says):
+    fh.Engine(fh.federated(fh.fedavg(model)), federation((5, 3, 4)), 2, devices=1)
 
 
 def test_labels_that_no_client_has_are_not_asked():

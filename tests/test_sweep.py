@@ -55,6 +55,12 @@ def test_mistakes_are_named():
     fh.sweep(make, {"nu": []}, data=federation(SIZES), **two)
   with pytest.raises(fh.SettingError, match="cohort_size"):
     fh.sweep(make, data=federation(SIZES), **two | {"cohort_size": 6})
+  for name, value in (("cohort_size", 1.5), ("devices", 0), ("devices", 99)):
+    with pytest.raises(fh.SettingError, match=f"^{name} = {value}: "):
+      fh.sweep(make, data=federation(SIZES), **two | {name: value})
+  for seeds in (["a"], [0.5], []):
+    with pytest.raises(fh.SettingError, match=r"^seeds = "):
+      fh.sweep(make, data=federation(SIZES), **two | {"seeds": seeds})
   with pytest.raises(fh.SettingError, match="not alike"):
     fh.sweep(make, data=[federation(SIZES), federation(SIZES[:-1])], **two)
   with pytest.raises(fh.SettingError, match="one for each of 2 seeds"):

@@ -10,7 +10,7 @@ from jax import lax
 
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.local import Batch, weighted_mean
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_range, check_whole
 
 PyTree = Any
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
@@ -106,8 +106,13 @@ def check_training(**settings: Any) -> None:
     if isinstance(value, jax.core.Tracer) or value is None:
       continue
     if name in ("epochs", "batch_size"):
-      if int(value) != value or value < 1:
-        raise SettingError(name, value, "must be a whole number", "Use 1 or more.")
+      check_whole(name, value, 1)
+    elif name == "optimizer":
+      if not callable(value):
+        raise SettingError(
+          name, type(value).__name__, "not a function of the learning rate",
+          "Give the function itself, such as optimizer=optax.adam, and the rate as lr.",
+        )  # fmt: skip
     elif name == "lr":
       check_range(name, value, above=0.0)
     elif name == "lr_decay":

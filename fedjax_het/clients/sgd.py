@@ -101,7 +101,7 @@ def fedprox(
   """
   check_training(
     mu=mu, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    batch_size=batch_size,
+    batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
   optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 

@@ -131,7 +131,7 @@ def superfed(
   check_choice("granularity", granularity, ("model", "layer"))
   check_training(
     mu=mu, nu=nu, start_round=start_round, lr=lr, lr_decay=lr_decay, momentum=momentum,
-    weight_decay=weight_decay, epochs=epochs, batch_size=batch_size,
+    weight_decay=weight_decay, epochs=epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
   optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 

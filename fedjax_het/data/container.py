@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.data.labels import check_labels, check_parts
+from fedjax_het.data.labels import check_classes, check_labels, check_parts
 from fedjax_het.data.scale import as_read
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_key, check_range, check_whole
 
 Array = jax.Array | np.ndarray
 
@@ -120,7 +120,7 @@ def view_axes(view: ClientData) -> ClientData:
 def federate(
   x: np.ndarray,
   y: np.ndarray,
-  parts: list[np.ndarray],
+  parts: Sequence[np.ndarray],
   key: jax.Array,
   *,
   num_classes: int,
@@ -138,9 +138,11 @@ def federate(
   standard deviations of `standardize`.
 
   Args:
-    x: examples, [N, ...], uint8 (images or a table), float32 (NaN where a value is missing) or int32 ids.
+    x: examples, [N, ...], uint8 (images or a table), float32 (NaN where a value is missing) or int32 ids; or
+      a list of equally long rows.
     y: labels, [N], whole numbers in [0, num_classes), or bool; of rows that no client has, anything.
-    parts: one array of row numbers per client; rows may be left out, none may appear twice.
+    parts: one array of row numbers per client, such as an array's [K, n]; rows of x may be left out,
+      none may appear twice.
     key: typed key of the random split.
     num_classes: number of classes; 2 for a binary task, also where the model has one logit.
     test_fraction: share of every client's rows held out for its test set, rounded down.
@@ -155,17 +157,23 @@ def federate(
     name: the data set's name.
 
   Raises:
-    SettingError: a label that is not one of the classes (names it, its row and the remedy); a part with rows
-      that x has not or that come twice; a fraction outside [0, 1), a client with no training row left, no
-      clients, a scale that is not above 0, or `standardize` names what is not a column of floats.
+    SettingError: a label that is not one of the classes, or is masked (names it, its row and the remedy);
+      examples that are no rows of numbers, or masked; a part with rows that x has not or that come twice; a
+      number of classes that is not whole or below 1; what is no key; a fraction outside [0, 1), a client with
+      no training row left, no clients, a scale that is not above 0, or `standardize` names what is not a
+      column of floats.
   """
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, 1.0)
-  if not parts:
+  check_whole("num_classes", num_classes, 1)
+  check_key(key)
+  if not len(parts):
     raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
-  y, parts = np.asarray(y), [np.asarray(rows) for rows in parts]
+  x, y, parts = _rows_of(x), np.asanyarray(y), [np.asarray(rows) for rows in parts]
   check_parts(parts, len(x))
-  check_labels(y, len(x), num_classes, np.concatenate(parts).astype(int))
+  used = np.concatenate(parts).astype(int)
+  check_labels(y, len(x), used)
+  check_classes(y, num_classes, used)
   if scale is not None:
     check_range("scale", scale, above=0.0, below=np.inf)
   if len(standardize) and (
@@ -215,6 +223,21 @@ def federate(
     name=name,
     scale=None if scale is None else float(scale),
   )
+
+
+def _rows_of(x: np.ndarray) -> np.ndarray:
+  """The examples as an array [N, ...] of numbers, none of them masked."""
+  try:
+    x = np.asanyarray(x)
+  except ValueError as error:
+    raise SettingError("x", type(x).__name__, "its rows are not equally long", "Pad or cut them.") from error
+  if x.ndim == 0 or x.dtype.kind in "OSU":
+    raise SettingError(
+      "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
+    )
+  if np.ma.is_masked(x):
+    raise SettingError("x", "a masked array", "has masked entries", "Write them as NaN: x.filled(np.nan).")
+  return np.asarray(x)
 
 
 def _held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:

@@ -1,36 +1,59 @@
 """What labels and partitions must be, before anything learns from them."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 
 from fedjax_het.errors import SettingError
 
 
-def check_labels(
-  y: np.ndarray, num_examples: int, num_classes: int, rows: np.ndarray, because: str = ""
-) -> None:
-  """Raises `SettingError`, which names a label and its row, unless every example has a class.
+def check_labels(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
+  """Raises `SettingError`, which names a label and its row, unless every example has one whole number.
 
   Args:
-    y: labels, to be [N], whole numbers (or bool) from 0 to C - 1.
+    y: labels, to be [N], whole numbers (or bool), none of them masked.
     num_examples: N.
-    num_classes: C.
     rows: the rows that are used, int [n]; what the others hold is not asked.
-    because: why just these classes: ends "is not one of the classes 0 to 3".
   """
-  if y.ndim != 1:
-    first = y[0].tolist() if y.ndim and len(y) else y.tolist()
+  if y.ndim == 0:
+    raise SettingError("y", y.item(), f"one value, and x has {num_examples} examples", "Give a label a row.")
+  if y.ndim > 1:
+    first = y[0].tolist() if len(y) else []
     remedy = "Squeeze it: y.squeeze(1)." if y.shape[1:] == (1,) else "Of one-hot rows: y.argmax(1)."
     raise SettingError(
       "y", first, f"the label of row 0 is not one number: y is {y.dtype} {y.shape}, not [N]", remedy
     )
   if len(y) != num_examples:
     raise SettingError("y", f"{len(y)} labels", f"x has {num_examples} examples", "Give one an example.")
+  masked = rows[np.ma.getmaskarray(y)[rows]]
+  if len(masked):
+    raise SettingError(
+      "y", np.ma.masked, f"the label of row {masked.min()} is masked", "Leave such rows out of parts."
+    )
   if len(y) and y.dtype.kind not in "biu":
-    whole = y.dtype.kind == "f" and np.array_equal(y, np.floor(y))
-    remedy = "Convert it: y.astype(int)." if whole else f"Number the classes 0 to {num_classes - 1}."
-    raise SettingError("y", y[0].item(), f"the label of row 0 is {y.dtype}, not a whole number", remedy)
+    labels = dict(zip(rows.tolist(), y[rows].tolist()))
+    wrong = [row for row, label in labels.items() if not (isinstance(label, Real) and label % 1 == 0)]
+    row, remedy = 0, "Convert it: y.astype(int)."
+    if wrong:
+      row, remedy = min(wrong), "Number the classes from 0, and leave rows without a label out of parts."
+    raise SettingError(
+      "y", y[row : row + 1].tolist()[0], f"the label of row {row} is {y.dtype}, not a whole number", remedy
+    )
+
+
+def check_classes(
+  y: np.ndarray, num_classes: int, rows: np.ndarray, because: str = "", more: str = "say num_classes={}"
+) -> None:
+  """Raises `SettingError`, which names a label and its row, unless every label is a class.
+
+  Args:
+    y: labels, [N], whole numbers, to be from 0 to C - 1.
+    num_classes: C.
+    rows: the rows that are used, int [n]; what the others hold is not asked.
+    because: why just these classes: ends "is not one of the classes 0 to 3".
+    more: how to have as many classes as {}.
+  """
   wrong = rows[(y[rows] < 0) | (y[rows] >= num_classes)]
   if len(wrong):
     row, labels = int(wrong.min()), set(np.unique(y[rows]).tolist())
@@ -38,7 +61,7 @@ def check_labels(
     if labels <= {-1, 1}:
       remedy = "Write 0 for -1: (y + 1) // 2"
     elif max(labels) >= num_classes:
-      remedy += f", or say num_classes={max(labels) + 1} where there are so many"
+      remedy += f", or {more.format(max(labels) + 1)} where there are so many"
     raise SettingError(
       "y", y[row].item(), f"the label of row {row} is not one of the classes 0 to {num_classes - 1}{because}",
       f"{remedy}.",

@@ -17,7 +17,7 @@ from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
 from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
-from fedjax_het.errors import NonFiniteLoss, SettingError
+from fedjax_het.errors import NonFiniteLoss, SettingError, check_key, check_whole
 from fedjax_het.federated import Algorithm, State
 
 PyTree = Any
@@ -59,8 +59,9 @@ class Engine:
     has_validation: whether a client has a validation part.
 
   Raises:
-    SettingError: a cohort that is empty or larger than the number of clients, labels that the model cannot
-      tell apart, more devices than there are, or too few rows for a cohort.
+    SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
+      be applied to, labels that it cannot tell apart, devices that are not there, or too few rows for
+      a cohort.
   """
 
   def __init__(
@@ -73,6 +74,7 @@ class Engine:
     devices: int | None = None,
     device_rows: int | None = None,
   ):
+    check_whole("cohort_size", cohort_size)
     if not 1 <= cohort_size <= data.num_clients:
       raise SettingError(
         "cohort_size", cohort_size, f"there are {data.num_clients} clients",
@@ -80,7 +82,7 @@ class Engine:
       )  # fmt: skip
     check_fit(lambda: algorithm, [data], {})
     self.algorithm = algorithm
-    self.cohort_size = cohort_size
+    self.cohort_size = int(cohort_size)
     self.mesh = placement.client_mesh(devices)
     self.client_batch = client_batch or placement.default_client_batch()
     self.data = data
@@ -94,7 +96,12 @@ class Engine:
     self._compiled: dict[Any, Any] = {}
 
   def init(self, key: jax.Array) -> State:
-    """The state before the first round."""
+    """The state before the first round.
+
+    Raises:
+      SettingError: what is no key.
+    """
+    check_key(key)
     started = time.perf_counter()
     args = np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, *args)

@@ -1,4 +1,4 @@
-"""Whether clients' labels are those that the model tells apart; asked before anything is compiled."""
+"""Whether a model takes the clients' examples and tells their labels apart; asked before any compile."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.data.labels import check_labels
+from fedjax_het.data.labels import check_classes, check_labels
+from fedjax_het.errors import SettingError
 from fedjax_het.federated import Algorithm
 
 
 def check_fit(
   make_algorithm: Callable[..., Algorithm], data: Sequence[FederatedData], settings: Mapping[str, Any]
 ) -> None:
-  """Raises `SettingError`, naming label, row and remedy, where a label has no logit of its own.
+  """Raises `SettingError`, naming label, row and remedy, where a label has no logit of its own; and, quoting
+  the model's own error, where it cannot be applied to an example.
 
   A model with C > 1 logits tells the classes 0 to C - 1 apart, a single logit the classes 0 and 1.
 
@@ -24,15 +26,24 @@ def check_fit(
     data: data sets alike in shape; their labels are looked at wherever a client has them.
     settings: name -> number.
   """
-  for each in data:
-    check_labels(np.asarray(each.y), len(each.x), 2, np.arange(0))  # shape and type; the classes come later
+  used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
+  for each, rows in zip(data, used):
+    check_labels(np.asanyarray(each.y), len(each.x), rows)
 
   def logits(key, data, settings):
     client = make_algorithm(**settings).client
-    return client.apply(client.globalize(client.share(key)), data.clients(0).take(jnp.arange(1))[0])
+    params, (x, _) = client.globalize(client.share(key)), data.clients(0).take(jnp.arange(1))
+    try:
+      return client.apply(params, x)
+    except Exception as error:
+      raise SettingError(
+        "model", x.shape[1:], f"it cannot be applied to an example of this shape, {x.dtype}: {error}",
+        "Make the model for the examples' shape, or reshape x.",
+      ) from error  # fmt: skip
 
   count = jax.eval_shape(logits, jax.random.key(0), data[0], dict(settings)).shape[-1]
   because = f", which the model's {count} logits stand for" if count > 1 else ", which one logit tells apart"
-  for each in data:
-    rows = np.concatenate([part.rows() for part in (each.train, each.valid, each.test)])
-    check_labels(np.asarray(each.y), len(each.x), max(count, 2), rows, because)
+  for each, rows in zip(data, used):
+    y = np.asarray(each.y)
+    needed = max(each.num_classes, int(y[rows].max(initial=0)) + 1)
+    check_classes(y, max(count, 2), rows, because, f"give the model num_classes={needed}")

@@ -20,7 +20,7 @@ from fedjax_het.engine.engine import Seconds, spent
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
 from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.federated import Algorithm, State
 
 PyTree = Any
@@ -50,7 +50,8 @@ class Members:
 
   Raises:
     SettingError: a setting without a value for each member, data of different shapes, a cohort that is
-      empty or larger than the number of clients, or labels that the model cannot tell apart.
+      empty or larger than the number of clients, examples that the model cannot be applied to, labels that it
+      cannot tell apart, or devices that are not there.
   """
 
   def __init__(
@@ -74,13 +75,15 @@ class Members:
     stacked = data if isinstance(data, FederatedData) else stack(data)
     self.has_validation = stacked.limits[1] > 0
     num_clients = stacked.train.start.shape[-1]
+    check_whole("cohort_size", cohort_size)
     if not 1 <= cohort_size <= num_clients:
       raise SettingError(
         "cohort_size", cohort_size, f"there are {num_clients} clients", f"Use 1 to {num_clients}."
       )
-    self.count, self.cohort_size = count, cohort_size
+    self.count, self.cohort_size = count, int(cohort_size)
+    placement.check_devices(devices)
     found = len(jax.devices())
-    wanted = None if jax.process_count() > 1 else min(devices or found, count)
+    wanted = None if jax.process_count() > 1 else min(int(devices or found), count)
     self.mesh = placement.client_mesh(wanted, AXIS)
     self._make = make_algorithm
     self._member_batch = member_batch or placement.default_client_batch()

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.local import unknown
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole
 
 PyTree = Any
 AXIS = "clients"
@@ -31,15 +31,30 @@ def client_mesh(devices: int | None = None, axis: str = AXIS) -> Mesh:
   """A mesh of the first `devices` devices of all processes (default: all) along one axis.
 
   Raises:
-    SettingError: more devices than there are, or fewer with several processes, of which each must take part.
+    SettingError: see `check_devices`; or fewer than all with several processes, of which each must take part.
   """
+  check_devices(devices)
   found = jax.devices()
-  if devices is not None and (devices > len(found) or (jax.process_count() > 1 and devices < len(found))):
+  count = len(found) if devices is None else int(devices)
+  if jax.process_count() > 1 and count < len(found):
     raise SettingError(
-      "mesh", f"{axis}:{devices}", f"{jax.process_count()} process(es) have {len(found)} devices in all",
-      f"Use {axis}:{len(found)}" + (", or fewer." if jax.process_count() == 1 else "."),
+      "devices", count, f"{jax.process_count()} processes have {len(found)}, and each takes part",
+      f"Use {len(found)} (--mesh={axis}:{len(found)}).",
     )  # fmt: skip
-  return Mesh(np.asarray(found[:devices]), (axis,), axis_types=(AxisType.Auto,))
+  return Mesh(np.asarray(found[:count]), (axis,), axis_types=(AxisType.Auto,))
+
+
+def check_devices(devices: int | None) -> None:
+  """Raises `SettingError` unless there are so many devices: a whole number from 1; None asks for all."""
+  if devices is None:
+    return
+  check_whole("devices", devices, 1)
+  found = len(jax.devices())
+  if devices > found:
+    raise SettingError(
+      "devices", devices, f"{jax.process_count()} process(es) have {found} devices in all",
+      f"Use 1 to {found}; on the command line, --mesh says how many.",
+    )  # fmt: skip
 
 
 def place(tree: PyTree, sharding: NamedSharding) -> PyTree:

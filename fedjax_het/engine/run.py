@@ -14,7 +14,7 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import check_whole
 from fedjax_het.federated import Algorithm, State
 from fedjax_het.metrics.fairness import summarize_all
 
@@ -152,9 +152,9 @@ def run(
 
 def check_rounds(rounds: int, eval_every: int | None, *algorithms: Algorithm) -> None:
   """Raises `SettingError` unless rounds >= 1, eval_every >= 1 (or None), and all parts take `rounds`."""
-  for name, value in (("rounds", rounds), ("eval_every", eval_every)):
-    if value is not None and (value != int(value) or value < 1):
-      raise SettingError(name, value, "must be a whole number", "Use 1 or more.")
+  check_whole("rounds", rounds, 1)
+  if eval_every is not None:
+    check_whole("eval_every", eval_every, 1)
   for check in (part.check_rounds for own in algorithms for part in (own.client, own.server)):
     if check is not None:
       check(int(rounds))

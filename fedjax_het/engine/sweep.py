@@ -15,7 +15,7 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, summarize
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.federated import Algorithm, State
 
 
@@ -93,7 +93,11 @@ def sweep(
   combinations = grid_of(grid or {})
   check_rounds(rounds, eval_every, *(make_algorithm(**settings) for settings in combinations))
   are_keys = isinstance(seeds, jax.Array) and jax.dtypes.issubdtype(seeds.dtype, jax.dtypes.prng_key)
-  keys = jnp.stack([seed if are_keys else jax.random.key(seed) for seed in seeds])
+  if not len(seeds):
+    raise SettingError("seeds", seeds, "has no values", "Give at least one.")
+  for seed in () if are_keys else seeds:
+    check_whole("seeds", seed)
+  keys = jnp.stack([seed if are_keys else jax.random.key(int(seed)) for seed in seeds])
   names = list(range(len(keys))) if are_keys else np.asarray(seeds).tolist()
   which = [i for i in range(len(keys)) for _ in combinations]
   members = [{"seed": seed, **settings} for seed in names for settings in combinations]
