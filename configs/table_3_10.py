@@ -6,8 +6,8 @@
 Heart: logistic regression, T = 200, lr 0.01. Berka: logistic regression, T = 100, lr 1, weight decay 0.001.
 MQP: a small text model in place of the paper's DistilBERT, T = 100. All clients take part in every round; one
 epoch, B = 20, SGD without momentum, lr decayed as in the authors' commands (by 0.999 every 2 rounds and 0.99
-every 10 and 15, here smoothly): per round, whatever T is. Berka is cut at the loan's date; the paper's is not:
---config.dataset_options.leaky=True.
+every 10 and 15, here smoothly): a round's decay, whatever T is. Berka is cut at the loan's date; the paper's
+is not: --config.dataset_options.leaky=True.
 
 Strengths of the baselines (AFL's lr, q, λ, ε, M) are each data set's own in the authors' repository, and for
 heart, where it has none, the mixing parts' defaults. Its FedMGDA+ keeps λ_i within ε of 1/K, ours of n_i/n.

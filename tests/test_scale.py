@@ -92,7 +92,12 @@ def test_the_judge_of_synthetic_bytes_reads_the_same_floats(monkeypatch, scale, 
     jax.debug.callback(lambda x: seen.append(np.asarray(x)), x)
     return model.init(key), 0.0
 
+  def first(rng, real, y):
+    rows = np.concatenate([np.flatnonzero(real[1] == c)[:4] for c in range(2)])
+    return real[0][rows], real[1][rows]
+
   monkeypatch.setattr(synthetic, "downstream", downstream)
+  monkeypatch.setattr(synthetic, "as_many", first)
   made = rng.uniform(-3, 9, (8, 4, 4, 1)).astype(np.float32)
   found = synthetic.yardsticks({}, experiment, made, np.arange(8) % 2)
   jax.effects_barrier()
