@@ -29,30 +29,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
-from fedjax_het.models.base import dense, flatten, xavier
-from fedjax_het.models.convolution import conv2d, max_pool2
+from fedjax_het.models.convolution import max_pool2
+from fedjax_het.models.layers import Conv, Dense, flatten
 
 HERE = Path(__file__).resolve().parent
 SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3), "resnet10": (32, 32, 3)}
 CONVOLUTIONS = ("patches", "winograd", "lax")
 
 
-def small_cnn(conv: str = "auto") -> fh.Model:
+class SmallCNN(nn.Module):
   """pfl-research's, without dropout: conv3 32 - conv3 64 - maxpool2 - dense 128 - dense 10, ReLU between."""
-  init = xavier(
-    {"conv1": (3, 3, 3, 32), "conv2": (3, 3, 32, 64), "fc1": (14 * 14 * 64, 128), "fc2": (128, 10)}
-  )
 
-  def apply(params, x):
-    for name in ("conv1", "conv2"):
-      x = jax.nn.relu(conv2d(x, params[name]["kernel"], 0, conv) + params[name]["bias"])
-    h = flatten(max_pool2(x))
-    return dense(params["fc2"], jax.nn.relu(dense(params["fc1"], h)))
+  conv: str = "auto"
 
-  return fh.Model(init, apply, "small_cnn")
+  @nn.compact
+  def __call__(self, x):
+    for features in (32, 64):
+      x = nn.relu(Conv(features, method=self.conv)(x))
+    return Dense(10)(nn.relu(Dense(128)(flatten(max_pool2(x)))))
+
+
+def small_cnn(conv: str = "auto") -> fh.Model:
+  return fh.models.from_flax(SmallCNN(conv), (32, 32, 3), 10)
 
 
 def clients(count: int, each: int, shape: tuple[int, ...]) -> Any:

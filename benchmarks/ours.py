@@ -96,7 +96,7 @@ def speed(args) -> dict:
   import jax
   import numpy as np
 
-  from fedjax_het.models.base import count_parameters
+  from fedjax_het.models import count_parameters
 
   engine, key = make_engine(args)
   state, _ = engine.advance(engine.init(key), args.warmup)

@@ -12,9 +12,9 @@ from scipy import optimize, special, stats
 import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.errors import SettingError
-from fedjax_het.models.base import perceptron
 from fedjax_het.models.coders import conv_decoder, conv_encoder
 from fedjax_het.models.generative import cgan_conv, cgan_mlp, cvae_conv, cvae_mlp, variational
+from fedjax_het.models.layers import Perceptron, network
 
 Y = jnp.array([0, 1, 1, 0])
 X = jax.random.uniform(jax.random.key(4), (4, 3))
@@ -250,7 +250,7 @@ def test_examples_have_their_shape_and_range(factory):
 
 
 def test_a_perceptron_is_its_layers():
-  init, apply = perceptron([3, 4, 2])
+  init, apply = network(Perceptron((4, 2), jax.nn.swish), (3,))
   params = init(jax.random.key(0))
   np.testing.assert_allclose(apply(params, X), swish_net(params, np.asarray(X, float)), rtol=1e-5, atol=1e-6)
 

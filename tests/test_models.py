@@ -8,8 +8,8 @@ from jax import lax
 
 from fedjax_het import models
 from fedjax_het.errors import SettingError
-from fedjax_het.models.base import SMALL_BATCH, matmul
 from fedjax_het.models.convolution import adaptive_average_pool, choose, conv2d, max_pool2
+from fedjax_het.models.layers import SMALL_BATCH, matmul
 
 
 def normal(seed, *shape):
@@ -44,7 +44,8 @@ def test_parameters_and_logits(name, shape, classes, count):
   params = model.init(jax.random.key(0))
   assert model.name == name
   assert models.count_parameters(params) == count
-  assert all(set(layer) == {"kernel", "bias"} for layer in params.values())
+  names = {path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+  assert names <= {"kernel", "bias", "embedding"}
   x = jnp.ones((3, *shape), jnp.int32) if name == "text_pair" else normal(1, 3, *shape)
   assert model.apply(params, x).shape == (3, classes)
 
@@ -57,7 +58,8 @@ def test_a_binary_task_has_one_logit(name, shape):
   close(binary.init(jax.random.key(0)), one.init(jax.random.key(0)), 0)
   x = jnp.ones((3, *shape), jnp.int32)
   assert binary.apply(binary.init(jax.random.key(0)), x).shape == (3, 1)
-  assert models.MODELS[name](shape, 2).init(jax.random.key(0)).popitem()[1]["bias"].shape == (2,)
+  pair = models.MODELS[name](shape, 2)
+  assert pair.apply(pair.init(jax.random.key(0)), x).shape == (3, 2)
 
 
 def test_initial_kernels_are_xavier_normal():
@@ -166,10 +168,11 @@ def test_text_pair_is_the_formula():
   params = jax.tree.map(lambda p: p + 0.1 * normal(2, *p.shape), model.init(jax.random.key(0)))
   x = ids(0, 6, 2, 7)
   x[:, :, 5:], x[0, 1] = 0, 0  # padding, and a text without a word
-  e, first, second = (jax.tree.map(np.asarray, params[name]) for name in ("embed", "fc1", "fc2"))
+  params = jax.tree.map(np.asarray, params)
+  e, first, second = params["embed"], params["head"]["fc1"], params["head"]["fc2"]
   wanted = []
   for pair in x:
-    u, v = (e["kernel"][t[t > 0]].sum(0) / max((t > 0).sum(), 1) + e["bias"] for t in pair)
+    u, v = (e["embedding"][t[t > 0]].sum(0) / max((t > 0).sum(), 1) + e["bias"] for t in pair)
     h = np.concatenate([np.abs(u - v), u * v]) @ first["kernel"] + first["bias"]
     wanted.append(np.maximum(h, 0) @ second["kernel"] + second["bias"])
   close(jax.jit(model.apply)(params, x), np.array(wanted))
@@ -191,16 +194,16 @@ def test_text_pair_of_stacked_clients_and_its_gradient():
   rows = [gradient(jax.tree.map(lambda leaf: leaf[i], params), x[i]) for i in range(3)]
   stacked = jax.jit(jax.vmap(gradient))(params, x)
   close(stacked, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
-  assert not jnp.any(stacked["embed"]["kernel"][:, 0])  # padding learns nothing
-  assert jnp.any(stacked["embed"]["kernel"][:, 1:])
+  assert not jnp.any(stacked["embed"]["embedding"][:, 0])  # padding learns nothing
+  assert jnp.any(stacked["embed"]["embedding"][:, 1:])
 
 
 def test_text_pair_is_drawn_anew_from_its_key_alone_and_refuses_larger_ids():
   model = models.text_pair()
   one, same, other = (model.init(jax.random.key(seed)) for seed in (0, 0, 1))
   close(one, same, 0)
-  assert not np.array_equal(one["embed"]["kernel"], other["embed"]["kernel"])
-  assert float(one["embed"]["kernel"].std()) == pytest.approx(1.0, rel=0.02)
+  assert not np.array_equal(one["embed"]["embedding"], other["embed"]["embedding"])
+  assert float(one["embed"]["embedding"].std()) == pytest.approx(1.0, rel=0.02)
   x = np.full((1, 2, 64), 4095, np.int32)
   assert jnp.isfinite(model.apply(one, x)).all()
   assert jnp.isnan(model.apply(one, x + 1)).all()

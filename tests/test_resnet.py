@@ -9,7 +9,8 @@ from jax import lax
 from fedjax_het.errors import SettingError
 from fedjax_het.models import count_parameters, make
 from fedjax_het.models.convolution import halving_conv3
-from fedjax_het.models.resnet import group_norm, resnet10
+from fedjax_het.models.layers import GroupNorm
+from fedjax_het.models.resnet import resnet10
 
 
 def xla(x, kernel, stride=1):
@@ -25,6 +26,10 @@ def test_halving_is_xlas(channels, method):
   x = jax.random.normal(jax.random.key(0), (2, 8, 6, channels))
   kernel = jax.random.normal(jax.random.key(1), (3, 3, channels, 5))
   np.testing.assert_allclose(halving_conv3(x, kernel, method), xla(x, kernel, 2), rtol=1e-4, atol=1e-4)
+
+
+def group_norm(layer, x, groups):
+  return GroupNorm(groups).apply({"params": layer}, x)
 
 
 def test_group_norm_is_the_formula():
@@ -54,20 +59,17 @@ def test_the_network_is_its_description(spectral):
     lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), params
   )
   x = jax.random.normal(jax.random.key(1), (3, 8, 16, 3))
-  norm = lambda name, h, groups: group_norm(params[name], h, groups)  # noqa: E731
-  h = jax.nn.silu(norm("stem_norm", xla(x, params["stem"]["kernel"]), 2))
+  h = jax.nn.silu(group_norm(params["stem_norm"], xla(x, params["stem"]["kernel"]), 2))
   for b, planes in enumerate((8, 16, 32, 64), 1):
-    stride = 1 if b == 1 else 2
-    inner = jax.nn.silu(
-      norm(f"block{b}_norm1", xla(h, params[f"block{b}_conv1"]["kernel"], stride), planes // 2)
-    )
-    inner = norm(f"block{b}_norm2", xla(inner, params[f"block{b}_conv2"]["kernel"]), planes // 2)
+    block, stride = params[f"block{b}"], 1 if b == 1 else 2
+    inner = group_norm(block["norm1"], xla(h, block["conv1"]["kernel"], stride), planes // 2)
+    inner = group_norm(block["norm2"], xla(jax.nn.silu(inner), block["conv2"]["kernel"]), planes // 2)
     if b > 1:
-      h = norm(f"block{b}_skip_norm", xla(h, params[f"block{b}_skip"]["kernel"], 2), planes // 2)
+      h = group_norm(block["skip_norm"], xla(h, block["skip"]["kernel"], 2), planes // 2)
     h = h + inner
   kernel = params["fc"]["kernel"]
   kernel = kernel / np.linalg.norm(kernel, 2) if spectral else kernel
-  expected = jax.nn.silu(norm("norm", h, 8)).reshape(3, -1) @ kernel + params["fc"]["bias"]
+  expected = jax.nn.silu(group_norm(params["norm"], h, 8)).reshape(3, -1) @ kernel + params["fc"]["bias"]
   np.testing.assert_allclose(model.apply(params, x), expected, rtol=2e-3, atol=2e-3)
   for convolution in ("patches", "lax"):
     other = resnet10((8, 16, 3), 5, width=8, conv=convolution, spectral=spectral)

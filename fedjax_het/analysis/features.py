@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_het.models.base import Params, dense, flatten, xavier
-from fedjax_het.models.coders import norm
-from fedjax_het.models.convolution import halving_conv3
+from fedjax_het.models.coders import Encoder
 from fedjax_het.models.inception import inception_features, read_weights
+from fedjax_het.models.layers import Dense, Perceptron, network
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
 BLOCK = 250
@@ -65,25 +64,14 @@ def classifier_features(
   """
   shape = x.shape[1:]
   image = len(shape) == 3 and not shape[0] % 8 and not shape[1] % 8 and shape[0] > 8
-  if image:
-    channels = [shape[2], WIDTH, 2 * WIDTH, 4 * WIDTH]
-    kernels: dict[str, tuple[int, ...]] = {f"conv{i}": (3, 3, channels[i], channels[i + 1]) for i in range(3)}
-    inputs = shape[0] * shape[1] // 64 * channels[-1]
-  else:
-    kernels, inputs = {"fc0": (int(np.prod(shape)), 256)}, 256
-  init = xavier({**kernels, "fc1": (inputs, SIZE), "fc2": (SIZE, num_classes)})
+  body = Encoder(SIZE, WIDTH) if image else Perceptron((256, SIZE), jax.nn.swish)
+  (body_init, features), (head_init, classify) = network(body, shape), network(Dense(num_classes), (SIZE,))
 
-  def hidden(params: Params, h: jax.Array) -> jax.Array:
-    for name in kernels:
-      if image:
-        h = halving_conv3(h, params[name]["kernel"]) + params[name]["bias"]
-        h = jax.nn.swish(norm(h))
-      else:
-        h = jax.nn.swish(dense(params[name], flatten(h)))
-    return jax.nn.swish(dense(params["fc1"], flatten(h)))
+  def hidden(params, x: jax.Array) -> jax.Array:
+    return jax.nn.swish(features(params["body"], x))
 
-  def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
-    logits = dense(params["fc2"], hidden(params, x))
+  def loss(params, x: jax.Array, y: jax.Array) -> jax.Array:
+    logits = classify(params["head"], hidden(params, x))
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
   optimizer = optax.adam(1e-3)
@@ -93,7 +81,8 @@ def classifier_features(
     updates, state = optimizer.update(jax.grad(loss)(params, x, y), state)
     return optax.apply_updates(params, updates), state
 
-  params = init(key)
+  body_key, head_key = jax.random.split(key)
+  params = {"body": body_init(body_key), "head": head_init(head_key)}
   state = optimizer.init(params)
   order = np.random.default_rng(int(jax.random.bits(key)))
   batch = min(BATCH, len(y))

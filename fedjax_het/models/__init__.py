@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fedjax_het.errors import check_choice, check_settings
-from fedjax_het.models.base import Model, count_parameters, standardized
-from fedjax_het.models.energy import energy_mlp
+from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.generative import GENERATORS, Generative
+from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
-from fedjax_het.models.two_nn import logistic_regression, two_nn
+from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
 
 MODELS: dict[str, Callable[..., Model]] = {
   "two_nn": two_nn,
@@ -56,6 +56,7 @@ __all__ = [
   "Model",
   "count_parameters",
   "energy_mlp",
+  "from_flax",
   "logistic_regression",
   "make",
   "resnet10",

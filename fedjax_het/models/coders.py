@@ -1,67 +1,72 @@
-"""Encoders and decoders of conditional generators, each a pair (init, apply)."""
+"""Encoders and decoders of conditional generators, between images and vectors."""
 
-import itertools
 import math
 
 import jax
+from flax import linen as nn
 
-from fedjax_het.models.base import Network, Params, dense, flatten, xavier
-from fedjax_het.models.convolution import conv2d, halving_conv3
-from fedjax_het.models.resnet import GROUP, check_image, group_norm
+from fedjax_het.models.layers import Conv, Dense, GroupNorm, Network, flatten, network
+from fedjax_het.models.resnet import GROUP, check_image
 
 
-def conv_encoder(shape: tuple[int, ...], outputs: int, width: int) -> Network:
-  """Three halving 3 x 3 convolutions to h, 2h, 4h channels, then dense: [B, *shape] -> [B, outputs]."""
-  check_image(shape, width)
-  channels = [shape[2], width, 2 * width, 4 * width]
-  kernels = {f"conv{i + 1}": (3, 3, *pair) for i, pair in enumerate(itertools.pairwise(channels))}
-  inputs = shape[0] * shape[1] // 64 * channels[-1]
+class Encoder(nn.Module):
+  """Three halving 3 x 3 convolutions to h, 2h, 4h channels, then dense: [B, *shape] -> [B, outputs].
 
-  def init(key: jax.Array) -> Params:
-    convolutions, last = jax.random.split(key)
-    return xavier(kernels)(convolutions) | xavier({"fc": (inputs, outputs)})(last)
+  After each the channels are normalised in groups of four, get their bias, and pass Swish.
 
-  def apply(params: Params, x: jax.Array) -> jax.Array:
+  Attributes:
+    outputs: numbers an image becomes.
+    width: h.
+  """
+
+  outputs: int
+  width: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it."""
     h = x
-    for name in kernels:
-      h = normed(halving_conv3(h, params[name]["kernel"]), params[name]["bias"])
-    return dense(params["fc"], flatten(h))
+    for i in range(3):
+      channels = 2**i * self.width
+      norm = GroupNorm(channels // GROUP, affine=False)
+      h = nn.swish(Conv(channels, (3, 3), 2, 1, before_bias=norm, name=f"conv{i + 1}")(h))
+    return Dense(self.outputs, name="fc")(flatten(h))
 
-  return init, apply
 
-
-def conv_decoder(inputs: int, shape: tuple[int, ...], width: int) -> Network:
+class Decoder(nn.Module):
   """Dense to 4h channels, then three doubling 3 x 3 convolutions: [B, inputs] -> [B, *shape].
 
   A doubling convolution makes four values a pixel and channel, which become two by two pixels.
+
+  Attributes:
+    shape: of an image.
+    width: h.
   """
-  check_image(shape, width)
-  channels = [4 * width, 2 * width, width, shape[2]]
-  kernels = {f"conv{i + 1}": (3, 3, before, 4 * after) for i, (before, after) in
-             enumerate(itertools.pairwise(channels))}  # fmt: skip
-  start = shape[0] // 8, shape[1] // 8, channels[0]
 
-  def init(key: jax.Array) -> Params:
-    first, convolutions = jax.random.split(key)
-    return xavier({"fc": (inputs, math.prod(start))})(first) | xavier(kernels)(convolutions)
+  shape: tuple[int, ...]
+  width: int
 
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    h = dense(params["fc"], x).reshape(-1, *start)
-    for name in kernels:
-      h = conv2d(jax.nn.swish(norm(h)), params[name]["kernel"], 1) + params[name]["bias"]
-      batch, height, columns, depth = h.shape
-      h = h.reshape(batch, height, columns, 2, 2, depth // 4).transpose(0, 1, 3, 2, 4, 5)
-      h = h.reshape(batch, 2 * height, 2 * columns, depth // 4)
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it."""
+    start = self.shape[0] // 8, self.shape[1] // 8, 4 * self.width
+    h = Dense(math.prod(start), name="fc")(x).reshape(-1, *start)
+    for i, channels in enumerate((2 * self.width, self.width, self.shape[2])):
+      h = nn.swish(GroupNorm(h.shape[-1] // GROUP, affine=False)(h))
+      h = Conv(4 * channels, (3, 3), 1, 1, name=f"conv{i + 1}")(h)
+      batch, height, columns, _ = h.shape
+      h = h.reshape(batch, height, columns, 2, 2, channels).transpose(0, 1, 3, 2, 4, 5)
+      h = h.reshape(batch, 2 * height, 2 * columns, channels)
     return h
 
-  return init, apply
+
+def conv_encoder(shape: tuple[int, ...], outputs: int, width: int) -> Network:
+  """`Encoder` of images of `shape`."""
+  check_image(shape, width)
+  return network(Encoder(outputs, width), shape)
 
 
-def norm(h: jax.Array) -> jax.Array:
-  """Group normalisation without parameters, for four channels a group."""
-  return group_norm({"scale": 1.0, "bias": 0.0}, h, h.shape[-1] // GROUP)  # type: ignore[dict-item]
-
-
-def normed(h: jax.Array, bias: jax.Array) -> jax.Array:
-  """The activation after a convolution."""
-  return jax.nn.swish(norm(h) + bias)
+def conv_decoder(inputs: int, shape: tuple[int, ...], width: int) -> Network:
+  """`Decoder` of vectors [B, inputs]."""
+  check_image(shape, width)
+  return network(Decoder(tuple(shape), width), (inputs,))

@@ -296,3 +296,31 @@ def adaptive_average_pool(x: jax.Array, size: tuple[int, int]) -> jax.Array:
     means = [lax.slice_in_dim(x, start, stop, axis=axis).mean(axis, keepdims=True) for start, stop in spans]
     x = jnp.concatenate(means, axis)
   return x
+
+
+# ----------------------------------------------------------------------------------------- depthwise
+
+
+def depthwise(x: jax.Array, kernel: jax.Array, stride: int = 1, padding: int = 0) -> jax.Array:
+  """Cross-correlates each channel with a kernel of its own: a sum of shifted products.
+
+  y[b, i, j, c] = sum_{p, q} x[b, s i + p - padding, s j + q - padding, c] k[p, q, 0, c]
+
+  Args:
+    x: images, float32 [B, H, W, C].
+    kernel: float32 [height, width, 1, C].
+    stride: s >= 1, of both axes.
+    padding: zeros added on all four sides, in pixels.
+
+  Returns:
+    float32 [B, (H + 2 padding - height) // s + 1, (W + 2 padding - width) // s + 1, C].
+  """
+  height, width = kernel.shape[:2]
+  x = _pad(x, padding)
+  rows, columns = (x.shape[1] - height) // stride + 1, (x.shape[2] - width) // stride + 1
+
+  def shifted(i: int, j: int) -> jax.Array:
+    last = i + stride * (rows - 1) + 1, j + stride * (columns - 1) + 1
+    return x[:, i : last[0] : stride, j : last[1] : stride]
+
+  return _total(shifted(i, j) * kernel[i, j, 0] for i in range(height) for j in range(width))

@@ -14,8 +14,8 @@ import optax
 
 from fedjax_het.engine.local import weighted_mean
 from fedjax_het.errors import check_range
-from fedjax_het.models.base import Network, flatten, perceptron
 from fedjax_het.models.coders import conv_decoder, conv_encoder
+from fedjax_het.models.layers import Network, Perceptron, flatten, network
 
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -155,8 +155,8 @@ def cvae_mlp(
   variance: float | None = None,
 ) -> Generative:  # fmt: skip
   """`variational` of two perceptrons with two hidden layers of `hidden` units."""
-  encoder = perceptron([math.prod(shape), hidden, hidden, 2 * latent])
-  decoder = perceptron([latent + num_classes, hidden, hidden, math.prod(shape)])
+  encoder = network(Perceptron((hidden, hidden, 2 * latent), jax.nn.swish), shape)
+  decoder = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
   return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp", variance)
 
 
@@ -164,8 +164,8 @@ def cgan_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 32, hidden: int = 256
 ) -> Generative:
   """`adversarial` of two perceptrons with two hidden layers of `hidden` units."""
-  generator = perceptron([latent + num_classes, hidden, hidden, math.prod(shape)])
-  judge = perceptron([math.prod(shape), hidden, hidden, 1 + num_classes])
+  generator = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
+  judge = network(Perceptron((hidden, hidden, 1 + num_classes), jax.nn.swish), shape)
   return adversarial(generator, judge, shape, num_classes, latent, "cgan_mlp")
 
 

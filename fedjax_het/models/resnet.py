@@ -5,14 +5,13 @@ activation after the addition, and a flattened, not pooled, last layer, here of 
 """
 
 import jax
-import jax.numpy as jnp
+from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.models.base import Layer, Model, Params, dense, flatten, xavier
-from fedjax_het.models.convolution import METHODS, conv2d, halving_conv3
-from fedjax_het.models.energy import spectral_dense
+from fedjax_het.models.convolution import METHODS
+from fedjax_het.models.layers import Conv, Dense, GroupNorm, flatten, network
+from fedjax_het.models.model import Model
 
-EPSILON = 1e-5
 GROUP = 4  # channels that are normalised together, at least
 
 
@@ -27,23 +26,50 @@ def check_image(shape: tuple[int, ...], width: int) -> None:
     )
 
 
-def group_norm(layer: Layer, x: jax.Array, groups: int) -> jax.Array:
-  """(x - mean) / √(var + ε)·scale + bias, where mean and var are an image's over a group of its channels.
+class Block(nn.Module):
+  """conv3 - GN - swish - conv3 - GN, added to its input; where the shape changes, to its conv1 - GN.
 
-  Args:
-    layer: {"scale", "bias"}, [C] each.
-    x: [B, H, W, C].
-    groups: a divisor of C.
+  Attributes:
+    features: output channels.
+    halving: whether the image is halved.
+    conv: how to convolve.
   """
-  channels = x.shape[3]
 
-  def over_group(means: jax.Array) -> jax.Array:  # of single channels, [B, 1, 1, C]; a pass over x has all C
-    pooled = means.reshape(-1, 1, 1, groups, channels // groups).mean(4, keepdims=True)
-    return jnp.broadcast_to(pooled, (*pooled.shape[:4], channels // groups)).reshape(means.shape)
+  features: int
+  halving: bool
+  conv: str
 
-  centred = x - over_group(x.mean(axis=(1, 2), keepdims=True))
-  variance = over_group(jnp.square(centred).mean(axis=(1, 2), keepdims=True))
-  return centred * (jax.lax.rsqrt(variance + EPSILON) * layer["scale"]) + layer["bias"]
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it for images [B, H, W, C]."""
+    stride, groups = 1 + self.halving, self.features // 2
+    h = Conv(self.features, (3, 3), stride, 1, False, self.conv, name="conv1")(x)
+    h = nn.swish(GroupNorm(groups, name="norm1")(h))
+    h = Conv(self.features, (3, 3), 1, 1, False, self.conv, name="conv2")(h)
+    h = GroupNorm(groups, name="norm2")(h)
+    if self.halving:
+      x = Conv(self.features, (1, 1), stride, 0, False, name="skip")(x)
+      x = GroupNorm(groups, name="skip_norm")(x)
+    return x + h
+
+
+class ResNet10(nn.Module):
+  """See `resnet10`."""
+
+  num_classes: int
+  width: int
+  conv: str
+  spectral: bool
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Logits of images [B, H, W, C]."""
+    h = Conv(self.width, (3, 3), 1, 1, False, self.conv, name="stem")(x)
+    h = nn.swish(GroupNorm(self.width // 4, name="stem_norm")(h))
+    for b in range(4):
+      h = Block(2**b * self.width, b > 0, self.conv, name=f"block{b + 1}")(h)
+    h = flatten(nn.swish(GroupNorm(self.width, name="norm")(h)))
+    return Dense(self.num_classes, spectral=self.spectral, name="fc")(h)
 
 
 def resnet10(
@@ -70,42 +96,5 @@ def resnet10(
   """
   check_choice("conv", conv, METHODS)
   check_image(shape, width)
-  planes = [width, 2 * width, 4 * width, 8 * width]
-  kernels: dict[str, tuple[int, ...]] = {"stem": (3, 3, shape[2], width)}
-  norms = {"stem_norm": width}
-  for b, (before, after) in enumerate(zip([width, *planes], planes), 1):
-    kernels |= {f"block{b}_conv1": (3, 3, before, after), f"block{b}_conv2": (3, 3, after, after)}
-    norms |= {f"block{b}_norm1": after, f"block{b}_norm2": after}
-    if before != after:
-      kernels[f"block{b}_skip"] = (1, 1, before, after)
-      norms[f"block{b}_skip_norm"] = after
-  norms["norm"] = planes[-1]
-  inputs = shape[0] * shape[1] // 64 * planes[-1]
-
-  def init(key: jax.Array) -> Params:
-    convolutions, last = jax.random.split(key)
-    scales = {name: {"scale": jnp.ones(size), "bias": jnp.zeros(size)} for name, size in norms.items()}
-    return xavier(kernels, bias=False)(convolutions) | scales | xavier({"fc": (inputs, num_classes)})(last)
-
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    def normed(name: str, h: jax.Array, groups: int) -> jax.Array:
-      return group_norm(params[name], h, groups)
-
-    def kernel(name: str) -> jax.Array:
-      return params[name]["kernel"]
-
-    h = jax.nn.swish(normed("stem_norm", conv2d(x, kernel("stem"), 1, conv), width // 4))
-    for b, after in enumerate(planes, 1):
-      halving = f"block{b}_skip" in params
-      first = halving_conv3(h, kernel(f"block{b}_conv1"), conv) if halving else (
-        conv2d(h, kernel(f"block{b}_conv1"), 1, conv)
-      )  # fmt: skip
-      inner = jax.nn.swish(normed(f"block{b}_norm1", first, after // 2))
-      inner = normed(f"block{b}_norm2", conv2d(inner, kernel(f"block{b}_conv2"), 1, conv), after // 2)
-      if halving:
-        h = normed(f"block{b}_skip_norm", h[:, ::2, ::2] @ kernel(f"block{b}_skip")[0, 0], after // 2)
-      h = h + inner
-    h = flatten(jax.nn.swish(normed("norm", h, width)))
-    return (spectral_dense if spectral else dense)(params["fc"], h)
-
-  return Model(init, apply, "resnet10", tuple(shape), num_classes)
+  module = ResNet10(num_classes, width, conv, spectral)
+  return Model(*network(module, shape), "resnet10", tuple(shape), num_classes)

@@ -6,9 +6,47 @@ them by |u - v| and u * v is InferSent's (Conneau et al. 2017).
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from fedjax_het.errors import SettingError
-from fedjax_het.models.base import Model, Params, dense, xavier
+from fedjax_het.models.layers import Perceptron, network
+from fedjax_het.models.model import Model
+
+
+class MeanEmbedding(nn.Module):
+  """The mean of a text's word embeddings, [..., L] -> [..., embedding]; token 0 is padding.
+
+  An id beyond the vocabulary makes it NaN. A text without tokens has the mean 0.
+  """
+
+  vocabulary: int
+  embedding: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it for integers x."""
+    shape = (self.vocabulary, self.embedding)
+    table = self.param("embedding", nn.initializers.normal(1.0), shape, jnp.float32)
+    real = (x > 0)[..., None]
+    rows = table.at[x].get(mode="fill", fill_value=jnp.nan)
+    mean = jnp.sum(jnp.where(real, rows, 0.0), axis=-2) / jnp.maximum(jnp.sum(real, axis=-2), 1)
+    return mean + self.param("bias", nn.initializers.zeros, (self.embedding,), jnp.float32)
+
+
+class TextPair(nn.Module):
+  """See `text_pair`."""
+
+  num_classes: int
+  vocabulary: int
+  embedding: int
+  hidden: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Logits of pairs [B, 2, L]."""
+    u, v = jnp.moveaxis(MeanEmbedding(self.vocabulary, self.embedding, name="embed")(x), -2, 0)
+    h = jnp.concatenate([jnp.abs(u - v), u * v], axis=-1)
+    return Perceptron((self.hidden, self.num_classes), name="head")(h)
 
 
 def text_pair(
@@ -36,21 +74,5 @@ def text_pair(
   """
   if len(shape) != 2 or shape[0] != 2:
     raise SettingError("shape", shape, "not (2, L), two texts of L token ids", "Use the data set mqp.")
-  layers = xavier(
-    {"embed": (vocabulary, embedding), "fc1": (2 * embedding, hidden), "fc2": (hidden, num_classes)}
-  )
-
-  def init(key: jax.Array) -> Params:
-    params = layers(key)
-    kernel = jax.random.normal(jax.random.fold_in(key, 0), (vocabulary, embedding), jnp.float32)
-    return {**params, "embed": {**params["embed"], "kernel": kernel}}
-
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    real = (x > 0)[..., None]
-    rows = params["embed"]["kernel"].at[x].get(mode="fill", fill_value=jnp.nan)
-    mean = jnp.sum(jnp.where(real, rows, 0.0), axis=-2) / jnp.maximum(jnp.sum(real, axis=-2), 1)
-    u, v = jnp.moveaxis(mean + params["embed"]["bias"], -2, 0)
-    h = jnp.concatenate([jnp.abs(u - v), u * v], axis=-1)
-    return dense(params["fc2"], jax.nn.relu(dense(params["fc1"], h)))
-
-  return Model(init, apply, "text_pair", tuple(shape), num_classes)
+  module = TextPair(num_classes, vocabulary, embedding, hidden)
+  return Model(*network(module, shape, jnp.int32), "text_pair", tuple(shape), num_classes)

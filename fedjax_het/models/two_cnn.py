@@ -4,13 +4,40 @@ Source: the authors' Federated-Learning-in-PyTorch, src/models/twocnn.py.
 """
 
 import jax
+from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.models.base import Model, Params, dense, flatten, xavier
-from fedjax_het.models.convolution import METHODS, adaptive_average_pool, conv2d, max_pool2
+from fedjax_het.models.convolution import METHODS, adaptive_average_pool, max_pool2
+from fedjax_het.models.layers import Conv, Dense, flatten, network
+from fedjax_het.models.model import Model
 
 GRID = (7, 7)
 WIDTH = 512
+
+
+class TwoCNN(nn.Module):
+  """See `two_cnn`."""
+
+  num_classes: int
+  hidden: int
+  conv: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Logits of images [B, H, W, C]."""
+    h = x
+    for i in (1, 2):  # bias and ReLU, non-decreasing, after the maximum: of a quarter of the values
+      h = nn.relu(
+        Conv(i * self.hidden, (5, 5), 1, 1, method=self.conv, before_bias=pooled, name=f"conv{i}")(h)
+      )
+    h = flatten(adaptive_average_pool(h, GRID))
+    h = nn.relu(Dense(WIDTH, name="fc1")(h))
+    return Dense(self.num_classes, name="fc2")(h)
+
+
+def pooled(h: jax.Array) -> jax.Array:
+  """2 x 2 maxima with padding 1."""
+  return max_pool2(h, 1)
 
 
 def two_cnn(
@@ -19,8 +46,7 @@ def two_cnn(
   """Two 5 x 5 convolutions, each with ReLU and 2 x 2 max-pooling, then two dense layers.
 
   conv5 (padding 1, h) - relu - maxpool2 (padding 1) - conv5 (padding 1, 2h) - relu - maxpool2 (padding 1) -
-  adaptive average pool to 7 x 7 - dense 512 - relu - dense C; 1,663,370 parameters on MNIST. Bias and ReLU
-  are non-decreasing, so they commute with the maximum and are applied after it, to a quarter of the values.
+  adaptive average pool to 7 x 7 - dense 512 - relu - dense C; 1,663,370 parameters on MNIST.
 
   Args:
     shape: of one example, (height, width, channels).
@@ -36,21 +62,5 @@ def two_cnn(
     raise SettingError(
       "shape", shape, "not (height, width, channels) of at least 6 x 6", "Use two_nn instead."
     )
-  init = xavier(
-    {
-      "conv1": (5, 5, shape[2], hidden),
-      "conv2": (5, 5, hidden, 2 * hidden),
-      "fc1": (GRID[0] * GRID[1] * 2 * hidden, WIDTH),
-      "fc2": (WIDTH, num_classes),
-    }
-  )
-
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    h = x
-    for name in ("conv1", "conv2"):
-      h = max_pool2(conv2d(h, params[name]["kernel"], 1, conv), 1)
-      h = jax.nn.relu(h + params[name]["bias"])
-    h = flatten(adaptive_average_pool(h, GRID))
-    return dense(params["fc2"], jax.nn.relu(dense(params["fc1"], h)))
-
-  return Model(init, apply, "two_cnn", tuple(shape), num_classes)
+  module = TwoCNN(num_classes, hidden, conv)
+  return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes)

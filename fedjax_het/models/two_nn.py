@@ -1,16 +1,14 @@
-"""TwoNN, the multilayer perceptron of federated learning, and its linear sibling.
+"""TwoNN, the multilayer perceptron of federated learning, and its relatives.
 
 Sources: McMahan et al., AISTATS 2017 ("2NN"); the authors' Federated-Learning-in-PyTorch,
-src/models/twonn.py: inputs-200-200-C with ReLU.
+src/models/twonn.py: inputs-200-200-C with ReLU. Energies: Grathwohl et al., ICLR 2020.
 """
-
-import itertools
-import math
 
 import jax
 
 from fedjax_het.errors import check_range
-from fedjax_het.models.base import Model, Params, dense, flatten, xavier
+from fedjax_het.models.layers import Perceptron, network
+from fedjax_het.models.model import Model
 
 
 def two_nn(
@@ -36,17 +34,8 @@ def two_nn(
   """
   check_range("hidden", hidden, 1)
   check_range("layers", layers, 1)
-  widths = [math.prod(shape), *[hidden] * layers, num_classes]
-  names = [f"fc{i + 1}" for i in range(layers + 1)]
-  init = xavier(dict(zip(names, itertools.pairwise(widths))), bias)
-
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    h = flatten(x)
-    for name in names[:-1]:
-      h = jax.nn.relu(dense(params[name], h))
-    return dense(params[names[-1]], h)
-
-  return Model(init, apply, "two_nn", tuple(shape), num_classes)
+  module = Perceptron((*[hidden] * layers, num_classes), use_bias=bias)
+  return Model(*network(module, shape), "two_nn", tuple(shape), num_classes)
 
 
 def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) -> Model:
@@ -56,9 +45,33 @@ def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) ->
     shape: of one example, flattened row-major.
     num_classes: the number of logits.
   """
+  return Model(*network(Perceptron((num_classes,)), shape), "logistic_regression", tuple(shape), num_classes)
 
-  def apply(params: Params, x: jax.Array) -> jax.Array:
-    return dense(params["fc"], flatten(x))
 
-  init = xavier({"fc": (math.prod(shape), num_classes)})
-  return Model(init, apply, "logistic_regression", tuple(shape), num_classes)
+def energy_mlp(
+  shape: tuple[int, ...] = (8, 8, 1),
+  num_classes: int = 10,
+  hidden: int = 256,
+  layers: int = 2,
+  spectral: bool = True,
+) -> Model:
+  """D-hidden-...-hidden-C with Swish and a last layer of spectral norm 1: a classifier of smooth energies.
+
+  A joint energy model, E(x, y) = -f(x)[y], E(x) = -log Σ_y exp f(x)[y], as FedEvg's clients train it (thesis,
+  chapter IV): Swish, so that the energy is smooth in x, and a last layer whose norm is 1, so that energies
+  cannot run away.
+
+  Args:
+    shape: of one example, flattened row-major to D numbers.
+    num_classes: C, the number of logits.
+    hidden: width of the hidden layers.
+    layers: number of hidden layers, at least 1.
+    spectral: whether the last layer's spectral norm is 1; False leaves it free.
+
+  Raises:
+    SettingError: `hidden` or `layers` is below 1.
+  """
+  check_range("hidden", hidden, 1)
+  check_range("layers", layers, 1)
+  module = Perceptron((*[hidden] * layers, num_classes), jax.nn.swish, spectral=spectral)
+  return Model(*network(module, shape), "energy_mlp", tuple(shape), num_classes)

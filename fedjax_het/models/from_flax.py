@@ -1,0 +1,223 @@
+"""A Flax module, `linen` or `nnx`, as a model: also with batch statistics and dropout."""
+
+import contextlib
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from flax import linen as nn
+from flax import nnx
+
+from fedjax_het.errors import SettingError
+from fedjax_het.models.model import Model
+
+PyTree = Any
+STATISTICS = "batch_stats"
+IN_TRAINING = {  # how modules call the argument that tells training from use, and its value in training
+  "train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False,
+}  # fmt: skip
+_REAL: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("real", default=None)
+
+
+def from_flax(
+  module: nn.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
+  shape: tuple[int, ...],
+  num_classes: int,
+  *,
+  dtype: Any = jnp.float32,
+  name: str = "",
+) -> Model:
+  """A user's own Flax module as a `Model`.
+
+  Batch normalisation's running statistics become the model's `stats`. `train` normalises by a batch's real
+  rows only: those that fill up a last batch are masked in every `BatchNorm` of Flax's. `apply` uses the
+  running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is told by
+  the argument of its `__call__` that is called train, training, is_training, deterministic or
+  use_running_average, an `nnx` module by its own `train()` and `eval()`.
+
+  Args:
+    module: a `linen` module; or a function of `nnx.Rngs` that makes an `nnx` one, `lambda rngs:
+      Net(rngs=rngs)`. An `nnx` module itself is taken with the parameters it has, the same for every key.
+    shape: of one example, without the batch axis.
+    num_classes: C, the number of logits.
+    dtype: of examples, such as `jnp.int32` for token ids.
+    name: for reports; by default the module's class.
+
+  Raises:
+    SettingError: no such module, one that keeps more than parameters and batch statistics, or whose output is
+      not [B, C].
+  """
+  if isinstance(module, type):
+    raise SettingError(
+      "module", module.__name__, "is a class", "Give linen's instance, or `lambda rngs: Net(rngs=rngs)`."
+    )
+  if not callable(module):
+    raise SettingError("module", type(module).__name__, "is no Flax module", "Give a linen or nnx module.")
+  make: Callable[..., Model] = _linen if isinstance(module, nn.Module) else _nnx
+  model = make(module, tuple(shape), num_classes, dtype)
+  model = model._replace(name=name or model.name)
+  example = jax.ShapeDtypeStruct((2, *shape), dtype)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  found = jax.eval_shape(model.apply, params, example, model.stats)
+  if getattr(found, "shape", None) != (2, num_classes):
+    raise SettingError(
+      "num_classes", num_classes, f"{model.name} makes {getattr(found, 'shape', found)} of a batch of two",
+      "Give the number of its logits.",
+    )  # fmt: skip
+  return model
+
+
+@contextlib.contextmanager
+def _only(real: jax.Array) -> Iterator[None]:
+  """Within it, batch statistics are those of the rows that are real."""
+  token = _REAL.set(real)
+  try:
+    yield
+  finally:
+    _REAL.reset(token)
+
+
+def _mask(x: jax.Array) -> jax.Array | None:
+  """Which of x's rows are real, to broadcast with x; an example's rows, where several, follow one another."""
+  real = _REAL.get()
+  if real is None:
+    return None
+  if x.shape[0] % real.shape[0]:
+    raise SettingError(
+      "module", x.shape, f"normalises over an axis that is not that of a batch of {real.shape[0]} examples",
+      "Keep the batch first.",
+    )  # fmt: skip
+  rows = jnp.repeat(real > 0, x.shape[0] // real.shape[0])
+  return rows.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _given(stats: PyTree, stateful: bool) -> PyTree:
+  """The statistics, which a model that has some cannot be used without."""
+  if stateful and stats is None:
+    raise SettingError("stats", stats, "the model has running statistics", "Call apply(params, x, stats).")
+  return stats
+
+
+# --------------------------------------------------------------------------------------------- linen
+
+
+def _masked(next_call, args, kwargs, context):
+  """Gives every BatchNorm of a linen module the mask of its rows."""
+  if isinstance(context.module, nn.BatchNorm) and context.method_name == "__call__" and "mask" not in kwargs:
+    kwargs = {**kwargs, "mask": _mask(args[0])}
+  return next_call(*args, **kwargs)
+
+
+def _linen(module: nn.Module, shape: tuple[int, ...], num_classes: int, dtype: Any) -> Model:
+  known = inspect.signature(type(module).__call__).parameters
+  training: dict[str, Any] = {name: value for name, value in IN_TRAINING.items() if name in known}
+  using: dict[str, Any] = {name: not value for name, value in training.items()}
+  example = jax.ShapeDtypeStruct((1, *shape), dtype)
+
+  def variables(key):
+    return module.lazy_init({"params": key, "dropout": key}, example, **using)
+
+  collections = jax.eval_shape(variables, jax.random.key(0))
+  if others := set(collections) - {"params", STATISTICS}:
+    raise SettingError(
+      "module", type(module).__name__, f"keeps {', '.join(sorted(others))}",
+      f"Only params and {STATISTICS} are averaged; leave the others out.",
+    )  # fmt: skip
+  stateful = STATISTICS in collections
+  first = jax.jit(lambda: variables(jax.random.key(0))[STATISTICS])() if stateful else ()
+
+  def init(key):
+    return variables(key).get("params", {})
+
+  def of(params, stats):
+    return {"params": params, STATISTICS: stats} if stateful else {"params": params}
+
+  def apply(params, x, stats=None):
+    return module.apply(of(params, _given(stats, stateful)), x, **using)
+
+  def train(params, stats, x, real, key):
+    with _only(real), nn.intercept_methods(_masked):
+      logits, changed = module.apply(
+        of(params, stats), x, **training, mutable=[STATISTICS], rngs={"dropout": key}
+      )  # fmt: skip
+    return logits, changed[STATISTICS] if stateful else ()
+
+  return Model(init, apply, type(module).__name__, shape, num_classes, jax.tree.map(np.asarray, first), train)
+
+
+# ----------------------------------------------------------------------------------------------- nnx
+
+
+class _MaskedBatchNorm(nnx.BatchNorm):
+  """nnx's, which asks which rows are real."""
+
+  def __call__(self, x, use_running_average=None, *, mask=None):
+    return super().__call__(x, use_running_average, mask=_mask(x) if mask is None else mask)
+
+
+def _nnx(module: Any, shape: tuple[int, ...], num_classes: int, dtype: Any) -> Model:
+  if isinstance(module, nnx.Module):
+    name, build = type(module).__name__, functools.partial(_reseeded, module)
+    logging.warning(
+      "%s is an nnx module with parameters of its own: every start, and every client's own model, has these."
+      " Give `lambda rngs: %s(rngs=rngs)` to draw them.", name, name,
+    )  # fmt: skip
+  else:
+    build, name = module, ""
+
+  def made(key, training: bool):
+    net = build(nnx.Rngs(key))
+    for _, part in nnx.iter_modules(net):
+      if type(part) is nnx.BatchNorm:
+        part.__class__ = _MaskedBatchNorm
+    net.train() if training else net.eval()
+    return net
+
+  def pieces(key):
+    net = made(key, True)
+    return tuple(nnx.to_pure_dict(nnx.state(net, kind)) for kind in (nnx.Param, nnx.BatchStat))
+
+  key = jax.random.key(0)
+  first = jax.tree.map(np.asarray, jax.jit(lambda: pieces(key)[1])())
+  stateful = bool(jax.tree.leaves(first))
+  name = name or type(nnx.eval_shape(lambda: build(nnx.Rngs(0)))).__name__
+
+  def init(key):
+    return pieces(key)[0]
+
+  def net_of(params, stats, key, training: bool):
+    net = made(key, training)
+    nnx.update(net, *(_state(net, kind, own) for kind, own in ((nnx.Param, params), (nnx.BatchStat, stats))))
+    return net
+
+  def apply(params, x, stats=None):
+    return net_of(params, _given(stats, stateful) or {}, key, False)(x)
+
+  def train(params, stats, x, real, key):
+    net = net_of(params, stats or {}, key, True)
+    with _only(real):
+      logits = net(x)
+    return logits, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if stateful else ()
+
+  return Model(init, apply, name, shape, num_classes, first if stateful else (), train)
+
+
+def _reseeded(module: nnx.Module, rngs: nnx.Rngs) -> nnx.Module:
+  """A copy of a module with its parameters, drawing from other streams."""
+  net = nnx.clone(module)
+  streams = {part.tag for _, part in nnx.iter_graph(net) if isinstance(part, nnx.RngStream)}
+  nnx.reseed(net, **{stream: rngs() for stream in sorted(streams)})
+  return net
+
+
+def _state(net: nnx.Module, kind: type, values: PyTree) -> nnx.State:
+  """The module's variables of one kind, with these values."""
+  state = nnx.state(net, kind)
+  nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, values))
+  return state

@@ -1,0 +1,63 @@
+"""What the engine knows of a model: pure functions, whatever they were written with."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from fedjax_het.errors import check_range
+
+PyTree = Any
+
+
+class Model(NamedTuple):
+  """A model as the engine sees it; stacks of clients are `jax.vmap` of these functions.
+
+  Attributes:
+    init: (key) -> params, a fresh pytree of float32 arrays from a typed key.
+    apply: (params, x [B, *shape], stats) -> logits float32 [B, C], as the model is used and judged; `stats`
+      is left out where a model has none.
+    name: for reports and configs.
+    shape: of one example; () where a model does not say.
+    num_classes: C, the number of logits; 0 where a model does not say.
+    stats: running statistics that training moves and no gradient does, as they start; () for none.
+    train: (params, stats, x, real [B], key) -> (logits, stats), the same in training: of a batch whose rows
+      with real = 0 only fill it up, with a key for dropout. None for a model that trains as it is used.
+  """
+
+  init: Callable[[jax.Array], PyTree]
+  apply: Callable[..., jax.Array]
+  name: str = ""
+  shape: tuple[int, ...] = ()
+  num_classes: int = 0
+  stats: PyTree = ()
+  train: Callable[..., tuple[jax.Array, PyTree]] | None = None
+
+
+def standardized(model: Model, mean: float = 0.0, std: float = 1.0) -> Model:
+  """The same model, shown (x - mean) / std; MNIST's pixels in [0, 1], for example, have 0.1307 and 0.3081.
+
+  Args:
+    model: any model of floats.
+    mean: what is subtracted from every input.
+    std: > 0, what it is then divided by.
+
+  Raises:
+    SettingError: a std that is not above 0.
+  """
+  check_range("std", std, above=0.0)
+
+  def shown(x: jax.Array) -> jax.Array:
+    return (x - mean) / std
+
+  train = model.train
+  return model._replace(
+    apply=lambda params, x, *stats: model.apply(params, shown(x), *stats),
+    train=train and (lambda params, stats, x, *rest: train(params, stats, shown(x), *rest)),
+  )
+
+
+def count_parameters(params: object) -> int:
+  """The number of scalars in a tree of arrays (or of `jax.ShapeDtypeStruct`)."""
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))

@@ -1,0 +1,175 @@
+"""A user's own Flax modules: parameters, statistics of real rows, dropout's keys; errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+from fedjax_het.errors import SettingError
+from fedjax_het.models import from_flax, standardized
+
+B, REAL = 6, 4
+
+
+class Linen(nn.Module):
+  """dense - batch norm - relu - dropout - dense."""
+
+  rate: float = 0.5
+
+  @nn.compact
+  def __call__(self, x, training):
+    h = nn.BatchNorm(not training, momentum=0.9, name="norm")(nn.Dense(5, name="a")(x))
+    return nn.Dense(3, name="b")(nn.Dropout(self.rate, deterministic=not training)(nn.relu(h)))
+
+
+class Nnx(nnx.Module):
+  """The same."""
+
+  def __init__(self, *, rate=0.5, rngs):
+    self.a, self.b = nnx.Linear(4, 5, rngs=rngs), nnx.Linear(5, 3, rngs=rngs)
+    self.norm, self.drop = nnx.BatchNorm(5, momentum=0.9, rngs=rngs), nnx.Dropout(rate, rngs=rngs)
+
+  def __call__(self, x):
+    return self.b(self.drop(nnx.relu(self.norm(self.a(x)))))
+
+
+def module(kind, rate=0.5):
+  return Linen(rate) if kind == "linen" else lambda rngs: Nnx(rate=rate, rngs=rngs)
+
+
+@pytest.fixture(params=["linen", "nnx"])
+def kind(request):
+  return request.param
+
+
+x = np.random.default_rng(0).normal(size=(B, 4)).astype(np.float32)
+real = jnp.asarray([1.0] * REAL + [0.0] * (B - REAL))
+
+
+def dense(params, h):
+  return h @ np.asarray(params["kernel"], np.float64) + np.asarray(params["bias"], np.float64)
+
+
+def test_training_and_use_are_the_formula(kind):
+  """Training normalises by the real rows, use by the statistics, which move by a tenth to the real rows'."""
+  model = from_flax(module(kind, rate=0.0), (4,), 3)
+  params = jax.jit(model.init)(jax.random.key(1))
+  logits, stats = jax.jit(model.train)(params, model.stats, x, real, jax.random.key(2))
+  h = dense(params["a"], x.astype(np.float64))
+  mean, var = h[:REAL].mean(0), h[:REAL].var(0)
+  normed = np.maximum((h - mean) / np.sqrt(var + 1e-5), 0.0)
+  np.testing.assert_allclose(logits, dense(params["b"], normed), rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(stats["norm"]["mean"], 0.1 * mean, rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(stats["norm"]["var"], 0.9 + 0.1 * var, rtol=1e-4)
+  used = np.maximum((h - 0.1 * mean) / np.sqrt(0.9 + 0.1 * var + 1e-5), 0.0)
+  np.testing.assert_allclose(model.apply(params, x, stats), dense(params["b"], used), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_that_fill_up_a_batch_are_not_seen(kind):
+  model = from_flax(module(kind), (4,), 3)
+  params = model.init(jax.random.key(1))
+  other = x.copy()
+  other[REAL:] = 1e6
+  train = jax.jit(model.train)
+  (logits, stats), (others, also) = (
+    train(params, model.stats, rows, real, jax.random.key(2)) for rows in (x, other)
+  )
+  np.testing.assert_array_equal(logits[:REAL], others[:REAL])
+  jax.tree.map(np.testing.assert_array_equal, stats, also)
+
+
+def test_dropout_draws_from_the_step_s_key(kind):
+  model = from_flax(module(kind), (4,), 3)
+  params = model.init(jax.random.key(1))
+  train = jax.jit(lambda key: model.train(params, model.stats, x, real, key)[0])
+  first, again, other = (train(jax.random.key(k)) for k in (2, 2, 3))
+  np.testing.assert_array_equal(first, again)
+  assert not np.array_equal(first, other)
+  np.testing.assert_array_equal(*(model.apply(params, x, model.stats) for _ in range(2)))
+
+
+def test_parameters_are_drawn_from_the_key_and_map(kind):
+  model = from_flax(module(kind), (4,), 3)
+  keys = jax.random.split(jax.random.key(0), 3)
+  stacked = jax.jit(jax.vmap(model.init))(keys)
+  np.testing.assert_array_equal(stacked["a"]["kernel"][1], model.init(keys[1])["a"]["kernel"])
+  assert not np.array_equal(stacked["a"]["kernel"][0], stacked["a"]["kernel"][1])
+  assert stacked["a"]["kernel"].shape == (3, 4, 5)
+
+
+def test_an_nnx_instance_keeps_its_parameters_and_draws_dropout_anew(caplog):
+  net = Nnx(rngs=nnx.Rngs(0))
+  model = from_flax(net, (4,), 3)
+  assert "parameters of its own" in caplog.text
+  params = model.init(jax.random.key(9))
+  np.testing.assert_array_equal(params["a"]["kernel"], net.a.kernel[...])
+  train = jax.jit(lambda key: model.train(params, model.stats, x, real, key)[0])
+  assert not np.array_equal(train(jax.random.key(2)), train(jax.random.key(3)))
+  assert type(net.norm) is nnx.BatchNorm
+
+
+def test_a_module_without_statistics_needs_none():
+  model = from_flax(nn.Dense(3), (4,), 3, name="mine")
+  params = model.init(jax.random.key(0))
+  assert (model.stats, model.name) == ((), "mine")
+  logits, stats = model.train(params, (), x, real, jax.random.key(0))
+  np.testing.assert_array_equal(logits, model.apply(params, x))
+  assert stats == ()
+
+
+def test_positions_of_an_example_share_its_mask():
+  class Positions(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+      h = nn.BatchNorm(not train, name="norm")(x.reshape(-1, 2))
+      return h.reshape(x.shape[0], -1)
+
+  model = from_flax(Positions(), (2, 2), 4)
+  params = model.init(jax.random.key(0))
+  rows = x.reshape(B, 2, 2)
+  _, stats = model.train(params, model.stats, rows, real, jax.random.key(0))
+  np.testing.assert_allclose(stats["norm"]["mean"], 0.01 * rows[:REAL].mean((0, 1)), rtol=1e-4, atol=1e-7)
+
+
+def test_standardised_in_training_too():
+  model = from_flax(Linen(0.0), (4,), 3)
+  params = model.init(jax.random.key(0))
+  shown = standardized(model, 0.5, 2.0)
+  key = jax.random.key(1)
+  for ours, wanted in (
+    (
+      shown.train(params, model.stats, x, real, key),
+      model.train(params, model.stats, (x - 0.5) / 2.0, real, key),
+    ),
+    (shown.apply(params, x, model.stats), model.apply(params, (x - 0.5) / 2.0, model.stats)),
+  ):
+    jax.tree.map(np.testing.assert_array_equal, ours, wanted)
+
+
+class Cached(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    self.variable("cache", "seen", jnp.zeros, (3,))
+    return nn.Dense(3)(x)
+
+
+@pytest.mark.parametrize(
+  "wrong, says",
+  [
+    (Cached(), "cache"),
+    (nn.Dense(5), r"\(2, 5\)"),
+    (Nnx, "is a class"),
+    (3, "no Flax module"),
+  ],
+)
+def test_what_cannot_be_a_model(wrong, says):
+  with pytest.raises(SettingError, match=says):
+    from_flax(wrong, (4,), 3)
+
+
+def test_statistics_are_asked_for(kind):
+  model = from_flax(module(kind), (4,), 3)
+  with pytest.raises(SettingError, match="running statistics"):
+    model.apply(model.init(jax.random.key(0)), x)
