@@ -168,8 +168,8 @@ def test_text_pair_is_the_formula():
   params = jax.tree.map(lambda p: p + 0.1 * normal(2, *p.shape), model.init(jax.random.key(0)))
   x = ids(0, 6, 2, 7)
   x[:, :, 5:], x[0, 1] = 0, 0  # padding, and a text without a word
-  params = jax.tree.map(np.asarray, params)
-  e, first, second = params["embed"], params["head"]["fc1"], params["head"]["fc2"]
+  own = jax.tree.map(np.asarray, params)
+  e, first, second = own["embed"], own["head"]["fc1"], own["head"]["fc2"]
   wanted = []
   for pair in x:
     u, v = (e["embedding"][t[t > 0]].sum(0) / max((t > 0).sum(), 1) + e["bias"] for t in pair)

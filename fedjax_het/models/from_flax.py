@@ -37,8 +37,8 @@ def from_flax(
 
   Batch normalisation's running statistics become the model's `stats`. `train` normalises by a batch's real
   rows only: those that fill up a last batch are masked in every `BatchNorm` of Flax's. `apply` uses the
-  running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is told by
-  the argument of its `__call__` that is called train, training, is_training, deterministic or
+  running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is told
+  by the argument of its `__call__` that is called train, training, is_training, deterministic or
   use_running_average, an `nnx` module by its own `train()` and `eval()`.
 
   Args:
