@@ -34,10 +34,12 @@ class Message(NamedTuple):
   Attributes:
     params: what the server part moves: a model, several endpoints of a simplex, synthetic data.
     extra: what goes with it and is only averaged, such as SCAFFOLD's control variate.
+    stats: a model's running statistics: averaged like its parameters, and moved by no optimiser.
   """
 
   params: PyTree
   extra: PyTree = ()
+  stats: PyTree = ()
 
 
 class Info(NamedTuple):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.clients.objective import batch_loss, training_loss
+from fedjax_het.clients.objective import loss_gradient, training_loss
 from fedjax_het.data.container import FederatedData, Part
 from fedjax_het.engine.cohort import sample_cohort
 from fedjax_het.engine.local import for_each_batch, shuffle
@@ -179,7 +179,7 @@ def scaffold(model: Model, fraction: float, lr=0.1, epochs=2, batch_size=4) -> C
     center, control = broadcast
 
     def step(params, batch):
-      loss, gradient = jax.value_and_grad(lambda p: batch_loss(model.apply, p, batch))(params)
+      loss, gradient, _ = loss_gradient(model, params, (), batch)
       return jax.tree.map(lambda p, g, c, o: p - lr * (g + c - o), params, gradient, control, own), loss
 
     params, info = descend(key, data, batch_size, epochs, center, step)
@@ -234,7 +234,7 @@ def synthesis(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
 
   def update(key, broadcast, own, data, round):
     def step(params, batch):
-      loss, gradient = jax.value_and_grad(lambda p: batch_loss(model.apply, p, batch))(params)
+      loss, gradient, _ = loss_gradient(model, params, (), batch)
       return jax.tree.map(lambda p, g: p - lr * g, params, gradient), loss
 
     params, info = descend(key, data, batch_size, epochs, own, step)
@@ -291,7 +291,7 @@ def simplex(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
     def step(endpoints, batch):
       alpha = jax.random.dirichlet(batch.key, ones)
       point = blend(endpoints, alpha)
-      loss, gradient = jax.value_and_grad(lambda p: batch_loss(model.apply, p, batch))(point)
+      loss, gradient, _ = loss_gradient(model, point, (), batch)
       moved = tuple(
         jax.tree.map(lambda t, g: t - alpha[m] * lr * g, end, gradient) for m, end in enumerate(endpoints)
       )

@@ -114,7 +114,8 @@ def test_a_module_without_statistics_needs_none():
   model = from_flax(nn.Dense(3), (4,), 3, name="mine")
   params = model.init(jax.random.key(0))
   assert (model.stats, model.name) == ((), "mine")
-  logits, stats = model.train(params, (), x, real, jax.random.key(0))
+  assert model.train is None
+  logits, stats = model.in_training(params, (), x, real, jax.random.key(0))
   np.testing.assert_array_equal(logits, model.apply(params, x))
   assert stats == ()
 

@@ -161,6 +161,11 @@ def fedevg(
       "model", model.name, "does not say its shape, or has fewer than two logits, the energies of classes",
       "Use one with `shape` and `num_classes`, such as models.energy_mlp(shape, num_classes=2).",
     )  # fmt: skip
+  if model.train is not None:
+    raise SettingError(
+      "model", model.name, "has running statistics or dropout: its energy is no function of x alone",
+      "Use group normalisation.",
+    )  # fmt: skip
   labels = labels_of(model.num_classes, per_class)
   slots = min(batch_size, len(labels))
 

@@ -11,8 +11,10 @@ from jax import lax
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.local import Batch, weighted_mean
 from fedjax_het.errors import SettingError, check_range, check_whole
+from fedjax_het.models.model import Model
 
 PyTree = Any
+DROPOUT = 1  # what a step's key is folded with; the key itself is the method's
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 
@@ -27,9 +29,21 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
   return optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
 
 
-def batch_loss(apply: Callable, params: PyTree, batch: Batch) -> jax.Array:
-  """Mean cross-entropy over a mini-batch's real examples, float32 scalar."""
-  return weighted_mean(cross_entropy(apply(params, batch.x), batch.y), batch.weight)
+def batch_loss(model: Model, params: PyTree, stats: PyTree, batch: Batch) -> tuple[jax.Array, PyTree]:
+  """Mean cross-entropy over a mini-batch's real examples, float32 scalar, and the statistics after it."""
+  key = jax.random.fold_in(batch.key, DROPOUT)
+  logits, stats = model.in_training(params, stats, batch.x, batch.weight, key)
+  return weighted_mean(cross_entropy(logits, batch.y), batch.weight), stats
+
+
+def loss_gradient(
+  model: Model, params: PyTree, stats: PyTree, batch: Batch
+) -> tuple[jax.Array, PyTree, PyTree]:
+  """`batch_loss`, its gradient with respect to the parameters, and the statistics after it."""
+  (loss, stats), gradient = jax.value_and_grad(
+    lambda params: batch_loss(model, params, stats, batch), has_aux=True
+  )(params)
+  return loss, gradient, stats
 
 
 def training_loss(apply: Callable, params: PyTree, data: ClientData, batch_size: int = 256) -> jax.Array:

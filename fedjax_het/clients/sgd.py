@@ -14,9 +14,9 @@ import optax
 
 from fedjax_het.clients.objective import (
   Optimizer,
-  batch_loss,
   check_training,
   decayed,
+  loss_gradient,
   momentum_sgd,
   together,
   training_loss,
@@ -30,22 +30,24 @@ PyTree = Any
 
 
 class Local(NamedTuple):
-  """What changes during local training: the model, its optimiser's state, the sums for `Info`."""
+  """What changes in local training: the model, its optimiser's state, the sums for `Info`, its statistics."""
 
   params: PyTree
   optimizer: PyTree
   loss: jax.Array
   steps: jax.Array
+  stats: PyTree = ()
 
 
-def start(params: PyTree, optimizer: optax.GradientTransformation) -> Local:
+def start(broadcast: Message, optimizer: optax.GradientTransformation) -> Local:
   """Before the first step."""
-  return Local(params, optimizer.init(params), jnp.float32(0.0), jnp.int32(0))
+  state = optimizer.init(broadcast.params)
+  return Local(broadcast.params, state, jnp.float32(0.0), jnp.int32(0), broadcast.stats)
 
 
 def walk(
   key: jax.Array,
-  apply,
+  model: Model,
   center: PyTree,
   data: ClientData,
   local: Local,
@@ -59,12 +61,12 @@ def walk(
   """Steps of SGD on F_i(θ) + (μ/2)·‖θ - center‖²; a μ of None leaves the term out."""
 
   def step(local: Local, batch: Batch) -> Local:
-    loss, gradient = jax.value_and_grad(lambda params: batch_loss(apply, params, batch))(local.params)
+    loss, gradient, stats = loss_gradient(model, local.params, local.stats, batch)
     if mu is not None:
       gradient = jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, local.params, center)
     updates, state = optimizer.update(gradient, local.optimizer, local.params)
     params = optax.apply_updates(local.params, together(updates))
-    return Local(params, state, local.loss + loss, local.steps + 1)
+    return Local(params, state, local.loss + loss, local.steps + 1, stats)
 
   return for_each_batch(key, data, batch_size, epochs, step, local, first, last)
 
@@ -107,24 +109,27 @@ def fedprox(
 
   training = LocalTraining(
     steps=lambda data: epochs * steps_per_epoch(data, batch_size),
-    start=lambda broadcast, state, round: start(broadcast.params, optimizer(decayed(lr, lr_decay, round))),
+    start=lambda broadcast, state, round: start(broadcast, optimizer(decayed(lr, lr_decay, round))),
     walk=lambda key, broadcast, data, round, local, first, last: walk(
-      key, model.apply, broadcast.params, data, local, optimizer(decayed(lr, lr_decay, round)),
+      key, model, broadcast.params, data, local, optimizer(decayed(lr, lr_decay, round)),
       epochs, batch_size, mu, first, last,
     ),
     finish=lambda broadcast, state, local: (
-      Message(local.params), state, Info(local.loss / local.steps, local.steps)
+      Message(local.params, stats=local.stats), state, Info(local.loss / local.steps, local.steps)
     ),
   )  # fmt: skip
 
+  def received(broadcast: Message) -> PyTree:
+    return model.joined(broadcast.params, broadcast.stats)
+
   return ClientUpdate(
-    share=lambda key: Message(model.init(key)),
+    share=lambda key: Message(model.init(key), stats=model.stats),
     init=lambda key, broadcast: (),
     update=in_one_go(training),
-    loss=lambda broadcast, data: training_loss(model.apply, broadcast.params, data),
-    personalize=lambda broadcast, state, lam: broadcast.params,
-    globalize=lambda broadcast: broadcast.params,
-    apply=model.apply,
+    loss=lambda broadcast, data: training_loss(model.logits, received(broadcast), data),
+    personalize=lambda broadcast, state, lam: received(broadcast),
+    globalize=received,
+    apply=model.logits,
     training=training,
     name=name,
   )

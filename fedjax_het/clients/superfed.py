@@ -10,6 +10,10 @@ mini-batch step it mixes it with the federated model θ^f, which started the rou
 
 and minimises  F_i(θ(λ)) + (μ/2)·‖θ^f - θ^g‖² + ν·cos²(θ^f, θ^l)  over both ends with one backward pass.
 MM draws one λ for the model; LM draws one for each layer.
+
+A model's running statistics s are mixed like its weights, with each layer's own λ, and move as the ends do: a
+batch that changes s(λ) = (1 - λ)·s^f + λ·s^l by δ moves s^f by (1 - λ)·δ and s^l by λ·δ. They are no part of
+‖θ^f - θ^g‖ and cos².
 """
 
 import functools
@@ -23,9 +27,9 @@ from jax import lax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import (
   Optimizer,
-  batch_loss,
   check_training,
   decayed,
+  loss_gradient,
   momentum_sgd,
   together,
   training_loss,
@@ -57,6 +61,17 @@ def draw_lambda(key: jax.Array, params: PyTree, granularity: str) -> PyTree:
   return jax.tree.unflatten(structure, [draws[names.index(layer)] for layer in layers])
 
 
+def lambda_of_stats(lam: PyTree, stats: PyTree) -> PyTree:
+  """For each leaf of the statistics the λ of its own layer: of the parameter nearest to it in the tree."""
+  paths = jax.tree_util.tree_leaves_with_path(lam)
+
+  def nearest(path, _):
+    shared = [next((i for i, (a, b) in enumerate(zip(path, own)) if a != b), len(own)) for own, _ in paths]
+    return paths[shared.index(max(shared))][1]
+
+  return jax.tree_util.tree_map_with_path(nearest, stats)
+
+
 def dot(a: PyTree, b: PyTree) -> jax.Array:
   """<a, b> over the whole parameter vectors."""
   return jax.tree.reduce(jnp.add, jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
@@ -85,12 +100,21 @@ class Pair(NamedTuple):
 
 
 class Line(NamedTuple):
-  """What changes during local training: both ends, an optimiser's state for each, the sums for `Info`."""
+  """What changes in local training: both ends, their optimisers' states, the sums for `Info`, statistics."""
 
   ends: Pair
   optimizers: Pair
   loss: jax.Array
   steps: jax.Array
+  stats: Pair
+
+
+def share_out(stats: Pair, change: PyTree, lam: PyTree) -> Pair:
+  """Both ends' statistics after those between them have changed: s^f + (1 - λ)·δ and s^l + λ·δ."""
+  return Pair(
+    jax.tree.map(lambda s, d, t: s + (1.0 - t) * d, stats.federated, change, lam),
+    jax.tree.map(lambda s, d, t: s + t * d, stats.local, change, lam),
+  )
 
 
 def superfed(
@@ -138,8 +162,9 @@ def superfed(
   def step_on_line(center, tx, training: Line, batch: Batch) -> Line:
     federated, local = training.ends
     lam = draw_lambda(batch.key, federated, granularity)
-    mixed = mix(federated, local, lam)
-    loss, gradient = jax.value_and_grad(lambda params: batch_loss(model.apply, params, batch))(mixed)
+    stats_lam = lambda_of_stats(lam, training.stats.federated)
+    stats = mix(*training.stats, stats_lam)
+    loss, gradient, moved = loss_gradient(model, mix(federated, local, lam), stats, batch)
     a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
     gradients = Pair(  # eq. 2.3
       jax.tree.map(
@@ -150,18 +175,22 @@ def superfed(
     )  # fmt: skip
     updates, optimizers = zip(*map(tx.update, gradients, training.optimizers, training.ends))
     ends = optax.apply_updates(training.ends, together(Pair(*updates)))
-    return Line(ends, Pair(*optimizers), training.loss + loss, training.steps + 1)
+    return Line(
+      ends, Pair(*optimizers), training.loss + loss, training.steps + 1,
+      share_out(training.stats, jax.tree.map(jnp.subtract, moved, stats), stats_lam),
+    )  # fmt: skip
 
   def walk(key, broadcast, data, round, training: Line, first, last) -> Line:
     center, tx = broadcast.params, optimizer(decayed(lr, lr_decay, round))
 
     def before(training):  # λ = 0: the federated model alone
-      (federated, local), (own, other), loss, steps = training
-      trained = sgd.Local(federated, own, loss, steps)
-      trained = sgd.walk(
-        key, model.apply, center, data, trained, tx, epochs, batch_size, mu, first, last
+      (federated, local), (own, other), loss, steps, (stats, kept) = training
+      trained = sgd.Local(federated, own, loss, steps, stats)
+      trained = sgd.walk(key, model, center, data, trained, tx, epochs, batch_size, mu, first, last)
+      return Line(
+        Pair(trained.params, local), Pair(trained.optimizer, other), trained.loss, trained.steps,
+        Pair(trained.stats, kept),
       )  # fmt: skip
-      return Line(Pair(trained.params, local), Pair(trained.optimizer, other), trained.loss, trained.steps)
 
     def after(training):
       step = functools.partial(step_on_line, center, tx)
@@ -170,12 +199,14 @@ def superfed(
     return lax.cond(round >= start_round, after, before, training)
 
   def start(broadcast, state, round) -> Line:
-    ends, tx = Pair(broadcast.params, state), optimizer(decayed(lr, lr_decay, round))
-    return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0))
+    local, tx = model.split(state), optimizer(decayed(lr, lr_decay, round))
+    ends, stats = Pair(broadcast.params, local.params), Pair(broadcast.stats, local.stats)
+    return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0), stats)
 
   def finish(broadcast, state, training: Line):
     info = Info(training.loss / training.steps, training.steps)
-    return Message(training.ends.federated), training.ends.local, info
+    upload = Message(training.ends.federated, stats=training.stats.federated)
+    return upload, model.joined(training.ends.local, training.stats.local), info
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
 
@@ -187,16 +218,19 @@ def superfed(
       )  # fmt: skip
 
   def personalize(broadcast: Message, state, lam):
-    return mix(broadcast.params, state, jax.tree.map(lambda _: lam, state))
+    return mix(received(broadcast), state, jax.tree.map(lambda _: lam, state))
+
+  def received(broadcast: Message):
+    return model.joined(broadcast.params, broadcast.stats)
 
   return ClientUpdate(
-    share=lambda key: Message(model.init(key)),
-    init=lambda key, broadcast: model.init(key),
+    share=lambda key: Message(model.init(key), stats=model.stats),
+    init=lambda key, broadcast: model.joined(model.init(key), model.stats),
     update=in_one_go(training),
-    loss=lambda broadcast, data: training_loss(model.apply, broadcast.params, data),
+    loss=lambda broadcast, data: training_loss(model.logits, received(broadcast), data),
     personalize=personalize,
-    globalize=lambda broadcast: broadcast.params,
-    apply=model.apply,
+    globalize=received,
+    apply=model.logits,
     lambdas=LAMBDAS,
     training=training,
     name="superfed_mm" if granularity == "model" else "superfed_lm",

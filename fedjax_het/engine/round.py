@@ -93,7 +93,7 @@ def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
     own = scale.reshape(-1, *[1] * base.ndim)
     return rounded(base + own * (upload - base), upload.dtype)
 
-  return Message(jax.tree.map(one, uploads.params, broadcast.params), uploads.extra)
+  return uploads._replace(params=jax.tree.map(one, uploads.params, broadcast.params))
 
 
 def many_rounds(

@@ -37,8 +37,8 @@ def from_flax(
 
   Batch normalisation's running statistics become the model's `stats`. `train` normalises by a batch's real
   rows only: those that fill up a last batch are masked in every `BatchNorm` of Flax's. `apply` uses the
-  running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is told
-  by the argument of its `__call__` that is called train, training, is_training, deterministic or
+  running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is
+  told by the argument of its `__call__` that is called train, training, is_training, deterministic or
   use_running_average, an `nnx` module by its own `train()` and `eval()`.
 
   Args:
@@ -116,8 +116,8 @@ def _masked(next_call, args, kwargs, context):
 
 def _linen(module: nn.Module, shape: tuple[int, ...], num_classes: int, dtype: Any) -> Model:
   known = inspect.signature(type(module).__call__).parameters
-  training: dict[str, Any] = {name: value for name, value in IN_TRAINING.items() if name in known}
-  using: dict[str, Any] = {name: not value for name, value in training.items()}
+  modes: dict[str, Any] = {name: value for name, value in IN_TRAINING.items() if name in known}
+  using: dict[str, Any] = {name: not value for name, value in modes.items()}
   example = jax.ShapeDtypeStruct((1, *shape), dtype)
 
   def variables(key):
@@ -144,11 +144,14 @@ def _linen(module: nn.Module, shape: tuple[int, ...], num_classes: int, dtype: A
   def train(params, stats, x, real, key):
     with _only(real), nn.intercept_methods(_masked):
       logits, changed = module.apply(
-        of(params, stats), x, **training, mutable=[STATISTICS], rngs={"dropout": key}
+        of(params, stats), x, **modes, mutable=[STATISTICS], rngs={"dropout": key}
       )  # fmt: skip
     return logits, changed[STATISTICS] if stateful else ()
 
-  return Model(init, apply, type(module).__name__, shape, num_classes, jax.tree.map(np.asarray, first), train)
+  stats = jax.tree.map(np.asarray, first)
+  return Model(
+    init, apply, type(module).__name__, shape, num_classes, stats, train if stateful or modes else None
+  )
 
 
 # ----------------------------------------------------------------------------------------------- nnx
@@ -186,7 +189,8 @@ def _nnx(module: Any, shape: tuple[int, ...], num_classes: int, dtype: Any) -> M
   key = jax.random.key(0)
   first = jax.tree.map(np.asarray, jax.jit(lambda: pieces(key)[1])())
   stateful = bool(jax.tree.leaves(first))
-  name = name or type(nnx.eval_shape(lambda: build(nnx.Rngs(0)))).__name__
+  abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+  draws = any(isinstance(part, nnx.RngStream) for _, part in nnx.iter_graph(abstract))
 
   def init(key):
     return pieces(key)[0]
@@ -205,7 +209,10 @@ def _nnx(module: Any, shape: tuple[int, ...], num_classes: int, dtype: Any) -> M
       logits = net(x)
     return logits, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if stateful else ()
 
-  return Model(init, apply, name, shape, num_classes, first if stateful else (), train)
+  return Model(
+    init, apply, name or type(abstract).__name__, shape, num_classes, first if stateful else (),
+    train if stateful or draws else None,
+  )  # fmt: skip
 
 
 def _reseeded(module: nnx.Module, rngs: nnx.Rngs) -> nnx.Module:

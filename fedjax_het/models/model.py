@@ -11,6 +11,13 @@ from fedjax_het.errors import check_range
 PyTree = Any
 
 
+class Variables(NamedTuple):
+  """Parameters with the running statistics that go with them."""
+
+  params: PyTree
+  stats: PyTree
+
+
 class Model(NamedTuple):
   """A model as the engine sees it; stacks of clients are `jax.vmap` of these functions.
 
@@ -33,6 +40,26 @@ class Model(NamedTuple):
   num_classes: int = 0
   stats: PyTree = ()
   train: Callable[..., tuple[jax.Array, PyTree]] | None = None
+
+  def in_training(
+    self, params: PyTree, stats: PyTree, x: jax.Array, real: jax.Array, key: jax.Array
+  ) -> tuple[jax.Array, PyTree]:
+    """(logits, statistics after them) of a batch, by `train` where there is one, else by `apply`."""
+    return (self.apply(params, x), stats) if self.train is None else self.train(params, stats, x, real, key)
+
+  def joined(self, params: PyTree, stats: PyTree) -> PyTree:
+    """What `logits` takes: the parameters, with their statistics where the model has some."""
+    return Variables(params, stats) if jax.tree.leaves(self.stats) else params
+
+  def split(self, joined: PyTree) -> Variables:
+    """The inverse of `joined`."""
+    return joined if isinstance(joined, Variables) else Variables(joined, ())
+
+  def logits(self, joined: PyTree, x: jax.Array) -> jax.Array:
+    """`apply` of what `joined` gives."""
+    return (
+      self.apply(joined.params, x, joined.stats) if isinstance(joined, Variables) else self.apply(joined, x)
+    )
 
 
 def standardized(model: Model, mean: float = 0.0, std: float = 1.0) -> Model:

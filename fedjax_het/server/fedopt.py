@@ -22,7 +22,7 @@ from fedjax_het.federated import Message, ServerUpdate
 
 
 def optimizer(transformation: optax.GradientTransformation, name: str = "custom") -> ServerUpdate:
-  """Any optax transformation on the pseudo-gradient Δ = θ - Σ_i p_i θ_i; extras become their average.
+  """Any optax transformation on the pseudo-gradient Δ = θ - Σ_i p_i θ_i; all else becomes its average.
 
   The transformation's state is kept over the rounds.
   """
@@ -34,7 +34,7 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
     del key
     delta = jax.tree.map(jnp.subtract, broadcast.params, aggregate.params)
     updates, state = transformation.update(delta, state, broadcast.params)
-    return Message(optax.apply_updates(broadcast.params, updates), aggregate.extra), state
+    return Message(optax.apply_updates(broadcast.params, updates), *aggregate[1:]), state
 
   return ServerUpdate(init, update, name)
 
