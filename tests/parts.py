@@ -176,7 +176,7 @@ def scaffold(model: Model, fraction: float, lr=0.1, epochs=2, batch_size=4) -> C
   """
 
   def update(key, broadcast, own, data, round):
-    center, control = broadcast
+    center, control = broadcast.params, broadcast.extra
 
     def step(params, batch):
       loss, gradient, _ = loss_gradient(model, params, (), batch)
