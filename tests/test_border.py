@@ -90,7 +90,7 @@ def test_control_variates_travel_as_extra(ragged):
   params = control = None
   for before, after, infos in rounds_of(algorithm, ragged):
     if params is None:
-      params, control = float64(before.broadcast)
+      params, control = float64(before.broadcast)[:2]
       own = {i: client_of(before.clients, i) for i in own}
     cohort, keys, _ = round_draws(before, ragged.num_clients, COHORT)
     uploads, extras = [], []
