@@ -35,3 +35,11 @@ def test_added_method_learns_on_the_example_s_own_ragged_clients(names):
   assert result.metrics["global"]["top1"]["mean"] > 0.8
   first, last = result.infos.clients.loss[[0, -1]].mean(axis=1)
   assert last < 0.5 * first
+
+
+def test_own_module_is_trained(names):
+  fh, data = names["fh"], names["data"]
+  client = fh.superfed(names["net"], start_round=5, epochs=2, lr=0.05)
+  result = fh.run(fh.federated(client), data, rounds=15, cohort_size=5, key=jax.random.key(1))
+  assert result.metrics["personalized"]["top1"]["mean"] > 0.8
+  assert float(np.abs(result.state.broadcast.stats["BatchNorm_0"]["mean"]).max()) > 0.1
