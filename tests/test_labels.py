@@ -183,7 +183,8 @@ def test_of_every_method_the_logits_are_counted(client):
 
 def test_a_model_of_another_shape_is_named():
   model = fh.models.logistic_regression((FEATURES + 1,), CLASSES)
-  says = rf"model = \({FEATURES},\): it cannot be applied .*\({FEATURES},\).*\({FEATURES + 1},\)"
+  kernels = rf"\({FEATURES}, {CLASSES}\).*\({FEATURES + 1}, {CLASSES}\)"
+  says = rf"model = \({FEATURES},\): it cannot be applied .*{kernels}"
   with pytest.raises(fh.SettingError, match=says):
     fh.Engine(fh.federated(fh.fedavg(model)), federation((5, 3, 4)), 2, devices=1)
 

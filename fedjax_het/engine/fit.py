@@ -36,8 +36,9 @@ def check_fit(
     try:
       return client.apply(params, x)
     except Exception as error:
+      first = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
       raise SettingError(
-        "model", x.shape[1:], f"it cannot be applied to an example of this shape, {x.dtype}: {error}",
+        "model", x.shape[1:], f"it cannot be applied to an example of this shape, {x.dtype}: {first}",
         "Make the model for the examples' shape, or reshape x.",
       ) from error  # fmt: skip
 
