@@ -1,7 +1,9 @@
 """What is damage and what is not: a checkpoint is moved aside only where its files cannot be read."""
 
+import asyncio
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -116,6 +118,24 @@ def test_whatever_is_done_to_its_files_a_checkpoint_is_whole_or_damaged(two, tmp
       assert (root / "checkpoints" / "damaged_7").is_dir() == (latest == 6)
       fell_back += latest == 6
   assert fell_back > len(names) / 2
+
+
+def test_reads_that_are_abandoned_at_anothers_error_print_nothing(two, tmp_path, capfd):
+  shutil.copytree(two, tmp_path / "run")
+  for path in (tmp_path / "run" / "checkpoints" / "7" / "state").rglob("d/*"):
+    path.write_bytes(path.read_bytes()[:40])
+  assert restore(tmp_path / "run", state())[1] == 6
+  loop = asyncio.new_event_loop()
+  loop.close()
+  with pytest.raises(RuntimeError, match="Event loop is closed") as closed:
+    loop.call_soon_threadsafe(print)
+  ours = closed.value.__traceback__
+  while ours.tb_frame.f_code.co_name != "call_soon_threadsafe":
+    ours = ours.tb_next
+  sys.excepthook(RuntimeError, closed.value, ours)  # as Python does for one that ends in a thread of its own
+  assert "Traceback" not in capfd.readouterr().err
+  sys.excepthook(RuntimeError, closed.value, closed.value.__traceback__)
+  assert "RuntimeError: Event loop is closed" in capfd.readouterr().err
 
 
 def test_a_second_damage_of_a_round_has_a_place_too(two, tmp_path):

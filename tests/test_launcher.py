@@ -216,7 +216,19 @@ def test_other_config_is_refused(whole):
 
 BAD = {
   "algorithm": (dict(algorithm__name="superfed"), "superfed_mm"),
-  "leftover setting": (dict(algorithm__nuu=1.0), "Did you mean 'nu'"),
+  "leftover setting": (dict(algorithm__nuu=1.0), r"Did you mean 'nu'\? Known: [\w, ]+\.$"),
+  "another method's setting": (
+    dict(algorithm__name="fedavg"),
+    "'mu': unknown.*behind the file's name.*configs/quickstart.py:algorithm=fedavg",
+  ),
+  "shape": (dict(model__shape=(8, 8)), r"model\.shape = \(8, 8\): comes from the data set"),
+  "num_classes": (dict(model__num_classes=5), r"model\.num_classes = 5: comes from the data set"),
+  "clients of the partition": (dict(partition__num_clients=5), "comes from the field num_clients"),
+  "folder of the data": (dict(dataset_options={"data_dir": "x"}), "comes from the field data_dir"),
+  "classes of downstream": (
+    dict(downstream={"model": {"name": "two_nn", "num_classes": 5}}),
+    r"downstream\.model\.num_classes = 5: comes from the data set",
+  ),
   "dataset": (dict(dataset="digit"), "Did you mean 'digits'"),
   "model": (dict(model__name="two_cn"), "Did you mean 'two_cnn'"),
   "partition": (dict(partition__name="dirichle"), "Did you mean 'dirichlet'"),
@@ -276,6 +288,21 @@ def test_missing_data_file(tmp_path):
     start(small(dataset="mnist", data_dir=str(tmp_path)), str(tmp_path / "run"))
 
 
+def test_a_workdir_belongs_to_the_first_configuration_that_comes_to_its_rounds(tmp_path, monkeypatch):
+  def killed(*args):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(experiment, "train", killed)
+  with pytest.raises(DataError):
+    start(small(dataset="mnist", data_dir=str(tmp_path)), str(tmp_path / "run"))
+  with pytest.raises(SettingError, match="devices"):
+    start(small(seed=5), str(tmp_path / "run"), devices=1000)
+  with pytest.raises(KeyboardInterrupt):
+    start(small(), str(tmp_path / "run"))
+  with pytest.raises(SettingError, match="started with seed = 0"):
+    start(small(seed=5), str(tmp_path / "run"))
+
+
 def test_workdir_that_cannot_be_written(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(SettingError, match="workdir"):
@@ -307,6 +334,9 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
   ("flag", "message"),
   [
     ("--config.roundz=3", "Did you mean 'rounds'"),
+    ("--config.locl.lr=3", "Unknown setting: 'locl' Did you mean \"local\""),
+    ("--config.model.hidden=abc", "--config.model.hidden=abc"),
+    ("--config=configs/nope.py", "[Errno 2] No such file or directory: 'configs/nope.py'"),
     ("--config.model.layrs=3", "Did you mean 'layers'"),
     ("--config=configs/table_2_3.py:dataset=mnst", "Did you mean 'mnist'"),
     ("--config.cohort_size=50", "cohort_size = 50"),

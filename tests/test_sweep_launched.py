@@ -13,7 +13,7 @@ from orbax.checkpoint import CheckpointManager
 from test_launcher import records, small
 
 from fedjax_het.engine.engine import Engine
-from fedjax_het.errors import NonFiniteLoss, SettingError
+from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import experiment, record, sweep, tracking, workdir
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.checkpoint import Checkpoints
@@ -69,6 +69,22 @@ def test_a_member_is_its_own_run(whole, tmp_path):
     checkpoints.close()
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *states)
   assert experiment.run_experiment(config, str(own), Where(devices=1)) == together  # complete
+
+
+def test_a_sweep_without_its_data_leaves_the_workdir_free(tmp_path, monkeypatch):
+  def killed(*args):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(sweep, "train", killed)
+  missing = small(dataset="mnist", data_dir=str(tmp_path))
+  with pytest.raises(DataError, match="mnist"):
+    sweep.run_sweep(missing, {"seed": [0]}, str(tmp_path / "run"), Where(devices=1))
+  assert not list(tmp_path.glob("run/**/*.json")) and not (tmp_path / "run" / "members").exists()
+  with pytest.raises(KeyboardInterrupt):
+    run(tmp_path / "run", {"seed": [0, 5]}, devices=1)
+  assert len(list(tmp_path.glob("run/members/*/config.json"))) == 2
+  with pytest.raises(SettingError, match=r"started with sweep\.seed"):
+    run(tmp_path / "run", {"seed": [0, 6]}, devices=1)
 
 
 @pytest.mark.slow
@@ -269,5 +285,5 @@ def test_from_the_command_line(tmp_path):
 def test_sweep_flags_are_a_grid():
   rest, grid = take_sweep(["run", "--sweep.seed=0,1", "--config.rounds=2", "-sweep.algorithm.nu=0.5"])
   assert rest == ["run", "--config.rounds=2"] and grid == {"seed": [0, 1], "algorithm.nu": [0.5]}
-  with pytest.raises(SettingError, match="Write --sweep"):
-    take_sweep(["run", "--sweep.seed=x"])
+  with pytest.raises(SettingError, match=r"'x' is no number\. Write --sweep"):
+    take_sweep(["run", "--sweep.seed=0,x"])

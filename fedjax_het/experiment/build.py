@@ -61,6 +61,12 @@ _HANDS_ON: dict[str, tuple[Callable, str]] = {
   "fedcvae": (generative, ""),
   "fedcgan": (generative, ""),
 }
+# What a section's factory is given besides the section's fields, and where that comes from.
+_GIVEN = {
+  "model": {"shape": "the data set", "num_classes": "the data set"},
+  "partition": {"key": "seed", "labels": "the data set", "num_clients": "the field num_clients"},
+  "dataset_options": {"name": "the field dataset", "data_dir": "the field data_dir"},
+}
 _NOT_SETTABLE = ("model", "optimizer", "name", "rounds")
 _GENERATIVE = ("fedcvae", "fedcgan")
 
@@ -98,11 +104,26 @@ def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any]
   name = config["name"]
   check_choice(f"{kind}.name", name, registry)
   factory = registry[name]
-  signed, fixed = _HANDS_ON.get(name, (factory, ""))
+  signed, fixed = _signed(registry, name)
   settings = {setting: value for setting, value in config.items() if setting != "name"}
-  check_settings(f"{kind}'s setting for {name}", signed, settings, (*_NOT_SETTABLE, fixed))
+  try:
+    check_settings(f"{kind}'s setting for {name}", signed, settings, (*_NOT_SETTABLE, fixed))
+  except SettingError as error:
+    known = {other: {*inspect.signature(_signed(registry, other)[0]).parameters} for other in registry}
+    left = {*settings} - (known[name] - {fixed})
+    if not left & set().union(*known.values()):
+      raise
+    raise SettingError(
+      f"{error} Settings of another {kind} are left where only the name is changed: choose it behind the "
+      "file's name, as in --config=configs/quickstart.py:algorithm=fedavg."
+    ) from error
   taken = inspect.signature(factory).parameters
   return factory(**{own: value for own, value in given.items() if own in taken}, **settings)
+
+
+def _signed(registry: Mapping[str, Callable], name: str) -> tuple[Callable, str]:
+  """The factory whose signature lists the settings of what `name` names, and the one that `name` fixes."""
+  return _HANDS_ON.get(name, (registry[name], ""))
 
 
 def check_config(config: ConfigDict) -> None:
@@ -116,6 +137,8 @@ def check_config(config: ConfigDict) -> None:
   for field in FIELDS:
     if field not in config:
       raise SettingError(field, None, "is missing from the configuration", "See configs/quickstart.py.")
+  for section, given in _GIVEN.items():
+    check_given(section, config.get(section, {}), given)
   check_choice("dataset", config.dataset, datasets.DATASETS)
   check_choice("model.name", config.model.name, (*models.MODELS, *models.GENERATORS))
   check_choice("partition.name", config.partition.name, datasets.PARTITIONERS)
@@ -133,6 +156,13 @@ def check_config(config: ConfigDict) -> None:
   check_rounds(config.rounds, config.eval_every, algorithm)
 
 
+def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> None:
+  """Raises `SettingError` for a field of a section that is not set there but comes from elsewhere."""
+  for field, origin in given.items():
+    if field in settings:
+      raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")
+
+
 def check_fit(client: str, model: str) -> None:
   """Raises `SettingError` where client part and model do not belong together."""
   if (client in _GENERATIVE) != (model in models.GENERATORS):
@@ -147,6 +177,7 @@ def check_downstream(given: Mapping[str, Any]) -> None:
   for field in given:
     check_choice("downstream's field", field, DOWNSTREAM)
   model = dict(given.get("model", {"name": CLASSIFIER}))
+  check_given("downstream.model", model, _GIVEN["model"])
   check_choice("downstream.model.name", model.pop("name", None), models.MODELS)
   check_range("downstream.seeds", given.get("seeds", 1), 1)
   if given.get("features", "") not in ("", "classifier"):

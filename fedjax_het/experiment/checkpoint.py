@@ -1,8 +1,11 @@
 """Checkpoints: a run's state and its books, written whole or not at all."""
 
+import functools
 import json
 import re
+import sys
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -66,6 +69,7 @@ class Checkpoints:
     target = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), raw_keys(like)
     )
+    quiet_abandoned_reads()
     while (step := self.latest()) is not None:
       problem, found = "", {}
       try:
@@ -126,6 +130,22 @@ def is_damage(error: BaseException) -> bool:
   return (isinstance(error, ValueError) and DAMAGE.match(str(error)) is not None) or (
     error.__cause__ is not None and is_damage(error.__cause__)
   )
+
+
+@functools.cache
+def quiet_abandoned_reads() -> None:
+  """From now on nothing is printed of a read that ends after orbax, at another's error, closed its loop.
+
+  Such a read calls back from a thread of tensorstore's, at any time later, with no Python frame above.
+  """
+  earlier = sys.excepthook
+
+  def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    first = trace.tb_frame.f_code.co_name if trace else ""
+    if not (first == "call_soon_threadsafe" and str(error) == "Event loop is closed"):
+      earlier(kind, error, trace)
+
+  sys.excepthook = hook
 
 
 def leaves_of(tree: Any) -> dict[str, str]:

@@ -49,7 +49,7 @@ def run_experiment(
   check_config(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  run = prepare(workdir, config.to_dict(), free=FREE, writes=writes())
+  run = prepare(workdir, config.to_dict(), free=FREE, writes=False)
   if run.summary_path.exists():
     summary = json.loads(run.summary_path.read_text())
     if writes():
@@ -58,6 +58,7 @@ def run_experiment(
     return summary
   experiment = build(config)
   engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
+  prepare(workdir, config.to_dict(), free=FREE, writes=writes())
   with Record(config, experiment, run, writes()) as record:
     _, (summary,) = train(
       engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds

@@ -31,8 +31,10 @@ def mistakes_in_one_line() -> Iterator[None]:
   try:
     yield
   except (flags.Error, SettingError, AttributeError, KeyError, ImportError, OSError, SyntaxError) as error:
-    text = str(error).replace("\\n", " ").strip()
-    print(text.splitlines()[-1] if "Traceback" in text else " ".join(text.split()), file=sys.stderr)
+    text = f"Unknown setting: {error.args[0]}" if isinstance(error, KeyError) else str(error)
+    text = text.replace("\\n", " ").strip()
+    nested = "Traceback" in text or "Attempted" in text  # of a config file: the last line says what is wrong
+    print(text.splitlines()[-1].strip() if nested else " ".join(text.split()), file=sys.stderr)
     sys.exit(1)
 
 
@@ -84,24 +86,31 @@ def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
   Raises:
     SettingError: a sweep flag without values.
   """
-  rest, grid = [], {}
+  rest: list[str] = []
+  grid: dict[str, list[Any]] = {}
   for argument in argv:
     name, _, values = argument.partition("=")
     if not name.lstrip("-").startswith("sweep."):
       rest.append(argument)
       continue
     path = name.lstrip("-").removeprefix("sweep.")
-    try:
-      grid[path] = [ast.literal_eval(value) for value in values.split(",")]
-    except (ValueError, SyntaxError) as error:
-      raise SettingError(f"sweep.{path}", values, "is not a list", f"Write --sweep.{path}=0,1,2.") from error
+    grid[path] = []
+    for value in values.split(","):
+      try:
+        grid[path].append(ast.literal_eval(value))
+      except (ValueError, SyntaxError) as error:
+        raise SettingError(
+          f"sweep.{path}", values, f"{value!r} is no number", f"Write --sweep.{path}=0,1,2."
+        ) from error
   return rest, grid
 
 
 def parse_flags(argv: list[str]) -> list[str]:
   """absl's parsing of the command line."""
   with mistakes_in_one_line():
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    flags.FLAGS.config.get("rounds")  # a file that could not be read says so only when asked
+    return rest
 
 
 def prepare_jax() -> None:

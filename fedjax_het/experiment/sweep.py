@@ -19,14 +19,14 @@ from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment import report
-from fedjax_het.experiment.build import build, build_algorithm, check_config
+from fedjax_het.experiment.build import Experiment, build, build_algorithm, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.experiment import FREE, share, train
 from fedjax_het.experiment.record import Record, headline_of
 from fedjax_het.experiment.shares import SHARES, in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import prepare, write_atomic
+from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.federated import Algorithm
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
@@ -74,14 +74,16 @@ def run_sweep(
   configs = [with_values(config, values) for values in members]
   for own in configs:
     check_config(own)
-  root = prepare(workdir, {"config": config.to_dict(), "sweep": dict(grid)}, FREE_OF_ALL, writes())
-  runs = [
-    prepare(Path(root) / "members" / name_of(values), own.to_dict(), FREE, writes())
-    for values, own in zip(members, configs)
-  ]
+  whole = {"config": config.to_dict(), "sweep": dict(grid)}
+  root = prepare(workdir, whole, FREE_OF_ALL, writes=False)
+  runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
   table = Path(root) / "sweep.json"
   if not all(path.exists() for path in (table, *(run.summary_path for run in runs))):
-    _run(config, grid, members, configs, root, runs, table, where, member_batch, checkpoint_seconds)
+    engine, experiments = _build(config, grid, members, configs, where, member_batch)
+    prepare(workdir, whole, FREE_OF_ALL, writes())
+    for run, own in zip(runs, configs):
+      prepare(run, own.to_dict(), FREE, writes())
+    _run(config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds)
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
     print_members(members, summaries)
@@ -89,7 +91,7 @@ def run_sweep(
   return summaries
 
 
-def _run(config, grid, members, configs, root, runs, table, where, member_batch, checkpoint_seconds) -> None:
+def _build(config, grid, members, configs, where, member_batch) -> tuple[Members, list[Experiment]]:
   built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
   experiments = [built[own.seed] for own in configs]
   resolved = [with_values(own, {"algorithm": in_rounds(own.algorithm, own.rounds)}) for own in configs]
@@ -111,6 +113,10 @@ def _run(config, grid, members, configs, root, runs, table, where, member_batch,
     client_batch=where.client_batch,
     devices=where.devices,
   )
+  return engine, experiments
+
+
+def _run(config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds) -> None:
   keys = jnp.stack([experiment.key for experiment in experiments])
   with contextlib.ExitStack() as stack:
     records = [

@@ -67,7 +67,8 @@ def prepare(
     workdir: the folder; it and its parents are made where missing.
     config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
     free: fields that may differ when a run is taken up, such as where its data lie.
-    writes: whether this process writes the configuration, as one of several does.
+    writes: whether this process writes the configuration, as one of several does, and as a start does once
+      all that it needs is found: until then the folder is nobody's.
 
   Raises:
     SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
