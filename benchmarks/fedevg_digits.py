@@ -15,10 +15,7 @@ change one setting of "β from 1" (β from 10 is the thesis's).
 """
 
 import argparse
-import datetime
 import json
-import platform
-import subprocess
 import time
 from pathlib import Path
 
@@ -26,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+from provenance import provenance
 
 import fedjax_het as fh
 from fedjax_het.analysis.downstream import downstream, within_class_distance
@@ -110,8 +108,7 @@ def main() -> None:
   source = fh.data.load("digits")
   labels = labels_of(CLASSES, PER_CLASS)
   trial = jax.jit(judge)
-  commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-  about = {"rounds": args.rounds, "date": str(datetime.date.today()), "commit": commit.stdout.strip()}
+  about = {"rounds": args.rounds, **provenance()}
   report, grids = {}, {}
   for alpha in args.alphas:
     federations = []
@@ -182,7 +179,7 @@ def main() -> None:
     path = args.out / "fedevg_digits.json"
     if path.exists():
       report = json.loads(path.read_text())["results"] | report
-    command = {"command": "python benchmarks/fedevg_digits.py", "machine": platform.machine()}
+    command = {"command": "python benchmarks/fedevg_digits.py"}
     path.write_text(json.dumps(command | {"results": report}, indent=2, ensure_ascii=False) + "\n")
   shown = {(name, alpha) for name in SHOWN for alpha in (1.0, 0.01)}
   if shown <= set(grids):

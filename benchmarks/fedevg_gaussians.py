@@ -13,16 +13,14 @@ one program; the first is drawn.
 """
 
 import argparse
-import datetime
 import json
-import platform
-import subprocess
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+from provenance import provenance
 from scipy.spatial.distance import cdist
 
 import fedjax_het as fh
@@ -136,10 +134,8 @@ def main() -> None:
       clouds[labels, name] = own[0]
       print(f"{labels} labels: {name}: {report[f'{labels} labels: {name}']}", flush=True)
   draw(clouds, args.out / "fedevg_gaussians.png")
-  commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
   about = {
-    "command": "python benchmarks/fedevg_gaussians.py", "date": str(datetime.date.today()),
-    "machine": platform.machine(), "commit": commit.stdout.strip(), "seeds": args.seeds,
+    "command": "python benchmarks/fedevg_gaussians.py", **provenance(), "seeds": args.seeds,
   }  # fmt: skip
   text = json.dumps(about | {"results": report}, indent=2, ensure_ascii=False)
   (args.out / "fedevg_gaussians.json").write_text(text)

@@ -15,16 +15,14 @@ Runs continue where they stopped; what docs/results/fedevg_mnist.json holds is n
 """
 
 import argparse
-import datetime
 import json
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
+from provenance import provenance
 
 import fedjax_het as fh
 from fedjax_het.analysis.downstream import downstream
@@ -100,11 +98,10 @@ def main() -> None:
   args = parser.parse_args()
   path = args.out / "fedevg_mnist.json"
   results = json.loads(path.read_text())["results"] if path.exists() else {}
-  commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
   sizes = ("rounds", "steps", "width", "passes", "judged")
   about = {
     "command": "python benchmarks/fedevg_mnist.py --data DATA --runs RUNS",
-    "date": str(datetime.date.today()), "machine": platform.machine(), "commit": commit.stdout.strip(),
+    **provenance(),
     **{name: getattr(args, name) for name in sizes},
   }  # fmt: skip
 

@@ -22,7 +22,6 @@ import platform
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,6 +30,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator, operator_names
+from provenance import commit
 
 MIXING = ("test_quadratic", "test_mixing_responses", "test_mixing_learners", "test_mixing_parts")
 TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`, and as far as a tree has them
@@ -287,9 +287,8 @@ def main() -> None:
       raise SystemExit(f"{names} fail without a mutant: see {log}")
     limits[names] = 30.0 + 3.0 * (time.monotonic() - started)
     print(names, f"{time.monotonic() - started:.1f} s", flush=True)
-  commit = subprocess.run(["git", "-C", tree, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
   about = {
-    "commit": commit.stdout.strip(),
+    "commit": commit(tree),
     "date": datetime.date.today().isoformat(),
     "python": platform.python_version(),
     "seed": settings.seed,
