@@ -26,10 +26,10 @@ fh.prepare_cpu()
 import jax  # noqa: E402
 from scipy import stats  # noqa: E402
 
-from fedjax_het.analysis import regret  # noqa: E402
-from fedjax_het.analysis.mixing_plot import plot_mixture, plot_regret  # noqa: E402
 from fedjax_het.experiment.build import build_algorithm  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
+from fedjax_het.yardsticks import regret  # noqa: E402
+from fedjax_het.yardsticks.mixture import plot_mixture, plot_regret  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = {  # server, its learning rate

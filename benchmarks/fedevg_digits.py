@@ -26,12 +26,12 @@ import numpy as np
 from provenance import provenance
 
 import fedjax_het as fh
-from fedjax_het.analysis.downstream import downstream, within_class_distance
-from fedjax_het.analysis.features import classifier_features
 from fedjax_het.clients.fedevg import labels_of
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.data.scale import as_read
 from fedjax_het.models.generative import cgan_mlp, cvae_mlp
+from fedjax_het.yardsticks.downstream import downstream, within_class_distance
+from fedjax_het.yardsticks.features import classifier_features
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

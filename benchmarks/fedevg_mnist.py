@@ -25,12 +25,12 @@ from ml_collections import ConfigDict
 from provenance import provenance
 
 import fedjax_het as fh
-from fedjax_het.analysis.downstream import downstream
 from fedjax_het.data.scale import as_read
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.synthetic import Images, as_many, yardsticks
 from fedjax_het.experiment.where import Where
+from fedjax_het.yardsticks.downstream import downstream
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))

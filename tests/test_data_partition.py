@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedjax_het import data as P
-from fedjax_het.analysis.partition_plot import label_counts, plot_partition
 from fedjax_het.errors import SettingError
+from fedjax_het.yardsticks.partition import label_counts, plot_partition
 
 KEY = jax.random.key(0)
 LABELS = np.repeat(np.arange(10), 60)  # 600 rows, sorted: classes can be read off row numbers

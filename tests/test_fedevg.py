@@ -9,13 +9,13 @@ from scipy import special
 from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
-from fedjax_het.analysis.downstream import downstream, within_class_distance
 from fedjax_het.clients.fedevg import contrast, labels_of, logit, nearest, signals
 from fedjax_het.experiment.record import traffic
 from fedjax_het.langevin import langevin_step
 from fedjax_het.models import energy_mlp
 from fedjax_het.models.layers import spectral_norm
 from fedjax_het.server.sgld import sgld
+from fedjax_het.yardsticks.downstream import downstream, within_class_distance
 
 MODEL = energy_mlp((4,), 3, hidden=8)
 LABELS = labels_of(3, 2)

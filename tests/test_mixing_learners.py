@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from realdata import real_data
 
 import fedjax_het as fh
-from fedjax_het.analysis import regret
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing.learners import (
   decision_gradient,
@@ -27,6 +26,7 @@ from fedjax_het.mixing.simplex import (
   project_box_simplex,
   project_simplex,
 )
+from fedjax_het.yardsticks import regret
 
 STEPS = 100
 

@@ -12,7 +12,6 @@ from parts import linear
 from scipy import stats
 
 from fedjax_het import mixing
-from fedjax_het.analysis import regret
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
@@ -20,6 +19,7 @@ from fedjax_het.federated import Feedback, Message, federated
 from fedjax_het.mixing.aaggff import doubly_robust, estimate_bound, linearised_gradient
 from fedjax_het.mixing.learners import decision_gradient
 from fedjax_het.mixing.responses import CDFS
+from fedjax_het.yardsticks import regret
 
 FACTORIES = {
   "static": mixing.static,

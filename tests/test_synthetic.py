@@ -12,7 +12,6 @@ import pytest
 from ml_collections import ConfigDict
 from PIL import Image
 
-from fedjax_het.analysis.samples_plot import sample_grid
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build, check_config
@@ -21,6 +20,7 @@ from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep, with_values
 from fedjax_het.experiment.synthetic import as_many, in_range, yardsticks
 from fedjax_het.experiment.where import Where
+from fedjax_het.yardsticks.samples import sample_grid
 
 sys.path.append(str(Path(__file__).parents[1]))
 from configs import table_4_2

@@ -124,7 +124,7 @@ def fedevg(
   equation 4.13 does not notice, unless an energy moves by more than 60 nats in a round (then its exponent is
   cut there).
   Clients' own classifiers are evaluated where they are persistent; else, and as the global model, x̃ itself
-  by its nearest neighbours (`analysis.downstream` trains a classifier on it).
+  by its nearest neighbours (`yardsticks.downstream` trains a classifier on it).
 
   Args:
     model: the classifier, whose `shape` and `num_classes` say what is synthesised.

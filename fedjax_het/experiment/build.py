@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import mixing, models, server
-from fedjax_het.analysis.downstream import downstream
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.generative import fedcgan, fedcvae, generative
 from fedjax_het.clients.sgd import fedavg, fedprox
@@ -24,6 +23,7 @@ from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, ServerUpdate, federated
 from fedjax_het.models import Generative, Model
 from fedjax_het.models.inception import read_weights
+from fedjax_het.yardsticks.downstream import downstream
 
 CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
   "fedavg": fedavg,

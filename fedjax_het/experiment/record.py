@@ -9,9 +9,6 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from fedjax_het.analysis.mixing_plot import plot_mixture
-from fedjax_het.analysis.partition_plot import plot_partition
-from fedjax_het.analysis.regret import entropy
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence, divergence, unknown
 from fedjax_het.engine.engine import Seconds
@@ -27,6 +24,9 @@ from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
 from fedjax_het.federated import Algorithm, Message, State
 from fedjax_het.metrics.fairness import left_out
 from fedjax_het.metrics.fairness import summarize as over_clients
+from fedjax_het.yardsticks.mixture import plot_mixture
+from fedjax_het.yardsticks.partition import plot_partition
+from fedjax_het.yardsticks.regret import entropy
 
 MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
 

@@ -10,14 +10,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fedjax_het import models
-from fedjax_het.analysis.downstream import downstream, within_class_distance
-from fedjax_het.analysis.features import Features, classifier_features, in_blocks, read_inception
-from fedjax_het.analysis.frechet import frechet_distance, kernel_distance
-from fedjax_het.analysis.samples_plot import animate, plot_samples
 from fedjax_het.data.scale import as_read, scale_of
 from fedjax_het.experiment.build import CLASSIFIER, Experiment
 from fedjax_het.federated import Message
 from fedjax_het.models import Model
+from fedjax_het.yardsticks.downstream import downstream, within_class_distance
+from fedjax_het.yardsticks.features import Features, classifier_features, in_blocks, read_inception
+from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
+from fedjax_het.yardsticks.samples import animate, plot_samples
 
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedjax_het.analysis.mixing_plot import plot_mixture, plot_regret
+from fedjax_het.yardsticks.mixture import plot_mixture, plot_regret
 
 
 def is_png(path):

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from fedjax_het.analysis.regret import entropy
+from fedjax_het.yardsticks.regret import entropy
 
 MANY = 12  # clients up to which each gets a line of its own
 
