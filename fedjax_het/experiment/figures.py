@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from fedjax_het.metrics.fairness import HIGHER_IS_BETTER, summarize
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.metrics.fairness import summarize
 
 # Okabe & Ito's palette, which colour-blind readers can tell apart; lines and markers differ besides.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -116,7 +117,7 @@ def accuracy_over_clients(
   """
   figure = Figure(figsize=(7.0, 4.4), layout="constrained")
   ax = figure.subplots()
-  scale, higher = _scale(metric), HIGHER_IS_BETTER.get(metric, True)
+  scale, higher = _scale(metric), shown(metric).higher_is_better
   most, tails, others = 0, [], iter(_OTHER_COLORS * len(values))
   for model, per_client in values.items():
     x = np.asarray(per_client, np.float64)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
-_IN_PERCENT = ("top1", "top5", "accuracy")
+from fedjax_het.metrics.catalogue import shown
 
 
 class Progress:
@@ -66,7 +66,7 @@ class Progress:
   def update(self, round: int, **latest: float) -> None:
     """Shows that `round` rounds are done, and figures such as `loss=0.31, top1=0.97`.
 
-    Figures stay until the next update that has any; `top1`, `top5` and `accuracy` are fractions.
+    Figures stay until the next update that has any; metrics in percent are given as fractions.
     """
     self._round = round
     self._seen.append((time.monotonic(), round))
@@ -98,5 +98,5 @@ class Progress:
 
 def _figure(name: str, value: float) -> str:
   """A figure's name and value; a dash where there is none."""
-  text = "–" if math.isnan(value) else f"{100 * value:.2f} %" if name in _IN_PERCENT else f"{value:.4g}"
+  text = "–" if math.isnan(value) else f"{100 * value:.2f} %" if shown(name).unit == "%" else f"{value:.4g}"
   return f"{name.replace('_', ' ')} {text}"

@@ -1,1 +1,1 @@
-"""Metrics of one client (`classification`) and of all of them together (`fairness`)."""
+"""Metrics of one client (`classification`), of all together (`fairness`), and their names (`catalogue`)."""

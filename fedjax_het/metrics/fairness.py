@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-HIGHER_IS_BETTER = {"top1": True, "top5": True, "auroc": True, "loss": False, "ece": False, "mce": False}
+from fedjax_het.metrics.catalogue import known
 
 
 def gini(values: ArrayLike) -> float:
@@ -85,7 +85,7 @@ def left_out(metrics: Mapping[str, ArrayLike]) -> dict[str, int]:
 
 
 def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float]]:
-  """`summarize` of every metric, each in the direction `HIGHER_IS_BETTER` states.
+  """`summarize` of every metric, each in the direction that `catalogue` states.
 
   Args:
     metrics: name -> one value a client, [K].
@@ -93,7 +93,4 @@ def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float
   Raises:
     ValueError: a metric whose direction is not known.
   """
-  unknown = sorted(set(metrics) - set(HIGHER_IS_BETTER))
-  if unknown:
-    raise ValueError(f"is a high {unknown[0]!r} good or bad? Add it to fairness.HIGHER_IS_BETTER")
-  return {name: summarize(values, HIGHER_IS_BETTER[name]) for name, values in metrics.items()}
+  return {name: summarize(values, known(name).higher_is_better) for name, values in metrics.items()}

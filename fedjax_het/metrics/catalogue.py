@@ -1,0 +1,64 @@
+"""What every metric is called, in which unit it is shown, and whether a high one is good: one place."""
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+  """One metric, as people read it.
+
+  Attributes:
+    label: its short name, without the unit.
+    title: its long name, without the unit.
+    unit: "%" for a fraction that is shown in percent; else what it is measured in, "" for a bare number.
+    higher_is_better: whether the worst clients are those with the lowest values.
+  """
+
+  label: str
+  title: str
+  unit: str = ""
+  higher_is_better: bool = True
+
+  @property
+  def factor(self) -> float:
+    """What a value is multiplied by where it is shown."""
+    return 100.0 if self.unit == "%" else 1.0
+
+  def with_unit(self, name: str) -> str:
+    """A name of this metric, with its unit where it has one."""
+    return f"{name} ({self.unit})" if self.unit else name
+
+
+# In the order in which tables show them.
+METRICS: dict[str, Metric] = {
+  "top1": Metric("top-1", "top-1 accuracy", "%"),
+  "top5": Metric("top-5", "top-5 accuracy", "%"),
+  "accuracy": Metric("accuracy", "accuracy over the labels", "%"),
+  "exact": Metric("exact match", "share of examples with all labels right", "%"),
+  "auroc": Metric("AUROC", "AUROC"),
+  "f1_macro": Metric("F1 macro", "F1, mean over the labels"),
+  "f1_micro": Metric("F1 micro", "F1 of all labels together"),
+  "rmse": Metric("RMSE", "root mean squared error", higher_is_better=False),
+  "mse": Metric("MSE", "mean squared error", higher_is_better=False),
+  "mae": Metric("MAE", "mean absolute error", higher_is_better=False),
+  "r2": Metric("R²", "R²"),
+  "perplexity": Metric("perplexity", "perplexity", higher_is_better=False),
+  "loss": Metric("loss", "test loss", higher_is_better=False),
+  "ece": Metric("ECE", "expected calibration error", higher_is_better=False),
+  "mce": Metric("MCE", "maximum calibration error", higher_is_better=False),
+}
+
+
+def known(name: str) -> Metric:
+  """The metric called `name`.
+
+  Raises:
+    ValueError: one whose direction nobody has said.
+  """
+  if name not in METRICS:
+    raise ValueError(f"is a high {name!r} good or bad? Add it to metrics.catalogue.METRICS")
+  return METRICS[name]
+
+
+def shown(name: str) -> Metric:
+  """The metric called `name`; of one that is not in the catalogue, its bare name."""
+  return METRICS.get(name, Metric(name.replace("_", " "), name.replace("_", " ")))
