@@ -24,14 +24,14 @@ fh.prepare_cpu(devices=8)
 
 import jax  # noqa: E402
 
-from fedjax_het.experiment.build import CLIENTS, MIXINGS, SERVERS, build  # noqa: E402
-from fedjax_het.models.generative import cgan_mlp, cvae_mlp  # noqa: E402
+from fedjax_het.experiment.build import build  # noqa: E402
+from fedjax_het.methods import METHODS, partners  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 COUNTS = (1, 2, 4, 8)
 ROUNDS, SHAPE = 5, (8, 8, 1)
-LOCAL = dict(epochs=2, batch_size=10)
+NETWORKS = {"fedevg": "energy_mlp", "fedcgan": "cgan_mlp"}  # others train the first of their kind
 
 
 def data_of(kind: str) -> fh.data.FederatedData:
@@ -44,34 +44,34 @@ def data_of(kind: str) -> fh.data.FederatedData:
   return fh.federate(source.x, source.y, parts, key, num_classes=10)
 
 
-def client_of(name: str) -> fh.ClientUpdate:
-  model = fh.models.two_nn(SHAPE, hidden=16)
-  if name in ("fedcvae", "fedcgan"):
-    network = (cvae_mlp if name == "fedcvae" else cgan_mlp)(SHAPE, latent=4, hidden=16)
-    return getattr(fh, name)(network, per_class=2, **LOCAL)
-  if name == "fedevg":
-    return fh.fedevg(fh.models.energy_mlp(SHAPE, hidden=16), per_class=2, **LOCAL)
-  if name.startswith("superfed"):
-    granularity = {"superfed_mm": "model", "superfed_lm": "layer"}[name]
-    return fh.superfed(model, granularity=granularity, start_round=2, lr=0.05, **LOCAL)
-  return getattr(fh, name)(model, lr=0.05, **LOCAL)
+def part(section: str, name: str):
+  """A small part of a method of the table, at its own defaults; what starts late does so halfway."""
+  method = METHODS[section][name]
+  halfway = {own: ROUNDS // 2 for own in method.shares.values()}
+  offered: dict = dict(rounds=ROUNDS, per_class=2, epochs=2, batch_size=10, **halfway)
+  if method.models:
+    small = dict(latent=4) if method.models is fh.models.GENERATORS else {}
+    network = NETWORKS.get(name, next(iter(method.models)))
+    offered["model"] = method.models[network](SHAPE, hidden=16, **small)
+  return method.make(offered)
 
 
 def rows() -> list[tuple[str, fh.Algorithm, str, int]]:
-  """(name, algorithm, clients, cohort) of each row."""
-  found = []
-  for name in CLIENTS:
-    server = fh.server.sgld(ROUNDS) if name == "fedevg" else None
-    algorithm = fh.federated(client_of(name), server=server)
+  """(name, algorithm, clients, cohort) of each row: every client part, then FedAvg's with all other parts."""
+  found, fedavg = [], part("algorithm", "fedavg")
+  for name in METHODS["algorithm"]:
+    first = (part(section, names[0]) for section, names in partners("algorithm", name).items())
     cells = [("uniform", 8), ("uniform", 5), ("ragged", 8), ("ragged", 5)]
-    found += [(name, algorithm, *cell) for cell in cells + [("one batch", 5)] * (name == "fedavg")]
-  fedavg = client_of("fedavg")
-  for name in sorted(set(MIXINGS) - {"static"}):
-    algorithm = fh.federated(fedavg, getattr(fh.mixing, name)())
+    cells += [("one batch", 5)] * (name == "fedavg")
+    algorithm = fh.federated(part("algorithm", name), *first)
+    found += [(name, algorithm, *cell) for cell in cells]
+  mixings, servers = partners("algorithm", "fedavg").values()
+  for name in mixings[1:]:
+    algorithm = fh.federated(fedavg, part("mixing", name))
     cells = [("uniform", 16), ("ragged", 20)] if name == "aaggff_s" else [("uniform", 8), ("ragged", 5)]
     found += [(f"fedavg, {name}", algorithm, *cell) for cell in cells]
-  for name in sorted(set(SERVERS) - {"sgld", "sgd"}):
-    algorithm = fh.federated(fedavg, server=getattr(fh.server, name)(lr=0.01))
+  for name in servers[1:]:
+    algorithm = fh.federated(fedavg, server=part("server", name))
     found += [(f"fedavg, server {name}", algorithm, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
   return found
 

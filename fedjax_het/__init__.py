@@ -4,7 +4,7 @@ from fedjax_het import data, metrics, mixing, models, server
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.clients.sgd import fedavg, fedprox
-from fedjax_het.clients.superfed import superfed
+from fedjax_het.clients.superfed import superfed, superfed_lm, superfed_mm
 from fedjax_het.data.container import federate
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.engine.engine import Engine
@@ -30,5 +30,6 @@ __all__ = [
   "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "LocalTraining", "Message",
   "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "Sweep", "data",
   "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedprox", "in_one_go", "metrics",
-  "mixing", "models", "prepare_cpu", "run", "server", "superfed", "sweep",
+  "mixing", "models", "prepare_cpu", "run", "server", "superfed", "superfed_lm", "superfed_mm",
+  "sweep",
 ]  # fmt: skip

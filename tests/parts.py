@@ -48,7 +48,7 @@ def linear() -> Model:
   def init(key):
     return {"fc": {"kernel": jax.random.normal(key, (FEATURES, CLASSES)), "bias": jnp.zeros(CLASSES)}}
 
-  return Model(init, lambda params, x: x @ params["fc"]["kernel"] + params["fc"]["bias"], "linear")
+  return Model(init, linear_logits, "linear", (FEATURES,), CLASSES)
 
 
 def federation(sizes, tests=None, order=None, seed: int = 0) -> FederatedData:

@@ -1,27 +1,19 @@
-"""Plug and play: every mixing with every client update and every server."""
+"""Plug and play: every algorithm that `federated` composes of the table's methods runs."""
 
 import functools
 
 import jax
 import numpy as np
 import pytest
+from cases import client
 from jax import lax
 from parts import federation, linear
 
-from fedjax_het.clients.sgd import fedavg, fedprox
-from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.round import round_step
-from fedjax_het.experiment import build
-from fedjax_het.experiment.build import MIXINGS
 from fedjax_het.federated import Mixing, ServerUpdate, federated, init
+from fedjax_het.methods import METHODS, bare, compositions, partners
 
-LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
-SERVERS = {name: make for name, make in build.SERVERS.items() if name != "sgld"}  # which is FedEvg's
-CLIENTS = {
-  "fedavg": lambda: fedavg(linear(), **LOCAL),
-  "fedprox": lambda: fedprox(linear(), mu=0.1, **LOCAL),
-  "superfed": lambda: superfed(linear(), start_round=1, **LOCAL),
-}
+ROUNDS = 2
 
 
 def choose(which, parts, call, states):
@@ -39,10 +31,14 @@ def choose(which, parts, call, states):
 
 @functools.cache
 def program(of_client):
-  """(first state, compiled round): which mixing and server is data, so that 36 pairs are one program."""
-  mixings = [make() for make in MIXINGS.values()]
-  servers = [make() for make in SERVERS.values()]
-  data = federation((6, 3, 9, 4))
+  """(first state, compiled round): which mixing and server is data, so all pairs are one program."""
+  of = partners("algorithm", of_client)
+  mixings, servers = ([bare(METHODS[part][name]) for name in of[part]] for part in ("mixing", "server"))
+  scales = [part.scale or (lambda feedback: jax.numpy.ones(feedback.sizes.shape)) for part in mixings]
+  data, of_model = (
+    federation((6, 3, 9, 4)),
+    client(of_client, linear(), rounds=ROUNDS, epochs=1, batch_size=4),
+  )
 
   def algorithm(mixing, server):
     def mix(states, feedback):
@@ -51,34 +47,38 @@ def program(of_client):
       return choose(mixing, mixings, lambda part, state: part.update(state, feedback), states)
 
     def scale(feedback):
-      everyone = [part.scale or (lambda feedback: jax.numpy.ones(feedback.sizes.shape)) for part in mixings]
-      return lax.switch(mixing, [lambda of=of: of(feedback) for of in everyone])
+      return lax.switch(mixing, [lambda of=of: of(feedback) for of in scales])
 
     def serve(key, states, broadcast, aggregate):
       call = lambda part, state: part.update(key, state, broadcast, aggregate)  # noqa: E731
       return choose(server, servers, call, states)
 
     return federated(
-      CLIENTS[of_client](),
-      Mixing(lambda sizes: tuple(part.init(sizes) for part in mixings), mix, scale=scale),
-      ServerUpdate(lambda broadcast: tuple(part.init(broadcast) for part in servers), serve),
-    )
+      of_model,
+      Mixing(
+        lambda sizes: tuple(part.init(sizes) for part in mixings), mix,
+        scale=scale if any(part.scale for part in mixings) else None,
+      ),
+      ServerUpdate(
+        lambda broadcast: tuple(part.init(broadcast) for part in servers), serve,
+        takes_models=of_model.uploads_model,
+      ),
+    )  # fmt: skip
 
   def step(mixing, server, state):
     return round_step(algorithm(mixing, server), None, len(data.train.size), None, data, state)
 
-  return init(algorithm(0, 0), jax.random.key(0), data.train.size), jax.jit(step)
+  first = init(algorithm(0, 0), jax.random.key(0), data.train.size)
+  return first, jax.jit(step), [*of["mixing"]], [*of["server"]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("of_server", SERVERS)
-@pytest.mark.parametrize("of_client", CLIENTS)
-@pytest.mark.parametrize("of_mixing", MIXINGS)
-def test_every_combination_runs(of_mixing, of_client, of_server):
-  first, step = program(of_client)
-  mixing, server = list(MIXINGS).index(of_mixing), list(SERVERS).index(of_server)
+@pytest.mark.parametrize("of_client, of_mixing, of_server", compositions())
+def test_every_composition_runs(of_client, of_mixing, of_server):
+  first, step, mixings, servers = program(of_client)
+  mixing, server = mixings.index(of_mixing), servers.index(of_server)
   state = first
-  for _ in range(2):
+  for _ in range(ROUNDS):
     state, info = step(mixing, server, state)
   p = np.asarray(info.coefficients, np.float64)
   assert (p >= 0).all() and p.sum() == pytest.approx(1.0, abs=1e-6)

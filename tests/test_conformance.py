@@ -1,4 +1,4 @@
-"""What every method promises, for every method. A new method is one line in `METHODS`.
+"""What every method promises, for every method of the table, and for parts of awkward shapes.
 
 What costs is compiling, so a method's promises share its programs: a run on eight devices, two clients at a
 time, whose program takes other data and states, too; one client's update and one server's step, for a plain
@@ -13,60 +13,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import EPOCHS, EVERYBODY, ROUNDS, algorithm, cases
 from parts import SIZES, federation, gram, mlp, one_client, round_draws, scaffold, sgld, simplex, synthesis
 
-from fedjax_het import mixing, server
+from fedjax_het import server
 from fedjax_het.clients.fedevg import fedevg
-from fedjax_het.clients.generative import fedcgan, fedcvae
-from fedjax_het.clients.sgd import fedavg, fedprox
-from fedjax_het.clients.superfed import superfed
+from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.examples import Resident
 from fedjax_het.federated import Feedback, State, federated
-from fedjax_het.models.generative import cgan_mlp, cvae_mlp
+from fedjax_het.methods import CLIENTS, METHODS
+from fedjax_het.models import GENERATORS
 
-COHORT, ROUNDS, EPOCHS = 9, 4, 2  # 9 of 12 clients: two each on four of eight devices, one on a fifth
-CVAE, CGAN = cvae_mlp((4,), 3, latent=2, hidden=5), cgan_mlp((4,), 3, latent=2, hidden=5)
+COHORT = 9  # of 12 clients: two each on four of eight devices, one on a fifth
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
-
-MIXINGS = {
-  "afl": mixing.afl,
-  "qffl": mixing.qffl,
-  "term": mixing.term,
-  "fedmgda": mixing.fedmgda,
-  "propfair": mixing.propfair,
-  "aaggff_d": mixing.aaggff_d,
-}
-METHODS = {  # (model, batch size) -> algorithm; methods that change course do so in round 2
-  "fedavg": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b)),
-  "fedprox": lambda m, b: federated(fedprox(m, mu=0.1, **LOCAL, batch_size=b)),
-  "superfed_mm": lambda m, b: federated(superfed(m, start_round=2, **LOCAL, batch_size=b)),
-  "superfed_lm": lambda m, b: federated(
-    superfed(m, granularity="layer", start_round=2, **LOCAL, batch_size=b)
-  ),
+CASES = {  # (model, batch size) -> algorithm
   **{
-    name: functools.partial(lambda mix, m, b: federated(fedavg(m, **LOCAL, batch_size=b), mix()), mix)
-    for name, mix in MIXINGS.items()
+    name: functools.partial(lambda names, m, b: algorithm(names, m, batch_size=b), names)
+    for name, names in cases().items()
   },
-  "adam": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), server=server.adam(lr=0.1)),
-  "fedevg": lambda m, b: federated(
-    fedevg(m, per_class=1, lam=0.0, epochs=EPOCHS, batch_size=b, bounded=False),
-    server=server.sgld(ROUNDS, bounded=False),
-  ),
   "fedevg, persistent": lambda m, b: federated(
     fedevg(m, per_class=1, energy="raw", persistent=True, lam=0.0, epochs=EPOCHS, batch_size=b),
     server=server.sgld(ROUNDS, step_size=1.0),
   ),
-  "fedcvae": lambda m, b: federated(fedcvae(CVAE, epochs=EPOCHS, batch_size=b)),
-  "fedcgan": lambda m, b: federated(fedcgan(CGAN, epochs=EPOCHS, batch_size=b)),
   "part: control variate": lambda m, b: federated(scaffold(m, COHORT / len(SIZES), batch_size=b)),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),
 }
 BATCH = 4
-GENERATIVE = ("fedcvae", "fedcgan")
-CLIENTS = sorted(set(METHODS) - {*MIXINGS, "adam"})  # those with a client part of their own
+GENERATIVE = [name for name, method in CLIENTS.items() if method.models is GENERATORS]
+EVALUATED = sorted({*CASES} - {*METHODS["mixing"], *METHODS["server"]})  # whose client part is their own
 ONE_OF_A_KIND = {"fedavg", "superfed_mm", "fedcvae", "afl", "adam"}
 
 
@@ -75,7 +52,7 @@ def marked(methods):
   return [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else pytest.mark.slow) for name in methods]
 
 
-every_client = pytest.mark.parametrize("run", marked(CLIENTS), indirect=True)
+every_client = pytest.mark.parametrize("run", marked(EVALUATED), indirect=True)
 
 
 def classifier():
@@ -112,8 +89,9 @@ class Run:
   """A method's run that the others are compared with: eight devices, two clients at a time, one chunk."""
 
   def __init__(self, method: str):
-    algorithm = METHODS[method](classifier(), BATCH)
+    algorithm = CASES[method](classifier(), BATCH)
     self.method, self.traces = method, 0
+    self.cohort = len(SIZES) if method in EVERYBODY else COHORT
 
     def update(*args):
       self.traces += 1
@@ -138,7 +116,7 @@ class Run:
     return jax.jit(self.algorithm.client.update)
 
   def make(self, **settings) -> Engine:
-    return Engine(self.algorithm, self.data, COHORT, **settings)
+    return Engine(self.algorithm, self.data, self.cohort, **settings)
 
   def on(self, data) -> Engine:
     """The same compiled programs on other data of the same shapes."""
@@ -166,9 +144,15 @@ def run_of(method: str) -> Run:
   return Run(method)
 
 
-@pytest.fixture(params=marked(METHODS))
+@pytest.fixture(params=marked(CASES))
 def run(request) -> Run:
   return run_of(request.param)
+
+
+def test_every_method_of_the_table_has_a_case():
+  covered = {name for names in cases().values() for name in names}
+  assert not {name for table in METHODS.values() for name in table} - covered
+  assert covered >= {*EVERYBODY}
 
 
 def test_something_was_trained(run):
@@ -223,7 +207,7 @@ def test_where_a_client_lies_is_irrelevant(run):
   engine = run.on(moved)
   state, infos = engine.advance(run.place(run.first), ROUNDS)
   equal((host(state), infos), (run.last, run.infos))
-  if run.method in CLIENTS:
+  if run.method in EVALUATED:
     equal(engine.evaluate(state), run.evaluation)
 
 
@@ -249,8 +233,8 @@ def plain_rounds(run):
 
   state, infos = run.first, []
   for t in range(ROUNDS):
-    cohort, keys, server_key = round_draws(state._replace(key=key), data.num_clients, COHORT)
-    order = np.random.default_rng(t).permutation(COHORT) if t else np.arange(COHORT)
+    cohort, keys, server_key = round_draws(state._replace(key=key), data.num_clients, run.cohort)
+    order = np.random.default_rng(t).permutation(run.cohort) if t else np.arange(run.cohort)
     cohort = [cohort[slot] for slot in order]
     clients, results, round = jax.tree.map(np.array, state.clients), [], jnp.int32(t)
     for i in cohort:
@@ -259,7 +243,7 @@ def plain_rounds(run):
       jax.tree.map(lambda everybody, one: everybody.__setitem__(i, one), clients, own)
       results.append((upload, info))
     uploads, info = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
-    losses = [loss(state.broadcast, one_client(data, i)) for i in cohort] if asks else [np.nan] * COHORT
+    losses = [loss(state.broadcast, one_client(data, i)) for i in cohort] if asks else [np.nan] * run.cohort
     parts = state.mixing, state.server, state.broadcast
     parts = serve(server_key, round, parts, jnp.array(cohort), uploads, jnp.stack(losses))
     mixing_state, server_state, broadcast = jax.tree.map(np.array, parts)
@@ -279,7 +263,7 @@ def test_a_round_is_a_loop_over_single_clients_in_any_order(run):
 @every_client
 def test_jit_is_eager_and_room_in_a_batch_is_irrelevant(run):
   """Two small clients, one before and one after a change of course, in a batch that has room for them."""
-  roomy = METHODS[run.method](classifier(), 64).client
+  roomy = CASES[run.method](classifier(), 64).client
   for state, i in ((run.first, 1), (run.last, 3)):
     own = jax.tree.map(lambda leaf: leaf[i], state.clients)
     received, own, round = jax.tree.map(jnp.asarray, (state.broadcast, own, state.round))
@@ -296,7 +280,7 @@ def test_zero_gradients_give_finite_numbers(run):
   engine = run.on(data)
   state, infos = engine.advance(run.place(run.first._replace(broadcast=broadcast, clients=clients)), ROUNDS)
   assert finite(state, infos)
-  if run.method in CLIENTS:
+  if run.method in EVALUATED:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(engine.evaluate(state)))
   if run.method not in GENERATIVE:  # whose model is another
     np.testing.assert_allclose(infos.clients.loss, np.log(3), rtol=1e-6)

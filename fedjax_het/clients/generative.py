@@ -11,6 +11,7 @@ import optax
 from fedjax_het.clients.fedevg import labels_of, nearest
 from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
 from fedjax_het.clients.sgd import Local
+from fedjax_het.clients.variant import variant_of
 from fedjax_het.engine.local import for_each_batch
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.federated import ClientUpdate, Info, Message
@@ -100,11 +101,13 @@ def generative(
   )
 
 
+@variant_of(generative, "name")
 def fedcvae(model: Generative, **settings) -> ClientUpdate:
   """FedCVAE's client part: `generative` of a conditional variational autoencoder."""
   return generative(model, name="fedcvae", **settings)
 
 
+@variant_of(generative, "name")
 def fedcgan(model: Generative, **settings) -> ClientUpdate:
   """FedCGAN's client part: `generative` of a conditional adversarial pair."""
   return generative(model, name="fedcgan", **settings)

@@ -21,6 +21,7 @@ from fedjax_het.clients.objective import (
   together,
   training_loss,
 )
+from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.federated import ClientUpdate, Info, LocalTraining, Message, in_one_go
@@ -135,6 +136,7 @@ def fedprox(
   )
 
 
+@variant_of(fedprox, "mu", "name")
 def fedavg(model: Model, **settings) -> ClientUpdate:
   """FedAvg's client part: `fedprox` without its proximity term; see there for the settings."""
   return fedprox(model, mu=None, name="fedavg", **settings)

@@ -34,6 +34,7 @@ from fedjax_het.clients.objective import (
   together,
   training_loss,
 )
+from fedjax_het.clients.variant import variant_of
 from fedjax_het.engine.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.federated import ClientUpdate, Info, LocalTraining, Message, in_one_go
@@ -236,3 +237,15 @@ def superfed(
     name="superfed_mm" if granularity == "model" else "superfed_lm",
     check_rounds=check_rounds,
   )
+
+
+@variant_of(superfed, "granularity")
+def superfed_mm(model: Model, **settings) -> ClientUpdate:
+  """SuPerFed-MM's client part: `superfed` with one λ for the model; see there for the settings."""
+  return superfed(model, granularity="model", **settings)
+
+
+@variant_of(superfed, "granularity")
+def superfed_lm(model: Model, **settings) -> ClientUpdate:
+  """SuPerFed-LM's client part: `superfed` with one λ for each layer; see there for the settings."""
+  return superfed(model, granularity="layer", **settings)

@@ -1,7 +1,6 @@
 """From a configuration to what it names: data, model, algorithm."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,65 +9,24 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
-from fedjax_het import mixing, models, server
-from fedjax_het.clients.fedevg import fedevg
-from fedjax_het.clients.generative import fedcgan, fedcvae, generative
-from fedjax_het.clients.sgd import fedavg, fedprox
-from fedjax_het.clients.superfed import superfed
+from fedjax_het import mixing, models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
 from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.federated import Algorithm, ClientUpdate, Mixing, ServerUpdate, federated
+from fedjax_het.federated import Algorithm, federated
+from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, small_model
 from fedjax_het.models import Generative, Model
 from fedjax_het.models.inception import read_weights
 from fedjax_het.yardsticks.downstream import downstream
 
-CLIENTS: dict[str, Callable[..., ClientUpdate]] = {
-  "fedavg": fedavg,
-  "fedprox": fedprox,
-  "superfed_mm": lambda model, **settings: superfed(model, granularity="model", **settings),
-  "superfed_lm": lambda model, **settings: superfed(model, granularity="layer", **settings),
-  "fedevg": fedevg,
-  "fedcvae": fedcvae,
-  "fedcgan": fedcgan,
-}
-MIXINGS: dict[str, Callable[..., Mixing]] = {
-  "static": mixing.static,
-  "uniform": mixing.uniform,
-  "afl": mixing.afl,
-  "qffl": mixing.qffl,
-  "term": mixing.term,
-  "fedmgda": mixing.fedmgda,
-  "propfair": mixing.propfair,
-  "aaggff_s": mixing.aaggff_s,
-  "aaggff_d": mixing.aaggff_d,
-}
-SERVERS: dict[str, Callable[..., ServerUpdate]] = {
-  "sgd": server.sgd,
-  "adam": server.adam,
-  "yogi": server.yogi,
-  "adagrad": server.adagrad,
-  "sgld": server.sgld,
-}
-
-# Factories that hand their settings on: whose signature lists them, and which of them they fix.
-_HANDS_ON: dict[str, tuple[Callable, str]] = {
-  "fedavg": (fedprox, "mu"),
-  "superfed_mm": (superfed, "granularity"),
-  "superfed_lm": (superfed, "granularity"),
-  "fedcvae": (generative, ""),
-  "fedcgan": (generative, ""),
-}
 # What a section's factory is given besides the section's fields, and where that comes from.
 _GIVEN = {
   "model": {"shape": "the data set", "num_classes": "the data set"},
   "partition": {"key": "seed", "labels": "the data set", "num_clients": "the field num_clients"},
   "dataset_options": {"name": "the field dataset", "data_dir": "the field data_dir"},
 }
-_NOT_SETTABLE = ("model", "optimizer", "name", "rounds")
-_GENERATIVE = ("fedcvae", "fedcgan")
 
 FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
@@ -99,31 +57,22 @@ class Experiment(NamedTuple):
   source: Source
 
 
-def named(kind: str, registry: Mapping[str, Callable], config: Mapping[str, Any], **given: Any) -> Any:
-  """Calls the factory that `config.name` names with the other fields of `config`, after checking both."""
-  name = config["name"]
-  check_choice(f"{kind}.name", name, registry)
-  factory = registry[name]
-  signed, fixed = _signed(registry, name)
+def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
+  """The part of a method that `config.name` names, with the other fields of `config`, after checking both."""
+  name, table = config["name"], METHODS[section]
+  check_choice(f"{section}.name", name, table)
   settings = {setting: value for setting, value in config.items() if setting != "name"}
   try:
-    check_settings(f"{kind}'s setting for {name}", signed, settings, (*_NOT_SETTABLE, fixed))
+    check_settings(f"{section}'s setting for {name}", table[name].factory, settings, NOT_SETTABLE)
   except SettingError as error:
-    known = {other: {*inspect.signature(_signed(registry, other)[0]).parameters} for other in registry}
-    left = {*settings} - (known[name] - {fixed})
-    if not left & set().union(*known.values()):
+    left = {*settings} - {*table[name].settings}
+    if not left & {setting for method in table.values() for setting in (*method.settings, *method.shares)}:
       raise
     raise SettingError(
-      f"{error} Settings of another {kind} are left where only the name is changed: choose it behind the "
+      f"{error} Settings of another {section} are left where only the name is changed: choose it behind the "
       "file's name, as in --config=configs/quickstart.py:algorithm=fedavg."
     ) from error
-  taken = inspect.signature(factory).parameters
-  return factory(**{own: value for own, value in given.items() if own in taken}, **settings)
-
-
-def _signed(registry: Mapping[str, Callable], name: str) -> tuple[Callable, str]:
-  """The factory whose signature lists the settings of what `name` names, and the one that `name` fixes."""
-  return _HANDS_ON.get(name, (registry[name], ""))
+  return table[name].make(given, **settings)
 
 
 def check_config(config: ConfigDict) -> None:
@@ -150,9 +99,10 @@ def check_config(config: ConfigDict) -> None:
     check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.get("downstream", {}))
-  check_fit(config.algorithm.name, config.model.name)
-  generates = config.model.name in models.GENERATORS
-  algorithm = build_algorithm(config, models.make("cvae_mlp" if generates else "two_nn", (1,), 3))
+  check_choice("algorithm.name", config.algorithm.name, CLIENTS)
+  client = CLIENTS[config.algorithm.name]
+  check_fit(client, config.model.name)
+  algorithm = build_algorithm(config, small_model(client))
   check_rounds(config.rounds, config.eval_every, algorithm)
 
 
@@ -163,12 +113,11 @@ def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, s
       raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")
 
 
-def check_fit(client: str, model: str) -> None:
+def check_fit(client: Method, model: str) -> None:
   """Raises `SettingError` where client part and model do not belong together."""
-  if (client in _GENERATIVE) != (model in models.GENERATORS):
-    fitting = models.GENERATORS if client in _GENERATIVE else models.MODELS
+  if model not in client.models:
     raise SettingError(
-      "model.name", model, f"not a model that {client} trains", f"Use one of {', '.join(fitting)}."
+      "model.name", model, f"not a model that {client.name} trains", f"Use one of {', '.join(client.models)}."
     )
 
 
@@ -193,10 +142,10 @@ def check_downstream(given: Mapping[str, Any]) -> None:
 
 def build_algorithm(config: Mapping[str, Any], model: Model | Generative) -> Algorithm:
   """The three parts that a configuration names, around `model`."""
-  move = named("server", SERVERS, config["server"], rounds=config["rounds"])
+  move = named("server", config["server"], rounds=config["rounds"])
   algorithm = in_rounds(config["algorithm"], config["rounds"])
-  client = named("algorithm", CLIENTS, {**config["local"], **algorithm}, model=model)
-  mix = named("mixing", MIXINGS, config["mixing"])
+  client = named("algorithm", {**config["local"], **algorithm}, model=model)
+  mix = named("mixing", config["mixing"])
   if config.get("record_losses", False):
     mix = mixing.observed(mix)
   return federated(client, mix, move)

@@ -4,10 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_het.errors import SettingError, check_range
-
-# A method's settings that are shares of T, and what the method itself calls them, in rounds.
-SHARES = {"superfed_mm": {"start": "start_round"}, "superfed_lm": {"start": "start_round"}}
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.methods import CLIENTS
 
 
 def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
@@ -16,10 +14,11 @@ def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
   A product within 10⁻⁶ of a whole number is that number (0.29 · 100 = 28.999...96). None is not given.
 
   Raises:
-    SettingError: a share outside [0, 1), or given beside its number of rounds.
+    SettingError: an unknown method; a share outside [0, 1), or given beside its number of rounds.
   """
+  check_choice("algorithm.name", algorithm["name"], CLIENTS)
   resolved = dict(algorithm)
-  for share, number in SHARES.get(algorithm["name"], {}).items():
+  for share, number in CLIENTS[algorithm["name"]].shares.items():
     value = resolved.pop(share, None)
     if value is None:
       continue

@@ -23,11 +23,12 @@ from fedjax_het.experiment.build import Experiment, build, build_algorithm, chec
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.experiment import FREE, share, train
 from fedjax_het.experiment.record import Record, headline_of
-from fedjax_het.experiment.shares import SHARES, in_rounds
+from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.federated import Algorithm
+from fedjax_het.methods import CLIENTS
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
@@ -96,7 +97,7 @@ def _build(config, grid, members, configs, where, member_batch) -> tuple[Members
   experiments = [built[own.seed] for own in configs]
   resolved = [with_values(own, {"algorithm": in_rounds(own.algorithm, own.rounds)}) for own in configs]
   columns = {path: [values[path] for values in members] for path in grid if path != "seed"}
-  for part, number in SHARES.get(config.algorithm.name, {}).items():
+  for part, number in CLIENTS[config.algorithm.name].shares.items():
     if columns.pop(f"algorithm.{part}", None):
       columns[f"algorithm.{number}"] = [own.algorithm[number] for own in resolved]
 

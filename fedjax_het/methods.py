@@ -1,0 +1,142 @@
+"""The methods by name: what the launcher, the tests, the device benchmark and the README's table read.
+
+A new method is a file with its factory, and an entry here. What goes with what is asked of the parts: see
+`compositions`.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fedjax_het import mixing, models, server
+from fedjax_het.clients.fedevg import fedevg
+from fedjax_het.clients.generative import fedcgan, fedcvae
+from fedjax_het.clients.sgd import fedavg, fedprox
+from fedjax_het.clients.superfed import superfed_lm, superfed_mm
+from fedjax_het.errors import SettingError
+from fedjax_het.federated import federated
+from fedjax_het.models import GENERATORS, MODELS, Generative
+
+NOT_SETTABLE = ("model", "rounds", "optimizer", "name")  # by a section's fields: given, or only from Python
+
+
+class Method(NamedTuple):
+  """One method.
+
+  Attributes:
+    name: as configurations write it.
+    factory: (**settings) -> the part. A client part's also takes the `model`, whose annotation, `Model` or
+      `Generative`, says which kind it trains; a part may ask for the run's `rounds`. All else has a default.
+    about: a line of description.
+    source: where it was published.
+    keeps: what is kept between rounds.
+    shares: settings that a configuration gives as a share of the rounds -> the factory's own, in rounds.
+  """
+
+  name: str
+  factory: Callable[..., Any]
+  about: str
+  source: str
+  keeps: str = "nothing"
+  shares: Mapping[str, str] = {}
+
+  @property
+  def settings(self) -> dict[str, inspect.Parameter]:
+    """What a configuration may set, by name."""
+    known = inspect.signature(self.factory).parameters
+    return {name: parameter for name, parameter in known.items() if name not in NOT_SETTABLE}
+
+  @property
+  def models(self) -> Mapping[str, Callable[..., Any]]:
+    """The models by name that a client part trains; none for a mixing or a server."""
+    model = inspect.signature(self.factory, eval_str=True).parameters.get("model")
+    if model is None:
+      return {}
+    return GENERATORS if model.annotation is Generative else MODELS
+
+  def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
+    """The part with all of `settings`, and with those of `offered` that its factory takes."""
+    known = inspect.signature(self.factory).parameters
+    return self.factory(**{name: value for name, value in offered.items() if name in known} | settings)
+
+
+def _by_name(*entries: Method) -> dict[str, Method]:
+  return {entry.name: entry for entry in entries}
+
+
+_FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
+_SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
+_FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
+
+CLIENTS = _by_name(
+  Method("fedavg", fedavg, "local SGD from the received model", _FEDAVG),
+  Method("fedprox", fedprox, "FedAvg with a proximity term to the received model", "Li et al., MLSys 2020"),
+  Method("superfed_mm", superfed_mm, "a federated and a local model joined by a line of models, one λ a step",
+         _SUPERFED, "a client's local model", _FROM_L),
+  Method("superfed_lm", superfed_lm, "the same, one λ for each layer",
+         _SUPERFED, "a client's local model", _FROM_L),
+  Method("fedevg", fedevg, "energies of a shared synthetic set; models stay at home",
+         _THESIS, "nothing, or a classifier (`persistent`)"),
+  Method("fedcvae", fedcvae, "a conditional variational autoencoder, averaged", _THESIS),
+  Method("fedcgan", fedcgan, "a conditional adversarial pair, averaged", _THESIS),
+)  # fmt: skip
+MIXINGS = _by_name(
+  Method("static", mixing.static, "p_i = n_i / n", _FEDAVG),
+  Method("uniform", mixing.uniform, "p_i = 1 / S", _FEDAVG),
+  Method("afl", mixing.afl, "projected ascent on p", "Mohri, Sivek, Suresh, ICML 2019", "p, K numbers"),
+  Method("qffl", mixing.qffl, "p_i ∝ n_i F_i^q", "Li et al., ICLR 2020"),
+  Method("term", mixing.term, "p_i ∝ n_i exp(λ F_i)", "Li et al., ICLR 2021"),
+  Method("fedmgda", mixing.fedmgda, "the common direction of descent nearest to static mixing",
+         "Hu et al., IEEE TNSE 2022"),
+  Method("propfair", mixing.propfair, "p_i ∝ n_i / (M - F_i)", "Zhang et al., TMLR 2023"),
+  Method("aaggff_s", mixing.aaggff_s, "online Newton step on p, with all clients in every round",
+         _AAGGFF, "p and K x K sums"),
+  Method("aaggff_d", mixing.aaggff_d, "exponentiated gradient on p, for cohorts of millions of clients",
+         _AAGGFF, "p and K sums"),
+)  # fmt: skip
+SERVERS = _by_name(
+  Method("sgd", server.sgd, "a step of gradient descent; with lr = 1 to the average", _FEDAVG),
+  Method("adam", server.adam, "FedAdam", _FEDOPT, "two moments"),
+  Method("yogi", server.yogi, "FedYogi", _FEDOPT, "two moments"),
+  Method("adagrad", server.adagrad, "FedAdagrad", _FEDOPT, "two moments"),
+  Method("sgld", server.sgld, "a Langevin step on the synthetic set", _THESIS, "a count"),
+)
+METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section of a configuration -> its
+
+
+def small_model(client: Method) -> Any:
+  """One of the models that a client part trains, of next to no size."""
+  return models.make(next(iter(client.models)), (1,), 3)
+
+
+def bare(method: Method) -> Any:
+  """A method's part at its defaults, around a small model: enough to ask it what it is."""
+  return method.make({"rounds": 1} | ({"model": small_model(method)} if method.models else {}))
+
+
+def compositions() -> list[tuple[str, str, str]]:
+  """The names (client, mixing, server) of all algorithms that `federated` composes."""
+  parts = [{name: bare(method) for name, method in table.items()} for table in METHODS.values()]
+  clients, mixings, servers = (part.items() for part in parts)
+  found = []
+  for client, c in clients:
+    for mix, m in mixings:
+      for move, s in servers:
+        try:
+          federated(c, m, s)
+        except SettingError:
+          continue
+        found.append((client, mix, move))
+  return found
+
+
+def partners(section: str, name: str) -> dict[str, list[str]]:
+  """For each other section the methods that some algorithm has beside this one, in the table's order."""
+  sections = list(METHODS)
+  own = sections.index(section)
+  having = [names for names in compositions() if names[own] == name]
+  return {
+    other: [each for each in table if any(names[sections.index(other)] == each for names in having)]
+    for other, table in METHODS.items()
+    if other != section
+  }

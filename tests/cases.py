@@ -1,0 +1,49 @@
+"""A small algorithm for every method of the table: settings offered to all, and what a few need instead."""
+
+from fedjax_het.federated import Algorithm, ClientUpdate, federated
+from fedjax_het.methods import CLIENTS, METHODS, compositions
+from fedjax_het.models import GENERATORS, Model
+from fedjax_het.models.generative import cgan_mlp, cvae_mlp
+
+ROUNDS, EPOCHS = 4, 2  # a method that changes course at a share of the rounds does so in the middle
+OFFERED = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
+ADAM = dict(lr=1e-3, lr_decay=0.99)
+OWN = {
+  "fedprox": dict(mu=0.1),
+  "fedevg": dict(ADAM, per_class=1, lam=0.0, bounded=False),
+  "fedcvae": ADAM,
+  "fedcgan": ADAM,
+  "adam": dict(lr=0.1),
+  "yogi": dict(lr=0.1),
+  "adagrad": dict(lr=0.1),
+  "sgld": dict(bounded=False),
+}
+NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
+EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
+
+
+def cases() -> dict[str, tuple[str, str, str]]:
+  """Each method's name -> the first (client, mixing, server) that has it; each of these once."""
+  found: dict[str, tuple[str, str, str]] = {}
+  for place, table in enumerate(METHODS.values()):
+    for name in table:
+      having = [names for names in compositions() if names[place] == name]
+      if having and having[0] not in found.values():
+        found[name] = having[0]
+  return found
+
+
+def client(name: str, model: Model, rounds: int = ROUNDS, **offered) -> ClientUpdate:
+  """A client part: around `model`, or a generator of examples of its shape."""
+  method = CLIENTS[name]
+  if method.models is GENERATORS:
+    model = NETWORKS.get(name, cvae_mlp)(model.shape, model.num_classes, latent=2, hidden=5)
+  halfway = {own: rounds // 2 for own in method.shares.values()}
+  return method.make({"model": model, **OFFERED, **halfway, **offered}, **OWN.get(name, {}))
+
+
+def algorithm(names: tuple[str, str, str], model: Model, **offered) -> Algorithm:
+  """The algorithm of these (client, mixing, server), `offered` settings among the client part's."""
+  _, *others = zip(METHODS.values(), names)
+  mixing, server = (table[name].make({"rounds": ROUNDS}, **OWN.get(name, {})) for table, name in others)
+  return federated(client(names[0], model, **offered), mixing, server)

@@ -1,0 +1,60 @@
+"""The table of methods: entries agree with the parts they make, and composition is asked of the parts."""
+
+import inspect
+
+import pytest
+
+import fedjax_het as fh
+from fedjax_het.methods import CLIENTS, METHODS, bare, compositions, partners
+
+ENTRIES = [(section, name) for section, table in METHODS.items() for name in table]
+
+
+@pytest.mark.parametrize("section, name", ENTRIES, ids=[name for _, name in ENTRIES])
+def test_an_entry_is_what_it_makes(section, name):
+  method = METHODS[section][name]
+  part = bare(method)
+  kinds = {"algorithm": fh.ClientUpdate, "mixing": fh.Mixing, "server": fh.ServerUpdate}
+  assert isinstance(part, kinds[section]) and part.name == method.name == name
+  assert {*method.shares.values()} <= {*method.settings} and not {*method.shares} & {*method.settings}
+  assert all(setting.default is not inspect.Parameter.empty for setting in method.settings.values())
+
+
+def test_what_goes_with_what():
+  """As the parts say: FedEvg uploads signals, sgld takes them, FedMGDA+ scales updates."""
+  found = compositions()
+  others = (len(METHODS["algorithm"]) - 1) * len(METHODS["mixing"]) * (len(METHODS["server"]) - 1)
+  assert len(found) == others + len(METHODS["mixing"]) - 1
+  assert {names[2] for names in found if names[0] == "fedevg"} == {"sgld"}
+  assert partners("server", "sgld") == {
+    "algorithm": ["fedevg"], "mixing": [name for name in METHODS["mixing"] if name != "fedmgda"],
+  }  # fmt: skip
+  assert "fedevg" not in partners("mixing", "fedmgda")["algorithm"]
+
+
+def test_the_kind_of_model_is_the_factory_s_own_word():
+  assert CLIENTS["fedcgan"].models is fh.models.GENERATORS
+  assert CLIENTS["superfed_lm"].models is fh.models.MODELS
+  assert METHODS["mixing"]["qffl"].models == {}
+
+
+@pytest.mark.parametrize(
+  "variant, origin, fixed",
+  [("fedavg", "fedprox", {"mu", "name"}), ("superfed_lm", "superfed", {"granularity"}),
+   ("fedcvae", "generative", {"name"})],
+)  # fmt: skip
+def test_a_variant_is_signed_with_what_it_does_not_fix(variant, origin, fixed):
+  factory = CLIENTS[variant].factory
+  known, all_known = (inspect.signature(each).parameters for each in (factory, inspect.unwrap(factory)))
+  assert inspect.unwrap(factory).__name__ == origin and factory.__name__ == variant
+  assert {*all_known} - {*known} == fixed and {*known} <= {*all_known}
+
+
+def test_a_part_is_offered_only_what_it_takes():
+  offered = {"rounds": 7, "lr": 0.5, "epochs": 3}
+  METHODS["mixing"]["static"].make(offered)
+  part = METHODS["server"]["sgld"].make(offered, noise=0.0)
+  with pytest.raises(fh.SettingError, match=r"rounds = 7"):
+    part.check_rounds(8)
+  with pytest.raises(fh.SettingError, match="lr = -1"):
+    METHODS["mixing"]["afl"].make(offered, lr=-1)  # a setting of its own counts more than an offer
