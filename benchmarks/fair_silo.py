@@ -29,7 +29,7 @@ from scipy import stats  # noqa: E402
 from fedjax_het.experiment.build import build_algorithm  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
 from fedjax_het.yardsticks import regret  # noqa: E402
-from fedjax_het.yardsticks.mixture import plot_mixture, plot_regret  # noqa: E402
+from fedjax_het.yardsticks.mixture import plot_mixture  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = {  # server, its learning rate
@@ -257,7 +257,7 @@ def draw(study: Study, run: dict, label: str, picture: Path) -> dict:
   named = lambda what: picture.with_name(picture.name % what)  # noqa: E731
   title = f"AAggFF-S on {label}, seed 0"
   plot_mixture(run["infos"].coefficients[0], named("p"), names=study.names, title=title)
-  plot_regret(rounds, {label: (curves, bound)}, named("regret"))
+  regret.plot_regret(rounds, {label: (curves, bound)}, named("regret"))
   return {
     "rounds": int(rounds[-1]), "seeds": len(curves), "largest": round(float(curves[:, -1].max()), 4),
     "bound": round(float(bound[-1]), 4), "never above": bool((curves <= bound).all()), **COMMIT,

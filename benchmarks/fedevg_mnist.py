@@ -7,7 +7,7 @@ without an accelerator can run them: each method takes the same number of local 
 synthesises, and ten random real training images a class beside it, is then judged:
 
 TwoNN       three times, on all clients' test parts and the whole official test set, with the distances, by
-            `experiment.synthetic.yardsticks`
+            `yardsticks.synthetic.worth`
 ResNet-10   of the thesis's width, `judge_seeds` times from fresh parameters (and from other real images), at
             most `passes` passes of Adam; top-1 on `judged` random official test images, the same for all
 
@@ -28,9 +28,9 @@ import fedjax_het as fh
 from fedjax_het.data.scale import as_read
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.synthetic import Images, as_many, yardsticks
 from fedjax_het.experiment.where import Where
-from fedjax_het.yardsticks.downstream import downstream
+from fedjax_het.yardsticks.downstream import Images, downstream
+from fedjax_het.yardsticks.synthetic import as_many, worth
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
@@ -120,8 +120,8 @@ def main() -> None:
       name = f"{method}, α = {alpha}"
       sets[name] = [own] * args.judge_seeds
       if "yardsticks" not in results.get(name, {}):
-        config.downstream = ConfigDict(YARDSTICKS)
-        keep(name, {"yardsticks": yardsticks(config, build(config), *own)})
+        built = build(config)
+        keep(name, {"yardsticks": worth(YARDSTICKS, built.source, built.data, built.key, *own)})
   experiment = build(config_of(args, "fedevg", args.alphas[0]))
   if "yardsticks" not in results.get("real", {}):
     first = results[f"fedevg, α = {args.alphas[0]}"]["yardsticks"]

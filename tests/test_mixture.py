@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedjax_het.yardsticks.mixture import plot_mixture, plot_regret
+from fedjax_het.yardsticks.mixture import plot_mixture
+from fedjax_het.yardsticks.regret import plot_regret
 
 
 def is_png(path):

@@ -14,8 +14,8 @@ from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.engine.run import summarize
 from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.record import best_lambda, lambda_report
 from fedjax_het.experiment.where import Where
+from fedjax_het.yardsticks.lambda_line import best_lambda, lambda_report
 
 KEY = jax.random.key(0)
 NAN = np.nan

@@ -1,18 +1,16 @@
-"""What a run leaves behind: its folder, its record, its progress, its table and its figures."""
+"""What a run leaves behind: its folder, its record, its progress and its table."""
 
 import io
 import json
 import math
 
 import jax.numpy as jnp
-import matplotlib.image
 import numpy as np
 import pytest
 from rich.console import Console
 
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import progress as progress_module
-from fedjax_het.experiment.figures import accuracy_over_clients, lambda_curve, learning_curve
 from fedjax_het.experiment.progress import Progress
 from fedjax_het.experiment.report import print_report
 from fedjax_het.experiment.tracking import Tracker, to_json
@@ -241,7 +239,7 @@ def make_summary(**more):
 
 def shown(summary, width=100):
   out = io.StringIO()
-  print_report(summary, Console(file=out, width=width))
+  print_report(summary, console=Console(file=out, width=width))
   return out.getvalue()
 
 
@@ -307,53 +305,3 @@ def test_the_table_says_who_is_left_out():
   text = " ".join(shown(make_summary(left_out={"personalized": counts, "global": counts})).split())
   assert "(for AUROC, of both classes): 1 client of top-1, loss; 3 clients of AUROC" in text
   assert "left out" not in shown(make_summary())
-
-
-# The figures.
-
-
-def check_png(path):
-  pixels = matplotlib.image.imread(path)
-  assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-  assert pixels.shape[0] > 400 and pixels.shape[1] > 600 and pixels[..., :3].std() > 0.02
-  return pixels
-
-
-def test_learning_curve(tmp_path):
-  records = [json.loads(to_json(record(r))) for r in range(0, 400, 10)]
-  whole = check_png(learning_curve(records, tmp_path / "new" / "a.png"))
-  for r in records:
-    del r["metrics"]["global"]
-  records[3]["metrics"] = None
-  records[4]["train_loss"] = None
-  some = check_png(learning_curve(records, tmp_path / "b.png"))
-  assert some.shape == whole.shape and (some != whole).any()
-  losses = [{"round": r["round"], "train_loss": r["train_loss"]} for r in records]
-  check_png(learning_curve(losses, tmp_path / "c.png"))
-  check_png(learning_curve(records[:1], tmp_path / "d.png", metric="loss"))
-  assert learning_curve([], tmp_path / "e.png").stat().st_size > 0
-
-
-@pytest.mark.parametrize("k", [1, 10, 1000])
-def test_accuracy_over_clients(tmp_path, k):
-  x = np.random.default_rng(k).beta(8, 2, k)
-  holes = np.concatenate([x, [np.nan]])
-  one = check_png(accuracy_over_clients({"personalized": x, "global": x**2}, tmp_path / "a.png"))
-  two = check_png(accuracy_over_clients({"personalized": holes, "global": holes**2}, tmp_path / "b.png"))
-  np.testing.assert_array_equal(one, two)
-
-
-def test_accuracy_over_clients_of_other_metrics_and_models(tmp_path):
-  many = {f"run {i}": np.linspace(0, i, 20) for i in range(8)}
-  check_png(accuracy_over_clients(many, tmp_path / "a.png", "loss", title="Eight"))
-  check_png(accuracy_over_clients({"global": [np.nan]}, tmp_path / "b.png"))
-
-
-def test_lambda_curve(tmp_path):
-  grid = np.linspace(0, 1, 11)
-  curve = 0.99 - 0.1 * grid**4, 0.01 + 0 * grid
-  best = check_png(lambda_curve(grid, *curve, tmp_path / "a.png"))
-  np.testing.assert_array_equal(best, check_png(lambda_curve(grid, *curve, tmp_path / "c.png", common=0.0)))
-  for other in ({"common": 0.5}, {"metric": "auroc"}, {"picked_on": "validation"}):
-    assert (best != check_png(lambda_curve(grid, *curve, tmp_path / "d.png", **other))).any()
-  check_png(lambda_curve(grid, np.full(11, np.nan), np.full(11, np.nan), tmp_path / "b.png"))

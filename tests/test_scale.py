@@ -7,8 +7,9 @@ import pytest
 import fedjax_het as fh
 from fedjax_het.clients.objective import training_loss
 from fedjax_het.data.scale import as_read, scale_of
-from fedjax_het.experiment import build, synthetic
 from fedjax_het.experiment.dry_run import step_flops
+from fedjax_het.yardsticks import downstream as judge
+from fedjax_het.yardsticks import synthetic
 
 KEY = jax.random.key(0)
 SIZES = (9, 2, 5, 7, 3)
@@ -85,7 +86,6 @@ def test_the_judge_of_synthetic_bytes_reads_the_same_floats(monkeypatch, scale, 
   x, y = rng.integers(0, 256, (40, 4, 4, 1), np.uint8), np.arange(40) % 2
   source = fh.data.Source(x, y, x[:6], y[:6], 2, "bytes", scale=scale)
   data = fh.federate(x, y, [np.arange(20), np.arange(20, 40)], KEY, num_classes=2, scale=scale)
-  experiment = build.Experiment(None, data, None, KEY, [], source)
   seen = []
 
   def downstream(key, model, x, y):
@@ -96,10 +96,10 @@ def test_the_judge_of_synthetic_bytes_reads_the_same_floats(monkeypatch, scale, 
     rows = np.concatenate([np.flatnonzero(real[1] == c)[:4] for c in range(2)])
     return real[0][rows], real[1][rows]
 
-  monkeypatch.setattr(synthetic, "downstream", downstream)
+  monkeypatch.setattr(judge, "downstream", downstream)
   monkeypatch.setattr(synthetic, "as_many", first)
   made = rng.uniform(-3, 9, (8, 4, 4, 1)).astype(np.float32)
-  found = synthetic.yardsticks({}, experiment, made, np.arange(8) % 2)
+  found = synthetic.worth({}, source, data, KEY, made, np.arange(8) % 2)
   jax.effects_barrier()
   np.testing.assert_array_equal(seen[0], np.clip(made, 0, np.float32(most)))
   rows = np.asarray(data.x)[data.train.rows()].astype(np.float64) * (scale or 1 / 255)

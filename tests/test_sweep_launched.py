@@ -20,6 +20,7 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.launcher import take_sweep
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
+from fedjax_het.yardsticks import partition
 
 GRID = {"seed": [0, 5], "algorithm.nu": [0.0, 2.0]}
 
@@ -207,8 +208,8 @@ def test_a_sweep_that_is_killed_at_any_file_is_repaired(tmp_path, monkeypatch):
     )
     sweep.run_sweep(config, {"seed": [0, 5]}, str(root), Where(devices=1))
 
-  for picture in ("draw", "plot_partition"):  # slow, and drawn before the summary
-    monkeypatch.setattr(record, picture, lambda *args: None)
+  monkeypatch.setattr(record.Record, "_draw", lambda *args: None)  # slow, and drawn before the summary
+  monkeypatch.setattr(partition, "plot_partition", lambda *args: None)
   real = workdir.write_atomic
   for module in (workdir, tracking, record, sweep):
     monkeypatch.setattr(module, "write_atomic", write)

@@ -18,9 +18,9 @@ from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep, with_values
-from fedjax_het.experiment.synthetic import as_many, in_range, yardsticks
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks.samples import sample_grid
+from fedjax_het.yardsticks.synthetic import as_many, in_range, worth
 
 sys.path.append(str(Path(__file__).parents[1]))
 from configs import table_4_2
@@ -49,6 +49,10 @@ def start(config, workdir):
 
 def samples(workdir) -> dict[str, np.ndarray]:
   return {path.name: np.load(path)["x"] for path in sorted((workdir / "samples").iterdir())}
+
+
+def judged(config, built, x, y):
+  return worth(config.downstream, built.source, built.data, built.key, x, y)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +102,7 @@ def test_real_examples_are_worth_more(whole):
   rows = built.data.train.rows()
   train = np.asarray(built.data.x)[rows], np.asarray(built.data.y)[rows]
   x, y = as_many(np.random.default_rng(0), train, np.repeat(np.arange(10), 10))
-  real = yardsticks(config, built, x, y)
+  real = judged(config, built, x, y)
   assert real["downstream"]["local"]["mean"] > max(0.8, summary["synthetic"]["downstream"]["local"]["mean"])
   assert real["frechet"] < summary["synthetic"]["frechet"] / 2
   assert abs(real["kernel"]) < summary["synthetic"]["kernel"] / 2
@@ -114,7 +118,7 @@ def test_all_yardsticks_see_the_same_pixels():
   built = build(config)
   y = np.repeat(np.arange(10), 3)
   x = np.asarray(3.0 * jax.random.normal(jax.random.key(0), (30, *built.source.x.shape[1:])))
-  assert yardsticks(config, built, x, y) == yardsticks(config, built, np.clip(x, 0.0, 1.0), y)
+  assert judged(config, built, x, y) == judged(config, built, np.clip(x, 0.0, 1.0), y)
   wide = np.array([[-3.0], [0.5]])
   np.testing.assert_array_equal(in_range(wide, np.zeros((1, 1, 1), np.uint8)), [[0.0], [0.5]])
   np.testing.assert_array_equal(in_range(wide, 2.0 * wide), wide)

@@ -1,6 +1,7 @@
 """A launched run, from its configuration to its table: resumable, watched, recorded."""
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from ml_collections import ConfigDict
 from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.engine import Engine, Seconds
 from fedjax_het.engine.members import Members
+from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.errors import NonFiniteLoss, check_range
@@ -25,18 +27,31 @@ from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import prepare
 from fedjax_het.federated import State
+from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
 
 
 def run_experiment(
-  config: ConfigDict, workdir: str, where: Where = EVERYWHERE, *, checkpoint_seconds: float = 600.0
+  config: ConfigDict,
+  workdir: str,
+  where: Where = EVERYWHERE,
+  *,
+  checkpoint_seconds: float = 600.0,
+  yardsticks: Sequence[type[Yardstick]] = (),
 ) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
 
   Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, and on SIGTERM, to
   which a run otherwise listens between two chunks of rounds, a second or two apart. With several processes
   each calls it alike, and the first writes the files.
+
+  Args:
+    config: what to run.
+    workdir: the folder.
+    where: devices.
+    checkpoint_seconds: see above.
+    yardsticks: your own, which watch the run beside `fedjax_het.yardsticks.YARDSTICKS`.
 
   Returns:
     The summary, as in summary.json.
@@ -53,18 +68,18 @@ def run_experiment(
   if run.summary_path.exists():
     summary = json.loads(run.summary_path.read_text())
     if writes():
-      print_report(summary)
+      print_report(summary, yardsticks)
       print(f"This run is complete; its files are in {os.fspath(run)}.")
     return summary
   experiment = build(config)
   engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-  with Record(config, experiment, run, writes()) as record:
+  with Record(config, experiment, run, writes(), yardsticks) as record:
     _, (summary,) = train(
       engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds
     )
   if writes():
-    print_report(summary)
+    print_report(summary, yardsticks)
     print(f"Table, figures, metrics and checkpoints are in {os.fspath(run)}.")
   return summary
 
@@ -111,13 +126,11 @@ def _train(
   with Progress(config.rounds, first, quiet=not writes()) as progress, StopRequest() as stop:
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
-      values = engine.split(evaluations) if evaluations is not None else [None] * len(records)
-      shown: Sequence[Any] = [None] * len(records)
-      if evaluations is not None and any(record.synthesizes for record in records):
-        shown = engine.split(state.broadcast)
       latest = [
-        record.add(done, infos, value, seconds(), broadcast)
-        for record, infos, value, broadcast in zip(records, engine.split(chunk.infos), values, shown)
+        record.add(infos, now, seconds())
+        for record, infos, now in zip(
+          records, engine.split(chunk.infos), moments(engine, len(records), state, evaluations)
+        )
       ]
       check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
       must_stop, overdue = agreed(stop.made, time.monotonic() - saved > checkpoint_seconds)
@@ -135,9 +148,25 @@ def _train(
   states = jax.eval_shape(engine.split, state)
   checkpoints.wait()  # a run that has a summary has its last checkpoint
   return state, [
-    record.finish(own, value, seconds())
-    for record, own, value in zip(records, states, engine.split(evaluations))
+    record.finish(own, now, seconds())
+    for record, own, now in zip(records, states, moments(engine, len(records), state, evaluations))
   ]
+
+
+def moments(
+  engine: Engine | Members, runs: int, state: State, evaluations: Evaluations | None
+) -> list[Moment]:
+  """Where each of an engine's runs stands after a chunk of rounds."""
+  done, broadcasts = engine.rounds_done(state), functools.cache(lambda: engine.split(state.broadcast))
+  states = functools.cache(lambda: engine.split(state))
+  values = engine.split(evaluations) if evaluations is not None else None
+
+  def one(run: int) -> Moment:
+    return Moment(
+      done, values[run] if values else None, False, lambda: broadcasts()[run], lambda: states()[run]
+    )
+
+  return [one(run) for run in range(runs)]
 
 
 def share(seconds: Seconds, runs: int) -> Seconds:

@@ -1,7 +1,7 @@
-"""The record of one run: its books, its metrics as they come, its summary and its pictures."""
+"""The record of one run: its books, its metrics as they come, its summary."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,23 +12,15 @@ from ml_collections import ConfigDict
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence, divergence, unknown
 from fedjax_het.engine.engine import Seconds
-from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import per_client, summarize
-from fedjax_het.experiment import figures
+from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment
-from fedjax_het.experiment.synthetic import Samples, yardsticks
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
-from fedjax_het.federated import Algorithm, Message, State
-from fedjax_het.metrics.fairness import left_out
-from fedjax_het.metrics.fairness import summarize as over_clients
-from fedjax_het.yardsticks.mixture import plot_mixture
-from fedjax_het.yardsticks.partition import plot_partition
-from fedjax_het.yardsticks.regret import entropy
-
-MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
+from fedjax_het.federated import Algorithm, State
+from fedjax_het.yardsticks import YARDSTICKS, Curve, Moment, Watched, Yardstick
+from fedjax_het.yardsticks.plots import learning_curve
+from fedjax_het.yardsticks.yardstick import series
 
 
 class Record:
@@ -39,19 +31,31 @@ class Record:
     experiment: what that names.
     run: its workdir.
     writes: whether this process writes the files; the others keep the books only.
+    yardsticks: what watches it beside `YARDSTICKS`, where it fits.
+
+  Raises:
+    SettingError: two yardsticks of one name.
   """
 
-  def __init__(self, config: ConfigDict, experiment: Experiment, run: Workdir, writes: bool = True):
+  def __init__(
+    self, config: ConfigDict, experiment: Experiment, run: Workdir, writes: bool = True,
+    yardsticks: Sequence[type[Yardstick]] = (),
+  ):  # fmt: skip
     """See the class."""
     self.run, self._config, self._experiment = run, config, experiment
     self._steps = 0
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
     self.diverged: Divergence | None = None
+    algorithm, data, _, key, parts, source = experiment
+    self._watched = Watched(config, algorithm, data, source, parts, key, run.root, writes)
+    fitting = [own for own in (*YARDSTICKS, *yardsticks) if own.fits(self._watched)]
+    self._yardsticks: dict[str, Yardstick] = {}
+    for own in fitting:
+      if own.name in self._yardsticks:
+        raise SettingError("yardsticks", own.name, "the name of two", "Give one of them another name.")
+      self._yardsticks[own.name] = own(self._watched)
     self._tracker = Tracker(run) if writes else None
-    synthesize = experiment.algorithm.client.synthesize
-    self.synthesizes = synthesize is not None
-    self._samples = Samples(run.samples, synthesize, experiment.key) if writes and synthesize else None
 
   def __enter__(self) -> "Record":
     """Itself."""
@@ -77,61 +81,47 @@ class Record:
       self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
       self._tracker.truncate(rounds_done if rounds_done else -1)
-      if self._samples:
-        self._samples.truncate(rounds_done)
-      plot_partition(
-        self._experiment.parts, self._experiment.source.y, self.run.figures / "partition.png",
-        self._experiment.data.num_classes,
-      )  # fmt: skip
+    kept = books["yardsticks"] if books is not None else {}
+    for name, yardstick in self._yardsticks.items():
+      yardstick.resume(rounds_done, kept.get(name))
 
   def books(self, seconds: Seconds) -> dict[str, Any]:
     """What a checkpoint keeps beside the state."""
     return {
       "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
+      "yardsticks": {name: yardstick.books() for name, yardstick in self._yardsticks.items()},
     }  # fmt: skip
 
-  def add(
-    self,
-    done: int,
-    infos: RoundInfo,
-    evaluations: Evaluations | None,
-    seconds: Seconds,
-    broadcast: Message | None = None,
-  ) -> dict[str, float]:
-    """Books a chunk of rounds that ends with round `done`: the figures that progress shows.
+  def add(self, infos: RoundInfo, now: Moment, seconds: Seconds) -> dict[str, float]:
+    """Books a chunk of rounds: the figures that progress shows, none of a run that has diverged.
 
-    Of a `broadcast` the synthetic examples are kept. Of a run that has diverged nothing is shown or kept, and
-    its metrics are NaN.
+    Args:
+      infos: what happened in them.
+      now: where the run stands after them.
+      seconds: spent since the start.
     """
-    if not self.diverged and (found := divergence(done - len(infos.cohort), infos)):
+    if not self.diverged and (found := divergence(now.round - len(infos.cohort), infos)):
       self.diverged = found
       logging.warning("%s of %s; the other members go on.", found, self.run.root.name)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs
       self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
-    latest = {"loss": self._losses[-1]}
-    if evaluations is not None:
-      metrics = summarize(self._known(evaluations))
-      metric = headline_of(metrics)
-      latest[metric] = metrics["personalized"][metric]["mean"]
-      if self._samples and broadcast is not None and not self.diverged:
-        self._samples.add(done, broadcast)
+    now, latest = self._known(now), {"loss": self._losses[-1]}
+    line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
+    line = self._asked(line, lambda yardstick: yardstick.watch(infos, now))
+    if now.evaluations is not None:
+      for curve in self._curves([line]):
+        latest.setdefault(curve.metric, float(curve.values[-1]))
       if self._tracker:
-        self._tracker.log(
-          {
-            "round": done, "train_loss": train_loss, "metrics": metrics,
-            "seconds": self._total(seconds), "mixing": mixing_report(infos),
-          }
-        )  # fmt: skip
+        self._tracker.log(line)
       self._losses = []
     return {} if self.diverged else latest
 
-  def finish(self, state: State, evaluations: Evaluations, seconds: Seconds) -> dict[str, Any]:
-    """Writes the summary and the pictures; only the shapes of the state are asked."""
-    config, algorithm = self._config, self._experiment.algorithm
-    evaluations = self._known(evaluations)
+  def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
+    """Writes the summary and the pictures; of `state` only the shapes are asked."""
+    config, algorithm, now = self._config, self._experiment.algorithm, self._known(now)
     summary = {
       "algorithm": algorithm.client.name,
       "mixing": algorithm.mixing.name,
@@ -143,51 +133,42 @@ class Record:
       "client_steps": self._steps,
       "seconds": self._total(seconds),
       "bytes": traffic(algorithm, self._experiment.data, state, config.rounds * config.cohort_size),
-      "metrics": summarize(evaluations),
     }
     if self.diverged:
       summary["diverged"] = self.diverged._asdict()
-    missing = {kind: left_out(values) for kind, values in per_client(evaluations).items()}
-    if any(missing.values()) and not self.diverged:
-      summary["left_out"] = {kind: counts for kind, counts in missing.items() if counts}
-    if len(algorithm.client.lambdas) > 1:
-      summary["lambda"] = lambda_report(algorithm.client.lambdas, evaluations)
-    if self._samples and not self.diverged:
-      print("Judging the synthetic examples, by a classifier that learns from them alone ...", flush=True)
-      summary["synthetic"] = yardsticks(config, self._experiment, *self._samples.last())
-    if self._samples:
-      self._samples.draw(self.run.figures, self._experiment.data.num_classes)
+    summary = self._asked(summary, lambda yardstick: yardstick.section(now))
     if self._tracker:
-      draw(self.run, summary, evaluations)
+      self._draw(summary)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
 
-  def _known(self, evaluations: Evaluations) -> Evaluations:
-    return unknown(evaluations) if self.diverged else evaluations
+  def _asked(self, fields: dict[str, Any], ask: Callable[[Yardstick], Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields, and those that the yardsticks give when asked."""
+    for name, yardstick in self._yardsticks.items():
+      more = ask(yardstick)
+      if both := sorted({*fields} & {*more}):
+        raise SettingError(f"yardstick {name}'s field", both[0], "another has it", "Give it another name.")
+      fields = {**fields, **more}
+    return fields
+
+  def _draw(self, summary: dict[str, Any]) -> None:
+    lines = [json.loads(line) for line in self.run.metrics_path.read_text().splitlines()]
+    curves = [*self._curves(lines), Curve("training_loss", "cohort", series(lines, "train_loss"))]
+    path = self.run.figures / "learning_curve.png"
+    learning_curve(series(lines, "round"), curves, path, title=self._watched.title)
+    for yardstick in self._yardsticks.values():
+      yardstick.draw(lines, summary)
+
+  def _curves(self, lines: Sequence[Mapping[str, Any]]) -> Iterable[Curve]:
+    return (curve for yardstick in self._yardsticks.values() for curve in yardstick.curves(lines))
+
+  def _known(self, now: Moment) -> Moment:
+    if not self.diverged:
+      return now
+    return now._replace(diverged=True, evaluations=now.evaluations and unknown(now.evaluations))
 
   def _total(self, seconds: Seconds) -> dict[str, float]:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
-
-
-def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
-  """The metric that pictures and progress show: AUROC for binary tasks, else top-1."""
-  return headline(metrics["personalized"])
-
-
-def mixing_report(infos: RoundInfo) -> dict[str, Any]:
-  """The coefficients of the last of some rounds: their entropy (nats), Σ_i p_i F_i, and who had which.
-
-  `objective` is null where the mixing asks for no losses (`record_losses=True` in the configuration asks),
-  and the single coefficients are left out for cohorts of more than a hundred.
-  """
-  cohort, p, losses = infos.cohort[-1], infos.coefficients[-1], infos.losses[-1]
-  with np.errstate(over="ignore", invalid="ignore"):  # 0 times infinity
-    objective = float((p * losses).sum())
-  report: dict[str, Any] = {"entropy": float(entropy(p)), "objective": objective}
-  if len(cohort) <= MANY:
-    order = np.argsort(cohort)
-    report |= {"cohort": cohort[order].tolist(), "coefficients": p[order].tolist()}
-  return report
 
 
 def traffic(algorithm: Algorithm, data: FederatedData, state: State, visits: int) -> dict[str, int]:
@@ -201,66 +182,3 @@ def traffic(algorithm: Algorithm, data: FederatedData, state: State, visits: int
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
 
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
-
-
-def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:
-  """The curve of the headline's metric over λ on the test parts, and what each way of choosing λ gives.
-
-  `common` is the λ of the headline: one for all clients, see `pick`; `picked_on` and `picked_by` say what
-  picked it. `validation` picks each client's λ on its validation part; `per_client_test_optimistic` on the
-  very test part that it is then reported on, as the authors' code does.
-  """
-  test, valid = evaluations
-  picked, metric = pick(evaluations), headline(test.personalized)
-  values = test.personalized[metric]
-  curve = [over_clients(column) for column in values.T]
-
-  def spread(values: np.ndarray) -> dict[str, float]:
-    return {name: over_clients(values)[name] for name in ("mean", "std")}
-
-  report: dict[str, Any] = {
-    "grid": list(grid),
-    "metric": metric,
-    "mean": [own["mean"] for own in curve],
-    "std": [own["std"] for own in curve],
-    "common": None if np.isnan(values).all() else grid[picked.column],
-    "picked_on": picked.on,
-    "picked_by": picked.by,
-    "per_client_test_optimistic": spread(values.max(axis=1)),
-  }
-  if valid is not None:
-    chosen = best_lambda(valid, picked)
-    report["validation"] = spread(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
-  return report
-
-
-def best_lambda(valid: Evaluation, picked: Pick) -> np.ndarray:
-  """Each client's best column by the same metric, ties by the lower loss, int [K]; else the common one."""
-  values, loss = valid.personalized[picked.by], valid.personalized["loss"]
-  best = np.lexsort((loss, -values), axis=-1)[:, 0]
-  return np.where(np.isnan(values).any(axis=1), picked.column, best)
-
-
-def draw(run: Workdir, summary: dict[str, Any], evaluations: Evaluations) -> None:
-  """The pictures of a finished run."""
-  records = [json.loads(line) for line in run.metrics_path.read_text().splitlines()]
-  title = f"{summary['algorithm']} on {summary['dataset']}, {summary['num_clients']} clients"
-  metric = headline_of(summary["metrics"])
-  figures.learning_curve(records, run.figures / "learning_curve.png", metric=metric, title=title)
-  values = {kind: metrics[metric] for kind, metrics in per_client(evaluations).items()}
-  figures.accuracy_over_clients(values, run.figures / "accuracy_over_clients.png", metric=metric, title=title)
-  mixed = [(r["round"], r["mixing"]) for r in records if "coefficients" in r.get("mixing", {})]
-  if mixed and summary["cohort_size"] > 1:
-    plot_mixture(
-      [mixing["coefficients"] for _, mixing in mixed],
-      run.figures / "mixing.png",
-      rounds=[number for number, _ in mixed],
-      same_clients=summary["cohort_size"] == summary["num_clients"],
-      title=f"{summary['mixing']} mixing, {title}",
-    )
-  if "lambda" in summary:
-    curve = summary["lambda"]
-    figures.lambda_curve(
-      curve["grid"], curve["mean"], curve["std"], run.figures / "lambda_curve.png", metric=curve["metric"],
-      common=curve["common"], picked_on=curve["picked_on"], title=title,
-    )  # fmt: skip

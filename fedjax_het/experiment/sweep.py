@@ -18,17 +18,18 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.experiment import report
 from fedjax_het.experiment.build import Experiment, build, build_algorithm, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.experiment import FREE, share, train
-from fedjax_het.experiment.record import Record, headline_of
+from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.federated import Algorithm
 from fedjax_het.methods import CLIENTS
+from fedjax_het.yardsticks import Yardstick, text
+from fedjax_het.yardsticks.client_metrics import headline_of
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
@@ -42,6 +43,7 @@ def run_sweep(
   *,
   member_batch: int | None = None,
   checkpoint_seconds: float = 600.0,
+  yardsticks: Sequence[type[Yardstick]] = (),
 ) -> list[dict[str, Any]]:
   """Runs a configuration with every combination of some fields' values, as one program.
 
@@ -58,6 +60,7 @@ def run_sweep(
     where: devices; members are spread over them.
     member_batch: members that a device runs at once; see `Members`.
     checkpoint_seconds: see `run_experiment`.
+    yardsticks: your own, of which each member has its own; see `run_experiment`.
 
   Returns:
     The members' summaries.
@@ -84,7 +87,7 @@ def run_sweep(
     prepare(workdir, whole, FREE_OF_ALL, writes())
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())
-    _run(config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds)
+    _run(config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks)
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
     print_members(members, summaries)
@@ -117,14 +120,18 @@ def _build(config, grid, members, configs, where, member_batch) -> tuple[Members
   return engine, experiments
 
 
-def _run(config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds) -> None:
+def _run(
+  config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks
+) -> None:
   keys = jnp.stack([experiment.key for experiment in experiments])
+  named = [
+    experiment._replace(algorithm=build_algorithm(own, experiment.model))
+    for own, experiment in zip(configs, experiments)
+  ]
   with contextlib.ExitStack() as stack:
     records = [
-      stack.enter_context(
-        Record(own, experiment._replace(algorithm=build_algorithm(own, experiment.model)), run, writes())
-      )
-      for own, experiment, run in zip(configs, experiments, runs)
+      stack.enter_context(Record(own, experiment, run, writes(), yardsticks))
+      for own, experiment, run in zip(configs, named, runs)
     ]
     state, summaries = train(engine, keys, records, config, Checkpoints(root.checkpoints), checkpoint_seconds)
   for own, record, run in zip(engine.split(engine.to_save(state)), records, runs):
@@ -177,13 +184,12 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
 def print_members(members: Sequence[Mapping[str, Any]], summaries: Sequence[Mapping[str, Any]]) -> None:
   """A table on the terminal: a row a member."""
   headline = headline_of(summaries[0]["metrics"])
-  unit = " (%)" if headline == "top1" else ""
-  table = Table(*members[0], f"{headline}{unit}, mean ± std", "worst 10 %", "loss", "", box=None)
+  table = Table(*members[0], f"{text.named(headline)}, mean ± std", "worst 10 %", "loss", "", box=None)
   for values, summary in zip(members, summaries):
     own = summary["metrics"]["personalized"]
-    mean, std, worst = (report.number(own[headline][name], headline) for name in ("mean", "std", "worst10"))
+    mean, std, worst = (text.number(own[headline][name], headline) for name in ("mean", "std", "worst10"))
     gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
     table.add_row(
-      *map(str, values.values()), f"{mean} ± {std}", worst, report.number(own["loss"]["mean"], "loss"), gone
+      *map(str, values.values()), f"{mean} ± {std}", worst, text.number(own["loss"]["mean"], "loss"), gone
     )
   Console().print(table)

@@ -1,1 +1,13 @@
-"""Pictures and studies of runs and partitions."""
+"""Yardsticks: one file a study of a run, see `yardstick.py`."""
+
+from fedjax_het.yardsticks.client_metrics import ClientMetrics
+from fedjax_het.yardsticks.lambda_line import LambdaLine
+from fedjax_het.yardsticks.mixture import Mixture
+from fedjax_het.yardsticks.partition import Partition
+from fedjax_het.yardsticks.synthetic import Synthetic
+from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick
+
+# In the order of the terminal's table.
+YARDSTICKS: tuple[type[Yardstick], ...] = (ClientMetrics, LambdaLine, Mixture, Partition, Synthetic)
+
+__all__ = ["YARDSTICKS", "Curve", "Moment", "Watched", "Yardstick"]

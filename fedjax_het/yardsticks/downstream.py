@@ -1,15 +1,81 @@
 """What a synthetic set is worth: the classifier that learns from it alone, and how its examples differ."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from fedjax_het import models
 from fedjax_het.clients.objective import cross_entropy
+from fedjax_het.data.container import FederatedData
+from fedjax_het.data.files import Source
+from fedjax_het.data.scale import as_read
 from fedjax_het.models import Model
+from fedjax_het.yardsticks.features import in_blocks
 
 PyTree = Any
+Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
+CLASSIFIER = "two_nn"  # learns from synthetic examples where no other is named
+
+
+class Judge:
+  """A classifier that learns from examples alone, and is tried on the clients' real test examples.
+
+  Args:
+    key: of its parameters.
+    source: the data set.
+    data: the clients' data.
+    model: `name` and options of the classifier.
+    seeds: how often it is to learn, see `__call__`.
+    settings: of `downstream`.
+
+  Attributes:
+    key, model, seeds: as given.
+  """
+
+  def __init__(
+    self, key: jax.Array, source: Source, data: FederatedData, *, model: Mapping[str, Any] | None = None,
+    seeds: int = 1, **settings: Any,
+  ):  # fmt: skip
+    options = dict(model or {"name": CLASSIFIER})
+    made = models.make(options.pop("name"), source.x.shape[1:], source.num_classes, **options)
+    assert isinstance(made, Model)
+    self.key, self.model, self.seeds = key, made, seeds
+    self._source, self._sizes, rows = source, data.test.size, data.test.rows()
+    self._test = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
+    self._learn = jax.jit(lambda key, x, y: downstream(key, made, x, y, **settings))
+    self._apply = jax.jit(made.apply)
+
+  def __call__(self, sets: Sequence[Images]) -> dict[str, Any]:
+    """Means over one trial a set, each from fresh parameters, and the trials themselves under `seeds`.
+
+    Returns:
+      loss: the last training loss.
+      local: top-1 over the clients' test parts, {mean, std}.
+      official: top-1 on the official test set, None where there is none.
+    """
+    found = [self._trial(jax.random.fold_in(self.key, seed), *own) for seed, own in enumerate(sets)]
+    return jax.tree.map(lambda *values: float(np.mean(values)), *found) | {"seeds": found}
+
+  def _trial(self, key: jax.Array, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    params, loss = self._learn(key, x, y)
+    logits_of = in_blocks(lambda x: self._apply(params, as_read(x, self._source.scale)))
+
+    def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+      logits = logits_of(x)
+      return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
+
+    by_client = np.split(right(*self._test), np.cumsum(self._sizes)[:-1])
+    local = [own.mean() for own in by_client if len(own)]
+    official = self._source.x_test, self._source.y_test
+    return {
+      "loss": float(loss),
+      "local": {"mean": float(np.mean(local)), "std": float(np.std(local))},
+      "official": float(right(*official).mean()) if len(official[1]) else None,
+    }
 
 
 def downstream(

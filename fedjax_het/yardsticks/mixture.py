@@ -1,16 +1,59 @@
-"""Pictures of mixing: who counts how much over the rounds, and regret beside its bound."""
+"""Mixing: who counts how much over the rounds."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from fedjax_het.engine.round import RoundInfo
+from fedjax_het.yardsticks.plots import save
 from fedjax_het.yardsticks.regret import entropy
+from fedjax_het.yardsticks.yardstick import Moment, Yardstick
 
-MANY = 12  # clients up to which each gets a line of its own
+MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
+FEW = 12  # clients up to which each gets a line of its own
+
+
+class Mixture(Yardstick):
+  """`mixing` of every line: the coefficients of its round; mixing.png."""
+
+  name = "mixture"
+
+  def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
+    """{"mixing": see `mixing_report`}."""
+    return {"mixing": mixing_report(infos)}
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """The coefficients over the rounds, where each is known and there is more than one."""
+    known = [line for line in lines if "coefficients" in line.get("mixing", {})]
+    if known and summary["cohort_size"] > 1:
+      plot_mixture(
+        [line["mixing"]["coefficients"] for line in known],
+        self.run.figures / "mixing.png",
+        rounds=[line["round"] for line in known],
+        same_clients=summary["cohort_size"] == summary["num_clients"],
+        title=f"{summary['mixing']} mixing, {self.run.title}",
+      )
+
+
+def mixing_report(infos: RoundInfo) -> dict[str, Any]:
+  """The coefficients of the last of some rounds: their entropy (nats), Σ_i p_i F_i, and who had which.
+
+  `objective` is null where the mixing asks for no losses (`record_losses=True` in the configuration asks),
+  and the single coefficients are left out for cohorts of more than a hundred.
+  """
+  cohort, p, losses = infos.cohort[-1], infos.coefficients[-1], infos.losses[-1]
+  with np.errstate(over="ignore", invalid="ignore"):  # 0 times infinity
+    objective = float((p * losses).sum())
+  report: dict[str, Any] = {"entropy": float(entropy(p)), "objective": objective}
+  if len(cohort) <= MANY:
+    order = np.argsort(cohort)
+    report |= {"cohort": cohort[order].tolist(), "coefficients": p[order].tolist()}
+  return report
 
 
 def plot_mixture(
@@ -40,7 +83,7 @@ def plot_mixture(
   figure = Figure(figsize=(7.0, 5.0), layout="constrained")
   figure.suptitle(title, fontsize=12, fontweight="bold")
   above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-  if p.shape[1] <= MANY and same_clients:
+  if p.shape[1] <= FEW and same_clients:
     for i, line in enumerate(p.T):
       above.plot(rounds, line, label=names[i] if names else f"client {i}")
     above.legend(frameon=False, ncols=2, fontsize="small")
@@ -58,43 +101,4 @@ def plot_mixture(
   below.plot(rounds, entropy(p), color="#D55E00")
   below.axhline(np.log(p.shape[1]), color="#555555", linestyle=":", linewidth=1)
   below.set(xlabel="round", ylabel="entropy (nats)")
-  return _save(figure, path)
-
-
-def plot_regret(
-  rounds: ArrayLike,
-  curves: dict[str, tuple[ArrayLike, ArrayLike]],
-  path: str | os.PathLike[str],
-  *,
-  title: str = "Regret against the best fixed mixture",
-) -> Path:
-  """Draws regret over rounds, the median and the range of its sequences, beside the theorem's bound.
-
-  Args:
-    rounds: t, [N].
-    curves: panel title -> (regret [M, N] of M sequences, bound [N]).
-    path: the PNG to write; its folder is made where missing.
-    title: the figure's title.
-
-  Returns:
-    `path`.
-  """
-  t = np.asarray(rounds)
-  figure = Figure(figsize=(3.2 * len(curves) + 1.0, 3.4), layout="constrained")
-  figure.suptitle(title, fontsize=12, fontweight="bold")
-  for axes, (name, (values, bound)) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items()):
-    values = np.atleast_2d(values)
-    axes.fill_between(t, values.min(axis=0), values.max(axis=0), alpha=0.25, color="#0072B2", linewidth=0)
-    axes.plot(t, np.median(values, axis=0), color="#0072B2", label="measured: median, range")
-    axes.plot(t, bound, color="#D55E00", linestyle="--", label="bound")
-    axes.set(title=name, xlabel="round", ylabel="regret", xscale="log")
-    axes.axhline(0.0, color="#555555", linewidth=0.5)
-    axes.legend(frameon=False, fontsize="small", loc="upper left")
-  return _save(figure, path)
-
-
-def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-  path = Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  figure.savefig(path, dpi=150)
-  return path
+  return save(figure, path)

@@ -8,6 +8,7 @@ that small clients are seen as well as large.
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -15,8 +16,27 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from fedjax_het.yardsticks.yardstick import Watched, Yardstick
+
 MOST_BARS = 40
 MOST_NAMES = 20  # classes that get a legend or a tick each
+
+
+class Partition(Yardstick):
+  """partition.png, drawn before the first round; of labels that are classes."""
+
+  name = "partition"
+
+  @classmethod
+  def fits(cls, run: Watched) -> bool:
+    """Whether every row is of one class."""
+    return np.ndim(run.source.y) == 1 and np.issubdtype(np.asarray(run.source.y).dtype, np.integer)
+
+  def resume(self, rounds_done: int, books: Any) -> None:
+    """Draws it."""
+    if self.run.writes:
+      path = self.run.figures / "partition.png"
+      plot_partition(self.run.parts, self.run.source.y, path, self.run.data.num_classes)
 
 
 def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:

@@ -8,9 +8,14 @@ where p_t was chosen before r_t was seen.
 """
 
 import math
+import os
+from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
+
+from fedjax_het.yardsticks.plots import save
 
 
 def decision_losses(mixtures: ArrayLike, responses: ArrayLike) -> np.ndarray:
@@ -69,3 +74,35 @@ def entropy(mixture: ArrayLike) -> np.ndarray:
 def cumulative_objective(mixtures: ArrayLike, losses: ArrayLike) -> np.ndarray:
   """Σ_{τ <= t} Σ_i p_{τ,i} F_{τ,i}, float64 [T], of mixtures and losses [T, S] (figure 3.1)."""
   return np.cumsum((np.asarray(mixtures, np.float64) * np.asarray(losses, np.float64)).sum(axis=-1))
+
+
+def plot_regret(
+  rounds: ArrayLike,
+  curves: dict[str, tuple[ArrayLike, ArrayLike]],
+  path: str | os.PathLike[str],
+  *,
+  title: str = "Regret against the best fixed mixture",
+) -> Path:
+  """Draws regret over rounds, the median and the range of its sequences, beside the theorem's bound.
+
+  Args:
+    rounds: t, [N].
+    curves: panel title -> (regret [M, N] of M sequences, bound [N]).
+    path: the PNG to write; its folder is made where missing.
+    title: the figure's title.
+
+  Returns:
+    `path`.
+  """
+  t = np.asarray(rounds)
+  figure = Figure(figsize=(3.2 * len(curves) + 1.0, 3.4), layout="constrained")
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  for axes, (name, (values, bound)) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items()):
+    values = np.atleast_2d(values)
+    axes.fill_between(t, values.min(axis=0), values.max(axis=0), alpha=0.25, color="#0072B2", linewidth=0)
+    axes.plot(t, np.median(values, axis=0), color="#0072B2", label="measured: median, range")
+    axes.plot(t, bound, color="#D55E00", linestyle="--", label="bound")
+    axes.set(title=name, xlabel="round", ylabel="regret", xscale="log")
+    axes.axhline(0.0, color="#555555", linewidth=0.5)
+    axes.legend(frameon=False, fontsize="small", loc="upper left")
+  return save(figure, path)

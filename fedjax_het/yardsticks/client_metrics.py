@@ -1,0 +1,177 @@
+"""All clients' metrics: their spread over the clients, the learning curve, and who was left out."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_het.engine.pick import headline
+from fedjax_het.engine.run import per_client, summarize
+from fedjax_het.metrics.catalogue import METRICS, shown
+from fedjax_het.metrics.fairness import left_out
+from fedjax_het.metrics.fairness import summarize as over_clients
+from fedjax_het.yardsticks.plots import GREY, axis_label, decorate, reading, save, spelled, styles
+from fedjax_het.yardsticks.text import named, number
+from fedjax_het.yardsticks.yardstick import Curve, Moment, Yardstick, series
+
+_BAND = ("mean", "worst10", "best10")
+_COLUMNS = ("worst10", "best10", "gini", "gap")
+
+
+class ClientMetrics(Yardstick):
+  """`metrics` of every line and of the summary, and its `left_out`; accuracy_over_clients.png."""
+
+  name = "client_metrics"
+
+  def watch(self, infos, now: Moment) -> dict[str, Any]:
+    """{"metrics": model -> metric -> figures of `fairness.summarize`}."""
+    return {} if now.evaluations is None else {"metrics": summarize(now.evaluations)}
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """`metrics`, and in `left_out` model -> metric -> how many clients do not count in it."""
+    assert now.evaluations is not None
+    self._values = per_client(now.evaluations)
+    missing = {model: left_out(values) for model, values in self._values.items()}
+    found: dict[str, Any] = {"metrics": summarize(now.evaluations)}
+    if any(missing.values()) and not now.diverged:
+      found["left_out"] = {model: counts for model, counts in missing.items() if counts}
+    return found
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> RenderableType:
+    """A block of rows a model, or one for both where they are the same model; a column a figure."""
+    table = metrics_table(summary.get("metrics") or {})
+    return Group(table, Text(_left_out(summary["left_out"]))) if summary.get("left_out") else table
+
+  def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """The headline's metric of each model: mean over the clients, and its worst and best tenth."""
+    known = [line["metrics"] for line in lines if line.get("metrics")]
+    if not known:
+      return []
+    metric = headline_of(known[-1])
+    return [
+      Curve(metric, model, *(series(lines, "metrics", model, metric, name) for name in _BAND))
+      for model in known[-1]
+    ]
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """How evenly the clients are served."""
+    metric = headline_of(summary["metrics"])
+    values = {model: metrics[metric] for model, metrics in self._values.items()}
+    path = self.run.figures / "accuracy_over_clients.png"
+    accuracy_over_clients(values, path, metric=metric, title=self.run.title)
+
+
+def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
+  """The metric that pictures and progress show, of what `summarize` gives."""
+  return headline(metrics["personalized"])
+
+
+def metrics_table(metrics: Mapping[str, Any]) -> Table:
+  """One row a metric, under a heading a model; what is missing or null is left out or a dash."""
+  table = Table(box=SIMPLE_HEAD, caption="over all clients' local test sets", caption_justify="left")
+  table.add_column("")
+  for name in ("mean ± std", "worst 10 %", "best 10 %", "Gini", "gap"):
+    table.add_column(name, justify="right", no_wrap=True)
+  blocks = {name: block for name, block in metrics.items() if block}
+  if len(blocks) == 2 and blocks.get("personalized") == blocks.get("global"):
+    blocks = {"personalized = global": blocks["global"]}
+  for model, block in blocks.items():
+    table.add_row(spelled(model), style="bold cyan")
+    known = [name for name in METRICS if name in block]
+    for name in [*known, *sorted(set(block) - set(known))]:
+      figures = block[name] or {}
+      if name == "top5" and figures.get("mean") == 1.0:  # five classes or fewer
+        continue
+      table.add_row(
+        f"  {named(name)}",
+        f"{number(figures.get('mean'), name)} ± {number(figures.get('std'), name)}",
+        *(number(figures.get(column), "gini" if column == "gini" else name) for column in _COLUMNS),
+        style="bold" if name == headline(block) else None,
+      )
+    table.add_section()
+  return table
+
+
+def _left_out(counts: Mapping[str, Mapping[str, int]]) -> str:
+  """Who does not count in which metrics; the models' test parts, and so their counts, are the same."""
+  metrics = {name: count for own in counts.values() for name, count in own.items()}
+  names = {
+    count: [shown(name).label for name in metrics if metrics[name] == count] for count in metrics.values()
+  }
+  return "left out for want of test examples (for AUROC, of both classes): " + "; ".join(
+    f"{count} client{'s' if count > 1 else ''} of {', '.join(own)}" for count, own in names.items()
+  )
+
+
+def accuracy_over_clients(
+  values: Mapping[str, ArrayLike],
+  path: str | os.PathLike[str],
+  metric: str = "top1",
+  *,
+  title: str = "How evenly the clients are served",
+) -> Path:
+  """Draws each client's metric, clients sorted from worst to best: how evenly a model serves them.
+
+  The level of the curve is the accuracy, its slope the unfairness. The legend and the marks give the mean
+  (horizontal line) and the mean of the worst 10 % of clients (cross in the shaded part).
+
+  Args:
+    values: model -> one value a client, [K]; NaN, a client without test examples, is left out.
+    path: the PNG to write; its folder is made where missing.
+    metric: what the values are; says the unit and which end is the worst one.
+    title: the figure's title.
+
+  Returns:
+    `path`.
+  """
+  figure = Figure(figsize=(7.0, 4.4), layout="constrained")
+  ax = figure.subplots()
+  factor, higher = shown(metric).factor, shown(metric).higher_is_better
+  most, tails = 0, []
+  for (model, own), style in zip(values.items(), styles(values)):
+    x = np.asarray(own, np.float64)
+    x = np.sort(x[np.isfinite(x)])[:: 1 if higher else -1]
+    if not len(x):
+      continue
+    most = max(most, len(x))
+    figures = over_clients(x, higher)
+    mean, worst = factor * figures["mean"], factor * figures["worst10"]
+    label = f"{spelled(model)}: mean {reading(mean, metric)}, worst 10 %: {reading(worst, metric)}"
+    place = 100 * (np.arange(len(x)) + 0.5) / len(x)
+    color, marks = style["color"], {"marker": style["marker"], "markersize": 5} if len(x) <= 50 else {}
+    ax.plot(place, factor * x, color=color, linewidth=1.8, linestyle=style["linestyle"], label=label, **marks)
+    ax.axhline(mean, color=color, linewidth=0.9, linestyle=":")
+    tail = 100 * max(1, len(x) // 10) / len(x)
+    tails.append(tail)
+    ax.plot(
+      [tail / 2], [worst], marker="X", markersize=10, color=color, markeredgecolor="white", zorder=5,
+      clip_on=False,
+    )  # fmt: skip
+  if tails:
+    ax.axvspan(0, max(tails), color="#000000", alpha=0.06, linewidth=0)
+    ax.text(
+      max(tails) / 2, 0.985 if higher else 0.015, "worst\n10 %" if most >= 20 else "worst\nclient",
+      transform=ax.get_xaxis_transform(), ha="center", va="top" if higher else "bottom",
+      fontsize=8, color=GREY,
+    )  # fmt: skip
+    ax.margins(y=0.12)
+  ax.set_xlim(0, 100)
+  ax.set_xlabel(f"share of the {most} clients, worst first (%)")
+  decorate(ax, ylabel=axis_label(metric))
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  ax.set_title(
+    "each client's own test set · dotted: mean · cross: mean of the worst 10 %",
+    fontsize=9, color=GREY, loc="left",
+  )  # fmt: skip
+  if most:
+    ax.legend(frameon=False, fontsize=9, loc="lower right" if higher else "upper right")
+  return save(figure, path)

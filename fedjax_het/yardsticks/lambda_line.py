@@ -1,0 +1,170 @@
+"""The line of personalised models θ(λ) between federated and local: its metric at every λ."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.metrics.fairness import summarize
+from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
+from fedjax_het.yardsticks.text import named, spread
+from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
+
+
+class LambdaLine(Yardstick):
+  """`lambda` of the summary, for a client part with several `lambdas`; lambda_curve.png."""
+
+  name = "lambda_line"
+
+  @classmethod
+  def fits(cls, run: Watched) -> bool:
+    """Whether a client has models at several λ."""
+    return len(run.algorithm.client.lambdas) > 1
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """{"lambda": see `lambda_report`}."""
+    assert now.evaluations is not None
+    return {"lambda": lambda_report(self.run.algorithm.client.lambdas, now.evaluations)}
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
+    """The metric at every λ, and what choosing λ per client gives."""
+    return lambda_table(summary["lambda"]) if summary.get("lambda") else None
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """The curve."""
+    curve = summary["lambda"]
+    lambda_curve(
+      curve["grid"], curve["mean"], curve["std"], self.run.figures / "lambda_curve.png",
+      metric=curve["metric"], common=curve["common"], picked_on=curve["picked_on"], title=self.run.title,
+    )  # fmt: skip
+
+
+def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:
+  """The curve of the headline's metric over λ on the test parts, and what each way of choosing λ gives.
+
+  `common` is the λ of the headline: one for all clients, see `pick`; `picked_on` and `picked_by` say what
+  picked it. `validation` picks each client's λ on its validation part; `per_client_test_optimistic` on the
+  very test part that it is then reported on, as the authors' code does.
+  """
+  test, valid = evaluations
+  picked, metric = pick(evaluations), headline(test.personalized)
+  values = test.personalized[metric]
+  curve = [summarize(column) for column in values.T]
+
+  def spread(values: np.ndarray) -> dict[str, float]:
+    return {name: summarize(values)[name] for name in ("mean", "std")}
+
+  report: dict[str, Any] = {
+    "grid": list(grid),
+    "metric": metric,
+    "mean": [own["mean"] for own in curve],
+    "std": [own["std"] for own in curve],
+    "common": None if np.isnan(values).all() else grid[picked.column],
+    "picked_on": picked.on,
+    "picked_by": picked.by,
+    "per_client_test_optimistic": spread(values.max(axis=1)),
+  }
+  if valid is not None:
+    chosen = best_lambda(valid, picked)
+    report["validation"] = spread(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
+  return report
+
+
+def best_lambda(valid: Evaluation, picked: Pick) -> np.ndarray:
+  """Each client's best column by the same metric, ties by the lower loss, int [K]; else the common one."""
+  values, loss = valid.personalized[picked.by], valid.personalized["loss"]
+  best = np.lexsort((loss, -values), axis=-1)[:, 0]
+  return np.where(np.isnan(values).any(axis=1), picked.column, best)
+
+
+def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
+  """The headline's metric against λ, and what choosing λ per client gives."""
+  metric = sweep.get("metric", "top1")
+  unit = " %" if shown(metric).unit == "%" else ""
+  table = Table(box=None, padding=(0, 2, 0, 0))
+  table.add_column("λ", justify="right")
+  table.add_column(f"{named(metric)}, mean ± std", justify="right")
+  table.add_column("")
+  common, note = sweep.get("common"), "best common λ"
+  if sweep.get("picked_on"):
+    note += f" on the {sweep['picked_on']} parts, by {shown(sweep['picked_by']).label}"
+  means = sweep.get("mean") or []
+  stds = sweep.get("std") or [None] * len(means)
+  for value, mean, std in zip(sweep.get("grid") or [], means, stds):
+    best = common is not None and math.isclose(value, common, abs_tol=1e-6)
+    row = (f"{value:.2f}", spread({"mean": mean, "std": std}, metric), note if best else "")
+    table.add_row(*row, style="bold green" if best else None)
+  lines = [
+    f"λ chosen per client {how}: {spread(sweep[name], metric)}{unit}"
+    for name, how in (
+      ("validation", "on its validation part"),
+      ("per_client_test_optimistic", "on its own test part (optimistic)"),
+    )
+    if sweep.get(name) is not None
+  ]
+  return Group(Text("\npersonalised models θ(λ) = (1 - λ) θf + λ θl"), table, *map(Text, lines))
+
+
+def lambda_curve(
+  grid: ArrayLike,
+  mean: ArrayLike,
+  std: ArrayLike,
+  path: str | os.PathLike[str],
+  *,
+  metric: str = "top1",
+  common: float | None = None,
+  picked_on: str = "test",
+  title: str = "Personalised models between federated and local",
+) -> Path:
+  """Draws a metric against λ with error bars, the common λ marked (as thesis figure 2.5).
+
+  Args:
+    grid: λ, [Λ], in [0, 1].
+    mean: the metric's mean over the clients' test parts at each λ, [Λ].
+    std: its population std over the clients, [Λ].
+    path: the PNG to write; its folder is made where missing.
+    metric: which metric.
+    common: the λ to mark; by default the one with the highest mean.
+    picked_on: what that was picked on, "validation" or "test".
+    title: the figure's title.
+
+  Returns:
+    `path`.
+  """
+  lam = np.asarray(grid, np.float64)
+  factor = shown(metric).factor
+  mean, std = factor * np.asarray(mean, np.float64), factor * np.asarray(std, np.float64)
+  color, mark = STYLES["personalized"]["color"], STYLES["global"]["color"]
+  figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+  ax = figure.subplots()
+  ax.fill_between(lam, mean - std, mean + std, color=color, alpha=0.12, linewidth=0)
+  ax.errorbar(
+    lam, mean, yerr=std, color=color, marker="o", markersize=5, linewidth=1.8, elinewidth=1.0, capsize=3
+  )
+  if np.isfinite(mean).any():
+    best = int(np.nanargmax(mean) if common is None else np.abs(lam - common).argmin())
+    text = f"common $\\lambda$ = {lam[best]:.2g}, best on {picked_on}:  {mean[best]:.2f} ± {std[best]:.2f} %"
+    ax.axvline(lam[best], color=mark, linewidth=1.0, linestyle="--", zorder=1)
+    ax.plot(
+      lam[best], mean[best], marker="*", markersize=15, color=mark, markeredgecolor="white",
+      linestyle="none", zorder=5, label=text,
+    )  # fmt: skip
+    ax.legend(fontsize=9, loc="lower center", framealpha=1.0, edgecolor="none")
+  ax.set_xlabel(r"$\lambda$   (0: federated model $\theta^f$,  1: local model $\theta^l$)")
+  decorate(ax, ylabel=axis_label(metric))
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  formula = r"$\theta(\lambda) = (1-\lambda)\,\theta^f + \lambda\,\theta^l$"
+  ax.set_title(f"{formula} · mean ± std over clients", fontsize=9, color=GREY, loc="left")
+  return save(figure, path)

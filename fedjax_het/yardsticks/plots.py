@@ -1,0 +1,117 @@
+"""The look that pictures share, and the learning curve; without a display or pyplot's global state."""
+
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.yardsticks.yardstick import Curve
+
+# Okabe & Ito's palette, which colour-blind readers can tell apart; lines and markers differ besides.
+STYLES: dict[str, dict[str, Any]] = {
+  "personalized": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+  "global": {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+}
+OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#555555"
+FEW = 25  # evaluations up to which each has a marker
+
+
+def learning_curve(
+  rounds: ArrayLike, curves: Sequence[Curve], path: str | os.PathLike[str], *, title: str = "Learning curve"
+) -> Path:
+  """Draws curves over the rounds, those of one metric in one panel; the first panel is the tallest.
+
+  Args:
+    rounds: of the evaluations, [R].
+    curves: what is known at each; see `Curve`. One without any finite value is not drawn.
+    path: the PNG to write; its folder is made where missing.
+    title: the figure's title.
+
+  Returns:
+    `path`.
+  """
+  panels: dict[str, list[Curve]] = {}
+  for curve in curves:
+    if np.isfinite(curve.values).any():
+      panels.setdefault(curve.metric, []).append(curve)
+  heights = [4.4] + [2.2] * (len(panels) - 1)
+  figure = Figure(figsize=(7.0, 2.0 + sum(heights[: len(panels)])), layout="constrained")
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  if not panels:
+    figure.text(0.5, 0.4, "no evaluation was recorded", ha="center", color=GREY)
+    return save(figure, path)
+  axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+  for ax, (metric, own) in zip(axes, panels.items()):
+    _panel(ax, np.asarray(rounds), metric, own)
+  axes[-1].set_xlabel("communication round")
+  axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+  return save(figure, path)
+
+
+def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> None:
+  """One metric's curves."""
+  factor = shown(metric).factor
+  for curve, style in zip(curves, styles([curve.of for curve in curves])):
+    if len(rounds) > FEW:
+      style = style | {"marker": ""}
+    values = factor * curve.values
+    label = f"{spelled(curve.of)} (last: {reading(values[np.isfinite(values)][-1], metric)})"
+    ax.plot(rounds, values, markersize=4, linewidth=1.8, label=label, **style)
+    if curve.low is not None and curve.high is not None:
+      edges = factor * curve.low, factor * curve.high
+      ax.fill_between(rounds, *edges, color=style["color"], alpha=0.13, linewidth=0)
+      for edge in edges:
+        ax.plot(rounds, edge, color=style["color"], linewidth=0.7, alpha=0.5, linestyle=style["linestyle"])
+      note = "mean over clients, band: worst 10 % to best 10 %"
+      ax.set_title(note, fontsize=9, color=GREY, loc="left")
+  decorate(ax, ylabel=axis_label(metric))
+  ax.legend(frameon=False, fontsize=9, loc="best")
+  known = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves])
+  if shown(metric).unit != "%" and known.min() > 0 and known.max() > 30 * known.min():
+    ax.set_yscale("log")
+
+
+def decorate(ax: Axes, ylabel: str) -> None:
+  """The look that all panels share."""
+  ax.set_ylabel(ylabel)
+  ax.grid(True, color="#dddddd", linewidth=0.6)
+  ax.set_axisbelow(True)
+  ax.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+  """Writes the PNG; its folder is made where missing."""
+  path = Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  figure.savefig(path, dpi=150, format="png")
+  return path
+
+
+def styles(names: Iterable[str]) -> list[dict[str, Any]]:
+  """Colour, line and marker of each of some models or other things."""
+  others = itertools.cycle(OTHERS)
+  return [STYLES.get(name) or {"color": next(others), "linestyle": "-.", "marker": "D"} for name in names]
+
+
+def spelled(model: str) -> str:
+  """A model's name in a legend."""
+  return model.replace("personalized", "personalised")
+
+
+def axis_label(metric: str) -> str:
+  """A metric's long name with its unit."""
+  return shown(metric).with_unit(shown(metric).title)
+
+
+def reading(value: float, metric: str) -> str:
+  """A value that the metric's factor has been applied to, with its unit."""
+  return f"{value:.1f} %" if shown(metric).unit == "%" else f"{value:.3f}"

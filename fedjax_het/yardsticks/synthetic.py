@@ -1,0 +1,235 @@
+"""Synthetic examples: those of every evaluation, what they are worth, and their pictures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_het.data.container import FederatedData
+from fedjax_het.data.files import Source
+from fedjax_het.data.scale import as_read, scale_of
+from fedjax_het.yardsticks.downstream import Images, Judge, within_class_distance
+from fedjax_het.yardsticks.features import Features, classifier_features, read_inception
+from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
+from fedjax_het.yardsticks.samples import animate, plot_samples
+from fedjax_het.yardsticks.text import number, spread
+from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
+
+
+class Synthetic(Yardstick):
+  """`synthetic` of the summary, samples/ with a file an evaluation, samples.png and samples.gif.
+
+  Where `downstream.follow` asks for it, every line has a `synthetic` too: what the examples of that round are
+  worth to the classifier that learns from them alone. `follow` is True, or the settings of `downstream` that
+  are to be others then, such as fewer `steps`; the classifier learns once where `follow.seeds` says no more.
+  """
+
+  name = "synthetic"
+
+  def __init__(self, run: Watched):
+    super().__init__(run)
+    self._folder, self._key = run.folder / "samples", np.asarray(jax.random.key_data(run.key))
+    synthesize = run.algorithm.client.synthesize
+    assert synthesize is not None
+    self._synthesize = jax.jit(lambda key, broadcast: synthesize(jax.random.wrap_key_data(key), broadcast))
+    self._settings = dict(run.config.get("downstream", {}))
+    follow = self._settings.get("follow", False)
+    others = {} if isinstance(follow, bool) else dict(follow)
+    self._judge = (
+      None
+      if follow is False
+      else judge_of({**self._settings, "seeds": 1, **others}, run.source, run.data, run.key)
+    )
+
+  @classmethod
+  def fits(cls, run: Watched) -> bool:
+    """Whether the server can make examples."""
+    return run.algorithm.client.synthesize is not None
+
+  def resume(self, rounds_done: int, books: Any) -> None:
+    """Forgets the examples of later rounds."""
+    if self.run.writes:
+      for path in self._paths():
+        if int(path.stem) > rounds_done:
+          path.unlink()
+
+  def watch(self, infos, now: Moment) -> dict[str, Any]:
+    """Keeps the examples; the noise that generators start from is the same in every round."""
+    if now.evaluations is None or now.diverged:
+      return {}
+    broadcast = jax.tree.map(np.asarray, now.broadcast())
+    if not self.run.writes:
+      return {}
+    x, y = map(np.asarray, self._synthesize(self._key, broadcast))
+    self._folder.mkdir(exist_ok=True)
+    partial = self._folder / f".{now.round:06d}.npz"
+    np.savez_compressed(partial, x=x, y=y)
+    partial.replace(self._folder / f"{now.round:06d}.npz")
+    if self._judge is None:
+      return {}
+    source = self.run.source
+    found = self._judge([(in_range(x, source.x, source.scale), y)] * self._judge.seeds)
+    return {"synthetic": {"downstream": {name: found[name] for name in ("loss", "local", "official")}}}
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """{"synthetic": see `worth`}; of the newest examples."""
+    if now.diverged or not self.run.writes:
+      return {}
+    run, newest = self.run, self._read(self._paths()[-1])
+    print("Judging the synthetic examples, by a classifier that learns from them alone ...", flush=True)
+    return {"synthetic": worth(self._settings, run.source, run.data, run.key, *newest)}
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
+    """What the examples are worth, beside as many real ones."""
+    return synthetic_table(summary["synthetic"]) if summary.get("synthetic") else None
+
+  def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Downstream accuracy on the clients' test parts, where it is followed."""
+    values = series(lines, "synthetic", "downstream", "local", "mean")
+    return [Curve("top1", "trained on synthetic examples alone", values)] if self._judge else []
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """The newest examples, and all of them, a frame a file; of images only."""
+    frames = [(int(path.stem), self._read(path)) for path in self._paths()]
+    if frames and frames[0][1][0].ndim == 4:
+      figures, num_classes = self.run.figures, self.run.data.num_classes
+      plot_samples(*frames[-1][1], num_classes, figures / "samples.png", title=f"round {frames[-1][0]}")
+      animate([(f"round {done}", *images) for done, images in frames], num_classes, figures / "samples.gif")
+
+  def _paths(self) -> list[Path]:
+    return sorted(self._folder.glob("[0-9]*.npz"))
+
+  @staticmethod
+  def _read(path: Path) -> Images:
+    with np.load(path) as file:
+      return file["x"], file["y"]
+
+
+def worth(
+  settings: Mapping[str, Any], source: Source, data: FederatedData, key: jax.Array, x: np.ndarray,
+  y: np.ndarray,
+) -> dict[str, Any]:  # fmt: skip
+  """What synthetic examples are worth, beside as many real training examples.
+
+  All yardsticks see the same examples, `in_range`. The classifier learns from them alone, `seeds` times
+  (once by default), each time from fresh parameters, and from other real examples.
+
+  Args:
+    settings: a configuration's `downstream`.
+    source: the data set.
+    data: the clients' data.
+    key: the run's.
+    x: synthetic examples, [M, ...].
+    y: their labels, [M].
+
+  Returns:
+    examples: their number M.
+    downstream: top-1 of the classifier: over all clients' test parts {mean, std}, and on the official test
+      set where there is one; its last training loss; each a mean over the seeds, and each seed's under
+      `seeds`; its model's name.
+    within_class_distance: of the synthetic examples, and of as many real ones.
+    real: {downstream, frechet, kernel} of as many real examples.
+    frechet, kernel, features: distances to real test examples, and in which features; where asked for.
+  """
+  wanted = settings.get("features", "")
+  judge = judge_of(settings, source, data, key)
+
+  def read(x: np.ndarray) -> np.ndarray:
+    return as_read(x, source.scale)
+
+  test, train = (
+    (np.asarray(data.x)[rows], np.asarray(data.y)[rows]) for rows in (data.test.rows(), data.train.rows())
+  )
+  x = in_range(x, source.x, source.scale)
+  drawn = (as_many(np.random.default_rng(seed), train, y) for seed in range(judge.seeds))
+  real = [(read(own), labels) for own, labels in drawn]
+  report: dict[str, Any] = {
+    "examples": len(y),
+    "downstream": {"model": judge.model.name} | judge([(x, y)] * judge.seeds),
+    "within_class_distance": {
+      "synthetic": distance(x, y, source.num_classes),
+      "real": distance(*real[0], source.num_classes),
+    },
+    "real": {"downstream": judge(real)},
+  }
+  if wanted:
+    features = (
+      classifier_features(judge.key, read, *train, source.num_classes) if wanted == "classifier"
+      else read_inception(wanted)
+    )  # fmt: skip
+    unseen = read(source.x_test if len(source.y_test) else test[0])
+    report |= distances(features, x, unseen)
+    report["real"] |= distances(features, real[0][0], unseen)
+  return report
+
+
+def judge_of(settings: Mapping[str, Any], source: Source, data: FederatedData, key: jax.Array) -> Judge:
+  """The classifier that `settings`, a configuration's `downstream`, name."""
+  own = {name: settings[name] for name in settings if name not in ("features", "follow")}
+  return Judge(jax.random.fold_in(key, 1_000_003), source, data, **own)
+
+
+def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
+  """What the synthetic examples are worth."""
+  table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+  learner, distance, real = found["downstream"], found["within_class_distance"], found["real"]
+  known = real["downstream"]
+  table.add_row("", "synthetic", "as many real")
+  table.add_row(
+    "top-1 on the clients' test parts (%)", spread(learner["local"]), spread(known["local"]), style="bold"
+  )
+  if learner.get("official") is not None:
+    figures = (number(own["official"], "top1") for own in (learner, known))
+    table.add_row("top-1 on the official test set (%)", *figures)
+  table.add_row("distance within a class", f"{distance['synthetic']:.3g}", f"{distance['real']:.3g}")
+  if "frechet" in found:
+    figures = (f"{own['frechet']:.2f}, {own['kernel']:.4f}" for own in (found, real))
+    table.add_row("Fréchet, kernel distance", *figures)
+    table.add_row("  in the features of", found["features"])
+  text = f"\n{found['examples']} synthetic examples, and a {learner['model']} trained on them alone"
+  if len(learner["seeds"]) > 1:
+    text += f", {len(learner['seeds'])} times"
+  return Group(Text(text), table)
+
+
+def distances(features: Features, x: np.ndarray, real: np.ndarray) -> dict[str, Any]:
+  """Fréchet and kernel distance of synthetic and real examples."""
+  own, theirs = features.of(x), features.of(real)
+  return {
+    "features": features.name,
+    "frechet": frechet_distance(own, theirs),
+    "kernel": kernel_distance(own, theirs),
+  }
+
+
+def distance(x: np.ndarray, y: np.ndarray, num_classes: int) -> float:
+  """Mean over the classes of `within_class_distance`."""
+  return float(np.nanmean(within_class_distance(jnp.asarray(x), jnp.asarray(y), num_classes)))
+
+
+def as_many(rng: np.random.Generator, real: Images, y: np.ndarray) -> Images:
+  """Random real examples, of each class as many as `y` has (or as there are), class after class."""
+  own = [np.flatnonzero(real[1] == c) for c in np.unique(y)]
+  counts = np.unique(y, return_counts=True)[1]
+  rows = np.concatenate([rng.permutation(rows)[:count] for rows, count in zip(own, counts)])
+  return real[0][rows], real[1][rows]
+
+
+def in_range(x: np.ndarray, real: np.ndarray, scale: float | None = None) -> np.ndarray:
+  """Synthetic examples in the range of pixels: of bytes as they are read, or [0, 1] where all real ones are.
+
+  Args:
+    x: synthetic examples, float32 [M, ...].
+    real: the data set's, as stored.
+    scale: the data set's own, see `data.scale`.
+  """
+  if real.dtype == np.uint8:
+    return np.clip(x, 0.0, 255 * (scale_of(real, scale) or 1.0))
+  return np.clip(x, 0.0, 1.0) if real.min() >= 0.0 and real.max() <= 1.0 else x

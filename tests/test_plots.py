@@ -1,0 +1,76 @@
+"""Pictures of runs: the learning curve, the clients side by side, the line of λ."""
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from fedjax_het.yardsticks import Curve
+from fedjax_het.yardsticks.client_metrics import ClientMetrics, accuracy_over_clients
+from fedjax_het.yardsticks.lambda_line import lambda_curve
+from fedjax_het.yardsticks.plots import learning_curve
+
+
+def check_png(path):
+  pixels = matplotlib.image.imread(path)
+  assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+  assert pixels.shape[0] > 400 and pixels.shape[1] > 600 and pixels[..., :3].std() > 0.02
+  return pixels
+
+
+def test_learning_curve(tmp_path):
+  """A panel a metric; a curve without numbers is not drawn, and one with holes is."""
+  rounds = np.arange(0, 400, 10)
+  rise = 1 - np.exp(-rounds / 100)
+  mean = Curve("top1", "personalized", rise, rise - 0.1, rise + 0.1)
+  loss = Curve("training_loss", "cohort", 3.0 * np.exp(-rounds / 50))
+  both = learning_curve(rounds, [mean, Curve("top1", "global", rise / 2), loss], tmp_path / "new" / "a.png")
+  holes = np.where(rounds == 30, np.nan, rise)
+  nothing = Curve("drift", "cohort", np.full(len(rounds), np.nan))
+  one = learning_curve(rounds, [mean._replace(values=holes), loss, nothing], tmp_path / "b.png")
+  assert check_png(both).shape == check_png(one).shape and (check_png(both) != check_png(one)).any()
+  more = learning_curve(rounds, [mean, loss, nothing._replace(values=rise)], tmp_path / "c.png")
+  assert check_png(more).shape[0] > check_png(both).shape[0]
+  check_png(learning_curve([1], [Curve("loss", "global", np.ones(1))], tmp_path / "d.png"))
+  assert learning_curve([], [], tmp_path / "e.png").stat().st_size > 0
+
+
+def test_the_learning_curve_of_the_lines_of_metrics(tmp_path):
+  """The headline's mean, worst and best tenth of each model there is; nothing, before there is a line."""
+
+  def line(value, **models):
+    figures = {"mean": value, "worst10": value - 0.1, "best10": value + 0.1}
+    return {"metrics": {name: {"top1": figures, "auroc": figures} for name in models}}
+
+  own = ClientMetrics(None)
+  lines = [{"round": 0}, line(0.5, personalized=1, **{"global": 1}), line(0.6, personalized=1)]
+  (only,) = own.curves(lines)
+  assert (only.metric, only.of) == ("auroc", "personalized") and own.curves(lines[:1]) == []
+  np.testing.assert_allclose(
+    [only.low, only.values, only.high], [[np.nan, v, v + 0.1] for v in (0.4, 0.5, 0.6)]
+  )
+  assert [curve.of for curve in own.curves(lines[:2])] == ["personalized", "global"]
+
+
+@pytest.mark.parametrize("k", [1, 10, 1000])
+def test_accuracy_over_clients(tmp_path, k):
+  x = np.random.default_rng(k).beta(8, 2, k)
+  holes = np.concatenate([x, [np.nan]])
+  one = check_png(accuracy_over_clients({"personalized": x, "global": x**2}, tmp_path / "a.png"))
+  two = check_png(accuracy_over_clients({"personalized": holes, "global": holes**2}, tmp_path / "b.png"))
+  np.testing.assert_array_equal(one, two)
+
+
+def test_accuracy_over_clients_of_other_metrics_and_models(tmp_path):
+  many = {f"run {i}": np.linspace(0, i, 20) for i in range(8)}
+  check_png(accuracy_over_clients(many, tmp_path / "a.png", "loss", title="Eight"))
+  check_png(accuracy_over_clients({"global": [np.nan]}, tmp_path / "b.png"))
+
+
+def test_lambda_curve(tmp_path):
+  grid = np.linspace(0, 1, 11)
+  curve = 0.99 - 0.1 * grid**4, 0.01 + 0 * grid
+  best = check_png(lambda_curve(grid, *curve, tmp_path / "a.png"))
+  np.testing.assert_array_equal(best, check_png(lambda_curve(grid, *curve, tmp_path / "c.png", common=0.0)))
+  for other in ({"common": 0.5}, {"metric": "auroc"}, {"picked_on": "validation"}):
+    assert (best != check_png(lambda_curve(grid, *curve, tmp_path / "d.png", **other))).any()
+  check_png(lambda_curve(grid, np.full(11, np.nan), np.full(11, np.nan), tmp_path / "b.png"))
