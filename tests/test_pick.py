@@ -68,6 +68,14 @@ def test_the_report_over_lambda_is_of_the_metric_on_test():
   assert report["validation"]["mean"] == pytest.approx((0.6 + 0.8) / 2)
 
 
+def test_a_low_metric_is_chosen_by_its_own_direction():
+  """Each client's own λ of a loss or an error is the lowest."""
+  valid = seen(top1=[[0.0, 0.0]] * 2, mse=[[0.3, 0.2], [0.1, 0.4]])
+  assert best_lambda(valid, Pick(0, "validation", "mse")).tolist() == [1, 0]
+  assert best_lambda(valid._replace(personalized={**valid.personalized, "r2": valid.personalized["mse"]}),
+                     Pick(0, "validation", "r2")).tolist() == [0, 1]  # fmt: skip
+
+
 def contrary(binary=False):
   """Clients whose test labels are others than those they train and validate on: good there is bad here."""
   data = federation((30, 24, 20), tests=(12, 12, 12))

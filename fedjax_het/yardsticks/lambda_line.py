@@ -60,10 +60,10 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
   """
   test, valid = evaluations
   picked, metric = pick(evaluations), headline(test.personalized)
-  values = test.personalized[metric]
+  values, best = test.personalized[metric], np.max if shown(metric).higher_is_better else np.min
   curve = [summarize(column) for column in values.T]
 
-  def spread(values: np.ndarray) -> dict[str, float]:
+  def over_clients(values: np.ndarray) -> dict[str, float]:
     return {name: summarize(values)[name] for name in ("mean", "std")}
 
   report: dict[str, Any] = {
@@ -74,25 +74,24 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
     "common": None if np.isnan(values).all() else grid[picked.column],
     "picked_on": picked.on,
     "picked_by": picked.by,
-    "per_client_test_optimistic": spread(values.max(axis=1)),
+    "per_client_test_optimistic": over_clients(best(values, axis=1)),
   }
   if valid is not None:
     chosen = best_lambda(valid, picked)
-    report["validation"] = spread(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
+    report["validation"] = over_clients(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
   return report
 
 
 def best_lambda(valid: Evaluation, picked: Pick) -> np.ndarray:
   """Each client's best column by the same metric, ties by the lower loss, int [K]; else the common one."""
   values, loss = valid.personalized[picked.by], valid.personalized["loss"]
-  best = np.lexsort((loss, -values), axis=-1)[:, 0]
+  best = np.lexsort((loss, -values if shown(picked.by).higher_is_better else values), axis=-1)[:, 0]
   return np.where(np.isnan(values).any(axis=1), picked.column, best)
 
 
 def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
   """The headline's metric against λ, and what choosing λ per client gives."""
   metric = sweep.get("metric", "top1")
-  unit = " %" if shown(metric).unit == "%" else ""
   table = Table(box=None, padding=(0, 2, 0, 0))
   table.add_column("λ", justify="right")
   table.add_column(f"{named(metric)}, mean ± std", justify="right")
@@ -107,7 +106,7 @@ def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
     row = (f"{value:.2f}", spread({"mean": mean, "std": std}, metric), note if best else "")
     table.add_row(*row, style="bold green" if best else None)
   lines = [
-    f"λ chosen per client {how}: {spread(sweep[name], metric)}{unit}"
+    f"λ chosen per client {how}: {spread(sweep[name], metric, unit=True)}"
     for name, how in (
       ("validation", "on its validation part"),
       ("per_client_test_optimistic", "on its own test part (optimistic)"),
@@ -136,7 +135,7 @@ def lambda_curve(
     std: its population std over the clients, [Λ].
     path: the PNG to write; its folder is made where missing.
     metric: which metric.
-    common: the λ to mark; by default the one with the highest mean.
+    common: the λ to mark; by default the one with the best mean.
     picked_on: what that was picked on, "validation" or "test".
     title: the figure's title.
 
@@ -144,7 +143,7 @@ def lambda_curve(
     `path`.
   """
   lam = np.asarray(grid, np.float64)
-  factor = shown(metric).factor
+  factor, best_of = shown(metric).factor, np.nanargmax if shown(metric).higher_is_better else np.nanargmin
   mean, std = factor * np.asarray(mean, np.float64), factor * np.asarray(std, np.float64)
   color, mark = STYLES["personalized"]["color"], STYLES["global"]["color"]
   figure = Figure(figsize=(6.0, 4.0), layout="constrained")
@@ -154,8 +153,9 @@ def lambda_curve(
     lam, mean, yerr=std, color=color, marker="o", markersize=5, linewidth=1.8, elinewidth=1.0, capsize=3
   )
   if np.isfinite(mean).any():
-    best = int(np.nanargmax(mean) if common is None else np.abs(lam - common).argmin())
-    text = f"common $\\lambda$ = {lam[best]:.2g}, best on {picked_on}:  {mean[best]:.2f} ± {std[best]:.2f} %"
+    best = int(best_of(mean) if common is None else np.abs(lam - common).argmin())
+    figures = spread({"mean": mean[best] / factor, "std": std[best] / factor}, metric, unit=True)
+    text = f"common $\\lambda$ = {lam[best]:.2g}, best on {picked_on}:  {figures}"
     ax.axvline(lam[best], color=mark, linewidth=1.0, linestyle="--", zorder=1)
     ax.plot(
       lam[best], mean[best], marker="*", markersize=15, color=mark, markeredgecolor="white",

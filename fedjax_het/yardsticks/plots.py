@@ -19,8 +19,9 @@ from fedjax_het.yardsticks.yardstick import Curve
 STYLES: dict[str, dict[str, Any]] = {
   "personalized": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
   "global": {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+  "cohort": {"color": "#000000", "linestyle": "-", "marker": "."},
 }
-OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#555555"
 FEW = 25  # evaluations up to which each has a marker
 
@@ -43,13 +44,13 @@ def learning_curve(
   for curve in curves:
     if np.isfinite(curve.values).any():
       panels.setdefault(curve.metric, []).append(curve)
-  heights = [4.4] + [2.2] * (len(panels) - 1)
-  figure = Figure(figsize=(7.0, 2.0 + sum(heights[: len(panels)])), layout="constrained")
+  figure = Figure(figsize=(7.0, 2.0 + 2.2 * max(len(panels), 1)), layout="constrained")
   figure.suptitle(title, fontsize=12, fontweight="bold")
   if not panels:
     figure.text(0.5, 0.4, "no evaluation was recorded", ha="center", color=GREY)
     return save(figure, path)
-  axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+  ratios = [2.0] + [1.0] * (len(panels) - 1)
+  axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
   for ax, (metric, own) in zip(axes, panels.items()):
     _panel(ax, np.asarray(rounds), metric, own)
   axes[-1].set_xlabel("communication round")

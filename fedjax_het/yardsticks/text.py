@@ -16,12 +16,11 @@ def number(value: float | None, metric: str) -> str:
   return f"{100 * value:.2f}" if shown(metric).unit == "%" else f"{value:.4f}"
 
 
-def spread(figures: float | Mapping[str, Any], metric: str = "top1") -> str:
-  """A figure of `metric`, with its std where there is one."""
-  if not isinstance(figures, Mapping):
-    return number(figures, metric)
-  mean, std = number(figures.get("mean"), metric), figures.get("std")
-  return mean if std is None else f"{mean} ± {number(std, metric)}"
+def spread(figures: float | Mapping[str, Any], metric: str = "top1", unit: bool = False) -> str:
+  """A figure of `metric`, with its std where there is one, and with its unit where asked."""
+  mean, std = (figures.get("mean"), figures.get("std")) if isinstance(figures, Mapping) else (figures, None)
+  text = number(mean, metric) if std is None else f"{number(mean, metric)} ± {number(std, metric)}"
+  return f"{text} {shown(metric).unit}".strip() if unit else text
 
 
 def named(metric: str) -> str:
