@@ -73,7 +73,7 @@ CLIENTS = _by_name(
   Method("fedprox", fedprox, "FedAvg with a proximity term to the received model", "Li et al., MLSys 2020"),
   Method("superfed_mm", superfed_mm, "a federated and a local model joined by a line of models, one λ a step",
          _SUPERFED, "a client's local model", _FROM_L),
-  Method("superfed_lm", superfed_lm, "the same, one λ for each layer",
+  Method("superfed_lm", superfed_lm, "superfed_mm with one λ for each layer",
          _SUPERFED, "a client's local model", _FROM_L),
   Method("fedevg", fedevg, "energies of a shared synthetic set; models stay at home",
          _THESIS, "nothing, or a classifier (`persistent`)"),

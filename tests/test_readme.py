@@ -1,4 +1,4 @@
-"""The README's Python is run as it stands."""
+"""The README's Python is run as it stands, and its table of methods is the library's."""
 
 import re
 from pathlib import Path
@@ -7,8 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+from fedjax_het.experiment.listing import goes_with, path_of
+from fedjax_het.methods import METHODS
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +21,24 @@ def names() -> dict:
   for block in BLOCKS:
     exec(block, found)
   return found
+
+
+def methods() -> str:
+  """The table of methods as Markdown."""
+  lines = ["| part | method | what | kept between rounds | goes with |", "|---|---|---|---|---|"]
+  for section, table in METHODS.items():
+    part = section.replace("algorithm", "client")
+    for name, method in table.items():
+      link = f"[`{name}`](fedjax_het/{path_of(method)})"
+      cells = part, link, method.about, method.keeps, goes_with(section, name)
+      lines.append(f"| {' | '.join(cells)} |")
+  return "\n".join(lines)
+
+
+def test_table_of_methods_is_the_library_s():
+  """On failure: what stands between the markers in the README is to be replaced by the text of `methods`."""
+  found = README.partition("<!-- methods -->\n")[2].partition("\n<!-- /methods -->")[0]
+  assert found == methods()
 
 
 def test_pure_function_example(names):

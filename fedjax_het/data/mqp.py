@@ -47,6 +47,12 @@ def load_mqp(
 ) -> Source | None:
   """The question pairs as ids (`tokenize`), int32 [3048, 2, length]; `groups` are the doctors, 1 to 11.
 
+  Args:
+    folder: where the file is.
+    length: ids a question; a longer one is cut, a shorter one filled up with 0.
+    vocabulary: ids that words are hashed to, with 0.
+    ngrams: the longest runs of words that get an id.
+
   Returns:
     The data set, or None where `folder` does not hold the file.
 

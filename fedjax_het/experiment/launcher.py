@@ -1,7 +1,8 @@
 """The launcher: `python -m fedjax_het.run --config=configs/NAME.py --workdir=DIR [--config.key=value ...]`.
 
 Starting it again with the same workdir continues the run, or shows its result where it is complete.
-`--sweep.FIELD=value,value,...` runs every combination of the fields' values as one program.
+`--sweep.FIELD=value,value,...` runs every combination of the fields' values as one program. `--list` prints
+what a configuration can name.
 """
 
 import ast
@@ -69,6 +70,9 @@ def define_flags() -> None:
   flags.DEFINE_string("coordinator", None, "HOST:PORT of the first process, where no cluster says so.")
   flags.DEFINE_integer("processes", None, "Number of processes, where no cluster says so.")
   flags.DEFINE_integer("process", None, "This process's number from 0, where no cluster says so.")
+  text = "Print what a configuration can name, or with --list=NAME what the settings of that are, and end."
+  plain: flags.ArgumentParser[str] = flags.ArgumentParser()
+  flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # whose value may be left out
   flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
   flags.DEFINE_float(
     "checkpoint_seconds", 600.0, "A checkpoint at the latest after so long; also at every evaluation."
@@ -147,6 +151,8 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
     return 1
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   given = flags.FLAGS
+  if given.list is not None:
+    return print_listing(given.list)
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
   from fedjax_het.experiment.stopping import Stopped
@@ -172,6 +178,21 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
     print(stopped, file=sys.stderr)
     return 128 + signal.SIGTERM
   except (SettingError, DataError, NonFiniteLoss) as error:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return 1
+  return 0
+
+
+def print_listing(name: str) -> int:
+  """Prints everything that can be named, or `name` alone; 0, or 1 after printing that it is unknown."""
+  from fedjax_het.experiment.listing import print_list
+
+  jax.config.update(
+    "jax_platforms", "cpu"
+  )  # parts are asked what they are, and no accelerator is taken for that
+  try:
+    print_list("" if name == "true" else name)
+  except SettingError as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1
   return 0

@@ -154,7 +154,15 @@ def cvae_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 16, hidden: int = 256,
   variance: float | None = None,
 ) -> Generative:  # fmt: skip
-  """`variational` of two perceptrons with two hidden layers of `hidden` units."""
+  """`variational` of two perceptrons with two hidden layers.
+
+  Args:
+    shape: of one example.
+    num_classes: C.
+    latent: dimensions of z.
+    hidden: width of the hidden layers.
+    variance: of a pixel, see `variational`.
+  """
   encoder = network(Perceptron((hidden, hidden, 2 * latent), jax.nn.swish), shape)
   decoder = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
   return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp", variance)
@@ -163,7 +171,14 @@ def cvae_mlp(
 def cgan_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 32, hidden: int = 256
 ) -> Generative:
-  """`adversarial` of two perceptrons with two hidden layers of `hidden` units."""
+  """`adversarial` of two perceptrons with two hidden layers.
+
+  Args:
+    shape: of one example.
+    num_classes: C.
+    latent: dimensions of z.
+    hidden: width of the hidden layers.
+  """
   generator = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
   judge = network(Perceptron((hidden, hidden, 1 + num_classes), jax.nn.swish), shape)
   return adversarial(generator, judge, shape, num_classes, latent, "cgan_mlp")
@@ -190,7 +205,14 @@ def cvae_conv(
 def cgan_conv(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 32
 ) -> Generative:
-  """`adversarial` of a convolutional generator and judge; the arguments are `cvae_conv`'s, but `variance`."""
+  """`adversarial` of a convolutional generator and judge.
+
+  Args:
+    shape: of one image, (height, width, channels), divisible by 8.
+    num_classes: C.
+    latent: dimensions of z.
+    width: h, channels of the layer next to the image; 2h and 4h of the others.
+  """
   generator = conv_decoder(latent + num_classes, shape, width)
   judge = conv_encoder(shape, 1 + num_classes, width)
   return adversarial(generator, judge, shape, num_classes, latent, "cgan_conv")

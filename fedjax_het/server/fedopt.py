@@ -42,6 +42,9 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
 def sgd(lr: float = 1.0) -> ServerUpdate:
   """θ <- θ - η Δ. With η = 1 the server moves to the clients' average (FedAvg).
 
+  Args:
+    lr: the server's η > 0.
+
   Raises:
     SettingError: η <= 0.
   """
@@ -72,7 +75,17 @@ def adam(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3)
 
 
 def yogi(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> ServerUpdate:
-  """FedYogi; settings and errors as for `adam`."""
+  """FedYogi.
+
+  Args:
+    lr: the server's η > 0.
+    b1: β₁ in [0, 1), decay of the first moment.
+    b2: β₂ in [0, 1), decay of the second.
+    tau: τ > 0, degree of adaptivity; v starts at τ².
+
+  Raises:
+    SettingError: a setting out of range.
+  """
 
   def moment(v, square, b2):
     return v - (1.0 - b2) * square * jnp.sign(v - square)
@@ -81,7 +94,16 @@ def yogi(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3)
 
 
 def adagrad(lr: float = 0.01, b1: float = 0.0, tau: float = 1e-3) -> ServerUpdate:
-  """FedAdagrad; settings and errors as for `adam`."""
+  """FedAdagrad.
+
+  Args:
+    lr: the server's η > 0.
+    b1: β₁ in [0, 1), decay of the first moment.
+    tau: τ > 0, degree of adaptivity; v starts at τ².
+
+  Raises:
+    SettingError: a setting out of range.
+  """
   return _adaptive("adagrad", lambda v, square, b2: v + square, lr, b1, 0.0, tau)
 
 

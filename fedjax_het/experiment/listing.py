@@ -1,0 +1,175 @@
+"""What configurations can name, on the terminal: `--list` for all of it, `--list=NAME` for one."""
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_het.data.partition import PARTITIONERS
+from fedjax_het.data.sources import FOLDERS, load_digits
+from fedjax_het.errors import check_choice
+from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, partners
+from fedjax_het.models import GENERATORS, MODELS
+
+WIDTH = 110  # where the output is no terminal
+
+
+class Entry(NamedTuple):
+  """Something that a configuration can name.
+
+  Attributes:
+    name: the name.
+    factory: what is called with its settings.
+    about: a line.
+    given: parameters of the factory that a configuration does not set.
+    more: settings that the factory does not have itself -> what they mean.
+    facts: what else there is to know, by label.
+  """
+
+  name: str
+  factory: Callable[..., Any]
+  about: str
+  given: Iterable[str] = ()
+  more: Mapping[str, str] = {}
+  facts: Mapping[str, str] = {}
+
+  @property
+  def settings(self) -> dict[str, tuple[str, str]]:
+    """Setting -> (its default, its line of the factory's docstring)."""
+    known, lines = inspect.signature(self.factory).parameters, documented(self.factory)
+    own = {
+      name: (shown(parameter.default), lines.get(name, ""))
+      for name, parameter in known.items()
+      if name not in self.given
+    }
+    return own | {name: ("", line) for name, line in self.more.items()}
+
+
+def documented(factory: Callable[..., Any]) -> dict[str, str]:
+  """What a factory's docstring says of its arguments, by name."""
+  origin = inspect.unwrap(factory.func if isinstance(factory, functools.partial) else factory)
+  _, _, section = (inspect.getdoc(origin) or "").partition("\nArgs:\n")
+  entries = re.split(r"^  (?=\w)", section.split("\n\n")[0], flags=re.MULTILINE)
+  pairs = (entry.partition(":") for entry in entries if entry)
+  return {name: " ".join(text.split()) for name, _, text in pairs}
+
+
+def shown(default: Any) -> str:
+  """A setting's default; nothing where there is none."""
+  if default is inspect.Parameter.empty:
+    return ""
+  return f"{default:.4g}" if isinstance(default, float) else str(default)
+
+
+def among(names: Iterable[str], everybody: Iterable[str]) -> str:
+  """Some of many names, in as few words as it takes."""
+  names, others = [*names], [name for name in everybody if name not in {*names}]
+  if not others:
+    return "any"
+  return f"any but {', '.join(others)}" if len(others) < len(names) else ", ".join(names)
+
+
+def goes_with(section: str, name: str) -> str:
+  """What a method can be composed with, as in "mixing: any but fedmgda; server: sgld"; "any" if with all."""
+  each = {other: among(names, METHODS[other]) for other, names in partners(section, name).items()}
+  return "; ".join(f"{other}: {names}" for other, names in each.items() if names != "any") or "any"
+
+
+def path_of(method: Method) -> str:
+  """The file of a method, from the package's folder."""
+  return inspect.unwrap(method.factory).__module__.partition(".")[2].replace(".", "/") + ".py"
+
+
+def entries() -> dict[str, list[Entry]]:
+  """Everything that has a name, by the configuration's field that takes it."""
+  found = {f"{section}.name": [*map(functools.partial(_method, section), METHODS[section].values())]
+           for section in METHODS}  # fmt: skip
+  digits = Entry("digits", load_digits, "bundled with scikit-learn")
+  found["dataset"] = [digits] + [
+    Entry(name, loader, f"{folder}/: {wanted}", ("folder", "name"))
+    for name, (folder, loader, wanted) in FOLDERS.items()
+  ]
+  found["model.name"] = [
+    Entry(name, factory, first_line(factory), ("shape", "num_classes"), facts={"with": trained_by(name)})
+    for name, factory in (MODELS | GENERATORS).items()
+  ]
+  given = ("key", "labels", "num_clients", "groups")
+  found["partition.name"] = [
+    Entry(name, factory, first_line(factory), given) for name, factory in PARTITIONERS.items()
+  ]
+  return found
+
+
+def _method(section: str, method: Method) -> Entry:
+  shares = {share: f"{own}, as a share of the rounds" for share, own in method.shares.items()}
+  facts = {"with": goes_with(section, method.name)}
+  if method.models:
+    facts["model"] = among(method.models, MODELS | GENERATORS)
+  facts |= {"keeps": method.keeps, "source": method.source, "file": path_of(method)}
+  return Entry(method.name, method.factory, method.about, NOT_SETTABLE, shares, facts)
+
+
+def first_line(factory: Callable[..., Any]) -> str:
+  """The first line of a docstring."""
+  return (inspect.getdoc(factory) or "").partition("\n")[0]
+
+
+def trained_by(model: str) -> str:
+  """The client parts that train a model, as `goes_with`."""
+  return f"algorithm: {among([name for name, client in CLIENTS.items() if model in client.models], CLIENTS)}"
+
+
+def print_list(name: str = "") -> None:
+  """Prints all names with their settings, or one name with what its settings mean.
+
+  Args:
+    name: what to print; "" for all.
+
+  Raises:
+    SettingError: an unknown name, naming the nearest.
+  """
+  console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False)
+  if not name:
+    for field, group in entries().items():
+      _print_all(console, field, group)
+    console.print("--list=NAME: what the settings of NAME mean (of a client part: in algorithm or local).")
+    return
+  having = [(field, entry) for field, group in entries().items() for entry in group]
+  check_choice("list", name, [entry.name for _, entry in having])
+  for field, entry in having:
+    if entry.name == name:
+      _print_one(console, field, entry)
+
+
+def _print_all(console: Console, field: str, group: list[Entry]) -> None:
+  console.print(Text(f"--config.{field}", "bold"))
+  table = _grid(2)
+  for entry in group:
+    settings = (name + f"={default}" * bool(default) for name, (default, _) in entry.settings.items())
+    with_what = f"with {entry.facts['with']}" if "with" in entry.facts else ""
+    table.add_row(entry.name, "\n".join(filter(None, (entry.about, ", ".join(settings), with_what))))
+  console.print(table, "")
+
+
+def _print_one(console: Console, field: str, entry: Entry) -> None:
+  console.print(Text(f"--config.{field}={entry.name}", "bold"), Text(entry.about), "", sep="\n")
+  facts, settings = _grid(2), _grid(3)
+  for label, text in entry.facts.items():
+    facts.add_row(label, text)
+  for name, (default, line) in entry.settings.items():
+    settings.add_row(name, default, line)
+  console.print(*([facts, ""] if entry.facts else []), settings)
+
+
+def _grid(columns: int) -> Table:
+  table = Table.grid(padding=(0, 2, 0, 0))
+  table.add_column(style="bold", no_wrap=True)
+  for _ in range(columns - 1):
+    table.add_column(overflow="fold")
+  return table
