@@ -42,8 +42,8 @@ def client(name: str, model: Model, rounds: int = ROUNDS, **offered) -> ClientUp
   return method.make({"model": model, **OFFERED, **halfway, **offered}, **OWN.get(name, {}))
 
 
-def algorithm(names: tuple[str, str, str], model: Model, **offered) -> Algorithm:
+def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered) -> Algorithm:
   """The algorithm of these (client, mixing, server), `offered` settings among the client part's."""
   _, *others = zip(METHODS.values(), names)
-  mixing, server = (table[name].make({"rounds": ROUNDS}, **OWN.get(name, {})) for table, name in others)
-  return federated(client(names[0], model, **offered), mixing, server)
+  mixing, server = (table[name].make({"rounds": rounds}, **OWN.get(name, {})) for table, name in others)
+  return federated(client(names[0], model, rounds, **offered), mixing, server)
