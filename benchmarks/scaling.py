@@ -36,7 +36,7 @@ def make_data(num_clients: int) -> fh.data.FederatedData:
 def client(name: str, hidden: int) -> fh.ClientUpdate:
   """The method `name` around TwoNN."""
   model = fh.models.two_nn(hidden=hidden)
-  return {"fedavg": fh.fedavg, "superfed_mm": fh.superfed}[name](model, epochs=1, batch_size=10)
+  return getattr(fh, name)(model, epochs=1, batch_size=10)
 
 
 def measure(name: str, data: fh.data.FederatedData, cohort: int, hidden: int, rounds: int) -> dict:

@@ -3,9 +3,13 @@
 import inspect
 
 import pytest
+from cases import cases
+from parts import mlp
 
 import fedjax_het as fh
-from fedjax_het.methods import CLIENTS, METHODS, bare, compositions, partners
+from fedjax_het.experiment.build import build_algorithm, check_config
+from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.methods import CLIENTS, METHODS, Method, bare, compositions, partners
 
 ENTRIES = [(section, name) for section, table in METHODS.items() for name in table]
 
@@ -58,3 +62,23 @@ def test_a_part_is_offered_only_what_it_takes():
     part.check_rounds(8)
   with pytest.raises(fh.SettingError, match="lr = -1"):
     METHODS["mixing"]["afl"].make(offered, lr=-1)  # a setting of its own counts more than an offer
+
+
+def test_a_new_entry_is_launched_and_tested_like_all(monkeypatch):
+  made = []
+
+  def late(model: fh.Model, *, start_round: int = 0, epochs: int = 1) -> fh.ClientUpdate:
+    made.append((start_round, epochs))
+    return fh.fedavg(model)._replace(name="late")
+
+  entry = Method("late", late, "a new one", "nobody", shares={"wait": "start_round"})
+  monkeypatch.setitem(CLIENTS, "late", entry)
+  assert cases()["late"] == ("late", "static", "sgd")
+  config = get_config()
+  config.algorithm, config.local = {"name": "late", "wait": 0.5}, {"epochs": 3}
+  config.rounds = 9
+  check_config(config)
+  assert build_algorithm(config, mlp()).client.name == "late" and made[-1] == (4, 3)
+  config.local.lr = 0.1
+  with pytest.raises(fh.SettingError, match=r"'lr': unknown.*epochs, start_round\. Settings of another"):
+    check_config(config)
