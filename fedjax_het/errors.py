@@ -86,6 +86,13 @@ def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
   raise SettingError(setting, value, "unknown", f"{hint}Known: {', '.join(choices)}.")
 
 
+def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> None:
+  """Raises `SettingError` for a field of a section that is not set there but comes from elsewhere."""
+  for field, origin in given.items():
+    if field in settings:
+      raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")
+
+
 def check_settings(
   kind: str, factory: Callable[..., Any], settings: Mapping[str, Any], not_settable: Iterable[str] = ()
 ) -> None:

@@ -19,8 +19,10 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep, with_values
 from fedjax_het.experiment.where import Where
+from fedjax_het.yardsticks import Watched
+from fedjax_het.yardsticks.downstream import to_follow
 from fedjax_het.yardsticks.samples import sample_grid
-from fedjax_het.yardsticks.synthetic import as_many, in_range, worth
+from fedjax_het.yardsticks.synthetic import Synthetic, as_many, in_range, worth
 
 sys.path.append(str(Path(__file__).parents[1]))
 from configs import table_4_2
@@ -40,7 +42,7 @@ def small(algorithm="fedevg", **changes) -> ConfigDict:
   return with_values(config, {name.replace("__", "."): value for name, value in changes.items()})
 
 
-JUDGED = small(downstream__features="classifier", downstream__seeds=2)
+JUDGED = small(downstream__features="classifier", downstream__seeds=2, downstream__follow={"seeds": 2})
 
 
 def start(config, workdir):
@@ -53,6 +55,11 @@ def samples(workdir) -> dict[str, np.ndarray]:
 
 def judged(config, built, x, y):
   return worth(config.downstream, built.source, built.data, built.key, x, y)
+
+
+def watched(config, folder=Path()) -> Watched:
+  algorithm, data, _, key, parts, source = build(config)
+  return Watched(config, algorithm, data, source, parts, key, folder)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +98,31 @@ def test_what_the_examples_are_worth(whole):
   assert local[0] != local[1] and found["downstream"]["local"]["mean"] == pytest.approx(np.mean(local))
   assert real["local"]["mean"] > found["downstream"]["local"]["mean"]
   assert found["real"]["frechet"] < found["frechet"] / 2
+
+
+def followed(workdir) -> list[dict]:
+  lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
+  return [line["synthetic"]["downstream"] for line in lines]
+
+
+def test_what_they_are_worth_is_followed_over_the_rounds(whole):
+  """The same judge at every evaluation: the last one's verdict is the summary's."""
+  workdir, summary = whole
+  lines, final = followed(workdir), summary["synthetic"]["downstream"]
+  assert len(lines) == 3 and lines[-1] == {name: final[name] for name in lines[-1]}
+  assert {*lines[-1]} == {"loss", "local", "official"} and len({line["loss"] for line in lines}) == 3
+  assert to_follow({"steps": 5, "seeds": 3}) is None and to_follow({"follow": False}) is None
+  settings = {"steps": 5, "lr": 0.1, "seeds": 3, "features": "classifier"}
+  assert to_follow({**settings, "follow": True}) == {"steps": 5, "lr": 0.1, "seeds": 1}
+  assert to_follow({**settings, "follow": {"steps": 2}}) == {"steps": 2, "lr": 0.1, "seeds": 1}
+
+
+def test_the_judge_is_a_curve_of_its_own_where_it_is_followed(whole):
+  lines = [{"synthetic": {"downstream": line}} for line in followed(whole[0])]
+  assert Synthetic(watched(small())).curves(lines) == []
+  (curve,) = Synthetic(watched(JUDGED)).curves([{}, *lines])
+  assert curve.metric == "top1" and np.isnan(curve.values[0])
+  assert curve.values[1:].tolist() == [line["local"]["mean"] for line in followed(whole[0])]
 
 
 @pytest.mark.slow
@@ -135,6 +167,7 @@ def test_a_stopped_run_keeps_the_same_samples(whole, tmp_path):
   np.savez(tmp_path / "run" / "samples" / "000020.npz", x=np.zeros((1, 8, 8, 1)), y=np.zeros(1, int))
   again = start(JUDGED, tmp_path / "run")
   assert again["synthetic"] == summary["synthetic"]
+  assert followed(tmp_path / "run") == followed(workdir)
   wanted, found = samples(workdir), samples(tmp_path / "run")
   assert list(wanted) == list(found)
   for name in wanted:
@@ -178,6 +211,12 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
     ({"model": ConfigDict({"name": "cvae_mlp"})}, "model.name = 'cvae_mlp': not a model that fedevg trains"),
     ({"downstream__seeds": 0}, "downstream.seeds = 0: out of range"),
     ({"downstream__featurs": ""}, "Did you mean 'features'"),
+    ({"downstream__follow": "yes"}, "downstream.follow = 'yes': of the wrong type. It must be True, or"),
+    (
+      {"downstream__follow": {"step": 3}},
+      "follow's field = 'step': unknown. Did you mean 'steps'",
+    ),
+    ({"downstream__follow": {"seeds": 0}}, "downstream.follow.seeds = 0: out of range"),
     ({"downstream__features": "nowhere.npz"}, "downstream.features = 'nowhere.npz': no such file"),
     ({"downstream__model": ConfigDict({"name": "two_n"})}, "Did you mean 'two_nn'"),
     ({"algorithm__energy": "squared"}, "energy = 'squared': unknown"),

@@ -1,7 +1,6 @@
 """From a configuration to what it names: data, model, algorithm."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,13 +12,12 @@ from fedjax_het import mixing, models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
-from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
+from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.federated import Algorithm, federated
 from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, small_model
 from fedjax_het.models import Generative, Model
-from fedjax_het.models.inception import read_weights
-from fedjax_het.yardsticks.downstream import downstream
+from fedjax_het.yardsticks.downstream import check_downstream
 
 # What a section's factory is given besides the section's fields, and where that comes from.
 _GIVEN = {
@@ -32,8 +30,6 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
-CLASSIFIER = "two_nn"  # learns from synthetic examples where `downstream.model` names no other
-DOWNSTREAM = ("model", "steps", "lr", "features", "seeds")
 OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream")
 
 
@@ -98,19 +94,12 @@ def check_config(config: ConfigDict) -> None:
   if config.num_clients is not None:
     check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
-  check_downstream(config.get("downstream", {}))
+  check_downstream(config.to_dict().get("downstream", {}))
   check_choice("algorithm.name", config.algorithm.name, CLIENTS)
   client = CLIENTS[config.algorithm.name]
   check_fit(client, config.model.name)
   algorithm = build_algorithm(config, small_model(client))
   check_rounds(config.rounds, config.eval_every, algorithm)
-
-
-def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> None:
-  """Raises `SettingError` for a field of a section that is not set there but comes from elsewhere."""
-  for field, origin in given.items():
-    if field in settings:
-      raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")
 
 
 def check_fit(client: Method, model: str) -> None:
@@ -119,25 +108,6 @@ def check_fit(client: Method, model: str) -> None:
     raise SettingError(
       "model.name", model, f"not a model that {client.name} trains", f"Use one of {', '.join(client.models)}."
     )
-
-
-def check_downstream(given: Mapping[str, Any]) -> None:
-  """Raises `SettingError` or `DataError` for a field of `downstream` that cannot be."""
-  for field in given:
-    check_choice("downstream's field", field, DOWNSTREAM)
-  model = dict(given.get("model", {"name": CLASSIFIER}))
-  check_given("downstream.model", model, _GIVEN["model"])
-  check_choice("downstream.model.name", model.pop("name", None), models.MODELS)
-  check_range("downstream.seeds", given.get("seeds", 1), 1)
-  if given.get("features", "") not in ("", "classifier"):
-    if not Path(given["features"]).is_file():
-      raise SettingError(
-        "downstream.features", given["features"], "no such file",
-        "Name an .npz of InceptionV3's weights, or 'classifier', or leave it empty for no Fréchet distance.",
-      )  # fmt: skip
-    read_weights(given["features"], names_only=True)
-  settings = {name: value for name, value in given.items() if name in ("steps", "lr")}
-  check_settings("downstream's field", downstream, settings)
 
 
 def build_algorithm(config: Mapping[str, Any], model: Model | Generative) -> Algorithm:

@@ -1,6 +1,7 @@
 """What a synthetic set is worth: the classifier that learns from it alone, and how its examples differ."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,12 +14,16 @@ from fedjax_het.clients.objective import cross_entropy
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read
+from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
 from fedjax_het.models import Model
+from fedjax_het.models.inception import read_weights
 from fedjax_het.yardsticks.features import in_blocks
 
 PyTree = Any
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
 CLASSIFIER = "two_nn"  # learns from synthetic examples where no other is named
+FOLLOW = ("model", "steps", "lr", "seeds")
+FIELDS = (*FOLLOW, "features", "follow")
 
 
 class Judge:
@@ -76,6 +81,46 @@ class Judge:
       "local": {"mean": float(np.mean(local)), "std": float(np.std(local))},
       "official": float(right(*official).mean()) if len(official[1]) else None,
     }
+
+
+def to_follow(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+  """A judge's settings at every evaluation, of a configuration's `downstream`; None where none is asked for.
+
+  `follow` is True, or a section of what is other than at the end, such as fewer `steps`; it learns once where
+  that says nothing of `seeds`.
+  """
+  follow = settings.get("follow", False)
+  if follow is False:
+    return None
+  own = {name: value for name, value in settings.items() if name in FOLLOW}
+  return {**own, "seeds": 1, **(follow if isinstance(follow, Mapping) else {})}
+
+
+def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -> None:
+  """Raises `SettingError` or `DataError` for a field of a configuration's `downstream` that cannot be."""
+  for field in settings:
+    check_choice(f"{section}'s field", field, FIELDS if section == "downstream" else FOLLOW)
+  model = dict(settings.get("model", {"name": CLASSIFIER}))
+  check_given(f"{section}.model", model, {"shape": "the data set", "num_classes": "the data set"})
+  check_choice(f"{section}.model.name", model.pop("name", None), models.MODELS)
+  check_range(f"{section}.seeds", settings.get("seeds", 1), 1)
+  learning = {name: value for name, value in settings.items() if name in ("steps", "lr")}
+  check_settings(f"{section}'s field", downstream, learning)
+  features, follow = settings.get("features", ""), settings.get("follow", False)
+  if features not in ("", "classifier"):
+    if not Path(features).is_file():
+      raise SettingError(
+        f"{section}.features", features, "no such file",
+        "Name an .npz of InceptionV3's weights, or 'classifier', or leave it empty for no Fréchet distance.",
+      )  # fmt: skip
+    read_weights(features, names_only=True)
+  if isinstance(follow, Mapping):
+    check_downstream(follow, f"{section}.follow")
+  elif not isinstance(follow, bool):
+    raise SettingError(
+      f"{section}.follow", follow, "of the wrong type",
+      f"It must be True, or what is other than at the end, of {', '.join(FOLLOW)}.",
+    )  # fmt: skip
 
 
 def downstream(

@@ -14,7 +14,7 @@ from rich.text import Text
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read, scale_of
-from fedjax_het.yardsticks.downstream import Images, Judge, within_class_distance
+from fedjax_het.yardsticks.downstream import Images, Judge, to_follow, within_class_distance
 from fedjax_het.yardsticks.features import Features, classifier_features, read_inception
 from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
 from fedjax_het.yardsticks.samples import animate, plot_samples
@@ -25,9 +25,8 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, s
 class Synthetic(Yardstick):
   """`synthetic` of the summary, samples/ with a file an evaluation, samples.png and samples.gif.
 
-  Where `downstream.follow` asks for it, every line has a `synthetic` too: what the examples of that round are
-  worth to the classifier that learns from them alone. `follow` is True, or the settings of `downstream` that
-  are to be others then, such as fewer `steps`; the classifier learns once where `follow.seeds` says no more.
+  Where the configuration asks for it (`to_follow`), every line has a `synthetic` too, of its round: top-1 of
+  a classifier that learns from the examples alone.
   """
 
   name = "synthetic"
@@ -38,14 +37,9 @@ class Synthetic(Yardstick):
     synthesize = run.algorithm.client.synthesize
     assert synthesize is not None
     self._synthesize = jax.jit(lambda key, broadcast: synthesize(jax.random.wrap_key_data(key), broadcast))
-    self._settings = dict(run.config.get("downstream", {}))
-    follow = self._settings.get("follow", False)
-    others = {} if isinstance(follow, bool) else dict(follow)
-    self._judge = (
-      None
-      if follow is False
-      else judge_of({**self._settings, "seeds": 1, **others}, run.source, run.data, run.key)
-    )
+    self._settings = run.config.to_dict().get("downstream", {})
+    follow = to_follow(self._settings)
+    self._judge = judge_of(follow, run.source, run.data, run.key) if follow else None
 
   @classmethod
   def fits(cls, run: Watched) -> bool:

@@ -1,0 +1,145 @@
+"""A yardstick of one's own, through the whole life of a run; what clients report of their own."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from rich.text import Text
+from test_launcher import small
+
+from fedjax_het.engine import run as engine_run
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.stopping import Stopped, StopRequest
+from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.experiment.where import Where
+from fedjax_het.yardsticks import Curve, Yardstick
+from fedjax_het.yardsticks.yardstick import series
+
+
+class Drift(Yardstick):
+  """How far the broadcast is from where it was at the evaluation before, and the worst loss since then."""
+
+  name = "drift"
+
+  def __init__(self, run):
+    super().__init__(run)
+    self._worst: list[float] = []
+    self._before = None
+
+  @classmethod
+  def fits(cls, run):
+    return run.algorithm.client.synthesize is None
+
+  def books(self):
+    return {"worst": self._worst, "before": self._before}
+
+  def resume(self, rounds_done, books):
+    if books is not None:
+      self._worst, self._before = list(books["worst"]), books["before"]
+
+  def watch(self, infos, now):
+    self._worst.extend(infos.clients.loss.max(axis=1).tolist())
+    if now.evaluations is None:
+      return {}
+    weights = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(now.broadcast().params)])
+    assert int(now.state().round) == now.round
+    before = np.zeros_like(weights) if self._before is None else np.array(self._before, np.float32)
+    worst, self._worst, self._before = self._worst, [], weights.tolist()
+    moved = float(np.linalg.norm(weights - before))
+    return {"drift": {"moved": moved, "worst": max(worst), "rounds": len(worst)}}
+
+  def section(self, now):
+    return {"drift": {"length": float(np.linalg.norm(self._before)), "round": now.round}}
+
+  @classmethod
+  def rows(cls, summary):
+    return Text(f"the broadcast is {summary['drift']['length']:.6f} long") if "drift" in summary else None
+
+  def curves(self, lines):
+    return [Curve("drift", "cohort", series(lines, "drift", "moved"))]
+
+  def draw(self, lines, summary):
+    (self.run.figures / "drift.txt").write_text(f"{len(lines)} {summary['drift']['length']}")
+
+
+class Namesake(Yardstick):
+  name = "mixture"
+
+
+class Thief(Yardstick):
+  name = "thief"
+
+  def section(self, now):
+    return {"metrics": {}}
+
+
+def tiny(**changes):
+  model, algorithm = {"name": "logistic_regression"}, {"name": "fedavg"}
+  return small(rounds=5, eval_every=3, model=model, algorithm=algorithm, **changes)
+
+
+def start(workdir, *yardsticks):
+  return experiment.run_experiment(tiny(), str(workdir), Where(devices=1), yardsticks=yardsticks)
+
+
+def lines_of(workdir):
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
+  """Watched, stopped between two evaluations and taken up, summed up, shown from the summary alone, drawn."""
+  monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)  # a round a chunk
+  whole = start(tmp_path / "whole", Drift)
+  lines = lines_of(tmp_path / "whole")
+  assert [line["drift"]["rounds"] for line in lines] == [3, 2]
+  assert all(line["drift"]["moved"] > 0 and line["drift"]["worst"] > line["train_loss"] for line in lines)
+  shown = capsys.readouterr().out
+  assert (row := f"the broadcast is {whole['drift']['length']:.6f} long") in shown and "%  drift " in shown
+  assert (tmp_path / "whole" / "figures" / "drift.txt").read_text() == f"2 {whole['drift']['length']}"
+
+  class Stop(StopRequest):
+    made = property(lambda self: True, lambda self, value: None)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(experiment, "StopRequest", Stop)
+    with pytest.raises(Stopped, match="after round 1"):
+      start(tmp_path / "stopped", Drift)
+  again = start(tmp_path / "stopped", Drift)
+  assert lines_of(tmp_path / "stopped") == lines
+  assert {**again, "seconds": {}} == {**whole, "seconds": {}}
+  capsys.readouterr()
+  monkeypatch.setattr(experiment, "build", None)  # complete: nothing is built
+  assert start(tmp_path / "stopped", Drift) == again and row in capsys.readouterr().out
+  start(tmp_path / "stopped")
+  assert "the broadcast" not in capsys.readouterr().out
+
+
+def test_two_yardsticks_of_one_name(tmp_path):
+  with pytest.raises(SettingError, match="yardsticks = 'mixture': the name of two"):
+    start(tmp_path, Namesake)
+
+
+@pytest.mark.slow
+def test_a_yardstick_changes_nothing_else(tmp_path):
+  """And one that does not fit is not there; a field belongs to one."""
+
+  class Elsewhere(Drift):
+    fits = classmethod(lambda cls, run: False)
+
+  with_it, without = (start(tmp_path / own.__name__, own) for own in (Drift, Elsewhere))
+  assert with_it.pop("drift") and {**with_it, "seconds": 0} == {**without, "seconds": 0}
+  for line, other in zip(*(lines_of(tmp_path / name) for name in ("Drift", "Elsewhere")), strict=True):
+    assert line.pop("drift") and line == other
+  with pytest.raises(SettingError, match="yardstick thief's field = 'metrics': another has it"):
+    start(tmp_path / "thief", Thief)
+
+
+@pytest.mark.slow
+def test_each_member_of_a_sweep_has_its_own(tmp_path):
+  run_sweep(tiny(), {"local.lr": [0.1, 0.01]}, str(tmp_path), Where(devices=1), yardsticks=(Drift,))
+  far, near = (lines_of(tmp_path / "members" / f"local.lr={lr}") for lr in (0.1, 0.01))
+  for line, other in zip(far, near, strict=True):
+    assert line["drift"]["moved"] > other["drift"]["moved"] > 0
