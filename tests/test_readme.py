@@ -1,5 +1,6 @@
 """The README's Python is run as it stands, and its table of methods is the library's."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.listing import goes_with, path_of
+from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment.where import Where
 from fedjax_het.methods import METHODS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -56,6 +60,15 @@ def test_added_method_learns_on_the_example_s_own_ragged_clients(names):
   assert result.metrics["global"]["top1"]["mean"] > 0.8
   first, last = result.infos.clients.loss[[0, -1]].mean(axis=1)
   assert last < 0.5 * first
+
+
+@pytest.mark.slow
+def test_own_yardstick_watches(names, tmp_path):
+  config = get_config("algorithm=fedavg")
+  config.update(rounds=2, eval_every=1, model={"hidden": 8})
+  run_experiment(config, str(tmp_path), Where(devices=1), yardsticks=(names["Length"],))
+  lengths = [json.loads(line)["length"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  assert 0 < lengths[0] < lengths[1]
 
 
 def test_own_module_is_trained(names):

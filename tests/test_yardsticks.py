@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rich.text import Text
 from test_launcher import small
 
@@ -14,8 +15,7 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import Where
-from fedjax_het.yardsticks import Curve, Yardstick
-from fedjax_het.yardsticks.yardstick import series
+from fedjax_het.yardsticks import Curve, Yardstick, series
 
 
 class Drift(Yardstick):
@@ -91,6 +91,7 @@ def lines_of(workdir):
 
 def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
   """Watched, stopped between two evaluations and taken up, summed up, shown from the summary alone, drawn."""
+  monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)  # the other pictures' half of the time
   monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)  # a round a chunk
   whole = start(tmp_path / "whole", Drift)
   lines = lines_of(tmp_path / "whole")

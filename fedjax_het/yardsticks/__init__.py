@@ -5,9 +5,9 @@ from fedjax_het.yardsticks.lambda_line import LambdaLine
 from fedjax_het.yardsticks.mixture import Mixture
 from fedjax_het.yardsticks.partition import Partition
 from fedjax_het.yardsticks.synthetic import Synthetic
-from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick
+from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
 
 # In the order of the terminal's table.
 YARDSTICKS: tuple[type[Yardstick], ...] = (ClientMetrics, LambdaLine, Mixture, Partition, Synthetic)
 
-__all__ = ["YARDSTICKS", "Curve", "Moment", "Watched", "Yardstick"]
+__all__ = ["YARDSTICKS", "Curve", "Moment", "Watched", "Yardstick", "series"]
