@@ -64,6 +64,16 @@ def test_a_part_is_offered_only_what_it_takes():
     METHODS["mixing"]["afl"].make(offered, lr=-1)  # a setting of its own counts more than an offer
 
 
+def test_the_quickstart_takes_every_method_with_its_local_settings():
+  fitting = [name for name, method in CLIENTS.items() if "momentum" in method.settings]
+  assert {"fedavg", "superfed_lm"} <= {*fitting} < {*CLIENTS}
+  for name in fitting:
+    check_config(get_config(f"algorithm={name}"))
+  for name in {*CLIENTS, "superfed"} - {*fitting}:
+    with pytest.raises(fh.SettingError, match=rf"algorithm = '{name}': unknown"):
+      get_config(f"algorithm={name}")
+
+
 def test_a_new_entry_is_launched_and_tested_like_all(monkeypatch):
   made = []
 

@@ -2,10 +2,19 @@
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.errors import check_choice
 from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.methods import CLIENTS
 
-ALGORITHMS = {
-  "fedavg": {},
+LOCAL = {
+  "epochs": 5,
+  "batch_size": 10,
+  "lr": 0.05,
+  "lr_decay": 0.99,
+  "momentum": 0.9,
+  "weight_decay": 1e-4,
+}
+OWN = {
   "fedprox": {"mu": 0.01},
   "superfed_mm": {"mu": 0.01, "nu": 1.0, "start": 0.4},
   "superfed_lm": {"mu": 0.01, "nu": 2.0, "start": 0.4},
@@ -15,7 +24,10 @@ ALGORITHMS = {
 def get_config(cell: str = "") -> ConfigDict:
   """All fields that a configuration has, at the quickstart's values; `cell` as in "algorithm=fedavg"."""
   name = parse_cell(cell, {"algorithm": "superfed_mm"})["algorithm"]
-  algorithm, rounds = {"name": name, **ALGORITHMS.get(name, {})}, FieldReference(100)
+  check_choice(
+    "algorithm", name, [each for each, method in CLIENTS.items() if {*LOCAL} <= {*method.settings}]
+  )
+  algorithm, rounds = {"name": name, **OWN.get(name, {})}, FieldReference(100)
   if "start" in algorithm:  # a share of the rounds, or None beside a start_round
     algorithm["start"] = FieldReference(algorithm["start"], field_type=object)
   return ConfigDict(
@@ -28,14 +40,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "valid_fraction": 0.1,
       "model": {"name": "two_nn", "hidden": 64},
       "algorithm": algorithm,
-      "local": {
-        "epochs": 5,
-        "batch_size": 10,
-        "lr": 0.05,
-        "lr_decay": 0.99,
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-      },
+      "local": LOCAL,
       "mixing": {"name": "static"},
       "server": {"name": "sgd", "lr": 1.0},
       "rounds": rounds,
