@@ -61,6 +61,7 @@ def test_all_names_are_printed_as_plain_text(capsys):
   for field, entry in ENTRIES:
     assert f"--config.{field}" in out and f"\n{entry.name} " in out
   assert "with mixing: any but fedmgda; server: sgld" in out
+  assert "optimizer" not in out and "rounds" not in out  # which a configuration does not set there
 
 
 def test_one_method_is_explained(capsys):
