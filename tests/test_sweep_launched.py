@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from orbax.checkpoint import CheckpointManager
+from rich.console import Console
 from test_launcher import records, small
 
 from fedjax_het.engine.engine import Engine
@@ -21,6 +22,7 @@ from fedjax_het.experiment.launcher import take_sweep
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import partition
+from fedjax_het.yardsticks.client_metrics import members_table
 
 GRID = {"seed": [0, 5], "algorithm.nu": [0.0, 2.0]}
 
@@ -159,7 +161,7 @@ def test_null_and_infinite_metrics_have_a_place_in_the_table(capsys):
   figures = dict.fromkeys(("mean", "std", "worst10", "best10", "gini", "gap"))
   for metric in ("top1", "auroc"):
     metrics = {"personalized": {metric: figures | {"worst10": float("inf")}, "loss": figures}}
-    sweep.print_members([{"seed": 0}], [{"metrics": metrics}])
+    Console().print(members_table([{"seed": 0}], [{"metrics": metrics}]))
     assert "– ± –" in capsys.readouterr().out
 
 

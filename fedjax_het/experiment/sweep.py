@@ -11,9 +11,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.table import Table
 
-from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
@@ -28,8 +26,8 @@ from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.federated import Algorithm
 from fedjax_het.methods import CLIENTS
-from fedjax_het.yardsticks import Yardstick, text
-from fedjax_het.yardsticks.client_metrics import headline_of
+from fedjax_het.yardsticks import Yardstick
+from fedjax_het.yardsticks.client_metrics import members_table
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
@@ -90,7 +88,7 @@ def run_sweep(
     _run(config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks)
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
-    print_members(members, summaries)
+    Console().print(members_table(members, summaries))
     print(f"Each member's files are in {os.fspath(root)}/members.")
   return summaries
 
@@ -179,17 +177,3 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
       )
   if len(set(map(str, grid.get("seed", ())))) < len(grid.get("seed", ())):
     raise SettingError("sweep.seed", list(grid["seed"]), "has a seed twice", "Name each once.")
-
-
-def print_members(members: Sequence[Mapping[str, Any]], summaries: Sequence[Mapping[str, Any]]) -> None:
-  """A table on the terminal: a row a member."""
-  headline = headline_of(summaries[0]["metrics"])
-  table = Table(*members[0], f"{text.named(headline)}, mean ± std", "worst 10 %", "loss", "", box=None)
-  for values, summary in zip(members, summaries):
-    own = summary["metrics"]["personalized"]
-    mean, std, worst = (text.number(own[headline][name], headline) for name in ("mean", "std", "worst10"))
-    gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
-    table.add_row(
-      *map(str, values.values()), f"{mean} ± {std}", worst, text.number(own["loss"]["mean"], "loss"), gone
-    )
-  Console().print(table)

@@ -115,4 +115,4 @@ def axis_label(metric: str) -> str:
 
 def reading(value: float, metric: str) -> str:
   """A value that the metric's factor has been applied to, with its unit."""
-  return f"{value:.1f} %" if shown(metric).unit == "%" else f"{value:.3f}"
+  return f"{value:.1f} %" if shown(metric).unit == "%" else f"{value:.4g}"
