@@ -24,7 +24,7 @@ fh.prepare_cpu()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 
-from fedjax_het.federated import Feedback, Message  # noqa: E402
+from fedjax_het.parts import Feedback, Message  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES, TURNS, ROUNDS = 600, 5, 20
@@ -38,7 +38,7 @@ def million_and_a_half() -> dict[str, float]:
   part = fh.mixing.aaggff_d("weibull")
 
   def step(state, losses):
-    given = Feedback(cohort, jnp.ones(size), jnp.int32(0), lambda: losses, Message(()), Message(()))
+    given = Feedback(cohort, jnp.ones(size), jnp.int32(0), lambda: losses, lambda: Message(()), Message(()))
     return part.update(state, given)
 
   losses = jnp.asarray(rng.gamma(1.0, size=size), jnp.float32)

@@ -11,25 +11,24 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
 from fedjax_het.engine.sweep import Sweep, sweep
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
-from fedjax_het.federated import (
-  Algorithm,
+from fedjax_het.federated import Algorithm, State, federated
+from fedjax_het.models import Model
+from fedjax_het.parts import (
   ClientUpdate,
+  Context,
   Feedback,
   Info,
   LocalTraining,
   Message,
   Mixing,
   ServerUpdate,
-  State,
-  federated,
   in_one_go,
 )
-from fedjax_het.models import Model
 
 __all__ = [
-  "Algorithm", "ClientUpdate", "DataError", "Engine", "Feedback", "Info", "LocalTraining", "Message",
-  "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "Sweep", "data",
-  "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedprox", "in_one_go", "metrics",
-  "mixing", "models", "prepare_cpu", "run", "server", "superfed", "superfed_lm", "superfed_mm",
+  "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
+  "Message", "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "Sweep",
+  "data", "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedprox", "in_one_go",
+  "metrics", "mixing", "models", "prepare_cpu", "run", "server", "superfed", "superfed_lm", "superfed_mm",
   "sweep",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het.federated import Feedback, Message
+from fedjax_het.parts import Feedback, Message
 
 SIZES = np.array([3, 10, 1, 40, 7])
 LOSSES = np.array([0.5, 2.0, 0.1, 1.3, 0.9])
@@ -28,7 +28,7 @@ def feedback(losses=LOSSES, sizes=SIZES, cohort=None, updates=None, called=None)
 
   return Feedback(
     jnp.asarray(cohort, jnp.int32), jnp.asarray(sizes, jnp.int32), jnp.int32(0), thunk,
-    Message(uploads), Message(base),
+    lambda: Message(uploads), Message(base),
   )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What the core tests share: small federations, a plain walk through a run's draws, throw-away parts.
 
 The parts have the awkward shapes of methods that the library may hold or not: a control variate in
-`Message.extra`, coefficients out of a Gram matrix, a broadcast that is data, a broadcast of several models.
+`Message.even`, coefficients out of a Gram matrix, a broadcast that is data, a broadcast of several models.
 """
 
 from functools import partial
@@ -13,9 +13,10 @@ import numpy as np
 from fedjax_het.clients.objective import loss_gradient, training_loss
 from fedjax_het.data.container import FederatedData, Part
 from fedjax_het.engine.cohort import sample_cohort
-from fedjax_het.engine.local import for_each_batch, shuffle
-from fedjax_het.federated import ClientUpdate, Info, Message, Mixing, ServerUpdate, State
+from fedjax_het.federated import State
+from fedjax_het.local import for_each_batch, shuffle
 from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, Message, Mixing, ServerUpdate
 
 SIZES = (40, 1, 7, 3, 12, 2, 9, 1, 25, 5, 4, 17)
 FEATURES, CLASSES = 4, 3
@@ -168,15 +169,16 @@ def descend(key, data, batch_size, epochs, start, step):
   return carry, Info(total / steps, steps)
 
 
-def scaffold(model: Model, fraction: float, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
-  """SCAFFOLD's shape: own control variate c_i in the state, the server's c in `extra`.
+def scaffold(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
+  """SCAFFOLD's shape: own control variate c_i in the state, the server's c in `even`.
 
-  y <- y - lr (∇ + c - c_i);  c_i' = c_i - c + (x - y) / (steps lr);  the server averages what it gets as
-  `extra`, so that c + fraction (c_i' - c_i) makes c <- c + S/K mean(c_i' - c_i).
+  y <- y - lr (∇ + c - c_i);  c_i' = c_i - c + (x - y) / (steps lr);  the even mean of what is sent as `even`,
+  c + S/K (c_i' - c_i), makes c <- c + S/K mean(c_i' - c_i), whatever the models are mixed by.
   """
 
-  def update(key, broadcast, own, data, round):
-    center, control = broadcast.params, broadcast.extra
+  def update(key, broadcast, own, data, context):
+    center, control = broadcast.params, broadcast.even
+    fraction = context.cohort_size / context.num_clients
 
     def step(params, batch):
       loss, gradient, _ = loss_gradient(model, params, (), batch)
@@ -185,19 +187,19 @@ def scaffold(model: Model, fraction: float, lr=0.1, epochs=2, batch_size=4) -> C
     params, info = descend(key, data, batch_size, epochs, center, step)
     scale = 1.0 / (info.steps * lr)
     new = jax.tree.map(lambda o, c, x, y: o - c + (x - y) * scale, own, control, center, params)
-    extra = jax.tree.map(lambda c, n, o: c + fraction * (n - o), control, new, own)
-    return Message(params, extra), new, info
+    even = jax.tree.map(lambda c, n, o: c + fraction * (n - o), control, new, own)
+    return Message(params, even=even), new, info
 
   def share(key):
     params = model.init(key)
-    return Message(params, jax.tree.map(jnp.zeros_like, params))
+    return Message(params, even=jax.tree.map(jnp.zeros_like, params))
 
   return ClientUpdate(
     share=share,
-    init=lambda key, broadcast: jax.tree.map(jnp.zeros_like, broadcast.extra),
+    init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.even),
     update=update,
-    loss=lambda broadcast, data: training_loss(model.apply, broadcast.params, data),
-    personalize=lambda broadcast, state, lam: broadcast.params,
+    loss=lambda broadcast, own, data, context: training_loss(model.apply, broadcast.params, data),
+    personalize=lambda broadcast, *_: broadcast.params,
     globalize=lambda broadcast: broadcast.params,
     apply=model.apply,
   )
@@ -210,7 +212,7 @@ def gram() -> Mixing:
   """
 
   def update(heard, feedback):
-    updates = jax.tree.map(lambda u, b: u - b, feedback.uploads.params, feedback.broadcast.params)
+    updates = jax.tree.map(lambda u, b: u - b, feedback.uploads().params, feedback.broadcast.params)
     d = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(updates)], axis=1)
     squares = jnp.sum(d**2, axis=1, keepdims=True)
     d = jnp.where(squares > 0, d / jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
@@ -232,7 +234,7 @@ def synthesis(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
   def energy(params, x):
     return -model.apply(params, x)[jnp.arange(len(SYNTHETIC_LABELS)), SYNTHETIC_LABELS]
 
-  def update(key, broadcast, own, data, round):
+  def update(key, broadcast, own, data, context):
     def step(params, batch):
       loss, gradient, _ = loss_gradient(model, params, (), batch)
       return jax.tree.map(lambda p, g: p - lr * g, params, gradient), loss
@@ -251,10 +253,10 @@ def synthesis(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
   shape = (len(SYNTHETIC_LABELS), FEATURES)
   return ClientUpdate(
     share=lambda key: Message(jax.random.normal(key, shape), jnp.zeros(shape[0])),
-    init=lambda key, broadcast: model.init(key),
+    init=lambda key, *_: model.init(key),
     update=update,
-    loss=lambda broadcast, data: jnp.float32(0.0),
-    personalize=lambda broadcast, own, lam: own,
+    loss=lambda *_: jnp.float32(0.0),
+    personalize=lambda broadcast, own, *_: own,
     globalize=lambda broadcast: broadcast.params,
     apply=apply,
     uploads_model=False,
@@ -287,7 +289,7 @@ def simplex(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
   """
   ones = jnp.ones(ENDPOINTS)
 
-  def update(key, broadcast, own, data, round):
+  def update(key, broadcast, own, data, context):
     def step(endpoints, batch):
       alpha = jax.random.dirichlet(batch.key, ones)
       point = blend(endpoints, alpha)
@@ -305,10 +307,10 @@ def simplex(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
 
   return ClientUpdate(
     share=lambda key: Message(tuple(model.init(k) for k in jax.random.split(key, ENDPOINTS))),
-    init=lambda key, broadcast: jax.random.dirichlet(key, ones),
+    init=lambda key, *_: jax.random.dirichlet(key, ones),
     update=update,
-    loss=lambda broadcast, data: training_loss(model.apply, center(broadcast), data),
-    personalize=lambda broadcast, own, lam: blend(broadcast.params, own),
+    loss=lambda broadcast, own, data, context: training_loss(model.apply, center(broadcast), data),
+    personalize=lambda broadcast, own, *_: blend(broadcast.params, own),
     globalize=center,
     apply=model.apply,
   )

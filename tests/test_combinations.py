@@ -10,8 +10,9 @@ from jax import lax
 from parts import federation, linear
 
 from fedjax_het.engine.round import round_step
-from fedjax_het.federated import Mixing, ServerUpdate, federated, init
+from fedjax_het.federated import federated, init
 from fedjax_het.methods import METHODS, bare, compositions, partners
+from fedjax_het.parts import Mixing, ServerUpdate
 
 ROUNDS = 2
 

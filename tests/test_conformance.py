@@ -21,9 +21,10 @@ from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.examples import Resident
-from fedjax_het.federated import Feedback, State, federated
+from fedjax_het.federated import State, federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import GENERATORS
+from fedjax_het.parts import Context, Feedback
 
 COHORT = 9  # of 12 clients: two each on four of eight devices, one on a fifth
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
@@ -36,7 +37,7 @@ CASES = {  # (model, batch size) -> algorithm
     fedevg(m, per_class=1, energy="raw", persistent=True, lam=0.0, epochs=EPOCHS, batch_size=b),
     server=server.sgld(ROUNDS, step_size=1.0),
   ),
-  "part: control variate": lambda m, b: federated(scaffold(m, COHORT / len(SIZES), batch_size=b)),
+  "part: control variate": lambda m, b: federated(scaffold(m, batch_size=b)),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),
@@ -211,6 +212,10 @@ def test_where_a_client_lies_is_irrelevant(run):
     equal(engine.evaluate(state), run.evaluation)
 
 
+def context_of(run, i, round):
+  return Context(jnp.int32(i), round, run.cohort, len(SIZES))
+
+
 def plain_rounds(run):
   """The run as a Python loop over each round's cohort, in any order: (last host state, clients' infos)."""
   client, mixing, server = run.algorithm
@@ -221,9 +226,10 @@ def plain_rounds(run):
   @jax.jit
   def serve(key, round, parts, ids, uploads, losses):
     mixing_state, server_state, broadcast = parts
-    feedback = Feedback(ids, data.train.size[ids], round, lambda: losses, uploads, broadcast)
+    feedback = Feedback(ids, data.train.size[ids], round, lambda: losses, lambda: uploads, broadcast)
     p, mixing_state = mixing.update(mixing_state, feedback)
     aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
+    aggregate = aggregate._replace(even=jax.tree.map(lambda leaf: leaf.mean(0), uploads.even))
     if mixing.scale:
       weights, base = p * mixing.scale(feedback), broadcast.params
       total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
@@ -237,13 +243,16 @@ def plain_rounds(run):
     order = np.random.default_rng(t).permutation(run.cohort) if t else np.arange(run.cohort)
     cohort = [cohort[slot] for slot in order]
     clients, results, round = jax.tree.map(np.array, state.clients), [], jnp.int32(t)
+    losses = []
     for i in cohort:
-      own = jax.tree.map(lambda leaf: leaf[i], state.clients)
-      upload, own, info = run.update(keys[i], state.broadcast, own, one_client(data, i), round)
+      own, context = jax.tree.map(lambda leaf: leaf[i], state.clients), context_of(run, i, round)
+      if asks:
+        losses.append(loss(state.broadcast, own, one_client(data, i), context))
+      upload, own, info = run.update(keys[i], state.broadcast, own, one_client(data, i), context)
       jax.tree.map(lambda everybody, one: everybody.__setitem__(i, one), clients, own)
       results.append((upload, info))
     uploads, info = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
-    losses = [loss(state.broadcast, one_client(data, i)) for i in cohort] if asks else [np.nan] * run.cohort
+    losses = losses or [np.nan] * run.cohort
     parts = state.mixing, state.server, state.broadcast
     parts = serve(server_key, round, parts, jnp.array(cohort), uploads, jnp.stack(losses))
     mixing_state, server_state, broadcast = jax.tree.map(np.array, parts)
@@ -267,7 +276,7 @@ def test_jit_is_eager_and_room_in_a_batch_is_irrelevant(run):
   for state, i in ((run.first, 1), (run.last, 3)):
     own = jax.tree.map(lambda leaf: leaf[i], state.clients)
     received, own, round = jax.tree.map(jnp.asarray, (state.broadcast, own, state.round))
-    args = (jax.random.key(1), received, own, one_client(run.data, i), round)
+    args = (jax.random.key(1), received, own, one_client(run.data, i), context_of(run, i, round))
     with jax.disable_jit():
       eager = roomy.update(*args)
     close(run.update(*args), eager)

@@ -17,12 +17,13 @@ from fedjax_het.data.container import view_axes
 from fedjax_het.engine import evaluate as evaluation_module
 from fedjax_het.engine.cohort import sample_cohort
 from fedjax_het.engine.engine import MAX_CHUNK, Engine
-from fedjax_het.engine.local import for_each_batch, shuffle
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
 from fedjax_het.engine.round import scaled
 from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
-from fedjax_het.federated import Message, federated
+from fedjax_het.federated import federated
+from fedjax_het.local import for_each_batch, shuffle
+from fedjax_het.parts import Context, Message
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
 
@@ -274,10 +275,10 @@ def test_company_is_irrelevant(ragged):
   @jax.jit
   def train(ids):
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(1), i))(ids)
-    local = jax.vmap(lambda key: client.init(key, broadcast))(keys)
+    local = jax.vmap(lambda key: client.init(key, broadcast, None, Context()))(keys)
 
     def one(shared, view, key, own):
-      return client.update(key, shared, own, view, jnp.int32(0))
+      return client.update(key, shared, own, view, Context())
 
     return map_clients(one, client_mesh(1), None, broadcast, ragged.clients(ids), keys, local)
 

@@ -23,6 +23,7 @@ from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
+from fedjax_het.parts import Context
 
 ROUNDS, COHORT = 3, 5
 
@@ -128,7 +129,7 @@ def test_training_loss_is_the_mean_over_the_clients_rows(ragged):
   for i in (0, 1, 8):
     expected, _ = linear_loss_and_gradient(float64(broadcast.params), *rows_of(ragged, i))
     for found in (
-      client.loss(broadcast, one_client(ragged, i)),
+      client.loss(broadcast, (), one_client(ragged, i), Context()),
       training_loss(linear().apply, broadcast.params, one_client(ragged, i), batch_size=7),  # of 40, 1 and 25
     ):
       np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -96,7 +96,7 @@ def test_a_local_step_by_hand():
   model_key, _ = jax.random.split(key)
   params = MODEL.init(model_key)
   x_tilde = jax.random.normal(jax.random.key(1), (6, 4))
-  upload, _, info = client.update(key, fh.Message(x_tilde, jnp.zeros(6)), (), own, jnp.int32(0))
+  upload, _, info = client.update(key, fh.Message(x_tilde, jnp.zeros(6)), (), own, fh.Context())
   x, y = own.take(jnp.arange(9))
   chain = x_tilde + jnp.clip(jax.grad(lambda x: logit(MODEL, params, x, LABELS).sum())(x_tilde), -0.5, 0.5)
 

@@ -18,8 +18,9 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.round import scaled
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.build import check_config
-from fedjax_het.federated import Message, federated
+from fedjax_het.federated import federated
 from fedjax_het.mixing.fedmgda import cosines
+from fedjax_het.parts import Message
 
 STATIC = normalised(SIZES)
 ANGLES = {  # name -> the updates' directions [5, 6]
@@ -53,9 +54,9 @@ def step_of(step):
 
   def move(epsilon, updates, sizes):
     part, base = mixing.fedmgda(epsilon, step), Message(jnp.zeros(6))
-    given = feedback(sizes=sizes)._replace(uploads=Message(updates), broadcast=base)
+    given = feedback(sizes=sizes)._replace(uploads=lambda: Message(updates), broadcast=base)
     p, _ = part.update((), given)
-    return jnp.tensordot(p, scaled(given.uploads, base, part.scale(given)).params, 1, precision="highest")
+    return jnp.tensordot(p, scaled(given.uploads(), base, part.scale(given)).params, 1, precision="highest")
 
   return jax.jit(move)
 
@@ -120,7 +121,8 @@ def test_static_mixing_of_equal_lengths_is_fedavg():
 def test_updates_that_are_zero(step):
   updates = np.eye(5, 6)
   updates[2] = 0.0
-  gram = cosines(*(message.params for message in feedback(updates=updates)[4:]))
+  given = feedback(updates=updates)
+  gram = cosines(given.uploads().params, given.broadcast.params)
   np.testing.assert_allclose(gram, np.diag([1, 1, 0, 1, 1]), atol=1e-6)
   np.testing.assert_allclose(
     first(mixing.fedmgda(1.0), feedback(updates=updates)), [0, 0, 1, 0, 0], atol=1e-5
@@ -149,9 +151,9 @@ def test_the_engine_scales_params_records_lambda_and_averages_extras():
   seen = {}
   client = fedavg(linear(), lr=0.1, epochs=2, batch_size=4)
 
-  def update(key, broadcast, state, data, round):
-    upload, state, info = client.update(key, broadcast, state, data, round)
-    return upload._replace(extra=jnp.float32(data.size) * jnp.ones(2)), state, info
+  def update(*args):
+    upload, state, info = client.update(*args)
+    return upload._replace(extra=jnp.float32(args[3].size) * jnp.ones(2)), state, info
 
   def share(key):
     return client.share(key)._replace(extra=jnp.zeros(2))
@@ -159,7 +161,7 @@ def test_the_engine_scales_params_records_lambda_and_averages_extras():
   part = mixing.fedmgda(1.0)
 
   def remember(state, feedback):
-    jax.debug.callback(lambda uploads: seen.update(uploads=uploads), feedback.uploads.params)
+    jax.debug.callback(lambda uploads: seen.update(uploads=uploads), feedback.uploads().params)
     return part.update(state, feedback)
 
   data = federation((6, 3, 9, 4, 5))

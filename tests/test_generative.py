@@ -64,7 +64,7 @@ def test_examples_of_a_class_differ_where_the_variance_is_the_likeliest(variance
   generator = cvae_mlp((4,), 2, latent=2, hidden=32, variance=variance)
   client = fedcvae(generator, lr=3e-3, lr_decay=1.0, epochs=100, batch_size=64)
   share = client.share(jax.random.key(0))
-  upload = jax.jit(client.update)(jax.random.key(1), share, (), data.clients(0), jnp.int32(0))[0]
+  upload = jax.jit(client.update)(jax.random.key(1), share, (), data.clients(0), fh.Context())[0]
   examples = generator.generate(upload.params, jax.random.key(2), jnp.repeat(jnp.arange(2), 200))
   spread = np.asarray(examples).reshape(2, 200, 4).std(axis=1)
   assert (spread >= low).all() and (spread < high).all()
@@ -124,7 +124,7 @@ def test_a_client_moves_the_generator_for_its_own_classes_only():
   of_fakes = jax.grad(model.losses["discriminator"])(params, X, Y, WEIGHT, jax.random.key(1))["generator"]
   assert all(not leaf.any() for leaf in jax.tree.leaves(of_fakes))
   client = fedcgan(model, batch_size=4, weight_decay=0.0)
-  upload = client.update(jax.random.key(1), fh.Message(params), (), data.clients(0), jnp.int32(0))[0]
+  upload = client.update(jax.random.key(1), fh.Message(params), (), data.clients(0), fh.Context())[0]
   moved = upload.params["generator"][first]["kernel"] != params["generator"][first]["kernel"]
   assert np.flatnonzero(moved.any(axis=1)).tolist() == [0, 1, 4]
 
@@ -233,7 +233,7 @@ def test_a_cap_on_local_steps():
   for cap, taken in ((5, 5), (50, 10), (None, 10)):
     client = fedcvae(cvae_mlp((3,), 2, latent=2, hidden=4), epochs=2, batch_size=4, steps=cap)
     share = client.share(jax.random.key(0))
-    info = client.update(jax.random.key(1), share, (), data.clients(0), jnp.int32(0))[2]
+    info = client.update(jax.random.key(1), share, (), data.clients(0), fh.Context())[2]
     assert info.steps == taken
 
 

@@ -15,10 +15,11 @@ from fedjax_het import mixing
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
-from fedjax_het.federated import Feedback, Message, federated
+from fedjax_het.federated import federated
 from fedjax_het.mixing.aaggff import doubly_robust, estimate_bound, linearised_gradient
 from fedjax_het.mixing.learners import decision_gradient
 from fedjax_het.mixing.responses import CDFS
+from fedjax_het.parts import Feedback, Message
 from fedjax_het.yardsticks import regret
 
 FACTORIES = {
@@ -369,7 +370,7 @@ def test_regret_of_aaggff_d_on_what_it_estimates(size, adversarial):
     cohort = jax.random.permutation(cohort_key, clients)[:size]
     hard = jnp.where(state.p[cohort] <= jnp.median(state.p[cohort]), 5.0, 0.01)
     losses = hard if adversarial else fixed[cohort] * jax.random.gamma(loss_key, 1.0, (size,))
-    given = Feedback(cohort, jnp.ones(size), jnp.int32(0), lambda: losses, Message(()), Message(()))
+    given = Feedback(cohort, jnp.ones(size), jnp.int32(0), lambda: losses, lambda: Message(()), Message(()))
     _, new = part.update(state, given)
     responses = jnp.zeros(clients).at[cohort].set(rate * CDFS["gumbel"](losses / losses.mean()))
     return new, (state.p, new.total - state.total, responses)
@@ -396,7 +397,9 @@ def test_a_million_and_a_half_clients():
   def step(state, losses):
     return part.update(
       state,
-      Feedback(jnp.asarray(cohort), jnp.ones(size), jnp.int32(0), lambda: losses, Message(()), Message(())),
+      Feedback(
+        jnp.asarray(cohort), jnp.ones(size), jnp.int32(0), lambda: losses, lambda: Message(()), Message(())
+      ),
     )
 
   state = part.init(jnp.ones(clients, jnp.int32))

@@ -74,7 +74,7 @@ def test_superfed_moves_the_ends_statistics_as_its_weights(uniform, monkeypatch,
   broadcast = broadcast._replace(stats=jax.tree.map(lambda s: s + 0.5, broadcast.stats))
   own = client.init(jax.random.key(1), broadcast)
   upload, kept, _ = jax.jit(client.update)(
-    jax.random.key(2), broadcast, own, one_client(uniform, 1), jnp.int32(0)
+    jax.random.key(2), broadcast, own, one_client(uniform, 1), fh.Context()
   )
   for j, name in enumerate(("mean", "var")):
     start = np.float64(0.5 + j), np.float64(j)
@@ -135,9 +135,9 @@ def test_dropout_is_on_in_training_alone(uniform):
     client = METHODS["fedavg"](model(rate))
     broadcast = client.share(jax.random.key(0))
     _, _, info = jax.jit(client.update)(
-      jax.random.key(2), broadcast, (), one_client(uniform, 1), jnp.int32(0)
+      jax.random.key(2), broadcast, (), one_client(uniform, 1), fh.Context()
     )
-    return info.loss, jax.jit(client.loss)(broadcast, one_client(uniform, 1))
+    return info.loss, jax.jit(client.loss)(broadcast, (), one_client(uniform, 1), fh.Context())
 
   (trained, used), (dropped, also) = losses(0.0), losses(0.9)
   assert trained != dropped

@@ -13,7 +13,8 @@ from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import cosine_squared, cosine_squared_factors, draw_lambda, superfed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
-from fedjax_het.federated import Message, federated
+from fedjax_het.federated import federated
+from fedjax_het.parts import Context, Message
 
 COHORT, ROUNDS = 5, 3
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=2, batch_size=4)
@@ -103,7 +104,7 @@ def test_both_ends_descend_the_objective_with_momentum_decay_and_weight_decay(ra
     ),
   )  # fmt: skip
   broadcast = client.share(jax.random.key(0))
-  local = client.init(jax.random.key(1), broadcast)
+  local = client.init(jax.random.key(1), broadcast, None, Context())
   key = jax.random.key(2)
   upload, new_local, info = jax.jit(client.update)(key, broadcast, local, one_client(ragged, i), jnp.int32(2))
 
@@ -200,7 +201,7 @@ def test_lambda_is_drawn_anew_in_each_step_round_and_client(ragged, monkeypatch)
   broadcast = client.share(jax.random.key(0))
   with jax.disable_jit():
     for key in (3, 4):
-      client.update(jax.random.key(key), broadcast, broadcast.params, one_client(ragged, 10), jnp.int32(0))
+      client.update(jax.random.key(key), broadcast, broadcast.params, one_client(ragged, 10), Context())
   assert len(keys) == len(set(keys)) == 4
 
 
@@ -237,8 +238,8 @@ def test_only_the_federated_end_is_uploaded(ragged, granularity):
   model = mlp()
   client = superfed(model, granularity=granularity, **LOCAL)
   broadcast = client.share(jax.random.key(0))
-  local = client.init(jax.random.key(1), broadcast)
-  args = (broadcast, local, one_client(ragged, 2), jnp.int32(0))
+  local = client.init(jax.random.key(1), broadcast, None, Context())
+  args = (broadcast, local, one_client(ragged, 2), Context())
   upload, new_local, _ = jax.eval_shape(client.update, jax.random.key(2), *args)
   expected = jax.eval_shape(lambda key: Message(model.init(key)), jax.random.key(0))
   for found in (upload, Message(new_local)):
@@ -249,12 +250,12 @@ def test_only_the_federated_end_is_uploaded(ragged, granularity):
 def test_ends_of_the_line(ragged):
   client = superfed(mlp())
   broadcast = client.share(jax.random.key(0))
-  local = client.init(jax.random.key(1), broadcast)
-  equal(client.personalize(broadcast, local, jnp.float32(0.0)), broadcast.params)
-  equal(client.personalize(broadcast, local, jnp.float32(1.0)), local)
+  local = client.init(jax.random.key(1), broadcast, None, Context())
+  equal(client.personalize(broadcast, local, None, Context(), jnp.float32(0.0)), broadcast.params)
+  equal(client.personalize(broadcast, local, None, Context(), jnp.float32(1.0)), local)
   equal(client.globalize(broadcast), broadcast.params)
   half = jax.tree.map(lambda f, l: (f + l) / 2, broadcast.params, local)
-  close(client.personalize(broadcast, local, jnp.float32(0.5)), half, 1e-6, 1e-7)
+  close(client.personalize(broadcast, local, None, Context(), jnp.float32(0.5)), half, 1e-6, 1e-7)
   np.testing.assert_allclose(client.lambdas, np.arange(11) / 10)
 
 

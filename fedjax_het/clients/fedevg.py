@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients.objective import adam, check_training, cross_entropy, decayed, training_loss
-from fedjax_het.engine.local import for_each_batch, weighted_mean
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.federated import ClientUpdate, Info, Message
 from fedjax_het.langevin import langevin_step
+from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, Message
 
 PyTree = Any
 ENERGIES = ("signed", "raw")
@@ -178,9 +178,9 @@ def fedevg(
 
     return jax.lax.fori_loop(0, chain_steps, step, x)
 
-  def update(key, broadcast, state, data, round):
+  def update(key, broadcast, state, data, context):
     model_key, data_key = jax.random.split(key)
-    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, round))
+    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, context.round))
 
     def step(local: Local, batch) -> Local:
       slot_key, chain_key = jax.random.split(batch.key)
@@ -211,18 +211,21 @@ def fedevg(
       return nearest(params, labels, model.num_classes, x)
     return model.apply(params, x)
 
+  def own_model(broadcast, state):
+    return state if persistent else broadcast.params
+
   def share(key):
     extra = jnp.zeros(len(labels)) if energy == "raw" else ()
     return Message(jax.random.normal(key, (len(labels), *model.shape)), extra)
 
   return ClientUpdate(
     share=share,
-    init=lambda key, broadcast: model.init(key) if persistent else (),
+    init=lambda key, *_: model.init(key) if persistent else (),
     update=update,
-    loss=lambda broadcast, data: training_loss(apply, broadcast.params, data),
-    personalize=lambda broadcast, state, lam: state if persistent else broadcast.params,
-    globalize=lambda broadcast: broadcast.params,
+    loss=lambda broadcast, state, data, context: training_loss(apply, own_model(broadcast, state), data),
+    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
     apply=apply,
+    globalize=lambda broadcast: broadcast.params,
     synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",
     uploads_model=False,

@@ -12,10 +12,10 @@ from fedjax_het.clients.fedevg import labels_of, nearest
 from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
 from fedjax_het.clients.sgd import Local
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.engine.local import for_each_batch
 from fedjax_het.errors import SettingError, check_range
-from fedjax_het.federated import ClientUpdate, Info, Message
+from fedjax_het.local import for_each_batch
 from fedjax_het.models.generative import GENERATORS, Generative
+from fedjax_het.parts import ClientUpdate, Info, Message
 
 
 def generative(
@@ -61,8 +61,8 @@ def generative(
     raise SettingError("model", model.name, "generates nothing", f"Use one of {', '.join(GENERATORS)}.")
   labels = labels_of(model.num_classes, per_class)
 
-  def update(key, broadcast, state, data, round):
-    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, round))
+  def update(key, broadcast, state, data, context):
+    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, context.round))
 
     def step(local: Local, batch) -> Local:
       params, states, total = dict(local.params), dict(local.optimizer), local.loss
@@ -90,12 +90,12 @@ def generative(
 
   return ClientUpdate(
     share=lambda key: Message(model.init(key)),
-    init=lambda key, broadcast: (),
+    init=lambda *_: (),
     update=update,
-    loss=lambda broadcast, data: training_loss(apply, broadcast.params, data),
-    personalize=lambda broadcast, state, lam: broadcast.params,
-    globalize=lambda broadcast: broadcast.params,
+    loss=lambda broadcast, state, data, context: training_loss(apply, broadcast.params, data),
+    personalize=lambda broadcast, *_: broadcast.params,
     apply=apply,
+    globalize=lambda broadcast: broadcast.params,
     synthesize=lambda key, broadcast: (model.generate(broadcast.params, key, labels), labels),
     name=name,
   )

@@ -9,8 +9,8 @@ import optax
 from jax import lax
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.local import Batch, weighted_mean
 from fedjax_het.errors import SettingError, check_range, check_whole
+from fedjax_het.local import Batch, weighted_mean
 from fedjax_het.models.model import Model
 
 PyTree = Any
@@ -109,7 +109,7 @@ def is_zero(setting: float | jax.Array) -> bool:
   return not isinstance(setting, jax.Array) and setting == 0
 
 
-def decayed(lr: float, lr_decay: float, round: jax.Array) -> jax.Array:
+def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:
   """η_t = η·decay^t."""
   return lr * jnp.asarray(lr_decay, jnp.float32) ** round
 

@@ -23,9 +23,9 @@ from fedjax_het.clients.objective import (
 )
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.local import Batch, for_each_batch, steps_per_epoch
-from fedjax_het.federated import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
 
 PyTree = Any
 
@@ -110,12 +110,12 @@ def fedprox(
 
   training = LocalTraining(
     steps=lambda data: epochs * steps_per_epoch(data, batch_size),
-    start=lambda broadcast, state, round: start(broadcast, optimizer(decayed(lr, lr_decay, round))),
-    walk=lambda key, broadcast, data, round, local, first, last: walk(
-      key, model, broadcast.params, data, local, optimizer(decayed(lr, lr_decay, round)),
+    start=lambda broadcast, state, context: start(broadcast, optimizer(decayed(lr, lr_decay, context.round))),
+    walk=lambda key, broadcast, state, data, context, local, first, last: walk(
+      key, model, broadcast.params, data, local, optimizer(decayed(lr, lr_decay, context.round)),
       epochs, batch_size, mu, first, last,
     ),
-    finish=lambda broadcast, state, local: (
+    finish=lambda broadcast, state, context, local: (
       Message(local.params, stats=local.stats), state, Info(local.loss / local.steps, local.steps)
     ),
   )  # fmt: skip
@@ -125,12 +125,12 @@ def fedprox(
 
   return ClientUpdate(
     share=lambda key: Message(model.init(key), stats=model.stats),
-    init=lambda key, broadcast: (),
+    init=lambda *_: (),
     update=in_one_go(training),
-    loss=lambda broadcast, data: training_loss(model.logits, received(broadcast), data),
-    personalize=lambda broadcast, state, lam: received(broadcast),
-    globalize=received,
+    loss=lambda broadcast, state, data, context: training_loss(model.logits, received(broadcast), data),
+    personalize=lambda broadcast, *_: received(broadcast),
     apply=model.logits,
+    globalize=received,
     training=training,
     name=name,
   )

@@ -35,10 +35,10 @@ from fedjax_het.clients.objective import (
   training_loss,
 )
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.engine.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.federated import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
 
 PyTree = Any
 
@@ -181,8 +181,8 @@ def superfed(
       share_out(training.stats, jax.tree.map(jnp.subtract, moved, stats), stats_lam),
     )  # fmt: skip
 
-  def walk(key, broadcast, data, round, training: Line, first, last) -> Line:
-    center, tx = broadcast.params, optimizer(decayed(lr, lr_decay, round))
+  def walk(key, broadcast, state, data, context, training: Line, first, last) -> Line:
+    center, tx = broadcast.params, optimizer(decayed(lr, lr_decay, context.round))
 
     def before(training):  # λ = 0: the federated model alone
       (federated, local), (own, other), loss, steps, (stats, kept) = training
@@ -197,14 +197,14 @@ def superfed(
       step = functools.partial(step_on_line, center, tx)
       return for_each_batch(key, data, batch_size, epochs, step, training, first, last)
 
-    return lax.cond(round >= start_round, after, before, training)
+    return lax.cond(context.round >= start_round, after, before, training)
 
-  def start(broadcast, state, round) -> Line:
-    local, tx = model.split(state), optimizer(decayed(lr, lr_decay, round))
+  def start(broadcast, state, context) -> Line:
+    local, tx = model.split(state), optimizer(decayed(lr, lr_decay, context.round))
     ends, stats = Pair(broadcast.params, local.params), Pair(broadcast.stats, local.stats)
     return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0), stats)
 
-  def finish(broadcast, state, training: Line):
+  def finish(broadcast, state, context, training: Line):
     info = Info(training.loss / training.steps, training.steps)
     upload = Message(training.ends.federated, stats=training.stats.federated)
     return upload, model.joined(training.ends.local, training.stats.local), info
@@ -218,7 +218,7 @@ def superfed(
         f"Use 0 to {rounds - 1}, or more rounds.",
       )  # fmt: skip
 
-  def personalize(broadcast: Message, state, lam):
+  def personalize(broadcast: Message, state, data, context, lam):
     return mix(received(broadcast), state, jax.tree.map(lambda _: lam, state))
 
   def received(broadcast: Message):
@@ -226,12 +226,12 @@ def superfed(
 
   return ClientUpdate(
     share=lambda key: Message(model.init(key), stats=model.stats),
-    init=lambda key, broadcast: model.joined(model.init(key), model.stats),
+    init=lambda key, *_: model.joined(model.init(key), model.stats),
     update=in_one_go(training),
-    loss=lambda broadcast, data: training_loss(model.logits, received(broadcast), data),
+    loss=lambda broadcast, state, data, context: training_loss(model.logits, received(broadcast), data),
     personalize=personalize,
-    globalize=received,
     apply=model.logits,
+    globalize=received,
     lambdas=LAMBDAS,
     training=training,
     name="superfed_mm" if granularity == "model" else "superfed_lm",

@@ -10,6 +10,7 @@ Five equal clients on two devices take the time of 2.5, not of 3.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.placement import AXIS
-from fedjax_het.federated import LocalTraining
+from fedjax_het.parts import Context, LocalTraining
 
 PyTree = Any
 
@@ -71,36 +72,46 @@ def train(
   training: LocalTraining,
   mesh: Mesh,
   view: ClientData,
+  context: Callable[[jax.Array, jax.Array], Context],
   broadcast: PyTree,
   round: jax.Array,
+  cohort: jax.Array,
   keys: jax.Array,
   states: PyTree,
 ) -> PyTree:
-  """(uploads, states, infos) of a cohort's local training, each leaf [S, ...] in the cohort's order."""
+  """(uploads, states, infos) of a cohort's local training, each leaf [S, ...] in the cohort's order.
+
+  `context` makes a client's of its number and the round.
+  """
   count, devices = len(view.size), mesh.size
   slots = min(count, -(-count // devices) + 1) if view.uniform else count
   steps = jax.vmap(lambda n: jnp.int32(training.steps(sized(view, n))))(view.size)
   plan = windows(steps, devices)
 
   def on_device(shared):
-    plan, broadcast, round, x, y, start, size, keys, states, steps = shared
+    plan, broadcast, round, x, y, start, size, cohort, keys, states, steps = shared
     d = lax.axis_index(AXIS)
     first, last, head, tail = plan.first[d], plan.last[d], plan.head[d], plan.tail[d]
 
     def client(j):
       i = jnp.minimum(first + j, count - 1)
       own = dataclasses.replace(view, x=x, y=y, start=start[i], size=size[i])
-      return keys[i], own, jax.tree.map(lambda leaf: leaf[i], states), steps[i]
+      return keys[i], own, jax.tree.map(lambda leaf: leaf[i], states), context(cohort[i], round), steps[i]
 
     def walk(j, work, from_, to):
-      key, own, _, _ = client(j)
-      return training.walk(key, broadcast, own, round, work, from_, to)
+      key, own, state, where, _ = client(j)
+      return training.walk(key, broadcast, state, own, where, work, from_, to)
 
     def begin(j):
-      return training.start(broadcast, client(j)[2], round)
+      _, _, state, where, _ = client(j)
+      return training.start(broadcast, state, where)
+
+    def end(j, work):
+      _, _, state, where, _ = client(j)
+      return training.finish(broadcast, state, where, work)
 
     is_tail = (first + 1 == last) & (tail > 0)
-    early = jnp.where(head > 0, head, jnp.minimum(plan.handover, client(0)[3]))
+    early = jnp.where(head > 0, head, jnp.minimum(plan.handover, client(0)[4]))
     early = jnp.where((first < last) & ~is_tail, early, 0)
     work = walk(0, begin(0), 0, early)
     received = lax.ppermute(work, AXIS, [(i + 1, i) for i in range(devices - 1)])
@@ -110,15 +121,14 @@ def train(
       own_work = lax.cond(j == 0, lambda: work, lambda: begin(j))
       own_work = lax.cond(cut, lambda: received, lambda: own_work)
       from_ = jnp.where(cut, tail, jnp.where(j == 0, early, 0))
-      _, _, state, all_steps = client(j)
-      result = training.finish(broadcast, state, walk(j, own_work, from_, all_steps))
+      result = end(j, walk(j, own_work, from_, client(j)[4]))
       return jax.tree.map(lambda leaf, one: leaf.at[j].set(one), results, result)
 
-    shapes = jax.eval_shape(lambda: training.finish(broadcast, client(0)[2], work))
+    shapes = jax.eval_shape(lambda: end(0, work))
     results = jax.tree.map(lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), shapes)
     return lax.fori_loop(jnp.where(head > 0, 1, 0), last - first, complete, results)
 
-  shared = (plan, broadcast, round, view.x, view.y, view.start, view.size, keys, states, steps)
+  shared = (plan, broadcast, round, view.x, view.y, view.start, view.size, cohort, keys, states, steps)
   mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(P(),), out_specs=P(AXIS), check_vma=False)
   slot = plan.finisher * slots + jnp.arange(count) - plan.first[plan.finisher]
   return jax.tree.map(lambda leaf: leaf[slot], mapped(shared))

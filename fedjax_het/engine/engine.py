@@ -13,12 +13,13 @@ from fedjax_het import federated
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.divergence import divergence
-from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
+from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.errors import NonFiniteLoss, SettingError, check_key, check_whole
 from fedjax_het.federated import Algorithm, State
+from fedjax_het.parts import Context, Message
 
 PyTree = Any
 
@@ -80,7 +81,7 @@ class Engine:
         "cohort_size", cohort_size, f"there are {data.num_clients} clients",
         f"Use 1 to {data.num_clients}.",
       )  # fmt: skip
-    check_fit(lambda: algorithm, [data], {})
+    check_fit(lambda: algorithm, [data], int(cohort_size), {})
     self.algorithm = algorithm
     self.cohort_size = int(cohort_size)
     self.mesh = placement.client_mesh(devices)
@@ -90,7 +91,9 @@ class Engine:
     self.examples: Examples = (
       Resident(data, self.mesh)
       if device_rows is None or device_rows >= len(data.y)
-      else Streamed(data, cohort_size, device_rows, self.mesh)
+      else Streamed(
+        data, cohort_size, device_rows, self.mesh, together="personalize" in algorithm.client.sees_data
+      )
     )
     self.seconds = Seconds()
     self._compiled: dict[Any, Any] = {}
@@ -106,17 +109,50 @@ class Engine:
     args = np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, *args)
     state = jax.jit(self._init, out_shardings=self.shardings(shapes))(*args)
+    if self._sees:
+      state = state._replace(clients=self._init_seeing(key, state.broadcast))
     jax.block_until_ready(state)
     self.seconds = spent(self.seconds, compile=time.perf_counter() - started)
     return state
 
+  @property
+  def _sees(self) -> bool:
+    """Whether the clients' first states are made of their examples."""
+    return "init" in self.algorithm.client.sees_data
+
   def _init(self, key: jax.Array, sizes: jax.Array) -> State:
-    def where_they_stay(function, ids):  # or each device would first make all K, to keep its own
+    def where_they_stay(key, broadcast):  # or each device would first make all K, to keep its own
       spread = placement.over_clients(self.mesh, self.data.num_clients).spec
-      mapped = functools.partial(federated.in_batches, function)
+      mapped = functools.partial(federated.in_batches, lambda i: self._init_client(key, broadcast, None, i))
+      ids = jnp.arange(self.data.num_clients)
       return jax.shard_map(mapped, mesh=self.mesh, in_specs=spread, out_specs=spread, check_vma=False)(ids)
 
-    return federated.init(self.algorithm, jax.random.wrap_key_data(key), sizes, where_they_stay)
+    later = lambda key, broadcast: ()  # noqa: E731
+    clients = later if self._sees else where_they_stay
+    return federated.init(self.algorithm, jax.random.wrap_key_data(key), sizes, clients)
+
+  def _init_client(
+    self, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
+  ) -> PyTree:
+    context = Context(i, jnp.int32(0), self.cohort_size, self.data.num_clients)
+    own = None if data is None else data.clients(i)
+    return federated.init_client(self.algorithm.client, key, broadcast, own, context)
+
+  def _init_seeing(self, key: jax.Array, broadcast: Message) -> PyTree:
+    """The clients' first states, made of their examples, a block of clients after another."""
+
+    @jax.jit
+    def program(data: FederatedData, broadcast: Message, ids: jax.Array) -> PyTree:
+      own = functools.partial(self._init_client, federated.clients_key(key), broadcast, data)
+      return federated.in_batches(own, ids)
+
+    parts = []
+    for block in self.examples.blocks("train"):
+      ids = jnp.arange(self.data.num_clients) if block.ids is None else block.ids
+      states = program(block.data, broadcast, ids)
+      parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: block.real], states))  # noqa: B023
+    states = jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
+    return placement.place(states, placement.over_clients(self.mesh, self.data.num_clients))
 
   def shardings(self, state: State) -> State:
     """Where each leaf of a state lives: client states over the devices, the rest on all of them."""
@@ -157,6 +193,11 @@ class Engine:
     """The rounds' program without a state: the state's shapes, and XLA's compiled program."""
     key = np.asarray(jax.random.key_data(jax.random.key(0)))
     shapes = jax.eval_shape(self._init, key, np.asarray(self.data.train.size))
+    if self._sees:
+      own = functools.partial(self._init_client, federated.clients_key(jax.random.key(0)))
+      states = jax.eval_shape(jax.vmap(own, (None, None, 0)), shapes.broadcast, self.examples.shapes(),
+                              jnp.arange(self.data.num_clients))  # fmt: skip
+      shapes = shapes._replace(clients=states)
     state = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
       shapes,
@@ -176,10 +217,12 @@ class Engine:
     def program(data, state, ids):
       count = self.data.num_clients if ids is None else len(ids)
       batch = self.client_batch or min(32, -(-count // self.mesh.size))
-      return evaluate_clients(self.algorithm, self.mesh, batch, part, data, state, ids)
+      return evaluate_clients(
+        self.algorithm.client, self.mesh, self.cohort_size, batch, part, data, state, ids
+      )
 
     parts = []
-    for block in self.examples.blocks(part):
+    for block in self.examples.blocks(*parts_seen(self.algorithm.client, part)):
       args = block.data, state, block.ids
       run = self._program(("evaluate", part), program, args)
       started = time.perf_counter()

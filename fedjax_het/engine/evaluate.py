@@ -1,5 +1,6 @@
 """All clients' metrics on their own local data, with their personalised models and the global one."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +10,9 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import ClientData, FederatedData
 from fedjax_het.engine.placement import constrain, map_clients
-from fedjax_het.federated import Algorithm, State
+from fedjax_het.federated import State
 from fedjax_het.metrics.classification import evaluate
+from fedjax_het.parts import ClientUpdate, Context
 
 PyTree = Any
 ROWS_AT_ONCE = 512
@@ -21,7 +23,7 @@ class Evaluation(NamedTuple):
 
   Attributes:
     personalized: values [K, M], a column for each of the client part's `lambdas`.
-    global_: values [K], of the server's own model.
+    global_: values [K], of the server's own model; empty where there is none.
   """
 
   personalized: dict[str, Any]
@@ -43,8 +45,9 @@ def evaluate_model(apply, params: PyTree, data: ClientData) -> dict[str, jax.Arr
 
 
 def evaluate_clients(
-  algorithm: Algorithm,
+  client: ClientUpdate,
   mesh: Mesh | None,
+  cohort_size: int,
   client_batch: int | None,
   part: str,
   data: FederatedData,
@@ -52,16 +55,29 @@ def evaluate_clients(
   ids: jax.Array | None = None,
 ) -> Evaluation:
   """Evaluates clients `ids` (None: all) on their `part` of the data ("train", "valid" or "test")."""
-  client = algorithm.client
   lambdas = jnp.asarray(client.lambdas, jnp.float32)
+  everybody = jnp.arange(data.num_clients) if ids is None else ids
+  view, training = data.clients(everybody, part), data.clients(everybody)
 
-  def one(broadcast, own: ClientData, own_state: PyTree):
-    personal = lax.map(
-      lambda lam: evaluate_model(client.apply, client.personalize(broadcast, own_state, lam), own), lambdas
-    )
-    return personal, evaluate_model(client.apply, client.globalize(broadcast), own)
+  def one(shared, own: ClientData, i: jax.Array, slices: tuple[jax.Array, jax.Array], own_state: PyTree):
+    broadcast, round = shared
+    rows = dataclasses.replace(training, x=own.x, y=own.y, start=slices[0], size=slices[1])
+    context = Context(i, round, cohort_size, data.num_clients)
 
-  view = data.clients(jnp.arange(data.num_clients) if ids is None else ids, part)
+    def at(lam: jax.Array) -> dict[str, jax.Array]:
+      shown = client.shown("personalize", rows)
+      return evaluate_model(client.apply, client.personalize(broadcast, own_state, shown, context, lam), own)
+
+    if client.globalize is None:
+      return lax.map(at, lambdas), {}
+    return lax.map(at, lambdas), evaluate_model(client.apply, client.globalize(broadcast), own)
+
   states = state.clients if ids is None else jax.tree.map(lambda leaf: leaf[ids], state.clients)
-  values = map_clients(one, mesh, client_batch, state.broadcast, view, states)
+  shared, slices = (state.broadcast, state.round), (training.start, training.size)
+  values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, states)
   return Evaluation(*constrain(values, mesh))
+
+
+def parts_seen(client: ClientUpdate, part: str) -> tuple[str, ...]:
+  """The parts of the data that an evaluation on `part` looks at."""
+  return (part, "train") if "personalize" in client.sees_data and part != "train" else (part,)

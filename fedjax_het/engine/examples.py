@@ -57,8 +57,8 @@ class Examples(Protocol):
   def rounds(self, key: np.ndarray, first: int) -> tuple[FederatedData, int]:
     """Arrays on the devices for the rounds from `first` on, and the round before which they end."""
 
-  def blocks(self, part: str) -> Iterator[Block]:
-    """All clients in blocks for an evaluation on one part."""
+  def blocks(self, *parts: str) -> Iterator[Block]:
+    """All clients in blocks, with their examples of some parts ("train", "valid", "test")."""
 
   def shapes(self) -> FederatedData:
     """The shapes of what `rounds` gives."""
@@ -80,7 +80,7 @@ class Resident:
     """See `Examples`."""
     return self.data, np.iinfo(np.int32).max
 
-  def blocks(self, part: str) -> Iterator[Block]:
+  def blocks(self, *parts: str) -> Iterator[Block]:
     """See `Examples`."""
     yield Block(None, self.data, self.data.num_clients)
 
@@ -99,16 +99,21 @@ class Streamed:
     cohort_size: S.
     device_rows: examples that a device holds at once, half of them in each window.
     mesh: the devices.
+    together: whether an evaluation looks at a client's training examples too.
 
   Raises:
     SettingError: a window cannot hold every possible cohort, or the largest client's part.
   """
 
-  def __init__(self, data: FederatedData, cohort_size: int, device_rows: int, mesh: Mesh):
+  def __init__(
+    self, data: FederatedData, cohort_size: int, device_rows: int, mesh: Mesh, together: bool = False
+  ):
     """See the class."""
     self._data, self._mesh, self._capacity = data, mesh, device_rows // 2
     self._sizes = {part: np.asarray(getattr(data, part).size) for part in PARTS}
-    least = 2 * max(int(np.sort(self._sizes["train"])[-cohort_size:].sum()), *data.limits)
+    train, *judged = data.limits
+    largest = max(train + max(judged) if together else max(data.limits), 1)
+    least = 2 * max(int(np.sort(self._sizes["train"])[-cohort_size:].sum()), largest)
     if device_rows < least:
       raise SettingError(
         "device_rows", device_rows, f"the largest {cohort_size} clients, twice, have {least} examples",
@@ -144,14 +149,15 @@ class Streamed:
       last += 1
     return Window(key, first, last, self._gather(np.flatnonzero(needed), "train"))
 
-  def blocks(self, part: str) -> Iterator[Block]:
+  def blocks(self, *parts: str) -> Iterator[Block]:
     """See `Examples`; blocks of equally many clients, so that one program serves all."""
-    limit, count = self._data.limits[PARTS.index(part)], self._data.num_clients
+    limit = sum(self._data.limits[PARTS.index(part)] for part in parts)
+    count = self._data.num_clients
     each = min(count, self._capacity // max(limit, 1))
 
     def block(first: int) -> Block:
       ids = np.minimum(np.arange(first, first + each), count - 1)
-      gathered = self._gather(np.unique(ids), part)
+      gathered = self._gather(np.unique(ids), *parts)
       return Block(place(jnp.asarray(ids), replicated(self._mesh)), gathered, min(each, count - first))
 
     self._now = self._next = None  # room for the blocks
@@ -162,19 +168,22 @@ class Streamed:
         coming = self._worker.submit(block, first + each)
       yield now
 
-  def _gather(self, clients: np.ndarray, part: str) -> FederatedData:
-    """Some clients' examples of one part, side by side, filled up to the capacity, on the devices."""
-    index, sizes = getattr(self._data, part).rows(clients), self._sizes[part][clients]
+  def _gather(self, clients: np.ndarray, *parts: str) -> FederatedData:
+    """Some clients' examples of some parts, side by side, filled up to the capacity, on the devices."""
+    index = np.concatenate([getattr(self._data, part).rows(clients) for part in parts])
 
     def rows(array: Any) -> np.ndarray:
       filled = np.zeros((self._capacity, *array.shape[1:]), array.dtype)
       filled[: len(index)] = array[index]
       return filled
 
-    start = np.zeros(self._data.num_clients, np.int32)
-    start[clients] = np.cumsum(sizes) - sizes
-    size = np.asarray(getattr(self._data, part).size)
-    slices: dict[str, Any] = {part: Part(start, size)}
+    slices: dict[str, Any] = {}
+    first = 0
+    for part in parts:
+      sizes, start = self._sizes[part][clients], np.zeros(self._data.num_clients, np.int32)
+      start[clients] = first + np.cumsum(sizes) - sizes
+      slices[part] = Part(start, np.asarray(getattr(self._data, part).size))
+      first += int(sizes.sum())
     gathered = dataclasses.replace(self._data, x=rows(self._data.x), y=rows(self._data.y), **slices)
     return place(gathered, replicated(self._mesh))
 

@@ -10,11 +10,15 @@ import numpy as np
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.labels import check_classes, check_labels
 from fedjax_het.errors import SettingError
-from fedjax_het.federated import Algorithm
+from fedjax_het.federated import Algorithm, init_client
+from fedjax_het.parts import Context
 
 
 def check_fit(
-  make_algorithm: Callable[..., Algorithm], data: Sequence[FederatedData], settings: Mapping[str, Any]
+  make_algorithm: Callable[..., Algorithm],
+  data: Sequence[FederatedData],
+  cohort_size: int,
+  settings: Mapping[str, Any],
 ) -> None:
   """Raises `SettingError`, naming label, row and remedy, where a label has no logit of its own; and, quoting
   the model's own error, where it cannot be applied to an example.
@@ -24,6 +28,7 @@ def check_fit(
   Args:
     make_algorithm: (**settings) -> algorithm.
     data: data sets alike in shape; their labels are looked at wherever a client has them.
+    cohort_size: S.
     settings: name -> number.
   """
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
@@ -32,7 +37,11 @@ def check_fit(
 
   def logits(key, data, settings):
     client = make_algorithm(**settings).client
-    params, (x, _) = client.globalize(client.share(key)), data.clients(0).take(jnp.arange(1))
+    own, broadcast = data.clients(0), client.share(key)
+    context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
+    state, (x, _) = init_client(client, key, broadcast, own, context), own.take(jnp.arange(1))
+    shown = client.shown("personalize", own)
+    params = client.personalize(broadcast, state, shown, context, jnp.float32(client.lambdas[0]))
     try:
       return client.apply(params, x)
     except Exception as error:

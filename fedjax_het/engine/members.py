@@ -22,6 +22,7 @@ from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.federated import Algorithm, State
+from fedjax_het.parts import Context
 
 PyTree = Any
 AXIS = "members"
@@ -70,7 +71,6 @@ class Members:
       if np.shape(values)[:1] != (count,):
         raise SettingError(name, np.shape(values), f"not one value for each of {count} members", "Give [M].")
     first = {name: values[0] for name, values in settings.items()}
-    check_fit(make_algorithm, [data] if isinstance(data, FederatedData) else data, first)
     self._shared = isinstance(data, FederatedData)
     stacked = data if isinstance(data, FederatedData) else stack(data)
     self.has_validation = stacked.limits[1] > 0
@@ -81,6 +81,8 @@ class Members:
         "cohort_size", cohort_size, f"there are {num_clients} clients", f"Use 1 to {num_clients}."
       )
     self.count, self.cohort_size = count, int(cohort_size)
+    each = [data] if isinstance(data, FederatedData) else data
+    check_fit(make_algorithm, each, self.cohort_size, first)
     placement.check_devices(devices)
     found = len(jax.devices())
     wanted = None if jax.process_count() > 1 else min(int(devices or found), count)
@@ -104,7 +106,14 @@ class Members:
     """The states before the first round, for typed keys [M]."""
 
     def one(algorithm, data, key, _):
-      return federated.init(algorithm, jax.random.wrap_key_data(key), data.train.size), ()
+      def clients(key, broadcast):
+        def own(i):
+          context = Context(i, jnp.int32(0), self.cohort_size, data.num_clients)
+          return federated.init_client(algorithm.client, key, broadcast, data.clients(i), context)
+
+        return federated.in_batches(own, jnp.arange(data.num_clients))
+
+      return federated.init(algorithm, jax.random.wrap_key_data(key), data.train.size, clients), ()
 
     return self._call("init", one, self._spread(jax.random.key_data(keys)), spends="compile")[0]
 
@@ -128,7 +137,9 @@ class Members:
     """See `Engine.evaluate`; values [M, K, Λ] and [M, K]."""
 
     def one(algorithm, data, state, _):
-      return (), evaluate_clients(algorithm, None, self._client_batch, part, data, state)
+      return (), evaluate_clients(
+        algorithm.client, None, self.cohort_size, self._client_batch, part, data, state
+      )
 
     _, values = self._call(("evaluate", part), one, state, spends="eval")
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[: self.count], values)

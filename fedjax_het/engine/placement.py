@@ -20,8 +20,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.local import unknown
 from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.local import unknown
 
 PyTree = Any
 AXIS = "clients"

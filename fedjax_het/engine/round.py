@@ -17,7 +17,8 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import balance
 from fedjax_het.engine.cohort import cohort_of, round_keys
 from fedjax_het.engine.placement import constrain, map_clients, rounded, weighted_sum
-from fedjax_het.federated import Algorithm, Feedback, Info, Message, State
+from fedjax_het.federated import Algorithm, State
+from fedjax_het.parts import Context, Feedback, Info, Message
 
 MAX_CHUNK = 128
 
@@ -28,7 +29,7 @@ class RoundInfo(NamedTuple):
   Attributes:
     cohort: int32 [S].
     coefficients: float32 [S].
-    losses: F_i of the broadcast before local training, float32 [S]; NaN where the mixing does not ask.
+    losses: F_i before local training, float32 [S]; NaN where the mixing does not ask.
     clients: the clients' `Info` [S].
   """
 
@@ -51,39 +52,56 @@ def round_step(
   _, clients_key, server_key = round_keys(state.key, state.round)
   cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   view = data.clients(cohort)
-  own_states = jax.tree.map(lambda leaf: leaf[cohort], state.clients)
+  before = jax.tree.map(lambda leaf: leaf[cohort], state.clients)
   keys = jax.vmap(lambda i: jax.random.fold_in(clients_key, i))(cohort)
-
-  def train(shared, own, key, own_state):
-    broadcast, round = shared
-    return client.update(key, broadcast, own_state, own, round)
-
   shared = (state.broadcast, state.round)
+
+  def context(i: jax.Array, round: jax.Array) -> Context:
+    return Context(i, round, cohort_size, data.num_clients)
+
+  def train(shared, own, i, key, own_state):
+    broadcast, round = shared
+    return client.update(key, broadcast, own_state, own, context(i, round))
+
+  def judge(shared, own, i, own_state):
+    broadcast, round = shared
+    return client.loss(broadcast, own_state, own, context(i, round))
+
   if mesh and client.training and balance.pays(mesh, view, client_batch):
-    uploads, own_states, info = balance.train(client.training, mesh, view, *shared, keys, own_states)
+    uploads, after, info = balance.train(client.training, mesh, view, context, *shared, cohort, keys, before)
   else:
-    uploads, own_states, info = map_clients(train, mesh, client_batch, shared, view, keys, own_states)
+    uploads, after, info = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before)
   losses = functools.cache(
-    lambda: constrain(map_clients(client.loss, mesh, client_batch, state.broadcast, view), mesh)
+    lambda: constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
   )
   # Whole on every device, in and out: sums over a cohort cut between devices would end in other bits.
-  seen, sizes, sent = constrain((cohort, view.size, uploads), mesh)
+  sent = functools.cache(lambda: constrain(uploads, mesh))
+  seen, sizes = constrain((cohort, view.size), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, sent, state.broadcast)
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
+  mixed = uploads
   if mixing.scale is not None:
-    uploads = scaled(uploads, state.broadcast, constrain(mixing.scale(feedback), mesh))
-  aggregate = weighted_sum(coefficients, uploads, mesh)
+    mixed = scaled(uploads, state.broadcast, constrain(mixing.scale(feedback), mesh))
+  aggregate = average(coefficients, mixed, mesh)
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
     return constrain(everybody.at[cohort].set(constrain(some, mesh)), mesh, everybody.shape[0])
 
-  clients = jax.tree.map(scatter, state.clients, own_states)
+  clients = jax.tree.map(scatter, state.clients, after)
   asked = losses() if losses.cache_info().currsize else jnp.full(cohort_size, jnp.nan)
   return (
     State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
     RoundInfo(cohort, coefficients, asked, constrain(info, mesh)),
   )
+
+
+def average(coefficients: jax.Array, uploads: Message, mesh: Mesh | None) -> Message:
+  """Σ_i p_i u_i, and Σ_i u_i / S of what is averaged evenly."""
+  even = weighted_sum(
+    jnp.full_like(coefficients, 1.0 / len(coefficients)), Message((), even=uploads.even), mesh
+  )
+  return weighted_sum(coefficients, uploads._replace(even=()), mesh)._replace(even=even.even)
 
 
 def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:

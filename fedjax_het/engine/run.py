@@ -58,11 +58,14 @@ def evaluate(engine: Engine | Members, state: State) -> Evaluations:
 
 
 def per_client(evaluations: Evaluations) -> dict[str, dict[str, np.ndarray]]:
-  """{"personalized", "global"} -> metric -> [K] on the test parts; personalised models at the picked λ."""
+  """{"personalized", "global"} -> metric -> [K] on the test parts; personalised models at the picked λ.
+
+  "global" is absent where there is no global model.
+  """
   best = pick(evaluations).column
   return {
     "personalized": {name: values[:, best] for name, values in evaluations.test.personalized.items()},
-    "global": dict(evaluations.test.global_),
+    **({"global": dict(evaluations.test.global_)} if evaluations.test.global_ else {}),
   }
 
 

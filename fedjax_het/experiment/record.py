@@ -18,6 +18,7 @@ from fedjax_het.experiment.build import Experiment
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
 from fedjax_het.federated import Algorithm, State
+from fedjax_het.parts import Context
 from fedjax_het.yardsticks import YARDSTICKS, Curve, Moment, Watched, Yardstick
 from fedjax_het.yardsticks.plots import learning_curve
 from fedjax_het.yardsticks.yardstick import series
@@ -132,7 +133,7 @@ class Record:
       "cohort_size": config.cohort_size,
       "client_steps": self._steps,
       "seconds": self._total(seconds),
-      "bytes": traffic(algorithm, self._experiment.data, state, config.rounds * config.cohort_size),
+      "bytes": traffic(algorithm, self._experiment.data, state, config.cohort_size, config.rounds),
     }
     if self.diverged:
       summary["diverged"] = self.diverged._asdict()
@@ -171,14 +172,18 @@ class Record:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
 
 
-def traffic(algorithm: Algorithm, data: FederatedData, state: State, visits: int) -> dict[str, int]:
-  """Bytes sent to (down) and by (up) clients in so many visits, as the algorithm would send them."""
+def traffic(
+  algorithm: Algorithm, data: FederatedData, state: State, cohort_size: int, rounds: int = 1
+) -> dict[str, int]:
+  """Bytes sent to (down) and by (up) clients in so many rounds, as the algorithm would send them."""
 
   def update(state, data):
     own_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
-    return algorithm.client.update(state.key, state.broadcast, own_state, data.clients(0), state.round)[0]
+    context = Context(0, state.round, cohort_size, data.num_clients)
+    return algorithm.client.update(state.key, state.broadcast, own_state, data.clients(0), context)[0]
 
   def size(message: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
 
+  visits = cohort_size * rounds
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}

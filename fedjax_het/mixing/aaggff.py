@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.federated import Mixing
 from fedjax_het.mixing.learners import (
   Learner,
   decision_gradient,
@@ -22,6 +21,7 @@ from fedjax_het.mixing.learners import (
   online_newton_step,
 )
 from fedjax_het.mixing.responses import CDFS, respond
+from fedjax_het.parts import Mixing
 
 
 def aaggff_s(cdf: str = "normal") -> Mixing:

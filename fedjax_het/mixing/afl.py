@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
-from fedjax_het.federated import Mixing
 from fedjax_het.mixing.responses import largest_for_non_finite
 from fedjax_het.mixing.simplex import project_simplex
+from fedjax_het.parts import Mixing
 
 
 def afl(lr: float = 0.01) -> Mixing:

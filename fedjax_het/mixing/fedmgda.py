@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_choice, check_range
-from fedjax_het.federated import Feedback, Mixing, PyTree
 from fedjax_het.mixing.simplex import minimise_on_box_simplex
+from fedjax_het.parts import Feedback, Mixing, PyTree
 
 STEPS = ("mean", "unit")
 
@@ -82,12 +82,12 @@ def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
 
   def update(state, feedback):
     static = shares(feedback)
-    gram = cosines(feedback.uploads.params, feedback.broadcast.params)
+    gram = cosines(feedback.uploads().params, feedback.broadcast.params)
     low, high = jnp.maximum(static - epsilon, 0.0), jnp.minimum(static + epsilon, 1.0)
     return minimise_on_box_simplex(gram, jnp.zeros_like(static), low, high, static), state
 
   def scale(feedback):
-    _, length = normalised(feedback.uploads.params, feedback.broadcast.params)
+    _, length = normalised(feedback.uploads().params, feedback.broadcast.params)
     wanted = jnp.dot(shares(feedback), length) if step == "mean" else 1.0
     factor = jnp.where(length == 0, 0.0, wanted / jnp.where(length == 0, 1.0, length))
     return jnp.minimum(factor, jnp.finfo(jnp.float32).max)

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from fedjax_het.federated import Mixing
+from fedjax_het.parts import Mixing
 
 
 def static() -> Mixing:

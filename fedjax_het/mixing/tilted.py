@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
-from fedjax_het.federated import Mixing
 from fedjax_het.mixing.responses import largest_for_non_finite
+from fedjax_het.parts import Mixing
 
 
 def tilted(

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.engine.local import weighted_mean
 from fedjax_het.errors import check_range
+from fedjax_het.local import weighted_mean
 from fedjax_het.models.coders import conv_decoder, conv_encoder
 from fedjax_het.models.layers import Network, Perceptron, flatten, network
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.errors import check_range
-from fedjax_het.federated import Message, ServerUpdate
+from fedjax_het.parts import Message, ServerUpdate
 
 
 def optimizer(transformation: optax.GradientTransformation, name: str = "custom") -> ServerUpdate:
@@ -34,7 +34,7 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
     del key
     delta = jax.tree.map(jnp.subtract, broadcast.params, aggregate.params)
     updates, state = transformation.update(delta, state, broadcast.params)
-    return Message(optax.apply_updates(broadcast.params, updates), *aggregate[1:]), state
+    return aggregate._replace(params=optax.apply_updates(broadcast.params, updates)), state
 
   return ServerUpdate(init, update, name)
 

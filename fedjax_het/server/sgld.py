@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError, check_range
-from fedjax_het.federated import Message, ServerUpdate
 from fedjax_het.langevin import langevin_step
+from fedjax_het.parts import Message, ServerUpdate
 
 
 def sgld(

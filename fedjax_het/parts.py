@@ -1,0 +1,288 @@
+r"""What the parts of a federated algorithm are, and what travels between them.
+
+The objective is  min_θ Σ_i w_i E_{ξ~D_i} L(ξ; θ).  Clients differ in one of three places, and an algorithm
+is composed of one small part for each question that this raises:
+
+=================  =======================================================
+`ClientUpdate`     what a client does with what it receives
+`Mixing`           how much each client counts
+`ServerUpdate`     how the server moves
+=================  =======================================================
+
+Every part is a NamedTuple of pure functions, safe under `jit`, `vmap` and `scan`; any client part runs
+with any mixing part and any server part, as far as each says what it sends and takes. Parts never see the
+engine and the engine never sees a method: what travels is a `Message`, whose contents only client and server
+part know.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from fedjax_het.data.container import Array, ClientData
+from fedjax_het.errors import SettingError
+
+PyTree = Any
+
+
+class Message(NamedTuple):
+  """What travels between server and clients, in both directions.
+
+  Leaves are floats or whole numbers: an average of whole numbers is rounded to the nearest. p are the mixing
+  coefficients of the cohort's S clients.
+
+  Attributes:
+    params: what the server part moves: a model, several endpoints of a simplex, synthetic data; Σ_i p_i u_i.
+    extra: what goes with it and is only averaged, by p too.
+    stats: a model's running statistics: averaged like its parameters, and moved by no optimiser.
+    even: what is averaged evenly, Σ_i u_i / S, whatever the mixing, such as control variates.
+  """
+
+  params: PyTree
+  extra: PyTree = ()
+  stats: PyTree = ()
+  even: PyTree = ()
+
+
+class Context(NamedTuple):
+  """Where a client stands; by default alone, in the first round.
+
+  Attributes:
+    client: its number i from 0, int32 scalar.
+    round: the round's number from 0, int32 scalar (for schedules and late starts); 0 in `init`, and in an
+      evaluation the number of rounds that are done.
+    cohort_size: S.
+    num_clients: K.
+  """
+
+  client: int | jax.Array = 0
+  round: int | jax.Array = 0
+  cohort_size: int | jax.Array = 1
+  num_clients: int | jax.Array = 1
+
+
+class Info(NamedTuple):
+  """What a client reports of its local training; for people and logs, never for the algorithm.
+
+  Attributes:
+    loss: mean of the mini-batch losses over the local steps, float32 scalar.
+    steps: number of local gradient steps, int32 scalar.
+    figures: what else a method has to say, name -> float32 scalar, the same names in every round; their means
+      over the cohort stand in metrics.jsonl.
+  """
+
+  loss: jax.Array
+  steps: jax.Array
+  figures: Any = ()
+
+
+class ShareFn(Protocol):
+  """Draws what the server starts from."""
+
+  def __call__(self, key: jax.Array) -> Message: ...  # noqa: D102
+
+
+class ClientInitFn(Protocol):
+  """Makes the state that one client keeps between rounds; `()` for a client without memory.
+
+  `data`, its training examples, is shown where `sees_data` names "init".
+  """
+
+  def __call__(self, key: jax.Array, broadcast: Message, data: ClientData, context: Context) -> PyTree: ...  # noqa: D102
+
+
+class ClientUpdateFn(Protocol):
+  """One client's work in one round.
+
+  Args:
+    key: typed key, folded in from (seed, round, client).
+    broadcast: what the server sent.
+    state: this client's own state.
+    data: this client's training examples.
+    context: who it is, and when.
+
+  Returns:
+    (upload, state, info).
+  """
+
+  def __call__(  # noqa: D102
+    self, key: jax.Array, broadcast: Message, state: PyTree, data: ClientData, context: Context
+  ) -> tuple[Message, PyTree, Info]: ...
+
+
+class LocalTraining(NamedTuple):
+  """Local training that can stop between two steps and go on elsewhere, which spares idle devices.
+
+  `update` is `finish` of `walk` of `start`, over all steps; see `in_one_go`.
+
+  Attributes:
+    steps: (data) -> n_i, the number of steps, int32 scalar.
+    start: (broadcast, state, context) -> what local training changes, before the first step.
+    walk: (key, broadcast, state, data, context, work, first, last) -> work after the steps first, ...,
+      last - 1; after all of them where `last` is None.
+    finish: (broadcast, state, context, work) -> (upload, state, info).
+  """
+
+  steps: Callable[[ClientData], int | Array]
+  start: Callable[[Message, PyTree, Context], PyTree]
+  walk: Callable[..., PyTree]
+  finish: Callable[[Message, PyTree, Context, PyTree], tuple[Message, PyTree, Info]]
+
+
+def in_one_go(training: LocalTraining) -> ClientUpdateFn:
+  """The `update` that takes all of a training's steps."""
+
+  def update(key, broadcast, state, data, context):
+    work = training.start(broadcast, state, context)
+    work = training.walk(key, broadcast, state, data, context, work, 0, None)
+    return training.finish(broadcast, state, context, work)
+
+  return update
+
+
+class LossFn(Protocol):
+  """F_i: mean training loss of the model that the client would use, before local training, float32 scalar.
+
+  One forward pass over the client's data; evaluated only where the mixing part asks for it.
+  """
+
+  def __call__(  # noqa: D102
+    self, broadcast: Message, state: PyTree, data: ClientData, context: Context
+  ) -> jax.Array: ...
+
+
+class PersonalizeFn(Protocol):
+  """The model that a client would use, at position `lam` of the method's line of models.
+
+  `data`, its training examples, is shown where `sees_data` names "personalize".
+  """
+
+  def __call__(  # noqa: D102
+    self, broadcast: Message, state: PyTree, data: ClientData, context: Context, lam: jax.Array
+  ) -> PyTree: ...
+
+
+class Withheld:
+  """Stands for examples that a function has not asked for, and says so when it looks at them."""
+
+  def __init__(self, function: str):
+    """For a function of a client part."""
+    self._function = function
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises `SettingError`."""
+    if name.startswith("__"):
+      raise AttributeError(name)
+    raise SettingError(
+      "sees_data", (), f"{self._function} looks at data.{name}, and is shown examples only where it says so",
+      f'Add "{self._function}" to the client part\'s sees_data.',
+    )  # fmt: skip
+
+
+class ClientUpdate(NamedTuple):
+  """What a client does with what it receives.
+
+  What it does:
+
+  Attributes:
+    share: see `ShareFn`.
+    init: see `ClientInitFn`.
+    update: see `ClientUpdateFn`.
+    loss: see `LossFn`.
+    personalize: see `PersonalizeFn`.
+    apply: the model's function, (params, x [B, ...]) -> logits [B, C], with which models are evaluated.
+    globalize: the server's own model out of a broadcast; None where there is none, and none is judged.
+
+    lambdas: what it offers: where on its line a personalised model is evaluated; one point for methods
+      without a line.
+    training: `update` in pieces, for a method that offers them.
+    synthesize: (key, broadcast) -> (x, y), labelled examples that the server can make of a broadcast,
+      [M, ...] and int32 [M], class after class; None for a method that makes none.
+
+    name: what it says of itself: the method's name.
+    uploads_model: whether an upload's params are the broadcast's after local training, so that their
+      difference is an update; False where they are a signal to the server part.
+    sees_data: which of "init" and "personalize" look at the client's training examples.
+    check_rounds: (T) -> None; raises `SettingError` where a run of T rounds would not be the method that its
+      settings describe. None where every T will do.
+  """
+
+  share: ShareFn
+  init: ClientInitFn
+  update: ClientUpdateFn
+  loss: LossFn
+  personalize: PersonalizeFn
+  apply: Callable[[PyTree, jax.Array], jax.Array]
+  globalize: Callable[[Message], PyTree] | None = None
+  lambdas: tuple[float, ...] = (0.0,)
+  training: LocalTraining | None = None
+  synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
+  name: str = "custom"
+  uploads_model: bool = True
+  sees_data: tuple[str, ...] = ()
+  check_rounds: Callable[[int], None] | None = None
+
+  def shown(self, function: str, data: ClientData | None) -> Any:
+    """A client's training examples, as `function`, "init" or "personalize", is shown them."""
+    return data if function in self.sees_data else Withheld(function)
+
+
+class Feedback(NamedTuple):
+  """What a mixing part may look at. S is the cohort's size.
+
+  Attributes:
+    cohort: the sampled clients' numbers, int32 [S], no number twice.
+    sizes: their numbers of training examples, int32 [S].
+    round: the round's number from 0, int32 scalar.
+    losses: () -> float32 [S], the losses F_i before local training. Calling it costs one forward pass over
+      the cohort's data; who does not call does not pay.
+    uploads: () -> the cohort's uploads, each leaf [S, ...]. Calling it brings all of them to every device.
+    broadcast: what the cohort received; uploads minus it are the clients' updates.
+  """
+
+  cohort: jax.Array
+  sizes: jax.Array
+  round: jax.Array
+  losses: Callable[[], jax.Array]
+  uploads: Callable[[], Message]
+  broadcast: Message
+
+
+class Mixing(NamedTuple):
+  """How much each client counts.
+
+  Attributes:
+    init: sizes, int32 [K] -> state.
+    update: (state, feedback) -> (coefficients, float32 [S] on the simplex, state).
+    name: the method's name.
+    scale: (feedback) -> s, float32 [S], for a part that makes the clients' updates longer or shorter before
+      they are mixed: the server part then sees θ + Σ_i p_i s_i (θ_i - θ) of the broadcast's params θ. None
+      mixes the uploads as they are, bit for bit.
+  """
+
+  init: Callable[[jax.Array], PyTree]
+  update: Callable[[PyTree, Feedback], tuple[jax.Array, PyTree]]
+  name: str = "custom"
+  scale: Callable[[Feedback], jax.Array] | None = None
+
+
+class ServerUpdate(NamedTuple):
+  """How the server moves.
+
+  Attributes:
+    init: first broadcast -> state.
+    update: (key, state, broadcast, aggregate) -> (next broadcast, state), where the aggregate is
+      Σ_i p_i upload_i, leaf by leaf (of uploads that the mixing part may have scaled, see `Mixing.scale`;
+      with `even` as `Message` says).
+    name: the method's name.
+    check_rounds: see `ClientUpdate`.
+    takes_models: whether the aggregate's params are to be an average of models; False where they are to be
+      one of signals, see `ClientUpdate.uploads_model`.
+  """
+
+  init: Callable[[Message], PyTree]
+  update: Callable[[jax.Array, PyTree, Message, Message], tuple[Message, PyTree]]
+  name: str = "custom"
+  check_rounds: Callable[[int], None] | None = None
+  takes_models: bool = True
