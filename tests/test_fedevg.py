@@ -184,7 +184,7 @@ def test_chains_walk_with_noise_and_stay_where_they_are(clip, bounded):
   params = jax.tree.map(lambda leaf: leaf[0], stacked)
   own = float64(params)
   _, _, info = jax.jit(client.update)(
-    key, fh.Message(x_tilde), params, data.clients(jnp.int32(0)), jnp.int32(0)
+    key, fh.Message(x_tilde), params, data.clients(jnp.int32(0)), fh.Context()
   )
   chains, labels, losses, again = np.asarray(x_tilde, float), np.asarray(LABELS), [], 0
   touched = np.zeros(6, bool)

@@ -197,7 +197,7 @@ def test_local_steps_are_adams_by_hand():
     model, lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=decay, epochs=2, batch_size=4
   )  # fmt: skip
   share, key = client.share(jax.random.key(0)), jax.random.key(1)
-  upload, _, info = jax.jit(client.update)(key, share, (), one_client(data, 0), jnp.int32(3))
+  upload, _, info = jax.jit(client.update)(key, share, (), one_client(data, 0), fh.Context(round=3))
 
   @jax.jit
   def slope(part, params, x, y, weight, key):
