@@ -106,7 +106,9 @@ def test_both_ends_descend_the_objective_with_momentum_decay_and_weight_decay(ra
   broadcast = client.share(jax.random.key(0))
   local = client.init(jax.random.key(1), broadcast, None, Context())
   key = jax.random.key(2)
-  upload, new_local, info = jax.jit(client.update)(key, broadcast, local, one_client(ragged, i), Context(round=2))
+  upload, new_local, info = jax.jit(client.update)(
+    key, broadcast, local, one_client(ragged, i), Context(round=2)
+  )
 
   gradient_of = jax.jit(jax.grad(lambda ends, *args: objective(model, ends, *args, mu, nu), has_aux=True))
   ends, losses = float64((broadcast.params, local)), []
