@@ -9,12 +9,14 @@ from matplotlib.figure import Figure
 from rich.text import Text
 from test_launcher import small
 
+import fedjax_het as fh
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import Where
+from fedjax_het.methods import CLIENTS, Method
 from fedjax_het.yardsticks import Curve, Yardstick, series
 
 
@@ -76,8 +78,8 @@ class Thief(Yardstick):
 
 
 def tiny(**changes):
-  model, algorithm = {"name": "logistic_regression"}, {"name": "fedavg"}
-  return small(rounds=5, eval_every=3, model=model, algorithm=algorithm, **changes)
+  own = {"model": {"name": "logistic_regression"}, "algorithm": {"name": "fedavg"}}
+  return small(rounds=5, eval_every=3, **{**own, **changes})
 
 
 def start(workdir, *yardsticks):
@@ -87,6 +89,16 @@ def start(workdir, *yardsticks):
 def lines_of(workdir):
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def stop_after_a_round(monkeypatch, run):
+  class Stop(StopRequest):
+    made = property(lambda self: True, lambda self, value: None)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(experiment, "StopRequest", Stop)
+    with pytest.raises(Stopped, match="after round 1"):
+      run()
 
 
 def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
@@ -100,14 +112,7 @@ def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
   shown = capsys.readouterr().out
   assert (row := f"the broadcast is {whole['drift']['length']:.6f} long") in shown and "%  drift " in shown
   assert (tmp_path / "whole" / "figures" / "drift.txt").read_text() == f"2 {whole['drift']['length']}"
-
-  class Stop(StopRequest):
-    made = property(lambda self: True, lambda self, value: None)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(experiment, "StopRequest", Stop)
-    with pytest.raises(Stopped, match="after round 1"):
-      start(tmp_path / "stopped", Drift)
+  stop_after_a_round(monkeypatch, lambda: start(tmp_path / "stopped", Drift))
   again = start(tmp_path / "stopped", Drift)
   assert lines_of(tmp_path / "stopped") == lines
   assert {**again, "seconds": {}} == {**whole, "seconds": {}}
@@ -144,3 +149,35 @@ def test_each_member_of_a_sweep_has_its_own(tmp_path):
   far, near = (lines_of(tmp_path / "members" / f"local.lr={lr}") for lr in (0.1, 0.01))
   for line, other in zip(far, near, strict=True):
     assert line["drift"]["moved"] > other["drift"]["moved"] > 0
+
+
+def talking(model: fh.Model) -> fh.ClientUpdate:
+  """FedAvg without a global model, whose clients report their sizes and the rounds they saw."""
+  plain = fh.fedavg(model, epochs=1, lr=0.1)
+
+  def update(key, broadcast, state, data, context):
+    message, state, info = plain.update(key, broadcast, state, data, context)
+    rows, seen = jax.numpy.float32(data.size), jax.numpy.float32(context.round + 1)
+    return message, state, info._replace(figures={"rows": rows, "seen": seen})
+
+  return plain._replace(update=update, training=None, globalize=None, name="talking")
+
+
+def test_clients_report_figures_and_there_is_no_global_model(tmp_path, monkeypatch, capsys):
+  """The figures' means since the line before, also over a stop; "global" is nowhere."""
+  monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)
+  monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)
+  monkeypatch.setitem(CLIENTS, "talking", Method("talking", talking, "reports", "nobody"))
+  config = tiny(algorithm={"name": "talking"}, local={})
+  stop_after_a_round(monkeypatch, lambda: experiment.run_experiment(config, str(tmp_path), Where(devices=1)))
+  summary = experiment.run_experiment(config, str(tmp_path), Where(devices=1))
+  lines, built = lines_of(tmp_path), experiment.build(config)
+  settings = {"rounds": 5, "cohort_size": 5, "eval_every": 3, "devices": 1}
+  result = fh.run(built.algorithm, built.data, key=built.key, **settings)
+  sizes = np.asarray(built.data.train.size)[result.infos.cohort]
+  for line, rounds in zip(lines, (slice(0, 3), slice(3, 5)), strict=True):
+    seen = np.arange(1, 6)[rounds].mean()
+    assert line["clients"] == pytest.approx({"rows": sizes[rounds].mean(), "seen": seen}, rel=1e-6)
+  assert {*summary["metrics"]} == {*lines[0]["metrics"]} == {"personalized"} == {*result.metrics}
+  shown = capsys.readouterr().out
+  assert "personalised" in shown and "global" not in shown and "seen 4.5" in shown

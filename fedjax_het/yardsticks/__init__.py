@@ -1,5 +1,6 @@
 """Yardsticks: one file a study of a run, see `yardstick.py`."""
 
+from fedjax_het.yardsticks.client_figures import ClientFigures
 from fedjax_het.yardsticks.client_metrics import ClientMetrics
 from fedjax_het.yardsticks.lambda_line import LambdaLine
 from fedjax_het.yardsticks.mixture import Mixture
@@ -8,6 +9,8 @@ from fedjax_het.yardsticks.synthetic import Synthetic
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
 
 # In the order of the terminal's table.
-YARDSTICKS: tuple[type[Yardstick], ...] = (ClientMetrics, LambdaLine, Mixture, Partition, Synthetic)
+YARDSTICKS: tuple[type[Yardstick], ...] = (
+  ClientMetrics, LambdaLine, Mixture, Partition, Synthetic, ClientFigures,
+)  # fmt: skip
 
 __all__ = ["YARDSTICKS", "Curve", "Moment", "Watched", "Yardstick", "series"]
