@@ -89,7 +89,7 @@ def variational(encoder: Network, decoder: Network, shape: tuple[int, ...], num_
     likeliest = jax.lax.stop_gradient(weighted_mean(squares, weight)) + SMALLEST_VARIANCE
     v = likeliest if variance is None else variance
     divergence = 0.5 * (mean**2 + deviation**2 - 1.0 - 2.0 * jnp.log(deviation)).sum(axis=1)
-    return weighted_mean(squares / (2.0 * v) + divergence / size, weight) + 0.5 * jnp.log(2.0 * math.pi * v)
+    return weighted_mean(squares * (0.5 / v) + divergence / size, weight) + 0.5 * jnp.log(2.0 * math.pi * v)
 
   def generate(params, key, y):
     return decoded(params, jax.random.normal(key, (y.shape[0], latent)), y)
@@ -131,7 +131,7 @@ def adversarial(generator: Network, judge: Network, shape: tuple[int, ...], num_
   def verdict(params, x, y, real: float):
     logits = judged(params["discriminator"], x)
     truth = optax.sigmoid_binary_cross_entropy(logits[:, 0], jnp.full(x.shape[0], real))
-    return truth + optax.softmax_cross_entropy_with_integer_labels(logits[:, 1:], y)
+    return truth + optax.softmax_cross_entropy(logits[:, 1:], jax.nn.one_hot(y, num_classes))
 
   def discriminator_loss(params, x, y, weight, key):
     label_key, noise_key = jax.random.split(key)
