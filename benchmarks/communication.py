@@ -10,7 +10,6 @@ import numpy as np
 
 import fedjax_het as fh
 from fedjax_het.experiment.record import traffic
-from fedjax_het.federated import init
 
 DATASETS = {  # shape, classes
   "MNIST": ((32, 32, 1), 10), "CIFAR-10": ((32, 32, 3), 10), "OrganCMNIST": ((64, 64, 1), 11),
@@ -38,7 +37,7 @@ def main() -> None:
     for method, client in parts(shape, classes).items():
       server = fh.server.sgld(500) if method == "FedEvg" else None
       algorithm = fh.federated(client, server=server)
-      state = jax.eval_shape(lambda key: init(algorithm, key, np.array([10])), jax.random.key(0))  # noqa: B023
+      state = fh.Engine(algorithm, data, 1).init(jax.random.key(0))
       rows[method] = traffic(algorithm, data, state, 1)
     whole = sum(rows["FedAvg of ResNet-10"].values())
     for method, found in rows.items():

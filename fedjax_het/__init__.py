@@ -9,11 +9,13 @@ from fedjax_het.data.container import federate
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
+from fedjax_het.engine.state import State
 from fedjax_het.engine.sweep import Sweep, sweep
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
-from fedjax_het.federated import Algorithm, State, federated
+from fedjax_het.federated import federated
 from fedjax_het.models import Model
 from fedjax_het.parts import (
+  Algorithm,
   ClientUpdate,
   Context,
   Feedback,

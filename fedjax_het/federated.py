@@ -1,24 +1,9 @@
-"""A federated algorithm, composed of three parts, and the state of its run."""
-
-from collections.abc import Callable
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
+"""A federated algorithm, composed of three parts."""
 
 from fedjax_het import mixing as mixings
 from fedjax_het import server as servers
-from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import ClientUpdate, Context, Message, Mixing, PyTree, ServerUpdate
-
-
-class Algorithm(NamedTuple):
-  """A client part, a mixing part and a server part."""
-
-  client: ClientUpdate
-  mixing: Mixing
-  server: ServerUpdate
+from fedjax_het.parts import Algorithm, ClientUpdate, Mixing, ServerUpdate
 
 
 def federated(
@@ -52,59 +37,3 @@ def federated(
       f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
   return parts
-
-
-class State(NamedTuple):
-  """Everything that a run carries from round to round, a pytree.
-
-  Attributes:
-    key: the run's key; every draw is folded in from (key, round, client), so none is stored.
-    round: rounds finished, int32 scalar.
-    broadcast: what the server sends next.
-    server: the server part's state.
-    mixing: the mixing part's state.
-    clients: the clients' states, each leaf [K, ...].
-  """
-
-  key: jax.Array
-  round: jax.Array
-  broadcast: Message
-  server: PyTree
-  mixing: PyTree
-  clients: PyTree
-
-
-def init(
-  algorithm: Algorithm, key: jax.Array, sizes: jax.Array, clients: Callable[[jax.Array, Message], PyTree]
-) -> State:
-  """The state before the first round, for clients with `sizes` (int32 [K]) training examples.
-
-  `clients` makes their states of a typed key and the first broadcast, see `init_client`.
-  """
-  share_key, _, run_key = jax.random.split(key, 3)
-  broadcast = algorithm.client.share(share_key)
-  return State(
-    run_key,
-    jnp.int32(0),
-    broadcast,
-    algorithm.server.init(broadcast),
-    algorithm.mixing.init(sizes),
-    clients(clients_key(key), broadcast),
-  )
-
-
-def clients_key(key: jax.Array) -> jax.Array:
-  """The key that the clients' numbers are folded into for their first states."""
-  return jax.random.split(key, 3)[1]
-
-
-def init_client(
-  client: ClientUpdate, key: jax.Array, broadcast: Message, data: ClientData | None, context: Context
-) -> PyTree:
-  """A client's first state; `key` is `clients_key`, and `data` is needed by those who see it."""
-  return client.init(jax.random.fold_in(key, context.client), broadcast, client.shown("init", data), context)
-
-
-def in_batches(function: Callable[[jax.Array], PyTree], ids: jax.Array) -> PyTree:
-  """The function of every number, stacked; at most sixteen at once, without a rest, which would be copied."""
-  return jax.lax.map(function, ids, batch_size=max(n for n in range(1, 17) if ids.shape[0] % n == 0))

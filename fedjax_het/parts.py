@@ -286,3 +286,11 @@ class ServerUpdate(NamedTuple):
   name: str = "custom"
   check_rounds: Callable[[int], None] | None = None
   takes_models: bool = True
+
+
+class Algorithm(NamedTuple):
+  """A client part, a mixing part and a server part."""
+
+  client: ClientUpdate
+  mixing: Mixing
+  server: ServerUpdate

@@ -1,10 +1,10 @@
 """A small algorithm for every method of the table: settings offered to all, and what a few need instead."""
 
-from fedjax_het.federated import Algorithm, federated
+from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, compositions
 from fedjax_het.models import GENERATORS, Model
 from fedjax_het.models.generative import cgan_mlp, cvae_mlp
-from fedjax_het.parts import ClientUpdate
+from fedjax_het.parts import Algorithm, ClientUpdate
 
 ROUNDS, EPOCHS = 4, 2  # a method that changes course at a share of the rounds does so in the middle
 OFFERED = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_het.clients.objective import loss_gradient, training_loss
 from fedjax_het.data.container import FederatedData, Part
 from fedjax_het.engine.cohort import sample_cohort
-from fedjax_het.federated import State
+from fedjax_het.engine.state import State
 from fedjax_het.local import for_each_batch, shuffle
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, Message, Mixing, ServerUpdate

@@ -14,10 +14,10 @@ import orbax.checkpoint as ocp
 import pytest
 from test_launcher import records, small, start
 
+from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.federated import State
 from fedjax_het.parts import Message
 
 BOOKS = {"runs": [{"client_steps": 5}]}

@@ -9,8 +9,9 @@ from cases import client
 from jax import lax
 from parts import federation, linear
 
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.round import round_step
-from fedjax_het.federated import federated, init
+from fedjax_het.federated import federated
 from fedjax_het.methods import METHODS, bare, compositions, partners
 from fedjax_het.parts import Mixing, ServerUpdate
 
@@ -69,7 +70,7 @@ def program(of_client):
   def step(mixing, server, state):
     return round_step(algorithm(mixing, server), None, len(data.train.size), None, data, state)
 
-  first = init(algorithm(0, 0), jax.random.key(0), data.train.size)
+  first = Engine(algorithm(0, 0), data, data.num_clients, devices=1).init(jax.random.key(0))
   return first, jax.jit(step), [*of["mixing"]], [*of["server"]]
 
 

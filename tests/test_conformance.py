@@ -21,7 +21,8 @@ from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.examples import Resident
-from fedjax_het.federated import State, federated
+from fedjax_het.engine.state import State
+from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import GENERATORS
 from fedjax_het.parts import Context, Feedback
@@ -182,7 +183,7 @@ def test_a_new_process_compiles_the_same(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["fedavg", "superfed_mm", "fedevg, persistent"], indirect=True)
 def test_one_device_and_one_client_at_a_time_change_nothing(run):
-  """Nor to evaluation (`test_engine` tries other numbers, `test_devices` other methods)."""
+  """Nor to evaluation (`test_evaluation` tries other numbers, `test_devices` other methods)."""
   engine = run.make(devices=1, client_batch=1)
   equal(host(engine.init(jax.random.key(5))), run.first)
   state, infos = run.in_halves(engine)

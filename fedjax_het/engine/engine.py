@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_het import federated
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.divergence import divergence
@@ -17,9 +16,9 @@ from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
+from fedjax_het.engine.state import State, clients_key, first_state, in_batches, init_client
 from fedjax_het.errors import NonFiniteLoss, SettingError, check_key, check_whole
-from fedjax_het.federated import Algorithm, State
-from fedjax_het.parts import Context, Message
+from fedjax_het.parts import Algorithm, Context, Message
 
 PyTree = Any
 
@@ -123,28 +122,28 @@ class Engine:
   def _init(self, key: jax.Array, sizes: jax.Array) -> State:
     def where_they_stay(key, broadcast):  # or each device would first make all K, to keep its own
       spread = placement.over_clients(self.mesh, self.data.num_clients).spec
-      mapped = functools.partial(federated.in_batches, lambda i: self._init_client(key, broadcast, None, i))
+      mapped = functools.partial(in_batches, lambda i: self._init_client(key, broadcast, None, i))
       ids = jnp.arange(self.data.num_clients)
       return jax.shard_map(mapped, mesh=self.mesh, in_specs=spread, out_specs=spread, check_vma=False)(ids)
 
     later = lambda key, broadcast: ()  # noqa: E731
     clients = later if self._sees else where_they_stay
-    return federated.init(self.algorithm, jax.random.wrap_key_data(key), sizes, clients)
+    return first_state(self.algorithm, jax.random.wrap_key_data(key), sizes, clients)
 
   def _init_client(
     self, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
   ) -> PyTree:
     context = Context(i, jnp.int32(0), self.cohort_size, self.data.num_clients)
     own = None if data is None else data.clients(i)
-    return federated.init_client(self.algorithm.client, key, broadcast, own, context)
+    return init_client(self.algorithm.client, key, broadcast, own, context)
 
   def _init_seeing(self, key: jax.Array, broadcast: Message) -> PyTree:
     """The clients' first states, made of their examples, a block of clients after another."""
 
     @jax.jit
     def program(data: FederatedData, broadcast: Message, ids: jax.Array) -> PyTree:
-      own = functools.partial(self._init_client, federated.clients_key(key), broadcast, data)
-      return federated.in_batches(own, ids)
+      own = functools.partial(self._init_client, clients_key(key), broadcast, data)
+      return in_batches(own, ids)
 
     parts = []
     for block in self.examples.blocks("train"):
@@ -194,7 +193,7 @@ class Engine:
     key = np.asarray(jax.random.key_data(jax.random.key(0)))
     shapes = jax.eval_shape(self._init, key, np.asarray(self.data.train.size))
     if self._sees:
-      own = functools.partial(self._init_client, federated.clients_key(jax.random.key(0)))
+      own = functools.partial(self._init_client, clients_key(jax.random.key(0)))
       states = jax.eval_shape(jax.vmap(own, (None, None, 0)), shapes.broadcast, self.examples.shapes(),
                               jnp.arange(self.data.num_clients))  # fmt: skip
       shapes = shapes._replace(clients=states)

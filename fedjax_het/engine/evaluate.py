@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import ClientData, FederatedData
 from fedjax_het.engine.placement import constrain, map_clients
-from fedjax_het.federated import State
+from fedjax_het.engine.state import State
 from fedjax_het.metrics.classification import evaluate
 from fedjax_het.parts import ClientUpdate, Context
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.labels import check_classes, check_labels
+from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.federated import Algorithm, init_client
-from fedjax_het.parts import Context
+from fedjax_het.parts import Algorithm, Context
 
 
 def check_fit(

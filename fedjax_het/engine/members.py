@@ -13,16 +13,15 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fedjax_het import federated
 from fedjax_het.data.container import FederatedData, Part
 from fedjax_het.engine import placement
 from fedjax_het.engine.engine import Seconds, spent
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
 from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
+from fedjax_het.engine.state import State, first_state, in_batches, init_client
 from fedjax_het.errors import SettingError, check_whole
-from fedjax_het.federated import Algorithm, State
-from fedjax_het.parts import Context
+from fedjax_het.parts import Algorithm, Context
 
 PyTree = Any
 AXIS = "members"
@@ -109,11 +108,11 @@ class Members:
       def clients(key, broadcast):
         def own(i):
           context = Context(i, jnp.int32(0), self.cohort_size, data.num_clients)
-          return federated.init_client(algorithm.client, key, broadcast, data.clients(i), context)
+          return init_client(algorithm.client, key, broadcast, data.clients(i), context)
 
-        return federated.in_batches(own, jnp.arange(data.num_clients))
+        return in_batches(own, jnp.arange(data.num_clients))
 
-      return federated.init(algorithm, jax.random.wrap_key_data(key), data.train.size, clients), ()
+      return first_state(algorithm, jax.random.wrap_key_data(key), data.train.size, clients), ()
 
     return self._call("init", one, self._spread(jax.random.key_data(keys)), spends="compile")[0]
 

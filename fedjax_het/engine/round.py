@@ -17,8 +17,8 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import balance
 from fedjax_het.engine.cohort import cohort_of, round_keys
 from fedjax_het.engine.placement import constrain, map_clients, rounded, weighted_sum
-from fedjax_het.federated import Algorithm, State
-from fedjax_het.parts import Context, Feedback, Info, Message
+from fedjax_het.engine.state import State
+from fedjax_het.parts import Algorithm, Context, Feedback, Info, Message
 
 MAX_CHUNK = 128
 

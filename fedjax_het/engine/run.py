@@ -14,9 +14,10 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
-from fedjax_het.federated import Algorithm, State
 from fedjax_het.metrics.fairness import summarize_all
+from fedjax_het.parts import Algorithm
 
 SECONDS_A_CHUNK = 2.0
 

@@ -15,8 +15,9 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, summarize
+from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError, check_whole
-from fedjax_het.federated import Algorithm, State
+from fedjax_het.parts import Algorithm
 
 
 class Sweep(NamedTuple):

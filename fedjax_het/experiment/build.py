@@ -14,9 +14,10 @@ from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
 from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.federated import Algorithm, federated
+from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, small_model
 from fedjax_het.models import Generative, Model
+from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks.downstream import check_downstream
 
 # What a section's factory is given besides the section's fields, and where that comes from.

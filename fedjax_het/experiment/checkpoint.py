@@ -15,9 +15,9 @@ from absl import logging
 from jax import lax
 
 from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.workdir import free_name
-from fedjax_het.federated import State
 
 # How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
 DAMAGE = re.compile("(NOT_FOUND|DATA_LOSS|OUT_OF_RANGE|FAILED_PRECONDITION): |Error (open|read|decod)ing ")

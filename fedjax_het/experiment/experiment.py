@@ -17,6 +17,7 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.run import chunks, evaluate
+from fedjax_het.engine.state import State
 from fedjax_het.errors import NonFiniteLoss, check_range
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
@@ -26,7 +27,6 @@ from fedjax_het.experiment.report import print_report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import prepare
-from fedjax_het.federated import State
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume

@@ -13,12 +13,12 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence, divergence, unknown
 from fedjax_het.engine.engine import Seconds
 from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
-from fedjax_het.federated import Algorithm, State
-from fedjax_het.parts import Context
+from fedjax_het.parts import Algorithm, Context
 from fedjax_het.yardsticks import YARDSTICKS, Curve, Moment, Watched, Yardstick
 from fedjax_het.yardsticks.plots import learning_curve
 from fedjax_het.yardsticks.yardstick import series

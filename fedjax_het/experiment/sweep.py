@@ -24,8 +24,8 @@ from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
-from fedjax_het.federated import Algorithm
 from fedjax_het.methods import CLIENTS
+from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.client_metrics import members_table
 

@@ -27,8 +27,8 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.federated import Algorithm, State
-from fedjax_het.parts import Message
+from fedjax_het.engine.state import State
+from fedjax_het.parts import Algorithm, Message
 
 
 class Watched(NamedTuple):
