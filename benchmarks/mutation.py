@@ -32,18 +32,24 @@ from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator, operator_names
 from provenance import commit
 
-MIXING = ("test_quadratic", "test_mixing_responses", "test_mixing_learners", "test_mixing_parts")
+MIXING = (
+  "test_quadratic",
+  "test_mixing_responses",
+  "test_mixing_learners",
+  "test_mixing_parts",
+  "test_aaggff",
+)
 TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`, and as far as a tree has them
   "clients/objective.py": ("test_fedavg", "test_superfed"),
   "clients/sgd.py": ("test_fedavg", "test_superfed"),
   "clients/superfed.py": ("test_superfed",),
   "clients/fedevg.py": ("test_fedevg",),
   "clients/generative.py": ("test_generative",),
-  "mixing/aaggff.py": MIXING,
+  "mixing/aaggff.py": (*MIXING, "test_aaggff"),
   "mixing/afl.py": MIXING,
   "mixing/fedmgda.py": (*MIXING, "test_fedmgda"),
-  "mixing/learners.py": MIXING,
-  "mixing/responses.py": MIXING,
+  "mixing/learners.py": (*MIXING, "test_aaggff"),
+  "mixing/responses.py": (*MIXING, "test_aaggff"),
   "mixing/simplex.py": MIXING,
   "mixing/static.py": MIXING,
   "mixing/tilted.py": MIXING,

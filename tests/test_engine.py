@@ -1,4 +1,4 @@
-"""The engine's own arithmetic: cohorts, batches, placement, evaluation, errors and the clock."""
+"""The engine's own arithmetic: batches, placement, errors and the clock."""
 
 import dataclasses
 import time
@@ -7,15 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parts import CLASSES, SIZES, federation, mlp, one_client, round_draws, rows_of
+from parts import SIZES, federation, mlp, one_client, round_draws
 
 from fedjax_het import mixing, server
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
-from fedjax_het.engine import evaluate as evaluation_module
-from fedjax_het.engine.cohort import sample_cohort
 from fedjax_het.engine.engine import MAX_CHUNK, Engine
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
 from fedjax_het.engine.round import scaled
@@ -26,48 +24,6 @@ from fedjax_het.local import for_each_batch, shuffle
 from fedjax_het.parts import Context, Message
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
-
-# Cohorts.
-
-
-def cohorts(count, num_clients, size):
-  keys = jax.random.split(jax.random.key(0), count)
-  return np.asarray(jax.jit(jax.vmap(lambda key: sample_cohort(key, num_clients, size)))(keys))
-
-
-def test_cohorts_hold_nobody_twice():
-  drawn = cohorts(200, 12, 5)
-  assert drawn.shape == (200, 5) and drawn.dtype == np.int32
-  assert all(len(set(cohort)) == 5 for cohort in drawn.tolist())
-  assert drawn.min() == 0 and drawn.max() == 11
-
-
-@pytest.mark.slow
-def test_cohorts_are_uniform():
-  """Every client is in S/K of the cohorts, in every slot."""
-  drawn = cohorts(6000, 12, 5)
-  for values in (*drawn.T, drawn.ravel()):
-    counts = np.bincount(values, minlength=12)
-    expected = len(values) / 12
-    assert ((counts - expected) ** 2 / expected).sum() < 31.3  # χ² of 11 degrees of freedom, p = 0.001
-
-
-@pytest.mark.parametrize("num_clients, size", [(7, 6), (3, 1), (400, 330), (1_500_000, 50)])
-def test_cohorts_of_any_share(num_clients, size):
-  drawn = cohorts(40, num_clients, size)
-  assert all(len(set(cohort)) == size for cohort in drawn.tolist())
-  assert drawn.min() >= 0 and num_clients * 0.6 < drawn.max() + 1 <= num_clients
-
-
-def test_pairs_of_clients_are_uniform():
-  """Each ordered pair of the first two slots of a cohort equally often."""
-  drawn = cohorts(12_000, 6, 4)
-  counts = np.bincount(6 * drawn[:, 0] + drawn[:, 1], minlength=36).reshape(6, 6)[~np.eye(6, dtype=bool)]
-  assert ((counts - 400) ** 2 / 400).sum() < 58.3  # χ² of 29 degrees of freedom, p = 0.001
-
-
-def test_everybody_comes_in_order():
-  np.testing.assert_array_equal(cohorts(3, 7, 7), np.tile(np.arange(7), (3, 1)))
 
 
 @pytest.mark.parametrize("cohort_size", [0, -1, 13])
@@ -348,58 +304,3 @@ def test_seconds_are_accounted(ragged):
   assert engine.seconds.compile == evaluated.compile
   assert engine.seconds.train > evaluated.train and engine.seconds.eval > evaluated.eval
   assert sum(engine.seconds) <= time.perf_counter() - started
-
-
-# Evaluation.
-
-
-def plain_metrics(logits, y):
-  """Top-1 accuracy and mean cross-entropy in float64."""
-  shifted = logits - logits.max(1, keepdims=True)
-  log_p = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-  return {"top1": np.mean(logits.argmax(1) == y), "loss": -log_p[np.arange(len(y)), y].mean()}
-
-
-def mlp_logits(params, x):
-  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-  h = np.tanh(x @ params["fc1"]["kernel"] + params["fc1"]["bias"])
-  return h @ params["fc2"]["kernel"] + params["fc2"]["bias"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part, devices", [("test", 1), ("train", 8)])
-def test_evaluation_is_a_loop_over_clients_and_lambdas(part, devices):
-  data = federation(SIZES, tests=[0 if i == 4 else 2 + 3 * i for i in range(len(SIZES))])
-  client = superfed(mlp(), **LOCAL)
-  engine = Engine(federated(client), data, 5, devices=devices)
-  state, _ = engine.advance(engine.init(jax.random.key(0)), 2)
-  evaluation = engine.evaluate(state, part)
-  assert set(evaluation.global_) == {"top1", "top5", "loss", "ece", "mce"}
-  for i in range(len(SIZES)):
-    x, y = rows_of(data, i, part)
-    own = jax.tree.map(lambda leaf: np.asarray(leaf[i], np.float64), state.clients)
-    models = [
-      jax.tree.map(lambda g, l: (1 - lam) * np.asarray(g, np.float64) + lam * l, state.broadcast.params, own)
-      for lam in client.lambdas
-    ]
-    for name in ("top1", "loss"):
-      personal, global_ = evaluation.personalized[name][i], evaluation.global_[name][i]
-      if not len(y):
-        assert np.isnan(personal).all() and np.isnan(global_)
-        continue
-      expected = [plain_metrics(mlp_logits(params, x), y)[name] for params in models]
-      np.testing.assert_allclose(personal, expected, rtol=1e-5, atol=1e-7)
-      np.testing.assert_allclose(global_, expected[0], rtol=1e-5, atol=1e-7)
-  assert np.ptp(evaluation.personalized["loss"][0]) > 0.01
-
-
-@pytest.mark.slow
-def test_evaluation_in_pieces_is_evaluation_at_once(monkeypatch):
-  data = federation(SIZES, tests=[1 + i for i in range(len(SIZES))])
-  values = []
-  for rows_at_once in (512, 5):  # 12 rows: two pieces and a part of one
-    monkeypatch.setattr(evaluation_module, "ROWS_AT_ONCE", rows_at_once)
-    engine = Engine(federated(fedavg(mlp(), **LOCAL)), data, 5, devices=1)
-    values.append(engine.evaluate(engine.init(jax.random.key(0))))
-  assert data.limits[2] == 12 and data.num_classes == CLASSES
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), *values)
