@@ -57,6 +57,13 @@ TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`,
   "server/sgld.py": ("test_fedevg",),
   "metrics/classification.py": ("test_metrics",),
   "metrics/fairness.py": ("test_metrics",),
+  "tasks/task.py": ("test_tasks",),
+  "tasks/labels.py": ("test_tasks", "test_labels"),
+  "tasks/classification.py": ("test_tasks", "test_labels"),
+  "tasks/binary.py": ("test_tasks",),
+  "tasks/multilabel.py": ("test_tasks",),
+  "tasks/next_token.py": ("test_tasks",),
+  "tasks/regression.py": ("test_tasks",),
   "engine/round.py": ("test_fedavg", "test_border"),
 }
 KINDS = re.compile(  # of Cosmic Ray's, those that give a program that might work

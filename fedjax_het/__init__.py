@@ -1,6 +1,6 @@
 """fedjax_het: federated learning when clients' data differ, on one JAX engine."""
 
-from fedjax_het import data, metrics, mixing, models, server
+from fedjax_het import data, metrics, mixing, models, server, tasks
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.clients.sgd import fedavg, fedprox
@@ -26,11 +26,12 @@ from fedjax_het.parts import (
   ServerUpdate,
   in_one_go,
 )
+from fedjax_het.tasks import Task
 
 __all__ = [
   "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
   "Message", "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "Sweep",
-  "data", "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedprox", "in_one_go",
+  "Task", "data", "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedprox", "in_one_go",
   "metrics", "mixing", "models", "prepare_cpu", "run", "server", "superfed", "superfed_lm", "superfed_mm",
-  "sweep",
+  "sweep", "tasks",
 ]  # fmt: skip

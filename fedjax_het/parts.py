@@ -22,6 +22,7 @@ import jax
 
 from fedjax_het.data.container import Array, ClientData
 from fedjax_het.errors import SettingError
+from fedjax_het.tasks import Task, classification
 
 PyTree = Any
 
@@ -191,8 +192,9 @@ class ClientUpdate(NamedTuple):
     update: see `ClientUpdateFn`.
     loss: see `LossFn`.
     personalize: see `PersonalizeFn`.
-    apply: the model's function, (params, x [B, ...]) -> logits [B, C], with which models are evaluated.
+    apply: the model's function, (params, x [B, ...]) -> outputs [B, ...], with which models are evaluated.
     globalize: the server's own model out of a broadcast; None where there is none, and none is judged.
+    task: what is learnt, by which they are judged: the model's own.
 
     lambdas: what it offers: where on its line a personalised model is evaluated; one point for methods
       without a line.
@@ -215,6 +217,7 @@ class ClientUpdate(NamedTuple):
   personalize: PersonalizeFn
   apply: Callable[[PyTree, jax.Array], jax.Array]
   globalize: Callable[[Message], PyTree] | None = None
+  task: Task = classification()
   lambdas: tuple[float, ...] = (0.0,)
   training: LocalTraining | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None

@@ -185,8 +185,8 @@ def test_natural_follows_the_groups():
     ("num_clients", lambda: P.dirichlet(KEY, LABELS, -1, 1.0)),
     ("num_clients", lambda: P.primary_class(KEY, LABELS, 7, 2)),
     ("num_clients", lambda: P.partition(KEY, "natural", LABELS, 3, groups=LABELS)),
-    ("labels", lambda: P.iid(KEY, np.zeros((3, 2), int), 1)),
-    ("labels", lambda: P.iid(KEY, np.zeros(3), 1)),
+    ("labels", lambda: P.pathological(KEY, np.zeros((3, 2), int), 1)),
+    ("labels", lambda: P.pathological(KEY, np.zeros(3), 1)),
     ("labels", lambda: P.primary_class(KEY, np.zeros(9, int), 2, 2)),
     ("groups", lambda: P.natural(np.zeros((3, 2)))),
     ("shards_per_client", lambda: P.pathological(KEY, LABELS, 100, 7)),
@@ -228,3 +228,10 @@ def test_a_partition_can_be_drawn(tmp_path, clients, num_classes):
   path = tmp_path / "partition.png"
   plot_partition(parts, labels, path, num_classes, title="iid")
   assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_iid_counts_rows_whatever_their_labels_are():
+  for labels in (np.zeros((9, 2)), np.linspace(0, 1, 9)):
+    np.testing.assert_array_equal(
+      np.concatenate(P.iid(KEY, labels, 2)), np.concatenate(P.iid(KEY, LABELS[:9], 2))
+    )

@@ -130,7 +130,7 @@ def test_training_loss_is_the_mean_over_the_clients_rows(ragged):
     expected, _ = linear_loss_and_gradient(float64(broadcast.params), *rows_of(ragged, i))
     for found in (
       client.loss(broadcast, (), one_client(ragged, i), Context()),
-      training_loss(linear().apply, broadcast.params, one_client(ragged, i), batch_size=7),  # of 40, 1 and 25
+      training_loss(linear(), broadcast.params, one_client(ragged, i), batch_size=7),  # of 40, 1 and 25
     ):
       np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -141,7 +141,7 @@ def test_training_loss_has_the_gradient_of_the_mean_over_the_clients_rows(ragged
   params, way = (linear().init(jax.random.key(seed)) for seed in (0, 1))
 
   def of_client(i):
-    loss = lambda p: training_loss(linear().apply, p, one_client(ragged, i), batch_size=4)  # noqa: E731
+    loss = lambda p: training_loss(linear(), p, one_client(ragged, i), batch_size=4)  # noqa: E731
     return *jax.value_and_grad(loss)(params), jax.jvp(loss, (params,), (way,))[1]
 
   clients = jnp.asarray((0, 1, 2, 8))

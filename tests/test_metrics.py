@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score, top_k_accuracy_score
 
 from fedjax_het.metrics.catalogue import METRICS
-from fedjax_het.metrics.classification import auroc, calibration_errors, evaluate, rank_of_label
+from fedjax_het.metrics.classification import auroc, calibration_errors, metrics, rank_of_label, scores
 from fedjax_het.metrics.fairness import gini, left_out, summarize, summarize_all
+
+
+def evaluate(logits, labels, mask):
+  return metrics(scores(logits, labels), labels, mask)
+
 
 NAMES = ["ece", "loss", "mce", "top1", "top5"]
 run = jax.jit(evaluate)

@@ -71,6 +71,15 @@ def test_own_yardstick_watches(names, tmp_path):
   assert 0 < lengths[0] < lengths[1]
 
 
+def test_own_trees_of_examples_are_trained(names):
+  rng = np.random.default_rng(0)
+  tokens, mask = rng.integers(0, 99, (40, 20)), rng.random((40, 20)) < 0.5
+  x, y = {"tokens": tokens, "mask": mask}, (tokens[:, 0] / 99).astype(np.float32)
+  result = names["read"](x, y, np.split(np.arange(40), 4), jax.random.key(0))
+  assert next(iter(result.metrics["global"])) == "rmse"
+  assert np.isfinite(result.infos.clients.loss).all()
+
+
 def test_own_module_is_trained(names):
   fh, data = names["fh"], names["data"]
   client = fh.superfed(names["net"], start_round=5, epochs=2, lr=0.05)

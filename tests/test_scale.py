@@ -64,7 +64,7 @@ def test_features_of_0_and_1_are_not_divided():
   params = model.init(KEY)
   for data in (clients(ROWS % 2, None), clients((ROWS % 2).astype(np.float32), None)):
     view = data.clients(jax.numpy.array(0))
-    found = training_loss(model.apply, params, view)
+    found = training_loss(model, params, view)
     x, y = (np.asarray(leaf)[data.train.rows(np.array([0]))] for leaf in (data.x, data.y))
     logits = np.asarray(model.apply(params, x.astype(np.float32)), np.float64)
     wanted = (np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]).mean()

@@ -23,12 +23,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.objective import adam, check_training, cross_entropy, decayed, training_loss
+from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, Message
+from fedjax_het.tasks import cross_entropy
 
 PyTree = Any
 ENERGIES = ("signed", "raw")
@@ -156,7 +157,7 @@ def fedevg(
       check_range(name, value, above=0.0)
   for name, value in (("chain_steps", chain_steps), ("chain_noise", chain_noise), ("lam", lam)):
     check_range(name, value, 0.0)
-  if not model.shape or model.num_classes < 2:
+  if not isinstance(model.shape, tuple) or not model.shape or model.num_classes < 2 or not model.task.classes:
     raise SettingError(
       "model", model.name, "does not say its shape, or has fewer than two logits, the energies of classes",
       "Use one with `shape` and `num_classes`, such as models.energy_mlp(shape, num_classes=2).",
@@ -211,6 +212,8 @@ def fedevg(
       return nearest(params, labels, model.num_classes, x)
     return model.apply(params, x)
 
+  judged = model._replace(apply=apply)
+
   def own_model(broadcast, state):
     return state if persistent else broadcast.params
 
@@ -222,9 +225,10 @@ def fedevg(
     share=share,
     init=lambda key, *_: model.init(key) if persistent else (),
     update=update,
-    loss=lambda broadcast, state, data, context: training_loss(apply, own_model(broadcast, state), data),
+    loss=lambda broadcast, state, data, context: training_loss(judged, own_model(broadcast, state), data),
     personalize=lambda broadcast, state, *_: own_model(broadcast, state),
     apply=apply,
+    task=model.task,
     globalize=lambda broadcast: broadcast.params,
     synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",

@@ -15,6 +15,7 @@ from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.local import for_each_batch
 from fedjax_het.models.generative import GENERATORS, Generative
+from fedjax_het.models.model import Model
 from fedjax_het.parts import ClientUpdate, Info, Message
 
 
@@ -88,11 +89,13 @@ def generative(
     examples = model.generate(params, jax.random.key(0), labels)
     return nearest(examples, labels, model.num_classes, x)
 
+  classifier = Model(model.init, apply, model.name, num_classes=model.num_classes)
+
   return ClientUpdate(
     share=lambda key: Message(model.init(key)),
     init=lambda *_: (),
     update=update,
-    loss=lambda broadcast, state, data, context: training_loss(apply, broadcast.params, data),
+    loss=lambda broadcast, state, data, context: training_loss(classifier, broadcast.params, data),
     personalize=lambda broadcast, *_: broadcast.params,
     apply=apply,
     globalize=lambda broadcast: broadcast.params,

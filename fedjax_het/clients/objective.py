@@ -10,30 +10,21 @@ from jax import lax
 
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, check_range, check_whole
-from fedjax_het.local import Batch, weighted_mean
+from fedjax_het.local import Batch
 from fedjax_het.models.model import Model
+from fedjax_het.tasks import mean_loss
+from fedjax_het.tasks.task import or_one
 
 PyTree = Any
 DROPOUT = 1  # what a step's key is folded with; the key itself is the method's
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """-log P(label) for [B, C] logits and integer labels [B]: float32 [B].
-
-  C > 1: P = softmax(logits); labels enter as one-hot rows, whose gradient needs no scatter. C = 1: labels
-  are 0 or 1 and P(1) = sigmoid(logit).
-  """
-  if logits.shape[-1] == 1:
-    return optax.sigmoid_binary_cross_entropy(logits[:, 0], labels.astype(logits.dtype))
-  return optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
-
-
 def batch_loss(model: Model, params: PyTree, stats: PyTree, batch: Batch) -> tuple[jax.Array, PyTree]:
-  """Mean cross-entropy over a mini-batch's real examples, float32 scalar, and the statistics after it."""
+  """The task's mean loss over a mini-batch's real examples, float32 scalar, and the statistics after it."""
   key = jax.random.fold_in(batch.key, DROPOUT)
-  logits, stats = model.in_training(params, stats, batch.x, batch.weight, key)
-  return weighted_mean(cross_entropy(logits, batch.y), batch.weight), stats
+  outputs, stats = model.in_training(params, stats, batch.x, batch.weight, key)
+  return mean_loss(model.task, outputs, batch.y, batch.weight), stats
 
 
 def loss_gradient(
@@ -46,12 +37,18 @@ def loss_gradient(
   return loss, gradient, stats
 
 
-def training_loss(apply: Callable, params: PyTree, data: ClientData, batch_size: int = 256) -> jax.Array:
-  """F_i(θ) = 1/n_i Σ_k L(ξ_k; θ): one forward pass over all of a client's examples, float32 scalar.
+def training_loss(model: Model, joined: PyTree, data: ClientData, batch_size: int = 256) -> jax.Array:
+  """F_i(θ) = Σ_k total_k / Σ_k weight_k, the task's mean loss of all of a client's examples, float32 scalar.
 
-  It can be differentiated, in both modes; a gradient goes through the examples `batch_size` at a time, and
-  keeps no activations of the others. A client smaller than the largest skips the blocks that it lacks
-  (under `vmap` it computes them and drops them).
+  One forward pass. It can be differentiated, in both modes; a gradient goes through the examples `batch_size`
+  at a time, and keeps no activations of the others. A client smaller than the largest skips the blocks that
+  it lacks (under `vmap` it computes them and drops them).
+
+  Args:
+    model: whose task says what the loss is.
+    joined: its parameters, with their statistics where it has some, see `Model.joined`.
+    data: the client's examples.
+    batch_size: of the blocks.
   """
   batch_size = min(batch_size, data.limit)
 
@@ -60,13 +57,17 @@ def training_loss(apply: Callable, params: PyTree, data: ClientData, batch_size:
     rows = first + jnp.arange(batch_size)
     inside = rows < data.length
     x, y = data.take(jnp.where(inside, rows, 0))
-    return jnp.sum(jnp.where(inside, cross_entropy(apply(params, x), y), 0.0), dtype=jnp.float32)
+    losses = model.task.losses(model.logits(joined, x), y)
+    return jax.tree.map(lambda own: jnp.sum(jnp.where(inside, own, 0.0), dtype=jnp.float32), losses)
 
-  def add(total, first):
-    return total + lax.cond(first < data.length, of_block, lambda _: jnp.float32(0.0), first), None
+  nothing = jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), jax.eval_shape(of_block, jnp.int32(0)))
 
-  total, _ = lax.scan(add, jnp.float32(0.0), jnp.arange(0, data.limit, batch_size))
-  return total / data.length
+  def add(sums, first):
+    more = lax.cond(first < data.length, of_block, lambda _: nothing, first)
+    return jax.tree.map(jnp.add, sums, more), None
+
+  (total, weight), _ = lax.scan(add, nothing, jnp.arange(0, data.limit, batch_size))
+  return total / (data.length if weight is None else or_one(weight))
 
 
 def momentum_sgd(momentum: float = 0.9, weight_decay: float = 1e-4) -> Optimizer:

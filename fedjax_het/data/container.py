@@ -7,17 +7,19 @@ for its validation and test parts.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.data.labels import check_classes, check_labels, check_parts
+from fedjax_het.data.rows import check_parts, count_rows, rows_of
 from fedjax_het.data.scale import as_read
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole
+from fedjax_het.tasks import Task, classification
 
 Array = jax.Array | np.ndarray
+PyTree = Any
 
 
 class Part(NamedTuple):
@@ -38,8 +40,8 @@ class ClientData:
   """What one client sees of the flat arrays.
 
   Attributes:
-    x: all examples, [N, ...], as stored.
-    y: all labels, [N].
+    x: all examples, [N, ...] or a tree of such arrays, as stored.
+    y: all labels, [N, ...].
     start: first row of this client, int32 scalar.
     size: number of rows, int32 scalar.
     limit: static upper bound of `size` over all clients.
@@ -47,7 +49,7 @@ class ClientData:
     scale: static; what examples are multiplied by when they are read, see `scale_of`.
   """
 
-  x: Array
+  x: PyTree
   y: Array
   start: Array
   size: Array
@@ -60,11 +62,11 @@ class ClientData:
     """The number of rows, a Python int where all clients have the same (so loops stay static)."""
     return self.limit if self.uniform else self.size
 
-  def take(self, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Rows `index` (int, [B], each in [0, limit)) of this client: ([B, ...], [B])."""
+  def take(self, index: jax.Array) -> tuple[PyTree, jax.Array]:
+    """Rows `index` (int, [B], each in [0, limit)) of this client: examples and labels, [B, ...] each."""
     rows = self.start + index
-    x = as_read(jnp.asarray(self.x).at[rows].get(mode="clip"), self.scale)
-    return x, jnp.asarray(self.y).at[rows].get(mode="clip")
+    x, y = jax.tree.map(lambda leaf: jnp.asarray(leaf).at[rows].get(mode="clip"), (self.x, self.y))
+    return as_read(x, self.scale), y
 
 
 @jax.tree_util.register_dataclass
@@ -73,10 +75,11 @@ class FederatedData:
   """All clients' data in flat arrays, a pytree; NumPy arrays as `federate` makes it, on the host.
 
   Attributes:
-    x: examples, [N, ...], uint8 (read as float32, see `scale`), float32, or int32 ids such as tokens.
-    y: labels, int32, [N].
+    x: examples, [N, ...], uint8 (read as float32, see `scale`), float32, or int32 ids such as tokens; or a
+      tree of such arrays, as of tokens and their mask.
+    y: labels, [N, ...], of the task's dtype, such as int32 [N] for classes.
     train, valid, test: each client's slices; `valid` may be empty.
-    num_classes: static.
+    num_classes: static; C, A, V or D, see `federate`.
     limits: static; the largest client of (train, valid, test).
     uniform: static; whether all clients are equally large in (train, valid, test).
     name: static; the data set's name.
@@ -84,7 +87,7 @@ class FederatedData:
       `as_read`.
   """
 
-  x: Array
+  x: PyTree
   y: Array
   train: Part
   valid: Part
@@ -118,12 +121,13 @@ def view_axes(view: ClientData) -> ClientData:
 
 
 def federate(
-  x: np.ndarray,
+  x: PyTree,
   y: np.ndarray,
   parts: Sequence[np.ndarray],
   key: jax.Array,
   *,
   num_classes: int,
+  task: Task | None = None,
   test_fraction: float = 0.2,
   valid_fraction: float = 0.0,
   standardize: Sequence[int] = (),
@@ -138,30 +142,33 @@ def federate(
   standard deviations of `standardize`.
 
   Args:
-    x: examples, [N, ...], uint8 (images or a table), float32 (NaN where a value is missing) or int32 ids; or
-      a list of equally long rows.
-    y: labels, [N], whole numbers in [0, num_classes), or bool; of rows that no client has, anything.
+    x: examples, [N, ...], uint8 (images or a table), float32 (NaN where a value is missing) or int32 ids; a
+      list of equally long rows; or a tree (dict, tuple, ...) of such, equally long, as of tokens and mask.
+    y: labels, [N, ...], as the task has them: for classes [N], whole numbers in [0, num_classes), or bool. Of
+      rows that no client has, anything.
     parts: one array of row numbers per client, such as an array's [K, n]; rows of x may be left out,
       none may appear twice.
     key: typed key of the random split.
-    num_classes: number of classes; 2 for a binary task, also where the model has one logit.
+    num_classes: number of classes; 2 for a binary task, also where the model has one logit. Of other tasks
+      the number A of yes-or-no labels, V of tokens, or D of numbers to be told.
+    task: what y are labels of, see `tasks`; by default classes.
     test_fraction: share of every client's rows held out for its test set, rounded down.
     valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
     standardize: columns of x, float32 [N, D], of which every client's rows become (x - mean) / deviation
       (the population's); a column whose training values are all equal, or all missing, becomes 0.
-    stratify: whether each client's held-out rows have its own shares of the classes: of every class ⌊fraction
-      · n⌋ or one more, the rows left over going to the classes with the largest remainders.
+    stratify: for classes, whether each client's held-out rows have its own shares of them: of every class
+      ⌊fraction · n⌋ or one more, the rows left over going to the classes with the largest remainders.
     scale: > 0, what examples are multiplied by, as float32, whenever they are read, such as 1/255 for the
       bytes of flattened images. By default uint8 of three axes or more are images, read as [0, 1] (1/255),
-      other uint8 are a table, read as they are (1), and all else stays what it is.
+      other uint8 are a table, read as they are (1), and all else stays what it is; so each array of a tree.
     name: the data set's name.
 
   Raises:
-    SettingError: a label that is not one of the classes, or is masked (names it, its row and the remedy);
+    SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
       examples that are no rows of numbers, or masked; a part with rows that x has not or that come twice; a
       number of classes that is not whole or below 1; what is no key; a fraction outside [0, 1), a client with
-      no training row left, no clients, a scale that is not above 0, or `standardize` names what is not a
-      column of floats.
+      no training row left, no clients, a scale that is not above 0 or for a tree, `stratify` where labels are
+      no classes, or `standardize` names what is not a column of floats.
   """
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, 1.0)
@@ -169,20 +176,21 @@ def federate(
   check_key(key)
   if not len(parts):
     raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
-  x, y, parts = _rows_of(x), np.asanyarray(y), [np.asarray(rows) for rows in parts]
-  check_parts(parts, len(x))
-  used = np.concatenate(parts).astype(int)
-  check_labels(y, len(x), used)
-  check_classes(y, num_classes, used)
+  task = task or classification()
+  x, y, parts = rows_of(x), np.asanyarray(y), [np.asarray(rows) for rows in parts]
+  count = count_rows(x)
+  check_parts(parts, count)
+  task.check(y, count, np.concatenate(parts).astype(int), num_classes)
+  if stratify and not task.classes:
+    raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if scale is not None:
     check_range("scale", scale, above=0.0, below=np.inf)
-  if len(standardize) and (
-    x.ndim != 2
-    or not np.issubdtype(x.dtype, np.floating)
-    or not 0 <= min(standardize) <= max(standardize) < x.shape[1]
-  ):
+    if not isinstance(x, np.ndarray):
+      raise SettingError("scale", scale, "x is a tree of arrays", "Scale its arrays before.")
+  if len(standardize) and not (_floats(x) and 0 <= min(standardize) <= max(standardize) < x.shape[1]):
+    found = jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", x)
     raise SettingError(
-      "standardize", tuple(standardize), f"x is {x.dtype} {x.shape}", "Name columns of floats in [N, D]."
+      "standardize", tuple(standardize), f"x is {found}", "Name columns of floats in [N, D]."
     )
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   order, sizes = [], np.zeros((len(parts), 3), np.int64)
@@ -206,14 +214,18 @@ def federate(
   train, valid, test = (Part(start[:, j].astype(np.int32), sizes[:, j].astype(np.int32)) for j in range(3))
   n_train, n_valid, n_test = sizes.max(0).tolist()
   equal_train, equal_valid, equal_test = (sizes == sizes[0]).all(0).tolist()
-  x = x[rows]
-  if len(standardize) or (np.issubdtype(x.dtype, np.floating) and np.isnan(x).any()):
-    for first, of_client in zip(start[:, 0], sizes):
-      own = slice(first, first + of_client.sum())
-      x[own] = _filled(x[own], of_client[0], list(standardize))
+
+  def laid_out(leaf: np.ndarray) -> np.ndarray:
+    leaf = leaf[rows]
+    if len(standardize) or (np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any()):
+      for first, of_client in zip(start[:, 0], sizes):
+        own = slice(first, first + of_client.sum())
+        leaf[own] = _filled(leaf[own], of_client[0], list(standardize))
+    return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
+
   return FederatedData(
-    x.astype(jax.dtypes.canonicalize_dtype(x.dtype)),
-    np.asarray(y[rows], np.int32),
+    jax.tree.map(laid_out, x),
+    np.asarray(y[rows], task.dtype),
     train,
     valid,
     test,
@@ -225,19 +237,9 @@ def federate(
   )
 
 
-def _rows_of(x: np.ndarray) -> np.ndarray:
-  """The examples as an array [N, ...] of numbers, none of them masked."""
-  try:
-    x = np.asanyarray(x)
-  except ValueError as error:
-    raise SettingError("x", type(x).__name__, "its rows are not equally long", "Pad or cut them.") from error
-  if x.ndim == 0 or x.dtype.kind in "OSU":
-    raise SettingError(
-      "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
-    )
-  if np.ma.is_masked(x):
-    raise SettingError("x", "a masked array", "has masked entries", "Write them as NaN: x.filled(np.nan).")
-  return np.asarray(x)
+def _floats(x: PyTree) -> bool:
+  """Whether the examples are one table of floats."""
+  return isinstance(x, np.ndarray) and x.ndim == 2 and np.issubdtype(x.dtype, np.floating)
 
 
 def _held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:

@@ -8,11 +8,12 @@ import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_het.errors import DataError
+from fedjax_het.tasks import Task
 
 
 class Source(NamedTuple):
@@ -20,21 +21,23 @@ class Source(NamedTuple):
 
   Attributes:
     x: examples, [N, ...], uint8 (images are read as [0, 1] later, see `scale`), float32 (NaN where a value
-      is missing, filled by `federate`) or integer ids of any other type; may be read-only.
-    y: labels in [0, num_classes), int32, [N].
+      is missing, filled by `federate`) or integer ids of any other type; may be read-only. Or a tree of such.
+    y: labels, [N, ...], of classes int32 [N] in [0, num_classes).
     x_test, y_test: the official test set, [M, ...] and [M]; M = 0 where there is none.
-    num_classes: number of classes; 2 is a binary task, for which `models.make` gives one logit.
+    num_classes: number of classes; 2 is a binary task, for which `models.make` gives one logit. Of other
+      tasks what `federate` says.
     name: the data set's name.
     groups: who each row came from, [N], where the data say so, for the natural partition.
     files: the files it was read from, or how it was obtained.
     notes: what the loader found and chose that a reader of the results should know, a sentence each.
     standardize: columns of x to standardise by each client's own training rows (`federate(standardize=...)`).
     scale: what examples are multiplied by when they are read (`federate(scale=...)`).
+    task: what is learnt from it, see `tasks`; None for classes.
   """
 
-  x: np.ndarray
+  x: Any
   y: np.ndarray
-  x_test: np.ndarray
+  x_test: Any
   y_test: np.ndarray
   num_classes: int
   name: str
@@ -43,6 +46,7 @@ class Source(NamedTuple):
   notes: tuple[str, ...] = ()
   standardize: tuple[int, ...] = ()
   scale: float | None = None
+  task: Task | None = None
 
 
 def find(folder: Path, name: str) -> Path | None:

@@ -30,14 +30,15 @@ def iid(key: jax.Array, labels: ArrayLike, num_clients: int) -> Parts:
 
   Args:
     key: typed key of the shuffle.
-    labels: [N], only counted.
+    labels: [N, ...], only counted.
     num_clients: K, 1 <= K <= N.
 
   Raises:
-    SettingError: `num_clients` out of range or `labels` not a vector of integers.
+    SettingError: `num_clients` out of range.
   """
-  labels = _labels(labels, num_clients)
-  return np.array_split(_generator(key).permutation(len(labels)), num_clients)
+  count = len(np.asarray(labels))
+  _whole("num_clients", num_clients, count)
+  return np.array_split(_generator(key).permutation(count), num_clients)
 
 
 def pathological(
@@ -260,7 +261,10 @@ def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
   labels = np.asarray(labels)
   if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
     raise SettingError(
-      "labels", (labels.shape, str(labels.dtype)), "not a vector of integers", "Give one class per row."
+      "labels",
+      (labels.shape, str(labels.dtype)),
+      "not a vector of integers",
+      "Give one class per row, or partition by iid or natural.",
     )
   _whole("num_clients", num_clients, len(labels))
   return labels

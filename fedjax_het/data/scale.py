@@ -1,11 +1,11 @@
 """How stored examples are read: bytes become floats, in one place."""
 
-from typing import TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 
-X = TypeVar("X", jax.Array, np.ndarray)
+PyTree = Any
 
 
 def scale_of(x: jax.Array | np.ndarray, scale: float | None) -> float | None:
@@ -19,12 +19,16 @@ def scale_of(x: jax.Array | np.ndarray, scale: float | None) -> float | None:
   return scale
 
 
-def as_read(x: X, scale: float | None) -> X:
-  """Examples as models see them: x · `scale_of` in float32, or x itself.
+def as_read(x: PyTree, scale: float | None) -> PyTree:
+  """Examples as models see them: x · `scale_of` in float32, or x itself; each array of a tree for itself.
 
   Args:
     x: stored examples, [N, ...] or a batch [B, ...] of them, NumPy's or JAX's, traced or not.
     scale: the data set's own, or None.
   """
-  factor = scale_of(x, scale)
-  return x if factor is None else x.astype(np.float32) * np.float32(factor)
+
+  def read(leaf):
+    factor = scale_of(leaf, scale)
+    return leaf if factor is None else leaf.astype(np.float32) * np.float32(factor)
+
+  return jax.tree.map(read, x)

@@ -57,6 +57,7 @@ class Engine:
   Attributes:
     seconds: time spent so far, see `Seconds`.
     has_validation: whether a client has a validation part.
+    task: what is learnt.
 
   Raises:
     SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
@@ -81,7 +82,7 @@ class Engine:
         f"Use 1 to {data.num_clients}.",
       )  # fmt: skip
     check_fit(lambda: algorithm, [data], int(cohort_size), {})
-    self.algorithm = algorithm
+    self.algorithm, self.task = algorithm, algorithm.client.task
     self.cohort_size = int(cohort_size)
     self.mesh = placement.client_mesh(devices)
     self.client_batch = client_batch or placement.default_client_batch()

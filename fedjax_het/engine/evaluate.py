@@ -11,11 +11,12 @@ from jax.sharding import Mesh
 from fedjax_het.data.container import ClientData, FederatedData
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
-from fedjax_het.metrics.classification import evaluate
 from fedjax_het.parts import ClientUpdate, Context
+from fedjax_het.tasks import Task
 
 PyTree = Any
 ROWS_AT_ONCE = 512
+OUTPUTS_AT_ONCE = 2**21  # numbers: fewer rows where a row's outputs are many, as a text's
 
 
 class Evaluation(NamedTuple):
@@ -30,18 +31,23 @@ class Evaluation(NamedTuple):
   global_: dict[str, Any]
 
 
-def evaluate_model(apply, params: PyTree, data: ClientData) -> dict[str, jax.Array]:
-  """Metrics of one model on one client's rows, over the whole set at once."""
+def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[str, jax.Array]:
+  """Metrics of one model on one client's rows, over the whole set at once, of outputs a block at a time."""
+
+  def scores(index: jax.Array) -> PyTree:
+    x, y = data.take(index)
+    return task.scores(apply(params, x), y)
+
   rows = jnp.arange(max(data.limit, 1))
-  x, y = data.take(rows)
-  if data.limit <= ROWS_AT_ONCE:
-    logits = apply(params, x)
+  outputs = jax.eval_shape(lambda: apply(params, data.take(rows[:1])[0])).size
+  at_once = min(ROWS_AT_ONCE, max(OUTPUTS_AT_ONCE // outputs, 1))
+  if data.limit <= at_once:
+    found = scores(rows)
   else:
-    batches = -(-data.limit // ROWS_AT_ONCE)
-    padded = jnp.arange(batches * ROWS_AT_ONCE).reshape(batches, ROWS_AT_ONCE)
-    logits = lax.map(lambda index: apply(params, data.take(index)[0]), padded)
-    logits = logits.reshape(-1, logits.shape[-1])[: data.limit]
-  return evaluate(logits, y, rows < data.size)
+    batches = -(-data.limit // at_once)
+    blocks = lax.map(scores, jnp.arange(batches * at_once).reshape(batches, at_once))
+    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: data.limit], blocks)
+  return task.metrics(found, data.take(rows)[1], rows < data.size)
 
 
 def evaluate_clients(
@@ -64,13 +70,16 @@ def evaluate_clients(
     rows = dataclasses.replace(training, x=own.x, y=own.y, start=slices[0], size=slices[1])
     context = Context(i, round, cohort_size, data.num_clients)
 
+    def judged(params: PyTree) -> dict[str, jax.Array]:
+      return evaluate_model(client.task, client.apply, params, own)
+
     def at(lam: jax.Array) -> dict[str, jax.Array]:
       shown = client.shown("personalize", rows)
-      return evaluate_model(client.apply, client.personalize(broadcast, own_state, shown, context, lam), own)
+      return judged(client.personalize(broadcast, own_state, shown, context, lam))
 
     if client.globalize is None:
       return lax.map(at, lambdas), {}
-    return lax.map(at, lambdas), evaluate_model(client.apply, client.globalize(broadcast), own)
+    return lax.map(at, lambdas), judged(client.globalize(broadcast))
 
   states = state.clients if ids is None else jax.tree.map(lambda leaf: leaf[ids], state.clients)
   shared, slices = (state.broadcast, state.round), (training.start, training.size)

@@ -184,7 +184,8 @@ class Streamed:
       start[clients] = first + np.cumsum(sizes) - sizes
       slices[part] = Part(start, np.asarray(getattr(self._data, part).size))
       first += int(sizes.sum())
-    gathered = dataclasses.replace(self._data, x=rows(self._data.x), y=rows(self._data.y), **slices)
+    x, y = jax.tree.map(rows, (self._data.x, self._data.y))
+    gathered = dataclasses.replace(self._data, x=x, y=y, **slices)
     return place(gathered, replicated(self._mesh))
 
   def shapes(self) -> FederatedData:
@@ -197,4 +198,5 @@ class Streamed:
       )
 
     others = jax.tree.map(lambda leaf: shape(leaf, False), self._data)
-    return dataclasses.replace(others, x=shape(self._data.x, True), y=shape(self._data.y, True))
+    x, y = jax.tree.map(lambda leaf: shape(leaf, True), (self._data.x, self._data.y))
+    return dataclasses.replace(others, x=x, y=y)

@@ -1,4 +1,4 @@
-"""Whether a model takes the clients' examples and tells their labels apart; asked before any compile."""
+"""Whether a model takes the clients' examples, and its task their labels; asked before any compile."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.data.labels import check_classes, check_labels
+from fedjax_het.data.rows import count_rows
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Algorithm, Context
@@ -20,10 +20,8 @@ def check_fit(
   cohort_size: int,
   settings: Mapping[str, Any],
 ) -> None:
-  """Raises `SettingError`, naming label, row and remedy, where a label has no logit of its own; and, quoting
-  the model's own error, where it cannot be applied to an example.
-
-  A model with C > 1 logits tells the classes 0 to C - 1 apart, a single logit the classes 0 and 1.
+  """Raises `SettingError`, naming label, row and remedy, where a label is none of the client part's task or
+  does not fit the model's outputs; and, quoting its own error, where a model cannot be applied to an example.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
@@ -32,10 +30,11 @@ def check_fit(
     settings: name -> number.
   """
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
+  task = make_algorithm(**settings).client.task
   for each, rows in zip(data, used):
-    check_labels(np.asanyarray(each.y), len(each.x), rows)
+    task.check(np.asanyarray(each.y), count_rows(each.x), rows)
 
-  def logits(key, data, settings):
+  def outputs(key, data, settings):
     client = make_algorithm(**settings).client
     own, broadcast = data.clients(0), client.share(key)
     context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
@@ -46,14 +45,12 @@ def check_fit(
       return client.apply(params, x)
     except Exception as error:
       first = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+      shapes, dtypes = (jax.tree.map(of, x) for of in (lambda a: a.shape[1:], lambda a: str(a.dtype)))
       raise SettingError(
-        "model", x.shape[1:], f"it cannot be applied to an example of this shape, {x.dtype}: {first}",
+        "model", shapes, f"it cannot be applied to an example of this shape, {dtypes}: {first}",
         "Make the model for the examples' shape, or reshape x.",
       ) from error  # fmt: skip
 
-  count = jax.eval_shape(logits, jax.random.key(0), data[0], dict(settings)).shape[-1]
-  because = f", which the model's {count} logits stand for" if count > 1 else ", which one logit tells apart"
+  shape = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings)).shape[1:]
   for each, rows in zip(data, used):
-    y = np.asarray(each.y)
-    needed = max(each.num_classes, int(y[rows].max(initial=0)) + 1)
-    check_classes(y, max(count, 2), rows, because, f"give the model num_classes={needed}")
+    task.check_outputs(np.asarray(each.y), rows, shape, each.num_classes)

@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fedjax_het.data.container import FederatedData, Part
+from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.engine import Seconds, spent
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
@@ -47,6 +47,7 @@ class Members:
   Attributes:
     seconds: time spent so far, by all members together.
     has_validation: whether a client has a validation part.
+    task: what is learnt.
 
   Raises:
     SettingError: a setting without a value for each member, data of different shapes, a cohort that is
@@ -70,6 +71,7 @@ class Members:
       if np.shape(values)[:1] != (count,):
         raise SettingError(name, np.shape(values), f"not one value for each of {count} members", "Give [M].")
     first = {name: values[0] for name, values in settings.items()}
+    check_fit(make_algorithm, [data] if isinstance(data, FederatedData) else data, cohort_size, first)
     self._shared = isinstance(data, FederatedData)
     stacked = data if isinstance(data, FederatedData) else stack(data)
     self.has_validation = stacked.limits[1] > 0
@@ -80,13 +82,11 @@ class Members:
         "cohort_size", cohort_size, f"there are {num_clients} clients", f"Use 1 to {num_clients}."
       )
     self.count, self.cohort_size = count, int(cohort_size)
-    each = [data] if isinstance(data, FederatedData) else data
-    check_fit(make_algorithm, each, self.cohort_size, first)
     placement.check_devices(devices)
     found = len(jax.devices())
     wanted = None if jax.process_count() > 1 else min(int(devices or found), count)
     self.mesh = placement.client_mesh(wanted, AXIS)
-    self._make = make_algorithm
+    self._make, self.task = make_algorithm, make_algorithm(**first).client.task
     self._member_batch = member_batch or placement.default_client_batch()
     self._client_batch = client_batch or placement.default_client_batch()
     self._padded = np.minimum(np.arange(count + -count % self.mesh.size), count - 1)
@@ -214,22 +214,20 @@ class Members:
 
 def stack(data: Sequence[FederatedData]) -> FederatedData:
   """The members' data side by side, each array with a leading axis [M]."""
-  shapes = {(each.x.shape, each.train.start.shape) for each in data}
+  shapes = {
+    str([leaf.shape for leaf in jax.tree.leaves((each.x, each.y, each.train.start))]) for each in data
+  }
   if len(shapes) > 1:
     raise SettingError("data", sorted(shapes), "not alike", "Give members equal numbers of rows and clients.")
 
-  def parts(name: str) -> Part:
+  def stacked(name: str) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(getattr(each, name) for each in data))
 
   limits = [max(each.limits[j] for each in data) for j in range(3)]
   alike = [all(each.uniform[j] and each.limits[j] == limits[j] for each in data) for j in range(3)]
   return dataclasses.replace(
     data[0],
-    x=np.stack([each.x for each in data]),
-    y=np.stack([each.y for each in data]),
-    train=parts("train"),
-    valid=parts("valid"),
-    test=parts("test"),
+    **{name: stacked(name) for name in ("x", "y", "train", "valid", "test")},
     limits=(limits[0], limits[1], limits[2]),
     uniform=(alike[0], alike[1], alike[2]),
   )

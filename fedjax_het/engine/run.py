@@ -54,19 +54,21 @@ def chunks(engine: Engine | Members, state: State, rounds: int, eval_every: int 
 def evaluate(engine: Engine | Members, state: State) -> Evaluations:
   """All clients on their test parts and, to pick one of several λ, on their validation parts."""
   test = engine.evaluate(state)
-  several = test.personalized["top1"].shape[-1] > 1
-  return Evaluations(test, engine.evaluate(state, "valid") if several and engine.has_validation else None)
+  several = next(iter(test.personalized.values())).shape[-1] > 1
+  valid = engine.evaluate(state, "valid") if several and engine.has_validation else None
+  return Evaluations(test, valid, engine.task.headline)
 
 
 def per_client(evaluations: Evaluations) -> dict[str, dict[str, np.ndarray]]:
   """{"personalized", "global"} -> metric -> [K] on the test parts; personalised models at the picked λ.
 
-  "global" is absent where there is no global model.
+  "global" is absent where there is no global model. The headline stands first.
   """
-  best = pick(evaluations).column
+  best, test = pick(evaluations).column, evaluations.test
+  names = sorted(test.personalized, key=lambda name: name != evaluations.headline)
   return {
-    "personalized": {name: values[:, best] for name, values in evaluations.test.personalized.items()},
-    **({"global": dict(evaluations.test.global_)} if evaluations.test.global_ else {}),
+    "personalized": {name: test.personalized[name][:, best] for name in names},
+    **({"global": {name: test.global_[name] for name in names}} if test.global_ else {}),
   }
 
 

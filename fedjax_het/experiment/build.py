@@ -14,6 +14,7 @@ from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
 from fedjax_het.experiment.shares import in_rounds
+from fedjax_het.experiment.task import build_task, check_task
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, small_model
 from fedjax_het.models import Generative, Model
@@ -22,7 +23,7 @@ from fedjax_het.yardsticks.downstream import check_downstream
 
 # What a section's factory is given besides the section's fields, and where that comes from.
 _GIVEN = {
-  "model": {"shape": "the data set", "num_classes": "the data set"},
+  "model": {"shape": "the data set", "num_classes": "the data set", "task": "the section task"},
   "partition": {"key": "seed", "labels": "the data set", "num_clients": "the field num_clients"},
   "dataset_options": {"name": "the field dataset", "data_dir": "the field data_dir"},
 }
@@ -31,7 +32,7 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
-OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream")
+OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream", "task")
 
 
 class Experiment(NamedTuple):
@@ -96,6 +97,7 @@ def check_config(config: ConfigDict) -> None:
     check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.to_dict().get("downstream", {}))
+  check_task(config.get("task", {}))
   check_choice("algorithm.name", config.algorithm.name, CLIENTS)
   client = CLIENTS[config.algorithm.name]
   check_fit(client, config.model.name)
@@ -143,6 +145,7 @@ def build(config: ConfigDict) -> Experiment:
     parts,
     split_key,
     num_classes=source.num_classes,
+    task=build_task(config.get("task", {}), source),
     test_fraction=config.test_fraction,
     valid_fraction=config.valid_fraction,
     standardize=source.standardize,
@@ -151,5 +154,7 @@ def build(config: ConfigDict) -> Experiment:
     name=source.name,
   )
   model_options = {name: value for name, value in config.model.items() if name != "name"}
-  model = models.make(config.model.name, source.x.shape[1:], source.num_classes, **model_options)
+  shape = jax.tree.map(lambda leaf: leaf.shape[1:], source.x)
+  task = build_task(config.get("task", {}), source, np.asarray(data.y)[data.train.rows()])
+  model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   return Experiment(build_algorithm(config, model), data, model, run_key, parts, source)

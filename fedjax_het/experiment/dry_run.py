@@ -11,13 +11,13 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from fedjax_het.clients.objective import cross_entropy
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.models import Generative
+from fedjax_het.tasks import mean_loss
 
 
 def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
@@ -70,14 +70,17 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
 def step_flops(experiment: Any, batch: int) -> float:
   """FLOPs of the gradient of one batch's loss, counted by XLA before it optimises."""
   data, model = experiment.data, experiment.model
-  x = jax.eval_shape(lambda: as_read(jnp.zeros((batch, *data.x.shape[1:]), data.x.dtype), data.scale))
-  y = jax.ShapeDtypeStruct((batch,), jnp.int32)
+
+  def rows(leaf):
+    return jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype)
+
+  x, y = jax.eval_shape(lambda: (as_read(jax.tree.map(rows, data.x), data.scale), rows(data.y)))
   params = jax.eval_shape(model.init, jax.random.key(0))
 
   def loss(params, x, y):
     if isinstance(model, Generative):
       return sum(part(params, x, y, jnp.ones(batch), jax.random.key(0)) for part in model.losses.values())
-    return cross_entropy(model.apply(params, x), y).mean()
+    return mean_loss(model.task, model.logits(model.joined(params, model.stats), x), y, jnp.ones(batch))
 
   cost = jax.jit(jax.grad(loss)).lower(params, x, y).cost_analysis() or {}
   return float(cost.get("flops", math.nan))

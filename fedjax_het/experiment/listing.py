@@ -16,6 +16,7 @@ from fedjax_het.data.sources import FOLDERS, load_digits
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, partners
 from fedjax_het.models import GENERATORS, MODELS
+from fedjax_het.tasks import TASKS
 
 WIDTH = 110  # where the output is no terminal
 
@@ -96,13 +97,16 @@ def entries() -> dict[str, list[Entry]]:
     for name, (folder, loader, wanted) in FOLDERS.items()
   ]
   found["model.name"] = [
-    Entry(name, factory, first_line(factory), ("shape", "num_classes"), facts={"with": trained_by(name)})
+    Entry(
+      name, factory, first_line(factory), ("shape", "num_classes", "task"), facts={"with": trained_by(name)}
+    )
     for name, factory in (MODELS | GENERATORS).items()
   ]
   given = ("key", "labels", "num_clients", "groups")
   found["partition.name"] = [
     Entry(name, factory, first_line(factory), given) for name, factory in PARTITIONERS.items()
   ]
+  found["task.name"] = [Entry(name, factory, first_line(factory)) for name, factory in TASKS.items()]
   return found
 
 

@@ -33,7 +33,7 @@ METRICS: dict[str, Metric] = {
   "top1": Metric("top-1", "top-1 accuracy", "%"),
   "top5": Metric("top-5", "top-5 accuracy", "%"),
   "accuracy": Metric("accuracy", "accuracy over the labels", "%"),
-  "exact": Metric("exact match", "share of examples with all labels right", "%"),
+  "exact": Metric("exact", "share of examples with all labels right", "%"),
   "auroc": Metric("AUROC", "AUROC"),
   "f1_macro": Metric("F1 macro", "F1, mean over the labels"),
   "f1_micro": Metric("F1 micro", "F1 of all labels together"),

@@ -90,26 +90,22 @@ def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
   return jnp.where(pairs > 0, u / jnp.maximum(pairs, 1.0), jnp.nan)
 
 
-def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-  """Every classification metric of one client over its whole test set.
+def scores(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
+  """What `metrics` needs of each example, [N] each.
 
-  Safe under jit, vmap (over clients, over a λ grid) and scan. Ties are broken as in `rank_of_label`. Where
-  logits of a counted example are NaN, it counts as wrong with full confidence and the loss is inf, so that
-  NaN has one meaning: **a client whose examples do not define a metric**. That is every metric of a client
-  with no example in the mask, and AUROC of one whose examples are all of one class; summaries over clients
-  (`fairness.summarize`) leave it out, and `fairness.left_out` counts it.
+  Ties are broken as in `rank_of_label`. An example whose logits are NaN is wrong with full confidence, and
+  its loss is inf.
 
   Args:
-    logits: float, [N, C]; computed with in float32. Rows outside the mask may hold anything, NaN included.
-      One logit z, C = 1, is a binary classifier with P(y = 1) = sigmoid(z): it stands for the two logits
-      (0, z), so top1 is (z > 0) = y and the loss the binary cross-entropy.
-    labels: int, [N], each in [0, C) (C = 1: 0 or 1) inside the mask.
-    mask: which rows are this client's examples, bool, [N].
+    logits: float, [N, C]; computed with in float32. One logit z, C = 1, is a binary classifier with
+      P(y = 1) = sigmoid(z): it stands for the two logits (0, z), so an example is right where (z > 0) = y and
+      the loss is the binary cross-entropy.
+    labels: int, [N], each in [0, C) (C = 1: 0 or 1).
 
   Returns:
-    float32 scalars: `top1` and `top5` (top min(5, C)) accuracies, `loss` the mean cross-entropy in nats,
-    `ece` and `mce` (`calibration_errors`); for one or two logits also `auroc`, of the score z or z_1 - z_0
-    (NaN where all examples are of one class). All but the loss in [0, 1].
+    `top1` and `top5`, bool, whether the label is among the first 1 and min(5, C); `loss`, its cross-entropy
+    in nats; `confidence`, the probability of the predicted class; for one or two logits `margin`, z or
+    z_1 - z_0.
   """
   logits = logits.astype(jnp.float32)
   if logits.shape[-1] == 1:
@@ -120,20 +116,40 @@ def evaluate(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> dict[str,
   nll = -jnp.sum(jnp.where(jnp.arange(num_classes) == labels[:, None], log_p, 0.0), axis=-1)
   confidence = jnp.exp(jnp.max(log_p, axis=-1))
   broken = jnp.isnan(confidence)
-  ece, mce = calibration_errors(jnp.where(broken, 1.0, confidence), rank < 1, mask)
+  found = {
+    "top1": rank < 1,
+    "top5": rank < min(5, num_classes),
+    "loss": jnp.where(broken, jnp.inf, nll),
+    "confidence": jnp.where(broken, 1.0, confidence),
+  }
+  return {**found, "margin": logits[:, 1] - logits[:, 0]} if num_classes == 2 else found
 
+
+def metrics(scores: dict[str, jax.Array], labels: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
+  """Every classification metric of one client over its whole test set.
+
+  Safe under jit, vmap (over clients, over a λ grid) and scan. NaN has one meaning: **a client whose examples
+  do not define a metric**. That is every metric of a client with no example in the mask, and AUROC of one
+  whose examples are all of one class; summaries over clients (`fairness.summarize`) leave it out, and
+  `fairness.left_out` counts it.
+
+  Args:
+    scores: of each example, see there. Rows outside the mask may hold anything, NaN included.
+    labels: int, [N].
+    mask: which rows are this client's examples, bool, [N].
+
+  Returns:
+    float32 scalars: `top1` and `top5` accuracies, `loss` the mean cross-entropy in nats, `ece` and `mce`
+    (`calibration_errors`); of binary classifiers also `auroc`, of the margin (NaN where all examples are of
+    one class). All but the loss in [0, 1].
+  """
   count = jnp.sum(mask)
 
   def mean(values: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(count, 1)
 
-  metrics = {
-    "top1": mean(rank < 1),
-    "top5": mean(rank < min(5, num_classes)),
-    "loss": mean(jnp.where(broken, jnp.inf, nll)),
-    "ece": ece,
-    "mce": mce,
-  }
-  if num_classes == 2:
-    metrics["auroc"] = auroc(logits[:, 1] - logits[:, 0], labels, mask)
-  return {name: jnp.where(count > 0, value, jnp.nan) for name, value in metrics.items()}
+  found = {name: mean(scores[name]) for name in ("top1", "top5", "loss")}
+  found["ece"], found["mce"] = calibration_errors(scores["confidence"], scores["top1"], mask)
+  if "margin" in scores:
+    found["auroc"] = auroc(scores["margin"], labels, mask)
+  return {name: jnp.where(count > 0, value, jnp.nan) for name, value in found.items()}

@@ -11,6 +11,7 @@ from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
+from fedjax_het.tasks import Task, for_classes
 
 MODELS: dict[str, Callable[..., Model]] = {
   "two_nn": two_nn,
@@ -22,17 +23,19 @@ MODELS: dict[str, Callable[..., Model]] = {
 }
 
 
-def make(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Model | Generative:
+def make(
+  name: str, shape: tuple[int, ...], num_classes: int, task: Task | None = None, **options: Any
+) -> Model | Generative:
   """The model called `name` for examples of `shape` and `num_classes` classes.
 
   A classifier gives a logit a class, but a single logit z for a binary task: P(y = 1) = 1 / (1 + exp(-z)).
-  Losses and metrics tell the two by the logits' last axis. A factory called directly has what logits it is
-  asked for.
+  A factory called directly has what logits it is asked for.
 
   Args:
     name: a key of `MODELS` or, for FedCVAE and FedCGAN, of `GENERATORS`.
     shape: of one example, without the batch axis.
-    num_classes: C; for 2 (and 1) the model has one logit.
+    num_classes: C; or of another task what it counts, such as labels or numbers, see `data.federate`.
+    task: what is learnt, see `tasks`; by default binary for 2 (and 1) classes, else classification.
     **options: the factory's own, such as `hidden`; and a classifier's `mean` and `std`, see `standardized`.
 
   Raises:
@@ -45,7 +48,8 @@ def make(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) ->
   factory = MODELS[name]
   inputs = {option: options.pop(option) for option in ("mean", "std") if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
-  model = factory(tuple(shape), 1 if num_classes == 2 else num_classes, **options)
+  task = task or for_classes(num_classes)
+  model = factory(tuple(shape), task.outputs(num_classes), **options)._replace(task=task)
   return standardized(model, **inputs) if inputs else model
 
 

@@ -15,7 +15,8 @@ from flax import linen as nn
 from flax import nnx
 
 from fedjax_het.errors import SettingError
-from fedjax_het.models.model import Model
+from fedjax_het.models.model import Model, batch_of
+from fedjax_het.tasks import Task, for_model
 
 PyTree = Any
 STATISTICS = "batch_stats"
@@ -27,11 +28,12 @@ _REAL: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("real",
 
 def from_flax(
   module: nn.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-  shape: tuple[int, ...],
+  shape: PyTree,
   num_classes: int,
   *,
   dtype: Any = jnp.float32,
   name: str = "",
+  task: Task | None = None,
 ) -> Model:
   """A user's own Flax module as a `Model`.
 
@@ -44,14 +46,16 @@ def from_flax(
   Args:
     module: a `linen` module; or a function of `nnx.Rngs` that makes an `nnx` one, `lambda rngs:
       Net(rngs=rngs)`. An `nnx` module itself is taken with the parameters it has, the same for every key.
-    shape: of one example, without the batch axis.
-    num_classes: C, the number of logits.
-    dtype: of examples, such as `jnp.int32` for token ids.
+    shape: of one example, without the batch axis; a tree of shapes for a module that is called with a tree
+      of arrays, such as {"tokens": (20,), "mask": (20,)}.
+    num_classes: C, the number of logits; of other outputs, the length of the last axis.
+    dtype: of examples, such as `jnp.int32` for token ids; or a tree like `shape`.
     name: for reports; by default the module's class.
+    task: what is learnt, see `tasks`; by default binary for one logit, else classification.
 
   Raises:
     SettingError: no such module, one that keeps more than parameters and batch statistics, or whose output is
-      not [B, C].
+      not [B, C] (of a given task [B, ..., C]).
   """
   if isinstance(module, type):
     raise SettingError(
@@ -60,14 +64,18 @@ def from_flax(
   if not callable(module):
     raise SettingError("module", type(module).__name__, "is no Flax module", "Give a linen or nnx module.")
   make: Callable[..., Model] = _linen if isinstance(module, nn.Module) else _nnx
-  model = make(module, tuple(shape), num_classes, dtype)
-  model = model._replace(name=name or model.name)
-  example = jax.ShapeDtypeStruct((2, *shape), dtype)
+  shape = tuple(shape) if isinstance(shape, list) else shape
+  model = make(module, shape, num_classes, dtype)
+  model = model._replace(name=name or model.name, task=task or for_model(num_classes))
+  example = batch_of(2, shape, dtype)
   params = jax.eval_shape(model.init, jax.random.key(0))
   found = jax.eval_shape(model.apply, params, example, model.stats)
-  if getattr(found, "shape", None) != (2, num_classes):
+  outputs = getattr(found, "shape", ())
+  if outputs != (2, num_classes) and not (
+    task and outputs[:1] == (2,) and outputs[1:][-1:] == (num_classes,)
+  ):
     raise SettingError(
-      "num_classes", num_classes, f"{model.name} makes {getattr(found, 'shape', found)} of a batch of two",
+      "num_classes", num_classes, f"{model.name} makes {outputs or found} of a batch of two",
       "Give the number of its logits.",
     )  # fmt: skip
   return model
@@ -114,11 +122,11 @@ def _masked(next_call, args, kwargs, context):
   return next_call(*args, **kwargs)
 
 
-def _linen(module: nn.Module, shape: tuple[int, ...], num_classes: int, dtype: Any) -> Model:
+def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Model:
   known = inspect.signature(type(module).__call__).parameters
   modes: dict[str, Any] = {name: value for name, value in IN_TRAINING.items() if name in known}
   using: dict[str, Any] = {name: not value for name, value in modes.items()}
-  example = jax.ShapeDtypeStruct((1, *shape), dtype)
+  example = batch_of(1, shape, dtype)
 
   def variables(key):
     return module.lazy_init({"params": key, "dropout": key}, example, **using)
@@ -164,7 +172,7 @@ class _MaskedBatchNorm(nnx.BatchNorm):
     return super().__call__(x, use_running_average, mask=_mask(x) if mask is None else mask)
 
 
-def _nnx(module: Any, shape: tuple[int, ...], num_classes: int, dtype: Any) -> Model:
+def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
   if isinstance(module, nnx.Module):
     name, build = type(module).__name__, functools.partial(_reseeded, module)
     logging.warning(

@@ -1,12 +1,14 @@
 """What the engine knows of a model: pure functions, whatever they were written with."""
 
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
 from fedjax_het.errors import check_range
+from fedjax_het.tasks import Task, classification
 
 PyTree = Any
 
@@ -23,23 +25,26 @@ class Model(NamedTuple):
 
   Attributes:
     init: (key) -> params, a fresh pytree of float32 arrays from a typed key.
-    apply: (params, x [B, *shape], stats) -> logits float32 [B, C], as the model is used and judged; `stats`
-      is left out where a model has none.
+    apply: (params, x [B, *shape], stats) -> outputs float32 [B, ...], as the model is used and judged, for
+      most tasks logits [B, C]; `stats` is left out where a model has none.
     name: for reports and configs.
-    shape: of one example; () where a model does not say.
+    shape: of one example, or a tree of shapes where an example is a tree of arrays; () where a model does not
+      say.
     num_classes: C, the number of logits; 0 where a model does not say.
     stats: running statistics that training moves and no gradient does, as they start; () for none.
     train: (params, stats, x, real [B], key) -> (logits, stats), the same in training: of a batch whose rows
       with real = 0 only fill it up, with a key for dropout. None for a model that trains as it is used.
+    task: what it learns: its loss, its metrics, the labels that it takes.
   """
 
   init: Callable[[jax.Array], PyTree]
   apply: Callable[..., jax.Array]
   name: str = ""
-  shape: tuple[int, ...] = ()
+  shape: Any = ()
   num_classes: int = 0
   stats: PyTree = ()
   train: Callable[..., tuple[jax.Array, PyTree]] | None = None
+  task: Task = classification()
 
   def in_training(
     self, params: PyTree, stats: PyTree, x: jax.Array, real: jax.Array, key: jax.Array
@@ -83,6 +88,22 @@ def standardized(model: Model, mean: float = 0.0, std: float = 1.0) -> Model:
     apply=lambda params, x, *stats: model.apply(params, shown(x), *stats),
     train=train and (lambda params, stats, x, *rest: train(params, stats, shown(x), *rest)),
   )
+
+
+def batch_of(count: int, shape: PyTree, dtype: Any) -> PyTree:
+  """So many examples, as `jax.ShapeDtypeStruct`.
+
+  Args:
+    count: B.
+    shape: of one example, a tuple of whole numbers, or a tree of such.
+    dtype: of all arrays, or a tree like `shape`.
+  """
+
+  def is_shape(node: Any) -> bool:
+    return isinstance(node, tuple) and all(isinstance(size, numbers.Integral) for size in node)
+
+  batch = jax.tree.map(lambda own: jax.ShapeDtypeStruct((count, *own), bool), shape, is_leaf=is_shape)
+  return jax.tree.map(lambda own, kind: own.update(dtype=kind), batch, jax.tree.broadcast(dtype, batch))
 
 
 def count_parameters(params: object) -> int:

@@ -10,13 +10,13 @@ import numpy as np
 import optax
 
 from fedjax_het import models
-from fedjax_het.clients.objective import cross_entropy
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read
 from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
 from fedjax_het.models import Model
 from fedjax_het.models.inception import read_weights
+from fedjax_het.tasks import mean_loss
 from fedjax_het.yardsticks.features import in_blocks
 
 PyTree = Any
@@ -129,7 +129,7 @@ def downstream(
 ) -> tuple[PyTree, jax.Array]:  # fmt: skip
   """A fresh classifier trained on a synthetic set to convergence: (parameters, final mean loss).
 
-  Adam on the whole set at once, until its mean cross-entropy is below `tolerance` nats or for `steps` steps.
+  Adam on the whole set at once, until its mean loss is below `tolerance` or for `steps` steps.
   A pure function, safe under jit and vmap.
 
   Args:
@@ -145,7 +145,7 @@ def downstream(
   params = model.init(key)
 
   def loss(params):
-    return cross_entropy(model.apply(params, x), y).mean()
+    return mean_loss(model.task, model.apply(params, x), y, jnp.ones(len(y)))
 
   def unfinished(carry):
     _, _, value, step = carry

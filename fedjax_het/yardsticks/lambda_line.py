@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
+from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
@@ -58,8 +58,8 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
   picked it. `validation` picks each client's λ on its validation part; `per_client_test_optimistic` on the
   very test part that it is then reported on, as the authors' code does.
   """
-  test, valid = evaluations
-  picked, metric = pick(evaluations), headline(test.personalized)
+  test, valid = evaluations.test, evaluations.valid
+  picked, metric = pick(evaluations), evaluations.headline
   values, best = test.personalized[metric], np.max if shown(metric).higher_is_better else np.min
   curve = [summarize(column) for column in values.T]
 

@@ -1,0 +1,73 @@
+"""What examples and partitions must be, before anything learns from them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_het.errors import SettingError
+
+PyTree = Any
+
+
+def rows_of(x: PyTree) -> PyTree:
+  """Examples as arrays [N, ...] of numbers, none of them masked: one, or a tree of them, equally long.
+
+  Args:
+    x: an array, a list of equally long rows, or a tree (dict, tuple, ...) of such.
+  """
+  x = jax.tree.map(_array, x, is_leaf=lambda node: isinstance(node, list))
+  count_rows(x)
+  return x
+
+
+def _array(x: Any) -> np.ndarray:
+  try:
+    x = np.asanyarray(x)
+  except ValueError as error:
+    raise SettingError("x", type(x).__name__, "its rows are not equally long", "Pad or cut them.") from error
+  if x.ndim == 0 or x.dtype.kind in "OSU":
+    raise SettingError(
+      "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
+    )
+  if np.ma.is_masked(x):
+    raise SettingError("x", "a masked array", "has masked entries", "Write them as NaN: x.filled(np.nan).")
+  return np.asarray(x)
+
+
+def count_rows(x: PyTree) -> int:
+  """N of examples [N, ...]; raises `SettingError` where a tree's arrays are not equally long."""
+  counts = {jax.tree_util.keystr(path): len(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(x)}
+  if len({*counts.values()}) != 1:
+    raise SettingError("x", counts, "not one number of rows", "Give each example a row in every array.")
+  return next(iter(counts.values()))
+
+
+def check_parts(parts: Sequence[np.ndarray], num_examples: int) -> None:
+  """Raises `SettingError`, which names a row and its client, unless the parts are disjoint rows of x.
+
+  Args:
+    parts: row numbers of each client.
+    num_examples: N; rows are 0, ..., N - 1.
+  """
+  for i, rows in enumerate(parts):
+    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+      raise SettingError(
+        "parts", f"{rows.dtype} {rows.shape}", f"client {i} has no vector of row numbers",
+        "Give one, of a mask np.flatnonzero(mask).",
+      )  # fmt: skip
+  every, owner = np.concatenate(parts).astype(int), np.repeat(np.arange(len(parts)), [len(p) for p in parts])
+  outside = np.flatnonzero((every < 0) | (every >= num_examples))
+  if len(outside):
+    raise SettingError(
+      "parts", int(every[outside[0]]), f"client {owner[outside[0]]} names this row, and x has {num_examples}",
+      f"Name rows 0 to {num_examples - 1}.",
+    )  # fmt: skip
+  twice = np.flatnonzero(np.bincount(every, minlength=num_examples) > 1)
+  if len(twice):
+    first, second = owner[every == twice[0]][:2]
+    raise SettingError(
+      "parts", int(twice[0]), f"clients {first} and {second} both have this row" if first != second
+      else f"client {first} has this row twice", "Give every row to one client, once.",
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""The section `task` of a configuration: what is learnt from a data set, and what its classes weigh."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedjax_het.data.files import Source
+from fedjax_het.errors import check_choice, check_settings
+from fedjax_het.tasks import TASKS, Task, balanced, balanced_positive, for_classes
+
+
+def check_task(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a field of `task` that cannot be, as far as it can be told without the data."""
+  check_choice("task.name", given.get("name", "classification"), TASKS)
+  known = [TASKS[given["name"]]] if "name" in given else TASKS.values()
+  settings = {"name", *(setting for task in known for setting in inspect.signature(task).parameters)}
+  for field in given:
+    check_choice("task's field", field, settings)
+
+
+def build_task(given: Mapping[str, Any], source: Source, y: np.ndarray | None = None) -> Task:
+  """The task of a data set: its own, or as a configuration's section `task` names and sets it.
+
+  Args:
+    given: the section: a `name`, by default that of the data set's own task, and the task's settings, of
+      which `class_weights` and `positive_weight` may be "balanced": as let all classes count alike.
+    source: the data set.
+    y: labels of all clients' training examples, which "balanced" goes by; None leaves such weights out.
+  """
+  own = source.task or for_classes(source.num_classes)
+  settings = {name: value for name, value in given.items() if name != "name"}
+  name = given.get("name", own.name)
+  if not settings and name == own.name:
+    return own
+  balance = {  # what lets all classes count alike, and what lets all examples
+    "class_weights": (lambda y: balanced(y, source.num_classes), None),
+    "positive_weight": (balanced_positive, 1.0),
+  }
+  for setting, (weights, plain) in balance.items():
+    if settings.get(setting) == "balanced":
+      settings[setting] = plain if y is None else weights(y)
+  check_settings(f"task's field for {name}", TASKS[name], settings)
+  return TASKS[name](**settings)

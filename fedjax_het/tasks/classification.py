@@ -1,0 +1,85 @@
+"""One of C classes: C logits, P = softmax; of two classes one logit will do, P(y = 1) = sigmoid."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_het.errors import SettingError, check_range
+from fedjax_het.metrics import classification as judged
+from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
+from fedjax_het.tasks.task import Task
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """-log P(label) for [B, C] logits and integer labels [B]: float32 [B].
+
+  C > 1: P = softmax(logits); labels enter as one-hot rows, whose gradient needs no scatter. C = 1: labels
+  are 0 or 1 and P(1) = sigmoid(logit).
+  """
+  if logits.shape[-1] == 1:
+    return optax.sigmoid_binary_cross_entropy(logits[:, 0], labels.astype(logits.dtype))
+  return optax.softmax_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
+
+
+def classification(class_weights: Sequence[float] | None = None) -> Task:
+  """Classes 0 to C - 1, told apart by C logits, [B, C], or two of them by one, [B, 1].
+
+  Args:
+    class_weights: c_0, ..., c_{C-1} >= 0, what an example of each class counts in training: a batch's loss is
+      Σ c_y·(-log P(y)) / Σ c_y. Metrics weigh all examples alike. None: 1 each.
+
+  Raises:
+    SettingError: a weight that is negative or no number.
+  """
+  for weight in () if class_weights is None else class_weights:
+    check_range("class_weights", weight, 0.0, below=np.inf)
+  weights = None if class_weights is None else np.asarray(class_weights, np.float32)
+
+  def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    loss = cross_entropy(logits, y)
+    if weights is None:
+      return loss, None
+    weight = jnp.sum(jax.nn.one_hot(y, len(weights)) * weights, axis=-1)
+    return weight * loss, weight
+
+  def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
+    check_shape("classification", shape, "[B, C]", len(shape) == 1)
+    count = max(shape[0], 2)
+    because = (
+      f", which the model's {count} logits stand for" if shape[0] > 1 else ", which one logit tells apart"
+    )
+    needed = max(num_classes, int(y[rows].max(initial=0)) + 1)
+    check_classes(y, count, rows, because, f"give the model num_classes={needed}")
+    if weights is not None and len(weights) != count:
+      raise SettingError(
+        "class_weights", len(weights), f"the model tells {count} classes apart", "Give one weight a class."
+      )
+
+  return Task(
+    "classification", losses, judged.scores, judged.metrics, ("auroc", "top1"), check, check_outputs,
+    outputs=lambda num_classes: num_classes, classes=True,
+  )  # fmt: skip
+
+
+def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
+  """Raises `SettingError` unless y is one whole number an example, from 0 to `num_classes` - 1."""
+  if y.ndim:
+    check_axes(y, "[N]")
+  check_rows(y, num_examples, rows)
+  check_whole_labels(y, rows)
+  if num_classes is not None:
+    check_classes(y, num_classes, rows)
+
+
+def balanced(y: np.ndarray, num_classes: int) -> tuple[float, ...]:
+  """Class weights n / (C n_c), which let every class count alike; 0 for a class without an example.
+
+  Args:
+    y: labels, int [n], of all clients' training examples.
+    num_classes: C.
+  """
+  counts = np.bincount(y, minlength=num_classes)
+  return tuple((len(y) / (num_classes * np.maximum(counts, 1)) * (counts > 0)).tolist())

@@ -1,0 +1,103 @@
+"""What labels must be, before anything learns from them."""
+
+from numbers import Real
+
+import numpy as np
+
+from fedjax_het.errors import SettingError
+
+
+def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
+  """Raises `SettingError` unless there is a label a row, none of those used masked.
+
+  Args:
+    y: labels, to be [N, ...].
+    num_examples: N.
+    rows: the rows that are used, int [n]; what the others hold is not asked.
+  """
+  if y.ndim == 0:
+    raise SettingError("y", y.item(), f"one value, and x has {num_examples} examples", "Give a label a row.")
+  if len(y) != num_examples:
+    raise SettingError("y", f"{len(y)} labels", f"x has {num_examples} examples", "Give one an example.")
+  hidden = np.asarray(np.ma.getmaskarray(y)).reshape(len(y), -1)
+  masked = rows[hidden[rows].any(axis=1)]
+  if len(masked):
+    raise SettingError(
+      "y", np.ma.masked, f"the label of row {masked.min()} is masked", "Leave such rows out of parts."
+    )
+
+
+def check_axes(y: np.ndarray, axes: str) -> None:
+  """Raises `SettingError` unless y has the axes of `axes`, such as "[N, T]"."""
+  if y.ndim != axes.count(",") + 1:
+    first = y[0].tolist() if y.ndim and len(y) else []
+    remedy = "Of one-hot rows: y.argmax(1)." if axes == "[N]" else "Give a row of labels an example."
+    if y.shape[1:] == (1,) and axes == "[N]":
+      remedy = "Squeeze it: y.squeeze(1)."
+    problem = "is not one number" if axes == "[N]" else "has other axes"
+    raise SettingError(
+      "y", first, f"the label of row 0 {problem}: y is {y.dtype} {y.shape}, not {axes}", remedy
+    )
+
+
+def check_whole_labels(y: np.ndarray, rows: np.ndarray) -> None:
+  """Raises `SettingError`, which names a label and its row, unless labels are whole numbers (or bool)."""
+  if not len(y) or y.dtype.kind in "biu":
+    return
+  used = y[rows].reshape(len(rows), -1)
+  wrong = [
+    (row, label) for row, own in zip(rows.tolist(), used.tolist()) for label in own
+    if not (isinstance(label, Real) and label % 1 == 0)
+  ]  # fmt: skip
+  row, label = min(wrong, key=lambda found: found[0]) if wrong else (0, y.reshape(len(y), -1)[0].tolist()[0])
+  remedy = "Number the classes from 0, and leave rows without a label out of parts."
+  raise SettingError(
+    "y", label, f"the label of row {row} is {y.dtype}, not a whole number",
+    remedy if wrong else "Convert it: y.astype(int).",
+  )  # fmt: skip
+
+
+def check_classes(
+  y: np.ndarray, num_classes: int, rows: np.ndarray, because: str = "", more: str = "say num_classes={}"
+) -> None:
+  """Raises `SettingError`, which names a label and its row, unless every label is a class.
+
+  Args:
+    y: labels, [N] or several a row, [N, ...], whole numbers, to be from 0 to C - 1.
+    num_classes: C.
+    rows: the rows that are used, int [n]; what the others hold is not asked.
+    because: why just these classes: ends "is not one of the classes 0 to 3".
+    more: how to have as many classes as {}.
+  """
+  used = y[rows].reshape(len(rows), -1)
+  outside = (used < 0) | (used >= num_classes)
+  if not outside.any():
+    return
+  at = np.flatnonzero(outside.any(axis=1))
+  at = at[np.argmin(rows[at])]
+  label, labels = used[at][outside[at]][0].item(), set(np.unique(used).tolist())
+  remedy = "Number the classes from 0"
+  if labels <= {-1, 1}:
+    remedy = "Write 0 for -1: (y + 1) // 2"
+  elif max(labels) >= num_classes:
+    remedy += f", or {more.format(max(labels) + 1)} where there are so many"
+  raise SettingError(
+    "y", label, f"the label of row {rows[at]} is not one of the classes 0 to {num_classes - 1}{because}",
+    f"{remedy}.",
+  )  # fmt: skip
+
+
+def check_shape(task: str, shape: tuple[int, ...], wanted: str, fits: bool) -> None:
+  """Raises `SettingError` unless a model's outputs fit the task.
+
+  Args:
+    task: its name.
+    shape: of the outputs, without the batch's axis.
+    wanted: what they are to be.
+    fits: whether they do.
+  """
+  if not fits:
+    raise SettingError(
+      "task", task, f"takes outputs {wanted}, and the model's are [B, {', '.join(map(str, shape))}]",
+      "Give the model so many outputs, or another task.",
+    )  # fmt: skip

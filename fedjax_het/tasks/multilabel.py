@@ -1,0 +1,87 @@
+"""A yes-or-no labels an example, each with a logit of its own: P(y_a = 1) = sigmoid(z_a)."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_het.errors import SettingError, check_range
+from fedjax_het.metrics.classification import auroc
+from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
+from fedjax_het.tasks.task import Task, mean_over, or_one
+
+
+def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
+  """Labels y in {0, 1}, [B, A], and a logit for each, [B, A]; the loss is the mean over examples and labels.
+
+  Metrics of a client: `accuracy` over all labels of all examples, `exact` match of all labels of an example,
+  `f1_macro`, `auroc` (means over the labels that define them: those with a positive, true or predicted; those
+  with examples of both kinds), `f1_micro`, `loss`. A label is predicted where its logit is above 0.
+
+  Args:
+    positive_weight: w > 0, what the loss of a label that is 1 is multiplied by in training; or one a label.
+
+  Raises:
+    SettingError: a weight that is not above 0.
+  """
+  for weight in np.atleast_1d(positive_weight).tolist():
+    check_range("positive_weight", weight, above=0.0, below=np.inf)
+  weights = np.asarray(positive_weight, np.float32)
+
+  def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    loss = optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype))
+    total = jnp.sum(jnp.where(y == 1, weights, 1.0) * loss, axis=-1)
+    return total, jnp.full_like(total, logits.shape[-1])
+
+  def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
+    check_shape("multilabel", shape, f"[B, {y.shape[1]}], one a label", shape == y.shape[1:])
+    if weights.ndim and weights.shape != shape:
+      raise SettingError("positive_weight", len(weights), f"there are {shape[0]} labels", "Give one a label.")
+
+  return Task(
+    "multilabel", losses, scores, metrics, ("auroc", "accuracy"), check, check_outputs,
+    outputs=lambda num_labels: num_labels,
+  )  # fmt: skip
+
+
+def scores(logits: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
+  """The logits, [B, A], and their cross-entropies; NaN logits are wrong, and their loss is inf."""
+  logits = logits.astype(jnp.float32)
+  loss = optax.sigmoid_binary_cross_entropy(logits, y.astype(jnp.float32))
+  return {"logits": logits, "loss": jnp.where(jnp.isnan(logits), jnp.inf, loss)}
+
+
+def metrics(scores: dict[str, jax.Array], y: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
+  """See `multilabel`."""
+  truth, logits, rows = y == 1, scores["logits"], mask[:, None]
+  guess = jnp.where(jnp.isnan(logits), ~truth, logits > 0)
+  right = guess == truth
+  hits = jnp.sum(rows & guess & truth, axis=0, dtype=jnp.float32)
+  wrong = jnp.sum(rows & ~right, axis=0, dtype=jnp.float32)
+  each = jax.vmap(auroc, in_axes=(1, 1, None))(logits, y, mask)
+  return {
+    "accuracy": mean_over(jnp.mean(right, axis=-1), mask),
+    "exact": mean_over(jnp.all(right, axis=-1), mask),
+    "f1_macro": jnp.nanmean(f1(hits, wrong)),
+    "f1_micro": f1(jnp.sum(hits), jnp.sum(wrong)),
+    "auroc": jnp.nanmean(each),
+    "loss": mean_over(jnp.mean(scores["loss"], axis=-1), mask),
+  }
+
+
+def f1(hits: jax.Array, wrong: jax.Array) -> jax.Array:
+  """F1 = 2 TP / (2 TP + FP + FN); NaN where nothing is positive, neither in truth nor in prediction."""
+  some = 2.0 * hits + wrong
+  return jnp.where(some > 0, 2.0 * hits / or_one(some), jnp.nan)
+
+
+def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
+  """Raises `SettingError` unless y is [N, A] of zeros and ones, A = `num_classes`."""
+  check_rows(y, num_examples, rows)
+  check_axes(y, "[N, A]")
+  check_whole_labels(y, rows)
+  check_classes(y, 2, rows, ", no and yes")
+  if num_classes is not None:
+    check_shape("multilabel", y.shape[1:], f"[B, {num_classes}]", y.shape[1] == num_classes)

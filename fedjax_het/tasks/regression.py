@@ -1,0 +1,79 @@
+"""A number, or D of them: squared errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.errors import SettingError
+from fedjax_het.tasks.labels import check_rows, check_shape
+from fedjax_het.tasks.task import Task, mean_over, or_one
+
+
+def regression() -> Task:
+  """Labels y, float32 [B] or [B, D], and outputs z, [B, D] (D = 1 for the former).
+
+  The loss is the mean of (z - y)² over examples and numbers.
+  Metrics of a client: `mse` (also called `loss`), `rmse`, `mae`, over all numbers of all examples, and `r2`,
+  1 - Σ(z - y)² / Σ(y - ȳ)², a mean over the D for which the client's labels are not all alike.
+  """
+
+  def losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    total = jnp.sum((flat(outputs) - flat(y)) ** 2, axis=-1)
+    return total, jnp.full_like(total, flat(y).shape[-1])
+
+  return Task(
+    "regression", losses, scores, metrics, ("rmse",), check, check_outputs,
+    outputs=lambda count: count, dtype=np.float32,
+  )  # fmt: skip
+
+
+def flat(values: jax.Array) -> jax.Array:
+  """[B] or [B, D] as float32 [B, D]."""
+  return values.reshape(values.shape[0], -1).astype(jnp.float32)
+
+
+def scores(outputs: jax.Array, y: jax.Array) -> jax.Array:
+  """The absolute errors, [B, D]; inf where the output is NaN."""
+  error = jnp.abs(flat(outputs) - flat(y))
+  return jnp.where(jnp.isnan(error), jnp.inf, error)
+
+
+def metrics(errors: jax.Array, y: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
+  """See `regression`."""
+  rows, y = mask[:, None], flat(y)
+  mse = mean_over(jnp.mean(errors**2, axis=-1), mask)
+  center = jnp.sum(jnp.where(rows, y, 0.0), axis=0) / or_one(jnp.sum(mask, dtype=jnp.float32))
+  spread = jnp.sum(jnp.where(rows, (y - center) ** 2, 0.0), axis=0)
+  unexplained = jnp.sum(jnp.where(rows, errors**2, 0.0), axis=0)
+  r2 = jnp.where(spread > 0, 1.0 - unexplained / or_one(spread), jnp.nan)
+  return {
+    "loss": mse,
+    "mse": mse,
+    "rmse": jnp.sqrt(mse),
+    "mae": mean_over(jnp.mean(errors, axis=-1), mask),
+    "r2": jnp.nanmean(r2),
+  }
+
+
+def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
+  """Raises `SettingError`, which names a label and its row, unless y is finite numbers, [N] or [N, D]."""
+  check_rows(y, num_examples, rows)
+  if y.ndim > 2:
+    raise SettingError("y", y.shape, "labels have more than two axes", "Give [N] or [N, D].")
+  if y.dtype.kind not in "biuf":
+    raise SettingError("y", str(y.dtype), "not numbers", "Convert it: y.astype(np.float32).")
+  used = y[rows].reshape(len(rows), -1)
+  wrong = np.flatnonzero(~np.isfinite(used).all(axis=1))
+  if len(wrong):
+    at = wrong[np.argmin(rows[wrong])]
+    raise SettingError(
+      "y", y[rows[at]].tolist(), f"the label of row {rows[at]} is not finite", "Leave such rows out of parts."
+    )
+  if num_classes is not None:
+    check_shape("regression", used.shape[1:], f"[B, {num_classes}]", used.shape[1] == num_classes)
+
+
+def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
+  """Raises `SettingError` unless there is an output a number."""
+  count = int(np.prod(y.shape[1:]))
+  check_shape("regression", shape, f"[B, {count}]", shape == (count,))
