@@ -1,5 +1,6 @@
 """Cutting clients where the devices do not divide the cohort."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,4 +57,4 @@ def test_cut_clients_learn_the_same(method, sizes):
     state, infos = engine.advance(engine.init(jax.random.key(3)), 3)
     runs.append(jax.tree.map(np.asarray, (state.broadcast, state.clients, infos)))
   for other in runs[1:]:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6), runs[0], other)
+    chex.assert_trees_all_close(runs[0], other, rtol=1e-5, atol=2e-6)

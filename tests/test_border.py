@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,8 +54,7 @@ def rounds_of(algorithm, data, rounds=ROUNDS):
 
 
 def close(found, expected, rtol=2e-5, atol=2e-6):
-  assert jax.tree.structure(found) == jax.tree.structure(expected)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), found, expected)
+  chex.assert_trees_all_close(found, expected, rtol=rtol, atol=atol)
 
 
 def weighted(p, trees):
@@ -194,7 +194,7 @@ def test_broadcast_may_be_several_models(ragged):
       np.testing.assert_allclose(infos.clients.loss[0, slot], np.mean(losses), rtol=1e-5)
     ends = weighted(by_size(ragged, cohort), uploads)
     close(float64(after.broadcast.params), ends)
-    jax.tree.map(np.testing.assert_array_equal, before.clients, after.clients)
+    chex.assert_trees_all_equal(before.clients, after.clients)
   last = after
   engine = Engine(algorithm, ragged, COHORT, devices=1)
   evaluation = engine.evaluate(jax.device_put(last, engine.shardings(last)))

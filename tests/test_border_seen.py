@@ -1,5 +1,6 @@
 """What crosses the border: a client's number, data and state; even sums; a method without a global model."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,7 +141,7 @@ def test_a_model_may_be_tuned_on_the_clients_training_examples_when_it_is_judged
 
 @pytest.mark.slow
 def test_examples_that_are_streamed_to_two_devices_show_the_same(ragged, judged):
-  jax.tree.map(np.testing.assert_array_equal, judge(ragged, devices=2, device_rows=140), judged)
+  chex.assert_trees_all_equal(judge(ragged, devices=2, device_rows=140), judged)
 
 
 @pytest.mark.slow

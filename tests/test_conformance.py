@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,15 +71,8 @@ def host(state: State) -> State:
   return jax.tree.map(np.array, state._replace(key=jax.random.key_data(state.key)))
 
 
-def equal(a, b):
-  """Bit for bit."""
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def close(a, b, rtol=1e-5, atol=2e-6):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), a, b)
+  chex.assert_trees_all_close(a, b, rtol=rtol, atol=atol)
 
 
 def finite(state: State, infos):
@@ -169,7 +163,7 @@ def test_something_was_trained(run):
 
 def test_chunked_and_resumed_is_whole(run):
   state, infos = run.in_halves(run.engine)
-  equal((host(state), infos), (run.last, run.infos))
+  chex.assert_trees_all_equal((host(state), infos), (run.last, run.infos))
 
 
 @pytest.mark.slow
@@ -177,7 +171,7 @@ def test_chunked_and_resumed_is_whole(run):
 def test_a_new_process_compiles_the_same(run):
   engine = run.make(devices=8, client_batch=2)
   state, infos = run.in_halves(engine)
-  equal((host(state), infos), (run.last, run.infos))
+  chex.assert_trees_all_equal((host(state), infos), (run.last, run.infos))
 
 
 @pytest.mark.slow
@@ -185,7 +179,7 @@ def test_a_new_process_compiles_the_same(run):
 def test_one_device_and_one_client_at_a_time_change_nothing(run):
   """Nor to evaluation (`test_evaluation` tries other numbers, `test_devices` other methods)."""
   engine = run.make(devices=1, client_batch=1)
-  equal(host(engine.init(jax.random.key(5))), run.first)
+  chex.assert_trees_all_equal(host(engine.init(jax.random.key(5))), run.first)
   state, infos = run.in_halves(engine)
   close((host(state), infos), (run.last, run.infos))
   close(engine.evaluate(state), run.evaluation)
@@ -197,7 +191,7 @@ def test_later_chunks_are_not_traced_again(run):
   state = run.place(run.first)
   for length in (1, 2, 1):
     state, _ = run.engine.advance(state, length)
-  equal(host(state), run.last)
+  chex.assert_trees_all_equal(host(state), run.last)
   assert run.traces == before
   assert len([name for name in run.engine._compiled if name == "advance"]) == 1
 
@@ -208,9 +202,9 @@ def test_where_a_client_lies_is_irrelevant(run):
   assert not np.array_equal(moved.train.start, run.data.train.start)
   engine = run.on(moved)
   state, infos = engine.advance(run.place(run.first), ROUNDS)
-  equal((host(state), infos), (run.last, run.infos))
+  chex.assert_trees_all_equal((host(state), infos), (run.last, run.infos))
   if run.method in EVALUATED:
-    equal(engine.evaluate(state), run.evaluation)
+    chex.assert_trees_all_equal(engine.evaluate(state), run.evaluation)
 
 
 def context_of(run, i, round):

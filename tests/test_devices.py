@@ -1,5 +1,6 @@
 """The same bits on any number of devices, also where each has a single client."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -36,16 +37,14 @@ def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 
   return jax.tree.map(np.asarray, (state._replace(key=()), infos))
 
 
-def same(one, other):
-  jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
 @pytest.mark.parametrize(
   "method",
   [pytest.param(name, marks=[] if name == "fedavg" else pytest.mark.slow) for name in METHODS["algorithm"]],
 )
 def test_one_client_a_device_has_the_bits_of_many(method):
-  same(run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS))
+  chex.assert_trees_all_equal(
+    run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS)
+  )
 
 
 @pytest.mark.slow
@@ -53,7 +52,7 @@ def test_one_client_a_device_has_the_bits_of_many(method):
   "sizes, cohort, devices", [("one batch", 5, 8), ("two batches", 8, 4), ("ragged", 8, 8), ("ragged", 5, 4)]
 )
 def test_cohorts_of_any_share_of_the_devices_have_the_same_bits(sizes, cohort, devices):
-  same(run("fedavg", sizes, cohort, 1), run("fedavg", sizes, cohort, devices))
+  chex.assert_trees_all_equal(run("fedavg", sizes, cohort, 1), run("fedavg", sizes, cohort, devices))
 
 
 @pytest.mark.slow
@@ -61,9 +60,9 @@ def test_three_clients_at_once_have_the_same_bits_on_any_number_of_devices():
   """And the draws of one at a time, but not its bits: stacked products are summed in another order."""
   one, *others = (run("fedavg", "ragged", 8, devices, client_batch=3) for devices in (1, 2, 8))
   for other in others:
-    same(one, other)
+    chex.assert_trees_all_equal(one, other)
   infos, single = one[1], run("fedavg", "ragged", 8, 1)[1]
-  same((infos.cohort, infos.coefficients, infos.clients.steps),
+  chex.assert_trees_all_equal((infos.cohort, infos.coefficients, infos.clients.steps),
        (single.cohort, single.coefficients, single.clients.steps))  # fmt: skip
   np.testing.assert_allclose(infos.clients.loss, single.clients.loss, rtol=1e-5)
 
@@ -76,4 +75,4 @@ def test_a_member_alone_on_its_device_has_the_bits_of_many():
     engine = Members(lambda: algorithm_of("fedavg"), data, {}, 4, 5, devices=devices)
     state, infos = engine.advance(engine.init(keys), 3)
     found.append(jax.tree.map(np.asarray, (state._replace(key=()), infos)))
-  same(*found)
+  chex.assert_trees_all_equal(*found)

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -167,7 +168,7 @@ def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
       "row": ragged.x[own.start],
       "t": (2 * ids,),
     }
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    chex.assert_trees_all_equal(found, expected)
 
 
 @pytest.mark.parametrize("count", [1, 5, 8])
@@ -179,9 +180,9 @@ def test_a_weighted_sum_has_the_same_bits_on_any_number_of_devices(count):
   total = jax.jit(weighted_sum, static_argnums=2)
   sums = [total(p, stacked, client_mesh(devices)) for devices in (1, 2, 3, 8)]
   for found in sums:
-    jax.tree.map(np.testing.assert_array_equal, found, sums[0])
+    chex.assert_trees_all_equal(found, sums[0])
   expected = jax.tree.map(lambda leaf: np.tensordot(p.astype(float), leaf.astype(float), 1), stacked)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), sums[0], expected)
+  chex.assert_trees_all_close(sums[0], expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
@@ -243,7 +244,7 @@ def test_company_is_irrelevant(ragged):
   alone = train(ids)
   for others, slots in (([3, 4, 9, 10, 2], [1, 4, 3, 0, 2]), ([4, 2, 10, 3, 0], [0, 1, 2, 3])):
     found = pick(train(jnp.array(others)), slots)
-    jax.tree.map(np.testing.assert_array_equal, found, pick(alone, range(len(slots))))
+    chex.assert_trees_all_equal(found, pick(alone, range(len(slots))))
 
 
 # Chunks, errors, the clock.

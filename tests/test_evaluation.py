@@ -1,5 +1,6 @@
 """Evaluation against a loop over clients and models."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -63,4 +64,4 @@ def test_evaluation_in_pieces_is_evaluation_at_once(monkeypatch):
     engine = Engine(federated(fedavg(mlp(), **LOCAL)), data, 5, devices=1)
     values.append(engine.evaluate(engine.init(jax.random.key(0))))
   assert data.limits[2] == 12 and data.num_classes == CLASSES
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), *values)
+  chex.assert_trees_all_close(*values, rtol=1e-6, atol=1e-7)

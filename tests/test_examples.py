@@ -1,5 +1,6 @@
 """Examples that stay on the host give the numbers of examples that lie on the devices."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -17,10 +18,6 @@ def engine(device_rows=None, devices=2):
   return fh.Engine(algorithm, federation(SIZES), 3, devices=devices, device_rows=device_rows)
 
 
-def equal(a, b):
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 @pytest.mark.slow
 def test_the_numbers_are_those_of_resident_examples():
   """However the rounds are cut into chunks, and after an evaluation or a look back in between."""
@@ -32,11 +29,11 @@ def test_the_numbers_are_those_of_resident_examples():
     state, part = streamed.advance(state, length)
     parts.append(part)
     streamed.evaluate(state)
-  equal(jax.tree.map(lambda *p: np.concatenate(p), *parts), infos)
-  equal(*(s._replace(key=jax.random.key_data(s.key)) for s in (state, expected)))
-  equal(streamed.evaluate(state), whole.evaluate(expected))
+  chex.assert_trees_all_equal(jax.tree.map(lambda *p: np.concatenate(p), *parts), infos)
+  chex.assert_trees_all_equal(*(s._replace(key=jax.random.key_data(s.key)) for s in (state, expected)))
+  chex.assert_trees_all_equal(streamed.evaluate(state), whole.evaluate(expected))
   again, _ = streamed.advance(streamed.init(jax.random.key(3)), 11)
-  equal(again.broadcast, expected.broadcast)
+  chex.assert_trees_all_equal(again.broadcast, expected.broadcast)
 
 
 def test_windows_hold_their_cohorts_and_no_more():

@@ -1,5 +1,6 @@
 """FedAvg and FedProx against softmax regression trained by hand in NumPy."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -184,6 +185,6 @@ def test_updates_that_wait_for_each_other_keep_their_values():
   """Also beside an infinite or NaN one; and the compiler does not see through the zero they wait for."""
   for bad in (np.inf, -np.inf, np.nan, 3e38):
     updates = {"a": jnp.array([bad, 1.0]), "b": jnp.array([[2.0], [-0.5]]), "c": jnp.array([bad])}
-    jax.tree.map(np.testing.assert_array_equal, jax.jit(together)(updates), updates)
+    chex.assert_trees_all_equal(jax.jit(together)(updates), updates)
   other = jax.jit(lambda a, b: together((a, b))[1])
   assert "is-finite" in other.lower(jnp.ones(2), jnp.ones(3)).compile().as_text()

@@ -1,5 +1,6 @@
 """FedEvg against its equations."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,7 +112,7 @@ def test_a_local_step_by_hand():
   assert info.loss == pytest.approx(float(loss), rel=1e-5) and info.steps == 1
   stepped = jax.tree.map(lambda p, g: p - 1e-2 * g / (jnp.abs(g) + 1e-8), params, gradient)
   expected = signals(MODEL, stepped, fh.Message(x_tilde, jnp.zeros(6)), LABELS, "signed", 0.5)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), upload, expected)
+  chex.assert_trees_all_close(upload, expected, rtol=1e-3, atol=1e-4)
 
 
 def energies_of(params, x, y):

@@ -1,5 +1,6 @@
 """A user's own Flax modules: parameters, statistics of real rows, dropout's keys; errors."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,7 +78,7 @@ def test_rows_that_fill_up_a_batch_are_not_seen(kind):
     train(params, model.stats, rows, real, jax.random.key(2)) for rows in (x, other)
   )
   np.testing.assert_array_equal(logits[:REAL], others[:REAL])
-  jax.tree.map(np.testing.assert_array_equal, stats, also)
+  chex.assert_trees_all_equal(stats, also)
 
 
 def test_dropout_draws_from_the_step_s_key(kind):
@@ -146,7 +147,7 @@ def test_standardised_in_training_too():
     ),
     (shown.apply(params, x, model.stats), model.apply(params, (x - 0.5) / 2.0, model.stats)),
   ):
-    jax.tree.map(np.testing.assert_array_equal, ours, wanted)
+    chex.assert_trees_all_equal(ours, wanted)
 
 
 class Cached(nn.Module):

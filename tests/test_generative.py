@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -223,7 +224,7 @@ def test_local_steps_are_adams_by_hand():
       )  # fmt: skip
       total[-1] += loss
   assert info.steps == len(total) == 4 and info.loss == pytest.approx(np.mean(total), rel=1e-5)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), upload.params, params)
+  chex.assert_trees_all_close(upload.params, params, rtol=1e-4, atol=1e-5)
 
 
 def test_a_cap_on_local_steps():

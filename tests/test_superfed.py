@@ -1,5 +1,6 @@
 """SuPerFed: its identities with FedAvg and FedProx, and equation 2.3 against automatic differentiation."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,14 +32,8 @@ def run(client, data, rounds=ROUNDS):
   return state, infos
 
 
-def equal(a, b):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def close(a, b, rtol, atol):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), a, b)
+  chex.assert_trees_all_close(a, b, rtol=rtol, atol=atol)
 
 
 # Identities.
@@ -51,8 +46,8 @@ def test_before_the_start_it_is_fedavg_or_fedprox_bit_for_bit(ragged, granularit
   late = superfed(mlp(), granularity=granularity, mu=mu, nu=2.0, start_round=ROUNDS, **LOCAL)
   state, infos = run(late, ragged)
   expected, expected_infos = run(other(mlp(), **LOCAL), ragged)
-  equal(state.broadcast, expected.broadcast)
-  equal(infos, expected_infos)
+  chex.assert_trees_all_equal(state.broadcast, expected.broadcast)
+  chex.assert_trees_all_equal(infos, expected_infos)
 
 
 @pytest.mark.slow
@@ -232,7 +227,7 @@ def test_local_models_start_apart(ragged):
   correlations = np.corrcoef(models)[np.triu_indices(len(models), 1)]
   assert np.abs(correlations).max() < 0.7  # 43 independent normal numbers: 5 σ
   engine = engine_of(fedavg(mlp()), ragged)
-  equal(state.broadcast, engine.init(jax.random.key(2)).broadcast)
+  chex.assert_trees_all_equal(state.broadcast, engine.init(jax.random.key(2)).broadcast)
 
 
 @GRANULARITIES
@@ -253,9 +248,11 @@ def test_ends_of_the_line(ragged):
   client = superfed(mlp())
   broadcast = client.share(jax.random.key(0))
   local = client.init(jax.random.key(1), broadcast, None, Context())
-  equal(client.personalize(broadcast, local, None, Context(), jnp.float32(0.0)), broadcast.params)
-  equal(client.personalize(broadcast, local, None, Context(), jnp.float32(1.0)), local)
-  equal(client.globalize(broadcast), broadcast.params)
+  chex.assert_trees_all_equal(
+    client.personalize(broadcast, local, None, Context(), jnp.float32(0.0)), broadcast.params
+  )
+  chex.assert_trees_all_equal(client.personalize(broadcast, local, None, Context(), jnp.float32(1.0)), local)
+  chex.assert_trees_all_equal(client.globalize(broadcast), broadcast.params)
   half = jax.tree.map(lambda f, l: (f + l) / 2, broadcast.params, local)
   close(client.personalize(broadcast, local, None, Context(), jnp.float32(0.5)), half, 1e-6, 1e-7)
   np.testing.assert_allclose(client.lambdas, np.arange(11) / 10)

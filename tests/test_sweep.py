@@ -1,5 +1,6 @@
 """Many runs as one program are the runs."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ def make(nu=1.0, lr=0.1):
 
 
 def close(a, b):
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), a, b)
+  chex.assert_trees_all_close(a, b, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.slow

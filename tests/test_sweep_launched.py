@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import chex
 import jax
-import numpy as np
 import pytest
 from orbax.checkpoint import CheckpointManager
 from rich.console import Console
@@ -70,7 +70,7 @@ def test_a_member_is_its_own_run(whole, tmp_path):
     checkpoints = Checkpoints(folder / "checkpoints")
     states.append(checkpoints.restore(engine.init(jax.random.key(0)))[0].broadcast)
     checkpoints.close()
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *states)
+  chex.assert_trees_all_close(*states, rtol=1e-3, atol=1e-4)
   assert experiment.run_experiment(config, str(own), Where(devices=1)) == together  # complete
 
 
