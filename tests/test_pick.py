@@ -74,6 +74,9 @@ def test_a_low_metric_is_chosen_by_its_own_direction():
   assert best_lambda(valid, Pick(0, "validation", "mse")).tolist() == [1, 0]
   assert best_lambda(valid._replace(personalized={**valid.personalized, "r2": valid.personalized["mse"]}),
                      Pick(0, "validation", "r2")).tolist() == [0, 1]  # fmt: skip
+  report = lambda_report((0.0, 1.0), Evaluations(valid, valid, headlines=("mse",)))
+  assert (report["metric"], report["common"]) == ("mse", 0.0)
+  assert report["per_client_test_optimistic"]["mean"] == pytest.approx(0.15) == report["validation"]["mean"]
 
 
 def contrary(binary=False):

@@ -158,7 +158,7 @@ def talking(model: fh.Model) -> fh.ClientUpdate:
   def update(key, broadcast, state, data, context):
     message, state, info = plain.update(key, broadcast, state, data, context)
     rows, seen = jax.numpy.float32(data.size), jax.numpy.float32(context.round + 1)
-    return message, state, info._replace(figures={"rows": rows, "seen": seen})
+    return message, state, info._replace(figures={"rows": rows, "round": seen})
 
   return plain._replace(update=update, training=None, globalize=None, name="talking")
 
@@ -177,7 +177,7 @@ def test_clients_report_figures_and_there_is_no_global_model(tmp_path, monkeypat
   sizes = np.asarray(built.data.train.size)[result.infos.cohort]
   for line, rounds in zip(lines, (slice(0, 3), slice(3, 5)), strict=True):
     seen = np.arange(1, 6)[rounds].mean()
-    assert line["clients"] == pytest.approx({"rows": sizes[rounds].mean(), "seen": seen}, rel=1e-6)
+    assert line["clients"] == pytest.approx({"rows": sizes[rounds].mean(), "round": seen}, rel=1e-6)
   assert {*summary["metrics"]} == {*lines[0]["metrics"]} == {"personalized"} == {*result.metrics}
   shown = capsys.readouterr().out
-  assert "personalised" in shown and "global" not in shown and "seen 4.5" in shown
+  assert "personalised" in shown and "global" not in shown and "round 4.5" in shown

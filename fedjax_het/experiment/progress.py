@@ -63,7 +63,7 @@ class Progress:
     elif self._shown != self._round:
       self._print()
 
-  def update(self, round: int, **latest: float) -> None:
+  def update(self, round: int, /, **latest: float) -> None:
     """Shows that `round` rounds are done, and figures such as `loss=0.31, top1=0.97`.
 
     Figures stay until the next update that has any; metrics in percent are given as fractions.
