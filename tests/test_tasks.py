@@ -189,6 +189,23 @@ def test_a_model_that_diverged_is_wrong_everywhere(task, z, y):
   assert all(value in (0.0, np.inf, -np.inf) for value in found.values())
 
 
+def test_weights_are_ordinary_values():
+  """Also traced ones, as of a sweep's members; and one a label."""
+  z, y = jnp.asarray(RNG.normal(size=(B, 2)), jnp.float32), jnp.asarray(RNG.integers(0, 2, (B, 2)))
+  loss = lambda task, z, y: mean_loss(task, z, y, REAL)  # noqa: E731
+  for w in (0.5, 1.0, 3.0):
+    for make, outputs, labels in (
+      (tasks.binary, z[:, :1], y[:, 0]),
+      (tasks.multilabel, z, y),
+      (lambda w: tasks.classification((1.0, w)), z, y[:, 0]),
+      (lambda w: tasks.multilabel((2.0, w)), z, y),
+    ):
+      traced = jax.jit(lambda w, z, y, make=make: loss(make(w), z, y))(w, outputs, labels)
+      np.testing.assert_allclose(traced, loss(make(w), outputs, labels), rtol=1e-6)
+  each = [loss(tasks.binary(w), z[:, i : i + 1], y[:, i]) for i, w in enumerate((2.0, 3.0))]
+  np.testing.assert_allclose(loss(tasks.multilabel((2.0, 3.0)), z, y), np.mean(each), rtol=1e-6)
+
+
 def test_balanced_weights_let_every_class_count_alike():
   y = np.array([0] * 6 + [2] * 3 + [3])
   weights = np.array(tasks.balanced(y, 4))
@@ -237,6 +254,7 @@ def test_labels_that_a_task_has_pass_and_rows_that_nobody_uses_hold_anything():
     (tasks.classification(), np.zeros(B, int), (T, V), r"classification.*\[B, C\], .* \[B, 3, 6\]"),
     (tasks.classification((1.0, 2.0)), np.zeros(B, int), (3,), "class_weights = 2: .* 3 classes"),
     (tasks.binary(), np.zeros(B, int), (2,), r"binary.*\[B, 1\], .*\[B, 2\]"),
+    (tasks.multilabel((1.0, 2.0)), np.zeros((B, 3), int), (3,), "positive_weight = 2: there are 3 labels"),
     (tasks.multilabel(), np.zeros((B, 3), int), (4,), r"\[B, 3\], one a label, .*\[B, 4\]"),
     (tasks.next_token(), np.zeros((B, T), int), (T + 1, V), r"\[B, 3, V\], .*\[B, 4, 6\]"),
     (

@@ -29,7 +29,7 @@ from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, Message
-from fedjax_het.tasks import cross_entropy
+from fedjax_het.tasks import mean_loss
 
 PyTree = Any
 ENERGIES = ("signed", "raw")
@@ -192,8 +192,9 @@ def fedevg(
       def objective(params):
         logits = model.apply(params, batch.x)
         energies = contrast(of_class(logits, batch.y), batch.weight, logit(model, params, chains, y_tilde))
-        received = cross_entropy(model.apply(params, broadcast.params[chosen]), y_tilde).mean()
-        return energies + weighted_mean(cross_entropy(logits, batch.y), batch.weight) + lam * received
+        own = mean_loss(model.task, logits, batch.y, batch.weight)
+        shown = model.apply(params, broadcast.params[chosen])
+        return energies + own + lam * mean_loss(model.task, shown, y_tilde, jnp.ones(slots))
 
       loss, gradient = jax.value_and_grad(objective)(local.params)
       updates, state = optimizer.update(gradient, local.optimizer, local.params)

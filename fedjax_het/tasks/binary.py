@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import check_range
 from fedjax_het.tasks.classification import classification, cross_entropy
 from fedjax_het.tasks.labels import check_shape
-from fedjax_het.tasks.task import Task
+from fedjax_het.tasks.task import Task, check_weights
 
 
-def binary(positive_weight: float = 1.0) -> Task:
+def binary(positive_weight: float | jax.Array = 1.0) -> Task:
   """Labels 0 and 1, told apart by one logit, [B, 1].
 
   Args:
@@ -20,12 +19,11 @@ def binary(positive_weight: float = 1.0) -> Task:
   Raises:
     SettingError: a weight that is not above 0.
   """
-  check_range("positive_weight", positive_weight, above=0.0, below=np.inf)
+  check_weights("positive_weight", positive_weight, above=0.0)
   base = classification()
 
   def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, None]:
-    loss = cross_entropy(logits, y)
-    return loss if positive_weight == 1.0 else jnp.where(y == 1, positive_weight, 1.0) * loss, None
+    return jnp.where(y == 1, positive_weight, 1.0) * cross_entropy(logits, y), None
 
   def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
     check_shape("binary", shape, "[B, 1]", shape == (1,))

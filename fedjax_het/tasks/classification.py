@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError
 from fedjax_het.metrics import classification as judged
 from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
-from fedjax_het.tasks.task import Task
+from fedjax_het.tasks.task import Task, check_weights
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -34,14 +34,13 @@ def classification(class_weights: Sequence[float] | None = None) -> Task:
   Raises:
     SettingError: a weight that is negative or no number.
   """
-  for weight in () if class_weights is None else class_weights:
-    check_range("class_weights", weight, 0.0, below=np.inf)
-  weights = None if class_weights is None else np.asarray(class_weights, np.float32)
+  check_weights("class_weights", class_weights, low=0.0)
 
   def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     loss = cross_entropy(logits, y)
-    if weights is None:
+    if class_weights is None:
       return loss, None
+    weights = jnp.asarray(class_weights, jnp.float32)
     weight = jnp.sum(jax.nn.one_hot(y, len(weights)) * weights, axis=-1)
     return weight * loss, weight
 
@@ -53,9 +52,12 @@ def classification(class_weights: Sequence[float] | None = None) -> Task:
     )
     needed = max(num_classes, int(y[rows].max(initial=0)) + 1)
     check_classes(y, count, rows, because, f"give the model num_classes={needed}")
-    if weights is not None and len(weights) != count:
+    if class_weights is not None and len(class_weights) != count:
       raise SettingError(
-        "class_weights", len(weights), f"the model tells {count} classes apart", "Give one weight a class."
+        "class_weights",
+        len(class_weights),
+        f"the model tells {count} classes apart",
+        "Give one each.",
       )
 
   return Task(

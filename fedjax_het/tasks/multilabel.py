@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError
 from fedjax_het.metrics.classification import auroc
 from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
-from fedjax_het.tasks.task import Task, mean_over, or_one
+from fedjax_het.tasks.task import Task, check_weights, mean_over, or_one
 
 
 def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
@@ -26,19 +26,20 @@ def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
   Raises:
     SettingError: a weight that is not above 0.
   """
-  for weight in np.atleast_1d(positive_weight).tolist():
-    check_range("positive_weight", weight, above=0.0, below=np.inf)
-  weights = np.asarray(positive_weight, np.float32)
+  check_weights("positive_weight", positive_weight, above=0.0)
 
   def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     loss = optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype))
-    total = jnp.sum(jnp.where(y == 1, weights, 1.0) * loss, axis=-1)
+    weight = jnp.where(y == 1, jnp.asarray(positive_weight, jnp.float32), 1.0)
+    total = jnp.sum(weight * loss, axis=-1)
     return total, jnp.full_like(total, logits.shape[-1])
 
   def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
     check_shape("multilabel", shape, f"[B, {y.shape[1]}], one a label", shape == y.shape[1:])
-    if weights.ndim and weights.shape != shape:
-      raise SettingError("positive_weight", len(weights), f"there are {shape[0]} labels", "Give one a label.")
+    if isinstance(positive_weight, Sequence | np.ndarray) and len(positive_weight) != shape[0]:
+      raise SettingError(
+        "positive_weight", len(positive_weight), f"there are {shape[0]} labels", "Give one a label."
+      )
 
   return Task(
     "multilabel", losses, scores, metrics, ("auroc", "accuracy"), check, check_outputs,

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het.errors import check_range
+
 PyTree = Any
 
 
@@ -62,6 +64,15 @@ def mean_loss(task: Task, outputs: jax.Array, y: jax.Array, real: jax.Array) -> 
   """
   total, weight = task.losses(outputs, y)
   return jnp.sum(total * real) / or_one(jnp.sum(real if weight is None else weight * real))
+
+
+def check_weights(setting: str, weights: Any, **bounds: float) -> None:
+  """Raises `SettingError` unless a weight, or each of several, is finite and within `bounds`.
+
+  A traced weight passes.
+  """
+  for weight in jax.tree.leaves(weights.tolist() if isinstance(weights, np.ndarray) else weights):
+    check_range(setting, weight, below=np.inf, **bounds)
 
 
 def or_one(weight: jax.Array) -> jax.Array:
