@@ -35,11 +35,11 @@ def test_learning_curve(tmp_path):
 
 
 def test_the_learning_curve_of_the_lines_of_metrics(tmp_path):
-  """The headline's mean, worst and best tenth of each model there is; nothing, before there is a line."""
+  """The first metric's mean, worst and best tenth of each model there is; nothing, before there is a line."""
 
   def line(value, **models):
     figures = {"mean": value, "worst10": value - 0.1, "best10": value + 0.1}
-    return {"metrics": {name: {"top1": figures, "auroc": figures} for name in models}}
+    return {"metrics": {name: {"auroc": figures, "top1": figures} for name in models}}
 
   own = ClientMetrics(None)
   lines = [{"round": 0}, line(0.5, personalized=1, **{"global": 1}), line(0.6, personalized=1)]
