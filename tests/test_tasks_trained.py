@@ -12,6 +12,7 @@ from flax import linen as nn
 import fedjax_het as fh
 from fedjax_het import tasks
 from fedjax_het.data.files import Source
+from fedjax_het.engine import evaluate
 from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.report import print_report
@@ -133,6 +134,24 @@ def test_next_tokens_are_learnt_and_those_to_ignore_do_not_count():
   assert len(seen) and not seen.any()  # its F_i is the mean of nothing
 
 
+def test_outputs_are_judged_a_few_rows_at_a_time(monkeypatch):
+  x = RNG.integers(0, V, (N, T))
+  data = federate(x, np.roll(x, 1, axis=1), num_classes=V, task=tasks.next_token((2,)))
+  model = fh.models.from_flax(Speaker(), (T,), V, dtype=jnp.int32, task=tasks.next_token((2,)))
+  params, own = model.init(KEY), data.clients(jnp.int32(0))
+  judged = jax.jit(lambda apply: evaluate.evaluate_model(model.task, apply, params, own), static_argnums=0)
+  whole, sizes = judged(model.apply), []
+
+  def apply(params, x):
+    sizes.append(len(x))
+    return model.apply(params, x)
+
+  monkeypatch.setattr(evaluate, "OUTPUTS_AT_ONCE", 5 * T * V)
+  for name, value in judged(apply).items():
+    np.testing.assert_allclose(value, whole[name], rtol=1e-6)
+  assert own.limit > 5 >= max(sizes)
+
+
 @pytest.mark.slow
 def test_many_labels_are_learnt():
   x = RNG.normal(size=(N, D)).astype(np.float32)
@@ -246,6 +265,13 @@ def test_a_configuration_s_task():
     with pytest.raises(fh.SettingError, match=says):
       build.check_config(config)
       build_task(given, binary)
+
+
+def test_a_generator_has_no_task_to_set():
+  config = get_config()
+  config.task, config.model = {"class_weights": "balanced"}, {"name": "cvae_mlp"}
+  with pytest.raises(fh.SettingError, match=r"task = .*balanced.*: a generator"):
+    build.check_config(config)
 
 
 @pytest.mark.slow

@@ -98,6 +98,8 @@ def check_config(config: ConfigDict) -> None:
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.to_dict().get("downstream", {}))
   check_task(config.get("task", {}))
+  if config.get("task") and config.model.name in models.GENERATORS:
+    raise SettingError("task", dict(config.task), "a generator trains by losses of its own", "Leave it out.")
   check_choice("algorithm.name", config.algorithm.name, CLIENTS)
   client = CLIENTS[config.algorithm.name]
   check_fit(client, config.model.name)
