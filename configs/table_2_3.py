@@ -41,6 +41,8 @@ def get_config(cell: str = "") -> ConfigDict:
     {
       "dataset": chosen["dataset"],
       "data_dir": "",
+      "dataset_options": {},
+      "task": {},
       "num_clients": chosen["clients"],
       "partition": {"name": "pathological", "shards_per_client": 2, "deal": "random"},
       "test_fraction": 0.2,

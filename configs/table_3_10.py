@@ -71,6 +71,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "dataset": chosen["dataset"],
       "dataset_options": {"leaky": False} if chosen["dataset"] == "berka" else {},
       "data_dir": "",
+      "task": {},
       "num_clients": CLIENTS[chosen["dataset"]],
       "partition": {"name": "natural"},
       "test_fraction": 0.2,

@@ -57,6 +57,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "dataset": chosen["dataset"],
       "dataset_options": {"resize": size} if size else {},
       "data_dir": "",
+      "task": {},
       "num_clients": chosen["clients"],
       "partition": {"name": "dirichlet", "alpha": chosen["alpha"]},
       "test_fraction": 0.2,

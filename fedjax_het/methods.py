@@ -106,7 +106,7 @@ METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # sectio
 
 def small_model(client: Method) -> Any:
   """One of the models that a client part trains, of next to no size."""
-  return models.make(next(iter(client.models)), (1,), 3)
+  return models.make("logistic_regression" if client.models is MODELS else "cvae_mlp", (1,), 3)
 
 
 def bare(method: Method) -> Any:

@@ -64,14 +64,28 @@ def test_a_part_is_offered_only_what_it_takes():
     METHODS["mixing"]["afl"].make(offered, lr=-1)  # a setting of its own counts more than an offer
 
 
-def test_the_quickstart_takes_every_method_with_its_local_settings():
-  fitting = [name for name, method in CLIENTS.items() if "momentum" in method.settings]
-  assert {"fedavg", "superfed_lm"} <= {*fitting} < {*CLIENTS}
-  for name in fitting:
+def test_the_quickstart_takes_every_method_that_trains_its_model():
+  refused = {"fedevg"}  # whose server is another
+  fitting = [name for name, method in CLIENTS.items() if "two_nn" in method.models]
+  assert {"fedavg", "superfed_lm"} < {*fitting} < {*CLIENTS}
+  for name in {*fitting} - refused:
     check_config(get_config(f"algorithm={name}"))
+  for name in refused:
+    with pytest.raises(fh.SettingError, match=rf"server = 'sgd'.*{name} uploads.*such as sgld"):
+      check_config(get_config(f"algorithm={name}"))
   for name in {*CLIENTS, "superfed"} - {*fitting}:
     with pytest.raises(fh.SettingError, match=rf"algorithm = '{name}': unknown"):
       get_config(f"algorithm={name}")
+
+
+def test_the_quickstart_sets_what_a_method_has(monkeypatch):
+  def plain(model: fh.Model, *, lr: float = 0.1, epochs: int = 1) -> fh.ClientUpdate:
+    return fh.fedavg(model, lr=lr, epochs=epochs)
+
+  monkeypatch.setitem(CLIENTS, "plain", Method("plain", plain, "with few settings", "nobody"))
+  config = get_config("algorithm=plain")
+  check_config(config)
+  assert config.local.to_dict() == {"lr": 0.05, "epochs": 5}
 
 
 def test_a_new_entry_is_launched_and_tested_like_all(monkeypatch):

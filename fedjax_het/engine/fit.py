@@ -32,7 +32,7 @@ def check_fit(
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
   task = make_algorithm(**settings).client.task
   for each, rows in zip(data, used):
-    task.check(np.asanyarray(each.y), count_rows(each.x), rows)
+    task.check(np.asanyarray(each.y), count_rows(each.x), rows, None)
 
   def outputs(key, data, settings):
     client = make_algorithm(**settings).client

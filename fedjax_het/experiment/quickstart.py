@@ -6,7 +6,8 @@ from fedjax_het.errors import check_choice
 from fedjax_het.experiment.cell import parse_cell
 from fedjax_het.methods import CLIENTS
 
-LOCAL = {
+MODEL = {"name": "two_nn", "hidden": 64}
+LOCAL = {  # of which a method is set what it has
   "epochs": 5,
   "batch_size": 10,
   "lr": 0.05,
@@ -25,7 +26,7 @@ def get_config(cell: str = "") -> ConfigDict:
   """All fields that a configuration has, at the quickstart's values; `cell` as in "algorithm=fedavg"."""
   name = parse_cell(cell, {"algorithm": "superfed_mm"})["algorithm"]
   check_choice(
-    "algorithm", name, [each for each, method in CLIENTS.items() if {*LOCAL} <= {*method.settings}]
+    "algorithm", name, [each for each, method in CLIENTS.items() if MODEL["name"] in method.models]
   )
   algorithm, rounds = {"name": name, **OWN.get(name, {})}, FieldReference(100)
   if "start" in algorithm:  # a share of the rounds, or None beside a start_round
@@ -34,13 +35,15 @@ def get_config(cell: str = "") -> ConfigDict:
     {
       "dataset": "digits",
       "data_dir": "",
+      "dataset_options": {},
+      "task": {},
       "num_clients": 20,
       "partition": {"name": "dirichlet", "alpha": 0.1},
       "test_fraction": 0.2,
       "valid_fraction": 0.1,
-      "model": {"name": "two_nn", "hidden": 64},
+      "model": MODEL,
       "algorithm": algorithm,
-      "local": LOCAL,
+      "local": {setting: LOCAL[setting] for setting in LOCAL if setting in CLIENTS[name].settings},
       "mixing": {"name": "static"},
       "server": {"name": "sgd", "lr": 1.0},
       "rounds": rounds,

@@ -10,7 +10,12 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, s
 
 # In the order of the terminal's table.
 YARDSTICKS: tuple[type[Yardstick], ...] = (
-  ClientMetrics, LambdaLine, Mixture, Partition, Synthetic, ClientFigures,
-)  # fmt: skip
+  ClientMetrics,
+  LambdaLine,
+  Mixture,
+  Partition,
+  Synthetic,
+  ClientFigures,
+)
 
 __all__ = ["YARDSTICKS", "Curve", "Moment", "Watched", "Yardstick", "series"]
