@@ -1,6 +1,5 @@
 """The README's Python is run as it stands, and its table of methods is the library's."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,10 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.listing import goes_with, path_of
-from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.where import Where
 from fedjax_het.methods import METHODS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -20,7 +16,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 @pytest.fixture(scope="module")
 def names() -> dict:
-  """What the README's Python defines, run as it stands: the run of "From Python", the added method."""
+  """What the README's Python defines, run as it stands."""
   found: dict = {}
   for block in BLOCKS:
     exec(block, found)
@@ -50,25 +46,6 @@ def test_pure_function_example(names):
   top1 = names["result"].metrics["personalized"]["top1"]
   assert set(top1) == {"mean", "std", "worst10", "best10", "gini", "gap"}
   assert top1["mean"] > 0.9
-
-
-def test_added_method_learns_on_the_example_s_own_ragged_clients(names):
-  fh, data = names["fh"], names["data"]
-  assert len(set(np.asarray(data.train.size).tolist())) > 1
-  client = names["fedsgd"](names["model"], lr=0.5)
-  result = fh.run(fh.federated(client), data, rounds=40, cohort_size=10, key=jax.random.key(1))
-  assert result.metrics["global"]["top1"]["mean"] > 0.8
-  first, last = result.infos.clients.loss[[0, -1]].mean(axis=1)
-  assert last < 0.5 * first
-
-
-@pytest.mark.slow
-def test_own_yardstick_watches(names, tmp_path):
-  config = get_config("algorithm=fedavg")
-  config.update(rounds=2, eval_every=1, model={"hidden": 8})
-  run_experiment(config, str(tmp_path), Where(devices=1), yardsticks=(names["Length"],))
-  lengths = [json.loads(line)["length"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-  assert 0 < lengths[0] < lengths[1]
 
 
 def test_own_trees_of_examples_are_trained(names):

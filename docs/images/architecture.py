@@ -1,0 +1,74 @@
+"""Draws architecture.svg: the house, of whose rooms each imports only from the floors below its own.
+
+python docs/images/architecture.py
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+# From the roof down: a room and what is in it. tests/test_house.py holds the imports to this.
+FLOORS = (
+  {"run": "the command line"},
+  {"experiment": "a run's life: configuration, checkpoints, record, report"},
+  {"methods": "their names, one table", "yardsticks": "what is studied of a run, and its pictures"},
+  {"federated": "three parts make an algorithm"},
+  {"clients": "what a client does: θ, D", "mixing": "how much each counts: w",
+   "server": "how the server moves", "engine": "rounds, devices, evaluation"},
+  {"models": "Flax modules behind pure functions"},
+  {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step"},
+  {"data": "sources, partitions, the clients' rows in flat arrays"},
+  {"tasks": "loss, metrics, valid labels"},
+  {"errors": "name, value, remedy", "metrics": "formulas, and names with units"},
+)  # fmt: skip
+WAY = {  # the stops of a run, as the page tells them
+  "run": "1", "experiment": "2, 8", "data": "3", "models": "4", "methods": "5", "federated": "5",
+  "engine": "6", "yardsticks": "7",
+}  # fmt: skip
+METHODS, KNOWS_NO_METHOD, OTHERS = "#F6D9C9", "#CFE3F3", "#EEF1F4"
+COLOURS = dict.fromkeys(("clients", "mixing", "server", "langevin"), METHODS) | {
+  "engine": KNOWS_NO_METHOD, "local": KNOWS_NO_METHOD, "parts": KNOWS_NO_METHOD,
+}  # fmt: skip
+WIDTH, HEIGHT, GAP = 12.0, 0.9, 0.12
+
+
+def draw() -> Figure:
+  """The picture."""
+  figure = Figure(figsize=(10.0, 7.6), layout="constrained", facecolor="white")
+  axes = figure.subplots()
+  axes.set(xlim=(-1.1, WIDTH + 0.1), ylim=(-0.1, len(FLOORS)), aspect="auto")
+  axes.axis("off")
+  for floor, rooms in enumerate(reversed(FLOORS)):
+    width = (WIDTH - GAP * (len(rooms) - 1)) / len(rooms)
+    for i, (room, words) in enumerate(rooms.items()):
+      x = i * (width + GAP)
+      shape = FancyBboxPatch(
+        (x, floor), width, HEIGHT - 0.04, boxstyle="round,pad=0,rounding_size=0.08",
+        facecolor=COLOURS.get(room, OTHERS), edgecolor="#5A6570", linewidth=0.8,
+      )  # fmt: skip
+      axes.add_patch(shape)
+      axes.text(x + width / 2, floor + 0.62, room, ha="center", va="center", weight="bold", size=11)
+      axes.text(x + width / 2, floor + 0.25, words, ha="center", va="center", size=8.5)
+      if room in WAY:
+        axes.text(
+          x + width - 0.1,
+          floor + 0.64,
+          WAY[room],
+          ha="right",
+          va="center",
+          size=9,
+          color="#B03A2E",
+          weight="bold",
+        )
+  axes.annotate(
+    "", (-0.35, 0.0), (-0.35, len(FLOORS) - 0.1), arrowprops={"arrowstyle": "->", "color": "#5A6570"}
+  )
+  axes.text(-0.55, len(FLOORS) / 2, "imports only from below", rotation=90, ha="center", va="center", size=9)
+  return figure
+
+
+if __name__ == "__main__":
+  with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "house", "font.family": "sans-serif"}):
+    draw().savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
