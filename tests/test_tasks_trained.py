@@ -18,6 +18,7 @@ from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.report import print_report
 from fedjax_het.experiment.task import build_task
 from fedjax_het.experiment.where import Where
+from fedjax_het.metrics.catalogue import METRICS, Metric
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -223,6 +224,33 @@ def test_what_does_not_fit_is_named_before_anything_is_compiled(model, data, say
     model = model._replace(task=tasks.regression())
   with pytest.raises(fh.SettingError, match=says):
     fh.Engine(fh.federated(fh.fedavg(model)), data, 2, devices=1)
+
+
+def test_a_task_of_one_s_own_has_a_metric_of_its_own(monkeypatch):
+  """Poisson counts: exp(z) - y·z, and the share of counts that are told to within one half."""
+
+  def losses(z, y):
+    return jnp.exp(z[:, 0]) - y * z[:, 0], None
+
+  def metrics(scores, y, mask):
+    return {name: jnp.sum(jnp.where(mask, own, 0.0)) / mask.sum() for name, own in scores.items()}
+
+  counts = tasks.regression()._replace(
+    name="counts", losses=losses, metrics=metrics, headline=("told",),
+    scores=lambda z, y: {"told": abs(jnp.exp(z[:, 0]) - y) < 0.5, "loss": losses(z, y)[0]},
+  )  # fmt: skip
+  x = RNG.normal(size=(N, D)).astype(np.float32)
+  data = federate(x, RNG.poisson(np.exp(x[:, 0] / 2)), num_classes=1, task=counts)
+  model = fh.models.make("logistic_regression", (D,), 1, counts)
+  with pytest.raises(fh.SettingError, match=r"task = 'counts': nobody .* 'told' .*METRICS\['told'\]"):
+    train(fh.fedavg(model), data)
+  monkeypatch.setitem(METRICS, "told", Metric("told", "told", "%"))
+  silent = model._replace(task=counts._replace(headline=("top1",)))
+  with pytest.raises(fh.SettingError, match=r"lack loss, or a headline of \('top1',\)"):
+    train(fh.fedavg(silent), data)
+  result = train(fh.fedavg(model, lr=0.01, epochs=3, batch_size=4), data)
+  losses = result.infos.clients.loss.mean(axis=1)
+  assert losses[-1] < losses[0] and next(iter(result.metrics["global"])) == "told"
 
 
 def test_a_module_s_task_says_what_its_outputs_are():

@@ -12,6 +12,7 @@ from fedjax_het.data.rows import count_rows
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Algorithm, Context
+from fedjax_het.tasks.task import check_metrics
 
 
 def check_fit(
@@ -21,7 +22,8 @@ def check_fit(
   settings: Mapping[str, Any],
 ) -> None:
   """Raises `SettingError`, naming label, row and remedy, where a label is none of the client part's task or
-  does not fit the model's outputs; and, quoting its own error, where a model cannot be applied to an example.
+  does not fit the model's outputs, or a metric is unknown; and, quoting its own error, where a model cannot
+  be applied to an example.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
@@ -51,6 +53,7 @@ def check_fit(
         "Make the model for the examples' shape, or reshape x.",
       ) from error  # fmt: skip
 
-  shape = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings)).shape[1:]
+  found = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings))
   for each, rows in zip(data, used):
-    task.check_outputs(np.asarray(each.y), rows, shape, each.num_classes)
+    task.check_outputs(np.asarray(each.y), rows, found.shape[1:], each.num_classes)
+  check_metrics(task, found, jax.ShapeDtypeStruct((1, *data[0].y.shape[1:]), data[0].y.dtype))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fedjax_het.tasks.binary import balanced_positive, binary
-from fedjax_het.tasks.classification import balanced, classification, cross_entropy
+from fedjax_het.tasks.classification import balanced, classification
 from fedjax_het.tasks.multilabel import multilabel
 from fedjax_het.tasks.next_token import next_token
 from fedjax_het.tasks.regression import regression
@@ -35,7 +35,6 @@ __all__ = [
   "balanced_positive",
   "binary",
   "classification",
-  "cross_entropy",
   "for_classes",
   "for_model",
   "mean_loss",

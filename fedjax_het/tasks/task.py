@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import check_range
+from fedjax_het.errors import SettingError, check_range
+from fedjax_het.metrics.catalogue import METRICS
 
 PyTree = Any
 
@@ -64,6 +65,25 @@ def mean_loss(task: Task, outputs: jax.Array, y: jax.Array, real: jax.Array) -> 
   """
   total, weight = task.losses(outputs, y)
   return jnp.sum(total * real) / or_one(jnp.sum(real if weight is None else weight * real))
+
+
+def check_metrics(task: Task, outputs: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> None:
+  """Raises `SettingError` where a task's metrics of an example cannot be shown, or none is its headline."""
+
+  def metrics(outputs, y):
+    return task.metrics(task.scores(outputs, y), y, jnp.ones(1, bool))
+
+  names = jax.eval_shape(metrics, outputs, y)
+  for name in set(names) - set(METRICS):
+    raise SettingError(
+      "task", task.name, f"nobody has said whether a high {name!r} is good",
+      f"Set metrics.catalogue.METRICS[{name!r}] = Metric(...).",
+    )  # fmt: skip
+  if "loss" not in names or not set(task.headline) & set(names):
+    raise SettingError(
+      "task", task.name, f"its metrics {sorted(names)} lack loss, or a headline of {task.headline}",
+      "Let its metrics give both.",
+    )  # fmt: skip
 
 
 def check_weights(setting: str, weights: Any, **bounds: float) -> None:
