@@ -27,6 +27,12 @@ PARTS = np.split(RNG.permutation(N), [25, 29, 44])  # ragged: 25, 4, 15 and 16 r
 SETTINGS = {"rounds": 6, "cohort_size": 3, "key": KEY, "devices": 1}
 
 
+@pytest.fixture(autouse=True)
+def draws(monkeypatch):
+  """The same of a test, whichever ran before it."""
+  monkeypatch.setitem(globals(), "RNG", np.random.default_rng(1))
+
+
 def federate(x, y, **settings):
   return fh.federate(x, y, PARTS, KEY, valid_fraction=0.25, **settings)
 
