@@ -87,7 +87,8 @@ def test_every_example_is_short_and_has_a_file_to_copy_from():
   ]  # fmt: skip
   for name, text in SECTIONS.items():
     assert files(text) and commands(text), name
-    assert all(source.count("\n") < 40 for source in files(text).values()), name
+    for source in files(text).values():
+      assert source.count("\n") < 40 and max(map(len, source.splitlines())) <= 110, name
     assert len(files(text)) == len(blocks(text, "python"))
     copied = re.findall(r"[Cc]opy from\s+\[[\w/.]+\]\(\.\./([\w/.]+)\)", text)
     assert copied and all((ROOT / path).is_file() for path in copied), name

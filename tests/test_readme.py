@@ -36,9 +36,8 @@ def methods() -> str:
 
 
 def test_table_of_methods_is_the_library_s():
-  """On failure: what stands between the markers in the README is to be replaced by the text of `methods`."""
   found = README.partition("<!-- methods -->\n")[2].partition("\n<!-- /methods -->")[0]
-  assert found == methods()
+  assert found == methods(), f"Put between the README's markers:\n{methods()}"
 
 
 def test_pure_function_example(names):
