@@ -109,6 +109,15 @@ def test_the_examples_go_together(names, tmp_path):
   assert last < 0.7 * first
 
 
+def launched(folder: Path, package: Path, *arguments: str) -> str:
+  env = {**os.environ, "PYTHONPATH": str(package), "JAX_PLATFORMS": "cpu"}
+  done = subprocess.run(
+    [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=300
+  )
+  assert done.returncode == 0 and not done.stderr, done.stderr
+  return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SECTIONS)
 def test_an_example_is_launched_from_the_page_alone(name, tmp_path):
@@ -119,13 +128,26 @@ def test_an_example_is_launched_from_the_page_alone(name, tmp_path):
     (tmp_path / path).write_text(source)
   for diff in blocks(SECTIONS[name], "diff"):
     patch(tmp_path, diff)
-  env = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
   for _, *arguments in commands(SECTIONS[name]):
     small = [] if any(argument.startswith("--list") for argument in arguments) else SMALL
-    done = subprocess.run(
-      [sys.executable, *arguments, *small], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0 and not done.stderr, done.stderr
+    launched(tmp_path, tmp_path, *arguments, *small)
   summaries = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/summary.json")]
   assert len(summaries) == sum("--workdir" in " ".join(command) for command in commands(SECTIONS[name]))
   assert all(LEAVES[name](summary) for summary in summaries)
+
+
+@pytest.mark.slow
+def test_a_configuration_brings_its_own_method(tmp_path):
+  """Files beside the package, and an entry where the page says."""
+  (example,) = files(SECTIONS["A mixing"]).values()
+  (tmp_path / "own.py").write_text(example)
+  entry = next(line for line in PAGE.splitlines() if line.startswith("`METHODS[")).strip("`.")
+  (tmp_path / "mine.py").write_text(
+    "from fedjax_het.experiment import quickstart\nfrom fedjax_het.methods import METHODS, Method\n"
+    f"from own import superquantile\n{entry}\n"
+    "get_config = quickstart.get_config\n"
+  )
+  command = "-m", "fedjax_het.run", "--config=mine.py", "--config.mixing.name=superquantile"
+  launched(tmp_path, ROOT, *command, *SMALL, "--workdir=runs/own")
+  assert json.loads((tmp_path / "runs/own/summary.json").read_text())["mixing"] == "superquantile"
+  assert "file    own.py" in launched(tmp_path, ROOT, *command[:3], "--list=superquantile")

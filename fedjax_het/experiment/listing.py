@@ -83,8 +83,8 @@ def goes_with(section: str, name: str) -> str:
 
 
 def path_of(method: Method) -> str:
-  """The file of a method, from the package's folder."""
-  return inspect.unwrap(method.factory).__module__.partition(".")[2].replace(".", "/") + ".py"
+  """The file of a method, from the package's folder, or where Python found it otherwise."""
+  return inspect.unwrap(method.factory).__module__.removeprefix("fedjax_het.").replace(".", "/") + ".py"
 
 
 def entries() -> dict[str, list[Entry]]:
