@@ -69,7 +69,7 @@ def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> 
     SettingError: an unknown cdf, or a sampling probability out of range.
   """
   check_choice("cdf", cdf, CDFS)
-  if sampling_probability is not None and not isinstance(sampling_probability, jax.core.Tracer):
+  if sampling_probability is not None:
     check_range("sampling_probability", sampling_probability, high=1.0, above=0.0)
 
   def init(sizes):

@@ -10,7 +10,6 @@ all others kept, so that p stays on the simplex; the cohort is mixed by q. (A co
 q = 1/S, and keeps m = 0.)
 """
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
@@ -30,8 +29,7 @@ def afl(lr: float = 0.01) -> Mixing:
   Raises:
     SettingError: a γ out of range.
   """
-  if not isinstance(lr, jax.core.Tracer):
-    check_range("mixing's lr", lr, above=0.0)
+  check_range("mixing's lr", lr, above=0.0)
 
   def init(sizes):
     return jnp.full(sizes.shape[0], 1.0 / sizes.shape[0], jnp.float32)

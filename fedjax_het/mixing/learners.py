@@ -92,8 +92,7 @@ def online_newton_step(
   alpha = 4.0 * num * lipschitz if alpha is None else alpha
   beta = 1.0 / (4.0 * lipschitz) if beta is None else beta
   for setting, value in (("lipschitz", lipschitz), ("alpha", alpha), ("beta", beta)):
-    if not isinstance(value, jax.core.Tracer):
-      check_range(setting, value, above=0.0)
+    check_range(setting, value, above=0.0)
 
   def init():
     eye = jnp.eye(num, dtype=jnp.float32)
@@ -143,8 +142,7 @@ def exponentiated_gradient(num: int, lipschitz: float) -> Learner:
   Raises:
     SettingError: a setting out of range.
   """
-  if not isinstance(lipschitz, jax.core.Tracer):
-    check_range("lipschitz", lipschitz, above=0.0)
+  check_range("lipschitz", lipschitz, above=0.0)
 
   def init():
     p = jnp.full(num, 1.0 / num, jnp.float32)

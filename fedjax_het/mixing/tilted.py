@@ -40,8 +40,7 @@ def tilted(
   Raises:
     SettingError: a ζ out of range.
   """
-  if not isinstance(zeta, jax.core.Tracer):
-    check_range("zeta", zeta, above=0.0)
+  check_range("zeta", zeta, above=0.0)
 
   def update(state, feedback):
     scores = jnp.log(feedback.sizes.astype(jnp.float32))
@@ -67,8 +66,7 @@ def qffl(q: float = 1.0) -> Mixing:
   Raises:
     SettingError: a q out of range.
   """
-  if not isinstance(q, jax.core.Tracer):
-    check_range("q", q, 0.0)
+  check_range("q", q, 0.0)
   tiny = jnp.finfo(jnp.float32).tiny
   return tilted(lambda losses: q * jnp.log(jnp.maximum(losses, tiny)), name="qffl")
 
@@ -84,8 +82,7 @@ def term(lam: float = 0.1) -> Mixing:
   Raises:
     SettingError: a λ that is not finite.
   """
-  if not isinstance(lam, jax.core.Tracer):
-    check_range("lam", lam, above=float("-inf"), below=float("inf"))
+  check_range("lam", lam, above=float("-inf"), below=float("inf"))
   return tilted(lambda losses: lam * losses, name="term")
 
 
@@ -103,8 +100,7 @@ def propfair(baseline: float = 3.0, margin: float = 0.2) -> Mixing:
   Raises:
     SettingError: a setting out of range.
   """
+  check_range("margin", margin, above=0.0)
   if not isinstance(margin, jax.core.Tracer):
-    check_range("margin", margin, above=0.0)
-    if not isinstance(baseline, jax.core.Tracer):
-      check_range("baseline", baseline, above=margin)
+    check_range("baseline", baseline, above=margin)
   return tilted(lambda losses: -jnp.log(jnp.maximum(baseline - losses, margin)), name="propfair")

@@ -110,8 +110,7 @@ def adagrad(lr: float = 0.01, b1: float = 0.0, tau: float = 1e-3) -> ServerUpdat
 def _adaptive(name: str, moment: Callable, lr: float, b1: float, b2: float, tau: float) -> ServerUpdate:
   _check(lr=lr, tau=tau)
   for setting, value in (("b1", b1), ("b2", b2)):
-    if not isinstance(value, jax.core.Tracer):
-      check_range(f"server's {setting}", value, 0.0, 1.0, below=1.0)
+    check_range(f"server's {setting}", value, 0.0, 1.0, below=1.0)
 
   def init(params):
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -129,5 +128,4 @@ def _adaptive(name: str, moment: Callable, lr: float, b1: float, b2: float, tau:
 
 def _check(**settings: float) -> None:
   for setting, value in settings.items():
-    if not isinstance(value, jax.core.Tracer):
-      check_range(f"server's {setting}", value, above=0.0)
+    check_range(f"server's {setting}", value, above=0.0)
