@@ -1,8 +1,15 @@
 """fedjax_het: federated learning when clients' data differ, on one JAX engine."""
 
 from fedjax_het import data, metrics, mixing, models, server, tasks
+from fedjax_het.clients.apfl import apfl
+from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
+from fedjax_het.clients.fedper import fedper
+from fedjax_het.clients.fedrep import fedrep
 from fedjax_het.clients.generative import fedcgan, fedcvae
+from fedjax_het.clients.lg_fedavg import lg_fedavg
+from fedjax_het.clients.pfedme import pfedme
+from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed, superfed_lm, superfed_mm
 from fedjax_het.data.container import federate
@@ -30,8 +37,9 @@ from fedjax_het.tasks import Task
 
 __all__ = [
   "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
-  "Message", "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State", "Sweep",
-  "Task", "data", "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedprox", "in_one_go",
-  "metrics", "mixing", "models", "prepare_cpu", "run", "server", "superfed", "superfed_lm", "superfed_mm",
+  "Message", "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State",
+  "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate", "federated",
+  "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg", "metrics", "mixing", "models",
+  "pfedme", "prepare_cpu", "run", "scaffold", "server", "superfed", "superfed_lm", "superfed_mm",
   "sweep", "tasks",
 ]  # fmt: skip

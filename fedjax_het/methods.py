@@ -9,8 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_het import mixing, models, server
+from fedjax_het.clients.apfl import apfl
+from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
+from fedjax_het.clients.fedper import fedper
+from fedjax_het.clients.fedrep import fedrep
 from fedjax_het.clients.generative import fedcgan, fedcvae
+from fedjax_het.clients.lg_fedavg import lg_fedavg
+from fedjax_het.clients.pfedme import pfedme
+from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed_lm, superfed_mm
 from fedjax_het.errors import SettingError
@@ -71,6 +78,20 @@ _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
 CLIENTS = _by_name(
   Method("fedavg", fedavg, "local SGD from the received model", _FEDAVG),
   Method("fedprox", fedprox, "FedAvg with a proximity term to the received model", "Li et al., MLSys 2020"),
+  Method("scaffold", scaffold, "local SGD along gradients corrected by control variates",
+         "Karimireddy et al., ICML 2020", "a client's control variate"),
+  Method("lg_fedavg", lg_fedavg, "a shared head, and a body of each client's own",
+         "Liang et al., 2020", "a client's body"),
+  Method("fedper", fedper, "a shared body, and a head of each client's own",
+         "Arivazhagan et al., 2019", "a client's head"),
+  Method("fedrep", fedrep, "FedPer, whose head is trained before the body",
+         "Collins et al., ICML 2021", "a client's head"),
+  Method("apfl", apfl, "a mixture of the federated and a local model", "Deng et al., 2020",
+         "a client's local model and mixture"),
+  Method("pfedme", pfedme, "personal models by Moreau envelopes", "Dinh et al., NeurIPS 2020",
+         "a client's own model"),
+  Method("ditto", ditto, "FedAvg, and a personal model kept near to it", "Li et al., ICML 2021",
+         "a client's own model"),
   Method("superfed_mm", superfed_mm, "a federated and a local model joined by a line of models, one λ a step",
          _SUPERFED, "a client's local model", _FROM_L),
   Method("superfed_lm", superfed_lm, "superfed_mm with one λ for each layer",

@@ -87,7 +87,11 @@ class ShareFn(Protocol):
 class ClientInitFn(Protocol):
   """Makes the state that one client keeps between rounds; `()` for a client without memory.
 
-  `data`, its training examples, is shown where `sees_data` names "init".
+  Args:
+    key: typed key, the same for all clients; `fold_in(key, context.client)` is a client's own.
+    broadcast: what the server sends first.
+    data: its training examples, shown where `sees_data` names "init".
+    context: who it is.
   """
 
   def __call__(self, key: jax.Array, broadcast: Message, data: ClientData, context: Context) -> PyTree: ...  # noqa: D102

@@ -11,6 +11,11 @@ OFFERED = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
 ADAM = dict(lr=1e-3, lr_decay=0.99)
 OWN = {
   "fedprox": dict(mu=0.1),
+  "scaffold": dict(momentum=0.5),
+  "fedrep": dict(body_epochs=1),
+  "apfl": dict(adaptive=True),
+  "pfedme": dict(lam=2.0, inner_steps=2),
+  "ditto": dict(local_epochs=1),
   "fedevg": dict(ADAM, per_class=1, lam=0.0, bounded=False),
   "fedcvae": ADAM,
   "fedcgan": ADAM,

@@ -40,7 +40,7 @@ def mlp(hidden: int = 5) -> Model:
     h = jnp.tanh(x @ params["fc1"]["kernel"] + params["fc1"]["bias"])
     return h @ params["fc2"]["kernel"] + params["fc2"]["bias"]
 
-  return Model(init, apply, "mlp", (FEATURES,), CLASSES)
+  return Model(init, apply, "mlp", (FEATURES,), CLASSES, head=("fc2",))
 
 
 def linear() -> Model:
@@ -49,7 +49,7 @@ def linear() -> Model:
   def init(key):
     return {"fc": {"kernel": jax.random.normal(key, (FEATURES, CLASSES)), "bias": jnp.zeros(CLASSES)}}
 
-  return Model(init, linear_logits, "linear", (FEATURES,), CLASSES)
+  return Model(init, linear_logits, "linear", (FEATURES,), CLASSES, head=("fc/bias",))
 
 
 def federation(sizes, tests=None, order=None, seed: int = 0) -> FederatedData:
@@ -253,7 +253,7 @@ def synthesis(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
   shape = (len(SYNTHETIC_LABELS), FEATURES)
   return ClientUpdate(
     share=lambda key: Message(jax.random.normal(key, shape), jnp.zeros(shape[0])),
-    init=lambda key, *_: model.init(key),
+    init=lambda key, broadcast, data, context: model.init(jax.random.fold_in(key, context.client)),
     update=update,
     loss=lambda *_: jnp.float32(0.0),
     personalize=lambda broadcast, own, *_: own,
@@ -307,7 +307,9 @@ def simplex(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
 
   return ClientUpdate(
     share=lambda key: Message(tuple(model.init(k) for k in jax.random.split(key, ENDPOINTS))),
-    init=lambda key, *_: jax.random.dirichlet(key, ones),
+    init=lambda key, broadcast, data, context: jax.random.dirichlet(
+      jax.random.fold_in(key, context.client), ones
+    ),
     update=update,
     loss=lambda broadcast, own, data, context: training_loss(model, center(broadcast), data),
     personalize=lambda broadcast, own, *_: blend(broadcast.params, own),

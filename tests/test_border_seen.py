@@ -192,7 +192,7 @@ def test_a_method_without_a_global_model_is_judged_by_its_clients_alone(ragged):
   """FedPer's shape: what travels is a body, and every client has a head of its own."""
   client = idle(
     share=lambda key: fh.Message({"kernel": MODEL.init(key)["fc"]["kernel"]}),
-    init=lambda key, *_: jax.random.normal(key, (3,)),
+    init=lambda key, broadcast, data, context: jax.random.normal(key, (3,)) + context.client,
     personalize=lambda broadcast, state, *_: {"fc": {**broadcast.params, "bias": state}},
     globalize=None,
   )

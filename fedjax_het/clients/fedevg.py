@@ -224,7 +224,9 @@ def fedevg(
 
   return ClientUpdate(
     share=share,
-    init=lambda key, *_: model.init(key) if persistent else (),
+    init=lambda key, broadcast, data, context: (
+      model.init(jax.random.fold_in(key, context.client)) if persistent else ()
+    ),
     update=update,
     loss=lambda broadcast, state, data, context: training_loss(judged, own_model(broadcast, state), data),
     personalize=lambda broadcast, state, *_: own_model(broadcast, state),

@@ -120,7 +120,7 @@ def check_training(**settings: Any) -> None:
   for name, value in settings.items():
     if isinstance(value, jax.core.Tracer) or value is None:
       continue
-    if name in ("epochs", "batch_size"):
+    if name.endswith("epochs") or name in ("batch_size", "inner_steps"):
       check_whole(name, value, 1)
     elif name == "optimizer":
       if not callable(value):

@@ -6,6 +6,7 @@ Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
 Each client minimises  F_i(θ) + (μ/2)·‖θ - θ^g‖²  by mini-batch steps from θ = θ^g; μ = 0 is FedAvg.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from fedjax_het.clients.objective import (
   training_loss,
 )
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.data.container import ClientData
+from fedjax_het.data.container import Array, ClientData
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
@@ -40,36 +41,53 @@ class Local(NamedTuple):
   stats: PyTree = ()
 
 
-def start(broadcast: Message, optimizer: optax.GradientTransformation) -> Local:
+def start(params: PyTree, stats: PyTree, optimizer: optax.GradientTransformation) -> Local:
   """Before the first step."""
-  state = optimizer.init(broadcast.params)
-  return Local(broadcast.params, state, jnp.float32(0.0), jnp.int32(0), broadcast.stats)
+  return Local(params, optimizer.init(params), jnp.float32(0.0), jnp.int32(0), stats)
+
+
+def near(center: PyTree, mu: float | jax.Array) -> Callable[[PyTree, PyTree], PyTree]:
+  """Adds the gradient of (μ/2)·‖θ - center‖²."""
+  return lambda gradient, params: jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, params, center)
 
 
 def walk(
   key: jax.Array,
   model: Model,
-  center: PyTree,
   data: ClientData,
   local: Local,
   optimizer: optax.GradientTransformation,
   epochs: int,
   batch_size: int,
-  mu: float | jax.Array | None,
+  correct: Callable[[PyTree, PyTree], PyTree] | None = None,
   first: int | jax.Array = 0,
   last: int | jax.Array | None = None,
 ) -> Local:
-  """Steps of SGD on F_i(θ) + (μ/2)·‖θ - center‖²; a μ of None leaves the term out."""
+  """Steps of SGD on F_i(θ), along the gradients that `correct` makes of (∇F_i, θ); None leaves them."""
 
   def step(local: Local, batch: Batch) -> Local:
     loss, gradient, stats = loss_gradient(model, local.params, local.stats, batch)
-    if mu is not None:
-      gradient = jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, local.params, center)
+    if correct is not None:
+      gradient = correct(gradient, local.params)
     updates, state = optimizer.update(gradient, local.optimizer, local.params)
     params = optax.apply_updates(local.params, together(updates))
     return Local(params, state, local.loss + loss, local.steps + 1, stats)
 
   return for_each_batch(key, data, batch_size, epochs, step, local, first, last)
+
+
+def afterwards(
+  steps: int | Array, first: int | jax.Array, last: int | jax.Array | None, key: jax.Array
+) -> tuple[int | jax.Array, int | jax.Array | None, jax.Array]:
+  """The first and last step and the key of what is trained after so many steps of something else."""
+  later = None if last is None else jnp.maximum(last - steps, 0)
+  return jnp.maximum(first - steps, 0), later, jax.random.fold_in(key, 1)
+
+
+def mean_loss(one: Local, other: Local) -> Info:
+  """Of all steps of two local trainings."""
+  steps = one.steps + other.steps
+  return Info((one.loss + other.loss) / steps, steps)
 
 
 def fedprox(
@@ -110,10 +128,12 @@ def fedprox(
 
   training = LocalTraining(
     steps=lambda data: epochs * steps_per_epoch(data, batch_size),
-    start=lambda broadcast, state, context: start(broadcast, optimizer(decayed(lr, lr_decay, context.round))),
+    start=lambda broadcast, state, context: start(
+      broadcast.params, broadcast.stats, optimizer(decayed(lr, lr_decay, context.round))
+    ),
     walk=lambda key, broadcast, state, data, context, local, first, last: walk(
-      key, model, broadcast.params, data, local, optimizer(decayed(lr, lr_decay, context.round)),
-      epochs, batch_size, mu, first, last,
+      key, model, data, local, optimizer(decayed(lr, lr_decay, context.round)), epochs, batch_size,
+      None if mu is None else near(broadcast.params, mu), first, last,
     ),
     finish=lambda broadcast, state, context, local: (
       Message(local.params, stats=local.stats), state, Info(local.loss / local.steps, local.steps)

@@ -187,7 +187,7 @@ def superfed(
     def before(training):  # λ = 0: the federated model alone
       (federated, local), (own, other), loss, steps, (stats, kept) = training
       trained = sgd.Local(federated, own, loss, steps, stats)
-      trained = sgd.walk(key, model, center, data, trained, tx, epochs, batch_size, mu, first, last)
+      trained = sgd.walk(key, model, data, trained, tx, epochs, batch_size, sgd.near(center, mu), first, last)
       return Line(
         Pair(trained.params, local), Pair(trained.optimizer, other), trained.loss, trained.steps,
         Pair(trained.stats, kept),
@@ -226,7 +226,9 @@ def superfed(
 
   return ClientUpdate(
     share=lambda key: Message(model.init(key), stats=model.stats),
-    init=lambda key, *_: model.joined(model.init(key), model.stats),
+    init=lambda key, broadcast, data, context: model.joined(
+      model.init(jax.random.fold_in(key, context.client)), model.stats
+    ),
     update=in_one_go(training),
     loss=lambda broadcast, state, data, context: training_loss(model, received(broadcast), data),
     personalize=personalize,

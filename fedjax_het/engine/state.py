@@ -50,7 +50,7 @@ def first_state(
 
 
 def clients_key(key: jax.Array) -> jax.Array:
-  """The key that the clients' numbers are folded into for their first states."""
+  """The key of the clients' first states, the same for all."""
   return jax.random.split(key, 3)[1]
 
 
@@ -58,7 +58,7 @@ def init_client(
   client: ClientUpdate, key: jax.Array, broadcast: Message, data: ClientData | None, context: Context
 ) -> PyTree:
   """A client's first state; `key` is `clients_key`, and `data` is needed by those who see it."""
-  return client.init(jax.random.fold_in(key, context.client), broadcast, client.shown("init", data), context)
+  return client.init(key, broadcast, client.shown("init", data), context)
 
 
 def in_batches(function: Callable[[jax.Array], PyTree], ids: jax.Array) -> PyTree:

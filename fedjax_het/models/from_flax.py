@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,7 @@ def from_flax(
   dtype: Any = jnp.float32,
   name: str = "",
   task: Task | None = None,
+  head: Sequence[str] = (),
 ) -> Model:
   """A user's own Flax module as a `Model`.
 
@@ -52,6 +53,7 @@ def from_flax(
     dtype: of examples, such as `jnp.int32` for token ids; or a tree like `shape`.
     name: for reports; by default the module's class.
     task: what is learnt, see `tasks`; by default binary for one logit, else classification.
+    head: names of the layers that are its head, for methods that part it, such as ("Dense_1",).
 
   Raises:
     SettingError: no such module, one that keeps more than parameters and batch statistics, or whose output is
@@ -66,7 +68,7 @@ def from_flax(
   make: Callable[..., Model] = _linen if isinstance(module, nn.Module) else _nnx
   shape = tuple(shape) if isinstance(shape, list) else shape
   model = make(module, shape, num_classes, dtype)
-  model = model._replace(name=name or model.name, task=task or for_model(num_classes))
+  model = model._replace(name=name or model.name, task=task or for_model(num_classes), head=tuple(head))
   example = batch_of(2, shape, dtype)
   params = jax.eval_shape(model.init, jax.random.key(0))
   found = jax.eval_shape(model.apply, params, example, model.stats)

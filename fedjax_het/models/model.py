@@ -35,6 +35,7 @@ class Model(NamedTuple):
     train: (params, stats, x, real [B], key) -> (logits, stats), the same in training: of a batch whose rows
       with real = 0 only fill it up, with a key for dropout. None for a model that trains as it is used.
     task: what it learns: its loss, its metrics, the labels that it takes.
+    head: names of the layers that are its head, for methods that part it; () where a model does not say.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -45,6 +46,7 @@ class Model(NamedTuple):
   stats: PyTree = ()
   train: Callable[..., tuple[jax.Array, PyTree]] | None = None
   task: Task = classification()
+  head: tuple[str, ...] = ()
 
   def in_training(
     self, params: PyTree, stats: PyTree, x: jax.Array, real: jax.Array, key: jax.Array

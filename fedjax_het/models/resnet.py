@@ -97,4 +97,4 @@ def resnet10(
   check_choice("conv", conv, METHODS)
   check_image(shape, width)
   module = ResNet10(num_classes, width, conv, spectral)
-  return Model(*network(module, shape), "resnet10", tuple(shape), num_classes)
+  return Model(*network(module, shape), "resnet10", tuple(shape), num_classes, head=("fc",))

@@ -75,4 +75,4 @@ def text_pair(
   if len(shape) != 2 or shape[0] != 2:
     raise SettingError("shape", shape, "not (2, L), two texts of L token ids", "Use the data set mqp.")
   module = TextPair(num_classes, vocabulary, embedding, hidden)
-  return Model(*network(module, shape, jnp.int32), "text_pair", tuple(shape), num_classes)
+  return Model(*network(module, shape, jnp.int32), "text_pair", tuple(shape), num_classes, head=("head/fc2",))

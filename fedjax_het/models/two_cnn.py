@@ -63,4 +63,4 @@ def two_cnn(
       "shape", shape, "not (height, width, channels) of at least 6 x 6", "Use two_nn instead."
     )
   module = TwoCNN(num_classes, hidden, conv)
-  return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes)
+  return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes, head=("fc2",))

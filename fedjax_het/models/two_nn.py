@@ -35,7 +35,8 @@ def two_nn(
   check_range("hidden", hidden, 1)
   check_range("layers", layers, 1)
   module = Perceptron((*[hidden] * layers, num_classes), use_bias=bias)
-  return Model(*network(module, shape), "two_nn", tuple(shape), num_classes)
+  head = (f"fc{layers + 1}",)
+  return Model(*network(module, shape), "two_nn", tuple(shape), num_classes, head=head)
 
 
 def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) -> Model:
@@ -74,4 +75,5 @@ def energy_mlp(
   check_range("hidden", hidden, 1)
   check_range("layers", layers, 1)
   module = Perceptron((*[hidden] * layers, num_classes), jax.nn.swish, spectral=spectral)
-  return Model(*network(module, shape), "energy_mlp", tuple(shape), num_classes)
+  head = (f"fc{layers + 1}",)
+  return Model(*network(module, shape), "energy_mlp", tuple(shape), num_classes, head=head)

@@ -1,0 +1,153 @@
+r"""APFL: a mixture of the federated model and a local one, trained on the same batches.
+
+Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, arXiv:2003.13461, 2020, algorithm 1.
+
+A client's model is v̄ = α v + (1 - α) w of its own v and the federated w, which starts the round at θ^g. On
+each mini-batch
+
+    w <- w - η ∇f(w),      v <- v - η ∇_v f(v̄) = v - η α ∇f(v̄),
+
+both from where the last batch has left them; and, where α is adaptive (equation 10),
+
+    α <- α - η <v - w, ∇f(v̄)>,      kept in [0, 1].
+
+w is uploaded; v and α stay.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.objective import (
+  Optimizer,
+  check_training,
+  decayed,
+  loss_gradient,
+  momentum_sgd,
+  together,
+  training_loss,
+)
+from fedjax_het.errors import check_range
+from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+
+PyTree = Any
+
+
+class Own(NamedTuple):
+  """What a client keeps: v with the running statistics of v̄, and α, float32 scalar."""
+
+  local: PyTree
+  alpha: jax.Array
+
+
+class Pair(NamedTuple):
+  """What changes in local training; `own.loss` sums the mixture's losses."""
+
+  federated: sgd.Local
+  own: sgd.Local
+  alpha: jax.Array
+
+
+def mix(local: PyTree, federated: PyTree, alpha: jax.Array) -> PyTree:
+  """α v + (1 - α) w."""
+  return jax.tree.map(lambda v, w: alpha * v + (1.0 - alpha) * w, local, federated)
+
+
+def apfl(
+  model: Model,
+  *,
+  alpha: float = 0.25,
+  adaptive: bool = False,
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+) -> ClientUpdate:
+  """APFL's client part. Its state is v, which starts at the first θ^g, and α; the global model is FedAvg's.
+
+  A model's running statistics: the federated model's are averaged, the mixture's stay with v.
+
+  Args:
+    model: the model.
+    alpha: α in [0, 1], at first where it is adaptive.
+    adaptive: whether each client learns its α.
+    lr: η > 0 in round 0, for both models and α.
+    lr_decay: factor on η each round, in (0, 1].
+    momentum: momentum of local SGD, fresh each round, for each model.
+    weight_decay: weight decay of local SGD.
+    epochs: E, passes through a client's data each round.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  check_training(
+    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    batch_size=batch_size, optimizer=optimizer,
+  )  # fmt: skip
+  check_range("alpha", alpha, 0.0, 1.0)
+  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+
+  def start(broadcast, state: Own, context) -> Pair:
+    tx = optimizer(decayed(lr, lr_decay, context.round))
+    federated = sgd.start(broadcast.params, broadcast.stats, tx)
+    return Pair(federated, sgd.start(*model.split(state.local), tx), state.alpha)
+
+  def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
+    rate = decayed(lr, lr_decay, context.round)
+    tx = optimizer(rate)
+
+    def step(work: Pair, batch: Batch) -> Pair:
+      (w, w_state, w_loss, steps, w_stats), (v, v_state, v_loss, _, v_stats), alpha = work
+      loss, gradient, w_stats = loss_gradient(model, w, w_stats, batch)
+      mixed_loss, mixed, v_stats = loss_gradient(model, mix(v, w, alpha), v_stats, batch)
+      own = jax.tree.map(lambda g: alpha * g, mixed)
+      if adaptive:
+        along = sum(jax.tree.leaves(jax.tree.map(lambda a, b, g: jnp.sum((a - b) * g), v, w, mixed)))
+        alpha = jnp.clip(alpha - rate * along, 0.0, 1.0)
+      w_update, w_state = tx.update(gradient, w_state, w)
+      v_update, v_state = tx.update(own, v_state, v)
+      w, v = optax.apply_updates((w, v), together((w_update, v_update)))
+      return Pair(
+        sgd.Local(w, w_state, w_loss + loss, steps + 1, w_stats),
+        sgd.Local(v, v_state, v_loss + mixed_loss, steps + 1, v_stats),
+        alpha,
+      )
+
+    return for_each_batch(key, data, batch_size, epochs, step, work, first, last)
+
+  def finish(broadcast, state, context, work: Pair):
+    upload = Message(work.federated.params, stats=work.federated.stats)
+    own, figures = work.own, {"alpha": work.alpha} if adaptive else ()
+    state = Own(model.joined(own.params, own.stats), work.alpha)
+    return upload, state, Info(own.loss / own.steps, own.steps, figures)
+
+  def received(broadcast: Message) -> PyTree:
+    return model.joined(broadcast.params, broadcast.stats)
+
+  def own_model(broadcast: Message, state: Own) -> PyTree:
+    local = model.split(state.local)
+    return model.joined(mix(local.params, broadcast.params, state.alpha), local.stats)
+
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  return ClientUpdate(
+    share=lambda key: Message(model.init(key), stats=model.stats),
+    init=lambda key, broadcast, *_: Own(received(broadcast), jnp.asarray(alpha, jnp.float32)),
+    update=in_one_go(training),
+    loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, state), data),
+    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
+    apply=model.logits,
+    task=model.task,
+    globalize=received,
+    training=training,
+    name="apfl",
+  )

@@ -1,0 +1,109 @@
+r"""Ditto: a global model by FedAvg, and a personal one kept near to it.
+
+Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, algorithm 1.
+
+A client trains the received θ^g as FedAvg does and uploads the result; then it minimises, from where its own
+model v_i was,
+
+    F_i(v) + (λ/2)·‖v - θ^g‖²,      θ^g as received,
+
+and keeps v_i, which is the model that it uses.
+"""
+
+from typing import Any, NamedTuple
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.objective import (
+  Optimizer,
+  check_training,
+  decayed,
+  momentum_sgd,
+  training_loss,
+)
+from fedjax_het.clients.sgd import afterwards, mean_loss
+from fedjax_het.local import steps_per_epoch
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, LocalTraining, Message, in_one_go
+
+PyTree = Any
+
+
+class Pair(NamedTuple):
+  """Local training of the received model, and after it of the client's own."""
+
+  received: sgd.Local
+  own: sgd.Local
+
+
+def ditto(
+  model: Model,
+  *,
+  lam: float = 1.0,
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  local_epochs: int = 5,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+) -> ClientUpdate:
+  """Ditto's client part. Its state is v_i, which starts at the first θ^g; the global model is FedAvg's.
+
+  Args:
+    model: the model.
+    lam: λ >= 0, how near v_i is kept; 0 is local training alone.
+    lr: η > 0 in round 0, for both models.
+    lr_decay: factor on η each round, in (0, 1].
+    momentum: momentum of local SGD, fresh each round, for each model.
+    weight_decay: weight decay of local SGD.
+    epochs: E, passes through a client's data for the received model each round.
+    local_epochs: passes for the client's own model after that.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  check_training(
+    lam=lam, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    local_epochs=local_epochs, batch_size=batch_size, optimizer=optimizer,
+  )  # fmt: skip
+  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+
+  def start(broadcast, state, context) -> Pair:
+    tx = optimizer(decayed(lr, lr_decay, context.round))
+    return Pair(sgd.start(broadcast.params, broadcast.stats, tx), sgd.start(*model.split(state), tx))
+
+  def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
+    tx = optimizer(decayed(lr, lr_decay, context.round))
+    received = sgd.walk(key, model, data, work.received, tx, epochs, batch_size, None, first, last)
+    first, last, key = afterwards(epochs * steps_per_epoch(data, batch_size), first, last, key)
+    near = sgd.near(broadcast.params, lam)
+    return Pair(
+      received, sgd.walk(key, model, data, work.own, tx, local_epochs, batch_size, near, first, last)
+    )
+
+  def finish(broadcast, state, context, work: Pair):
+    upload = Message(work.received.params, stats=work.received.stats)
+    return upload, model.joined(work.own.params, work.own.stats), mean_loss(*work)
+
+  def received(broadcast: Message) -> PyTree:
+    return model.joined(broadcast.params, broadcast.stats)
+
+  def steps(data):
+    return (epochs + local_epochs) * steps_per_epoch(data, batch_size)
+
+  training = LocalTraining(steps, start, walk, finish)
+  return ClientUpdate(
+    share=lambda key: Message(model.init(key), stats=model.stats),
+    init=lambda key, broadcast, *_: received(broadcast),
+    update=in_one_go(training),
+    loss=lambda broadcast, state, data, context: training_loss(model, state, data),
+    personalize=lambda broadcast, state, *_: state,
+    apply=model.logits,
+    task=model.task,
+    globalize=received,
+    training=training,
+    name="ditto",
+  )

@@ -1,0 +1,105 @@
+r"""FedPer: a shared body, and a head of each client's own.
+
+Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.00818, 2019.
+
+θ = (θ^b, θ^h). A client joins the body that it receives with the head that it keeps, trains both together
+by SGD on F_i, uploads the body and keeps the head. There is no global model.
+"""
+
+from typing import Any, NamedTuple
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.heads import Head, head_of, joined, part
+from fedjax_het.clients.objective import (
+  Optimizer,
+  check_training,
+  decayed,
+  momentum_sgd,
+  training_loss,
+)
+from fedjax_het.local import steps_per_epoch
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+
+PyTree = Any
+
+
+class Own(NamedTuple):
+  """What a client keeps: its part of the model, and the running statistics, which are its body's."""
+
+  params: PyTree
+  stats: PyTree = ()
+
+
+def fedper(
+  model: Model,
+  *,
+  head: Head = "",
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+  shares_body: bool = True,
+  name: str = "fedper",
+) -> ClientUpdate:
+  """FedPer's client part. Its state is the client's head; all heads start alike.
+
+  Args:
+    model: the model.
+    head: its head, see `heads.head_of`.
+    lr: η > 0 in round 0.
+    lr_decay: factor on η each round, in (0, 1].
+    momentum: momentum of local SGD, fresh each round.
+    weight_decay: weight decay of local SGD.
+    epochs: E, passes through a client's data each round.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
+    shares_body: whether the body is shared and the head kept; False is LG-FedAvg.
+    name: name in tables.
+
+  Raises:
+    SettingError: a setting out of range, or a head that the model has not.
+  """
+  check_training(
+    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    batch_size=batch_size, optimizer=optimizer,
+  )  # fmt: skip
+  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+  is_head = head_of(model, head)
+
+  def parted(params: PyTree, stats: PyTree) -> tuple[Message, Own]:
+    """What is shared, and what is kept."""
+    body, top = part(params, is_head)
+    return (Message(body, stats=stats), Own(top)) if shares_body else (Message(top), Own(body, stats))
+
+  def whole(broadcast: Message, state: Own) -> tuple[PyTree, PyTree]:
+    return joined(broadcast.params, state.params), broadcast.stats if shares_body else state.stats
+
+  def start(broadcast, state, context):
+    return sgd.start(*whole(broadcast, state), optimizer(decayed(lr, lr_decay, context.round)))
+
+  def walk(key, broadcast, state, data, context, local, first, last):
+    tx = optimizer(decayed(lr, lr_decay, context.round))
+    return sgd.walk(key, model, data, local, tx, epochs, batch_size, None, first, last)
+
+  def finish(broadcast, state, context, local):
+    return *parted(local.params, local.stats), Info(local.loss / local.steps, local.steps)
+
+  def own_model(broadcast: Message, state: Own) -> PyTree:
+    return model.joined(*whole(broadcast, state))
+
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  return ClientUpdate(
+    share=lambda key: parted(model.init(key), model.stats)[0],
+    init=lambda key, *_: parted(model.init(key), model.stats)[1],
+    update=in_one_go(training),
+    loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, state), data),
+    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
+    apply=model.logits,
+    task=model.task,
+    training=training,
+    name=name,
+  )

@@ -1,0 +1,111 @@
+r"""FedRep: a shared representation, learnt after each client's own head has been.
+
+Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, algorithm 1.
+
+θ = (θ^b, θ^h). In a round a client takes E epochs of SGD on its head with the received body fixed, then E_b
+epochs on the body with that head fixed, each with a fresh optimiser. It uploads the body and keeps the head.
+There is no global model.
+"""
+
+from typing import Any, NamedTuple
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.heads import Head, beside, head_of, joined, part
+from fedjax_het.clients.objective import (
+  Optimizer,
+  check_training,
+  decayed,
+  momentum_sgd,
+  training_loss,
+)
+from fedjax_het.clients.sgd import afterwards, mean_loss
+from fedjax_het.local import steps_per_epoch
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, LocalTraining, Message, in_one_go
+
+PyTree = Any
+
+
+class Phases(NamedTuple):
+  """Both phases of local training; the statistics are those that the body's begins with."""
+
+  head: sgd.Local
+  body: sgd.Local
+
+
+def fedrep(
+  model: Model,
+  *,
+  head: Head = "",
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  body_epochs: int = 5,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+) -> ClientUpdate:
+  """FedRep's client part. Its state is the client's head; all heads start alike.
+
+  Running statistics are the body's: the head's epochs leave them, the body's move them, the server averages
+  them.
+
+  Args:
+    model: the model.
+    head: its head, see `heads.head_of`.
+    lr: η > 0 in round 0.
+    lr_decay: factor on η each round, in (0, 1].
+    momentum: momentum of local SGD, fresh in each phase.
+    weight_decay: weight decay of local SGD.
+    epochs: E, passes through a client's data for the head each round.
+    body_epochs: E_b, passes for the body after that.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh in each phase.
+
+  Raises:
+    SettingError: a setting out of range, or a head that the model has not.
+  """
+  check_training(
+    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    body_epochs=body_epochs, batch_size=batch_size, optimizer=optimizer,
+  )  # fmt: skip
+  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+  is_head = head_of(model, head)
+
+  def start(broadcast, state, context) -> Phases:
+    tx = optimizer(decayed(lr, lr_decay, context.round))
+    return Phases(sgd.start(state, broadcast.stats, tx), sgd.start(broadcast.params, broadcast.stats, tx))
+
+  def walk(key, broadcast, state, data, context, work: Phases, first, last) -> Phases:
+    tx = optimizer(decayed(lr, lr_decay, context.round))
+    top = beside(model, broadcast.params)
+    own = sgd.walk(key, top, data, work.head, tx, epochs, batch_size, None, first, last)
+    own = own._replace(stats=work.head.stats)
+    steps = epochs * steps_per_epoch(data, batch_size)
+    first, last, key = afterwards(steps, first, last, key)
+    bottom = beside(model, own.params)
+    body = sgd.walk(key, bottom, data, work.body, tx, body_epochs, batch_size, None, first, last)
+    return Phases(own, body)
+
+  def finish(broadcast, state, context, work: Phases):
+    return Message(work.body.params, stats=work.body.stats), work.head.params, mean_loss(*work)
+
+  def own_model(broadcast: Message, state: PyTree) -> PyTree:
+    return model.joined(joined(broadcast.params, state), broadcast.stats)
+
+  def steps(data):
+    return (epochs + body_epochs) * steps_per_epoch(data, batch_size)
+
+  training = LocalTraining(steps, start, walk, finish)
+  return ClientUpdate(
+    share=lambda key: Message(part(model.init(key), is_head).body, stats=model.stats),
+    init=lambda key, *_: part(model.init(key), is_head).head,
+    update=in_one_go(training),
+    loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, state), data),
+    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
+    apply=model.logits,
+    task=model.task,
+    training=training,
+    name="fedrep",
+  )

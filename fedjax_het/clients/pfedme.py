@@ -1,0 +1,137 @@
+r"""pFedMe: personalised models by Moreau envelopes.
+
+Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, algorithm 1.
+
+The federated model minimises Σ_i p_i f_i^λ(w),  f_i^λ(w) = min_θ F_i(θ) + (λ/2)·‖θ - w‖².  On each mini-batch
+a client first nears the minimiser θ of that batch's loss and the proximity term by R steps of SGD from where
+its θ was, then moves its copy of the received model towards it, along the envelope's gradient λ (w - θ):
+
+    θ <- θ - η [∇f(θ) + λ (θ - w)],  R times;      w <- w - η_w λ (w - θ).
+
+w is uploaded, θ stays: it is the client's model. The paper's server step, w <- (1 - β) w + β Σ_i p_i w_i, is
+that of `server.sgd(lr=β)`.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.objective import (
+  Optimizer,
+  check_training,
+  decayed,
+  loss_gradient,
+  momentum_sgd,
+  together,
+  training_loss,
+)
+from fedjax_het.errors import check_range
+from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+
+PyTree = Any
+
+
+class Work(NamedTuple):
+  """What changes in local training: w, θ with its statistics, and the sums for `Info`."""
+
+  federated: PyTree
+  own: PyTree
+  stats: PyTree
+  loss: jax.Array
+  steps: jax.Array
+
+
+def pfedme(
+  model: Model,
+  *,
+  lam: float = 15.0,
+  inner_steps: int = 5,
+  outer_lr: float | None = None,
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+) -> ClientUpdate:
+  """pFedMe's client part. Its state is θ, which starts at the first w.
+
+  A model's running statistics are θ's: they are uploaded and averaged for the global model's sake, too.
+
+  Args:
+    model: the model.
+    lam: λ > 0 of the envelope.
+    inner_steps: R >= 1.
+    outer_lr: η_w in round 0; None takes η.
+    lr: η > 0 in round 0, of the inner steps.
+    lr_decay: factor on both rates each round, in (0, 1].
+    momentum: momentum of the inner steps, fresh on each batch.
+    weight_decay: weight decay of the inner steps.
+    epochs: E, passes through a client's data each round.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh on each batch.
+
+  Raises:
+    SettingError: a setting out of range, or an η_w λ of 2 and more, with which w would run away.
+  """
+  check_training(
+    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    batch_size=batch_size, optimizer=optimizer, inner_steps=inner_steps,
+  )  # fmt: skip
+  check_range("lam", lam, above=0.0)
+  outer = lr if outer_lr is None else outer_lr
+  check_range("outer_lr", outer, above=0.0)
+  check_range("outer_lr · lam", outer * lam, below=2.0)
+  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+
+  def start(broadcast, state, context) -> Work:
+    own = model.split(state)
+    return Work(broadcast.params, own.params, own.stats, jnp.float32(0.0), jnp.int32(0))
+
+  def walk(key, broadcast, state, data, context, work: Work, first, last) -> Work:
+    tx, rate = optimizer(decayed(lr, lr_decay, context.round)), decayed(outer, lr_decay, context.round)
+
+    def step(work: Work, batch: Batch) -> Work:
+      near = sgd.near(work.federated, lam)
+
+      def inner(r, carry):
+        own, state, stats, total = carry
+        again = batch._replace(key=jax.random.fold_in(batch.key, r))
+        loss, gradient, stats = loss_gradient(model, own, stats, again)
+        updates, state = tx.update(near(gradient, own), state, own)
+        return optax.apply_updates(own, together(updates)), state, stats, total + loss
+
+      carry = work.own, tx.init(work.own), work.stats, work.loss
+      own, _, stats, loss = lax.fori_loop(0, inner_steps, inner, carry)
+      federated = jax.tree.map(lambda w, o: w - rate * lam * (w - o), work.federated, own)
+      return Work(federated, own, stats, loss, work.steps + inner_steps)
+
+    return for_each_batch(key, data, batch_size, epochs, step, work, first, last)
+
+  def finish(broadcast, state, context, work: Work):
+    info = Info(work.loss / work.steps, work.steps)
+    return Message(work.federated, stats=work.stats), model.joined(work.own, work.stats), info
+
+  def received(broadcast: Message) -> PyTree:
+    return model.joined(broadcast.params, broadcast.stats)
+
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  return ClientUpdate(
+    share=lambda key: Message(model.init(key), stats=model.stats),
+    init=lambda key, broadcast, *_: received(broadcast),
+    update=in_one_go(training),
+    loss=lambda broadcast, state, data, context: training_loss(model, state, data),
+    personalize=lambda broadcast, state, *_: state,
+    apply=model.logits,
+    task=model.task,
+    globalize=received,
+    training=training,
+    name="pfedme",
+  )

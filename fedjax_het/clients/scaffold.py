@@ -1,0 +1,109 @@
+r"""SCAFFOLD: local SGD along gradients corrected by control variates.
+
+Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, algorithm 1,
+option II.
+
+The server keeps c, an estimate of ∇F; client i keeps c_i, one of ∇F_i. From x = θ^g a client steps along
+g - c_i + c, and after n steps, at y,
+
+    c_i⁺ = c_i - c + (x - y) / (η a_n),      c <- c + (S/K) · mean_i (c_i⁺ - c_i).
+
+a_n is how often a gradient counts in x - y: n for plain SGD. With momentum β the steps' gradients count
+(1 - β^k)/(1 - β) times, k = 1, ..., n, and a_n = (n - β (1 - βⁿ)/(1 - β)) / (1 - β): then (x - y) / (η a_n)
+still is a weighted mean of g - c_i + c, as option II wants. Weight decay is a part of g.
+
+The models are mixed as the mixing part says (by n_i in the thesis), the control variates evenly
+(`Message.even`).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.objective import check_training, decayed, is_zero, momentum_sgd, training_loss
+from fedjax_het.errors import check_range
+from fedjax_het.local import steps_per_epoch
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+
+
+def times_counted(steps: jax.Array, momentum: float | jax.Array) -> jax.Array:
+  """a_n, float32 scalar."""
+  if is_zero(momentum):
+    return steps.astype(jnp.float32)
+  geometric = momentum * (1.0 - momentum**steps) / (1.0 - momentum)
+  return (steps - geometric) / (1.0 - momentum)
+
+
+def scaffold(
+  model: Model,
+  *,
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  batch_size: int = 10,
+) -> ClientUpdate:
+  """SCAFFOLD's client part. Its state is c_i; all control variates start at 0. The model is the global one.
+
+  Args:
+    model: the model.
+    lr: η > 0 in round 0.
+    lr_decay: factor on η each round, in (0, 1].
+    momentum: β of local SGD, fresh each round, in [0, 1); 0 in the paper.
+    weight_decay: weight decay of local SGD.
+    epochs: E, passes through a client's data each round.
+    batch_size: B; a last partial batch is used.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  check_training(
+    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    batch_size=batch_size,
+  )  # fmt: skip
+  check_range("momentum", momentum, 0.0, below=1.0)
+  optimizer = momentum_sgd(momentum, weight_decay)
+
+  def start(broadcast, state, context):
+    return sgd.start(broadcast.params, broadcast.stats, optimizer(decayed(lr, lr_decay, context.round)))
+
+  def walk(key, broadcast, state, data, context, local, first, last):
+    tx = optimizer(decayed(lr, lr_decay, context.round))
+
+    def correct(gradient, params):
+      return jax.tree.map(lambda g, own, c: g - own + c, gradient, state, broadcast.even)
+
+    return sgd.walk(key, model, data, local, tx, epochs, batch_size, correct, first, last)
+
+  def finish(broadcast, state, context, local):
+    scale = 1.0 / (decayed(lr, lr_decay, context.round) * times_counted(local.steps, momentum))
+    share = context.cohort_size / context.num_clients
+    moved = jax.tree.map(
+      lambda own, c, x, y: own - c + scale * (x - y), state, broadcast.even, broadcast.params, local.params
+    )
+    even = jax.tree.map(lambda c, new, own: c + share * (new - own), broadcast.even, moved, state)
+    info = Info(local.loss / local.steps, local.steps)
+    return Message(local.params, stats=local.stats, even=even), moved, info
+
+  def received(broadcast: Message):
+    return model.joined(broadcast.params, broadcast.stats)
+
+  def share(key):
+    params = model.init(key)
+    return Message(params, stats=model.stats, even=jax.tree.map(jnp.zeros_like, params))
+
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  return ClientUpdate(
+    share=share,
+    init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),
+    update=in_one_go(training),
+    loss=lambda broadcast, state, data, context: training_loss(model, received(broadcast), data),
+    personalize=lambda broadcast, *_: received(broadcast),
+    apply=model.logits,
+    task=model.task,
+    globalize=received,
+    training=training,
+    name="scaffold",
+  )
