@@ -90,7 +90,7 @@ def tuned(sees=("init", "personalize")) -> fh.ClientUpdate:
     return jnp.where(inside[:, None], x, 0.0).sum(0) / data.length, jnp.where(inside, y, -1).max()
 
   def gradient(params, data):
-    return jax.grad(lambda p: training_loss(MODEL.apply, p, data))(params)
+    return jax.grad(lambda p: training_loss(MODEL, p, data))(params)
 
   def personalize(broadcast, state, data, context, lam):
     return jax.tree.map(lambda p, g: p - LR * g, broadcast.params, gradient(broadcast.params, data))

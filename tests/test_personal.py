@@ -8,7 +8,7 @@ import pytest
 from parts import float64, linear, linear_loss_and_gradient, mlp, one_client, walk
 
 import fedjax_het as fh
-from fedjax_het.clients.heads import head_of, joined, part
+from fedjax_het.clients.heads import joined, parting
 from fedjax_het.errors import SettingError
 
 LR, BATCH, CLIENT, DECAY = 0.1, 4, 5, 0.8
@@ -207,10 +207,10 @@ def test_local_parts_start_alike_and_stay_at_home(ragged):
 def test_heads_are_named_by_their_layers():
   model = fh.models.two_nn((3,), 2, hidden=4)
   params = model.init(jax.random.key(0))
-  assert set(part(params, head_of(model, "")).head) == {"fc3"}
-  assert set(part(params, head_of(model, "fc2,fc3")).head) == {"fc2", "fc3"}
-  assert set(part(params, head_of(model, lambda path: path[-1] == "bias")).head["fc1"]) == {"bias"}
-  chex.assert_trees_all_equal(joined(*part(params, head_of(model, "fc1"))), params)
+  assert set(parting(model, "")(params).head) == {"fc3"}
+  assert set(parting(model, "fc2,fc3")(params).head) == {"fc2", "fc3"}
+  assert set(parting(model, lambda path: path[-1] == "bias")(params).head["fc1"]) == {"bias"}
+  chex.assert_trees_all_equal(joined(*parting(model, "fc1")(params)), params)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_heads_are_named_by_their_layers():
 )
 def test_heads_that_cannot_be(model, head, message):
   with pytest.raises(SettingError, match=message):
-    fh.fedper(model, head=head)
+    fh.fedper(model, head=head).share(jax.random.key(0))
 
 
 @pytest.mark.parametrize(

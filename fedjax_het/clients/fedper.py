@@ -9,7 +9,7 @@ by SGD on F_i, uploads the body and keeps the head. There is no global model.
 from typing import Any, NamedTuple
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.heads import Head, head_of, joined, part
+from fedjax_het.clients.heads import Head, joined, parting
 from fedjax_het.clients.objective import (
   Optimizer,
   check_training,
@@ -49,7 +49,7 @@ def fedper(
 
   Args:
     model: the model.
-    head: its head, see `heads.head_of`.
+    head: its head, see `heads.parting`.
     lr: η > 0 in round 0.
     lr_decay: factor on η each round, in (0, 1].
     momentum: momentum of local SGD, fresh each round.
@@ -61,18 +61,18 @@ def fedper(
     name: name in tables.
 
   Raises:
-    SettingError: a setting out of range, or a head that the model has not.
+    SettingError: a setting out of range; when a run is set up, a head that the model has not.
   """
   check_training(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
   optimizer = optimizer or momentum_sgd(momentum, weight_decay)
-  is_head = head_of(model, head)
+  part = parting(model, head)
 
   def parted(params: PyTree, stats: PyTree) -> tuple[Message, Own]:
     """What is shared, and what is kept."""
-    body, top = part(params, is_head)
+    body, top = part(params)
     return (Message(body, stats=stats), Own(top)) if shares_body else (Message(top), Own(body, stats))
 
   def whole(broadcast: Message, state: Own) -> tuple[PyTree, PyTree]:

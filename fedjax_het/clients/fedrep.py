@@ -10,7 +10,7 @@ There is no global model.
 from typing import Any, NamedTuple
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.heads import Head, beside, head_of, joined, part
+from fedjax_het.clients.heads import Head, beside, joined, parting
 from fedjax_het.clients.objective import (
   Optimizer,
   check_training,
@@ -53,7 +53,7 @@ def fedrep(
 
   Args:
     model: the model.
-    head: its head, see `heads.head_of`.
+    head: its head, see `heads.parting`.
     lr: η > 0 in round 0.
     lr_decay: factor on η each round, in (0, 1].
     momentum: momentum of local SGD, fresh in each phase.
@@ -64,14 +64,14 @@ def fedrep(
     optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh in each phase.
 
   Raises:
-    SettingError: a setting out of range, or a head that the model has not.
+    SettingError: a setting out of range; when a run is set up, a head that the model has not.
   """
   check_training(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     body_epochs=body_epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
   optimizer = optimizer or momentum_sgd(momentum, weight_decay)
-  is_head = head_of(model, head)
+  part = parting(model, head)
 
   def start(broadcast, state, context) -> Phases:
     tx = optimizer(decayed(lr, lr_decay, context.round))
@@ -99,8 +99,8 @@ def fedrep(
 
   training = LocalTraining(steps, start, walk, finish)
   return ClientUpdate(
-    share=lambda key: Message(part(model.init(key), is_head).body, stats=model.stats),
-    init=lambda key, *_: part(model.init(key), is_head).head,
+    share=lambda key: Message(part(model.init(key)).body, stats=model.stats),
+    init=lambda key, *_: part(model.init(key)).head,
     update=in_one_go(training),
     loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, state), data),
     personalize=lambda broadcast, state, *_: own_model(broadcast, state),

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 from flax import traverse_util
 
 from fedjax_het.errors import SettingError
@@ -22,46 +21,45 @@ class Parted(NamedTuple):
 
 
 def joined(*parts: PyTree) -> PyTree:
-  """The parameters that `part` has parted."""
+  """The parameters that `parting` has parted."""
   flat = (traverse_util.flatten_dict(own) for own in parts)
   return traverse_util.unflatten_dict({path: leaf for own in flat for path, leaf in own.items()})
 
 
-def part(params: PyTree, is_head: Callable[[Path], bool]) -> Parted:
-  """The parameters whose paths, such as ("fc3", "kernel"), are not the head's, and those whose are."""
-  flat = traverse_util.flatten_dict(params)
-  body, head = ({path: flat[path] for path in flat if is_head(path) == own} for own in (False, True))
-  return Parted(traverse_util.unflatten_dict(body), traverse_util.unflatten_dict(head))
-
-
-def head_of(model: Model, head: Head) -> Callable[[Path], bool]:
-  """Whether a path is the head's.
+def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
+  """Parts the model's parameters.
 
   Args:
     model: whose parameters are nested dicts.
     head: the head's layers, with commas between them, such as "fc2,fc3" or "block4/conv2"; "" takes the
-      model's own, `Model.head`. Or a predicate on paths.
+      model's own, `Model.head`. Or a predicate on paths, such as ("fc3", "kernel").
 
-  Raises:
-    SettingError: a layer that the model has not, no head, or nothing beside it.
+  Returns:
+    A function of the parameters, which raises `SettingError` for a layer that the model has not, where there
+    is no head, or nothing beside it: so a run ends before anything is compiled.
   """
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  paths = list(traverse_util.flatten_dict(params)) if isinstance(params, dict) else []
   names = (head.split(",") if head else list(model.head)) if isinstance(head, str) else []
-  layers = ", ".join(dict.fromkeys("/".join(path[:-1]) for path in paths))
 
   def within(path: Path, name: str) -> bool:
     return f"{'/'.join(path)}/".startswith(f"{name}/")
 
-  for name in names:
-    if not any(within(path, name) for path in paths):
-      raise SettingError("head", head or name, f"{model.name} has no layer {name!r}", f"It has {layers}.")
-  is_head = (lambda path: any(within(path, name) for name in names)) if isinstance(head, str) else head
-  inside = sum(map(is_head, paths))
-  if not 0 < inside < len(paths):
-    what = "no head" if not inside else "nothing beside its head"
-    raise SettingError("head", head, f"{model.name} has {what} then", f"Name some of its layers: {layers}.")
-  return is_head
+  def is_head(path: Path) -> bool:
+    return any(within(path, name) for name in names) if isinstance(head, str) else head(path)
+
+  def part(params: PyTree) -> Parted:
+    flat = traverse_util.flatten_dict(params)
+    layers = ", ".join(dict.fromkeys("/".join(path[:-1]) for path in flat))
+    for name in names:
+      if not any(within(path, name) for path in flat):
+        raise SettingError("head", head or name, f"{model.name} has no layer {name!r}", f"It has {layers}.")
+    inside = {path for path in flat if is_head(path)}
+    if not 0 < len(inside) < len(flat):
+      what = "nothing beside its head" if inside else "no head"
+      raise SettingError("head", head, f"{model.name} has {what} then", f"Name some of its layers: {layers}.")
+    body = {path: leaf for path, leaf in flat.items() if path not in inside}
+    return Parted(*map(traverse_util.unflatten_dict, (body, {path: flat[path] for path in inside})))
+
+  return part
 
 
 def beside(model: Model, rest: PyTree) -> Model:
