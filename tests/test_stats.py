@@ -72,7 +72,7 @@ def test_superfed_moves_the_ends_statistics_as_its_weights(uniform, monkeypatch,
   client = fh.superfed(net, **LOCAL)
   broadcast = client.share(jax.random.key(0))
   broadcast = broadcast._replace(stats=jax.tree.map(lambda s: s + 0.5, broadcast.stats))
-  own = client.init(jax.random.key(1), broadcast)
+  own = client.init(jax.random.key(1), broadcast, None, fh.Context())
   upload, kept, _ = jax.jit(client.update)(
     jax.random.key(2), broadcast, own, one_client(uniform, 1), fh.Context()
   )
