@@ -1,4 +1,4 @@
-"""The Python of the README and of docs/tasks.md is run as it stands; the table of methods is the library's."""
+"""The Python of the README and of docs/tasks.md runs as it stands; the table of methods is the library's."""
 
 import re
 from pathlib import Path
