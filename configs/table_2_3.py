@@ -6,7 +6,9 @@
 T = 500, 5 clients a round, E = 10, B = 10, SGD with momentum 0.9, weight decay 1e-4 and lr 0.01 decayed by
 1 % a round; TwoNN on MNIST, TwoCNN on CIFAR-10; L and ν as in the authors' commands. Evaluated ten times in a
 run. L is a share of T, `algorithm.start`, which --config.rounds=N keeps: L = ⌊start·N⌋. In rounds instead:
---config.algorithm.start=None --config.algorithm.start_round=L.
+--config.algorithm.start=None --config.algorithm.start_round=L. Baselines' strengths are the methods' defaults,
+which are the authors': APFL's α = 0.25, pFedMe's λ = 15, Ditto's λ = 1, five epochs for Ditto's own model and
+for FedRep's body. Heads are the last layer.
 """
 
 from ml_collections import ConfigDict, FieldReference
@@ -15,6 +17,9 @@ from fedjax_het.errors import check_choice
 from fedjax_het.experiment.cell import parse_cell
 
 MODELS = {"mnist": "two_nn", "fashion_mnist": "two_nn", "cifar10": "two_cnn"}
+BASELINES = (
+  "fedavg", "fedprox", "scaffold", "lg_fedavg", "fedper", "fedrep", "apfl", "pfedme", "ditto",
+)  # fmt: skip
 START = {  # L / T
   "superfed_mm": {50: 0.6, 100: 0.4, 500: 0.2},
   "superfed_lm": {50: 0.8, 100: 0.6, 500: 0.4},
@@ -25,7 +30,7 @@ def get_config(cell: str = "") -> ConfigDict:
   """The configuration of a cell such as "dataset=mnist,clients=100,algorithm=superfed_mm"."""
   chosen = parse_cell(cell, {"dataset": "mnist", "clients": 100, "algorithm": "superfed_mm", "seed": 0})
   check_choice("dataset", chosen["dataset"], MODELS)
-  check_choice("algorithm", chosen["algorithm"], ("fedavg", "fedprox", *START))
+  check_choice("algorithm", chosen["algorithm"], (*BASELINES, *START))
   algorithm = {"name": chosen["algorithm"]}
   if chosen["algorithm"] == "fedprox":
     algorithm["mu"] = 0.01
