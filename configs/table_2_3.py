@@ -6,9 +6,9 @@
 T = 500, 5 clients a round, E = 10, B = 10, SGD with momentum 0.9, weight decay 1e-4 and lr 0.01 decayed by
 1 % a round; TwoNN on MNIST, TwoCNN on CIFAR-10; L and ν as in the authors' commands. Evaluated ten times in a
 run. L is a share of T, `algorithm.start`, which --config.rounds=N keeps: L = ⌊start·N⌋. In rounds instead:
---config.algorithm.start=None --config.algorithm.start_round=L. Baselines' strengths are the methods' defaults,
-which are the authors': APFL's α = 0.25, pFedMe's λ = 15, Ditto's λ = 1, five epochs for Ditto's own model and
-for FedRep's body. Heads are the last layer.
+--config.algorithm.start=None --config.algorithm.start_round=L. The baselines' strengths are the methods'
+defaults, the authors' own: APFL's α = 0.25, pFedMe's λ = 15, Ditto's λ = 1, five epochs for Ditto's own model
+and for FedRep's body. Heads are the last layer.
 """
 
 from ml_collections import ConfigDict, FieldReference

@@ -119,6 +119,7 @@ def judged(ragged):
   return judge(ragged, devices=1)
 
 
+@pytest.mark.slow
 def test_a_first_state_and_a_loss_may_be_made_of_the_clients_data(ragged, judged):
   _, (means, largest), infos, _ = judged
   for i in range(ragged.num_clients):
@@ -128,6 +129,7 @@ def test_a_first_state_and_a_loss_may_be_made_of_the_clients_data(ragged, judged
   np.testing.assert_allclose(infos.losses, (means.sum(1) ** 2)[infos.cohort], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_may_be_tuned_on_the_clients_training_examples_when_it_is_judged(ragged, judged):
   params, _, _, evaluation = judged
   params = float64(params)

@@ -61,6 +61,7 @@ def test_tokens_by_hand():
   assert mqp.tokenize("a b c", 3, 2).tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_tokens_are_the_same_in_another_process():
   code = "from fedjax_het.data.mqp import tokenize; print(tokenize('Can I drink?', ngrams=2).tolist()[:6])"
   environment = {**os.environ, "PYTHONHASHSEED": "123"}

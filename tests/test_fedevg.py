@@ -58,6 +58,7 @@ def test_raw_energies_give_the_gradient_of_the_mixture(offset):
   assert step == 4
 
 
+@pytest.mark.slow
 def test_signed_weights_are_three():
   stacked, w, x = some()
   dead = jax.tree.map(jnp.zeros_like, MODEL.init(jax.random.key(0)))  # energy 0 everywhere

@@ -130,6 +130,7 @@ def test_a_client_moves_the_generator_for_its_own_classes_only():
   assert np.flatnonzero(moved.any(axis=1)).tolist() == [0, 1, 4]
 
 
+@pytest.mark.slow
 def test_a_doubling_convolution_makes_two_by_two_pixels_of_four_channels():
   init, apply = conv_decoder(3, (16, 8, 1), width=4)
   params = init(jax.random.key(0))

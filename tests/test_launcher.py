@@ -283,6 +283,7 @@ def test_batch_larger_than_the_clients_is_allowed(tmp_path):
   assert summary["client_steps"] == 5
 
 
+@pytest.mark.slow
 def test_missing_data_file(tmp_path):
   with pytest.raises(DataError, match="mnist"):
     start(small(dataset="mnist", data_dir=str(tmp_path)), str(tmp_path / "run"))

@@ -63,6 +63,7 @@ def test_matches_sklearn_and_the_loop(classes, scale):
   assert got["mce"] == pytest.approx(mce, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_types_and_jit_and_vmap():
   logits, labels, mask = draw(0, n=60)
   batch = [jnp.stack([jnp.asarray(v), jnp.asarray(v)[::-1]]) for v in (logits, labels, mask & (labels > 2))]

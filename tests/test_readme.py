@@ -59,6 +59,7 @@ def test_own_trees_of_examples_are_trained():
   assert np.isfinite(result.infos.clients.loss).all()
 
 
+@pytest.mark.slow
 def test_own_module_is_trained(names):
   fh, data = names["fh"], names["data"]
   client = fh.superfed(names["net"], start_round=5, epochs=2, lr=0.05)

@@ -185,6 +185,7 @@ def test_lambda_is_uniform():
   assert abs(np.corrcoef(a, b)[0, 1]) < 0.07  # 3 σ
 
 
+@pytest.mark.slow
 def test_lambda_is_drawn_anew_in_each_step_round_and_client(ragged, monkeypatch):
   """By recording the keys that an eager run hands over."""
   keys = []
@@ -219,6 +220,7 @@ def test_local_models_move_from_the_start_round_on_only(ragged):
       assert all(not same if moved else same for same in jax.tree.leaves(mine)), (t, i)
 
 
+@pytest.mark.slow
 def test_local_models_start_apart(ragged):
   state = engine_of(superfed(mlp()), ragged).init(jax.random.key(2))
   flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])  # noqa: E731

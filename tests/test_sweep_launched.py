@@ -74,6 +74,7 @@ def test_a_member_is_its_own_run(whole, tmp_path):
   assert experiment.run_experiment(config, str(own), Where(devices=1)) == together  # complete
 
 
+@pytest.mark.slow
 def test_a_sweep_without_its_data_leaves_the_workdir_free(tmp_path, monkeypatch):
   def killed(*args):
     raise KeyboardInterrupt
@@ -152,6 +153,7 @@ def drop_seconds(summaries):
   return [{name: value for name, value in summary.items() if name != "seconds"} for summary in summaries]
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_members_all_diverge_ends(tmp_path):
   with pytest.raises(NonFiniteLoss, match=r"1e\+29: The .* in round 1 .*1e\+30: The .* checkpoint: none yet"):
     diverging(tmp_path, {"local.lr": [1e29, 1e30]})
