@@ -22,6 +22,7 @@ from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.examples import Resident
+from fedjax_het.engine.placement import place, replicated
 from fedjax_het.engine.state import State
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
@@ -124,7 +125,7 @@ class Run:
   def on(self, data) -> Engine:
     """The same compiled programs on other data of the same shapes."""
     engine = copy.copy(self.engine)
-    engine.data, engine.examples = data, Resident(data, engine.mesh)
+    engine.data, engine.examples = data, Resident(place(data, replicated(engine.mesh)), data.num_clients)
     return engine
 
   def place(self, state: State, engine: Engine | None = None) -> State:

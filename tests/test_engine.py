@@ -15,9 +15,9 @@ from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
-from fedjax_het.engine.engine import MAX_CHUNK, Engine
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
-from fedjax_het.engine.round import scaled
+from fedjax_het.engine.round import MAX_CHUNK, scaled
 from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import federated

@@ -38,14 +38,14 @@ def test_the_numbers_are_those_of_resident_examples():
 
 def test_windows_hold_their_cohorts_and_no_more():
   data, mesh = federation(SIZES), client_mesh(1)
-  examples = Streamed(data, 3, 70, mesh)
-  key = np.asarray(jax.random.key_data(jax.random.key(1)))
+  examples = Streamed([data], lambda some: some[0], mesh, 3, 70)
   first, windows = 0, set()
   while first < 40:
-    here, last = examples.rounds(key, first)
+    here, last = examples.rounds(jax.random.key(1), first)
     assert here.x.shape[0] == 35 and last > first
     windows.add((first, last))
-    for cohort in np.asarray(examples._cohorts(jax.random.key(1), np.arange(first, last))):
+    rounds = np.arange(first, last)
+    for cohort in np.asarray(examples._cohorts(jax.random.key(1)[None], rounds)).reshape(-1, 3):
       for i in cohort:
         rows = lambda d: np.asarray(d.x)[int(d.train.start[i]) :][: int(d.train.size[i])]  # noqa: E731
         np.testing.assert_array_equal(rows(here), rows(data))

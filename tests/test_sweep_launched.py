@@ -27,8 +27,9 @@ from fedjax_het.yardsticks.client_metrics import members_table
 GRID = {"seed": [0, 5], "algorithm.nu": [0.0, 2.0]}
 
 
-def run(workdir, grid=GRID, devices=3, **settings):
-  return sweep.run_sweep(small(), grid, str(workdir), Where(devices=devices), **settings)
+def run(workdir, grid=GRID, devices=3, device_rows=None, **settings):
+  where = Where(devices=devices, device_rows=device_rows)
+  return sweep.run_sweep(small(), grid, str(workdir), where, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,16 @@ def test_a_stopped_sweep_goes_on_on_other_devices(whole, tmp_path, monkeypatch):
     run(tmp_path, {"seed": [0, 6], "algorithm.nu": [0.0, 2.0]})
   with pytest.raises(SettingError, match="holds a sweep, not a single run"):
     experiment.run_experiment(small(), str(tmp_path), Where(devices=1))
+
+
+@pytest.mark.slow
+def test_a_sweep_may_stream_its_examples(whole, tmp_path):
+  with pytest.raises(SettingError, match=r"device_rows = 9: .* of each of 2 members"):
+    run(tmp_path, device_rows=9)
+  assert not list(tmp_path.rglob("*.json"))
+  assert [s["metrics"] for s in run(tmp_path, devices=4, device_rows=1500)] == [
+    s["metrics"] for s in whole[1]
+  ]
 
 
 DIVERGES = {"local.lr": [0.05, 1e30]}

@@ -47,6 +47,7 @@ class ClientData:
     limit: static upper bound of `size` over all clients.
     uniform: static; True where every client has exactly `limit` rows.
     scale: static; what examples are multiplied by when they are read, see `scale_of`.
+    rows: which rows of x and y are meant, see `FederatedData`.
   """
 
   x: PyTree
@@ -56,6 +57,7 @@ class ClientData:
   limit: int = dataclasses.field(metadata={"static": True})
   uniform: bool = dataclasses.field(metadata={"static": True})
   scale: float | None = dataclasses.field(default=None, metadata={"static": True})
+  rows: Array | None = None
 
   @property
   def length(self) -> int | Array:
@@ -65,6 +67,8 @@ class ClientData:
   def take(self, index: jax.Array) -> tuple[PyTree, jax.Array]:
     """Rows `index` (int, [B], each in [0, limit)) of this client: examples and labels, [B, ...] each."""
     rows = self.start + index
+    if self.rows is not None:
+      rows = jnp.asarray(self.rows).at[rows].get(mode="clip")
     x, y = jax.tree.map(lambda leaf: jnp.asarray(leaf).at[rows].get(mode="clip"), (self.x, self.y))
     return as_read(x, self.scale), y
 
@@ -85,6 +89,8 @@ class FederatedData:
     name: static; the data set's name.
     scale: static; what examples are multiplied by when they are read; None: 1/255 for uint8 images, see
       `as_read`.
+    rows: int32 [N]; where several runs share x and y, which row of these stands at each place of this run's
+      order. None, as `federate` makes it: each in its own place.
   """
 
   x: PyTree
@@ -97,6 +103,7 @@ class FederatedData:
   uniform: tuple[bool, bool, bool] = dataclasses.field(metadata={"static": True})
   name: str = dataclasses.field(default="", metadata={"static": True})
   scale: float | None = dataclasses.field(default=None, metadata={"static": True})
+  rows: Array | None = None
 
   @property
   def num_clients(self) -> int:
@@ -111,13 +118,14 @@ class FederatedData:
     which = ("train", "valid", "test").index(part)
     slices = (self.train, self.valid, self.test)[which]
     return ClientData(
-      self.x, self.y, slices.start[ids], slices.size[ids], self.limits[which], self.uniform[which], self.scale
-    )
+      self.x, self.y, slices.start[ids], slices.size[ids], self.limits[which], self.uniform[which],
+      self.scale, self.rows,
+    )  # fmt: skip
 
 
 def view_axes(view: ClientData) -> ClientData:
   """`in_axes` for mapping over stacked views: rows shared, slices mapped."""
-  return dataclasses.replace(view, x=None, y=None, start=0, size=0)  # type: ignore[arg-type]
+  return dataclasses.replace(view, x=None, y=None, rows=None, start=0, size=0)  # type: ignore[arg-type]
 
 
 def federate(

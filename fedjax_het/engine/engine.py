@@ -1,43 +1,31 @@
-"""The engine: compiles a run's two programs, advances its state, evaluates it."""
+"""The engine: one run, its clients spread over the devices."""
 
 import functools
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
-from fedjax_het.engine.divergence import divergence
-from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
-from fedjax_het.engine.examples import Examples, Resident, Streamed
-from fedjax_het.engine.fit import check_fit
-from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
-from fedjax_het.engine.state import State, clients_key, first_state, in_batches, init_client
-from fedjax_het.errors import NonFiniteLoss, SettingError, check_key, check_whole
-from fedjax_het.parts import Algorithm, Context, Message
+from fedjax_het.engine.base import Base, RunFn
+from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite
+from fedjax_het.engine.examples import Resident, Streamed
+from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.state import State, first_state, in_batches
+from fedjax_het.errors import check_key
+from fedjax_het.parts import Algorithm
 
 PyTree = Any
 
 
-class Seconds(NamedTuple):
-  """Wall-clock seconds spent so far."""
-
-  compile: float = 0.0
-  train: float = 0.0
-  eval: float = 0.0
-
-
-def spent(seconds: Seconds, **more: float) -> Seconds:
-  """Seconds with more of some kinds."""
-  return seconds._replace(**{kind: getattr(seconds, kind) + value for kind, value in more.items()})
-
-
-class Engine:
-  """Runs an algorithm on federated data.
+class Engine(Base):
+  """`Runs` of one run: an algorithm on federated data.
 
   Rounds run in chunks inside one compiled program, whose number of rounds is an argument: whatever the
   chunks' lengths, it is compiled once, and its buffers are donated. Every draw is folded in from
@@ -75,44 +63,30 @@ class Engine:
     devices: int | None = None,
     device_rows: int | None = None,
   ):
-    check_whole("cohort_size", cohort_size)
-    if not 1 <= cohort_size <= data.num_clients:
-      raise SettingError(
-        "cohort_size", cohort_size, f"there are {data.num_clients} clients",
-        f"Use 1 to {data.num_clients}.",
-      )  # fmt: skip
-    check_fit(lambda: algorithm, [data], int(cohort_size), {})
-    self.algorithm, self.task = algorithm, algorithm.client.task
-    self.cohort_size = int(cohort_size)
-    self.mesh = placement.client_mesh(devices)
-    self.client_batch = client_batch or placement.default_client_batch()
-    self.data = data
-    self.has_validation = data.limits[1] > 0
-    self.examples: Examples = (
-      Resident(data, self.mesh)
+    super().__init__(lambda: algorithm, [data], {}, cohort_size, client_batch)
+    self.algorithm, self.data = algorithm, data
+    self.mesh = self.inside = placement.client_mesh(devices)
+    everywhere = placement.replicated(self.mesh)
+    self.examples = (
+      Resident(placement.place(data, everywhere), self.num_clients)
       if device_rows is None or device_rows >= len(data.y)
       else Streamed(
-        data, cohort_size, device_rows, self.mesh, together="personalize" in algorithm.client.sees_data
+        [data], lambda some: placement.place(some[0], everywhere), self.mesh, self.cohort_size, device_rows,
+        together="personalize" in algorithm.client.sees_data,
       )
-    )
-    self.seconds = Seconds()
-    self._compiled: dict[Any, Any] = {}
+    )  # fmt: skip
 
   def init(self, key: jax.Array) -> State:
-    """The state before the first round.
-
-    Raises:
-      SettingError: what is no key.
-    """
+    """See `Runs`."""
     check_key(key)
     started = time.perf_counter()
     args = np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, *args)
-    state = jax.jit(self._init, out_shardings=self.shardings(shapes))(*args)
+    state = jax.block_until_ready(jax.jit(self._init, out_shardings=self.shardings(shapes))(*args))
+    self._book("compile", started)
     if self._sees:
-      state = state._replace(clients=self._init_seeing(key, state.broadcast))
-    jax.block_until_ready(state)
-    self.seconds = spent(self.seconds, compile=time.perf_counter() - started)
+      clients = self._init_seeing(args[0], state.broadcast)
+      state = state._replace(clients=placement.place(clients, self._over_clients))
     return state
 
   @property
@@ -120,151 +94,84 @@ class Engine:
     """Whether the clients' first states are made of their examples."""
     return "init" in self.algorithm.client.sees_data
 
-  def _init(self, key: jax.Array, sizes: jax.Array) -> State:
-    def where_they_stay(key, broadcast):  # or each device would first make all K, to keep its own
-      spread = placement.over_clients(self.mesh, self.data.num_clients).spec
-      mapped = functools.partial(in_batches, lambda i: self._init_client(key, broadcast, None, i))
-      ids = jnp.arange(self.data.num_clients)
-      return jax.shard_map(mapped, mesh=self.mesh, in_specs=spread, out_specs=spread, check_vma=False)(ids)
+  @property
+  def _over_clients(self) -> NamedSharding:
+    return placement.over_clients(self.mesh, self.num_clients)
+
+  def _init(self, raw: jax.Array, sizes: jax.Array) -> State:
+    key = jax.random.wrap_key_data(raw)
+
+    def where_they_stay(_, broadcast):  # or each device would first make all K, to keep its own
+      own = functools.partial(self._init_client, self.algorithm, key, broadcast, None)
+      spread = self._over_clients.spec
+      mapped = jax.shard_map(
+        functools.partial(in_batches, own), mesh=self.mesh, in_specs=spread, out_specs=spread,
+        check_vma=False,
+      )  # fmt: skip
+      return mapped(jnp.arange(self.num_clients))
 
     later = lambda key, broadcast: ()  # noqa: E731
-    clients = later if self._sees else where_they_stay
-    return first_state(self.algorithm, jax.random.wrap_key_data(key), sizes, clients)
-
-  def _init_client(
-    self, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
-  ) -> PyTree:
-    context = Context(i, jnp.int32(0), self.cohort_size, self.data.num_clients)
-    own = None if data is None else data.clients(i)
-    return init_client(self.algorithm.client, key, broadcast, own, context)
-
-  def _init_seeing(self, key: jax.Array, broadcast: Message) -> PyTree:
-    """The clients' first states, made of their examples, a block of clients after another."""
-
-    @jax.jit
-    def program(data: FederatedData, broadcast: Message, ids: jax.Array) -> PyTree:
-      own = functools.partial(self._init_client, clients_key(key), broadcast, data)
-      return in_batches(own, ids)
-
-    parts = []
-    for block in self.examples.blocks("train"):
-      ids = jnp.arange(self.data.num_clients) if block.ids is None else block.ids
-      states = program(block.data, broadcast, ids)
-      parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: block.real], states))  # noqa: B023
-    states = jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
-    return placement.place(states, placement.over_clients(self.mesh, self.data.num_clients))
+    return first_state(self.algorithm, key, sizes, later if self._sees else where_they_stay)
 
   def shardings(self, state: State) -> State:
     """Where each leaf of a state lives: client states over the devices, the rest on all of them."""
     everywhere = jax.tree.map(lambda _: placement.replicated(self.mesh), state)
-    spread = placement.over_clients(self.mesh, self.data.num_clients)
-    return everywhere._replace(clients=jax.tree.map(lambda _: spread, state.clients))
+    return everywhere._replace(clients=jax.tree.map(lambda _: self._over_clients, state.clients))
 
   def advance(self, state: State, num_rounds: int) -> tuple[State, RoundInfo]:
-    """Runs `num_rounds` rounds (at most `MAX_CHUNK`); the given state's buffers are consumed.
-
-    Returns:
-      (state, infos on the host as NumPy arrays, each [num_rounds, S]).
+    """See `Runs`.
 
     Raises:
       NonFiniteLoss: a client's training loss was NaN or infinite; names its first round and client. Or none
         was, but what the server would send next is: no later loss would tell.
     """
-    if not 1 <= num_rounds <= MAX_CHUNK:
-      raise ValueError(f"num_rounds = {num_rounds}: a chunk has 1 to {MAX_CHUNK} rounds")
-    first, key = int(state.round), np.asarray(jax.random.key_data(state.key))
-    now, last = first, first + num_rounds
-    parts: list[RoundInfo] = []
-    while now < last:
-      data, until = self.examples.rounds(key, now)
-      args = data, state, jnp.int32(min(until, last) - now)
-      run = self._program("advance", self._advance, args, (1,))
-      started = time.perf_counter()
-      state, infos = jax.block_until_ready(run(*args))
-      parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: min(until, last) - now], infos))  # noqa: B023
-      now = min(until, last)
-      self.seconds = spent(self.seconds, train=time.perf_counter() - started)
-    infos = jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
-    check_finite(first, infos)
-    check_model(last, state.broadcast)
+    state, infos = super().advance(state, num_rounds)
+    first = self.rounds_done(state) - num_rounds
+    check_finite(divergence(first, infos, all(finite(state.broadcast))))
     return state, infos
+
+  def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:
+    """See `Runs`; `advance` would have raised."""
+    return [None]
 
   def compile(self) -> tuple[State, Any]:
     """The rounds' program without a state: the state's shapes, and XLA's compiled program."""
-    key = np.asarray(jax.random.key_data(jax.random.key(0)))
-    shapes = jax.eval_shape(self._init, key, np.asarray(self.data.train.size))
+    key = jax.random.key(0)
+    shapes = jax.eval_shape(self._init, jax.random.key_data(key), np.asarray(self.data.train.size))
     if self._sees:
-      own = functools.partial(self._init_client, clients_key(jax.random.key(0)))
+      own = functools.partial(self._init_client, self.algorithm, key)
       states = jax.eval_shape(jax.vmap(own, (None, None, 0)), shapes.broadcast, self.examples.shapes(),
-                              jnp.arange(self.data.num_clients))  # fmt: skip
+                              jnp.arange(self.num_clients))  # fmt: skip
       shapes = shapes._replace(clients=states)
     state = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
       shapes,
       self.shardings(shapes),
     )
-    program = self._program("advance", self._advance, (self.examples.shapes(), state, jnp.int32(1)), (1,))
-    return shapes, program
+    args = self._settings, self.examples.shapes(), state, jnp.int32(1)
+    return shapes, self._program("advance", self._rounds, args, donate=True)
 
-  def _advance(self, data: FederatedData, state: State, num_rounds: jax.Array) -> tuple[State, RoundInfo]:
-    step = functools.partial(round_step, self.algorithm, self.mesh, self.cohort_size, self.client_batch, data)
-    state, infos = many_rounds(step, state, num_rounds)
+  def _rounds(
+    self, algorithm: Algorithm, data: FederatedData, state: State, count: jax.Array
+  ) -> tuple[State, RoundInfo]:
+    state, infos = super()._rounds(algorithm, data, state, count)
     return lax.with_sharding_constraint(state, self.shardings(state)), infos
 
-  def evaluate(self, state: State, part: str = "test") -> Evaluation:
-    """Evaluates all clients on their `part` of the data; values on the host, float64."""
-
-    def program(data, state, ids):
-      count = self.data.num_clients if ids is None else len(ids)
-      batch = self.client_batch or min(32, -(-count // self.mesh.size))
-      return evaluate_clients(
-        self.algorithm.client, self.mesh, self.cohort_size, batch, part, data, state, ids
-      )
-
-    parts = []
-    for block in self.examples.blocks(*parts_seen(self.algorithm.client, part)):
-      args = block.data, state, block.ids
-      run = self._program(("evaluate", part), program, args)
-      started = time.perf_counter()
-      values = run(*args)
-      parts.append(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[: block.real], values))  # noqa: B023
-      self.seconds = spent(self.seconds, eval=time.perf_counter() - started)
-    return jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
-
-  def _program(self, name: Any, function: Any, args: tuple, donate: tuple[int, ...] = ()) -> Any:
-    if name not in self._compiled:
-      started = time.perf_counter()
-      self._compiled[name] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
-      self.seconds = spent(self.seconds, compile=time.perf_counter() - started)
-    return self._compiled[name]
+  def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
+    return lambda settings, data, args, more: function(self.algorithm, data, args, more)
 
   def rounds_done(self, state: State) -> int:
-    """Rounds that a state has behind it."""
+    """See `Runs`."""
     return int(state.round)
 
   def split(self, tree: PyTree) -> list[PyTree]:
-    """What belongs to each of the engine's runs; it has one."""
+    """See `Runs`."""
     return [tree]
 
   def to_save(self, state: State) -> State:
-    """The state without what only these devices need: all of it."""
+    """See `Runs`."""
     return state
 
   def from_saved(self, state: State) -> State:
-    """The inverse of `to_save`."""
+    """See `Runs`."""
     return state
-
-
-def check_finite(first_round: int, infos: RoundInfo) -> None:
-  """Raises `NonFiniteLoss` naming the first round and client whose training loss is not finite."""
-  if found := divergence(first_round, infos):
-    raise NonFiniteLoss(f"{found}. Lower the learning rate, or look at that client's data.")
-
-
-def check_model(round: int, broadcast: PyTree) -> None:
-  """Raises `NonFiniteLoss` if what the server sends after so many rounds is NaN or infinite anywhere."""
-  if not all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(broadcast)):
-    raise NonFiniteLoss(
-      f"What the server sends became NaN or infinite by round {round}, though no training loss did: an "
-      "upload, a mixing coefficient or the server's step was. Lower the learning rates."
-    )

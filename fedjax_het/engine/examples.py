@@ -1,12 +1,12 @@
-"""Where the examples are while a run needs them: on the devices, or on the host and brought over in time.
+"""Where the examples are while runs need them: on the devices, or on the host and brought over in time.
 
 Both ways answer the same two questions: which arrays serve the next rounds, and which serve an evaluation.
-A run's numbers do not depend on the answer, since a client's examples are the same wherever they lie.
+Numbers do not depend on the answer, since a client's examples are the same wherever they lie.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,8 @@ from fedjax_het.engine.cohort import cohort_of
 from fedjax_het.engine.placement import place, replicated
 from fedjax_het.errors import SettingError
 
+PyTree = Any
+PutFn = Callable[[Sequence[FederatedData]], PyTree]
 PARTS = ("train", "valid", "test")
 AHEAD = 128  # rounds whose cohorts are drawn at once
 
@@ -34,71 +36,80 @@ class Block(NamedTuple):
   """
 
   ids: jax.Array | None
-  data: FederatedData
+  data: PyTree
   real: int
 
 
 class Window(NamedTuple):
-  """What serves the rounds first, ..., last - 1 of the run with this key (its raw data)."""
+  """What serves the rounds first, ..., last - 1 of the runs with these keys (their raw data)."""
 
-  key: np.ndarray
+  keys: np.ndarray
   first: int
   last: int
-  data: FederatedData
+  data: PyTree
 
-  def serves(self, key: np.ndarray, round: int) -> bool:
-    """Whether it has this round's cohort."""
-    return self.first <= round < self.last and np.array_equal(self.key, key)
+  def serves(self, keys: np.ndarray, round: int) -> bool:
+    """Whether it has this round's cohorts."""
+    return self.first <= round < self.last and np.array_equal(self.keys, keys)
 
 
 class Examples(Protocol):
   """Where the examples are."""
 
-  def rounds(self, key: np.ndarray, first: int) -> tuple[FederatedData, int]:
-    """Arrays on the devices for the rounds from `first` on, and the round before which they end."""
+  def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
+    """Arrays on the devices for the rounds from `first` on, and the round before which they end.
+
+    Args:
+      keys: the runs' typed keys; of a single run its key.
+      first: the round's number from 0.
+    """
 
   def blocks(self, *parts: str) -> Iterator[Block]:
     """All clients in blocks, with their examples of some parts ("train", "valid", "test")."""
 
-  def shapes(self) -> FederatedData:
+  def shapes(self) -> PyTree:
     """The shapes of what `rounds` gives."""
 
 
 class Resident:
-  """All examples lie on every device.
+  """All examples lie on the devices.
 
   Args:
-    data: all clients' data.
-    mesh: the devices.
+    data: arrays there, which serve everything.
+    num_clients: K.
   """
 
-  def __init__(self, data: FederatedData, mesh: Mesh):
-    """Brings them over."""
-    self.data = place(data, replicated(mesh))
+  def __init__(self, data: PyTree, num_clients: int):
+    self._data, self._num_clients = data, num_clients
 
-  def rounds(self, key: np.ndarray, first: int) -> tuple[FederatedData, int]:
+  def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
     """See `Examples`."""
-    return self.data, np.iinfo(np.int32).max
+    return self._data, np.iinfo(np.int32).max
 
   def blocks(self, *parts: str) -> Iterator[Block]:
     """See `Examples`."""
-    yield Block(None, self.data, self.data.num_clients)
+    yield Block(None, self._data, self._num_clients)
 
-  def shapes(self) -> FederatedData:
+  def shapes(self) -> PyTree:
     """See `Examples`."""
-    return self.data
+    return self._data
 
 
 class Streamed:
   """Examples stay on the host; a window of rounds brings its cohorts' over while the one before trains.
 
-  Cohorts depend on (key, round) alone, so the host knows them ahead. Two windows are on a device at once.
+  Cohorts depend on (key, round) alone, so the host knows them ahead. A window holds, of each data set, the
+  cohorts of all runs on it. Two windows are on a device at once.
 
   Args:
-    data: all clients' data, NumPy arrays (memory-mapped ones too).
+    data: all clients' data, NumPy arrays (memory-mapped ones too): one for all runs, or one a run.
+    put: brings some of each, all equally long, to the devices.
+    mesh: the devices.
     cohort_size: S.
     device_rows: examples that a device holds at once, half of them in each window.
-    mesh: the devices.
+    runs: number of runs.
+    cohorts: different cohorts of a data set that a round may have.
+    held: data sets that a device holds side by side.
     together: whether an evaluation looks at a client's training examples too.
 
   Raises:
@@ -106,59 +117,69 @@ class Streamed:
   """
 
   def __init__(
-    self, data: FederatedData, cohort_size: int, device_rows: int, mesh: Mesh, together: bool = False
-  ):
+    self, data: Sequence[FederatedData], put: PutFn, mesh: Mesh, cohort_size: int, device_rows: int, *,
+    runs: int = 1, cohorts: int = 1, held: int = 1, together: bool = False,
+  ):  # fmt: skip
     """See the class."""
-    self._data, self._mesh, self._capacity = data, mesh, device_rows // 2
-    self._sizes = {part: np.asarray(getattr(data, part).size) for part in PARTS}
-    train, *judged = data.limits
-    largest = max(train + max(judged) if together else max(data.limits), 1)
-    least = 2 * max(int(np.sort(self._sizes["train"])[-cohort_size:].sum()), largest)
+    self._data, self._put, self._runs = data, put, runs
+    self._capacity = device_rows // (2 * held)
+    self._num_clients = data[0].num_clients
+    self._limits = [max(own) for own in zip(*(each.limits for each in data))]
+    train, *judged = self._limits
+    largest = max(train + max(judged) if together else max(self._limits), 1)
+    visitors = min(cohort_size * cohorts, self._num_clients)
+    most = max(int(np.sort(np.asarray(each.train.size))[-visitors:].sum()) for each in data)
+    least = 2 * held * max(most, largest)
     if device_rows < least:
+      of_each = f" of each of {held} members" if held > 1 else ""
       raise SettingError(
-        "device_rows", device_rows, f"the largest {cohort_size} clients, twice, have {least} examples",
-        f"Use {least} or more, or leave it out to keep all {len(data.y)} on the device.",
+        "device_rows", device_rows, f"the largest {visitors} clients{of_each}, twice, have {least} examples",
+        f"Use {least} or more, or leave it out to keep all {held * len(data[0].y)} on the device.",
       )  # fmt: skip
-    self._cohorts = jax.jit(
-      jax.vmap(functools.partial(cohort_of, num_clients=data.num_clients, cohort_size=cohort_size), (None, 0))
-    )
+    draw = functools.partial(cohort_of, num_clients=self._num_clients, cohort_size=cohort_size)
+    self._cohorts = jax.jit(jax.vmap(jax.vmap(draw, (0, None)), (None, 0)))
+    self._raw = jax.jit(jax.random.key_data, out_shardings=replicated(mesh))
+    self._share = functools.partial(place, sharding=replicated(mesh))
     self._worker = ThreadPoolExecutor(1, "examples")
     self._now: Window | None = None
     self._next: Future[Window] | None = None
 
-  def rounds(self, key: np.ndarray, first: int) -> tuple[FederatedData, int]:
+  def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
     """See `Examples`."""
-    if self._now is None or not self._now.serves(key, first):
+    raw = np.asarray(self._raw(keys))
+    raw = raw.reshape(-1, raw.shape[-1])[: self._runs]
+    if self._now is None or not self._now.serves(raw, first):
       self._now, coming = None, self._next and self._next.result()
-      self._now = coming if coming and coming.serves(key, first) else self._window(key, first)
-      self._next = self._worker.submit(self._window, key, self._now.last)
+      self._now = coming if coming and coming.serves(raw, first) else self._window(raw, first)
+      self._next = self._worker.submit(self._window, raw, self._now.last)
     return self._now.data, self._now.last
 
-  def _window(self, key: np.ndarray, first: int) -> Window:
+  def _window(self, keys: np.ndarray, first: int) -> Window:
     """As many rounds from `first` on as the capacity allows."""
-    last, rows, sizes = first, 0, self._sizes["train"]
-    needed = np.zeros(len(sizes), bool)
-    for cohort in np.asarray(
-      self._cohorts(jax.random.wrap_key_data(jnp.asarray(key)), first + np.arange(AHEAD))
-    ):
-      new = cohort[~needed[cohort]]
-      rows += int(sizes[new].sum())
-      if rows > self._capacity:
+    sizes = [np.asarray(each.train.size) for each in self._data]
+    needed, rows = np.zeros((len(sizes), self._num_clients), bool), np.zeros(len(sizes), int)
+    last = first
+    drawn = self._cohorts(jax.random.wrap_key_data(jnp.asarray(keys)), first + np.arange(AHEAD))
+    for cohorts in np.asarray(drawn).reshape(AHEAD, len(sizes), -1):
+      new = [np.unique(cohort[~own[cohort]]) for cohort, own in zip(cohorts, needed)]
+      rows += [int(size[more].sum()) for size, more in zip(sizes, new)]
+      if rows.max() > self._capacity:
         break
-      needed[new] = True
+      for own, more in zip(needed, new):
+        own[more] = True
       last += 1
-    return Window(key, first, last, self._gather(np.flatnonzero(needed), "train"))
+    return Window(keys, first, last, self._gather([np.flatnonzero(own) for own in needed], "train"))
 
   def blocks(self, *parts: str) -> Iterator[Block]:
     """See `Examples`; blocks of equally many clients, so that one program serves all."""
-    limit = sum(self._data.limits[PARTS.index(part)] for part in parts)
-    count = self._data.num_clients
+    limit = sum(self._limits[PARTS.index(part)] for part in parts)
+    count = self._num_clients
     each = min(count, self._capacity // max(limit, 1))
 
     def block(first: int) -> Block:
       ids = np.minimum(np.arange(first, first + each), count - 1)
-      gathered = self._gather(np.unique(ids), *parts)
-      return Block(place(jnp.asarray(ids), replicated(self._mesh)), gathered, min(each, count - first))
+      gathered = self._gather([np.unique(ids)] * len(self._data), *parts)
+      return Block(self._share(jnp.asarray(ids)), gathered, min(each, count - first))
 
     self._now = self._next = None  # room for the blocks
     coming = self._worker.submit(block, 0)
@@ -168,9 +189,13 @@ class Streamed:
         coming = self._worker.submit(block, first + each)
       yield now
 
-  def _gather(self, clients: np.ndarray, *parts: str) -> FederatedData:
-    """Some clients' examples of some parts, side by side, filled up to the capacity, on the devices."""
-    index = np.concatenate([getattr(self._data, part).rows(clients) for part in parts])
+  def _gather(self, clients: Sequence[np.ndarray], *parts: str) -> PyTree:
+    """Some clients' examples of some parts, of each data set, on the devices."""
+    return self._put([self._some(data, own, parts) for data, own in zip(self._data, clients)])
+
+  def _some(self, data: FederatedData, clients: np.ndarray, parts: Sequence[str]) -> FederatedData:
+    """Some clients' examples of some parts, side by side, filled up to the capacity."""
+    index = np.concatenate([getattr(data, part).rows(clients) for part in parts])
 
     def rows(array: Any) -> np.ndarray:
       filled = np.zeros((self._capacity, *array.shape[1:]), array.dtype)
@@ -180,23 +205,18 @@ class Streamed:
     slices: dict[str, Any] = {}
     first = 0
     for part in parts:
-      sizes, start = self._sizes[part][clients], np.zeros(self._data.num_clients, np.int32)
-      start[clients] = first + np.cumsum(sizes) - sizes
-      slices[part] = Part(start, np.asarray(getattr(self._data, part).size))
-      first += int(sizes.sum())
-    x, y = jax.tree.map(rows, (self._data.x, self._data.y))
-    gathered = dataclasses.replace(self._data, x=x, y=y, **slices)
-    return place(gathered, replicated(self._mesh))
+      sizes = np.asarray(getattr(data, part).size)
+      own, start = sizes[clients], np.zeros(self._num_clients, np.int32)
+      start[clients] = first + np.cumsum(own) - own
+      slices[part] = Part(start, sizes)
+      first += int(own.sum())
+    x, y = jax.tree.map(rows, (data.x, data.y))
+    return dataclasses.replace(data, x=x, y=y, **slices)
 
-  def shapes(self) -> FederatedData:
+  def shapes(self) -> PyTree:
     """See `Examples`."""
-    sharding = replicated(self._mesh)
-
-    def shape(leaf: Any, rows: bool) -> jax.ShapeDtypeStruct:
-      return jax.ShapeDtypeStruct(
-        (self._capacity, *leaf.shape[1:]) if rows else leaf.shape, leaf.dtype, sharding=sharding
-      )
-
-    others = jax.tree.map(lambda leaf: shape(leaf, False), self._data)
-    x, y = jax.tree.map(lambda leaf: shape(leaf, True), (self._data.x, self._data.y))
-    return dataclasses.replace(others, x=x, y=y)
+    nobody = [np.zeros(0, int)] * len(self._data)
+    return jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
+      self._gather(nobody, "train"),
+    )

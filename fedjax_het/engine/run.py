@@ -8,12 +8,13 @@ import jax
 import numpy as np
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.engine.engine import MAX_CHUNK, Engine
+from fedjax_het.engine.divergence import Divergence
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.engine.processes import agreed
-from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
+from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import summarize_all
@@ -23,20 +24,22 @@ SECONDS_A_CHUNK = 2.0
 
 
 class Chunk(NamedTuple):
-  """Some rounds that were run.
+  """Some rounds that were run; of several runs see `Runs`.
 
   Attributes:
     state: the state after them; its buffers are consumed by the next chunk.
     infos: what happened in them, NumPy arrays [rounds, S].
+    diverged: of each run, where in them it diverged, or None.
     evaluations: all clients' metrics after them, where an evaluation was due, else None.
   """
 
   state: State
   infos: RoundInfo
+  diverged: list[Divergence | None]
   evaluations: Evaluations | None
 
 
-def chunks(engine: Engine | Members, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
+def chunks(engine: Runs, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
   """Runs until round `rounds`, a second or two at a time, evaluates every `eval_every` and at the end."""
   done = engine.rounds_done(state)
   length = 1
@@ -47,11 +50,12 @@ def chunks(engine: Engine | Members, state: State, rounds: int, eval_every: int 
     state, infos = engine.advance(state, length)
     seconds = (time.perf_counter() - started) / length
     done += length
-    yield Chunk(state, infos, evaluate(engine, state) if done == due else None)
+    found = engine.diverged(state, infos)
+    yield Chunk(state, infos, found, evaluate(engine, state) if done == due else None)
     length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
 
 
-def evaluate(engine: Engine | Members, state: State) -> Evaluations:
+def evaluate(engine: Runs, state: State) -> Evaluations:
   """All clients on their test parts and, to pick one of several λ, on their validation parts."""
   test = engine.evaluate(state)
   several = next(iter(test.personalized.values())).shape[-1] > 1

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.engine.divergence import Divergence, check_any_left, divergence, unknown
+from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
@@ -31,7 +31,8 @@ class Sweep(NamedTuple):
       that has diverged.
     metrics: for each member the final {"personalized", "global"} -> metric -> {mean, std, ...}; likewise.
     picked: for each member at which λ its personalised models are, as in `Result`.
-    diverged: for each member the round and the client whose training loss was not finite first, or None.
+    diverged: for each member the round and the client whose training loss was not finite first, or the round
+      by which what its server sends was not, or None.
   """
 
   members: list[dict[str, Any]]
@@ -67,6 +68,7 @@ def sweep(
   member_batch: int | None = None,
   client_batch: int | None = None,
   devices: int | None = None,
+  device_rows: int | None = None,
 ) -> Sweep:
   """Runs every seed with every combination of a grid's values as one compiled program, over the devices.
 
@@ -86,10 +88,11 @@ def sweep(
       stacked small products are slow from about a thousand parameters on, and all of its own elsewhere.
     client_batch: likewise for a member's clients.
     devices: devices to use; by default all, as far as there are members.
+    device_rows: examples that a device holds at once, where not all fit; see `Members`.
 
   Raises:
     SettingError: a setting out of range, or data of different shapes.
-    NonFiniteLoss: each member's training loss became NaN or infinite; names members, rounds and clients.
+    NonFiniteLoss: every member has diverged; names members, rounds and clients.
   """
   combinations = grid_of(grid or {})
   check_rounds(rounds, eval_every, *(make_algorithm(**settings) for settings in combinations))
@@ -109,6 +112,7 @@ def sweep(
   engine = Members(
     make_algorithm, data, {name: [member[name] for member in members] for name in grid or {}}, len(members),
     cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
+    device_rows=device_rows, seeds=len(keys),
   )  # fmt: skip
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
@@ -116,8 +120,7 @@ def sweep(
   for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every):
     infos.append(chunk.infos)
     done = engine.rounds_done(chunk.state)
-    before = done - chunk.infos.cohort.shape[1]
-    diverged = [was or divergence(before, own) for was, own in zip(diverged, engine.split(chunk.infos))]
+    diverged = [was or now for was, now in zip(diverged, chunk.diverged)]
     check_any_left([f"member {member}" for member in members], diverged)
     if chunk.evaluations is not None:
       known = zip(diverged, engine.split(chunk.evaluations))

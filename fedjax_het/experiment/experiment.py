@@ -12,11 +12,11 @@ import jax
 from ml_collections import ConfigDict
 
 from fedjax_het.engine.divergence import check_any_left
-from fedjax_het.engine.engine import Engine, Seconds
-from fedjax_het.engine.members import Members
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.run import chunks, evaluate
+from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NonFiniteLoss, check_range
 from fedjax_het.experiment.build import build, check_config
@@ -85,7 +85,7 @@ def run_experiment(
 
 
 def train(
-  engine: Engine | Members,
+  engine: Runs,
   key: jax.Array,
   records: Sequence[Record],
   config: ConfigDict,
@@ -105,7 +105,7 @@ def train(
 
 
 def _train(
-  engine: Engine | Members, key: jax.Array, records: Sequence[Record], config: ConfigDict,
+  engine: Runs, key: jax.Array, records: Sequence[Record], config: ConfigDict,
   checkpoints: Checkpoints, checkpoint_seconds: float,
 ) -> tuple[State, list[dict[str, Any]]]:  # fmt: skip
   state, evaluations = engine.init(key), None
@@ -127,9 +127,12 @@ def _train(
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
       latest = [
-        record.add(infos, now, seconds())
-        for record, infos, now in zip(
-          records, engine.split(chunk.infos), moments(engine, len(records), state, evaluations)
+        record.add(infos, found, now, seconds())
+        for record, infos, found, now in zip(
+          records,
+          engine.split(chunk.infos),
+          chunk.diverged,
+          moments(engine, len(records), state, evaluations),
         )
       ]
       check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
@@ -153,9 +156,7 @@ def _train(
   ]
 
 
-def moments(
-  engine: Engine | Members, runs: int, state: State, evaluations: Evaluations | None
-) -> list[Moment]:
+def moments(engine: Runs, runs: int, state: State, evaluations: Evaluations | None) -> list[Moment]:
   """Where each of an engine's runs stands after a chunk of rounds."""
   done, broadcasts = engine.rounds_done(state), functools.cache(lambda: engine.split(state.broadcast))
   states = functools.cache(lambda: engine.split(state))

@@ -10,9 +10,9 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.engine.divergence import Divergence, divergence, unknown
-from fedjax_het.engine.engine import Seconds
+from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment
@@ -94,15 +94,18 @@ class Record:
       "yardsticks": {name: yardstick.books() for name, yardstick in self._yardsticks.items()},
     }  # fmt: skip
 
-  def add(self, infos: RoundInfo, now: Moment, seconds: Seconds) -> dict[str, float]:
+  def add(
+    self, infos: RoundInfo, found: Divergence | None, now: Moment, seconds: Seconds
+  ) -> dict[str, float]:
     """Books a chunk of rounds: the figures that progress shows, none of a run that has diverged.
 
     Args:
       infos: what happened in them.
+      found: where the run diverged in them, or None.
       now: where the run stands after them.
       seconds: spent since the start.
     """
-    if not self.diverged and (found := divergence(now.round - len(infos.cohort), infos)):
+    if found and not self.diverged:
       self.diverged = found
       logging.warning("%s of %s; the other members go on.", found, self.run.root.name)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs

@@ -47,15 +47,15 @@ def run_sweep(
 
   Each member's files are in `workdir`/members/NAME, as its own run would leave them, with the final state as
   its only checkpoint; `workdir` has the whole sweep's checkpoints, and, written last, sweep.json: the
-  members and their metrics. The same call continues a stopped sweep. Where a member's training loss becomes
-  NaN or infinite the others go on; its summary and its row say `diverged` (round, client, loss), and its
-  metrics are null from then on.
+  members and their metrics. The same call continues a stopped sweep. Where a member's training loss, or what
+  its server sends, becomes NaN or infinite the others go on; its summary and its row say `diverged` (round,
+  client, loss), and its metrics are null from then on.
 
   Args:
     config: what to run.
     grid: dotted field -> values: "seed", and numbers of the algorithm, local training, mixing and server.
     workdir: the folder.
-    where: devices; members are spread over them.
+    where: devices, over which members are spread, and the examples that each holds at once.
     member_batch: members that a device runs at once; see `Members`.
     checkpoint_seconds: see `run_experiment`.
     yardsticks: your own, of which each member has its own; see `run_experiment`.
@@ -69,8 +69,6 @@ def run_sweep(
   """
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  if where.device_rows is not None:
-    raise SettingError("device_rows", where.device_rows, "a sweep's data lie on the devices", "Leave it out.")
   check_one_program(grid)
   members = grid_of(grid)
   configs = [with_values(config, values) for values in members]
@@ -114,6 +112,8 @@ def _build(config, grid, members, configs, where, member_batch) -> tuple[Members
     member_batch=member_batch,
     client_batch=where.client_batch,
     devices=where.devices,
+    device_rows=where.device_rows,
+    seeds=len(built),
   )
   return engine, experiments
 

@@ -71,7 +71,7 @@ class Moment(NamedTuple):
   Attributes:
     round: rounds that it has behind it.
     evaluations: all clients' metrics, where an evaluation is due, else None; NaN once it has diverged.
-    diverged: whether a training loss became NaN or infinite.
+    diverged: whether a training loss, or what the server sends, became NaN or infinite.
     broadcast: () -> what the server sends next; copied out of a sweep's for who calls.
     state: () -> the whole state, likewise. Its buffers are gone when `watch` has returned, and with several
       processes all of them call, or none.

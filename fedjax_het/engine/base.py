@@ -1,0 +1,179 @@
+"""What one run and several have in common: checks, programs and their clock, the walk over examples."""
+
+import abc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fedjax_het.data.container import Array, FederatedData
+from fedjax_het.engine import placement
+from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
+from fedjax_het.engine.examples import Examples
+from fedjax_het.engine.fit import check_fit
+from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
+from fedjax_het.engine.runs import Runs, Seconds
+from fedjax_het.engine.state import State, clients_key, in_batches, init_client
+from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.parts import Algorithm, Context, Message
+
+PyTree = Any
+RunFn = Callable[[Algorithm, Any, PyTree, PyTree], tuple[PyTree, PyTree]]
+
+
+class Base(Runs):
+  """Written for one run; a subclass makes a program for all of its runs of it.
+
+  Args:
+    make_algorithm: (**settings) -> algorithm.
+    data: the clients' data, one for all runs or one a run.
+    settings: name -> number, of one run.
+    cohort_size: S, clients sampled each round without replacement.
+    client_batch: clients of a run that a device trains at once.
+
+  Attributes:
+    seconds, has_validation, task: see `Runs`.
+    examples: where the clients' examples are.
+    inside: the devices that each run's own clients are spread over; None where all stay on one.
+
+  Raises:
+    SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
+      be applied to, or labels that it cannot tell apart.
+  """
+
+  examples: Examples
+  inside: Mesh | None = None
+  _settings: PyTree = ()  # on the devices, of all runs
+  _runs: tuple[slice, ...] = ()  # the axis in front of what the host reads, and which of it are runs
+
+  def __init__(
+    self,
+    make_algorithm: Callable[..., Algorithm],
+    data: Sequence[FederatedData],
+    settings: Mapping[str, Any],
+    cohort_size: int,
+    client_batch: int | None,
+  ):
+    self.num_clients = data[0].num_clients
+    check_whole("cohort_size", cohort_size)
+    if not 1 <= cohort_size <= self.num_clients:
+      raise SettingError(
+        "cohort_size", cohort_size, f"there are {self.num_clients} clients", f"Use 1 to {self.num_clients}."
+      )
+    self.cohort_size = int(cohort_size)
+    check_fit(make_algorithm, data, self.cohort_size, settings)
+    self.client_batch = client_batch or placement.default_client_batch()
+    self.has_validation = any(each.limits[1] > 0 for each in data)
+    self.seconds = Seconds()
+    self._client = make_algorithm(**settings).client
+    self.task = self._client.task
+    self._compiled: dict[Any, Any] = {}
+
+  @abc.abstractmethod
+  def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
+    """The program (settings, data, args, more) that calls a function of each run.
+
+    The function is (algorithm, data, args, more) -> (what stays on the devices, what the host reads), `args`
+    being the run's own and `more` for all runs.
+    """
+
+  def advance(self, state: State, num_rounds: int) -> tuple[State, RoundInfo]:
+    """See `Runs`."""
+    if not 1 <= num_rounds <= MAX_CHUNK:
+      raise ValueError(f"num_rounds = {num_rounds}: a chunk has 1 to {MAX_CHUNK} rounds")
+    now = self.rounds_done(state)
+    last, parts = now + num_rounds, []
+    while now < last:
+      data, until = self.examples.rounds(state.key, now)
+      count = min(until, last) - now
+      state, infos = self._call(
+        "advance", self._rounds, data, state, jnp.int32(count), spends="train", donate=True
+      )
+      parts.append(self._read(infos, count))
+      now += count
+    return state, self._joined(parts)
+
+  def _rounds(
+    self, algorithm: Algorithm, data: FederatedData, state: State, count: jax.Array
+  ) -> tuple[State, RoundInfo]:
+    def step(state: State) -> tuple[State, RoundInfo]:
+      return round_step(algorithm, self.inside, self.cohort_size, self.client_batch, data, state)
+
+    return many_rounds(step, state, count)
+
+  def evaluate(self, state: State, part: str = "test") -> Evaluation:
+    """See `Runs`."""
+
+    def one(algorithm, data, state, ids):
+      count, batch = data.num_clients if ids is None else len(ids), self.client_batch
+      if batch is None and self.inside is not None:
+        batch = min(32, -(-count // self.inside.size))
+      return (), evaluate_clients(
+        algorithm.client, self.inside, self.cohort_size, batch, part, data, state, ids
+      )
+
+    seen = parts_seen(self._client, part)
+    return self._in_blocks(("evaluate", part), one, state, seen, "eval", np.float64)
+
+  def _init_client(
+    self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
+  ) -> PyTree:
+    """Client i's first state; `key` is that of the run."""
+    context = Context(i, jnp.int32(0), self.cohort_size, self.num_clients)
+    own = None if data is None else data.clients(i)
+    return init_client(algorithm.client, clients_key(key), broadcast, own, context)
+
+  def _init_seeing(self, keys: Array, broadcast: Message) -> PyTree:
+    """The clients' first states where they are made of their examples, for keys' raw data; on the host."""
+
+    def one(algorithm, data, args, ids):
+      key, broadcast = jax.random.wrap_key_data(args[0]), args[1]
+      ids = jnp.arange(self.num_clients) if ids is None else ids
+      return (), in_batches(lambda i: self._init_client(algorithm, key, broadcast, data, i), ids)
+
+    return self._in_blocks("init of examples", one, (keys, broadcast), ("train",), "compile")
+
+  def _in_blocks(
+    self, name: Any, function: RunFn, args: PyTree, parts: Sequence[str], spends: str, dtype: Any = None
+  ) -> Any:
+    """What a function reads of all clients, given their numbers, a block of them after another."""
+    values = []
+    for block in self.examples.blocks(*parts):
+      _, found = self._call(name, function, block.data, args, block.ids, spends=spends)
+      values.append(self._read(found, block.real, dtype))
+    return self._joined(values)
+
+  def _call(
+    self, name: Any, function: RunFn, data: Any, args: PyTree, more: PyTree = None, *, spends: str,
+    donate: bool = False,
+  ) -> tuple[PyTree, PyTree]:  # fmt: skip
+    inputs = self._settings, data, args, more
+    program = self._program(name, function, inputs, donate)
+    started = time.perf_counter()
+    results = jax.block_until_ready(program(*inputs))
+    self._book(spends, started)
+    return results
+
+  def _program(self, name: Any, function: RunFn, inputs: tuple, donate: bool = False) -> Any:
+    if name not in self._compiled:
+      started = time.perf_counter()
+      program = jax.jit(self._over_runs(function), donate_argnums=(2,) if donate else ())
+      self._compiled[name] = program.lower(*inputs).compile()
+      self._book("compile", started)
+    return self._compiled[name]
+
+  def _book(self, kind: str, started: float) -> None:
+    spent = getattr(self.seconds, kind) + time.perf_counter() - started
+    self.seconds = self.seconds._replace(**{kind: spent})
+
+  def _read(self, tree: PyTree, count: int, dtype: Any = None) -> PyTree:
+    """The first rounds or clients of what the host reads."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype)[(*self._runs, slice(count))], tree)
+
+  def _joined(self, parts: Sequence[PyTree]) -> Any:
+    """Rounds or clients of several calls, one after another."""
+    return jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=len(self._runs)), *parts)

@@ -1,0 +1,101 @@
+"""The data of several runs: each example once, where runs differ only in how they divide and order them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_het.data.container import FederatedData
+from fedjax_het.errors import SettingError
+
+ARRAYS = ("x", "y", "train", "valid", "test", "rows")
+
+
+class Fields(NamedTuple):
+  """Arrays of `FederatedData` by their names.
+
+  Attributes:
+    common: what all runs have.
+    own: what each run has for itself, [M, ...].
+  """
+
+  common: dict[str, Any]
+  own: dict[str, Any]
+
+
+def form(data: Sequence[FederatedData]) -> FederatedData:
+  """What is static of data alike in shape, for all of them, without arrays.
+
+  Raises:
+    SettingError: they are not alike.
+  """
+  shapes = {str([leaf.shape for leaf in jax.tree.leaves(each)]) for each in data}
+  if len(shapes) > 1:
+    raise SettingError("data", sorted(shapes), "not alike", "Give members equal numbers of rows and clients.")
+  limits = [max(each.limits[j] for each in data) for j in range(3)]
+  alike = [all(each.uniform[j] and each.limits[j] == limits[j] for each in data) for j in range(3)]
+  return dataclasses.replace(
+    data[0],
+    **dict.fromkeys(ARRAYS),  # type: ignore[arg-type]
+    limits=(limits[0], limits[1], limits[2]),
+    uniform=(alike[0], alike[1], alike[2]),
+  )
+
+
+def whole(form: FederatedData, fields: Fields) -> FederatedData:
+  """One run's data, of its form, what all have and its own."""
+  return dataclasses.replace(form, **fields.common, **fields.own)
+
+
+def stacked(data: Sequence[FederatedData]) -> Fields:
+  """The runs' data as they are: of one for all runs everything is common, of one a run nothing."""
+  if len(data) == 1:
+    return Fields({name: getattr(data[0], name) for name in ARRAYS}, {})
+  return Fields({}, _stack(data, ARRAYS))
+
+
+def pooled(data: Sequence[FederatedData]) -> Fields:
+  """The runs' data with each different example, labels and all, once for all runs."""
+  seen: dict[bytes, int] = {}
+  rows: dict[int, np.ndarray] = {}
+  tables = []
+  for each in {id(each): each for each in data}.values():
+    before, examples = len(seen), (each.x, each.y)
+    places = np.array([seen.setdefault(row, len(seen)) for row in _rows_as_bytes(examples)], np.int32)
+    numbers, first = np.unique(places, return_index=True)
+    new = first[numbers >= before]
+    tables.append(jax.tree.map(lambda leaf: np.asarray(leaf)[new], examples))  # noqa: B023
+    rows[id(each)] = places
+  x, y = jax.tree.map(lambda *leaves: np.concatenate(leaves), *tables)
+  own = _stack(data, ("train", "valid", "test"))
+  return Fields({"x": x, "y": y}, own | {"rows": np.stack([rows[id(each)] for each in data])})
+
+
+def smallest(data: Sequence[FederatedData], held: int) -> Fields:
+  """`pooled` where that takes fewer bytes than `stacked` on a device that holds so many runs' data."""
+  if held > 1 and len(data) > 1:
+    found = pooled(data)
+    if size(found.common) + held * size(found.own) // len(data) < held * size(data[0]):
+      return found
+  return stacked(data)
+
+
+def size(tree: Any) -> int:
+  """Bytes of the arrays of a tree."""
+  return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def _stack(data: Sequence[FederatedData], names: Sequence[str]) -> dict[str, Any]:
+  return {
+    name: jax.tree.map(lambda *leaves: np.stack(leaves), *(getattr(each, name) for each in data))
+    for name in names
+  }
+
+
+def _rows_as_bytes(examples: Any) -> list[bytes]:
+  """Each example as a string of bytes, equal for those alike in all their bits."""
+  arrays = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(examples)]
+  joined = np.concatenate([leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in arrays], axis=1)
+  return joined.view(f"V{joined.shape[1]}").ravel().tolist()
