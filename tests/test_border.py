@@ -162,6 +162,7 @@ def test_broadcast_may_be_data(ragged):
       close(client_of(after.clients, i), own[i])
 
 
+@pytest.mark.slow
 def test_data_is_evaluated_as_a_classifier(ragged):
   engine = Engine(federated(synthesis(linear()), server=sgld()), ragged, COHORT, devices=1)
   state, _ = engine.advance(engine.init(jax.random.key(4)), 2)

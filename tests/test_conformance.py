@@ -48,7 +48,7 @@ CASES = {  # (model, batch size) -> algorithm
 BATCH = 4
 GENERATIVE = [name for name, method in CLIENTS.items() if method.models is GENERATORS]
 EVALUATED = sorted({*CASES} - {*METHODS["mixing"], *METHODS["server"]})  # whose client part is their own
-ONE_OF_A_KIND = {"fedavg", "superfed_mm", "fedcvae", "afl", "adam"}
+ONE_OF_A_KIND = {"fedavg", "superfed_mm", "afl", "adam"}
 
 
 def marked(methods):

@@ -37,7 +37,7 @@ def aggregate(stacked, w, message, energy, clip=None):
   return jax.tree.map(lambda leaf: jnp.tensordot(w, leaf, 1), uploads), uploads
 
 
-@pytest.mark.parametrize("offset", [0.0, 40.0])
+@pytest.mark.parametrize("offset", [pytest.param(0.0, marks=pytest.mark.slow), 40.0])
 def test_raw_energies_give_the_gradient_of_the_mixture(offset):
   """Equation 4.13 by the server's division, against autodiff of equation 4.11."""
   stacked, w, x = some()
@@ -169,7 +169,7 @@ def test_the_contrast_is_the_gradient_of_the_likelihood():
   assert expected(jnp.asarray(energy)) == pytest.approx((wanted * energy).sum(), rel=1e-5)
 
 
-@pytest.mark.parametrize("clip, bounded", [(None, False), (0.3, True)])
+@pytest.mark.parametrize("clip, bounded", [pytest.param(None, False, marks=pytest.mark.slow), (0.3, True)])
 def test_chains_walk_with_noise_and_stay_where_they_are(clip, bounded):
   """R = 3 steps a local step, three local steps whose slots overlap: the losses by NumPy from the same keys.
 

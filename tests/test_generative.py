@@ -228,6 +228,7 @@ def test_local_steps_are_adams_by_hand():
   chex.assert_trees_all_close(upload.params, params, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cap_on_local_steps():
   """Five of the ten steps of two passes; as many as there are where the cap is larger."""
   data = fh.federate(np.zeros((20, 3), np.float32), np.arange(20) % 2, [np.arange(20)], jax.random.key(0),

@@ -289,6 +289,7 @@ def test_missing_data_file(tmp_path):
     start(small(dataset="mnist", data_dir=str(tmp_path)), str(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_a_workdir_belongs_to_the_first_configuration_that_comes_to_its_rounds(tmp_path, monkeypatch):
   def killed(*args):
     raise KeyboardInterrupt

@@ -187,6 +187,7 @@ def test_one_logit_at_zero_and_nan():
   assert np.isinf(broken["loss"]) and float(broken["ece"]) == 1.0
 
 
+@pytest.mark.slow
 def test_binary_metrics_under_vmap():
   logits, labels, _ = draw(2, n=40, classes=2)
   mask = np.arange(40) < np.array([[40], [17], [1], [0]])

@@ -32,7 +32,7 @@ def value_and_pullback(f, *args):
   "name,shape,classes,count",
   [
     ("two_nn", (28, 28, 1), 10, 199_210),
-    ("two_cnn", (28, 28, 1), 10, 1_663_370),
+    pytest.param("two_cnn", (28, 28, 1), 10, 1_663_370, marks=pytest.mark.slow),
     ("two_cnn", (32, 32, 3), 10, 1_664_970),
     ("logistic_regression", (15,), 1, 16),
     ("logistic_regression", (15,), 3, 48),
@@ -163,6 +163,7 @@ def ids(seed, *shape):
   return np.random.default_rng(seed).integers(0, 50, shape).astype(np.int32)
 
 
+@pytest.mark.slow
 def test_text_pair_is_the_formula():
   model = models.text_pair((2, 7), 3, vocabulary=50, embedding=4, hidden=5)
   params = jax.tree.map(lambda p: p + 0.1 * normal(2, *p.shape), model.init(jax.random.key(0)))

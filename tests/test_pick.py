@@ -123,6 +123,7 @@ def test_a_run_and_a_sweep_pick_on_validation(binary):
   )
 
 
+@pytest.mark.slow
 def test_one_lambda_needs_no_validation(monkeypatch):
   real = fh.Engine.evaluate
   parts = []

@@ -49,7 +49,11 @@ def stats_after(key, data, i, start):
   return mean, var
 
 
-@pytest.mark.parametrize("server", [fh.server.sgd(), fh.server.adam(lr=0.1), fh.server.sgd(lr=0.5)])
+@pytest.mark.parametrize(
+  "server",
+  [pytest.param(fh.server.sgd(), marks=pytest.mark.slow), fh.server.adam(lr=0.1),
+   pytest.param(fh.server.sgd(lr=0.5), marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_statistics_become_the_clients_average_whatever_the_server(ragged, server):
   """Of real rows alone (sizes are no multiples of B), without decay, and by no server's learning rate."""
   engine = fh.Engine(fh.federated(METHODS["fedavg"](model(), weight_decay=0.5), None, server), ragged, 5)
@@ -62,7 +66,9 @@ def test_statistics_become_the_clients_average_whatever_the_server(ragged, serve
     np.testing.assert_allclose(found[name], infos.coefficients[0] @ np.stack(own), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("lam", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+  "lam", [pytest.param(0.0, marks=pytest.mark.slow), 0.3, pytest.param(1.0, marks=pytest.mark.slow)]
+)
 def test_superfed_moves_the_ends_statistics_as_its_weights(uniform, monkeypatch, lam):
   """With one λ throughout: s(λ) moves as one model's would, each end by its share of every change."""
   monkeypatch.setattr(
@@ -102,7 +108,9 @@ def test_each_layer_s_statistics_have_its_lambda():
   assert share_out(Pair(1.0, 2.0), 0.5, 0.2) == Pair(1.4, 2.1)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+  "method", [pytest.param(name, marks=[] if name == "fedavg" else pytest.mark.slow) for name in METHODS]
+)
 def test_runs_map_resume_and_evaluate(method, ragged):
   """One device and four, whole and in chunks, within rounding; evaluated with the statistics, by λ."""
   algorithm = fh.federated(METHODS[method](model(0.5)))

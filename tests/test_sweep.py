@@ -42,6 +42,7 @@ def test_members_are_single_runs(member_batch):
     )
 
 
+@pytest.mark.slow
 def test_members_may_have_their_own_data():
   data, keys = [federation(SIZES, seed=s) for s in range(2)], jax.random.split(jax.random.key(2), 2)
   result = fh.sweep(make, seeds=keys, data=data, rounds=2, cohort_size=5)
