@@ -12,6 +12,7 @@ survived the first, wherever their line still stands. Cosmic Ray makes the mutan
 ask what could be deleted unnoticed: a term or factor, a keyword argument, a call left out.
 """
 
+import abc
 import argparse
 import ast
 import datetime
@@ -78,8 +79,9 @@ class Without(Operator):
 
   kinds: tuple[str, ...]
 
+  @abc.abstractmethod
   def places(self, node):
-    raise NotImplementedError
+    """Lists of neighbouring children of a node, each to be left out."""
 
   def mutation_positions(self, node):
     if node.type in self.kinds:

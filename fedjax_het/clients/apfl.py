@@ -23,17 +23,15 @@ import optax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import (
   Optimizer,
-  check_training,
   decayed,
   loss_gradient,
-  momentum_sgd,
   together,
-  training_loss,
 )
+from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
 
@@ -90,21 +88,20 @@ def apfl(
   Raises:
     SettingError: a setting out of range.
   """
-  check_training(
+  check_range("alpha", alpha, 0.0, 1.0)
+  tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
-  check_range("alpha", alpha, 0.0, 1.0)
-  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 
   def start(broadcast, state: Own, context) -> Pair:
-    tx = optimizer(decayed(lr, lr_decay, context.round))
+    tx = tx_of(context)
     federated = sgd.start(broadcast.params, broadcast.stats, tx)
     return Pair(federated, sgd.start(*model.split(state.local), tx), state.alpha)
 
   def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
     rate = decayed(lr, lr_decay, context.round)
-    tx = optimizer(rate)
+    tx = tx_of(context)
 
     def step(work: Pair, batch: Batch) -> Pair:
       (w, w_state, w_loss, steps, w_stats), (v, v_state, v_loss, _, v_stats), alpha = work
@@ -131,23 +128,12 @@ def apfl(
     state = Own(model.joined(own.params, own.stats), work.alpha)
     return upload, state, Info(own.loss / own.steps, own.steps, figures)
 
-  def received(broadcast: Message) -> PyTree:
-    return model.joined(broadcast.params, broadcast.stats)
-
   def own_model(broadcast: Message, state: Own) -> PyTree:
     local = model.split(state.local)
     return model.joined(mix(local.params, broadcast.params, state.alpha), local.stats)
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
-  return ClientUpdate(
-    share=lambda key: Message(model.init(key), stats=model.stats),
-    init=lambda key, broadcast, *_: Own(received(broadcast), jnp.asarray(alpha, jnp.float32)),
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, state), data),
-    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
-    apply=model.logits,
-    task=model.task,
-    globalize=received,
-    training=training,
-    name="apfl",
-  )
+  return supervised(
+    model, training, own_model, name="apfl", globalize=received(model),
+    init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.asarray(alpha, jnp.float32)),
+  )  # fmt: skip

@@ -15,15 +15,12 @@ from typing import Any, NamedTuple
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import (
   Optimizer,
-  check_training,
-  decayed,
-  momentum_sgd,
-  training_loss,
 )
 from fedjax_het.clients.sgd import afterwards, mean_loss
+from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, LocalTraining, Message
 
 PyTree = Any
 
@@ -65,18 +62,17 @@ def ditto(
   Raises:
     SettingError: a setting out of range.
   """
-  check_training(
+  tx_of = scheduled(
     lam=lam, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     local_epochs=local_epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
-  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 
   def start(broadcast, state, context) -> Pair:
-    tx = optimizer(decayed(lr, lr_decay, context.round))
+    tx = tx_of(context)
     return Pair(sgd.start(broadcast.params, broadcast.stats, tx), sgd.start(*model.split(state), tx))
 
   def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
-    tx = optimizer(decayed(lr, lr_decay, context.round))
+    tx = tx_of(context)
     received = sgd.walk(key, model, data, work.received, tx, epochs, batch_size, None, first, last)
     first, last, key = afterwards(epochs * steps_per_epoch(data, batch_size), first, last, key)
     near = sgd.near(broadcast.params, lam)
@@ -88,22 +84,11 @@ def ditto(
     upload = Message(work.received.params, stats=work.received.stats)
     return upload, model.joined(work.own.params, work.own.stats), mean_loss(*work)
 
-  def received(broadcast: Message) -> PyTree:
-    return model.joined(broadcast.params, broadcast.stats)
-
   def steps(data):
     return (epochs + local_epochs) * steps_per_epoch(data, batch_size)
 
   training = LocalTraining(steps, start, walk, finish)
-  return ClientUpdate(
-    share=lambda key: Message(model.init(key), stats=model.stats),
-    init=lambda key, broadcast, *_: received(broadcast),
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, state, data),
-    personalize=lambda broadcast, state, *_: state,
-    apply=model.logits,
-    task=model.task,
-    globalize=received,
-    training=training,
-    name="ditto",
-  )
+  return supervised(
+    model, training, lambda broadcast, state: state, name="ditto",
+    init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
+  )  # fmt: skip

@@ -12,14 +12,11 @@ from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import Head, joined, parting
 from fedjax_het.clients.objective import (
   Optimizer,
-  check_training,
-  decayed,
-  momentum_sgd,
-  training_loss,
 )
+from fedjax_het.clients.supervised import scheduled, supervised
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
 
@@ -63,11 +60,10 @@ def fedper(
   Raises:
     SettingError: a setting out of range; when a run is set up, a head that the model has not.
   """
-  check_training(
+  tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
-  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
   part = parting(model, head)
 
   def parted(params: PyTree, stats: PyTree) -> tuple[Message, Own]:
@@ -79,10 +75,10 @@ def fedper(
     return joined(broadcast.params, state.params), broadcast.stats if shares_body else state.stats
 
   def start(broadcast, state, context):
-    return sgd.start(*whole(broadcast, state), optimizer(decayed(lr, lr_decay, context.round)))
+    return sgd.start(*whole(broadcast, state), tx_of(context))
 
   def walk(key, broadcast, state, data, context, local, first, last):
-    tx = optimizer(decayed(lr, lr_decay, context.round))
+    tx = tx_of(context)
     return sgd.walk(key, model, data, local, tx, epochs, batch_size, None, first, last)
 
   def finish(broadcast, state, context, local):
@@ -92,14 +88,8 @@ def fedper(
     return model.joined(*whole(broadcast, state))
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
-  return ClientUpdate(
+  return supervised(
+    model, training, own_model, name=name,
     share=lambda key: parted(model.init(key), model.stats)[0],
     init=lambda key, *_: parted(model.init(key), model.stats)[1],
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, state), data),
-    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
-    apply=model.logits,
-    task=model.task,
-    training=training,
-    name=name,
-  )
+  )  # fmt: skip

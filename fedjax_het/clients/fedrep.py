@@ -13,15 +13,12 @@ from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import Head, beside, joined, parting
 from fedjax_het.clients.objective import (
   Optimizer,
-  check_training,
-  decayed,
-  momentum_sgd,
-  training_loss,
 )
 from fedjax_het.clients.sgd import afterwards, mean_loss
+from fedjax_het.clients.supervised import scheduled, supervised
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, LocalTraining, Message
 
 PyTree = Any
 
@@ -66,19 +63,18 @@ def fedrep(
   Raises:
     SettingError: a setting out of range; when a run is set up, a head that the model has not.
   """
-  check_training(
+  tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     body_epochs=body_epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
-  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
   part = parting(model, head)
 
   def start(broadcast, state, context) -> Phases:
-    tx = optimizer(decayed(lr, lr_decay, context.round))
+    tx = tx_of(context)
     return Phases(sgd.start(state, broadcast.stats, tx), sgd.start(broadcast.params, broadcast.stats, tx))
 
   def walk(key, broadcast, state, data, context, work: Phases, first, last) -> Phases:
-    tx = optimizer(decayed(lr, lr_decay, context.round))
+    tx = tx_of(context)
     top = beside(model, broadcast.params)
     own = sgd.walk(key, top, data, work.head, tx, epochs, batch_size, None, first, last)
     own = own._replace(stats=work.head.stats)
@@ -98,14 +94,8 @@ def fedrep(
     return (epochs + body_epochs) * steps_per_epoch(data, batch_size)
 
   training = LocalTraining(steps, start, walk, finish)
-  return ClientUpdate(
+  return supervised(
+    model, training, own_model, name="fedrep",
     share=lambda key: Message(part(model.init(key)).body, stats=model.stats),
     init=lambda key, *_: part(model.init(key)).head,
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, state), data),
-    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
-    apply=model.logits,
-    task=model.task,
-    training=training,
-    name="fedrep",
-  )
+  )  # fmt: skip

@@ -22,17 +22,15 @@ from jax import lax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import (
   Optimizer,
-  check_training,
   decayed,
   loss_gradient,
-  momentum_sgd,
   together,
-  training_loss,
 )
+from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
 
@@ -81,22 +79,21 @@ def pfedme(
   Raises:
     SettingError: a setting out of range, or an η_w λ of 2 and more, with which w would run away.
   """
-  check_training(
-    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    batch_size=batch_size, optimizer=optimizer, inner_steps=inner_steps,
-  )  # fmt: skip
   check_range("lam", lam, above=0.0)
   outer = lr if outer_lr is None else outer_lr
   check_range("outer_lr", outer, above=0.0)
   check_range("outer_lr · lam", outer * lam, below=2.0)
-  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
+  tx_of = scheduled(
+    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
+    batch_size=batch_size, optimizer=optimizer, inner_steps=inner_steps,
+  )  # fmt: skip
 
   def start(broadcast, state, context) -> Work:
     own = model.split(state)
     return Work(broadcast.params, own.params, own.stats, jnp.float32(0.0), jnp.int32(0))
 
   def walk(key, broadcast, state, data, context, work: Work, first, last) -> Work:
-    tx, rate = optimizer(decayed(lr, lr_decay, context.round)), decayed(outer, lr_decay, context.round)
+    tx, rate = tx_of(context), decayed(outer, lr_decay, context.round)
 
     def step(work: Work, batch: Batch) -> Work:
       near = sgd.near(work.federated, lam)
@@ -119,19 +116,8 @@ def pfedme(
     info = Info(work.loss / work.steps, work.steps)
     return Message(work.federated, stats=work.stats), model.joined(work.own, work.stats), info
 
-  def received(broadcast: Message) -> PyTree:
-    return model.joined(broadcast.params, broadcast.stats)
-
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
-  return ClientUpdate(
-    share=lambda key: Message(model.init(key), stats=model.stats),
-    init=lambda key, broadcast, *_: received(broadcast),
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, state, data),
-    personalize=lambda broadcast, state, *_: state,
-    apply=model.logits,
-    task=model.task,
-    globalize=received,
-    training=training,
-    name="pfedme",
-  )
+  return supervised(
+    model, training, lambda broadcast, state: state, name="pfedme",
+    init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
+  )  # fmt: skip

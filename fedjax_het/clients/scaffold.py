@@ -20,11 +20,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import check_training, decayed, is_zero, momentum_sgd, training_loss
+from fedjax_het.clients.objective import decayed, is_zero
+from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 
 def times_counted(steps: jax.Array, momentum: float | jax.Array) -> jax.Array:
@@ -59,18 +60,17 @@ def scaffold(
   Raises:
     SettingError: a setting out of range.
   """
-  check_training(
+  tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     batch_size=batch_size,
   )  # fmt: skip
   check_range("momentum", momentum, 0.0, below=1.0)
-  optimizer = momentum_sgd(momentum, weight_decay)
 
   def start(broadcast, state, context):
-    return sgd.start(broadcast.params, broadcast.stats, optimizer(decayed(lr, lr_decay, context.round)))
+    return sgd.start(broadcast.params, broadcast.stats, tx_of(context))
 
   def walk(key, broadcast, state, data, context, local, first, last):
-    tx = optimizer(decayed(lr, lr_decay, context.round))
+    tx = tx_of(context)
 
     def correct(gradient, params):
       return jax.tree.map(lambda g, own, c: g - own + c, gradient, state, broadcast.even)
@@ -87,23 +87,13 @@ def scaffold(
     info = Info(local.loss / local.steps, local.steps)
     return Message(local.params, stats=local.stats, even=even), moved, info
 
-  def received(broadcast: Message):
-    return model.joined(broadcast.params, broadcast.stats)
-
   def share(key):
     params = model.init(key)
     return Message(params, stats=model.stats, even=jax.tree.map(jnp.zeros_like, params))
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
-  return ClientUpdate(
-    share=share,
+  return supervised(
+    model, training, lambda broadcast, state: received(model)(broadcast), name="scaffold", share=share,
     init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, received(broadcast), data),
-    personalize=lambda broadcast, *_: received(broadcast),
-    apply=model.logits,
-    task=model.task,
-    globalize=received,
-    training=training,
-    name="scaffold",
-  )
+    globalize=received(model),
+  )  # fmt: skip

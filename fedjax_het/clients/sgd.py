@@ -15,18 +15,15 @@ import optax
 
 from fedjax_het.clients.objective import (
   Optimizer,
-  check_training,
-  decayed,
   loss_gradient,
-  momentum_sgd,
   together,
-  training_loss,
 )
+from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
 
@@ -120,19 +117,18 @@ def fedprox(
   Raises:
     SettingError: a setting out of range.
   """
-  check_training(
+  tx_of = scheduled(
     mu=mu, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
-  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 
   training = LocalTraining(
     steps=lambda data: epochs * steps_per_epoch(data, batch_size),
     start=lambda broadcast, state, context: start(
-      broadcast.params, broadcast.stats, optimizer(decayed(lr, lr_decay, context.round))
+      broadcast.params, broadcast.stats, tx_of(context)
     ),
     walk=lambda key, broadcast, state, data, context, local, first, last: walk(
-      key, model, data, local, optimizer(decayed(lr, lr_decay, context.round)), epochs, batch_size,
+      key, model, data, local, tx_of(context), epochs, batch_size,
       None if mu is None else near(broadcast.params, mu), first, last,
     ),
     finish=lambda broadcast, state, context, local: (
@@ -140,21 +136,10 @@ def fedprox(
     ),
   )  # fmt: skip
 
-  def received(broadcast: Message) -> PyTree:
-    return model.joined(broadcast.params, broadcast.stats)
+  def own_model(broadcast: Message, state: PyTree) -> PyTree:
+    return received(model)(broadcast)
 
-  return ClientUpdate(
-    share=lambda key: Message(model.init(key), stats=model.stats),
-    init=lambda *_: (),
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, received(broadcast), data),
-    personalize=lambda broadcast, *_: received(broadcast),
-    apply=model.logits,
-    task=model.task,
-    globalize=received,
-    training=training,
-    name=name,
-  )
+  return supervised(model, training, own_model, name=name, globalize=received(model))
 
 
 @variant_of(fedprox, "mu", "name")

@@ -27,18 +27,15 @@ from jax import lax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import (
   Optimizer,
-  check_training,
-  decayed,
   loss_gradient,
-  momentum_sgd,
   together,
-  training_loss,
 )
+from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, in_one_go
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
 
@@ -154,11 +151,10 @@ def superfed(
     SettingError: a setting out of range; from `check_rounds`, of a run that ends before L.
   """
   check_choice("granularity", granularity, ("model", "layer"))
-  check_training(
+  tx_of = scheduled(
     mu=mu, nu=nu, start_round=start_round, lr=lr, lr_decay=lr_decay, momentum=momentum,
     weight_decay=weight_decay, epochs=epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
-  optimizer = optimizer or momentum_sgd(momentum, weight_decay)
 
   def step_on_line(center, tx, training: Line, batch: Batch) -> Line:
     federated, local = training.ends
@@ -182,7 +178,7 @@ def superfed(
     )  # fmt: skip
 
   def walk(key, broadcast, state, data, context, training: Line, first, last) -> Line:
-    center, tx = broadcast.params, optimizer(decayed(lr, lr_decay, context.round))
+    center, tx = broadcast.params, tx_of(context)
 
     def before(training):  # λ = 0: the federated model alone
       (federated, local), (own, other), loss, steps, (stats, kept) = training
@@ -200,7 +196,7 @@ def superfed(
     return lax.cond(context.round >= start_round, after, before, training)
 
   def start(broadcast, state, context) -> Line:
-    local, tx = model.split(state), optimizer(decayed(lr, lr_decay, context.round))
+    local, tx = model.split(state), tx_of(context)
     ends, stats = Pair(broadcast.params, local.params), Pair(broadcast.stats, local.stats)
     return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0), stats)
 
@@ -219,27 +215,16 @@ def superfed(
       )  # fmt: skip
 
   def personalize(broadcast: Message, state, data, context, lam):
-    return mix(received(broadcast), state, jax.tree.map(lambda _: lam, state))
+    return mix(received(model)(broadcast), state, jax.tree.map(lambda _: lam, state))
 
-  def received(broadcast: Message):
-    return model.joined(broadcast.params, broadcast.stats)
-
-  return ClientUpdate(
-    share=lambda key: Message(model.init(key), stats=model.stats),
+  client = supervised(
+    model, training, lambda broadcast, state: received(model)(broadcast), globalize=received(model),
+    name="superfed_mm" if granularity == "model" else "superfed_lm",
     init=lambda key, broadcast, data, context: model.joined(
       model.init(jax.random.fold_in(key, context.client)), model.stats
     ),
-    update=in_one_go(training),
-    loss=lambda broadcast, state, data, context: training_loss(model, received(broadcast), data),
-    personalize=personalize,
-    apply=model.logits,
-    task=model.task,
-    globalize=received,
-    lambdas=LAMBDAS,
-    training=training,
-    name="superfed_mm" if granularity == "model" else "superfed_lm",
-    check_rounds=check_rounds,
-  )
+  )  # fmt: skip
+  return client._replace(personalize=personalize, lambdas=LAMBDAS, check_rounds=check_rounds)
 
 
 @variant_of(superfed, "granularity")

@@ -1,0 +1,78 @@
+"""What the client parts that train a model have alike: checks of settings, step size, border."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from fedjax_het.clients.objective import Optimizer, check_training, decayed, momentum_sgd, training_loss
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Context, LocalTraining, Message, ShareFn, in_one_go
+
+PyTree = Any
+
+
+def scheduled(
+  *,
+  lr: float,
+  lr_decay: float,
+  momentum: float,
+  weight_decay: float,
+  optimizer: Optimizer | None = None,
+  **settings: Any,
+) -> Callable[[Context], optax.GradientTransformation]:
+  """The optimiser of a round, by default SGD with momentum, at that round's η.
+
+  Raises:
+    SettingError: one of these settings, or of the `settings` that stand beside them, is out of range.
+  """
+  check_training(
+    **settings, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer
+  )
+  make = optimizer or momentum_sgd(momentum, weight_decay)
+  return lambda context: make(decayed(lr, lr_decay, context.round))
+
+
+def received(model: Model) -> Callable[[Message], PyTree]:
+  """The whole model out of a broadcast, as `Model.logits` takes it."""
+  return lambda broadcast: model.joined(broadcast.params, broadcast.stats)
+
+
+def supervised(
+  model: Model,
+  training: LocalTraining,
+  own_model: Callable[[Message, PyTree], PyTree],
+  *,
+  name: str,
+  init: Callable[..., PyTree] = lambda *_: (),
+  share: ShareFn | None = None,
+  globalize: Callable[[Message], PyTree] | None = None,
+) -> ClientUpdate:
+  """The client part of a method that trains `model`.
+
+  Args:
+    model: the model.
+    training: local training.
+    own_model: (broadcast, state) -> the model that a client would use: F_i is its loss, and it is judged.
+    name: the method's name.
+    init: see `ClientUpdate`; by default a client keeps nothing.
+    share: see `ClientUpdate`; by default the whole model is shared.
+    globalize: see `ClientUpdate`.
+  """
+
+  def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
+    return training_loss(model, own_model(broadcast, state), data)
+
+  return ClientUpdate(
+    share=share or (lambda key: Message(model.init(key), stats=model.stats)),
+    init=init,
+    update=in_one_go(training),
+    loss=loss,
+    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
+    apply=model.logits,
+    task=model.task,
+    globalize=globalize,
+    training=training,
+    name=name,
+  )
