@@ -54,7 +54,7 @@ def main() -> None:
   for turn in range(args.turns):
     for side, tree in trees.items():
       for name, (model, algorithm) in SPEED.items():
-        rounds = "40" if model == "two_nn" else "4"
+        rounds = "120" if model == "two_nn" else "6"
         line = ours(tree, "--model", model, "--algorithm", algorithm, "--rounds", rounds)
         rates = found.setdefault(f"{name}: client steps a second", {"before": [], "after": []})
         rates[side].append(line["client_steps_per_second"])
