@@ -91,6 +91,10 @@ def test_a_sweep_of_shares_is_one_program_of_single_runs(tmp_path):
     )
     assert single.history[-1]["train_loss"] == pytest.approx(losses[-1], rel=1e-3)
   assert abs(losses[0] - losses[1]) > 0.01
+  assert (tmp_path / "figures" / "sweep.png").stat().st_size > 10_000
+  for row in json.loads((tmp_path / "sweep.json").read_text()):
+    own = row["metrics"]["personalized"]
+    assert own["top1"]["std"] > 0 and own["loss"]["std"] > 0
 
 
 @pytest.mark.parametrize(("rounds", "cell", "tenth"), [(500, 25, 50), (60, 3, 6), (7, 1, 1)])

@@ -22,7 +22,7 @@ from fedjax_het.experiment.launcher import take_sweep
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import partition
-from fedjax_het.yardsticks.client_metrics import members_table
+from fedjax_het.yardsticks.members import members_table
 
 GRID = {"seed": [0, 5], "algorithm.nu": [0.0, 2.0]}
 

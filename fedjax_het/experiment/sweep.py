@@ -27,7 +27,7 @@ from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.methods import CLIENTS
 from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks import Yardstick
-from fedjax_het.yardsticks.client_metrics import members_table
+from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
@@ -46,10 +46,11 @@ def run_sweep(
   """Runs a configuration with every combination of some fields' values, as one program.
 
   Each member's files are in `workdir`/members/NAME, as its own run would leave them, with the final state as
-  its only checkpoint; `workdir` has the whole sweep's checkpoints, and, written last, sweep.json: the
-  members and their metrics. The same call continues a stopped sweep. Where a member's training loss, or what
-  its server sends, becomes NaN or infinite the others go on; its summary and its row say `diverged` (round,
-  client, loss), and its metrics are null from then on.
+  its only checkpoint; `workdir` has the whole sweep's checkpoints, figures/sweep.png where they differ in one
+  or two numbers (see `plot_members`), and, written last, sweep.json: the members and their metrics. The same
+  call continues a stopped sweep. Where a member's training loss, or what its server sends, becomes NaN or
+  infinite the others go on; its summary and its row say `diverged` (round, client, loss), and its metrics are
+  null from then on.
 
   Args:
     config: what to run.
@@ -137,6 +138,9 @@ def _run(
       if checkpoints.latest() != config.rounds:
         checkpoints.save(config.rounds, own, {"runs": [record.books(share(engine.seconds, len(runs)))]})
   if writes():
+    seen = summaries[0]
+    title = f"{seen['algorithm']} on {seen['dataset']}, {seen['num_clients']} clients"
+    plot_members(grid_of_members(members, summaries), root.figures / "sweep.png", title=title)
     rows = [
       {"member": name_of(values), **values}
       | {name: summary[name] for name in ("diverged", "metrics") if name in summary}

@@ -13,7 +13,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.pick import headline
 from fedjax_het.engine.run import per_client, summarize
 from fedjax_het.metrics.catalogue import METRICS, shown
@@ -99,20 +98,6 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
         style="bold" if name == headline(block) else None,
       )
     table.add_section()
-  return table
-
-
-def members_table(members: Sequence[Mapping[str, Any]], summaries: Sequence[Mapping[str, Any]]) -> Table:
-  """The headline of some runs: a row a run, with what is its own."""
-  metric = headline_of(summaries[0]["metrics"])
-  table = Table(*members[0], f"{named(metric)}, mean ± std", "worst 10 %", "loss", "", box=None)
-  for values, summary in zip(members, summaries):
-    own = summary["metrics"]["personalized"]
-    mean, std, worst = (number(own[metric][name], metric) for name in ("mean", "std", "worst10"))
-    gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
-    table.add_row(
-      *map(str, values.values()), f"{mean} ± {std}", worst, number(own["loss"]["mean"], "loss"), gone
-    )
   return table
 
 

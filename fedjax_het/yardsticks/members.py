@@ -1,0 +1,152 @@
+"""A sweep's members beside one another: their table, and a picture over the numbers they differ in."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from fedjax_het.engine.divergence import Divergence
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.yardsticks.client_metrics import headline_of
+from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
+from fedjax_het.yardsticks.text import named, number, spread
+
+Members = Sequence[Mapping[str, Any]]
+
+
+class Grid(NamedTuple):
+  """Members' metrics, laid out by what they differ in.
+
+  Attributes:
+    fields: name -> its values in rising order, of each number beside the seed that has several.
+    figures: metric -> mean and std over the clients, float64 [V_1, ..., V_F, seeds, 2]; NaN where a member
+      has none.
+  """
+
+  fields: dict[str, list[float]]
+  figures: dict[str, np.ndarray]
+
+
+def members_table(members: Members, summaries: Members) -> Table:
+  """The headline and the loss of some runs: a row a run, with what is its own."""
+  metric = headline_of(summaries[0]["metrics"])
+  others = [name for name in ("loss",) if name != metric]
+  columns = [f"{named(name)}, mean ± std" for name in (metric, *others)]
+  table = Table(*members[0], columns[0], "worst 10 %", *columns[1:], "", box=None)
+  for values, summary in zip(members, summaries):
+    own = summary["metrics"]["personalized"]
+
+    def both(name: str, own: Mapping[str, Any] = own) -> str:
+      return f"{number(own[name]['mean'], name)} ± {number(own[name]['std'], name)}"
+
+    gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
+    table.add_row(
+      *map(str, values.values()), both(metric), number(own[metric]["worst10"], metric),
+      *map(both, others), gone,
+    )  # fmt: skip
+  return table
+
+
+def grid_of_members(members: Members, summaries: Members) -> Grid:
+  """The headline and the loss of a sweep's members, laid out by what they differ in.
+
+  Args:
+    members: what is each one's own, field -> value: every combination of some values and seeds.
+    summaries: theirs, as in summary.json or in sweep.json.
+  """
+  each = {name: sorted({own[name] for own in members}) for name in members[0] if name != "seed"}
+  fields = {name: values for name, values in each.items() if len(values) > 1}
+  seeds = sorted({own.get("seed", 0) for own in members})
+  shape = (*map(len, fields.values()), len(seeds), 2)
+  metrics = dict.fromkeys((headline_of(summaries[0]["metrics"]), "loss"))
+  figures = {metric: np.full(shape, np.nan) for metric in metrics}
+  for own, summary in zip(members, summaries):
+    at = *(values.index(own[name]) for name, values in fields.items()), seeds.index(own.get("seed", 0))
+    for metric, values in figures.items():
+      found = summary["metrics"]["personalized"][metric]
+      values[at] = [np.nan if found[name] is None else found[name] for name in ("mean", "std")]
+  return Grid(fields, figures)
+
+
+def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sweep") -> Path | None:
+  """Draws a sweep over one number, as curves, or over two, as heat maps; a panel a metric.
+
+  A curve has the mean over seeds, a point for each seed, and a band of one std over clients (its mean over
+  seeds); a cell of a heat map has the same mean and std as figures, and bright is good. The values are drawn
+  at equal distances.
+
+  Args:
+    grid: of one or two fields.
+    path: the PNG to write; its folder is made where missing.
+    title: the figure's title.
+
+  Returns:
+    `path`; None, and no file, where other than one or two numbers vary.
+  """
+  if len(grid.fields) not in (1, 2):
+    return None
+  panels = len(grid.figures)
+  if len(grid.fields) == 1:
+    figure = Figure(figsize=(6.4, 1.0 + 2.6 * panels), layout="constrained")
+    axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+  else:
+    rows, columns = map(len, grid.fields.values())
+    figure = Figure(
+      figsize=(panels * (1.6 + 1.0 * columns), max(4.0, 1.4 + 0.8 * rows)), layout="constrained"
+    )
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  draw = _curve if len(grid.fields) == 1 else _heat_map
+  for ax, (metric, figures) in zip(axes, grid.figures.items()):
+    draw(ax, grid.fields, figures, metric)
+  if len(grid.fields) == 1:
+    seeds = next(iter(grid.figures.values())).shape[1]
+    seen = f"mean over {seeds} seeds, points: each" if seeds > 1 else "mean over clients"
+    axes[0].set_title(f"{seen} · band: std over clients", fontsize=9, color=GREY, loc="left")
+    axes[-1].set_xlabel(next(iter(grid.fields)))
+  return save(figure, path)
+
+
+def _curve(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, metric: str) -> None:
+  (values,) = fields.values()
+  factor, style, place = shown(metric).factor, STYLES["personalized"], np.arange(len(values))
+  means, stds = np.moveaxis(factor * figures, -1, 0)
+  mean, std = _over_seeds(means), _over_seeds(stds)
+  ax.fill_between(place, mean - std, mean + std, color=style["color"], alpha=0.13, linewidth=0)
+  ax.plot(place, mean, linewidth=1.8, markersize=5, **style)
+  if means.shape[1] > 1:
+    ax.plot(place, means, color=GREY, marker=".", markersize=6, linestyle="none", zorder=5)
+  ax.set_xticks(place, [f"{value:g}" for value in values])
+  decorate(ax, ylabel=axis_label(metric))
+
+
+def _heat_map(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, metric: str) -> None:
+  (down, rows), (across, columns) = fields.items()
+  mean, std = (_over_seeds(part) for part in np.moveaxis(figures, -1, 0))
+  colours = mpl.colormaps["cividis" if shown(metric).higher_is_better else "cividis_r"]
+  image = ax.imshow(shown(metric).factor * mean, cmap=colours, aspect="auto")
+  for row, column in np.ndindex(mean.shape):
+    value = shown(metric).factor * mean[row, column]
+    dark = np.isfinite(value) and sum(colours(image.norm(value))[:3]) < 1.5
+    text = spread({"mean": mean[row, column], "std": std[row, column]}, metric).replace(" ", "\n", 1)
+    ax.text(
+      column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black"
+    )  # fmt: skip
+  ax.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+  ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+  ax.set_xlabel(across)
+  ax.set_ylabel(down)
+  ax.set_title(f"{axis_label(metric)}, mean ± std over clients", fontsize=9, color=GREY, loc="left")
+
+
+def _over_seeds(values: np.ndarray) -> np.ndarray:
+  """The mean over the last axis of what is known there; NaN where nothing is."""
+  known = np.isfinite(values)
+  total = np.where(known, values, 0.0).sum(-1)
+  return np.where(known.any(-1), total / np.maximum(known.sum(-1), 1), np.nan)
