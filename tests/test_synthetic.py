@@ -58,8 +58,8 @@ def judged(config, built, x, y):
 
 
 def watched(config, folder=Path()) -> Watched:
-  algorithm, data, _, key, parts, source = build(config)
-  return Watched(config, algorithm, data, source, parts, key, folder)
+  built = build(config)
+  return Watched(config, built.algorithm, built.data, built.source, built.parts, built.key, folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Data: loaders, partitioners and the flat container of all clients."""
 
 from fedjax_het.data.container import ClientData, FederatedData, federate
+from fedjax_het.data.label_noise import LABEL_NOISES, label_noise, pair_flip, symmetric_flip
 from fedjax_het.data.partition import (
   PARTITIONERS,
   dirichlet,
@@ -13,6 +14,7 @@ from fedjax_het.data.partition import (
 from fedjax_het.data.sources import DATASETS, Source, load
 
 __all__ = [
-  "DATASETS", "PARTITIONERS", "ClientData", "FederatedData", "Source", "dirichlet", "federate", "iid", "load",
-  "natural", "partition", "pathological", "primary_class",
+  "DATASETS", "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "dirichlet",
+  "federate", "iid", "label_noise", "load", "natural", "pair_flip", "partition", "pathological",
+  "primary_class", "symmetric_flip",
 ]  # fmt: skip

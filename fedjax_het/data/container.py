@@ -142,6 +142,7 @@ def federate(
   stratify: bool = False,
   scale: float | None = None,
   name: str = "",
+  train_y: np.ndarray | None = None,
 ) -> FederatedData:
   """Lays the clients of a partition out in flat arrays, each split into train, valid and test.
 
@@ -170,6 +171,8 @@ def federate(
       bytes of flattened images. By default uint8 of three axes or more are images, read as [0, 1] (1/255),
       other uint8 are a table, read as they are (1), and all else stays what it is; so each array of a tree.
     name: the data set's name.
+    train_y: labels, [N, ...], that training and validation rows have in place of y, such as noisy ones; no
+      client has clean ones to validate on. Test parts keep y, and the split goes by it.
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
@@ -188,7 +191,11 @@ def federate(
   x, y, parts = rows_of(x), np.asanyarray(y), [np.asarray(rows) for rows in parts]
   count = count_rows(x)
   check_parts(parts, count)
-  task.check(y, count, np.concatenate(parts).astype(int), num_classes)
+  owned = np.concatenate(parts).astype(int)
+  task.check(y, count, owned, num_classes)
+  if train_y is not None:
+    train_y = np.asanyarray(train_y)
+    task.check(train_y, count, owned, num_classes)
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if scale is not None:
@@ -204,8 +211,8 @@ def federate(
   order, sizes = [], np.zeros((len(parts), 3), np.int64)
   for i, rows in enumerate(parts):
     rows = rng.permutation(rows)
-    n_test = _share(len(rows), test_fraction)
-    n_valid = _share(len(rows) - n_test, valid_fraction)
+    n_test = share(len(rows), test_fraction)
+    n_valid = share(len(rows) - n_test, valid_fraction)
     if stratify:
       rows = _held_out_last(rows, y[rows], n_test)
       rest = len(rows) - n_test
@@ -218,31 +225,39 @@ def federate(
       )  # fmt: skip
     order.append(rows)
   rows = np.concatenate(order)
-  start = np.concatenate([[0], np.cumsum(sizes.ravel())[:-1]]).reshape(sizes.shape)
-  train, valid, test = (Part(start[:, j].astype(np.int32), sizes[:, j].astype(np.int32)) for j in range(3))
-  n_train, n_valid, n_test = sizes.max(0).tolist()
-  equal_train, equal_valid, equal_test = (sizes == sizes[0]).all(0).tolist()
+  slices = slices_of(sizes)
 
   def laid_out(leaf: np.ndarray) -> np.ndarray:
     leaf = leaf[rows]
     if len(standardize) or (np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any()):
-      for first, of_client in zip(start[:, 0], sizes):
+      for first, of_client in zip(slices["train"].start, sizes):
         own = slice(first, first + of_client.sum())
         leaf[own] = _filled(leaf[own], of_client[0], list(standardize))
     return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
 
+  labels = np.array(y[rows], task.dtype)
+  if train_y is not None:
+    seen = np.concatenate([slices["train"].rows(), slices["valid"].rows()])
+    labels[seen] = train_y[rows[seen]]
   return FederatedData(
     jax.tree.map(laid_out, x),
-    np.asarray(y[rows], task.dtype),
-    train,
-    valid,
-    test,
+    labels,
+    **slices,
     num_classes=int(num_classes),
-    limits=(n_train, n_valid, n_test),
-    uniform=(equal_train, equal_valid, equal_test),
     name=name,
     scale=None if scale is None else float(scale),
   )
+
+
+def slices_of(sizes: np.ndarray) -> dict[str, Any]:
+  """Fields of `FederatedData` for clients laid out one after another, of sizes [K, 3]: train, valid, test."""
+  starts = np.concatenate([[0], np.cumsum(sizes.ravel())[:-1]]).reshape(sizes.shape)
+  parts = (Part(starts[:, j].astype(np.int32), sizes[:, j].astype(np.int32)) for j in range(3))
+  alike = (sizes == sizes[0]).all(0)
+  return dict(zip(("train", "valid", "test"), parts)) | {
+    "limits": tuple(sizes.max(0).tolist()),
+    "uniform": tuple(alike.tolist()),
+  }
 
 
 def _floats(x: PyTree) -> bool:
@@ -276,6 +291,6 @@ def _filled(x: np.ndarray, num_train: int, standardize: list[int]) -> np.ndarray
   return x
 
 
-def _share(count: int, fraction: float) -> int:
+def share(count: int, fraction: float) -> int:
   """⌊count · fraction⌋, where 0.29 · 100 is 29 (in floating point it is 28.999...)."""
   return int(count * fraction + 1e-9)

@@ -1,5 +1,6 @@
 """From a configuration to what it names: data, model, algorithm."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
+from fedjax_het.experiment.label_noise import check_label_noise, noise_report, noisy_labels
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.task import build_task, check_task
 from fedjax_het.federated import federated
@@ -32,7 +34,7 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
-OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream", "task")
+OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream", "task", "label_noise")
 
 
 class Experiment(NamedTuple):
@@ -45,6 +47,8 @@ class Experiment(NamedTuple):
     key: the run's key.
     parts: row numbers of each client in the data set, for pictures.
     source: the data set.
+    label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of all
+      training and validation labels that became others; None where none are touched.
   """
 
   algorithm: Algorithm
@@ -53,6 +57,7 @@ class Experiment(NamedTuple):
   key: jax.Array
   parts: list[np.ndarray]
   source: Source
+  label_noise: Mapping[str, Any] | None = None
 
 
 def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
@@ -98,6 +103,7 @@ def check_config(config: ConfigDict) -> None:
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.to_dict().get("downstream", {}))
   check_task(config.get("task", {}))
+  check_label_noise(config.get("label_noise", {}))
   if config.get("task") and config.model.name in models.GENERATORS:
     raise SettingError("task", dict(config.task), "a generator trains by losses of its own", "Leave it out.")
   check_choice("algorithm.name", config.algorithm.name, CLIENTS)
@@ -135,28 +141,32 @@ def build(config: ConfigDict) -> Experiment:
   """
   check_config(config)
   key = jax.random.key(config.seed)
-  partition_key, split_key, run_key = (jax.random.fold_in(key, purpose) for purpose in range(3))
+  partition_key, split_key, run_key, noise_key = (jax.random.fold_in(key, purpose) for purpose in range(4))
   source = datasets.load(config.dataset, config.data_dir, **config.get("dataset_options", {}))
   options = {name: value for name, value in config.partition.items() if name != "name"}
   if config.partition.name == "natural":
     options["groups"] = source.groups
   parts = datasets.partition(partition_key, config.partition.name, source.y, config.num_clients, **options)
-  data = datasets.federate(
-    source.x,
-    source.y,
-    parts,
-    split_key,
+  task = build_task(config.get("task", {}), source)
+  laid_out = functools.partial(
+    datasets.federate,
+    y=source.y,
+    parts=parts,
+    key=split_key,
     num_classes=source.num_classes,
-    task=build_task(config.get("task", {}), source),
+    task=task,
     test_fraction=config.test_fraction,
     valid_fraction=config.valid_fraction,
-    standardize=source.standardize,
     stratify=config.get("stratify", False),
-    scale=source.scale,
     name=source.name,
   )
+  noise = config.get("label_noise", {})
+  noisy = noisy_labels(noise_key, noise, source, task)
+  data = laid_out(source.x, standardize=source.standardize, scale=source.scale, train_y=noisy)
+  noise = noise_report(noise, data, laid_out(source.y).x) if noise else None
   model_options = {name: value for name, value in config.model.items() if name != "name"}
   shape = jax.tree.map(lambda leaf: leaf.shape[1:], source.x)
   task = build_task(config.get("task", {}), source, np.asarray(data.y)[data.train.rows()])
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
-  return Experiment(build_algorithm(config, model), data, model, run_key, parts, source)
+  algorithm = build_algorithm(config, model)
+  return Experiment(algorithm, data, model, run_key, parts, source, noise)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.data.sources import FOLDERS, load_digits
 from fedjax_het.errors import check_choice
@@ -105,6 +106,9 @@ def entries() -> dict[str, list[Entry]]:
   given = ("key", "labels", "num_clients", "groups")
   found["partition.name"] = [
     Entry(name, factory, first_line(factory), given) for name, factory in PARTITIONERS.items()
+  ]
+  found["label_noise.name"] = [
+    Entry(name, factory, first_line(factory), ("num_classes",)) for name, factory in LABEL_NOISES.items()
   ]
   found["task.name"] = [Entry(name, factory, first_line(factory)) for name, factory in TASKS.items()]
   return found

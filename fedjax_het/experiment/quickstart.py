@@ -37,6 +37,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "data_dir": "",
       "dataset_options": {},
       "task": {},
+      "label_noise": {},
       "num_clients": 20,
       "partition": {"name": "dirichlet", "alpha": 0.1},
       "test_fraction": 0.2,

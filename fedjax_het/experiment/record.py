@@ -48,7 +48,7 @@ class Record:
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
     self.diverged: Divergence | None = None
-    algorithm, data, _, key, parts, source = experiment
+    algorithm, data, _, key, parts, source, _ = experiment
     self._watched = Watched(config, algorithm, data, source, parts, key, run.root, writes)
     fitting = [own for own in (*YARDSTICKS, *yardsticks) if own.fits(self._watched)]
     self._yardsticks: dict[str, Yardstick] = {}
@@ -126,7 +126,7 @@ class Record:
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; of `state` only the shapes are asked."""
     config, algorithm, now = self._config, self._experiment.algorithm, self._known(now)
-    summary = {
+    summary: dict[str, Any] = {
       "algorithm": algorithm.client.name,
       "mixing": algorithm.mixing.name,
       "server": algorithm.server.name,
@@ -138,6 +138,8 @@ class Record:
       "seconds": self._total(seconds),
       "bytes": traffic(algorithm, self._experiment.data, state, config.cohort_size, config.rounds),
     }
+    if self._experiment.label_noise:
+      summary["label_noise"] = self._experiment.label_noise
     if self.diverged:
       summary["diverged"] = self.diverged._asdict()
     summary = self._asked(summary, lambda yardstick: yardstick.section(now))

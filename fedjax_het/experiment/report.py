@@ -38,6 +38,10 @@ def _header(summary: Mapping[str, Any]) -> Text:
   for name, unit in (("num_clients", "clients"), ("rounds", "rounds"), ("client_steps", "client steps")):
     if summary.get(name) is not None:
       text.append(f" · {summary[name]:,} {unit}")
+  if summary.get("label_noise"):
+    noise = summary["label_noise"]
+    text.append(f"\nlabel noise: {noise['name']}, ratio {noise['ratio']}; ", style="bold yellow")
+    text.append(f"{100 * noise['changed']:.1f} % of the training labels are wrong", style="bold yellow")
   if summary.get("diverged"):
     text.append(f"\n{Divergence(**summary['diverged'])}.", style="bold red")
   seconds = summary.get("seconds") or {}

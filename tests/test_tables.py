@@ -1,0 +1,43 @@
+"""The papers' figures beside the configurations: every cell of a CSV is one that its configuration takes."""
+
+import csv
+import runpy
+from pathlib import Path
+
+import pytest
+
+from fedjax_het.experiment.build import check_config
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+METRICS = {
+  "table_2_3": ({"top1"}, 66),
+  "table_2_6": ({"top1", "ece", "mce"}, 264),
+  "table_3_10": ({"avg", "worst"}, 20),
+  "table_4_2": ({"top1"}, 48),
+}
+
+
+def test_every_table_is_here():
+  assert {path.stem for path in CONFIGS.glob("table*.csv")} == {*METRICS}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_cells_of_a_paper_s_table_are_its_configuration_s(name):
+  with (CONFIGS / f"{name}.csv").open(newline="") as file:
+    rows = list(csv.DictReader(file))
+  metrics, count = METRICS[name]
+  keys = [key for key in rows[0] if key not in ("method", "metric", "mean", "std")]
+  assert list(rows[0]) == ["method", *keys, "metric", "mean", "std"]
+  assert len(rows) == count and {row["metric"] for row in rows} == metrics
+  cells = {",".join(f"{key}={row[key]}" for key in keys): row for row in rows}
+  assert len(cells) * len(metrics) == count  # each figure once
+  configuration = runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"]
+  for cell, row in cells.items():
+    config = configuration(cell)
+    check_config(config)
+    assert config.dataset == row["dataset"] and config.algorithm.name == row["algorithm"]
+    if "noise" in row:
+      assert config.label_noise.to_dict() == {"name": row["noise"], "ratio": float(row["ratio"])}
+  for row in rows:
+    most = 1 if row["metric"] in ("ece", "mce") else 100
+    assert 0 < float(row["mean"]) <= most and 0 <= float(row["std"]) < 0.6 * most
