@@ -17,7 +17,7 @@ from fedjax_het.engine.base import Base, RunFn
 from fedjax_het.engine.divergence import Divergence, divergence, finite
 from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.side_by_side import Fields, form, smallest, stacked, whole
+from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Algorithm
@@ -35,7 +35,7 @@ class Members(Base):
 
   Args:
     make_algorithm: (**settings) -> algorithm; called with a traced scalar for each setting.
-    data: the clients' data, one for all members or one a member; then of equal numbers of clients and rows.
+    data: the clients' data, one for all members or one a member; then of equal numbers of clients.
     settings: name -> numbers [M].
     count: M.
     cohort_size: S, clients sampled each round without replacement.
@@ -71,7 +71,7 @@ class Members(Base):
     for name, values in settings.items():
       if np.shape(values)[:1] != (count,):
         raise SettingError(name, np.shape(values), f"not one value for each of {count} members", "Give [M].")
-    each = [data] if isinstance(data, FederatedData) else list(data)
+    each = equally_long([data] if isinstance(data, FederatedData) else data)
     super().__init__(
       make_algorithm, each, {name: values[0] for name, values in settings.items()}, cohort_size, client_batch
     )

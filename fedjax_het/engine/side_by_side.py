@@ -25,6 +25,22 @@ class Fields(NamedTuple):
   own: dict[str, Any]
 
 
+def equally_long(data: Sequence[FederatedData]) -> list[FederatedData]:
+  """The same data with as many rows each; what is missing is filled up with rows that no client has."""
+  most = max(len(each.y) for each in data)
+
+  def filled(leaf: Any) -> np.ndarray:
+    return np.concatenate([leaf, np.repeat(leaf[:1], most - len(leaf), axis=0)])
+
+  def one(each: FederatedData) -> FederatedData:
+    if len(each.y) == most:
+      return each
+    return dataclasses.replace(each, x=jax.tree.map(filled, each.x), y=filled(each.y))
+
+  once = {id(each): one(each) for each in data}
+  return [once[id(each)] for each in data]
+
+
 def form(data: Sequence[FederatedData]) -> FederatedData:
   """What is static of data alike in shape, for all of them, without arrays.
 
@@ -33,7 +49,9 @@ def form(data: Sequence[FederatedData]) -> FederatedData:
   """
   shapes = {str([leaf.shape for leaf in jax.tree.leaves(each)]) for each in data}
   if len(shapes) > 1:
-    raise SettingError("data", sorted(shapes), "not alike", "Give members equal numbers of rows and clients.")
+    raise SettingError(
+      "data", sorted(shapes), "not alike", "Give members equally many clients, and examples of one shape."
+    )
   limits = [max(each.limits[j] for each in data) for j in range(3)]
   alike = [all(each.uniform[j] and each.limits[j] == limits[j] for each in data) for j in range(3)]
   return dataclasses.replace(

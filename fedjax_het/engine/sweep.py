@@ -80,7 +80,7 @@ def sweep(
       and with a traced scalar for each setting of the grid.
     grid: name -> values of a continuous hyperparameter.
     seeds: integers, or typed keys [n] themselves; the members' only source of randomness.
-    data: the clients' data, one for all or one a seed; then of equal numbers of clients and rows.
+    data: the clients' data, one for all or one a seed; then of equal numbers of clients.
     rounds: T >= 1.
     cohort_size: S, clients sampled each round without replacement.
     eval_every: rounds between evaluations; by default only at the end.

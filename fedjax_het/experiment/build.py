@@ -17,6 +17,7 @@ from fedjax_het.errors import SettingError, check_choice, check_given, check_ran
 from fedjax_het.experiment.label_noise import check_label_noise, noise_report, noisy_labels
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.task import build_task, check_task
+from fedjax_het.experiment.unseen import check_unseen, set_apart
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, small_model
 from fedjax_het.models import Generative, Model
@@ -34,7 +35,7 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
-OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream", "task", "label_noise")
+OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream", "task", "label_noise", "unseen")
 
 
 class Experiment(NamedTuple):
@@ -47,6 +48,7 @@ class Experiment(NamedTuple):
     key: the run's key.
     parts: row numbers of each client in the data set, for pictures.
     source: the data set.
+    unseen: the data of the clients that never train; None where all may.
     label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of all
       training and validation labels that became others; None where none are touched.
   """
@@ -57,6 +59,7 @@ class Experiment(NamedTuple):
   key: jax.Array
   parts: list[np.ndarray]
   source: Source
+  unseen: FederatedData | None = None
   label_noise: Mapping[str, Any] | None = None
 
 
@@ -110,6 +113,7 @@ def check_config(config: ConfigDict) -> None:
   client = CLIENTS[config.algorithm.name]
   check_fit(client, config.model.name)
   algorithm = build_algorithm(config, small_model(client))
+  check_unseen(config, algorithm.client)
   check_rounds(config.rounds, config.eval_every, algorithm)
 
 
@@ -141,7 +145,9 @@ def build(config: ConfigDict) -> Experiment:
   """
   check_config(config)
   key = jax.random.key(config.seed)
-  partition_key, split_key, run_key, noise_key = (jax.random.fold_in(key, purpose) for purpose in range(4))
+  partition_key, split_key, run_key, noise_key, unseen_key = (
+    jax.random.fold_in(key, purpose) for purpose in range(5)
+  )
   source = datasets.load(config.dataset, config.data_dir, **config.get("dataset_options", {}))
   options = {name: value for name, value in config.partition.items() if name != "name"}
   if config.partition.name == "natural":
@@ -164,9 +170,10 @@ def build(config: ConfigDict) -> Experiment:
   noisy = noisy_labels(noise_key, noise, source, task)
   data = laid_out(source.x, standardize=source.standardize, scale=source.scale, train_y=noisy)
   noise = noise_report(noise, data, laid_out(source.y).x) if noise else None
+  data, parts, unseen = set_apart(unseen_key, config.get("unseen", {}), data, parts)
   model_options = {name: value for name, value in config.model.items() if name != "name"}
   shape = jax.tree.map(lambda leaf: leaf.shape[1:], source.x)
   task = build_task(config.get("task", {}), source, np.asarray(data.y)[data.train.rows()])
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model)
-  return Experiment(algorithm, data, model, run_key, parts, source, noise)
+  return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise)

@@ -38,6 +38,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "dataset_options": {},
       "task": {},
       "label_noise": {},
+      "unseen": {},
       "num_clients": 20,
       "partition": {"name": "dirichlet", "alpha": 0.1},
       "test_fraction": 0.2,

@@ -48,8 +48,10 @@ class Record:
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
     self.diverged: Divergence | None = None
-    algorithm, data, _, key, parts, source, _ = experiment
-    self._watched = Watched(config, algorithm, data, source, parts, key, run.root, writes)
+    algorithm, data, model, key, parts, source, unseen, _ = experiment
+    self._watched = Watched(
+      config, algorithm, data, source, parts, key, run.root, writes, model=model, unseen=unseen
+    )
     fitting = [own for own in (*YARDSTICKS, *yardsticks) if own.fits(self._watched)]
     self._yardsticks: dict[str, Yardstick] = {}
     for own in fitting:

@@ -6,6 +6,7 @@ from fedjax_het.yardsticks.lambda_line import LambdaLine
 from fedjax_het.yardsticks.mixture import Mixture
 from fedjax_het.yardsticks.partition import Partition
 from fedjax_het.yardsticks.synthetic import Synthetic
+from fedjax_het.yardsticks.unseen import Unseen
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
 
 # In the order of the terminal's table.
@@ -15,6 +16,7 @@ YARDSTICKS: tuple[type[Yardstick], ...] = (
   Mixture,
   Partition,
   Synthetic,
+  Unseen,
   ClientFigures,
 )
 

@@ -28,6 +28,7 @@ from fedjax_het.data.files import Source
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
+from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm, Message
 
 
@@ -43,6 +44,8 @@ class Watched(NamedTuple):
     key: the run's key.
     folder: where it keeps its files.
     writes: whether this process writes them.
+    model: the model.
+    unseen: the data of clients that never train; None where all may.
   """
 
   config: ConfigDict
@@ -53,6 +56,8 @@ class Watched(NamedTuple):
   key: jax.Array
   folder: Path
   writes: bool = True
+  model: Model | Generative | None = None
+  unseen: FederatedData | None = None
 
   @property
   def figures(self) -> Path:

@@ -1,0 +1,64 @@
+"""Some of the clients: which ones, and their data alone."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from fedjax_het.data.container import FederatedData, Part, share, slices_of
+from fedjax_het.errors import SettingError, check_key, check_range
+
+
+def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+  """Deals clients 0, ..., K - 1 out at random: (those that are kept, ⌊fraction·K⌋ others), each in order.
+
+  Args:
+    key: typed key.
+    num_clients: K.
+    fraction: in (0, 1), the share of the others.
+
+  Raises:
+    SettingError: what is no key, a fraction out of range, or one by which nobody is dealt out.
+  """
+  check_key(key)
+  count = count_apart(num_clients, fraction)
+  order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(num_clients)
+  return np.sort(order[count:]), np.sort(order[:count])
+
+
+def count_apart(num_clients: int, fraction: float) -> int:
+  """How many `split_clients` deals out of K; raises as that does."""
+  check_range("fraction", fraction, above=0.0, below=1.0)
+  count = share(num_clients, fraction)
+  if not count:
+    raise SettingError(
+      "fraction", fraction, f"of {num_clients} clients that is none", f"Use {1 / num_clients:.3g} or more."
+    )
+  return count
+
+
+def select(data: FederatedData, clients: Sequence[int] | np.ndarray) -> FederatedData:
+  """The data of some clients and of nobody else, these numbered 0, 1, ... in the order given.
+
+  Args:
+    data: all clients' data, on the host.
+    clients: numbers of at least one, none of them twice.
+
+  Raises:
+    SettingError: there is no such client, or one comes twice.
+  """
+  ids = np.asarray(clients, int)
+  known = (ids >= 0) & (ids < data.num_clients)
+  if not len(ids) or not known.all() or len(set(ids.tolist())) < len(ids):
+    raise SettingError(
+      "clients", ids.tolist(), f"not some of {data.num_clients} clients, each once",
+      f"Give numbers from 0 to {data.num_clients - 1}.",
+    )  # fmt: skip
+  parts = data.train, data.valid, data.test
+  starts, sizes = (np.stack([np.asarray(part[field])[ids] for part in parts], axis=1) for field in range(2))
+  rows = Part(starts.ravel(), sizes.ravel()).rows()
+  if data.rows is not None:
+    rows = np.asarray(data.rows)[rows]
+  x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (data.x, data.y))
+  return dataclasses.replace(data, x=x, y=y, rows=None, **slices_of(sizes))

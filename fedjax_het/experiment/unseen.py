@@ -1,0 +1,74 @@
+"""The section `unseen` of a configuration: clients that never train, and are judged all the same."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fedjax_het.data.clients import count_apart, select, split_clients
+from fedjax_het.data.container import FederatedData
+from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.models import GENERATORS
+from fedjax_het.parts import ClientUpdate
+
+FIELDS = ("fraction", "steps")
+
+
+def check_unseen(config: ConfigDict, client: ClientUpdate) -> None:
+  """Raises `SettingError` for a section `unseen` that cannot be; {} is none.
+
+  Args:
+    config: the configuration.
+    client: its client part, around any model.
+  """
+  given = config.get("unseen", {})
+  if not given:
+    return
+  for field in given:
+    check_choice("unseen's field", field, FIELDS)
+  if "fraction" not in given:
+    raise SettingError("unseen.fraction", None, "is missing", "Give the share of clients that never train.")
+  steps = list(given.get("steps", ()))
+  for count in steps:
+    check_whole("unseen.steps", count, 1)
+  if sorted(set(steps)) != steps:
+    raise SettingError("unseen.steps", steps, "do not rise", "Give each number once, smaller ones first.")
+  if client.globalize is None:
+    raise SettingError(
+      "unseen", dict(given), f"{client.name} has no global model, which such clients would start with",
+      "Use a method that has one, such as fedavg, or leave unseen out.",
+    )  # fmt: skip
+  if steps and (config.model.name in GENERATORS or not client.uploads_model):
+    raise SettingError(
+      "unseen.steps", steps, f"{client.name} shares no model that could be trained on", "Set it to []."
+    )
+  if config.num_clients is not None:
+    apart = count_apart(config.num_clients, given["fraction"])
+    left = config.num_clients - apart
+    if config.cohort_size > left:
+      raise SettingError(
+        "cohort_size", config.cohort_size, f"{apart} of {config.num_clients} clients are unseen",
+        f"Use at most {left}, or a smaller unseen.fraction.",
+      )  # fmt: skip
+
+
+def set_apart(
+  key: jax.Array, given: Mapping[str, Any], data: FederatedData, parts: list[np.ndarray]
+) -> tuple[FederatedData, list[np.ndarray], FederatedData | None]:
+  """Parts the clients by a checked section.
+
+  Args:
+    key: typed key of the draw.
+    given: the section.
+    data: all clients' data.
+    parts: their rows in the data set.
+
+  Returns:
+    (data and rows of the clients that train, data of the others; None where there are none).
+  """
+  if not given:
+    return data, parts, None
+  seen, apart = split_clients(key, data.num_clients, given["fraction"])
+  return select(data, seen), [parts[i] for i in seen], select(data, apart)

@@ -1,0 +1,227 @@
+"""Clients that never train: what the global model is worth to them, as it is and after a few local steps."""
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_het.clients.objective import momentum_sgd
+from fedjax_het.clients.sgd import start, walk
+from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.evaluate import evaluate_model
+from fedjax_het.engine.pick import headline
+from fedjax_het.engine.round import RoundInfo
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.metrics.fairness import summarize_all
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Message
+from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, reading, save, spelled
+from fedjax_het.yardsticks.text import named, number, spread
+from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
+
+LOCAL = ("lr", "momentum", "weight_decay", "batch_size")  # of local training, as the run has them
+
+
+class Unseen(Yardstick):
+  """`unseen` of every line, of the global model, and of the summary, also after local steps; unseen.png."""
+
+  name = "unseen"
+
+  def __init__(self, run: Watched):
+    """See `Yardstick`."""
+    super().__init__(run)
+    assert run.unseen is not None
+    self._steps = tuple(run.config.unseen.get("steps", ()))
+    given = {**run.config["local"], **run.config["algorithm"]}
+    settings = {name: given[name] for name in LOCAL if name in given}
+    judge = functools.partial(
+      after_steps, jax.random.fold_in(run.key, 1_000_004), client=run.algorithm.client,
+      model=run.model if isinstance(run.model, Model) else None,
+      **settings,
+    )  # fmt: skip
+    self._judge, self._tune = jax.jit(judge), jax.jit(functools.partial(judge, steps=self._steps))
+
+  @classmethod
+  def fits(cls, run: Watched) -> bool:
+    """Whether there are such clients."""
+    return run.unseen is not None
+
+  def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
+    """{"unseen": metric -> figures over the clients, of the global model}."""
+    if now.evaluations is None or now.diverged:
+      return {}
+    return {"unseen": self._figures(self._judge, now)[0]}
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """{"unseen": the number of `clients`, `steps` from 0, and `metrics` after each of these}."""
+    if now.diverged:
+      return {}
+    assert self.run.unseen is not None
+    figures = self._figures(self._tune, now)
+    count = self.run.unseen.num_clients
+    return {"unseen": {"clients": count, "steps": [0, *self._steps], "metrics": figures}}
+
+  def _figures(self, judge: Callable[..., Any], now: Moment) -> list[dict[str, dict[str, float]]]:
+    """Over the clients; the headline stands first."""
+    found = judge(self.run.unseen, jax.tree.map(np.asarray, now.broadcast()))
+    first = next(name for name in self.run.algorithm.client.task.headline if name in found[0])
+    return [
+      summarize_all(
+        {name: np.asarray(own[name], np.float64) for name in sorted(own, key=lambda n: n != first)}
+      )
+      for own in found
+    ]
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
+    """The headline's metric after each number of steps."""
+    return unseen_table(summary["unseen"]) if summary.get("unseen") else None
+
+  def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """The headline's metric of the global model."""
+    known = [line["unseen"] for line in lines if line.get("unseen")]
+    if not known:
+      return []
+    metric = headline(known[-1])
+    return [Curve(metric, "global, unseen clients", series(lines, "unseen", metric, "mean"))]
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """The metric over the steps."""
+    if self._steps and summary.get("unseen"):
+      path = self.run.figures / "unseen.png"
+      plot_unseen(summary["unseen"], summary["metrics"], path, title=self.run.title)
+
+
+def after_steps(
+  key: jax.Array,
+  data: FederatedData,
+  broadcast: Message,
+  *,
+  client: ClientUpdate,
+  model: Model | None = None,
+  steps: Sequence[int] = (),
+  lr: float = 0.01,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  batch_size: int = 10,
+) -> list[dict[str, jax.Array]]:
+  """What a global model is worth to each client, as it is and after local steps from it.
+
+  They are steps of SGD on F_i(θ) from the global model, as FedAvg's clients take them in the first round: by
+  mini-batches of the client's training part, shuffled anew in every pass, and with η not decayed, since who
+  comes late starts afresh. A longer training goes on where a shorter one ends.
+
+  Args:
+    key: typed key of the order of examples.
+    data: the clients' data.
+    broadcast: what the server sends.
+    client: the client part whose global model it is.
+    model: the model that is trained, where there are steps.
+    steps: numbers of steps, rising.
+    lr: η.
+    momentum: of SGD.
+    weight_decay: of SGD.
+    batch_size: B.
+
+  Returns:
+    For each of (0, *steps): metric of the clients' test parts -> float32 [U].
+  """
+
+  def one(i: jax.Array) -> list[dict[str, jax.Array]]:
+    own, test = data.clients(i), data.clients(i, "test")
+
+    def judged(params: Any) -> dict[str, jax.Array]:
+      return evaluate_model(client.task, client.apply, params, test)
+
+    assert client.globalize is not None
+    received = client.globalize(broadcast)
+    found = [judged(received)]
+    if model is not None and steps:
+      optimizer, order = momentum_sgd(momentum, weight_decay)(lr), jax.random.fold_in(key, i)
+      local = start(*model.split(received), optimizer)
+      for first, last in itertools.pairwise((0, *steps)):
+        local = walk(order, model, own, local, optimizer, steps[-1], batch_size, first=first, last=last)
+        found.append(judged(model.joined(local.params, local.stats)))
+    return found
+
+  return lax.map(one, jnp.arange(data.num_clients))
+
+
+def unseen_table(found: Mapping[str, Any]) -> RenderableType:
+  """A row a number of steps, of the headline's metric."""
+  metric = headline(found["metrics"][0])
+  table = Table("local steps", f"{named(metric)}, mean ± std", "worst 10 %", "best 10 %", box=SIMPLE_HEAD)
+  for column in table.columns:
+    column.justify = "right"
+  for count, metrics in zip(found["steps"], found["metrics"]):
+    figures = metrics[metric]
+    tails = (number(figures[name], metric) for name in ("worst10", "best10"))
+    table.add_row(str(count), spread(figures, metric), *tails)
+  return Group(Text(f"\n{found['clients']} clients that never trained, from the global model on"), table)
+
+
+def plot_unseen(
+  found: Mapping[str, Any],
+  seen: Mapping[str, Any],
+  path: str | os.PathLike[str],
+  *,
+  title: str = "Clients that never trained",
+) -> Path:
+  """Draws the headline's metric over the number of local steps, and that of the clients that trained.
+
+  Args:
+    found: `unseen` of a summary.
+    seen: its `metrics`.
+    path: the PNG to write; its folder is made where missing.
+    title: the figure's title.
+
+  Returns:
+    `path`.
+  """
+  metric = headline(found["metrics"][0])
+  factor = shown(metric).factor
+  mean, worst, best = (
+    factor * np.array([own[metric][name] for own in found["metrics"]], np.float64)
+    for name in ("mean", "worst10", "best10")
+  )
+  figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+  ax = figure.subplots()
+  color = "#009E73"
+  ax.fill_between(found["steps"], worst, best, color=color, alpha=0.13, linewidth=0)
+  ax.plot(
+    found["steps"],
+    mean,
+    color=color,
+    marker="D",
+    markersize=5,
+    linewidth=1.8,
+    label=f"{found['clients']} unseen clients",
+  )
+  alike = seen["personalized"] == seen["global"]
+  for model, block in ({"global": seen["global"]} if alike else seen).items():
+    value = factor * block[metric]["mean"]
+    style = {name: STYLES[model][name] for name in ("color", "linestyle")}
+    label = f"clients that trained, {spelled(model)}: {reading(value, metric)}"
+    ax.axhline(value, linewidth=1.2, label=label, **style)
+  ax.set_xscale("symlog", linthresh=1)
+  ax.set_xticks(found["steps"], [str(count) for count in found["steps"]])
+  ax.minorticks_off()
+  ax.set_xlim(-0.2, 1.2 * found["steps"][-1])
+  ax.set_xlabel("local steps from the global model on")
+  decorate(ax, ylabel=axis_label(metric))
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  ax.set_title("mean over clients, band: worst 10 % to best 10 %", fontsize=9, color=GREY, loc="left")
+  ax.legend(frameon=False, fontsize=9, loc="best")
+  return save(figure, path)
