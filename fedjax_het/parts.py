@@ -168,6 +168,19 @@ class PersonalizeFn(Protocol):
   ) -> PyTree: ...
 
 
+EndpointsFn = Callable[[Message, PyTree], tuple[PyTree, PyTree]]
+
+
+def on_line(endpoints: EndpointsFn) -> PersonalizeFn:
+  """The `personalize` of a straight line, θ(λ) = (1 - λ)·θ^f + λ·θ^l; see `ClientUpdate.endpoints`."""
+
+  def personalize(broadcast, state, data, context, lam):
+    federated, local = endpoints(broadcast, state)
+    return jax.tree.map(lambda f, l: (1.0 - lam) * f + lam * l, federated, local)
+
+  return personalize
+
+
 class Withheld:
   """Stands for examples that a function has not asked for, and says so when it looks at them."""
 
@@ -202,6 +215,9 @@ class ClientUpdate(NamedTuple):
 
     lambdas: what it offers: where on its line a personalised model is evaluated; one point for methods
       without a line.
+    endpoints: (broadcast, state) -> (θ^f, θ^l), the federated and the local model of a client that has both,
+      as `apply` takes them. The line between them is studied, wherever on it the client's own model is. None
+      for a client without such two.
     training: `update` in pieces, for a method that offers them.
     synthesize: (key, broadcast) -> (x, y), labelled examples that the server can make of a broadcast,
       [M, ...] and int32 [M], class after class; None for a method that makes none.
@@ -223,6 +239,7 @@ class ClientUpdate(NamedTuple):
   globalize: Callable[[Message], PyTree] | None = None
   task: Task = classification()
   lambdas: tuple[float, ...] = (0.0,)
+  endpoints: EndpointsFn | None = None
   training: LocalTraining | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   name: str = "custom"

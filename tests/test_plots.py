@@ -71,6 +71,11 @@ def test_lambda_curve(tmp_path):
   curve = 0.99 - 0.1 * grid**4, 0.01 + 0 * grid
   best = check_png(lambda_curve(grid, *curve, tmp_path / "a.png"))
   np.testing.assert_array_equal(best, check_png(lambda_curve(grid, *curve, tmp_path / "c.png", common=0.0)))
-  for other in ({"common": 0.5}, {"metric": "auroc"}, {"picked_on": "validation"}):
+  for other in (
+    {"common": 0.5},
+    {"metric": "auroc"},
+    {"picked_on": "validation"},
+    {"own": {"mean": 0.95, "std": 0.02}},
+  ):
     assert (best != check_png(lambda_curve(grid, *curve, tmp_path / "d.png", **other))).any()
   check_png(lambda_curve(grid, np.full(11, np.nan), np.full(11, np.nan), tmp_path / "b.png"))

@@ -27,7 +27,7 @@ from fedjax_het.clients.objective import (
   loss_gradient,
   together,
 )
-from fedjax_het.clients.supervised import received, scheduled, supervised
+from fedjax_het.clients.supervised import ends, received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
@@ -136,4 +136,5 @@ def apfl(
   return supervised(
     model, training, own_model, name="apfl", globalize=received(model),
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.asarray(alpha, jnp.float32)),
+    endpoints=ends(model, lambda state: state.local),
   )  # fmt: skip

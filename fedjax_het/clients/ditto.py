@@ -17,7 +17,7 @@ from fedjax_het.clients.objective import (
   Optimizer,
 )
 from fedjax_het.clients.sgd import afterwards, mean_loss
-from fedjax_het.clients.supervised import received, scheduled, supervised
+from fedjax_het.clients.supervised import ends, received, scheduled, supervised
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message
@@ -91,4 +91,5 @@ def ditto(
   return supervised(
     model, training, lambda broadcast, state: state, name="ditto",
     init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
+    endpoints=ends(model),
   )  # fmt: skip

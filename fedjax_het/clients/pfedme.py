@@ -26,7 +26,7 @@ from fedjax_het.clients.objective import (
   loss_gradient,
   together,
 )
-from fedjax_het.clients.supervised import received, scheduled, supervised
+from fedjax_het.clients.supervised import ends, received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
@@ -120,4 +120,5 @@ def pfedme(
   return supervised(
     model, training, lambda broadcast, state: state, name="pfedme",
     init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
+    endpoints=ends(model),
   )  # fmt: skip

@@ -30,12 +30,12 @@ from fedjax_het.clients.objective import (
   loss_gradient,
   together,
 )
-from fedjax_het.clients.supervised import received, scheduled, supervised
+from fedjax_het.clients.supervised import ends, received, scheduled, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, on_line
 
 PyTree = Any
 
@@ -214,17 +214,14 @@ def superfed(
         f"Use 0 to {rounds - 1}, or more rounds.",
       )  # fmt: skip
 
-  def personalize(broadcast: Message, state, data, context, lam):
-    return mix(received(model)(broadcast), state, jax.tree.map(lambda _: lam, state))
-
   client = supervised(
     model, training, lambda broadcast, state: received(model)(broadcast), globalize=received(model),
-    name="superfed_mm" if granularity == "model" else "superfed_lm",
+    name="superfed_mm" if granularity == "model" else "superfed_lm", endpoints=ends(model),
     init=lambda key, broadcast, data, context: model.joined(
       model.init(jax.random.fold_in(key, context.client)), model.stats
     ),
   )  # fmt: skip
-  return client._replace(personalize=personalize, lambdas=LAMBDAS, check_rounds=check_rounds)
+  return client._replace(personalize=on_line(ends(model)), lambdas=LAMBDAS, check_rounds=check_rounds)
 
 
 @variant_of(superfed, "granularity")

@@ -8,7 +8,7 @@ import optax
 
 from fedjax_het.clients.objective import Optimizer, check_training, decayed, momentum_sgd, training_loss
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Context, LocalTraining, Message, ShareFn, in_one_go
+from fedjax_het.parts import ClientUpdate, Context, EndpointsFn, LocalTraining, Message, ShareFn, in_one_go
 
 PyTree = Any
 
@@ -39,6 +39,11 @@ def received(model: Model) -> Callable[[Message], PyTree]:
   return lambda broadcast: model.joined(broadcast.params, broadcast.stats)
 
 
+def ends(model: Model, local: Callable[[PyTree], PyTree] = lambda state: state) -> EndpointsFn:
+  """`ClientUpdate.endpoints` of the received model and one that the client keeps; by default its state."""
+  return lambda broadcast, state: (received(model)(broadcast), local(state))
+
+
 def supervised(
   model: Model,
   training: LocalTraining,
@@ -48,6 +53,7 @@ def supervised(
   init: Callable[..., PyTree] = lambda *_: (),
   share: ShareFn | None = None,
   globalize: Callable[[Message], PyTree] | None = None,
+  endpoints: EndpointsFn | None = None,
 ) -> ClientUpdate:
   """The client part of a method that trains `model`.
 
@@ -59,6 +65,7 @@ def supervised(
     init: see `ClientUpdate`; by default a client keeps nothing.
     share: see `ClientUpdate`; by default the whole model is shared.
     globalize: see `ClientUpdate`.
+    endpoints: see `ClientUpdate`.
   """
 
   def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
@@ -73,6 +80,7 @@ def supervised(
     apply=model.logits,
     task=model.task,
     globalize=globalize,
+    endpoints=endpoints,
     training=training,
     name=name,
   )

@@ -16,7 +16,7 @@ from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples
 from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
-from fedjax_het.engine.runs import Runs, Seconds
+from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.parts import Algorithm, Context, Message
@@ -105,7 +105,7 @@ class Base(Runs):
 
     return many_rounds(step, state, count)
 
-  def evaluate(self, state: State, part: str = "test") -> Evaluation:
+  def evaluate(self, state: State, part: str = "test", of: OfFn = itself) -> Evaluation:
     """See `Runs`."""
 
     def one(algorithm, data, state, ids):
@@ -113,11 +113,11 @@ class Base(Runs):
       if batch is None and self.inside is not None:
         batch = min(32, -(-count // self.inside.size))
       return (), evaluate_clients(
-        algorithm.client, self.inside, self.cohort_size, batch, part, data, state, ids
+        of(algorithm.client), self.inside, self.cohort_size, batch, part, data, state, ids
       )
 
-    seen = parts_seen(self._client, part)
-    return self._in_blocks(("evaluate", part), one, state, seen, "eval", np.float64)
+    seen = parts_seen(of(self._client), part)
+    return self._in_blocks(("evaluate", part, of), one, state, seen, "eval", np.float64)
 
   def _init_client(
     self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array

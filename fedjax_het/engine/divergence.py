@@ -1,17 +1,19 @@
 """Runs that became NaN or infinite: where it began, and what is still known of them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.errors import NonFiniteLoss
 
 PyTree = Any
+Seen = TypeVar("Seen", Evaluation, Evaluations)
 
 
 class Divergence(NamedTuple):
@@ -72,6 +74,6 @@ def check_any_left(names: Sequence[str], found: Sequence[Divergence | None]) -> 
     raise NonFiniteLoss(f"Every member has diverged. {where}. Lower the learning rates.")
 
 
-def unknown(evaluations: Evaluations) -> Evaluations:
+def unknown(evaluations: Seen) -> Seen:
   """NaN for every metric: a diverged model's top-1 would be that of whichever class stands first."""
   return jax.tree.map(lambda values: np.full_like(values, np.nan), evaluations)

@@ -1,5 +1,6 @@
 """What trains, whether it is one run or several side by side: what all that follows runs relies on."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -8,9 +9,18 @@ from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.tasks import Task
 
 PyTree = Any
+
+
+OfFn = Callable[[ClientUpdate], ClientUpdate]
+
+
+def itself(client: ClientUpdate) -> ClientUpdate:
+  """The same client part."""
+  return client
 
 
 class Seconds(NamedTuple):
@@ -57,8 +67,15 @@ class Runs(Protocol):
   def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:
     """Of each run, where in the rounds that `advance` just ran it diverged; None where it did not."""
 
-  def evaluate(self, state: State, part: str = "test") -> Evaluation:
-    """Evaluates all clients on their `part` of the data; values on the host, float64."""
+  def evaluate(self, state: State, part: str = "test", of: OfFn = itself) -> Evaluation:
+    """Evaluates all clients on their `part` of the data; values on the host, float64.
+
+    Args:
+      state: the state.
+      part: "train", "valid" or "test".
+      of: makes the client part whose models are evaluated, out of the run's: another `personalize` or other
+        `lambdas`. One program a function: a new lambda a call would be compiled anew.
+    """
 
   def rounds_done(self, state: State) -> int:
     """Rounds that a state has behind it."""

@@ -161,11 +161,13 @@ def moments(engine: Runs, runs: int, state: State, evaluations: Evaluations | No
   done, broadcasts = engine.rounds_done(state), functools.cache(lambda: engine.split(state.broadcast))
   states = functools.cache(lambda: engine.split(state))
   values = engine.split(evaluations) if evaluations is not None else None
+  others = functools.cache(lambda of: engine.split(engine.evaluate(state, of=of)))
 
   def one(run: int) -> Moment:
     return Moment(
-      done, values[run] if values else None, False, lambda: broadcasts()[run], lambda: states()[run]
-    )
+      done, values[run] if values else None, False, lambda: broadcasts()[run], lambda: states()[run],
+      lambda of: others(of)[run],
+    )  # fmt: skip
 
   return [one(run) for run in range(runs)]
 

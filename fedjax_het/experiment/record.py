@@ -173,7 +173,10 @@ class Record:
   def _known(self, now: Moment) -> Moment:
     if not self.diverged:
       return now
-    return now._replace(diverged=True, evaluations=now.evaluations and unknown(now.evaluations))
+    return now._replace(
+      diverged=True, evaluations=now.evaluations and unknown(now.evaluations),
+      evaluate=lambda of: unknown(now.evaluate(of)),
+    )  # fmt: skip
 
   def _total(self, seconds: Seconds) -> dict[str, float]:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}

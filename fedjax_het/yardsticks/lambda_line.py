@@ -1,4 +1,4 @@
-"""The line of personalised models θ(λ) between federated and local: its metric at every λ."""
+"""The line of models θ(λ) between a federated and a local one: its metric at every λ."""
 
 import math
 import os
@@ -17,25 +17,36 @@ from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
+from fedjax_het.parts import ClientUpdate, on_line
 from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
 from fedjax_het.yardsticks.text import named, spread
 from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
 
+GRID = tuple(i / 10 for i in range(11))
+
 
 class LambdaLine(Yardstick):
-  """`lambda` of the summary, for a client part with several `lambdas`; lambda_curve.png."""
+  """`lambda` of the summary, for a client part with several `lambdas` or with `endpoints`; lambda_curve.png.
+
+  Where the client's models are at one λ, or one of each client's own, the line between its endpoints is
+  evaluated once, at the end.
+  """
 
   name = "lambda_line"
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether a client has models at several λ."""
-    return len(run.algorithm.client.lambdas) > 1
+    """Whether there is a line of models."""
+    client = run.algorithm.client
+    return len(client.lambdas) > 1 or client.endpoints is not None
 
   def section(self, now: Moment) -> dict[str, Any]:
     """{"lambda": see `lambda_report`}."""
     assert now.evaluations is not None
-    return {"lambda": lambda_report(self.run.algorithm.client.lambdas, now.evaluations)}
+    client = self.run.algorithm.client
+    if len(client.lambdas) > 1:
+      return {"lambda": lambda_report(client.lambdas, now.evaluations)}
+    return {"lambda": own_report(GRID, now.evaluate(between_endpoints), now.evaluations)}
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
@@ -47,8 +58,15 @@ class LambdaLine(Yardstick):
     curve = summary["lambda"]
     lambda_curve(
       curve["grid"], curve["mean"], curve["std"], self.run.figures / "lambda_curve.png",
-      metric=curve["metric"], common=curve["common"], picked_on=curve["picked_on"], title=self.run.title,
+      metric=curve["metric"], common=curve["common"], picked_on=curve["picked_on"], own=curve.get("own"),
+      title=self.run.title,
     )  # fmt: skip
+
+
+def between_endpoints(client: ClientUpdate) -> ClientUpdate:
+  """The client part whose models are on the line between its `endpoints`, at the λ of `GRID`."""
+  assert client.endpoints is not None
+  return client._replace(personalize=on_line(client.endpoints), lambdas=GRID)
 
 
 def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:
@@ -60,26 +78,45 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
   """
   test, valid = evaluations.test, evaluations.valid
   picked, metric = pick(evaluations), evaluations.headline
-  values, best = test.personalized[metric], np.max if shown(metric).higher_is_better else np.min
-  curve = [summarize(column) for column in values.T]
+  values = test.personalized[metric]
+  report = _curve(grid, metric, values) | {
+    "common": None if np.isnan(values).all() else grid[picked.column],
+    "picked_on": picked.on,
+    "picked_by": picked.by,
+  }
+  if valid is not None:
+    chosen = best_lambda(valid, picked)
+    report["validation"] = _over_clients(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
+  return report
 
-  def over_clients(values: np.ndarray) -> dict[str, float]:
-    return {name: summarize(values)[name] for name in ("mean", "std")}
 
-  report: dict[str, Any] = {
+def own_report(grid: tuple[float, ...], line: Evaluation, evaluations: Evaluations) -> dict[str, Any]:
+  """The same curve where no evaluation picks λ: the headline, `own`, is of the clients' own models.
+
+  Args:
+    grid: λ, [Λ].
+    line: the models at each λ, on the test parts.
+    evaluations: the clients' own models.
+  """
+  metric = evaluations.headline
+  own = _over_clients(evaluations.test.personalized[metric][:, 0])
+  nobody = {"common": None, "picked_on": "own", "picked_by": None}
+  return _curve(grid, metric, line.personalized[metric]) | nobody | {"own": own}
+
+
+def _curve(grid: tuple[float, ...], metric: str, values: np.ndarray) -> dict[str, Any]:
+  curve, best = [_over_clients(column) for column in values.T], shown(metric).higher_is_better
+  return {
     "grid": list(grid),
     "metric": metric,
     "mean": [own["mean"] for own in curve],
     "std": [own["std"] for own in curve],
-    "common": None if np.isnan(values).all() else grid[picked.column],
-    "picked_on": picked.on,
-    "picked_by": picked.by,
-    "per_client_test_optimistic": over_clients(best(values, axis=1)),
+    "per_client_test_optimistic": _over_clients((np.max if best else np.min)(values, axis=1)),
   }
-  if valid is not None:
-    chosen = best_lambda(valid, picked)
-    report["validation"] = over_clients(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
-  return report
+
+
+def _over_clients(values: np.ndarray) -> dict[str, float]:
+  return {name: summarize(values)[name] for name in ("mean", "std")}
 
 
 def best_lambda(valid: Evaluation, picked: Pick) -> np.ndarray:
@@ -97,7 +134,7 @@ def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
   table.add_column(f"{named(metric)}, mean ± std", justify="right")
   table.add_column("")
   common, note = sweep.get("common"), "best common λ"
-  if sweep.get("picked_on"):
+  if common is not None and sweep.get("picked_on"):
     note += f" on the {sweep['picked_on']} parts, by {shown(sweep['picked_by']).label}"
   means = sweep.get("mean") or []
   stds = sweep.get("std") or [None] * len(means)
@@ -106,14 +143,15 @@ def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
     row = (f"{value:.2f}", spread({"mean": mean, "std": std}, metric), note if best else "")
     table.add_row(*row, style="bold green" if best else None)
   lines = [
-    f"λ chosen per client {how}: {spread(sweep[name], metric, unit=True)}"
-    for name, how in (
-      ("validation", "on its validation part"),
-      ("per_client_test_optimistic", "on its own test part (optimistic)"),
+    f"{what}: {spread(sweep[name], metric, unit=True)}"
+    for name, what in (
+      ("own", "the clients' own models, at the method's λ"),
+      ("validation", "λ chosen per client on its validation part"),
+      ("per_client_test_optimistic", "λ chosen per client on its own test part (optimistic)"),
     )
     if sweep.get(name) is not None
   ]
-  return Group(Text("\npersonalised models θ(λ) = (1 - λ) θf + λ θl"), table, *map(Text, lines))
+  return Group(Text("\nmodels θ(λ) = (1 - λ) θf + λ θl"), table, *map(Text, lines))
 
 
 def lambda_curve(
@@ -125,6 +163,7 @@ def lambda_curve(
   metric: str = "top1",
   common: float | None = None,
   picked_on: str = "test",
+  own: Mapping[str, float] | None = None,
   title: str = "Personalised models between federated and local",
 ) -> Path:
   """Draws a metric against λ with error bars, the common λ marked (as thesis figure 2.5).
@@ -137,6 +176,7 @@ def lambda_curve(
     metric: which metric.
     common: the λ to mark; by default the one with the best mean.
     picked_on: what that was picked on, "validation" or "test".
+    own: mean and std of the clients' own models, where these are the headline: a line instead of the mark.
     title: the figure's title.
 
   Returns:
@@ -152,7 +192,10 @@ def lambda_curve(
   ax.errorbar(
     lam, mean, yerr=std, color=color, marker="o", markersize=5, linewidth=1.8, elinewidth=1.0, capsize=3
   )
-  if np.isfinite(mean).any():
+  if own is not None:
+    text = f"the clients' own models:  {spread(own, metric, unit=True)}"
+    ax.axhline(factor * own["mean"], color=mark, linewidth=1.2, linestyle="--", zorder=1, label=text)
+  elif np.isfinite(mean).any():
     best = int(best_of(mean) if common is None else np.abs(lam - common).argmin())
     figures = spread({"mean": mean[best] / factor, "std": std[best] / factor}, metric, unit=True)
     text = f"common $\\lambda$ = {lam[best]:.2g}, best on {picked_on}:  {figures}"
@@ -161,6 +204,7 @@ def lambda_curve(
       lam[best], mean[best], marker="*", markersize=15, color=mark, markeredgecolor="white",
       linestyle="none", zorder=5, label=text,
     )  # fmt: skip
+  if ax.get_legend_handles_labels()[0]:
     ax.legend(fontsize=9, loc="lower center", framealpha=1.0, edgecolor="none")
   ax.set_xlabel(r"$\lambda$   (0: federated model $\theta^f$,  1: local model $\theta^l$)")
   decorate(ax, ylabel=axis_label(metric))

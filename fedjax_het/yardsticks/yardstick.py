@@ -25,8 +25,10 @@ from rich.console import RenderableType
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
+from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.runs import OfFn
 from fedjax_het.engine.state import State
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm, Message
@@ -80,6 +82,8 @@ class Moment(NamedTuple):
     broadcast: () -> what the server sends next; copied out of a sweep's for who calls.
     state: () -> the whole state, likewise. Its buffers are gone when `watch` has returned, and with several
       processes all of them call, or none.
+    evaluate: (of) -> all clients on their test parts, by the models that `of` makes of the run's client part,
+      see `Runs.evaluate`; as `state` otherwise.
   """
 
   round: int
@@ -87,6 +91,7 @@ class Moment(NamedTuple):
   diverged: bool
   broadcast: Callable[[], Message]
   state: Callable[[], State]
+  evaluate: Callable[[OfFn], Evaluation]
 
 
 class Curve(NamedTuple):
