@@ -11,7 +11,7 @@ from parts import float64, linear, mlp, one_client, round_draws, walk
 from fedjax_het.clients import superfed as module
 from fedjax_het.clients.objective import momentum_sgd
 from fedjax_het.clients.sgd import fedavg, fedprox
-from fedjax_het.clients.superfed import cosine_squared, cosine_squared_factors, draw_lambda, superfed
+from fedjax_het.clients.superfed import cosine, cosine_squared, cosine_squared_factors, draw_lambda, superfed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
@@ -47,7 +47,9 @@ def test_before_the_start_it_is_fedavg_or_fedprox_bit_for_bit(ragged, granularit
   state, infos = run(late, ragged)
   expected, expected_infos = run(other(mlp(), **LOCAL), ragged)
   chex.assert_trees_all_equal(state.broadcast, expected.broadcast)
-  chex.assert_trees_all_equal(infos, expected_infos)
+  assert np.abs(infos.clients.figures["cosine"]).max() > 1e-3
+  plain = infos.clients._replace(figures=())
+  chex.assert_trees_all_equal(infos._replace(clients=plain), expected_infos)
 
 
 @pytest.mark.slow
@@ -58,7 +60,7 @@ def test_without_lambda_and_nu_it_is_fedavg_or_fedprox(ragged, monkeypatch, mu):
   state, infos = run(superfed(mlp(), mu=mu, nu=0.0, start_round=0, **LOCAL), ragged)
   expected, expected_infos = run(fedprox(mlp(), mu=mu, **LOCAL), ragged)
   close(state.broadcast, expected.broadcast, 1e-6, 1e-6)
-  close(infos, expected_infos, 1e-6, 1e-6)
+  close(infos.clients.loss, expected_infos.clients.loss, 1e-6, 1e-6)
 
 
 @pytest.mark.slow
@@ -121,6 +123,8 @@ def test_both_ends_descend_the_objective_with_momentum_decay_and_weight_decay(ra
   assert len(losses) == 4 == info.steps
   close((upload.params, new_local), ends, 1e-5, 1e-5)
   np.testing.assert_allclose(info.loss, np.mean(losses), rtol=1e-5)
+  f, l = (np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(end)]) for end in ends)
+  np.testing.assert_allclose(info.figures["cosine"], f @ l / np.sqrt(f @ f * (l @ l)), rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -156,6 +160,7 @@ def test_cosine_of_a_zero_vector_pulls_nowhere():
   params = mlp().init(jax.random.key(0))
   zero = jax.tree.map(jnp.zeros_like, params)
   for ends in ((zero, params), (params, zero), (zero, zero)):
+    assert cosine(*ends) == 0.0
     np.testing.assert_array_equal(cosine_squared_factors(*ends), 0.0)
 
 

@@ -75,6 +75,12 @@ def dot(a: PyTree, b: PyTree) -> jax.Array:
   return jax.tree.reduce(jnp.add, jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
 
 
+def cosine(federated: PyTree, local: PyTree) -> jax.Array:
+  """cos(θ^f, θ^l) over the whole parameter vectors; 0 where one of them is zero."""
+  lengths = jnp.sqrt(dot(federated, federated)) * jnp.sqrt(dot(local, local))
+  return dot(federated, local) / jnp.maximum(lengths, jnp.finfo(jnp.float32).tiny)
+
+
 def cosine_squared(federated: PyTree, local: PyTree) -> jax.Array:
   """cos²(θ^f, θ^l) over the whole parameter vectors (eq. 2.5 without ν)."""
   return dot(federated, local) ** 2 / (dot(federated, federated) * dot(local, local))
@@ -131,6 +137,8 @@ def superfed(
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
   """SuPerFed's client part. Its state is θ^l; the personalised model at λ is θ(λ).
+
+  It reports `cosine`, cos(θ^f, θ^l) after local training; before round L of θ^l as it started.
 
   Args:
     model: the model of both ends.
@@ -201,7 +209,8 @@ def superfed(
     return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0), stats)
 
   def finish(broadcast, state, context, training: Line):
-    info = Info(training.loss / training.steps, training.steps)
+    figures = {"cosine": cosine(*training.ends)}
+    info = Info(training.loss / training.steps, training.steps, figures)
     upload = Message(training.ends.federated, stats=training.stats.federated)
     return upload, model.joined(training.ends.local, training.stats.local), info
 
