@@ -12,7 +12,7 @@ from rich.console import Console
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import progress as progress_module
 from fedjax_het.experiment.progress import Progress
-from fedjax_het.experiment.report import print_report
+from fedjax_het.experiment.report import report
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.metrics.fairness import summarize_all
@@ -239,7 +239,7 @@ def make_summary(**more):
 
 def shown(summary, width=100):
   out = io.StringIO()
-  print_report(summary, console=Console(file=out, width=width))
+  Console(file=out, width=width).print(report(summary))
   return out.getvalue()
 
 

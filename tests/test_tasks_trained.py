@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from rich.console import Console
 
 import fedjax_het as fh
 from fedjax_het import tasks
@@ -15,7 +16,7 @@ from fedjax_het.data.files import Source
 from fedjax_het.engine import evaluate
 from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.report import print_report
+from fedjax_het.experiment.report import report
 from fedjax_het.experiment.task import build_task
 from fedjax_het.experiment.where import Where
 from fedjax_het.metrics.catalogue import METRICS, Metric
@@ -331,7 +332,7 @@ def test_launched(kind, tmp_path, monkeypatch, capsys):
   assert {"learning_curve.png", "accuracy_over_clients.png", "lambda_curve.png"} <= drawn
   assert "partition.png" not in drawn
   capsys.readouterr()
-  print_report(json.loads((run / "summary.json").read_text()))
+  Console().print(report(json.loads((run / "summary.json").read_text())))
   shown = capsys.readouterr().out
   assert all(
     text in shown for text in {"regression": ("RMSE", "R²"), "multilabel": ("AUROC", "exact (%)")}[kind]

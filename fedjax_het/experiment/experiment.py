@@ -21,9 +21,10 @@ from fedjax_het.engine.state import State
 from fedjax_het.errors import NonFiniteLoss, check_range
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.progress import Progress
+from fedjax_het.experiment.display import TERMINAL, Display
+from fedjax_het.experiment.provenance import note_start
 from fedjax_het.experiment.record import Record
-from fedjax_het.experiment.report import print_report
+from fedjax_het.experiment.report import report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import prepare
@@ -39,6 +40,7 @@ def run_experiment(
   *,
   checkpoint_seconds: float = 600.0,
   yardsticks: Sequence[type[Yardstick]] = (),
+  display: Display = TERMINAL,
 ) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
 
@@ -52,6 +54,7 @@ def run_experiment(
     where: devices.
     checkpoint_seconds: see above.
     yardsticks: your own, which watch the run beside `fedjax_het.yardsticks.YARDSTICKS`.
+    display: what shows the run.
 
   Returns:
     The summary, as in summary.json.
@@ -67,20 +70,19 @@ def run_experiment(
   run = prepare(workdir, config.to_dict(), free=FREE, writes=False)
   if run.summary_path.exists():
     summary = json.loads(run.summary_path.read_text())
-    if writes():
-      print_report(summary, yardsticks)
-      print(f"This run is complete; its files are in {os.fspath(run)}.")
+    display.show(report(summary, yardsticks), f"This run is complete; its files are in {os.fspath(run)}.")
     return summary
   experiment = build(config)
   engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
+  if writes():
+    note_start(run)
   with Record(config, experiment, run, writes(), yardsticks) as record:
     _, (summary,) = train(
-      engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds
+      engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds, display
     )
-  if writes():
-    print_report(summary, yardsticks)
-    print(f"Table, figures, metrics and checkpoints are in {os.fspath(run)}.")
+  place = f"Table, figures, metrics and checkpoints are in {os.fspath(run)}."
+  display.show(report(summary, yardsticks), place)
   return summary
 
 
@@ -91,6 +93,7 @@ def train(
   config: ConfigDict,
   checkpoints: Checkpoints,
   checkpoint_seconds: float,
+  display: Display = TERMINAL,
 ) -> tuple[State, list[dict[str, Any]]]:
   """Trains an engine's runs from the newest checkpoint on, and keeps the record of each.
 
@@ -99,14 +102,14 @@ def train(
   """
   with contextlib.closing(checkpoints):
     try:
-      return _train(engine, key, records, config, checkpoints, checkpoint_seconds)
+      return _train(engine, key, records, config, checkpoints, checkpoint_seconds, display)
     except NonFiniteLoss as error:
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
 
 
 def _train(
   engine: Runs, key: jax.Array, records: Sequence[Record], config: ConfigDict,
-  checkpoints: Checkpoints, checkpoint_seconds: float,
+  checkpoints: Checkpoints, checkpoint_seconds: float, display: Display,
 ) -> tuple[State, list[dict[str, Any]]]:  # fmt: skip
   state, evaluations = engine.init(key), None
   found = checkpoints.restore(engine.to_save(state))
@@ -123,7 +126,7 @@ def _train(
     return share(engine.seconds, len(records))
 
   saved = time.monotonic()
-  with Progress(config.rounds, first, quiet=not writes()) as progress, StopRequest() as stop:
+  with display.progress(config.rounds, first) as progress, StopRequest() as stop:
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
       latest = [

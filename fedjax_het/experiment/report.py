@@ -4,18 +4,11 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.yardsticks import YARDSTICKS, Yardstick
-
-
-def print_report(
-  summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]] = (), console: Console | None = None
-) -> None:
-  """Prints `report(...)`, on standard output by default; colours only where that is a terminal."""
-  (console or Console()).print(report(summary, yardsticks))
 
 
 def report(summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]] = ()) -> RenderableType:

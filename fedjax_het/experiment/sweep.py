@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
@@ -18,7 +17,9 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment.build import Experiment, build, build_algorithm, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
+from fedjax_het.experiment.provenance import note_start
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
@@ -42,6 +43,7 @@ def run_sweep(
   member_batch: int | None = None,
   checkpoint_seconds: float = 600.0,
   yardsticks: Sequence[type[Yardstick]] = (),
+  display: Display = TERMINAL,
 ) -> list[dict[str, Any]]:
   """Runs a configuration with every combination of some fields' values, as one program.
 
@@ -60,6 +62,7 @@ def run_sweep(
     member_batch: members that a device runs at once; see `Members`.
     checkpoint_seconds: see `run_experiment`.
     yardsticks: your own, of which each member has its own; see `run_experiment`.
+    display: what shows the runs.
 
   Returns:
     The members' summaries.
@@ -84,11 +87,24 @@ def run_sweep(
     prepare(workdir, whole, FREE_OF_ALL, writes())
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())
-    _run(config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks)
+      if writes():
+        note_start(run)
+    _run(
+      config,
+      engine,
+      experiments,
+      members,
+      configs,
+      root,
+      runs,
+      table,
+      checkpoint_seconds,
+      yardsticks,
+      display,
+    )
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
-    Console().print(members_table(members, summaries))
-    print(f"Each member's files are in {os.fspath(root)}/members.")
+    display.show(members_table(members, summaries), f"Each member's files are in {os.fspath(root)}/members.")
   return summaries
 
 
@@ -120,7 +136,7 @@ def _build(config, grid, members, configs, where, member_batch) -> tuple[Members
 
 
 def _run(
-  config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks
+  config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks, display
 ) -> None:
   keys = jnp.stack([experiment.key for experiment in experiments])
   named = [
@@ -132,7 +148,9 @@ def _run(
       stack.enter_context(Record(own, experiment, run, writes(), yardsticks))
       for own, experiment, run in zip(configs, named, runs)
     ]
-    state, summaries = train(engine, keys, records, config, Checkpoints(root.checkpoints), checkpoint_seconds)
+    state, summaries = train(
+      engine, keys, records, config, Checkpoints(root.checkpoints), checkpoint_seconds, display
+    )
   for own, record, run in zip(engine.split(engine.to_save(state)), records, runs):
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
       if checkpoints.latest() != config.rounds:

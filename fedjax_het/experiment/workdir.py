@@ -28,6 +28,11 @@ class Workdir:
     return self.root / "config.json"
 
   @property
+  def starts_path(self) -> Path:
+    """One JSON line a start: version and commit, day, machine."""
+    return self.root / "starts.jsonl"
+
+  @property
   def metrics_path(self) -> Path:
     """One JSON line an evaluation."""
     return self.root / "metrics.jsonl"
@@ -83,12 +88,17 @@ def prepare(
   except OSError as error:
     problem = f"cannot be written ({error.strerror or error})"
     raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
-  text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
+  text = as_json(config, indent=2)
   if run.config_path.exists():
     _check_same(run, json.loads(text), free)
   elif writes:
     write_atomic(run.config_path, text + "\n")
   return run
+
+
+def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
+  """A resolved configuration as text, of which equal ones have the same; see `prepare`."""
+  return json.dumps(config, indent=indent, sort_keys=True, default=_plain)
 
 
 def write_atomic(path: Path, text: str) -> None:

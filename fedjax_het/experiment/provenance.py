@@ -1,0 +1,61 @@
+"""Where a figure comes from: the code, the day, the machine."""
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+from fedjax_het.experiment.workdir import Workdir
+
+TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
+
+
+def machine() -> str:
+  """The processor's name and its cores, as the machine says."""
+  file = Path("/proc/cpuinfo")
+  lines = file.read_text().splitlines() if file.exists() else []
+  names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+  return f"{names[0] if names else platform.machine()}, {cores} cores"
+
+
+def commit(tree: str | os.PathLike[str] = TREE) -> str | None:
+  """The commit of a tree, by its first digits; None for one that git does not know."""
+  try:
+    found = subprocess.run(
+      ["git", "-C", os.fspath(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    )
+  except OSError:  # no git here
+    return None
+  return found.stdout.strip() or None
+
+
+def version() -> str | None:
+  """The installed package's version; None where it is not installed."""
+  try:
+    return metadata.version("fedjax_het")
+  except metadata.PackageNotFoundError:
+    return None
+
+
+def provenance() -> dict[str, str | int | None]:
+  """What stands beside a figure: version and commit of the code, day, processor, devices, JAX's version."""
+  return {
+    "version": version(),
+    "commit": commit() if (TREE / ".git").exists() else None,
+    "date": str(datetime.date.today()),
+    "machine": machine(),
+    "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    "jax": jax.__version__,
+  }
+
+
+def note_start(run: Workdir) -> None:
+  """Adds a line to a run's starts.jsonl: what continues it now."""
+  with run.starts_path.open("a", encoding="utf-8") as file:
+    file.write(json.dumps(provenance()) + "\n")
