@@ -24,6 +24,7 @@ START = {  # L / T
   "superfed_mm": {50: 0.6, 100: 0.4, 500: 0.2},
   "superfed_lm": {50: 0.8, 100: 0.6, 500: 0.4},
 }
+FIGURES = {"top1": ("metrics.personalized.top1", 100.0)}
 
 
 def get_config(cell: str = "") -> ConfigDict:

@@ -21,6 +21,11 @@ TABLE_2_3 = runpy.run_path(str(Path(__file__).with_name("table_2_3.py")))
 DEFAULTS = {
   "dataset": "mnist", "noise": "pair", "ratio": 0.1, "algorithm": "superfed_mm", "alpha": 10.0, "seed": 0,
 }  # fmt: skip
+FIGURES = {
+  "top1": ("metrics.personalized.top1", 100.0),
+  "ece": ("metrics.personalized.ece", 1.0),
+  "mce": ("metrics.personalized.mce", 1.0),
+}
 
 
 def get_config(cell: str = "") -> ConfigDict:

@@ -22,6 +22,8 @@ from fedjax_het.experiment.cell import parse_cell
 
 TABLE_2_3 = runpy.run_path(str(Path(__file__).with_name("table_2_3.py")))
 
+FIGURES = {"top1": ("metrics.personalized.top1", 100.0), "loss": ("metrics.personalized.loss", 1.0)}
+
 
 def get_config(cell: str = "") -> ConfigDict:
   """The configuration of a cell such as "start=0.4,algorithm=superfed_lm"."""

@@ -46,6 +46,10 @@ STRENGTHS = {  # the authors' commands; they have none for heart, which takes th
     "propfair": {"baseline": 2.0},
   },
 }  # fmt: skip
+FIGURES = {
+  "avg": ("metrics.personalized.auroc.mean", 100.0),
+  "worst": ("metrics.personalized.auroc.worst10", 100.0),  # a tenth of four clients is one
+}
 
 
 def strengths(dataset: str, mixing: str) -> dict[str, float]:

@@ -39,6 +39,7 @@ DEFAULTS = {
   "dataset": "mnist", "alpha": 0.01, "clients": 10, "algorithm": "fedevg", "width": 64, "rounds": 0,
   "steps": 0, "judge_width": 64, "seed": 0,
 }  # fmt: skip
+FIGURES = {"top1": ("synthetic.downstream.official", 100.0)}
 
 
 def get_config(cell: str = "") -> ConfigDict:

@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,16 @@ def define_flags() -> None:
     accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
   )
   flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
+  flags.DEFINE_integer("member_batch", None, "Runs of a sweep that a device trains at once; as client_batch.")
+  text = "Print what a configuration can name, or with --list=NAME what the settings of that are, and end."
+  plain: flags.ArgumentParser[str] = flags.ArgumentParser()
+  flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # whose value may be left out
+  flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
+  define_machine_flags()
+
+
+def define_machine_flags() -> None:
+  """Flags of where something is computed, which do not say what."""
   flags.DEFINE_string(
     "mesh", "", "clients:N spreads the work over N devices; all by default. CPUs are cut to N."
   )
@@ -58,7 +68,6 @@ def define_flags() -> None:
     "Clients that a device trains at once; by default 1 on a CPU, else all. "
     "Numbers differ with it by rounding.",
   )
-  flags.DEFINE_integer("member_batch", None, "Runs of a sweep that a device trains at once; likewise.")
   flags.DEFINE_integer(
     "device_rows",
     None,
@@ -70,10 +79,6 @@ def define_flags() -> None:
   flags.DEFINE_string("coordinator", None, "HOST:PORT of the first process, where no cluster says so.")
   flags.DEFINE_integer("processes", None, "Number of processes, where no cluster says so.")
   flags.DEFINE_integer("process", None, "This process's number from 0, where no cluster says so.")
-  text = "Print what a configuration can name, or with --list=NAME what the settings of that are, and end."
-  plain: flags.ArgumentParser[str] = flags.ArgumentParser()
-  flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # whose value may be left out
-  flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
   flags.DEFINE_float(
     "checkpoint_seconds", 600.0, "A checkpoint at the latest after so long; also at every evaluation."
   )
@@ -155,12 +160,11 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
     return print_listing(given.list)
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
-  from fedjax_het.experiment.stopping import Stopped
   from fedjax_het.experiment.sweep import run_sweep
 
-  try:
+  def run() -> None:
     prepare_jax()
-    where = Where(parse_mesh(given.mesh), given.client_batch, given.device_rows)
+    where = where_of_flags()
     if given.member_batch is not None and not grid:
       raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
     if given.dry_run:
@@ -174,6 +178,22 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
       )  # fmt: skip
     else:
       run_experiment(given.config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
+
+  return told(run)
+
+
+def where_of_flags() -> Where:
+  """Devices and memory."""
+  given = flags.FLAGS
+  return Where(parse_mesh(given.mesh), given.client_batch, given.device_rows)
+
+
+def told(run: Callable[[], None]) -> int:
+  """Runs it; 0, or another status after printing why it stopped or what the user can mend."""
+  from fedjax_het.experiment.stopping import Stopped
+
+  try:
+    run()
   except Stopped as stopped:
     print(stopped, file=sys.stderr)
     return 128 + signal.SIGTERM

@@ -1,0 +1,1 @@
+"""Tables of papers: what their cells are, running them, and ours beside what was printed."""

@@ -1,0 +1,122 @@
+"""How far a whole table is: one progress over all its runs."""
+
+import datetime
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+from rich.console import Console, RenderableType
+
+from fedjax_het.engine.processes import writes
+from fedjax_het.experiment.display import Display
+from fedjax_het.experiment.progress import Progress
+from fedjax_het.tables.runs import Program
+
+
+def work(config: ConfigDict) -> float:
+  """What a run has to do, to compare it with others of one data set: passes over all clients' examples."""
+  return config.rounds * config.cohort_size * config.local.get("epochs", 1) / config.num_clients
+
+
+class Board(Display):
+  """Shows the runs of a table as one: runs done, the time left, and the run that goes on.
+
+  The time left is what runs of the same method and data set took a unit of `work`, or, where none has run,
+  what all took on average; so it is rough until every method has run once.
+
+  Args:
+    programs: what there is to do.
+    past: (config, summary) of runs that have ended.
+    console: where to show; standard output by default.
+  """
+
+  def __init__(
+    self, programs: Sequence[Program], past: Iterable[tuple[ConfigDict, Mapping[str, Any]]],
+    console: Console | None = None,
+  ):  # fmt: skip
+    self._console = console or Console(quiet=not writes())
+    self._left = list(programs)
+    self._total = self._runs_left = sum(len(program.runs) for program in programs)
+    self._spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, work
+    for config, summary in past:
+      self._book(config, sum(summary["seconds"].values()), work(config))
+
+  def progress(self, total: int, start: int) -> Progress:
+    """See `Display`; the run's progress with the table's in front."""
+    return _OfOne(self, total, start, self._console)
+
+  def show(self, *what: RenderableType) -> None:
+    """A run's own table is not shown."""
+
+  def begin(self, program: Program) -> None:
+    """Says which program is next."""
+    self.now, self._began = program, time.monotonic()
+    also = f", {len(program.runs)} runs as one program" if len(program.runs) > 1 else ""
+    self._say(f"[{self.position}] {program.folder.name}{also}")
+
+  def end(self, outcome: str = "") -> None:
+    """Books the program that was begun."""
+    seconds, program = time.monotonic() - self._began, self._left.pop(0)
+    if not outcome:
+      self._book(program.config, seconds, sum(work(one.config) for one in program.runs))
+    self._runs_left -= len(program.runs)
+    self._say(f"    {outcome or 'done'} after {duration(seconds)}; {self.left()}")
+
+  @property
+  def position(self) -> str:
+    """Such as "3/33": the first run that is not done, of how many."""
+    return f"{min(self._total - self._runs_left + 1, self._total)}/{self._total}"
+
+  def left(self, share: float = 0.0) -> str:
+    """The time left for the table, where `share` of the present program's rounds is done."""
+    if not self._left:
+      return "the table is done"
+    if share:
+      now, seconds = self._left[0], time.monotonic() - self._began
+      rates = {kind(now.config): seconds / (share * sum(work(one.config) for one in now.runs))}
+    else:
+      rates = {}
+    rates |= {name: seconds / units for name, (seconds, units) in self._spent.items() if name not in rates}
+    if not rates:
+      return "time left not known yet"
+    mean = sum(rates.values()) / len(rates)
+    seconds = sum(
+      (1.0 - (share if program is self._left[0] else 0.0))
+      * sum(work(one.config) * rates.get(kind(one.config), mean) for one in program.runs)
+      for program in self._left
+    )
+    return f"table ETA {duration(seconds)}"
+
+  def _book(self, config: ConfigDict, seconds: float, units: float) -> None:
+    spent = self._spent[kind(config)]
+    spent[0] += seconds
+    spent[1] += units
+
+  def _say(self, text: str) -> None:
+    self._console.out(text, highlight=False)
+    self._console.file.flush()
+
+
+def kind(config: ConfigDict) -> tuple[str, str]:
+  """Runs of a kind take alike a unit of `work`."""
+  return config.dataset, config.algorithm.name
+
+
+def duration(seconds: float) -> str:
+  """h:mm:ss."""
+  return str(datetime.timedelta(seconds=round(seconds)))
+
+
+class _OfOne(Progress):
+  """A run's progress that says beside it how far the table is."""
+
+  def __init__(self, board: Board, total: int, start: int, console: Console):
+    super().__init__(total, start, console=console, every=30.0)
+    self._board = board
+
+  def _rate_text(self) -> str:
+    began = self._start
+    share = (self._round - began) / max(self._total - began, 1)
+    return f"{super()._rate_text()}  [{self._board.position}] {self._board.left(share)}"

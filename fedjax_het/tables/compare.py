@@ -1,0 +1,149 @@
+"""Ours beside the paper's: every figure of a table's cells over seeds, and methods compared in pairs."""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_het.tables.paper import Cell, Figure, Table
+from fedjax_het.tables.runs import FAILED, SUMMARY, Wanted, identity
+
+
+class Entry(NamedTuple):
+  """One metric of one cell.
+
+  Attributes:
+    cell: which.
+    metric: which.
+    paper: what is printed.
+    ours: seed -> the figure; its std is over the clients, where the summary has one.
+    failed: seed -> why there is no figure.
+    missing: seeds that have not run.
+  """
+
+  cell: Cell
+  metric: str
+  paper: Figure
+  ours: Mapping[int, Figure]
+  failed: Mapping[int, str]
+  missing: Sequence[int]
+
+  @property
+  def values(self) -> dict[int, float]:
+    """seed -> mean."""
+    return {seed: own.mean for seed, own in self.ours.items() if own.mean is not None}
+
+  @property
+  def mean(self) -> float | None:
+    """Over the seeds."""
+    return float(np.mean([*self.values.values()])) if self.values else None
+
+  @property
+  def over_seeds(self) -> float | None:
+    """Sample std over the seeds; None for fewer than two."""
+    return float(np.std([*self.values.values()], ddof=1)) if len(self.values) > 1 else None
+
+  @property
+  def over_clients(self) -> float | None:
+    """Std over the clients, mean over the seeds."""
+    stds = [own.std for own in self.ours.values() if own.std is not None]
+    return float(np.mean(stds)) if stds else None
+
+  @property
+  def difference(self) -> float | None:
+    """Ours less the paper's."""
+    return None if None in (self.mean, self.paper.mean) else self.mean - self.paper.mean  # type: ignore
+
+
+class Paired(NamedTuple):
+  """A method less another on the seeds that both have.
+
+  Attributes:
+    mean: of the differences.
+    error: its standard error; None for one seed.
+    seeds: how many.
+  """
+
+  mean: float
+  error: float | None
+  seeds: int
+
+
+def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -> list[Entry]:
+  """All figures of the cells that are wanted, in the table's order, a cell's metrics side by side."""
+  found = []
+  for _, group in itertools.groupby(wanted, key=lambda one: one.cell.text + one.cell.method):
+    runs = list(group)
+    results = {one.seed: _result(ended.get(identity(one.config))) for one in runs}
+    for metric in table.figures:
+      ours, failed = {}, {}
+      for seed, result in results.items():
+        if result is None:
+          continue
+        figure = read(result, *table.figures[metric]) if "failed" not in result else None
+        if figure is not None and figure.mean is not None:
+          ours[seed] = figure
+        else:
+          failed[seed] = result.get("failed") or _diverged(result) or f"its summary has no {metric}"
+      missing = [seed for seed, result in results.items() if result is None]
+      paper = runs[0].cell.paper.get(metric, Figure())
+      found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing))
+  return found
+
+
+def read(summary: Mapping[str, Any], path: str, factor: float) -> Figure | None:
+  """The figure under a dotted path of a summary, a number or one with `mean` and `std`; None if none is."""
+  value: Any = summary
+  for name in path.split("."):
+    value = value.get(name) if isinstance(value, Mapping) else None
+  if isinstance(value, Mapping):
+    mean, std = value.get("mean"), value.get("std")
+  else:
+    mean, std = value, None
+  if mean is None or not math.isfinite(mean):
+    return None
+  return Figure(factor * mean, None if std is None else factor * std)
+
+
+def paired(entry: Entry, other: Entry) -> Paired | None:
+  """One entry less another of the same metric; None where no seed is shared."""
+  own, others = entry.values, other.values
+  differences = [own[seed] - others[seed] for seed in own if seed in others]
+  if not differences:
+    return None
+  several = len(differences) > 1
+  error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences)) if several else None
+  return Paired(float(np.mean(differences)), error, len(differences))
+
+
+def beside(entry: Entry, entries: Sequence[Entry], method: str, column: Sequence[str]) -> Entry | None:
+  """The entry of another method in the same column of a table; None where it has none."""
+  for other in entries:
+    same = all(other.cell.keys[key] == entry.cell.keys[key] for key in column)
+    if other.cell.method == method and other.metric == entry.metric and same:
+      return other
+  return None
+
+
+def columns(cells: Sequence[Cell]) -> list[str]:
+  """The keys that say in which column of a table its cells stand: those that differ within a method."""
+
+  def differs(key: str) -> bool:
+    return len({(cell.method, cell.keys[key]) for cell in cells}) > len({cell.method for cell in cells})
+
+  return [key for key in cells[0].keys if differs(key)]
+
+
+def _result(folder: Path | None) -> dict[str, Any] | None:
+  if folder is None:
+    return None
+  summary = folder / SUMMARY
+  return json.loads((summary if summary.exists() else folder / FAILED).read_text())
+
+
+def _diverged(summary: Mapping[str, Any]) -> str:
+  return f"diverged in round {summary['diverged']['round']}" if summary.get("diverged") else ""

@@ -1,0 +1,124 @@
+"""The command line of `python -m fedjax_het.reproduce`."""
+
+import ast
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import app, flags, logging
+from ml_collections import ConfigDict
+
+from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.experiment.launcher import (
+  define_machine_flags,
+  mistakes_in_one_line,
+  prepare_jax,
+  told,
+  where_of_flags,
+)
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  flags.DEFINE_string(
+    "table", "configs/table_2_3.py", "The table: a configuration file with a .csv beside it."
+  )
+  flags.DEFINE_string("where", "", "Only these cells: key=value,key=value|value, by the columns of the .csv.")
+  flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
+  flags.DEFINE_string("runs", None, "Where runs and table are kept; by default runs/NAME of the table.")
+  flags.DEFINE_string("against", "", "Compare the other methods with this one, as the table calls it.")
+  flags.DEFINE_bool("dry_run", False, "Print what has run and what would be started, and end.")
+  define_machine_flags()
+
+
+def take_changes(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
+  """The command line without its --config.FIELD=value, and those; what is no Python literal is text."""
+  rest: list[str] = []
+  changes: dict[str, Any] = {}
+  for argument in argv:
+    name, _, value = argument.partition("=")
+    if name.lstrip("-").startswith("config."):
+      try:
+        changes[name.lstrip("-").removeprefix("config.")] = ast.literal_eval(value)
+      except (ValueError, SyntaxError):
+        changes[name.lstrip("-").removeprefix("config.")] = value
+    else:
+      rest.append(argument)
+  return rest, changes
+
+
+def change(config: ConfigDict, changes: dict[str, Any]) -> None:
+  """Sets dotted fields of a configuration; what follows from them follows.
+
+  Raises:
+    SettingError: a field of another type, or one in a section that is not there.
+  """
+  for path, value in changes.items():
+    *sections, field = path.split(".")
+    node = config
+    for section in sections:
+      check_choice(f"config.{path}", section, node)
+      node = node[section]
+    try:
+      node[field] = value
+    except TypeError as error:
+      raise SettingError(f"config.{path}", value, str(error), "Give a value of that type.") from error
+
+
+def main(argv: list[str], changes: dict[str, Any]) -> int:
+  """Makes the table that the flags ask for; 0, or 1 after printing what the user can mend."""
+  if len(argv) > 1:
+    print(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", file=sys.stderr)
+    return 1
+  logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
+  return told(functools.partial(make_table, changes))
+
+
+def make_table(changes: dict[str, Any]) -> None:
+  """Runs and shows the table of the flags."""
+  from fedjax_het.tables.paper import chosen, parse_where, read_table
+  from fedjax_het.tables.reproduce import reproduce, show, wanted
+
+  given = flags.FLAGS
+  table = read_table(given.table)
+  if not all(seed.lstrip("-").isdecimal() for seed in given.seeds):
+    raise SettingError("seeds", ",".join(given.seeds), "are not whole numbers", "Write --seeds=0,1,2.")
+  cells = chosen(table.cells, parse_where(given.where))
+  prepare_jax()
+  runs = wanted(table, cells, [*map(int, given.seeds)], lambda config: change(config, changes))
+  folder, where = Path(given.runs or f"runs/{table.name}"), where_of_flags()
+  where.check()
+  together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
+  if given.dry_run:
+    return print_plan(runs, folder, together)
+  found = reproduce(
+    table, runs, folder, where, together=together, checkpoint_seconds=given.checkpoint_seconds,
+    than=given.against,
+  )  # fmt: skip
+  show(table, found, given.against)
+  print(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
+
+
+def print_plan(runs: list[Any], folder: Path, together: int | None) -> None:
+  """What has ended, and what would be started."""
+  from fedjax_het.tables.runs import programs
+
+  todo = programs(runs, folder, together)
+  print(f"{len(runs) - sum(len(program.runs) for program in todo)} of {len(runs)} runs are in {folder}.")
+  for program in todo:
+    print(f"{program.folder.name}: {len(program.runs)} run{'s as one program' if program.grid else ''}")
+
+
+def launch() -> None:
+  """Runs the program of the command line, and exits with its status."""
+  with mistakes_in_one_line():
+    sys.argv, changes = take_changes(sys.argv)
+    define_flags()
+
+  def parse(argv: list[str]) -> list[str]:
+    with mistakes_in_one_line():
+      return flags.FLAGS(argv)
+
+  app.run(functools.partial(main, changes=changes), flags_parser=parse)

@@ -1,0 +1,201 @@
+"""A table as people and programs read it: on the terminal, as Markdown, LaTeX and CSV."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table as Drawn
+from rich.text import Text
+
+from fedjax_het.tables.compare import Entry, beside, columns, paired
+from fedjax_het.tables.paper import Cell
+
+MISSING = "–"
+
+
+class Block(NamedTuple):
+  """A piece of a table that fits on a page: a row a method.
+
+  Attributes:
+    title: what all its figures have in common.
+    heads: a column's name.
+    rows: (method, one entry a column, None where the table has none).
+  """
+
+  title: str
+  heads: list[str]
+  rows: list[tuple[str, list[Entry | None]]]
+
+
+def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
+  """A block for every metric, and for every value of the first of several keys that differ within a method.
+
+  The values of the other keys are columns, or where no key differs, the metrics are.
+
+  Args:
+    entries: those to show.
+    cells: of the whole table.
+  """
+  first, keys = next(iter(cells[0].keys)), columns(cells)
+  apart, along = (keys[:1], keys[1:]) if len(keys) > 1 else ([], keys)
+
+  def title(entry: Entry) -> str:
+    fixed = [f"{key} = {entry.cell.keys[key]}" for key in apart]
+    return ", ".join([*fixed, entry.metric] if along else fixed) or f"{first} = {entry.cell.keys[first]}"
+
+  def head(entry: Entry) -> str:
+    return ", ".join(f"{key} {entry.cell.keys[key]}" for key in along) or entry.metric
+
+  def unique(name: Callable[[Entry], str], of: Sequence[Entry]) -> list[str]:
+    return list(dict.fromkeys(map(name, of)))
+
+  found = []
+  for name in unique(title, entries):
+    own = [entry for entry in entries if title(entry) == name]
+    at = {(entry.cell.method, head(entry)): entry for entry in own}
+    heads = unique(head, own)
+    methods = unique(lambda entry: entry.cell.method, own)
+    found.append(Block(name, heads, [(m, [at.get((m, h)) for h in heads]) for m in methods]))
+  return found
+
+
+def figure(value: float | None, digits: int = 2, sign: bool = False) -> str:
+  """A figure with two digits; a dash where there is none."""
+  return MISSING if value is None else f"{value:{'+' if sign else ''}.{digits}f}"
+
+
+def ours(entry: Entry) -> str:
+  """ "99.27 ± 0.04 (0.98)": mean over seeds, std over seeds, std over clients; or why there is none."""
+  if entry.mean is None:
+    reasons = sorted({*entry.failed.values()})
+    return reasons[0].split(" in ")[0] if reasons else "not run" if entry.missing else MISSING
+  text = figure(entry.mean)
+  if entry.over_seeds is not None:
+    text += f" ± {figure(entry.over_seeds)}"
+  return text if entry.over_clients is None else f"{text} ({figure(entry.over_clients)})"
+
+
+def printed(entry: Entry) -> str:
+  """ "99.38 (0.93)": as the paper has it."""
+  mean, std = entry.paper
+  return figure(mean) if std is None else f"{figure(mean)} ({figure(std)})"
+
+
+def against(entry: Entry, other: Entry | None) -> str:
+  """ "+2.31 ± 0.12": less another method, mean over shared seeds and its standard error."""
+  found = paired(entry, other) if other and other is not entry else None
+  if not found:
+    return MISSING
+  text = figure(found.mean, sign=True)
+  return text if found.error is None else f"{text} ± {figure(found.error)}"
+
+
+def lines(block: Block, than: str, all_entries: Sequence[Entry], column: Sequence[str]) -> list[list[str]]:
+  """A block's rows as text: method, and for each column ours, the paper's, the difference, less `than`."""
+
+  def cells_of(entry: Entry | None) -> list[str]:
+    if entry is None:
+      return [MISSING] * len(kinds(than))
+    less = [against(entry, beside(entry, all_entries, than, column))] if than else []
+    return [ours(entry), printed(entry), figure(entry.difference, sign=True), *less]
+
+  return [[method, *(text for entry in row for text in cells_of(entry))] for method, row in block.rows]
+
+
+def kinds(than: str) -> list[str]:
+  """What is said of a figure."""
+  return ["ours", "paper", "less paper", *([f"less {than}"] if than else [])]
+
+
+def heads(block: Block, than: str) -> list[str]:
+  """Names of a block's columns."""
+  return ["", *(f"{head}: {kind}" for head in block.heads for kind in kinds(than))]
+
+
+def footnotes(entries: Sequence[Entry]) -> list[str]:
+  """How to read the figures, and what did not run or came to nothing."""
+  seeds = sorted({seed for entry in entries for seed in entry.ours})
+  notes = [f"Ours: mean of {len(seeds)} seed{'s' if len(seeds) != 1 else ''} ({', '.join(map(str, seeds))})"]
+  if any(entry.over_seeds is not None for entry in entries):
+    notes[0] += " ± std over seeds"
+  if any(entry.over_clients is not None for entry in entries):
+    notes[0] += ", (std over clients)"
+  notes[0] += ". Differences between methods: over shared seeds, ± standard error."
+  few = [entry for entry in entries if entry.ours and entry.missing]
+  if few:
+    notes.append(f"{len(few)} figures are of fewer seeds than asked for.")
+  for entry in entries:
+    for seed, reason in entry.failed.items():
+      notes.append(f"{entry.cell.method}, {entry.cell.text}, seed {seed}: {reason}.")
+  return list(dict.fromkeys(notes))
+
+
+def drawn(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str) -> RenderableType:
+  """For the terminal, which is narrow: a line a figure."""
+  parts: list[RenderableType] = [Text(title, style="bold")]
+  for block in blocks(entries, cells):
+    table = Drawn(box=SIMPLE_HEAD, title=f"\n{block.title}", title_justify="left", title_style="bold")
+    for place, name in enumerate(("", "", *kinds(than))):
+      table.add_column(name, justify="right" if place > 1 else "left", no_wrap=place < 2)
+    width = len(kinds(than))
+    for method, *texts in lines(block, than, entries, columns(cells)):
+      for place, head in enumerate(block.heads):
+        last = place == len(block.heads) - 1
+        own = texts[place * width : (place + 1) * width]
+        table.add_row("" if place else method, head, *own, end_section=last and len(block.heads) > 1)
+    parts.append(table)
+  return Group(*parts, *map(Text, footnotes(entries)))
+
+
+def markdown(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str) -> str:
+  """The same as Markdown."""
+  text = [f"# {title}", ""]
+  for block in blocks(entries, cells):
+    names = heads(block, than)
+    text += [f"## {block.title}", "", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    text += [f"| {' | '.join(row)} |" for row in lines(block, than, entries, columns(cells))] + [""]
+  return "\n".join([*text, *footnotes(entries), ""])
+
+
+def latex(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str) -> str:
+  r"""The same as LaTeX, for `\usepackage{booktabs}`."""
+
+  def escaped(text: str) -> str:
+    for sign, code in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("−", "$-$"), ("–", "--")):
+      text = text.replace(sign, code)
+    return text
+
+  text = [f"% {title}"]
+  for block in blocks(entries, cells):
+    names = heads(block, than)
+    rows = [names, *lines(block, than, entries, columns(cells))]
+    body = [" & ".join(map(escaped, row)) + r" \\" for row in rows]
+    text += [
+      f"% {block.title}", rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule", body[0],
+      r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
+    ]  # fmt: skip
+  return "\n".join([*text, *(f"% {note}" for note in footnotes(entries)), ""])
+
+
+def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> str:
+  """A line a figure, unrounded: the cell's keys, ours over seeds, the paper's, and less another method."""
+  out = io.StringIO()
+  keys = [*cells[0].keys]
+  names = [
+    "method", *keys, "metric", "ours", "std_over_seeds", "std_over_clients", "seeds", "paper", "paper_std",
+    "ours_less_paper", "less", "ours_less_method", "standard_error", "shared_seeds",
+  ]  # fmt: skip
+  write = csv.writer(out, lineterminator="\n")
+  write.writerow(names)
+  for entry in entries:
+    other = beside(entry, entries, than, columns(cells)) if than else None
+    pair = paired(entry, other) if other and other is not entry else None
+    write.writerow([
+      entry.cell.method, *entry.cell.keys.values(), entry.metric, entry.mean, entry.over_seeds,
+      entry.over_clients, "+".join(map(str, entry.values)), *entry.paper, entry.difference,
+      *((than, *pair) if pair else ("",) * 4),
+    ])  # fmt: skip
+  return out.getvalue()

@@ -1,0 +1,141 @@
+"""A table of a paper: how each of its cells is run, and what was printed there.
+
+It is two files of one name. `configs/NAME.py` has `get_config(cell)`, and `FIGURES`, which says where a run's
+summary.json has each metric: name -> (dotted path, factor). `configs/NAME.csv` has a line a printed figure:
+`method`, as the paper calls it, the keys of the cell as `get_config` takes them, `metric`, `mean` and `std`.
+A line without figures makes a cell of which the paper says nothing.
+"""
+
+import csv
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from fedjax_het.errors import SettingError, check_choice
+
+NOT_KEYS = ("method", "metric", "mean", "std")
+
+
+class Figure(NamedTuple):
+  """A printed mean and its std; None where there is none."""
+
+  mean: float | None = None
+  std: float | None = None
+
+
+class Cell(NamedTuple):
+  """What one run of a table is.
+
+  Attributes:
+    method: as the paper calls it.
+    keys: what `get_config` is given: key -> value.
+    paper: metric -> what is printed.
+  """
+
+  method: str
+  keys: Mapping[str, str]
+  paper: Mapping[str, Figure]
+
+  @property
+  def text(self) -> str:
+    """Such as "dataset=mnist,clients=100,algorithm=fedavg"."""
+    return ",".join(f"{key}={value}" for key, value in self.keys.items())
+
+
+class Table(NamedTuple):
+  """A paper's table.
+
+  Attributes:
+    name: of its files.
+    title: the first line of what `configs/NAME.py` says of itself.
+    get_config: cell -> configuration.
+    figures: metric -> (dotted path in summary.json, what a value there is multiplied by to be as printed).
+    cells: in the paper's order.
+  """
+
+  name: str
+  title: str
+  get_config: Callable[[str], ConfigDict]
+  figures: Mapping[str, tuple[str, float]]
+  cells: Sequence[Cell]
+
+
+def read_table(path: str | Path) -> Table:
+  """The table whose configuration file is `path`.
+
+  Raises:
+    SettingError: a file is missing, or has not what makes a table.
+  """
+  config, printed = Path(path), Path(path).with_suffix(".csv")
+  for needed in (config, printed):
+    if not needed.is_file():
+      raise SettingError("table", str(needed), "no such file", "Name a table such as configs/table_2_3.py.")
+  spec = importlib.util.spec_from_file_location(config.stem, config)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  for name in ("get_config", "FIGURES"):
+    if not hasattr(module, name):
+      raise SettingError("table", str(config), f"has no {name}", "See fedjax_het/tables/paper.py.")
+  title = (module.__doc__ or config.stem).splitlines()[0].rstrip(".")
+  with printed.open(newline="", encoding="utf-8") as file:
+    cells = read_cells(csv.DictReader(file), printed, module.FIGURES)
+  return Table(config.stem, title, module.get_config, module.FIGURES, cells)
+
+
+def read_cells(lines: csv.DictReader, path: Path, metrics: Mapping[str, object]) -> list[Cell]:
+  """The cells of a CSV's lines; those of one method and one cell belong together.
+
+  Raises:
+    SettingError: a column is missing, a metric unknown, a figure no number or given twice.
+  """
+  if missing := [name for name in NOT_KEYS if name not in (lines.fieldnames or ())]:
+    raise SettingError("table", str(path), f"has no column {missing[0]}", "Add it.")
+  found: dict[tuple[str, ...], Cell] = {}
+  for line in lines:
+    keys = {name: value for name, value in line.items() if name not in NOT_KEYS}
+    cell = found.setdefault((line["method"], *keys.values()), Cell(line["method"], keys, {}))
+    check_choice(f"{path.name}'s metric", line["metric"], metrics)
+    if line["metric"] in cell.paper:
+      raise SettingError(line["metric"], cell.text, f"stands in {path} twice", "Remove one.")
+    try:
+      figure = Figure(*(float(line[name]) if line[name] else None for name in ("mean", "std")))
+    except ValueError as error:
+      raise SettingError(line["metric"], cell.text, f"of {path}: {error}", "Write a number.") from error
+    cell.paper[line["metric"]] = figure  # type: ignore[index]
+  return list(found.values())
+
+
+def parse_where(text: str) -> dict[str, list[str]]:
+  """ "dataset=mnist,clients=50|100" -> {"dataset": ["mnist"], "clients": ["50", "100"]}.
+
+  Raises:
+    SettingError: a part without "=".
+  """
+  found = {}
+  for part in filter(None, text.split(",")):
+    key, equals, values = part.partition("=")
+    if not equals:
+      raise SettingError("where", part, "says no value", "Write --where=key=value,key=value|value.")
+    found[key.strip()] = [value.strip() for value in values.split("|")]
+  return found
+
+
+def chosen(cells: Sequence[Cell], where: Mapping[str, Sequence[str]]) -> list[Cell]:
+  """The cells whose keys have the values asked for; `method` is a key too.
+
+  Raises:
+    SettingError: a key or a value that the table has not, or no cell left.
+  """
+  own = [{"method": cell.method, **cell.keys} for cell in cells]
+  for key, values in where.items():
+    check_choice("where's key", key, own[0])
+    for value in values:
+      check_choice(f"where={key}", value, {keys[key] for keys in own})
+  left = [c for c, keys in zip(cells, own) if all(keys[key] in values for key, values in where.items())]
+  if not left:
+    raise SettingError("where", dict(where), "no cell of the table is so", "Ask for less.")
+  return left

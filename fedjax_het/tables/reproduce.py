@@ -1,0 +1,157 @@
+"""Runs what a table lacks, and writes it: the work of `python -m fedjax_het.reproduce`."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from fedjax_het import data as datasets
+from fedjax_het.engine.processes import writes
+from fedjax_het.errors import NonFiniteLoss, SettingError, check_choice
+from fedjax_het.experiment.build import check_config
+from fedjax_het.experiment.display import TERMINAL
+from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.experiment.where import EVERYWHERE, Where
+from fedjax_het.experiment.workdir import write_atomic
+from fedjax_het.tables import layout
+from fedjax_het.tables.board import Board
+from fedjax_het.tables.compare import Entry, entries
+from fedjax_het.tables.paper import Cell, Table
+from fedjax_het.tables.runs import FAILED, SUMMARY, Program, Wanted, ended, identity, programs
+
+
+def wanted(
+  table: Table, cells: Sequence[Cell], seeds: Sequence[int], change: Callable[[ConfigDict], None]
+) -> list[Wanted]:
+  """The runs of some cells, each with every seed, checked.
+
+  Args:
+    table: whose cells.
+    cells: which.
+    seeds: which.
+    change: what to make of each configuration.
+
+  Raises:
+    SettingError: a configuration that cannot be, a seed twice, or cells that are the same run.
+  """
+  if not seeds or len({*seeds}) < len(seeds):
+    raise SettingError("seeds", list(seeds), "are none, or one is there twice", "Write --seeds=0,1,2.")
+  found: list[Wanted] = []
+  for cell in cells:
+    for seed in seeds:
+      config = table.get_config(cell.text)
+      config.seed = seed
+      change(config)
+      config.seed = seed
+      check_config(config)
+      found.append(Wanted(cell, seed, config))
+  known: dict[str, Wanted] = {}
+  for one in found:
+    same = known.setdefault(identity(one.config), one)
+    if same is not one:
+      raise SettingError(
+        "table",
+        one.cell.text,
+        f"is the same run as {same.cell.text}",
+        "Change less of both, or leave one out.",
+      )
+  return found
+
+
+def reproduce(
+  table: Table,
+  runs: Sequence[Wanted],
+  folder: Path,
+  where: Where = EVERYWHERE,
+  *,
+  together: int | None = None,
+  checkpoint_seconds: float = 600.0,
+  than: str = "",
+) -> list[Entry]:
+  """Runs what has not ended yet, and keeps FOLDER/table.md, .csv and .tex up to date.
+
+  A run that is there already counts by its configuration, whatever its folder is called. A stopped start
+  is continued by the next. A run that diverges is noted, and the others go on.
+
+  Args:
+    table: which.
+    runs: of `wanted`.
+    folder: where runs and table are kept.
+    where: devices.
+    together: see `programs`.
+    checkpoint_seconds: see `run_experiment`.
+    than: the method that the others are compared with; by default none.
+
+  Returns:
+    The table's figures.
+
+  Raises:
+    DataError: a data set is not there; found before anything runs.
+    Stopped: SIGTERM came; a checkpoint is written.
+  """
+  if than:
+    check_choice("against", than, {one.cell.method for one in runs})
+  todo = programs(runs, folder, together)
+  check_data([one.config for program in todo for one in program.runs])
+  folder.mkdir(parents=True, exist_ok=True)
+  over = ended(folder)
+  summaries = [
+    (one.config, over[identity(one.config)] / SUMMARY) for one in runs if identity(one.config) in over
+  ]
+  past = [(config, json.loads(path.read_text())) for config, path in summaries if path.exists()]
+  board = Board(todo, past)
+  for program in todo:
+    board.begin(program)
+    board.end(_run(program, where, checkpoint_seconds, board))
+    write(table, runs, folder, than)
+  return write(table, runs, folder, than)
+
+
+def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
+  """Runs a program; why it came to nothing, else nothing."""
+  try:
+    if program.grid:
+      run_sweep(
+        program.config, program.grid, str(program.folder), where, checkpoint_seconds=checkpoint_seconds,
+        display=board,
+      )  # fmt: skip
+    else:
+      run_experiment(
+        program.config, str(program.folder), where, checkpoint_seconds=checkpoint_seconds, display=board
+      )
+  except NonFiniteLoss as error:
+    folders = [path.parent for path in program.folder.rglob("config.json")]
+    for folder in folders if writes() else ():
+      write_atomic(folder / FAILED, json.dumps({"failed": f"diverged: {error}"}))
+    return f"diverged: {error}"
+  return ""
+
+
+def check_data(configs: Sequence[ConfigDict]) -> None:
+  """Raises `DataError` where a data set is not there."""
+  seen = {}
+  for config in configs:
+    options = config.get("dataset_options", {})
+    seen[config.dataset, config.data_dir, str(options)] = (config.dataset, config.data_dir, dict(options))
+  for name, folder, options in seen.values():
+    datasets.load(name, folder, **options)
+
+
+def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list[Entry]:
+  """Writes the table's files from what `folder` holds."""
+  found, title = entries(table, runs, ended(folder)), table.title
+  if writes():
+    for name, text in {
+      "table.md": layout.markdown(found, table.cells, than, title),
+      "table.tex": layout.latex(found, table.cells, than, title),
+      "table.csv": layout.as_csv(found, table.cells, than),
+    }.items():
+      write_atomic(folder / name, text)
+  return found
+
+
+def show(table: Table, found: Sequence[Entry], than: str) -> None:
+  """Prints the table."""
+  TERMINAL.show(layout.drawn(found, table.cells, than, table.title))

@@ -1,0 +1,161 @@
+"""The runs of a table: which are there already, and which of the others are one program."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from fedjax_het.engine.sweep import grid_of
+from fedjax_het.experiment.experiment import FREE
+from fedjax_het.experiment.sweep import VARIES, with_values
+from fedjax_het.experiment.workdir import as_json, free_name
+from fedjax_het.tables.paper import Cell
+
+SUMMARY = "summary.json"
+FAILED = "failed.json"  # why a run came to no summary
+
+
+class Wanted(NamedTuple):
+  """A cell with a seed, and its configuration."""
+
+  cell: Cell
+  seed: int
+  config: ConfigDict
+
+
+class Program(NamedTuple):
+  """One run, or several as one program.
+
+  Attributes:
+    folder: where.
+    config: of the run, or of the first.
+    grid: what differs between the runs, as `run_sweep` takes it; {} for one.
+    runs: the runs, in the grid's order.
+  """
+
+  folder: Path
+  config: ConfigDict
+  grid: dict[str, list[Any]]
+  runs: list[Wanted]
+
+
+def identity(config: ConfigDict | Mapping[str, Any]) -> str:
+  """What tells a run from any other: its configuration, but for what does not change its numbers."""
+  fields = config.to_dict() if isinstance(config, ConfigDict) else config
+  return as_json({name: value for name, value in fields.items() if name not in FREE})
+
+
+def ended(folder: Path) -> dict[str, Path]:
+  """The runs below a folder that came to an end, whatever they are called: identity -> own folder."""
+  runs = [(path, config) for path, config in _configured(folder) if "sweep" not in config]
+  return {
+    identity(config): path for path, config in runs if (path / SUMMARY).exists() or (path / FAILED).exists()
+  }
+
+
+def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None) -> list[Program]:
+  """What is to be started for the runs that have not ended.
+
+  What an earlier start left unfinished goes on as it was begun. Of the others, those that differ only in
+  numbers that may vary within a program (the seed is one), and have all combinations of these, are one.
+
+  Args:
+    wanted: the runs of the table.
+    folder: below which everything is kept.
+    together: how many runs the machine trains at once. A program of runs that differ in one number holds a
+      multiple, and the few that are left over run by themselves. None takes any number.
+  """
+  over = ended(folder)
+  left = {identity(one.config): one for one in wanted}
+  left = {key: one for key, one in left.items() if key not in over}
+  found = []
+  for path, config in _configured(folder):
+    sweep = config.get("sweep", {})
+    keys = _members(ConfigDict(config["config"] if sweep else config), sweep)
+    if all(key in left for key in keys) and not _is_member(path):
+      runs = [left.pop(key) for key in keys]
+      found.append(Program(path, runs[0].config, sweep, runs))
+  for group in _groups(list(left.values())):
+    for runs in _cut(group, together):
+      grid = _differing(runs)
+      path = free_name(folder / _name(runs, grid))
+      found.append(Program(path, runs[0].config, grid, runs))
+  place = {identity(one.config): number for number, one in enumerate(wanted)}
+  return sorted(found, key=lambda program: min(place[identity(one.config)] for one in program.runs))
+
+
+def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+  """The folders below a folder that hold a run or a sweep, each with its config.json."""
+  return [(path.parent, json.loads(path.read_text())) for path in sorted(folder.rglob("config.json"))]
+
+
+def _is_member(path: Path) -> bool:
+  """Whether a run's folder is in a sweep's."""
+  return path.parent.name == "members" and (path.parent.parent / "config.json").exists()
+
+
+def _numbers(config: ConfigDict) -> dict[str, Any]:
+  """Dotted field -> value, of what may differ within a program: the seed, and numbers that are no counts."""
+  fields = ((section, *field) for section in VARIES for field in config[section].items())
+  numbers = {f"{section}.{name}": value for section, name, value in fields if isinstance(value, float)}
+  return {**numbers, "seed": config.seed}
+
+
+def _differing(runs: Sequence[Wanted]) -> dict[str, list[Any]]:
+  """Field -> its values, of the numbers in which some runs differ."""
+  values: dict[str, dict[Any, None]] = {}
+  for one in runs:
+    for name, value in _numbers(one.config).items():
+      values.setdefault(name, {})[value] = None
+  return {name: [*own] for name, own in values.items() if len(own) > 1}
+
+
+def _members(config: ConfigDict, grid: Mapping[str, Sequence[Any]]) -> list[str]:
+  """The runs of a program, by their identities."""
+  return [identity(with_values(config, values)) for values in grid_of(grid)]
+
+
+def _as_grid(runs: Sequence[Wanted]) -> list[Wanted] | None:
+  """Runs in the order of the grid that they are; None where they are none."""
+  known = {identity(one.config): one for one in runs}
+  keys = _members(runs[0].config, _differing(runs))
+  return [known[key] for key in keys] if {*keys} == {*known} else None
+
+
+def _groups(runs: Sequence[Wanted]) -> list[list[Wanted]]:
+  """The runs in groups, each of which can be one program: across cells, else of a cell, else alone."""
+
+  def but_for_numbers(one: Wanted) -> str:
+    return identity(with_values(one.config, dict.fromkeys(_numbers(one.config), 0)))
+
+  ways: Sequence[Callable[[Wanted], str]] = (but_for_numbers, lambda one: one.cell.text)
+  found, rest = [], list(runs)
+  for alike in ways:
+    groups: dict[str, list[Wanted]] = {}
+    for one in rest:
+      groups.setdefault(alike(one), []).append(one)
+    rest = []
+    for group in groups.values():
+      if (grid := _as_grid(group)) is not None:
+        found.append(grid)
+      else:
+        rest += group
+  return [*found, *([one] for one in rest)]
+
+
+def _cut(runs: list[Wanted], together: int | None) -> list[list[Wanted]]:
+  """A group in programs of which as many train at once."""
+  size = len(runs) - len(runs) % together if together and len(_differing(runs)) == 1 else len(runs)
+  return [*([runs[:size]] if size else []), *([one] for one in runs[size:])]
+
+
+def _name(runs: Sequence[Wanted], grid: Mapping[str, Sequence[Any]]) -> str:
+  """A program's folder: the keys that its cells share, and what differs."""
+  common = {
+    key: value for key, value in runs[0].cell.keys.items() if all(one.cell.keys[key] == value for one in runs)
+  }
+  differing = {name.rpartition(".")[2]: "+".join(map(str, values)) for name, values in grid.items()}
+  fields = {**common, **differing, "seed": differing.get("seed", runs[0].seed)}
+  return ",".join(f"{name}={value}" for name, value in fields.items())

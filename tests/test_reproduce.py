@@ -1,0 +1,333 @@
+"""A paper's table: reading it, what runs together and what is done, a stop, the command."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from fedjax_het.errors import DataError, SettingError
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.stopping import Stopped
+from fedjax_het.experiment.where import Where
+from fedjax_het.tables import reproduce
+from fedjax_het.tables.board import Board
+from fedjax_het.tables.compare import columns, entries
+from fedjax_het.tables.launcher import change, take_changes
+from fedjax_het.tables.paper import chosen, parse_where, read_table
+from fedjax_het.tables.runs import Program, ended, identity, programs
+
+ROOT = Path(__file__).parents[1]
+CONFIG = '''"""Two methods on the digits. Not printed anywhere."""
+
+from fedjax_het.experiment import quickstart
+from fedjax_het.experiment.cell import parse_cell
+
+FIGURES = {"top1": ("metrics.personalized.top1", 100.0), "loss": ("metrics.personalized.loss.mean", 1.0)}
+
+
+def get_config(cell=""):
+  chosen = parse_cell(cell, {"algorithm": "fedavg", "lr": 0.05, "seed": 0})
+  config = quickstart.get_config(f"algorithm={chosen['algorithm']}")
+  config.model = {"name": "two_nn", "hidden": 4}
+  config.rounds, config.eval_every, config.seed = 2, 2, chosen["seed"]
+  config.local.lr, config.local.epochs = chosen["lr"], 1
+  return config
+'''
+PRINTED = """method,algorithm,lr,metric,mean,std
+FedAvg,fedavg,0.05,top1,80.5,2.5
+FedAvg,fedavg,0.05,loss,1.5,
+FedAvg,fedavg,0.1,top1,81,2
+FedPer,fedper,0.05,top1,90,1
+FedPer,fedper,0.1,top1,,
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("table")
+  (folder / "tiny.py").write_text(CONFIG)
+  (folder / "tiny.csv").write_text(PRINTED)
+  return read_table(folder / "tiny.py")
+
+
+def unchanged(config: ConfigDict) -> None:
+  """Nothing else is asked for."""
+
+
+def plan(todo: list[Program]) -> list[tuple[str, dict, list[int]]]:
+  return [(program.folder.name, program.grid, [one.seed for one in program.runs]) for program in todo]
+
+
+def test_a_table_s_cells_and_what_is_printed(table):
+  assert table.name == "tiny" and table.title == "Two methods on the digits. Not printed anywhere"
+  assert [(cell.method, cell.text) for cell in table.cells] == [
+    ("FedAvg", "algorithm=fedavg,lr=0.05"), ("FedAvg", "algorithm=fedavg,lr=0.1"),
+    ("FedPer", "algorithm=fedper,lr=0.05"), ("FedPer", "algorithm=fedper,lr=0.1"),
+  ]  # fmt: skip
+  assert table.cells[0].paper == {"top1": (80.5, 2.5), "loss": (1.5, None)}
+  assert table.cells[3].paper == {"top1": (None, None)}
+  assert columns(table.cells) == ["lr"]
+
+
+@pytest.mark.parametrize(
+  ("config", "printed", "named"),
+  [
+    (CONFIG, None, "tiny.csv"),
+    ("def get_config(cell): ...", PRINTED, "FIGURES"),
+    (CONFIG, PRINTED.replace("top1", "top_1"), "top1"),
+    (CONFIG, PRINTED.replace("mean,", ""), "mean"),
+    (CONFIG, PRINTED.replace("80.5", "eighty"), "eighty"),
+    (CONFIG, PRINTED + "FedAvg,fedavg,0.05,top1,80.5,2.5\n", "twice"),
+  ],
+)
+def test_what_is_no_table(tmp_path, config, printed, named):
+  (tmp_path / "tiny.py").write_text(config)
+  if printed:
+    (tmp_path / "tiny.csv").write_text(printed)
+  with pytest.raises(SettingError, match=named):
+    read_table(tmp_path / "tiny.py")
+
+
+def test_only_the_cells_asked_for(table):
+  where = parse_where("lr=0.05|0.1, algorithm=fedper")
+  assert [cell.text for cell in chosen(table.cells, where)] == [
+    "algorithm=fedper,lr=0.05", "algorithm=fedper,lr=0.1",
+  ]  # fmt: skip
+  assert chosen(table.cells, parse_where("method=FedAvg,lr=0.1")) == [table.cells[1]]
+  assert chosen(table.cells, {}) == list(table.cells)
+  for text, named in (
+    ("lr", "key=value"),
+    ("rl=0.1", "lr"),
+    ("lr=0.2", "0.05"),
+    ("algorithm=fedp", "fedper"),
+  ):
+    with pytest.raises(SettingError, match=named):
+      chosen(table.cells, parse_where(text))
+
+
+def test_changes_of_the_command_line_and_what_follows_from_them():
+  rest, changes = take_changes(["x", "--config.rounds=20", "--seeds=0", "--config.algorithm.name=fedavg"])
+  assert rest == ["x", "--seeds=0"] and changes == {"rounds": 20, "algorithm.name": "fedavg"}
+  config = read_table(ROOT / "configs" / "table_2_3.py").get_config("")
+  change(config, {"rounds": 20, "algorithm.start": 0.5})
+  assert config.eval_every == 2 and config.algorithm.start == 0.5
+  with pytest.raises(SettingError, match=r"config\.rounds"):
+    change(config, {"rounds": "many"})
+  with pytest.raises(SettingError, match=r"config\.locale\.lr.*local"):
+    change(config, {"locale.lr": 0.1})
+
+
+def test_runs_that_differ_in_numbers_are_one_program(table, tmp_path):
+  wanted = reproduce.wanted(table, table.cells, [0, 1, 2], unchanged)
+  whole = plan(programs(wanted, tmp_path))
+  grid = {"local.lr": [0.05, 0.1], "seed": [0, 1, 2]}
+  assert whole == [
+    (f"algorithm={name},lr=0.05+0.1,seed=0+1+2", grid, [0, 1, 2, 0, 1, 2]) for name in ("fedavg", "fedper")
+  ]
+  by_cell = plan(programs(wanted[:3], tmp_path, together=2))
+  assert by_cell == [
+    ("algorithm=fedavg,lr=0.05,seed=0+1", {"seed": [0, 1]}, [0, 1]),
+    ("algorithm=fedavg,lr=0.05,seed=2", {}, [2]),
+  ]
+  assert [name for name, *_ in plan(programs(wanted[:2], tmp_path, together=3))] == [
+    "algorithm=fedavg,lr=0.05,seed=0", "algorithm=fedavg,lr=0.05,seed=1",
+  ]  # fmt: skip
+  no_grid = [wanted[0], wanted[1], wanted[3]]  # lr 0.05 with seeds 0 and 1, 0.1 with 0 alone
+  assert [seeds for _, _, seeds in plan(programs(no_grid, tmp_path))] == [[0, 1], [0]]
+
+
+def test_a_program_s_runs_are_in_its_members_order(table, tmp_path):
+  wanted = reproduce.wanted(table, table.cells[:2], [0, 1], unchanged)
+  (program,) = programs(wanted[::-1], tmp_path)
+  assert program.grid == {"local.lr": [0.1, 0.05], "seed": [1, 0]}
+  assert [(one.config.local.lr, one.seed) for one in program.runs] == [
+    (0.1, 1),
+    (0.1, 0),
+    (0.05, 1),
+    (0.05, 0),
+  ]
+
+
+def leave(folder: Path, config: dict, summary: bool = True) -> Path:
+  folder.mkdir(parents=True)
+  (folder / "config.json").write_text(json.dumps(config))
+  if summary:
+    (folder / "summary.json").write_text("{}")
+  return folder
+
+
+def test_what_has_ended_counts_by_its_configuration_alone(table, tmp_path):
+  wanted = reproduce.wanted(table, table.cells[:1], [0, 1], unchanged)
+  first = wanted[0].config.to_dict()
+  assert ended(tmp_path / "nowhere") == {}
+  here = leave(tmp_path / "any" / "name", first | {"data_dir": "/elsewhere"})
+  leave(tmp_path / "other", first | {"rounds": 3})
+  assert ended(tmp_path)[identity(wanted[0].config)] == here
+  assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1", {}, [1])]
+  (here / "summary.json").unlink()
+  todo = programs(wanted, tmp_path)
+  assert [(program.folder, program.grid) for program in todo] == [
+    (here, {}), (tmp_path / "algorithm=fedavg,lr=0.05,seed=1", {}),
+  ]  # fmt: skip
+  (here / "failed.json").write_text("{}")
+  assert len(programs(wanted, tmp_path)) == 1
+
+
+def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):
+  wanted = reproduce.wanted(table, table.cells[:1], [0, 1, 2], unchanged)
+  whole = leave(tmp_path / "sweep", {"config": wanted[0].config.to_dict(), "sweep": {"seed": [0, 1]}}, False)
+  leave(whole / "members" / "seed=0", wanted[0].config.to_dict(), summary=False)
+  leave(whole / "members" / "seed=1", wanted[1].config.to_dict(), summary=False)
+  todo = programs(wanted, tmp_path)
+  assert plan(todo) == [
+    ("sweep", {"seed": [0, 1]}, [0, 1]), ("algorithm=fedavg,lr=0.05,seed=2", {}, [2]),
+  ]  # fmt: skip
+  assert plan(programs(wanted[1:], tmp_path)) == [
+    ("algorithm=fedavg,lr=0.05,seed=1+2", {"seed": [1, 2]}, [1, 2])
+  ]
+
+
+def test_wrong_seeds_and_cells_that_are_one_run(table):
+  for seeds in ([], [0, 0]):
+    with pytest.raises(SettingError, match="seeds"):
+      reproduce.wanted(table, table.cells, seeds, unchanged)
+  with pytest.raises(SettingError, match="same run"):
+    reproduce.wanted(table, table.cells, [0], lambda config: change(config, {"local.lr": 0.1}))
+
+
+def test_the_time_left(table, tmp_path):
+  """Runs of a method that has run take its time, others the mean's."""
+  wanted = reproduce.wanted(table, table.cells, [0], unchanged)
+  todo = [Program(tmp_path / str(i), one.config, {}, [one]) for i, one in enumerate(wanted)]
+  board = Board(todo, [], Console(file=io.StringIO()))
+  assert "not known" in board.left()
+  fedavg, fedper = wanted[0].config, wanted[2].config
+  seconds = {"seconds": {"compile": 1.0, "train": 2.0}}
+  board = Board(todo, [(fedavg, seconds)], Console(file=io.StringIO()))
+  assert board.left() == "table ETA 0:00:12"
+  board = Board(
+    todo, [(fedavg, seconds), (fedper, {"seconds": {"train": 10.0}})], Console(file=io.StringIO())
+  )
+  assert board.left() == "table ETA 0:00:26" and board.position == "1/4"
+
+
+@pytest.fixture(scope="module")
+def ran(table, tmp_path_factory):
+  """A table of one learning rate, stopped after its first run, and continued."""
+  folder = tmp_path_factory.mktemp("ran") / "runs"
+  wanted = reproduce.wanted(table, chosen(table.cells, {"lr": ["0.05"]}), [0], unchanged)
+  called, whole = [], reproduce.run_experiment
+
+  def one_then_stop(config, workdir, *args, **kwargs):
+    called.append(config.algorithm.name)
+    if len(called) == 2:
+      raise Stopped
+    return whole(config, workdir, *args, **kwargs)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(reproduce, "run_experiment", one_then_stop)
+    with pytest.raises(Stopped):
+      reproduce.reproduce(table, wanted, folder, Where(devices=1))
+    between = (folder / "table.md").read_text()
+    found = reproduce.reproduce(table, wanted, folder, Where(devices=1), than="FedAvg")
+  return folder, wanted, called, between, found
+
+
+def test_a_stopped_table_goes_on(ran):
+  _, _, called, between, found = ran
+  assert called == ["fedavg", "fedper", "fedper"]
+  assert "| FedPer | not run |" in between and "| FedAvg | not run |" not in between
+  assert [(entry.cell.method, entry.metric) for entry in found] == [
+    ("FedAvg", "top1"), ("FedAvg", "loss"), ("FedPer", "top1"), ("FedPer", "loss"),
+  ]  # fmt: skip
+
+
+def test_ours_is_what_the_runs_say(ran, table):
+  folder, wanted, _, _, found = ran
+  own = [json.loads((ended(folder)[identity(one.config)] / "summary.json").read_text()) for one in wanted]
+  for entry, summary in zip(found[::2], own):
+    figures = summary["metrics"]["personalized"]["top1"]
+    assert entry.ours == {0: (100 * figures["mean"], 100 * figures["std"])}
+    assert entry.paper == entry.cell.paper["top1"]
+  lines = (folder / "table.csv").read_text().splitlines()
+  rows = {(row["method"], row["metric"]): row for row in csv.DictReader(lines)}
+  assert float(rows["FedPer", "top1"]["ours"]) == found[2].mean
+  assert float(rows["FedPer", "top1"]["ours_less_method"]) == found[2].mean - found[0].mean
+  starts = [json.loads(line) for line in next(folder.rglob("starts.jsonl")).read_text().splitlines()]
+  assert len(starts) == 1 and starts[0]["jax"] and starts[0]["machine"]
+
+
+def test_a_whole_table_is_shown_without_a_run(ran, table, monkeypatch, capsys):
+  folder, wanted, *_ = ran
+  monkeypatch.setattr(reproduce, "run_experiment", lambda *args, **kwargs: pytest.fail("a run was started"))
+  found = reproduce.reproduce(table, wanted, folder, Where(devices=1))
+  reproduce.show(table, found, "")
+  assert f"{found[0].mean:.2f}" in capsys.readouterr().out
+
+
+def test_a_run_that_diverges_is_noted_and_the_others_go_on(table, tmp_path):
+  def wild(config):
+    if config.algorithm.name == "fedavg":
+      config.local.lr = 1e30
+
+  wanted = reproduce.wanted(table, chosen(table.cells, {"lr": ["0.05"]}), [0], wild)
+  first = reproduce.reproduce(table, wanted, tmp_path, Where(devices=1))
+  assert "diverged" in first[0].failed[0] and first[2].mean > 0
+  assert programs(wanted, tmp_path) == []
+
+
+def test_data_that_are_not_there_are_found_before_anything_runs(tmp_path):
+  table = read_table(ROOT / "configs" / "table_2_3.py")
+  cells = chosen(table.cells, parse_where("dataset=mnist,clients=100,algorithm=fedavg"))
+  wanted = reproduce.wanted(table, cells, [0], lambda config: change(config, {"data_dir": str(tmp_path)}))
+  with pytest.raises(DataError, match="mnist"):
+    reproduce.reproduce(table, wanted, tmp_path / "runs")
+  assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_seeds_as_one_program_are_their_own_runs(table, tmp_path):
+  wanted = reproduce.wanted(table, chosen(table.cells, {"algorithm": ["fedavg"]}), [0, 1], unchanged)
+  found = reproduce.reproduce(table, wanted, tmp_path / "one", Where(devices=2))
+  assert len(list((tmp_path / "one").rglob("sweep.json"))) == 1
+  for one in wanted:
+    experiment.run_experiment(
+      one.config, str(tmp_path / "own" / one.cell.text / str(one.seed)), Where(devices=1)
+    )
+  own = entries(table, wanted, ended(tmp_path / "own"))
+  for one, other in zip(found, own):
+    assert one.values == pytest.approx(other.values, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+  (tmp_path / "tiny.py").write_text(CONFIG)
+  (tmp_path / "tiny.csv").write_text(PRINTED)
+  command = [sys.executable, "-m", "fedjax_het.reproduce", f"--table={tmp_path}/tiny.py", "--where=lr=0.05",
+             "--seeds=0,1", f"--runs={tmp_path}/runs", "--against=FedAvg", "--config.rounds=3"]  # fmt: skip
+
+  def start(*more: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    return subprocess.run([*command, *more], capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+  planned = start("--dry_run")
+  assert "0 of 4 runs" in planned.stdout and not (tmp_path / "runs").exists(), planned.stderr
+  whole = start()
+  assert whole.returncode == 0, whole.stderr
+  assert "table ETA" in whole.stdout and "FedPer" in whole.stdout and "less FedAvg" in whole.stdout
+  assert {"table.md", "table.csv", "table.tex"} <= {path.name for path in (tmp_path / "runs").iterdir()}
+  again = start()
+  assert "table ETA" not in again.stdout and "FedPer" in again.stdout
+  for flag, named in (
+    ("--seeds=a", "seeds"), ("--against=Fed", "FedAvg"), ("--table=x.py", "x.py"), ("--where=lr", "where"),
+    ("--config.rounds=-1", "rounds"), ("--mesh=1", "mesh"), ("--nonsense=1", "nonsense"),
+  ):  # fmt: skip
+    wrong = start(flag)
+    assert wrong.returncode == 1 and named in wrong.stderr and "Traceback" not in wrong.stderr, wrong.stderr

@@ -1,0 +1,78 @@
+"""Ours beside the paper's: means over seeds, differences in pairs, and how they are written."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedjax_het.tables import layout
+from fedjax_het.tables.compare import Entry, paired, read
+from fedjax_het.tables.paper import Cell, Figure
+
+
+def test_figures_of_a_summary():
+  summary = {"a": {"b": {"mean": 0.5, "std": 0.25}, "c": 2.0, "d": {"mean": None}, "e": float("nan")}}
+  assert read(summary, "a.b", 100.0) == (50.0, 25.0)
+  assert read(summary, "a.c", 1.0) == (2.0, None) and read(summary, "a.b.mean", 1.0) == (0.5, None)
+  assert {read(summary, path, 1.0) for path in ("a.d", "a.e", "a.x", "a.c.x")} == {None}
+
+
+def made(method, values, printed=(None, None), lr="0.1", std=1.0, failed=None, missing=()):
+  cell = Cell(method, {"algorithm": method.lower(), "lr": lr}, {})
+  ours = {seed: Figure(value, std) for seed, value in values.items()}
+  return Entry(cell, "top1", Figure(*printed), ours, failed or {}, list(missing))
+
+
+def test_means_over_seeds_and_differences_in_pairs():
+  own = np.array([90.0, 92.0, 97.0])
+  entry = made("A", dict(enumerate(own)), (95.0, 2.0))
+  assert entry.mean == own.mean() and entry.over_seeds == own.std(ddof=1) and entry.over_clients == 1.0
+  assert entry.difference == own.mean() - 95.0
+  other = np.array([91.0, 94.0])
+  found = paired(entry, made("B", {1: 91.0, 2: 94.0, 7: 0.0}))
+  pairs = own[1:] - other
+  assert found == (pairs.mean(), pairs.std(ddof=1) / np.sqrt(2), 2)
+  assert paired(entry, made("B", {1: 91.0})) == (1.0, None, 1)
+  assert paired(entry, made("B", {8: 91.0})) is None
+  assert made("A", {0: 1.0}).over_seeds is None and made("A", {}).mean is None
+  assert made("A", {}, (1.0, 1.0)).difference is None and made("A", {0: 1.0}).difference is None
+
+
+SHOWN = [
+  made("A", {0: 90.0, 1: 92.0}, (95.0, 2.0)), made("A", {0: 1.0}, lr="0.2", std=None),
+  made("B", {0: 91.0, 1: 94.0}, (93.0, None)), made("B", {}, lr="0.2", failed={0: "diverged in round 3"}),
+  made("C", {}, (50.0, 1.0), missing=[0, 1]),
+]  # fmt: skip
+
+
+def test_a_table_as_text():
+  cells = [entry.cell for entry in SHOWN]
+  rows = [
+    line.split("|")[1:-1] for line in layout.markdown(SHOWN, cells, "A", "T").splitlines() if "|" in line
+  ]
+  texts = [[text.strip() for text in row] for row in rows]
+  assert texts[0] == ["", *(f"lr {lr}: {kind}" for lr in ("0.1", "0.2")
+                            for kind in ("ours", "paper", "less paper", "less A"))]  # fmt: skip
+  assert texts[2:] == [
+    ["A", "91.00 ± 1.41 (1.00)", "95.00 (2.00)", "-4.00", "–", "1.00", "–", "–", "–"],
+    ["B", "92.50 ± 2.12 (1.00)", "93.00", "-0.50", "+1.50 ± 0.50", "diverged", "–", "–", "–"],
+    ["C", "not run", "50.00 (1.00)", "–", "–", "–", "–", "–", "–"],
+  ]
+  notes = " ".join(layout.footnotes(SHOWN))
+  assert "2 seeds (0, 1)" in notes and "B, algorithm=b,lr=0.2, seed 0: diverged in round 3" in notes
+  out = io.StringIO()
+  Console(file=out, width=100).print(layout.drawn(SHOWN, cells, "A", "T"))
+  assert all(text in out.getvalue() for row in texts[2:] for text in row)
+
+
+def test_a_table_for_programs():
+  cells = [entry.cell for entry in SHOWN]
+  first, _, second, *_ = csv.DictReader(io.StringIO(layout.as_csv(SHOWN, cells, "A")))
+  assert first["ours"] == "91.0" and first["seeds"] == "0+1" and first["less"] == ""
+  assert second["less"] == "A" and float(second["ours_less_method"]) == 1.5
+  assert float(second["standard_error"]) == pytest.approx(0.5) and second["shared_seeds"] == "2"
+  text = layout.latex(SHOWN, cells, "", "T")
+  assert text.count(r" \\") == 4 and r"\begin{tabular}{lrrrrrr}" in text
+  assert r"A & 91.00 $\pm$ 1.41 (1.00) & 95.00 (2.00) & -4.00 & 1.00 & -- & -- \\" in text
