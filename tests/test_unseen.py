@@ -195,7 +195,7 @@ def test_nobody_is_judged_where_nothing_is_due_or_it_has_diverged():
   config, built = apart(), build(apart())
   parts = built.algorithm, built.data, built.source, built.parts, built.key, Path()
   run = Watched(config, *parts, model=built.model, unseen=built.unseen)
-  own, now = Unseen(run), Moment(2, (), True, None, None)
+  own, now = Unseen(run), Moment(2, (), True, None, None, None)
   assert own.watch((), now) == own.section(now) == {}
   assert own.watch((), now._replace(evaluations=None, diverged=False)) == {}
   assert not Unseen.fits(run._replace(unseen=None))
