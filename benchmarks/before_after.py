@@ -22,7 +22,7 @@ from provenance import ROOT, commit, provenance
 
 SPEED = {
   "FedAvg, TwoNN": ("two_nn", "fedavg"),
-  "SuperFed-MM, TwoNN": ("two_nn", "superfed_mm"),
+  "SuPerFed-MM, TwoNN": ("two_nn", "superfed_mm"),
   "FedAvg, TwoCNN": ("two_cnn", "fedavg"),
 }
 
