@@ -113,6 +113,15 @@ def test_a_run_trains_and_validates_on_noisy_labels_and_is_tested_on_clean_ones(
   np.testing.assert_array_equal(noisy_cell(10, ratio=0.0).y, clean.y)
 
 
+def test_labels_to_train_on_are_checked_like_all_and_may_be_of_any_task():
+  x, parts = np.zeros((9, 2), np.float32), np.split(np.arange(9), 3)
+  with pytest.raises(SettingError, match=r"y = .*row 4"):
+    fh.federate(x, np.zeros(9, int), parts, KEY, num_classes=2, train_y=np.arange(9) // 4 * 2)
+  y, task = np.arange(18.0).reshape(9, 2), fh.tasks.regression()
+  data = fh.federate(x, y, parts, KEY, num_classes=2, task=task, test_fraction=0.4, train_y=-y)
+  assert (data.y[data.test.rows()] >= 0).all() and (data.y[data.train.rows()] <= 0).all()
+
+
 def test_noise_does_not_depend_on_the_clients():
   """An example that two federations train on has the same label in both."""
   few, many = (by_example(noisy_cell(clients), "train") for clients in (4, 25))
@@ -160,6 +169,7 @@ def test_a_run_says_how_many_labels_are_wrong():
   changed = np.mean(noisy.data.y[rows] != clean.data.y[rows])
   assert noisy.label_noise == {"name": "symmetric", "ratio": 0.6, "changed": changed}
   assert 0.55 < changed < 0.65 and clean.label_noise is None
+  np.testing.assert_array_equal(noisy.source.y, clean.source.y)  # which the picture of the partition shows
   console = Console(width=200)
   with console.capture() as capture:
     console.print(report({"label_noise": noisy.label_noise}))

@@ -26,6 +26,7 @@ KEY = jax.random.key(4)
 def apart(fraction=0.2, steps=(1, 3, 8), **changes):
   """A configuration with clients that never train."""
   plain = {"algorithm": {"name": "fedavg"}, "model": {"name": "logistic_regression"}, "rounds": 2}
+  plain |= {"local__momentum": 0.5, "local__weight_decay": 0.01, "local__batch_size": 7}
   return small(**{"unseen": {"fraction": fraction, "steps": list(steps)}} | plain | changes)
 
 
@@ -140,6 +141,15 @@ def test_without_a_step_it_is_the_global_model(whole):
   assert found["top1"]["mean"] == values["top1"].mean() and found["top1"]["worst10"] == values["top1"].min()
   for name in values:
     assert found[name]["mean"] == pytest.approx(values[name].mean(), rel=1e-6)
+  local = {"lr": 0.05, "momentum": 0.5, "weight_decay": 0.01, "batch_size": 7}  # the run's own, undecayed
+  assert {name: apart().local[name] for name in local} == local and apart().local.lr_decay < 1
+  key, given = jax.random.fold_in(built.key, 1_000_004), {"client": built.algorithm.client}
+  given |= {"model": built.model, "steps": (1, 3, 8), **local}
+  tuned = jax.jit(lambda data, broadcast: after_steps(key, data, broadcast, **given))
+  later = tuned(built.unseen, jax.tree.map(np.asarray, trained.state.broadcast))[3]
+  assert whole[1]["unseen"]["metrics"][3]["loss"]["mean"] == pytest.approx(
+    float(later["loss"].mean()), rel=1e-5
+  )
 
 
 def test_steps_are_those_of_sgd_by_hand():

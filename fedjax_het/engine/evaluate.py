@@ -31,6 +31,11 @@ class Evaluation(NamedTuple):
   global_: dict[str, Any]
 
 
+def rows_at_once(outputs: int) -> int:
+  """How many examples are put through a model together, each of so many outputs."""
+  return min(ROWS_AT_ONCE, max(OUTPUTS_AT_ONCE // outputs, 1))
+
+
 def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[str, jax.Array]:
   """Metrics of one model on one client's rows, over the whole set at once, of outputs a block at a time."""
 
@@ -40,7 +45,7 @@ def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[
 
   rows = jnp.arange(max(data.limit, 1))
   outputs = jax.eval_shape(lambda: apply(params, data.take(rows[:1])[0])).size
-  at_once = min(ROWS_AT_ONCE, max(OUTPUTS_AT_ONCE // outputs, 1))
+  at_once = rows_at_once(outputs)
   if data.limit <= at_once:
     found = scores(rows)
   else:

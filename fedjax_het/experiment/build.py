@@ -23,6 +23,7 @@ from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, small_mod
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks.downstream import check_downstream
+from fedjax_het.yardsticks.landscape import check_landscape
 
 # What a section's factory is given besides the section's fields, and where that comes from.
 _GIVEN = {
@@ -35,7 +36,9 @@ FIELDS = (
   "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
   "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
-OPTIONAL = ("dataset_options", "stratify", "record_losses", "downstream", "task", "label_noise", "unseen")
+OPTIONAL = (
+  "dataset_options", "stratify", "record_losses", "downstream", "landscape", "task", "label_noise", "unseen",
+)  # fmt: skip
 
 
 class Experiment(NamedTuple):
@@ -114,6 +117,7 @@ def check_config(config: ConfigDict) -> None:
   check_fit(client, config.model.name)
   algorithm = build_algorithm(config, small_model(client))
   check_unseen(config, algorithm.client)
+  check_landscape(config.to_dict().get("landscape", {}), algorithm.client)
   check_rounds(config.rounds, config.eval_every, algorithm)
 
 

@@ -3,6 +3,7 @@
 from fedjax_het.yardsticks.client_figures import ClientFigures
 from fedjax_het.yardsticks.client_metrics import ClientMetrics
 from fedjax_het.yardsticks.lambda_line import LambdaLine
+from fedjax_het.yardsticks.landscape import Landscape
 from fedjax_het.yardsticks.mixture import Mixture
 from fedjax_het.yardsticks.partition import Partition
 from fedjax_het.yardsticks.synthetic import Synthetic
@@ -17,6 +18,7 @@ YARDSTICKS: tuple[type[Yardstick], ...] = (
   Partition,
   Synthetic,
   Unseen,
+  Landscape,
   ClientFigures,
 )
 

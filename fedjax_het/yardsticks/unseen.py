@@ -121,7 +121,7 @@ def after_steps(
 
   They are steps of SGD on F_i(θ) from the global model, as FedAvg's clients take them in the first round: by
   mini-batches of the client's training part, shuffled anew in every pass, and with η not decayed, since who
-  comes late starts afresh. A longer training goes on where a shorter one ends.
+  comes late starts afresh. A longer training goes on where a shorter one ends. To be called under `jit`.
 
   Args:
     key: typed key of the order of examples.

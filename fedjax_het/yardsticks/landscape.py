@@ -1,0 +1,249 @@
+r"""The loss around the global model, on a plane of two random directions normalised by filter.
+
+Li, Xu, Taylor, Studer, Goldstein, Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018; thesis, figure
+2.4. Off unless a configuration asks: `"--config.landscape={'points': 21}"`.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from rich.text import Text
+
+from fedjax_het.data.container import FederatedData
+from fedjax_het.data.scale import as_read
+from fedjax_het.engine.evaluate import rows_at_once
+from fedjax_het.errors import SettingError, check_choice, check_range, check_settings, check_whole
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.tasks import Task
+from fedjax_het.yardsticks.plots import GREY, save
+from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
+
+PyTree = Any
+FILE = "landscape.npz"
+LEVELS = 20
+
+
+class Landscape(Yardstick):
+  """`landscape` of the summary, for a configuration that asks for one; landscape.npz and landscape.png."""
+
+  name = "landscape"
+
+  @classmethod
+  def fits(cls, run: Watched) -> bool:
+    """Whether the configuration has a section `landscape`."""
+    return bool(run.config.get("landscape"))
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """{"landscape": the settings, the loss at the global model, and the largest on the plane}."""
+    run, settings = self.run, dict(self.run.config.landscape)
+    broadcast = jax.tree.map(np.asarray, now.broadcast())
+    if now.diverged or not run.writes:
+      return {}
+    print("Drawing the loss around the global model ...", flush=True)
+    client = run.algorithm.client
+    globalize = client.globalize
+    assert globalize is not None
+
+    def apply(params: PyTree, x: jax.Array) -> jax.Array:
+      return client.apply(globalize(broadcast._replace(params=params)), x)
+
+    key = jax.random.fold_in(run.key, 1_000_033)
+    line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
+    np.savez(run.folder / FILE, line=line, losses=losses)
+    center = len(line) // 2
+    return {
+      "landscape": {
+        "points": len(line), "span": line[-1], "part": settings.get("part", "test"),
+        "center": losses[center, center], "most": losses.max(),
+      }
+    }  # fmt: skip
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> Text | None:
+    """The loss in the middle and the largest."""
+    found = summary.get("landscape")
+    if not found:
+      return None
+    return Text(f"\nloss of the global model {found['center']:.4g}, at most {found['most']:.4g} around it")
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """The contours."""
+    if summary.get("landscape"):
+      path = self.run.figures / "landscape.png"
+      plot_surfaces({self.run.title: self.run.folder / FILE}, path, title="Loss around the global model")
+
+
+def check_landscape(settings: Mapping[str, Any], client: ClientUpdate) -> None:
+  """Raises `SettingError` for a configuration's `landscape` that cannot be, or that `client` has not."""
+  if not settings:
+    return
+  check_settings("landscape's field", loss_surface, settings, ("key", "task", "apply", "params", "data"))
+  check_surface(**settings)
+  if client.globalize is None or client.synthesize is not None:
+    raise SettingError(
+      "landscape", dict(settings), f"{client.name} has no global model that classifies", "Leave it out."
+    )
+
+
+def check_surface(
+  points: int = 3, span: float = 1.0, part: str = "test", examples: int | None = None
+) -> None:
+  """Raises `SettingError` for a setting of `loss_surface` that cannot be."""
+  check_whole("landscape.points", points, 3)
+  if points % 2 == 0:
+    raise SettingError("landscape.points", points, "has no middle for the model", f"Use {points + 1}.")
+  check_range("landscape.span", span, above=0.0)
+  check_choice("landscape.part", part, ("train", "valid", "test"))
+  if examples is not None:
+    check_whole("landscape.examples", examples, 1)
+
+
+def filter_normalised(key: jax.Array, params: PyTree) -> PyTree:
+  """A Gaussian direction d whose every filter is as long as the model's: d_ij <- d_ij ‖θ_ij‖ / ‖d_ij‖.
+
+  A filter is all weights into one output: of a kernel, whose last axis are outputs, what lies along the other
+  axes. Biases, and scales and shifts of normalisations, do not move: leaves of fewer than two axes are 0.
+
+  Args:
+    key: typed key.
+    params: θ, float arrays.
+
+  Source: Li et al., section 4.
+  """
+  leaves, structure = jax.tree.flatten(params)
+
+  def one(key: jax.Array, leaf: jax.Array) -> jax.Array:
+    if leaf.ndim < 2:
+      return jnp.zeros_like(leaf)
+    direction = jax.random.normal(key, leaf.shape, leaf.dtype)
+    others = tuple(range(leaf.ndim - 1))
+    wanted, found = (jnp.sqrt(jnp.sum(own**2, others, keepdims=True)) for own in (leaf, direction))
+    return direction * (wanted / found)
+
+  keys = jax.random.split(key, len(leaves))
+  return jax.tree.unflatten(structure, [one(own, jnp.asarray(leaf)) for own, leaf in zip(keys, leaves)])
+
+
+def loss_surface(
+  key: jax.Array,
+  task: Task,
+  apply: Callable[[PyTree, jax.Array], jax.Array],
+  params: PyTree,
+  data: FederatedData,
+  *,
+  points: int = 21,
+  span: float = 1.0,
+  part: str = "test",
+  examples: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """F(θ + a·δ + b·η) over an even grid of (a, b) in [-span, span]², δ and η by `filter_normalised`.
+
+  F is the task's mean loss over all clients' examples of a part, each counting alike: Σ_i n_i F_i / n.
+  The thesis does not say which examples its figure 2.4 is of. Grid points are spread over this process's
+  devices and go one after another, examples a block at a time, so that memory does not grow with either.
+
+  Args:
+    key: typed key of δ, η, and of which examples.
+    task: whose loss it is.
+    apply: (params, x [B, ...]) -> outputs; running statistics stay what they are in it.
+    params: θ, a pytree of float arrays.
+    data: the clients' data.
+    points: odd, grid points an axis; the middle is θ.
+    span: > 0; 1 is a step as long as the filters themselves.
+    part: "train", "valid" or "test".
+    examples: so many at random; by default all.
+
+  Returns:
+    (line [P], losses [P, P]): the values of a and of b, and the loss at (line[i], line[j]), float64.
+
+  Raises:
+    SettingError: a setting out of range.
+  """
+  check_surface(points, span, part, examples)
+  directions = [filter_normalised(jax.random.fold_in(key, i), params) for i in range(2)]
+  rows = getattr(data, part).rows()
+  if examples is not None:
+    rows = np.asarray(jax.random.permutation(jax.random.fold_in(key, 2), rows))[:examples]
+  if not len(rows):
+    raise SettingError("landscape.part", part, "no client has examples of it", "Use test or train.")
+  x, y = jax.tree.map(np.asarray, (data.x, data.y))
+
+  def taken(index: np.ndarray) -> tuple[PyTree, np.ndarray]:
+    return jax.tree.map(lambda leaf: leaf[index], (x, y))
+
+  def outputs(params: PyTree, x: PyTree) -> jax.Array:
+    return apply(params, as_read(x, data.scale))
+
+  def sums(shift: jax.Array, params: PyTree, directions: PyTree, x: PyTree, y: jax.Array, real: jax.Array):
+    moved = jax.tree.map(lambda p, d, e: p + shift[0] * d + shift[1] * e, params, *directions)
+    total, weight = task.losses(outputs(moved, x), y)
+    weights = jnp.ones_like(total) if weight is None else weight
+    return jnp.stack([jnp.sum(jnp.where(real, own, 0.0)) for own in (total, weights)])
+
+  mesh = Mesh(np.asarray(jax.local_devices()), ("points",))
+  line = np.linspace(-span, span, points)
+  shifts = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2).astype(np.float32)
+  padded = np.pad(shifts, ((0, -len(shifts) % mesh.size), (0, 0)))
+  at_points = jax.jit(
+    jax.shard_map(
+      lambda shifts, *args: lax.map(lambda shift: sums(shift, *args), shifts),
+      mesh=mesh, in_specs=(P("points"), P(), P(), P(), P(), P()), out_specs=P("points"), check_vma=False,
+    )
+  )  # fmt: skip
+  one = jax.eval_shape(outputs, params, taken(rows[:1])[0]).size
+  size, total = min(rows_at_once(one), len(rows)), np.zeros((len(padded), 2))
+  for first in range(0, len(rows), size):
+    block = rows[first : first + size]
+    real = np.arange(size) < len(block)
+    block = np.pad(block, (0, size - len(block)), mode="edge")
+    total += np.asarray(at_points(padded, params, directions, *taken(block), real), np.float64)
+  total = total[: len(shifts)]
+  return line, (total[:, 0] / total[:, 1]).reshape(points, points)
+
+
+def plot_surfaces(
+  surfaces: Mapping[str, str | os.PathLike[str]], path: str | os.PathLike[str], *, title: str = ""
+) -> Path:
+  """Draws stored surfaces side by side, with one scale of colours and the same contours.
+
+  Args:
+    surfaces: name -> a run's landscape.npz.
+    path: the PNG to write; its folder is made where missing.
+    title: the figure's title.
+
+  Returns:
+    `path`.
+  """
+  found = {}
+  for name, file in surfaces.items():
+    with np.load(file) as stored:
+      found[name] = stored["line"], np.where(np.isfinite(stored["losses"]), stored["losses"], np.nan)
+  least = max(min(np.nanmin(losses) for _, losses in found.values()), 1e-8)
+  most = max(max(np.nanmax(losses) for _, losses in found.values()), 1.001 * least)
+  figure = Figure(figsize=(1.2 + 3.8 * len(found), 4.2), layout="constrained")
+  axes = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+  levels = np.geomspace(least, most, LEVELS)
+  for ax, (name, (line, losses)) in zip(axes, found.items()):
+    drawn = np.clip(losses, least, most).T  # columns go up
+    filled = ax.contourf(line, line, drawn, levels, cmap="viridis", norm=LogNorm(least, most))
+    lines = ax.contour(line, line, drawn, levels[::2], colors="white", linewidths=0.6)
+    ax.clabel(lines, fmt="%.3g", fontsize=7)
+    ax.plot(0, 0, marker="*", color="#D55E00", markeredgecolor="white", markersize=14)
+    center = losses[len(line) // 2, len(line) // 2]
+    ax.set(title=name, xlabel="a", aspect="equal")
+    ax.text(0.02, 0.02, f"loss at the model: {center:.4g}", transform=ax.transAxes, fontsize=8, color=GREY,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 2}, zorder=5)  # fmt: skip
+  axes[0].set_ylabel("b")
+  figure.colorbar(filled, ax=axes, label="mean loss", ticks=levels[::4], format="%.3g", shrink=0.8)
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  return save(figure, path)
