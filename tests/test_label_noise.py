@@ -57,6 +57,14 @@ def test_labels_move_as_often_as_the_equations_say(flip, written, ratio):
       assert stats.chisquare(own[possible], probabilities[possible] * own.sum()).pvalue > 1e-3
 
 
+def test_of_two_labels_both_noises_are_the_same():
+  """Of yes and no, also as bool, as a binary task may have them."""
+  np.testing.assert_array_equal(fh.data.pair_flip(2, 0.3), fh.data.symmetric_flip(2, 0.3))
+  noisy = fh.data.label_noise(KEY, Y > 1, fh.data.pair_flip(2, 0.3))
+  assert noisy.dtype == bool
+  assert stats.binomtest(int((noisy != (Y > 1)).sum()), len(Y), 0.3).pvalue > 1e-3
+
+
 def test_draws_are_by_place_and_key_and_independent_of_one_another():
   flip = fh.data.symmetric_flip(5, 0.5)
   noisy = fh.data.label_noise(KEY, Y, flip)

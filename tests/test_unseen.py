@@ -12,6 +12,7 @@ from parts import SIZES, federation, float64, linear, linear_logits, linear_loss
 from test_launcher import records, small, start
 
 import fedjax_het as fh
+from fedjax_het.engine.side_by_side import equally_long
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.sweep import run_sweep
@@ -239,6 +240,14 @@ def test_members_of_a_sweep_have_their_own(tmp_path, device_rows):
     assert now["loss"] == pytest.approx(then["loss"], rel=1e-4)
   losses = [summary["unseen"]["metrics"][1]["loss"]["mean"] for summary in summaries]
   assert len({*losses}) == 4
+
+
+def test_shorter_data_are_filled_up_with_rows_that_nobody_has():
+  short, long = federation(SIZES[:5]), federation([size + 3 for size in SIZES[:5]], seed=1)
+  found = equally_long([short, long, short])
+  assert found[0] is found[2] and found[1] is long and len(found[0].y) == len(found[0].x) == len(long.y)
+  for leaf, other in zip(jax.tree.leaves(found[0]), jax.tree.leaves(short), strict=True):
+    np.testing.assert_array_equal(leaf[: len(other)], other)
 
 
 @pytest.mark.slow
