@@ -16,6 +16,7 @@ from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
+from fedjax_het.experiment.workdir import Workdir, claimed
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import columns, entries
@@ -168,8 +169,10 @@ def test_what_has_ended_counts_by_its_configuration_alone(table, tmp_path):
   first = wanted[0].config.to_dict()
   assert ended(tmp_path / "nowhere") == {}
   here = leave(tmp_path / "any" / "name", first | {"data_dir": "/elsewhere"})
-  leave(tmp_path / "other", first | {"rounds": 3})
+  leave(tmp_path / "algorithm=fedavg,lr=0.05,seed=0", first | {"rounds": 3})
   assert ended(tmp_path)[identity(wanted[0].config)] == here
+  assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1", {}, [1])]
+  (tmp_path / "algorithm=fedavg,lr=0.05,seed=1").mkdir()  # nobody's yet
   assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1", {}, [1])]
   (here / "summary.json").unlink()
   todo = programs(wanted, tmp_path)
@@ -281,6 +284,25 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(table, tmp_path):
   first = reproduce.reproduce(table, wanted, tmp_path, Where(devices=1))
   assert "diverged" in first[0].failed[0] and first[2].mean > 0
   assert programs(wanted, tmp_path) == []
+
+
+def test_a_run_that_another_process_is_at_is_left_to_it(table, tmp_path, capsys):
+  wanted = reproduce.wanted(table, table.cells[:1], [0], unchanged)
+  (program,) = programs(wanted, tmp_path)
+  other = "import sys; from pathlib import Path; from fedjax_het.experiment.workdir import Workdir, claimed\n"
+  other += (
+    f"with claimed(Workdir(Path({str(program.folder)!r}))): print('has it', flush=True); sys.stdin.read()"
+  )
+  program.folder.mkdir(parents=True)
+  with subprocess.Popen([sys.executable, "-c", other], stdin=-1, stdout=-1, text=True, cwd=ROOT) as process:
+    assert process.stdout.readline() == "has it\n"
+    found = reproduce.reproduce(table, wanted, tmp_path, Where(devices=1))
+    assert found[0].missing == [0] and "another process is at it" in capsys.readouterr().out
+    with pytest.raises(SettingError, match="another process"):
+      experiment.run_experiment(wanted[0].config, str(program.folder), Where(devices=1))
+    process.stdin.close()
+  with claimed(Workdir(program.folder)):  # its claim ended with it
+    assert not (program.folder / "starts.jsonl").exists()
 
 
 def test_data_that_are_not_there_are_found_before_anything_runs(tmp_path):

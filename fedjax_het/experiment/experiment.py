@@ -27,7 +27,7 @@ from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import prepare
+from fedjax_het.experiment.workdir import claimed, prepare
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
@@ -60,7 +60,7 @@ def run_experiment(
     The summary, as in summary.json.
 
   Raises:
-    SettingError, DataError: found before anything is compiled.
+    SettingError, DataError: found before anything is compiled; also where another process is at this run.
     NonFiniteLoss: names the round, the client and the last good checkpoint.
     Stopped: SIGTERM came; a checkpoint is written.
   """
@@ -75,9 +75,9 @@ def run_experiment(
   experiment = build(config)
   engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-  if writes():
-    note_start(run)
-  with Record(config, experiment, run, writes(), yardsticks) as record:
+  with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
+    if writes():
+      note_start(run)
     _, (summary,) = train(
       engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds, display
     )

@@ -24,7 +24,7 @@ from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
+from fedjax_het.experiment.workdir import Workdir, claimed, prepare, write_atomic
 from fedjax_het.methods import CLIENTS
 from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks import Yardstick
@@ -87,21 +87,13 @@ def run_sweep(
     prepare(workdir, whole, FREE_OF_ALL, writes())
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())
-      if writes():
+    with claimed(root, writes()):
+      for run in runs if writes() else ():
         note_start(run)
-    _run(
-      config,
-      engine,
-      experiments,
-      members,
-      configs,
-      root,
-      runs,
-      table,
-      checkpoint_seconds,
-      yardsticks,
-      display,
-    )
+      _run(
+        config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks,
+        display,
+      )  # fmt: skip
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
     display.show(members_table(members, summaries), f"Each member's files are in {os.fspath(root)}/members.")

@@ -1,15 +1,22 @@
 """The folder of one run: its files' names, and the promise that it holds one configuration only."""
 
+import contextlib
 import dataclasses
+import errno
 import itertools
 import json
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedjax_het.errors import SettingError
+
+try:
+  import fcntl
+except ImportError:  # Windows
+  fcntl = None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +101,33 @@ def prepare(
   elif writes:
     write_atomic(run.config_path, text + "\n")
   return run
+
+
+class Claimed(SettingError):
+  """Another process is at this run."""
+
+
+@contextlib.contextmanager
+def claimed(run: Workdir, writes: bool = True) -> Iterator[None]:
+  """Keeps a run's folder to this process, where that is the one that writes there, until it ends or dies.
+
+  Raises:
+    Claimed: another process has it.
+  """
+  if not writes or fcntl is None:
+    yield
+    return
+  with (run.root / ".claim").open("w") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # a file system without locks
+        yield
+        return
+      raise Claimed(
+        "workdir", str(run.root), "another process is at this run", "Wait for it, or use another workdir."
+      ) from error
+    yield
 
 
 def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:

@@ -14,7 +14,7 @@ from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import write_atomic
+from fedjax_het.experiment.workdir import Claimed, write_atomic
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries
@@ -73,7 +73,8 @@ def reproduce(
   """Runs what has not ended yet, and keeps FOLDER/table.md, .csv and .tex up to date.
 
   A run that is there already counts by its configuration, whatever its folder is called. A stopped start
-  is continued by the next. A run that diverges is noted, and the others go on.
+  is continued by the next. A run that diverges is noted, and the others go on, as
+  they do where another process is at one: several may make a table together.
 
   Args:
     table: which.
@@ -121,6 +122,8 @@ def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board
       run_experiment(
         program.config, str(program.folder), where, checkpoint_seconds=checkpoint_seconds, display=board
       )
+  except Claimed:
+    return "another process is at it, and it is left to that"
   except NonFiniteLoss as error:
     folders = [path.parent for path in program.folder.rglob("config.json")]
     for folder in folders if writes() else ():

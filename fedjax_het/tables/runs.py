@@ -1,5 +1,6 @@
 """The runs of a table: which are there already, and which of the others are one program."""
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from ml_collections import ConfigDict
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.sweep import VARIES, with_values
-from fedjax_het.experiment.workdir import as_json, free_name
+from fedjax_het.experiment.workdir import as_json
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"
@@ -80,7 +81,7 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
   for group in _groups(list(left.values())):
     for runs in _cut(group, together):
       grid = _differing(runs)
-      path = free_name(folder / _name(runs, grid))
+      path = _free(folder / _name(runs, grid))
       found.append(Program(path, runs[0].config, grid, runs))
   place = {identity(one.config): number for number, one in enumerate(wanted)}
   return sorted(found, key=lambda program: min(place[identity(one.config)] for one in program.runs))
@@ -89,6 +90,12 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
   """The folders below a folder that hold a run or a sweep, each with its config.json."""
   return [(path.parent, json.loads(path.read_text())) for path in sorted(folder.rglob("config.json"))]
+
+
+def _free(path: Path) -> Path:
+  """The path, or the first of PATH_2, PATH_3, ... that no run has written its configuration to."""
+  others = (path.with_name(f"{path.name}_{n}") for n in itertools.count(2))
+  return next(own for own in itertools.chain([path], others) if not (own / "config.json").exists())
 
 
 def _is_member(path: Path) -> bool:
