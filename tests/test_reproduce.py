@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -271,8 +272,10 @@ def test_a_whole_table_is_shown_without_a_run(ran, table, monkeypatch, capsys):
   folder, wanted, *_ = ran
   monkeypatch.setattr(reproduce, "run_experiment", lambda *args, **kwargs: pytest.fail("a run was started"))
   found = reproduce.reproduce(table, wanted, folder, Where(devices=1))
-  reproduce.show(table, found, "")
-  assert f"{found[0].mean:.2f}" in capsys.readouterr().out
+  reproduce.show(table, wanted, folder, "")
+  out = capsys.readouterr().out
+  assert f"{found[0].mean:.2f}" in out and "Made by version" in out
+  assert f"jax {jax.__version__}; date 20" in (folder / "table.md").read_text()
 
 
 def test_a_run_that_diverges_is_noted_and_the_others_go_on(table, tmp_path):

@@ -19,6 +19,9 @@ except ImportError:  # Windows
   fcntl = None  # type: ignore[assignment]
 
 
+STARTS = "starts.jsonl"
+
+
 @dataclasses.dataclass(frozen=True)
 class Workdir:
   """Where a run keeps its files; itself a path, so `Path(workdir)` and `open(...)` take it."""
@@ -37,7 +40,7 @@ class Workdir:
   @property
   def starts_path(self) -> Path:
     """One JSON line a start: version and commit, day, machine."""
-    return self.root / "starts.jsonl"
+    return self.root / STARTS
 
   @property
   def metrics_path(self) -> Path:

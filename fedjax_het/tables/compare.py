@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_het.experiment.workdir import STARTS
 from fedjax_het.tables.paper import Cell, Figure, Table
 from fedjax_het.tables.runs import FAILED, SUMMARY, Wanted, identity
 
@@ -93,6 +94,18 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
       paper = runs[0].cell.paper.get(metric, Figure())
       found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing))
   return found
+
+
+def made(folders: Sequence[Path]) -> str:
+  """By which code, where and when the runs in some folders were made, of all their starts."""
+  files = [folder / STARTS for folder in folders]
+  starts = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+  texts = []
+  for name in ("version", "commit", "machine", "devices", "jax", "date"):
+    values = sorted({str(start[name]) for start in starts if start.get(name)})
+    if values:
+      texts.append(f"{name} {', '.join(values) if len(values) < 4 else f'{values[0]} to {values[-1]}'}")
+  return "; ".join(texts)
 
 
 def read(summary: Mapping[str, Any], path: str, factor: float) -> Figure | None:

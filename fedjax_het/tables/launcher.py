@@ -29,7 +29,7 @@ def define_flags() -> None:
   flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
   flags.DEFINE_string("runs", None, "Where runs and table are kept; by default runs/NAME of the table.")
   flags.DEFINE_string("against", "", "Compare the other methods with this one, as the table calls it.")
-  flags.DEFINE_bool("dry_run", False, "Print what has run and what would be started, and end.")
+  flags.DEFINE_bool("dry_run", False, "Print the table of what has run, and what would be started, and end.")
   define_machine_flags()
 
 
@@ -92,12 +92,13 @@ def make_table(changes: dict[str, Any]) -> None:
   where.check()
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
   if given.dry_run:
+    show(table, runs, folder, given.against)
     return print_plan(runs, folder, together)
-  found = reproduce(
+  reproduce(
     table, runs, folder, where, together=together, checkpoint_seconds=given.checkpoint_seconds,
     than=given.against,
   )  # fmt: skip
-  show(table, found, given.against)
+  show(table, runs, folder, given.against)
   print(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
 
 

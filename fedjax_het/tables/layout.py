@@ -115,8 +115,8 @@ def heads(block: Block, than: str) -> list[str]:
   return ["", *(f"{head}: {kind}" for head in block.heads for kind in kinds(than))]
 
 
-def footnotes(entries: Sequence[Entry]) -> list[str]:
-  """How to read the figures, and what did not run or came to nothing."""
+def footnotes(entries: Sequence[Entry], made: str = "") -> list[str]:
+  """How to read the figures, what did not run or came to nothing, and where they were `made`."""
   seeds = sorted({seed for entry in entries for seed in entry.ours})
   notes = [f"Ours: mean of {len(seeds)} seed{'s' if len(seeds) != 1 else ''} ({', '.join(map(str, seeds))})"]
   if any(entry.over_seeds is not None for entry in entries):
@@ -130,10 +130,12 @@ def footnotes(entries: Sequence[Entry]) -> list[str]:
   for entry in entries:
     for seed, reason in entry.failed.items():
       notes.append(f"{entry.cell.method}, {entry.cell.text}, seed {seed}: {reason}.")
-  return list(dict.fromkeys(notes))
+  return [*dict.fromkeys(notes), *([f"Made by {made}."] if made else [])]
 
 
-def drawn(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str) -> RenderableType:
+def drawn(
+  entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = ""
+) -> RenderableType:
   """For the terminal, which is narrow: a line a figure."""
   parts: list[RenderableType] = [Text(title, style="bold")]
   for block in blocks(entries, cells):
@@ -147,20 +149,20 @@ def drawn(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str
         own = texts[place * width : (place + 1) * width]
         table.add_row("" if place else method, head, *own, end_section=last and len(block.heads) > 1)
     parts.append(table)
-  return Group(*parts, *map(Text, footnotes(entries)))
+  return Group(*parts, *map(Text, footnotes(entries, made)))
 
 
-def markdown(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str) -> str:
+def markdown(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "") -> str:
   """The same as Markdown."""
   text = [f"# {title}", ""]
   for block in blocks(entries, cells):
     names = heads(block, than)
     text += [f"## {block.title}", "", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     text += [f"| {' | '.join(row)} |" for row in lines(block, than, entries, columns(cells))] + [""]
-  return "\n".join([*text, *footnotes(entries), ""])
+  return "\n".join([*text, "\n\n".join(footnotes(entries, made)), ""])
 
 
-def latex(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str) -> str:
+def latex(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "") -> str:
   r"""The same as LaTeX, for `\usepackage{booktabs}`."""
 
   def escaped(text: str) -> str:
@@ -177,7 +179,7 @@ def latex(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str
       f"% {block.title}", rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule", body[0],
       r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
     ]  # fmt: skip
-  return "\n".join([*text, *(f"% {note}" for note in footnotes(entries)), ""])
+  return "\n".join([*text, *(f"% {note}" for note in footnotes(entries, made)), ""])
 
 
 def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> str:

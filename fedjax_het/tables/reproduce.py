@@ -17,7 +17,7 @@ from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Claimed, write_atomic
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
-from fedjax_het.tables.compare import Entry, entries
+from fedjax_het.tables.compare import Entry, entries, made
 from fedjax_het.tables.paper import Cell, Table
 from fedjax_het.tables.runs import FAILED, SUMMARY, Program, Wanted, ended, identity, programs
 
@@ -144,17 +144,21 @@ def check_data(configs: Sequence[ConfigDict]) -> None:
 
 def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list[Entry]:
   """Writes the table's files from what `folder` holds."""
-  found, title = entries(table, runs, ended(folder)), table.title
+  found = entries(table, runs, ended(folder))
   if writes():
-    for name, text in {
-      "table.md": layout.markdown(found, table.cells, than, title),
-      "table.tex": layout.latex(found, table.cells, than, title),
-      "table.csv": layout.as_csv(found, table.cells, than),
-    }.items():
-      write_atomic(folder / name, text)
+    about = found, table.cells, than, table.title, _made(runs, folder)
+    write_atomic(folder / "table.md", layout.markdown(*about))
+    write_atomic(folder / "table.tex", layout.latex(*about))
+    write_atomic(folder / "table.csv", layout.as_csv(found, table.cells, than))
   return found
 
 
-def show(table: Table, found: Sequence[Entry], than: str) -> None:
-  """Prints the table."""
-  TERMINAL.show(layout.drawn(found, table.cells, than, table.title))
+def show(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> None:
+  """Prints the table of what `folder` holds."""
+  found = entries(table, runs, ended(folder))
+  TERMINAL.show(layout.drawn(found, table.cells, than, table.title, _made(runs, folder)))
+
+
+def _made(runs: Sequence[Wanted], folder: Path) -> str:
+  over = ended(folder)
+  return made([over[key] for key in (identity(one.config) for one in runs) if key in over])
