@@ -21,11 +21,15 @@ class Block(NamedTuple):
 
   Attributes:
     title: what all its figures have in common.
-    heads: a column's name.
+    keys: what tells its columns apart, for the terminal.
+    values: each column's.
+    heads: each column's name.
     rows: (method, one entry a column, None where the table has none).
   """
 
   title: str
+  keys: str
+  values: list[str]
   heads: list[str]
   rows: list[tuple[str, list[Entry | None]]]
 
@@ -46,6 +50,9 @@ def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
     fixed = [f"{key} = {entry.cell.keys[key]}" for key in apart]
     return ", ".join([*fixed, entry.metric] if along else fixed) or f"{first} = {entry.cell.keys[first]}"
 
+  def value(entry: Entry) -> str:
+    return ", ".join(entry.cell.keys[key] for key in along) or entry.metric
+
   def head(entry: Entry) -> str:
     return ", ".join(f"{key} {entry.cell.keys[key]}" for key in along) or entry.metric
 
@@ -58,7 +65,8 @@ def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
     at = {(entry.cell.method, head(entry)): entry for entry in own}
     heads = unique(head, own)
     methods = unique(lambda entry: entry.cell.method, own)
-    found.append(Block(name, heads, [(m, [at.get((m, h)) for h in heads]) for m in methods]))
+    rows = [(method, [at.get((method, head)) for head in heads]) for method in methods]
+    found.append(Block(name, ", ".join(along), unique(value, own), heads, rows))
   return found
 
 
@@ -140,14 +148,14 @@ def drawn(
   parts: list[RenderableType] = [Text(title, style="bold")]
   for block in blocks(entries, cells):
     table = Drawn(box=SIMPLE_HEAD, title=f"\n{block.title}", title_justify="left", title_style="bold")
-    for place, name in enumerate(("", "", *kinds(than))):
+    for place, name in enumerate(("", block.keys, *kinds(than))):
       table.add_column(name, justify="right" if place > 1 else "left", no_wrap=place < 2)
     width = len(kinds(than))
     for method, *texts in lines(block, than, entries, columns(cells)):
-      for place, head in enumerate(block.heads):
-        last = place == len(block.heads) - 1
+      for place, value in enumerate(block.values):
+        last = place == len(block.values) - 1
         own = texts[place * width : (place + 1) * width]
-        table.add_row("" if place else method, head, *own, end_section=last and len(block.heads) > 1)
+        table.add_row("" if place else method, value, *own, end_section=last and place > 0)
     parts.append(table)
   return Group(*parts, *map(Text, footnotes(entries, made)))
 
