@@ -11,8 +11,8 @@ import fedjax_het as fh
 SIZES = (9, 1, 7, 3, 12)
 
 
-def make(nu=1.0, lr=0.1):
-  return fh.federated(fh.superfed(mlp(), nu=nu, start_round=1, lr=lr, epochs=1, batch_size=4))
+def make(mu=0.01, nu=1.0, lr=0.1):
+  return fh.federated(fh.superfed(mlp(), mu=mu, nu=nu, start_round=1, lr=lr, epochs=1, batch_size=4))
 
 
 def close(a, b):
@@ -22,24 +22,26 @@ def close(a, b):
 @pytest.mark.slow
 @pytest.mark.parametrize("member_batch", [3, 1])
 def test_members_are_single_runs(member_batch):
+  """A grid of (μ, ν) with two seeds: states, rounds, each metric of each client, and what is made of them."""
   data = federation(SIZES)
   result = fh.sweep(
-    make, {"nu": [0.0, 2.0], "lr": [0.1]}, seeds=[3, 7], data=data, rounds=4, cohort_size=3, eval_every=2,
-    member_batch=member_batch, client_batch=5, devices=3,
+    make, {"mu": [0.0, 0.5], "nu": [0.0, 2.0], "lr": [0.1]}, seeds=[3, 7], data=data, rounds=4,
+    cohort_size=3, eval_every=2, member_batch=member_batch, client_batch=5, devices=3,
   )  # fmt: skip
-  assert sorted(result.history) == [2, 4] and result.infos.cohort.shape == (4, 4, 3)
-  assert result.members[1] == {"seed": 3, "nu": 2.0, "lr": 0.1} and result.members[2]["seed"] == 7
+  assert sorted(result.history) == [2, 4] and result.infos.cohort.shape == (8, 4, 3)
+  assert result.members[1] == {"seed": 3, "mu": 0.0, "nu": 2.0, "lr": 0.1} and result.members[4]["seed"] == 7
   for m, member in enumerate(result.members):
-    key = jax.random.key(member["seed"])
-    algorithm = make(nu=member["nu"], lr=member["lr"])
-    single = fh.run(algorithm, data, rounds=4, cohort_size=3, key=key, devices=1)
+    key = jax.random.key(member.pop("seed"))
+    single = fh.run(make(**member), data, rounds=4, cohort_size=3, key=key, devices=1)
     close(jax.tree.map(lambda leaf: leaf[m], result.state.broadcast), single.state.broadcast)
     close(jax.tree.map(lambda leaf: leaf[m], result.state.clients), single.state.clients)
     close(jax.tree.map(lambda leaf: leaf[m], result.history[4]), single.evaluation)
     close(jax.tree.map(lambda leaf: leaf[m], result.infos), single.infos)
-    assert result.metrics[m]["global"]["loss"]["mean"] == pytest.approx(
-      single.metrics["global"]["loss"]["mean"]
-    )
+    assert result.picked[m] == single.picked
+    close(result.metrics[m], single.metrics)
+  kernels = np.asarray(result.state.broadcast.params["fc1"]["kernel"])
+  apart = np.abs(kernels[:, None] - kernels).max((2, 3))
+  assert apart[~np.eye(8, dtype=bool)].min() > 1e-3  # or a setting had no part in it
 
 
 @pytest.mark.slow
