@@ -73,4 +73,5 @@ def test_launched_runs_and_sweeps_have_their_line(tmp_path, capsys):
   members = run_sweep(config, grid, str(tmp_path / "sweep"), Where(devices=2))
   np.testing.assert_allclose(members[0]["lambda"]["mean"], curve["mean"], atol=1e-6)
   assert members[2]["lambda"]["mean"] != members[0]["lambda"]["mean"]
+  assert members[0]["seconds"] == members[3]["seconds"]  # not what a member's line took
   assert members[1]["diverged"] and members[1]["lambda"]["mean"] == [None] * 11

@@ -153,8 +153,9 @@ def _train(
     evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
   checkpoints.wait()  # a run that has a summary has its last checkpoint
+  spent = seconds()  # before a yardstick evaluates more
   return state, [
-    record.finish(own, now, seconds())
+    record.finish(own, now, spent)
     for record, own, now in zip(records, states, moments(engine, len(records), state, evaluations))
   ]
 
