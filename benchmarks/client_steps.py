@@ -1,0 +1,177 @@
+"""Each method's client step beside FedAvg's, its bytes a round; a 4 x 4 grid as one program beside 16 runs.
+
+    python benchmarks/client_steps.py [--turns 7] [--out docs/results/client_steps.json]
+    python benchmarks/client_steps.py --small --out /tmp/x.json       toy sizes, to try the script
+
+1. All eleven methods of table 2.3, at its settings: B = 10, SGD with momentum 0.9 and weight decay
+   1e-4, TwoNN, 100 clients with 480 random images, cohort 5, one local epoch (one more for Ditto's own
+   model and FedRep's body); SuPerFed with L = 0. Methods take turns. A step's time is a turn's over its
+   client steps as the method counts them, a visit's what one client's local training takes; ratios to
+   FedAvg are of the same turn, and medians over the turns are shown. Bytes as the method would send
+   them, of one round.
+2. SuPerFed-MM on digits, μ in {0, 0.01, 0.1, 1} x ν in {0, 1, 2, 5}: the grid of figure 2.3 as one
+   program, and each cell as a run of its own, compiled anew for each as launched runs are. The largest
+   difference of a final parameter says whether they are the same.
+
+Writes the JSON and, beside it, a page of the same name with the tables.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import fedjax_het as fh
+
+fh.prepare_cpu()
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from provenance import ROOT, provenance  # noqa: E402
+
+from fedjax_het.engine.members import Members  # noqa: E402
+from fedjax_het.engine.sweep import grid_of  # noqa: E402
+from fedjax_het.experiment.record import traffic  # noqa: E402
+from fedjax_het.methods import CLIENTS  # noqa: E402
+
+METHODS = (
+  "fedavg", "fedprox", "scaffold", "lg_fedavg", "fedper", "fedrep", "apfl", "pfedme", "ditto", "superfed_mm",
+  "superfed_lm",
+)  # fmt: skip
+LOCAL = {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
+ONCE = {"body_epochs": 1, "local_epochs": 1, "start_round": 0}
+GRID = {"mu": [0.0, 0.01, 0.1, 1.0], "nu": [0.0, 1.0, 2.0, 5.0]}
+
+
+def clients(count: int, each: int) -> fh.data.FederatedData:
+  """Random images, all for training."""
+  rng, rows = np.random.default_rng(0), count * each
+  x, y = rng.integers(0, 256, (rows, 28, 28, 1), np.uint8), rng.integers(0, 10, rows)
+  parts = np.split(np.arange(rows), count)
+  return fh.federate(x, y, parts, jax.random.key(0), num_classes=10, test_fraction=0.0)
+
+
+def steps(turns: int, rounds: int, count: int, each: int, cohort: int, hidden: int) -> dict[str, dict]:
+  """Method -> microseconds a step and a visit, their ratios to FedAvg's, and bytes a round."""
+  data, model = clients(count, each), fh.models.two_nn(hidden=hidden)
+  engines, states, found = {}, {}, {}
+  for name in METHODS:
+    algorithm = fh.federated(CLIENTS[name].make({"model": model, **LOCAL, **ONCE}))
+    engines[name] = fh.Engine(algorithm, data, cohort)
+    states[name], _ = engines[name].advance(engines[name].init(jax.random.key(1)), 1)
+    sent = traffic(algorithm, data, states[name], cohort)
+    found[name] = {"step_us": [], "visit_us": [], **{f"bytes_{way}": value for way, value in sent.items()}}
+  for turn in range(turns):
+    for name, engine in engines.items():
+      started = time.perf_counter()
+      states[name], infos = engine.advance(states[name], rounds)
+      seconds = time.perf_counter() - started
+      assert np.isfinite(infos.clients.loss).all(), name
+      found[name]["step_us"].append(1e6 * seconds / int(infos.clients.steps.sum()))
+      found[name]["visit_us"].append(1e6 * seconds / (rounds * cohort))
+    print(f"turn {turn + 1} of {turns}", flush=True)
+  for row in found.values():
+    for what in ("step", "visit"):
+      own, base = row[f"{what}_us"], found["fedavg"][f"{what}_us"]
+      row[f"{what}_of_fedavg"] = [a / b for a, b in zip(own, base)]
+  return found
+
+
+def grid(values: dict[str, list[float]], rounds: int, hidden: int) -> dict:
+  """Seconds of the grid as one program and as runs, their ratio, and how far the results are apart."""
+  source = fh.data.load("digits")
+  keys = jax.random.split(jax.random.key(0), 3)
+  parts = fh.data.dirichlet(keys[0], source.y, num_clients=20, alpha=0.1)
+  data = fh.federate(source.x, source.y, parts, keys[1], num_classes=source.num_classes)
+  model, cohort = fh.models.two_nn(shape=(8, 8, 1), hidden=hidden), 5
+
+  def make(mu, nu):
+    return fh.federated(fh.superfed(model, mu=mu, nu=nu, start_round=2 * rounds // 5, epochs=2, lr=0.05))
+
+  def trained(engine, key):
+    state, done = engine.init(key), 0
+    while done < rounds:
+      count = min(100, rounds - done)
+      state, _ = engine.advance(state, count)
+      done += count
+    return state, engine.evaluate(state), engine.seconds
+
+  cells = grid_of(values)
+  columns = {name: [cell[name] for cell in cells] for name in values}
+  started = time.perf_counter()
+  together = Members(make, data, columns, len(cells), cohort, seeds=1)
+  state, evaluation, spent = trained(together, jax.numpy.stack([keys[2]] * len(cells)))
+  one = time.perf_counter() - started
+  started, apart, alone = time.perf_counter(), {"parameter": 0.0, "top1": 0.0}, []
+  for cell, own, judged in zip(cells, together.split(state), together.split(evaluation)):
+    single, seen, seconds = trained(fh.Engine(make(**cell), data, cohort), keys[2])
+    alone.append(seconds)
+    print(f"cell {len(alone)} of {len(cells)}", flush=True)
+    pairs = zip(*(jax.tree.leaves((s.broadcast, s.clients)) for s in (own, single)))
+    apart["parameter"] = max(apart["parameter"], *(float(abs(np.subtract(a, b)).max()) for a, b in pairs))
+    moved = np.abs(judged.personalized["top1"] - seen.personalized["top1"])
+    apart["top1"] = max(apart["top1"], float(np.nanmax(moved)))
+  runs = time.perf_counter() - started
+  return {
+    "cells": len(cells), "rounds": rounds, "one_program_s": one, "runs_s": runs, "runs_over_one": runs / one,
+    "compile": [spent.compile, sum(own.compile for own in alone)],
+    "train": [spent.train, sum(own.train for own in alone)], "largest_difference": apart,
+  }  # fmt: skip
+
+
+def page(report: dict, command: str) -> str:
+  """The tables, as Markdown."""
+  median, found = statistics.median, report["steps"]
+  lines = [
+    "# Client steps, and a grid as one program", "",
+    f"`{command}` on {report['machine']}, JAX {report['jax']}, {report['date']}, commit {report['commit']}.",
+    f"Medians of {report['turns']} turns in which the methods take their places one after another.", "",
+    "A step is one gradient step as the method counts them; a visit is one client's local training: an epoch",
+    "of 48 batches, and what a method does beside (FedRep's body, Ditto's own model, pFedMe's inner steps).",
+    "",
+    "| method | step, µs | x FedAvg's | visit, ms | x FedAvg's | up, kB a round | down, kB a round |",
+    "|---|---|---|---|---|---|---|",
+  ]  # fmt: skip
+  for name, row in found.items():
+    step, visit = (median(row[f"{what}_us"]) for what in ("step", "visit"))
+    ratios = (f"{median(row[f'{what}_of_fedavg']):.2f}" for what in ("step", "visit"))
+    sent = (f"{row[f'bytes_{way}'] / 1e3:,.0f}" for way in ("up", "down"))
+    of_step, of_visit = ratios
+    lines.append(
+      f"| {name} | {step:,.0f} | {of_step} | {visit / 1e3:,.1f} | {of_visit} | {' | '.join(sent)} |"
+    )
+  own = report["grid"]
+  lines += [
+    "", f"## (μ, ν), {own['cells']} cells, {own['rounds']} rounds", "",
+    "| | one program | runs of their own |", "|---|---|---|",
+    f"| seconds in all | {own['one_program_s']:.1f} | {own['runs_s']:.1f} ({own['runs_over_one']:.2f} x) |",
+    *(f"| {what}, s | {own[what][0]:.1f} | {own[what][1]:.1f} |" for what in ("compile", "train")), "",
+    f"Largest difference of a parameter {own['largest_difference']['parameter']:.2g}, of a client's top-1 "
+    f"{own['largest_difference']['top1']:.2g}.",
+  ]  # fmt: skip
+  return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--turns", type=int, default=7)
+  parser.add_argument("--rounds", type=int, default=10, help="of a method's turn")
+  parser.add_argument("--grid_rounds", type=int, default=200)
+  parser.add_argument("--small", action="store_true", help="toy sizes")
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "client_steps.json")
+  args = parser.parse_args()
+  size = (4, 20, 2, 4) if args.small else (100, 480, 5, 200)
+  if args.small:
+    args.turns, args.rounds, args.grid_rounds = 1, 1, 2
+  report = {**provenance(), "turns": args.turns, "steps": steps(args.turns, args.rounds, *size)}
+  values = {name: own[:2] if args.small else own for name, own in GRID.items()}
+  report["grid"] = grid(values, args.grid_rounds, 4 if args.small else 64)
+  args.out.write_text(json.dumps(report, indent=1) + "\n")
+  text = page(report, "python benchmarks/client_steps.py")
+  args.out.with_suffix(".md").write_text(text)
+  print(text)
+
+
+if __name__ == "__main__":
+  main()
