@@ -183,7 +183,7 @@ class Killed(BaseException):
 
 
 def written(workdir):
-  """All files but those of TensorBoard and orbax, without wall-clock fields."""
+  """All files but those of TensorBoard and orbax, without wall-clock fields and how often it was started."""
 
   def clean(value):
     if isinstance(value, dict):
@@ -194,7 +194,7 @@ def written(workdir):
   found = {str(path.relative_to(workdir)): path for path in files if "checkpoints" not in path.parts}
   texts = {
     name: path.read_text().splitlines() if name.endswith("jsonl") else [path.read_text()]
-    for name, path in found.items() if ".json" in name
+    for name, path in found.items() if ".json" in name and path.name != "starts.jsonl"
   }  # fmt: skip
   checkpoints = {str(path.relative_to(workdir)) for path in workdir.rglob("checkpoints/*")}
   return (
