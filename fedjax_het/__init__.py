@@ -9,8 +9,10 @@ from fedjax_het.clients.fedrep import fedrep
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.clients.lg_fedavg import lg_fedavg
 from fedjax_het.clients.pfedme import pfedme
+from fedjax_het.clients.regions import regions
 from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
+from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
 from fedjax_het.clients.superfed import superfed, superfed_lm, superfed_mm
 from fedjax_het.data.container import federate
 from fedjax_het.engine.cpu import prepare_cpu
@@ -40,6 +42,6 @@ __all__ = [
   "Message", "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State",
   "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate", "federated",
   "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg", "metrics", "mixing", "models",
-  "pfedme", "prepare_cpu", "run", "scaffold", "server", "superfed", "superfed_lm", "superfed_mm",
-  "sweep", "tasks",
+  "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus",
+  "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks",
 ]  # fmt: skip

@@ -59,11 +59,15 @@ def walk(
   correct: Callable[[PyTree, PyTree], PyTree] | None = None,
   first: int | jax.Array = 0,
   last: int | jax.Array | None = None,
+  at: Callable[[jax.Array, PyTree], PyTree] | None = None,
 ) -> Local:
-  """Steps of SGD on F_i(θ), along the gradients that `correct` makes of (∇F_i, θ); None leaves them."""
+  """Steps of SGD on F_i(θ), along the gradients that `correct` makes of (∇F_i, θ); None leaves them.
+
+  With `at` on F_i(at(the step's key, θ)), for a θ that is no model but makes one.
+  """
 
   def step(local: Local, batch: Batch) -> Local:
-    loss, gradient, stats = loss_gradient(model, local.params, local.stats, batch)
+    loss, gradient, stats = loss_gradient(model, local.params, local.stats, batch, at)
     if correct is not None:
       gradient = correct(gradient, local.params)
     updates, state = optimizer.update(gradient, local.optimizer, local.params)

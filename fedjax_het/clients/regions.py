@@ -1,0 +1,85 @@
+"""Who owns which region of the solution simplex: from the clients' label counts, before training.
+
+SosicFL, sections 3.2 and 3.3. The counts say how many examples of each class a client has; whoever prepares
+the regions learns them. They may be noised before that, see `noised`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.decomposition import LatentDirichletAllocation
+
+from fedjax_het.clients.simplex import mean_distance
+from fedjax_het.errors import SettingError, check_range, check_whole
+
+
+class Regions(NamedTuple):
+  """The clients' regions of Δ^M.
+
+  Attributes:
+    centers: each client's own center μ_{z_k}, float32 [K, M + 1].
+    radius: η, of all regions.
+    points: each client's point of the simplex, by its label counts alone, float32 [K, M + 1].
+    clusters: z, the clients' clusters, int [K].
+  """
+
+  centers: np.ndarray | jax.Array
+  radius: float | jax.Array
+  points: np.ndarray
+  clusters: np.ndarray
+
+
+def regions(
+  counts: ArrayLike, *, endpoints: int = 2, clusters: int = 2, rho: float = 0.4, seed: int = 0
+) -> Regions:
+  """Label counts -> LDA -> points of the simplex -> clusters by L1 distance -> centers and radius.
+
+  The topics are scikit-learn's, by online variational Bayes; the clusters by average linkage, which needs no
+  start, and a center is the mean of its clients' points. η = ρ·δ, with δ the mean over the clusters of
+  `mean_distance`.
+
+  Args:
+    counts: examples of each class that each client trains on, [K, C].
+    endpoints: M + 1 >= 1, the topics; the paper says M = 1 for two folds, and not what it is elsewhere.
+    clusters: 1 to K.
+    rho: ρ > 0; the paper has 0.6 for two folds, else 0.4. From 2/δ on a region is the whole simplex.
+    seed: of the topics.
+
+  Raises:
+    SettingError: counts that are no [K, C] of numbers >= 0, a client without any, a setting out of range.
+  """
+  counts = np.asarray(counts, np.float64)
+  if counts.ndim != 2 or (counts < 0).any() or not (counts.sum(1) > 0).all():
+    remedy = "Give a row of counts a client, of which some are positive."
+    raise SettingError("counts", counts.shape, "are not counts of every client's classes", remedy)
+  check_whole("endpoints", endpoints, 1)
+  check_whole("clusters", clusters, 1)
+  check_range("clusters", clusters, 1, len(counts))
+  check_range("rho", rho, above=0.0)
+  topics = LatentDirichletAllocation(endpoints, learning_method="online", random_state=seed)
+  points = topics.fit_transform(counts) if endpoints > 1 else np.ones((len(counts), 1))
+  grouped = AgglomerativeClustering(clusters, metric="manhattan", linkage="average")
+  z = grouped.fit_predict(points) if clusters > 1 else np.zeros(len(counts), int)
+  means = np.array([points[z == c].mean(0) for c in range(clusters)])
+  radius = rho * float(np.mean([mean_distance(center) for center in means]))
+  return Regions(means[z].astype(np.float32), radius, points.astype(np.float32), z)
+
+
+def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:
+  """Counts with Laplace noise of scale 1/ε, those below 0 as 0, [K, C].
+
+  Of a client that adds or takes one example away they reveal ε (differential privacy by example, pure). Where
+  all of a client's are 0 after that, each is 1.
+
+  Raises:
+    SettingError: ε is not positive.
+  """
+  check_range("epsilon", epsilon, above=0.0)
+  counts = np.asarray(counts, np.float64)
+  drawn = np.maximum(
+    counts + np.random.default_rng(seed).laplace(scale=1.0 / epsilon, size=counts.shape), 0.0
+  )
+  return np.where(drawn.sum(1, keepdims=True) > 0, drawn, 1.0)

@@ -1,0 +1,190 @@
+r"""SosicFL: clients own regions of a simplex of solutions, and train its endpoints together.
+
+Connecting solutions by a simplex for federated learning (SosicFL), sections 3.4 to 3.6.
+
+The server keeps endpoints θ_1, ..., θ_{M+1} of the last layer (or of all layers), and one of everything else.
+A client has a region R of the simplex Δ^M around its center μ, see `regions`. In every step it draws α
+uniformly on R, takes the gradient at w_α = Σ_m α_m θ_m, and moves
+
+    θ_m <- θ_m - α_m·γ·∇F_i(w_α)                     (eq. 8)
+
+by one backward pass. The server averages by n_i / n (eq. 9). The client uses w_μ, the server w_{1/(M+1)}.
+
+SosicFL+ is Ditto on the endpoints: a client also keeps endpoints of its own, trained likewise on its region
+and kept near to those it received.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_het.clients import sgd
+from fedjax_het.clients.heads import Head, Parted, joined, parting
+from fedjax_het.clients.objective import Optimizer
+from fedjax_het.clients.regions import Regions
+from fedjax_het.clients.sgd import afterwards, mean_loss
+from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
+from fedjax_het.clients.supervised import scheduled, supervised
+from fedjax_het.clients.variant import variant_of
+from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.local import steps_per_epoch
+from fedjax_het.models import Model
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+
+PyTree = Any
+
+
+class Owner(NamedTuple):
+  """What a client keeps: its center μ, and in SosicFL+ endpoints of its own."""
+
+  center: jax.Array
+  params: PyTree = ()
+  stats: PyTree = ()
+
+
+class Pair(NamedTuple):
+  """Local training of the received endpoints, and after it of the client's own."""
+
+  received: sgd.Local
+  own: sgd.Local
+
+
+def sosicfl_plus(
+  model: Model,
+  regions: Regions,
+  *,
+  layers: str = "head",
+  head: Head = "",
+  start_round: int | jax.Array = 0,
+  lam: float | None = 1.0,
+  local_epochs: int = 10,
+  lr: float = 0.01,
+  lr_decay: float = 1.0,
+  momentum: float = 0.9,
+  weight_decay: float = 1e-4,
+  epochs: int = 10,
+  batch_size: int = 10,
+  optimizer: Optimizer | None = None,
+  name: str = "sosicfl_plus",
+) -> ClientUpdate:
+  """SosicFL+'s client part. Its state is the client's center μ, and its own endpoints.
+
+  Momentum and weight decay are those of the endpoints, each a parameter: with either an endpoint moves also
+  where its α_m is 0.
+
+  Args:
+    model: the model.
+    regions: of K clients, in the order of their numbers.
+    layers: which have endpoints, "head" or "all".
+    head: the head's layers where that is not the model's own, see `heads.parting`.
+    start_round: t̃, the first round in which a client draws on its region; before on all of the simplex.
+    lam: λ >= 0, how near a client's own endpoints are kept to those received; None is SosicFL, with none.
+    local_epochs: passes for a client's own endpoints, after the others.
+    lr: γ > 0 in round 0.
+    lr_decay: factor on γ each round, in (0, 1].
+    momentum: momentum of local SGD, fresh each round.
+    weight_decay: weight decay of local SGD.
+    epochs: E, passes through a client's data each round.
+    batch_size: B; a last partial batch is used.
+    optimizer: instead of SGD, a function from the round's γ to an optax transformation, fresh each round.
+    name: name in tables.
+
+  Raises:
+    SettingError: a setting out of range; when a run is set up, a head that the model has not; from
+      `check_rounds`, of a run that ends before t̃.
+  """
+  check_choice("layers", layers, ("head", "all"))
+  tx_of = scheduled(
+    start_round=start_round, lam=lam, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay,
+    epochs=epochs, local_epochs=local_epochs, batch_size=batch_size, optimizer=optimizer,
+  )  # fmt: skip
+  centers = jnp.asarray(regions.centers, jnp.float32)
+  count = centers.shape[1]
+  part = parting(model, head) if layers == "head" else lambda params: Parted({}, params)
+
+  def at(params: PyTree, alpha: jax.Array) -> PyTree:
+    """w_α."""
+    single, endpoints = part(params)
+    return joined(single, jax.tree.map(lambda leaf: jnp.tensordot(alpha, leaf, 1), endpoints))
+
+  def drawn(center: jax.Array, round: int | jax.Array) -> Callable[[jax.Array, PyTree], PyTree]:
+    """A step's model: w_α, α uniform on the region or before t̃ on the simplex."""
+
+    def point(key: jax.Array, params: PyTree) -> PyTree:
+      alpha = lax.cond(
+        round >= start_round,
+        lambda: uniform_on_region(key, center, regions.radius),
+        lambda: uniform_on_simplex(key, count),
+      )
+      return at(params, alpha)
+
+    return point
+
+  def share(key: jax.Array) -> Message:
+    single, first = part(model.init(key))
+    others = [part(model.init(jax.random.fold_in(key, m)))[1] for m in range(1, count)]
+    return Message(
+      joined(single, jax.tree.map(lambda *own: jnp.stack(own), first, *others)), stats=model.stats
+    )
+
+  def init(key, broadcast, data, context) -> Owner:
+    own = () if lam is None else (broadcast.params, broadcast.stats)
+    return Owner(centers[context.client], *own)
+
+  def start(broadcast, state: Owner, context):
+    tx = tx_of(context)
+    received = sgd.start(broadcast.params, broadcast.stats, tx)
+    return received if lam is None else Pair(received, sgd.start(state.params, state.stats, tx))
+
+  def walk(key, broadcast, state: Owner, data, context, work, first, last):
+    tx, on_region = tx_of(context), drawn(state.center, context.round)
+
+    def steps(key, local, epochs, correct, first, last):
+      return sgd.walk(key, model, data, local, tx, epochs, batch_size, correct, first, last, on_region)
+
+    if lam is None:
+      return steps(key, work, epochs, None, first, last)
+    received = steps(key, work.received, epochs, None, first, last)
+    first, last, key = afterwards(epochs * steps_per_epoch(data, batch_size), first, last, key)
+    return Pair(received, steps(key, work.own, local_epochs, sgd.near(broadcast.params, lam), first, last))
+
+  def finish(broadcast, state: Owner, context, work):
+    if lam is None:
+      return Message(work.params, stats=work.stats), state, Info(work.loss / work.steps, work.steps)
+    received, own = work
+    kept = Owner(state.center, own.params, own.stats)
+    return Message(received.params, stats=received.stats), kept, mean_loss(received, own)
+
+  def own_model(broadcast: Message, state: Owner) -> PyTree:
+    params, stats = (broadcast.params, broadcast.stats) if lam is None else (state.params, state.stats)
+    return model.joined(at(params, state.center), stats)
+
+  def globalize(broadcast: Message) -> PyTree:
+    return model.joined(at(broadcast.params, jnp.full((count,), 1.0 / count)), broadcast.stats)
+
+  def check_rounds(rounds: int) -> None:
+    if not isinstance(start_round, jax.core.Tracer) and start_round >= rounds:
+      raise SettingError(
+        "start_round", start_round, f"not within rounds = {rounds}: no client would train its region",
+        f"Use 0 to {rounds - 1}, or more rounds.",
+      )  # fmt: skip
+
+  passes = epochs if lam is None else epochs + local_epochs
+  training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
+  client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
+  return client._replace(check_rounds=check_rounds)
+
+
+@variant_of(sosicfl_plus, "lam", "local_epochs", "name")
+def sosicfl(model: Model, regions: Regions, **settings) -> ClientUpdate:
+  """SosicFL's client part: `sosicfl_plus` without endpoints of a client's own; see there for the settings."""
+  return sosicfl_plus(model, regions, **{"name": "sosicfl", **settings}, lam=None)
+
+
+@variant_of(sosicfl, "layers", "head")
+def sosicfl_all(model: Model, regions: Regions, **settings) -> ClientUpdate:
+  """SosicFL-All's client part: `sosicfl` with endpoints of all layers; see there for the settings."""
+  return sosicfl(model, regions, layers="all", name="sosicfl_all", **settings)
