@@ -30,7 +30,12 @@ def by_rejection(rng, center, radius, count):
   return np.concatenate(kept)[:count]
 
 
-@pytest.mark.parametrize("name", CENTERS)
+QUICK = "inside", "corner"
+
+
+@pytest.mark.parametrize(
+  "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CENTERS]
+)
 def test_uniform_on_a_region(name):
   center, radius = CENTERS[name]
   count, rng = 20_000, np.random.default_rng(0)
@@ -56,6 +61,7 @@ def test_a_segment_is_exact(center, radius, low, high):
   assert stats.kstest(x, "uniform", (low, high - low)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_few_moves_would_be_noticed():
   """What the walk is for: its beginning alone is not uniform."""
   center, radius = CENTERS["many"]

@@ -92,6 +92,7 @@ def trained(client, data, rounds=3):
 SETTINGS = dict(lr=LR, batch_size=BATCH, epochs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("method", "other", "settings"),
   [("sosicfl", "fedavg", {}), ("sosicfl_all", "fedavg", {}), ("sosicfl_plus", "ditto", {"local_epochs": 1})],
