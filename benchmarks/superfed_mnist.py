@@ -1,11 +1,11 @@
 """Table 2.3 of the thesis, MNIST columns: runs its cells, keeps the summaries, beside the paper's.
 
-    python benchmarks/table_2_3.py --runs=DIR [--run [CELL ...]] [--data_dir=DATA] [--mesh=clients:1]
+    python benchmarks/superfed_mnist.py --runs=DIR [--run [CELL ...]] [--data_dir=DATA] [--mesh=clients:1]
 
 `--run` starts the launcher for the named cells, or for all, one after another, but for those whose summary
 DIR holds already; a run that was stopped goes on. After each run, and without `--run`, what DIR holds goes
-into docs/results/table_2_3.json, with commit, date and machine, in place of what that cell had there, and the
-tables of docs/results/table_2_3.md are written anew. `--list` prints the cells' names and commands. On one
+into docs/results/superfed_mnist.json, with commit, date and machine, in place of what that cell had there, and the
+tables of docs/results/superfed_mnist.md are written anew. `--list` prints the cells' names and commands. On one
 core a cell takes from two minutes (fedavg, K = 500) to an hour (superfed, K = 50).
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from provenance import provenance
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results" / "table_2_3.md"
+PAGE = ROOT / "docs" / "results" / "superfed_mnist.md"
 HEADING = "## All methods, seed 0"  # what follows in the page is written by this script
 ALGORITHMS = ("fedavg", "fedprox", "superfed_mm", "superfed_lm")
 CLIENTS = (50, 100, 500)
@@ -137,7 +137,7 @@ def page(kept: dict[str, Any]) -> str:
     "## What moves the figure", "",
     head, *(row(cell, kept) for cell in STUDIED), "",
     "## Commands", "",
-    "`python benchmarks/table_2_3.py --runs=RUNS --run` runs every cell that RUNS does not hold; cells may",
+    "`python benchmarks/superfed_mnist.py --runs=RUNS --run` runs every cell that RUNS does not hold; cells may",
     "be named behind `--run`. `--list` prints each cell's own command, such as", "",
     "```sh", " ".join(CELLS["mnist_500_superfed_mm_std_decay999_0"].command), "```", "",
     "`--data_dir=DATA` names the folder that holds `mnist/`.", "",
@@ -146,7 +146,7 @@ def page(kept: dict[str, Any]) -> str:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--runs", type=Path, default=Path("runs/table_2_3"))
+  parser.add_argument("--runs", type=Path, default=Path("runs/superfed_mnist"))
   parser.add_argument("--run", nargs="*", choices=CELLS, metavar="CELL")
   parser.add_argument("--list", action="store_true")
   parser.add_argument("--data_dir", default="")
