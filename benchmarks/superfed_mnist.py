@@ -4,9 +4,9 @@
 
 `--run` starts the launcher for the named cells, or for all, one after another, but for those whose summary
 DIR holds already; a run that was stopped goes on. After each run, and without `--run`, what DIR holds goes
-into docs/results/superfed_mnist.json, with commit, date and machine, in place of what that cell had there, and the
-tables of docs/results/superfed_mnist.md are written anew. `--list` prints the cells' names and commands. On one
-core a cell takes from two minutes (fedavg, K = 500) to an hour (superfed, K = 50).
+into docs/results/superfed_mnist.json, with commit, date and machine, in place of what that cell had there,
+and the tables of docs/results/superfed_mnist.md are written anew. `--list` prints the cells' names and
+commands. On one core a cell takes from two minutes (fedavg, K = 500) to an hour (superfed, K = 50).
 """
 
 import argparse
@@ -137,8 +137,8 @@ def page(kept: dict[str, Any]) -> str:
     "## What moves the figure", "",
     head, *(row(cell, kept) for cell in STUDIED), "",
     "## Commands", "",
-    "`python benchmarks/superfed_mnist.py --runs=RUNS --run` runs every cell that RUNS does not hold; cells may",
-    "be named behind `--run`. `--list` prints each cell's own command, such as", "",
+    "`python benchmarks/superfed_mnist.py --runs=RUNS --run` runs every cell that RUNS does not hold; cells",
+    "may be named behind `--run`. `--list` prints each cell's own command, such as", "",
     "```sh", " ".join(CELLS["mnist_500_superfed_mm_std_decay999_0"].command), "```", "",
     "`--data_dir=DATA` names the folder that holds `mnist/`.", "",
   ])  # fmt: skip

@@ -100,6 +100,10 @@ def load(
   if name == "digits":
     return load_digits()
   folder, loader, wanted = FOLDERS[name]
+  if data_dir and not Path(data_dir).expanduser().is_dir():
+    raise DataError(
+      f"data_dir = {os.fspath(data_dir)!r}: no such folder. Name one with a folder {folder}: {wanted}."
+    )
   where = (_data_dir(data_dir) / folder).resolve()
   source = loader(where, **options)
   looked = (

@@ -1,5 +1,7 @@
 """What a launched run shows on the terminal: its progress, and at the end its table."""
 
+import os
+
 from rich.console import Console, RenderableType
 
 from fedjax_het.engine.processes import writes
@@ -17,7 +19,13 @@ class Display:
     """Tables as `rich` draws them, and lines of text as they are."""
     if writes():
       for one in what:
-        print(one) if isinstance(one, str) else Console().print(one)
+        print(one) if isinstance(one, str) else console().print(one)
+
+
+def console() -> Console:
+  """Of standard output; 120 wide where that is a file and nobody says otherwise."""
+  found = Console()
+  return found if found.is_terminal or "COLUMNS" in os.environ else Console(width=120)
 
 
 TERMINAL = Display()

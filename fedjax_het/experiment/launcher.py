@@ -35,7 +35,10 @@ def mistakes_in_one_line() -> Iterator[None]:
     text = f"Unknown setting: {error.args[0]}" if isinstance(error, KeyError) else str(error)
     text = text.replace("\\n", " ").strip()
     nested = "Traceback" in text or "Attempted" in text  # of a config file: the last line says what is wrong
-    print(text.splitlines()[-1].strip() if nested else " ".join(text.split()), file=sys.stderr)
+    text = text.splitlines()[-1].strip() if nested else " ".join(text.split())
+    if "No such file or directory" in text:
+      text += f", seen from {Path.cwd()}. Name a configuration file that is there."
+    print(text, file=sys.stderr)
     sys.exit(1)
 
 
@@ -87,6 +90,13 @@ def define_machine_flags() -> None:
     os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fedjax_het")),
     "Folder of JAX's persistent compilation cache; empty for none.",
   )
+
+
+def show_in_help(*modules: str) -> None:
+  """Makes --help of the program that was started list the flags that some modules define."""
+  for module in modules:
+    for flag in flags.FLAGS.flags_by_module_dict().get(module, ()):
+      flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
 def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
@@ -155,6 +165,7 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
     print(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", file=sys.stderr)
     return 1
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
+  leave_out_waiting()
   given = flags.FLAGS
   if given.list is not None:
     return print_listing(given.list)
@@ -180,6 +191,12 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
       run_experiment(given.config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
 
   return told(run)
+
+
+def leave_out_waiting() -> None:
+  """Drops Orbax's advice, for every checkpoint that follows on another, to write fewer."""
+  waiting = "Waiting for previous save"
+  logging.get_absl_logger().addFilter(lambda record: not str(record.msg).startswith(waiting))
 
 
 def where_of_flags() -> Where:
@@ -223,4 +240,5 @@ def launch() -> None:
   with mistakes_in_one_line():
     sys.argv, sweep = take_sweep(sys.argv)
     define_flags()
+    show_in_help(__name__)
   app.run(functools.partial(main, grid=sweep), flags_parser=parse_flags)

@@ -15,8 +15,8 @@ from fedjax_het.metrics.catalogue import shown
 class Progress:
   """Rounds done, rounds a second, time left and the latest figures; use it in a `with`.
 
-  The rate is that of the last 20 updates. The first update only starts the clock where another follows, so
-  the compilation before it does not spoil the estimate.
+  The rate is that of the last 20 updates. The first only starts the clock, so the compilation before it does
+  not spoil the estimate.
 
   Args:
     total: rounds of the whole run.
@@ -35,7 +35,7 @@ class Progress:
     self._total, self._round, self._start, self._every = total, start, start, every
     self._latest = ""
     self._seen: deque[tuple[float, int]] = deque(maxlen=20)
-    self._began = self._printed = time.monotonic()
+    self._printed = time.monotonic()
     self._shown = start
     self._bar: Bar | None = None
     if self._console.is_terminal:
@@ -51,7 +51,7 @@ class Progress:
 
   def __enter__(self) -> "Progress":
     """Starts the clock and the bar."""
-    self._began = self._printed = time.monotonic()
+    self._printed = time.monotonic()
     if self._bar is not None:
       self._bar.start()
     return self
@@ -87,9 +87,8 @@ class Progress:
 
   def _rate_text(self) -> str:
     """Rounds a second and the time left."""
-    (t1, r1) = self._seen[-1]
-    (t0, r0) = self._seen[0] if len(self._seen) > 1 else (self._began, self._start)
-    if r1 <= r0 or t1 <= t0:
+    (t0, r0), (t1, r1) = self._seen[0], self._seen[-1]
+    if r1 <= r0 or t1 <= t0:  # the first update, whose time is compilation's
       return ""
     rate = (r1 - r0) / (t1 - t0)
     left = datetime.timedelta(seconds=round((self._total - r1) / rate))

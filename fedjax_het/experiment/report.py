@@ -34,7 +34,9 @@ def _header(summary: Mapping[str, Any]) -> Text:
   if summary.get("label_noise"):
     noise = summary["label_noise"]
     text.append(f"\nlabel noise: {noise['name']}, ratio {noise['ratio']}; ", style="bold yellow")
-    text.append(f"{100 * noise['changed']:.1f} % of the training labels are wrong", style="bold yellow")
+    text.append(
+      f"{100 * noise['changed']:.1f} % of training and validation labels are wrong", style="bold yellow"
+    )
   if summary.get("diverged"):
     text.append(f"\n{Divergence(**summary['diverged'])}.", style="bold red")
   seconds = summary.get("seconds") or {}

@@ -96,7 +96,9 @@ def run_sweep(
       )  # fmt: skip
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
-    display.show(members_table(members, summaries), f"Each member's files are in {os.fspath(root)}/members.")
+    drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
+    place = f"sweep.json{drawn} are in {os.fspath(root)}, each member's files in its members/."
+    display.show(members_table(members, summaries), place)
   return summaries
 
 

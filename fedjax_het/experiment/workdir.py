@@ -89,7 +89,7 @@ def prepare(
     SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
       the error names the first field, in alphabetical order, that differs.
   """
-  run = Workdir(Path(workdir).expanduser().absolute())
+  run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
   try:
     for folder in (run.root, run.checkpoints, run.figures):
       folder.mkdir(parents=True, exist_ok=True)

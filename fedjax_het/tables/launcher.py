@@ -13,8 +13,10 @@ from ml_collections import ConfigDict
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.experiment.launcher import (
   define_machine_flags,
+  leave_out_waiting,
   mistakes_in_one_line,
   prepare_jax,
+  show_in_help,
   told,
   where_of_flags,
 )
@@ -28,7 +30,7 @@ def define_flags() -> None:
   flags.DEFINE_string("where", "", "Only these cells: key=value,key=value|value, by the columns of the .csv.")
   flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
   flags.DEFINE_string("runs", None, "Where runs and table are kept; by default runs/NAME of the table.")
-  flags.DEFINE_string("against", "", "Compare the other methods with this one, as the table calls it.")
+  flags.DEFINE_string("against", "", "Compare the other methods with this one, by either name.")
   flags.DEFINE_bool("dry_run", False, "Print the table of what has run, and what would be started, and end.")
   define_machine_flags()
 
@@ -73,6 +75,7 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
     print(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", file=sys.stderr)
     return 1
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
+  leave_out_waiting()
   return told(functools.partial(make_table, changes))
 
 
@@ -87,18 +90,20 @@ def make_table(changes: dict[str, Any]) -> None:
     raise SettingError("seeds", ",".join(given.seeds), "are not whole numbers", "Write --seeds=0,1,2.")
   cells = chosen(table.cells, parse_where(given.where))
   prepare_jax()
+  than = {cell.keys.get("algorithm", ""): cell.method for cell in table.cells[::-1]} | {"": ""}
+  than = than.get(given.against, given.against)
   runs = wanted(table, cells, [*map(int, given.seeds)], lambda config: change(config, changes))
   folder, where = Path(given.runs or f"runs/{table.name}"), where_of_flags()
   where.check()
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
   if given.dry_run:
-    show(table, runs, folder, given.against)
+    show(table, runs, folder, than)
     return print_plan(runs, folder, together)
   reproduce(
     table, runs, folder, where, together=together, checkpoint_seconds=given.checkpoint_seconds,
-    than=given.against,
+    than=than,
   )  # fmt: skip
-  show(table, runs, folder, given.against)
+  show(table, runs, folder, than)
   print(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
 
 
@@ -117,6 +122,7 @@ def launch() -> None:
   with mistakes_in_one_line():
     sys.argv, changes = take_changes(sys.argv)
     define_flags()
+    show_in_help(__name__, define_machine_flags.__module__)
 
   def parse(argv: list[str]) -> list[str]:
     with mistakes_in_one_line():

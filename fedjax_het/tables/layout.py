@@ -126,6 +126,8 @@ def heads(block: Block, than: str) -> list[str]:
 def footnotes(entries: Sequence[Entry], made: str = "") -> list[str]:
   """How to read the figures, what did not run or came to nothing, and where they were `made`."""
   seeds = sorted({seed for entry in entries for seed in entry.ours})
+  if not seeds and not any(entry.failed for entry in entries):
+    return ["Nothing has run yet."]
   notes = [f"Ours: mean of {len(seeds)} seed{'s' if len(seeds) != 1 else ''} ({', '.join(map(str, seeds))})"]
   if any(entry.over_seeds is not None for entry in entries):
     notes[0] += " ± std over seeds"

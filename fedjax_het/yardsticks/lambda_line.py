@@ -18,7 +18,7 @@ from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate, on_line
-from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
+from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save
 from fedjax_het.yardsticks.text import named, spread
 from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
 
@@ -188,10 +188,8 @@ def lambda_curve(
   color, mark = STYLES["personalized"]["color"], STYLES["global"]["color"]
   figure = Figure(figsize=(6.0, 4.0), layout="constrained")
   ax = figure.subplots()
-  ax.fill_between(lam, mean - std, mean + std, color=color, alpha=0.12, linewidth=0)
-  ax.errorbar(
-    lam, mean, yerr=std, color=color, marker="o", markersize=5, linewidth=1.8, elinewidth=1.0, capsize=3
-  )
+  band(ax, lam, mean, std, metric, color)
+  ax.plot(lam, mean, color=color, marker="o", markersize=5, linewidth=1.8)
   if own is not None:
     text = f"the clients' own models:  {spread(own, metric, unit=True)}"
     ax.axhline(factor * own["mean"], color=mark, linewidth=1.2, linestyle="--", zorder=1, label=text)

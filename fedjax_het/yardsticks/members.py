@@ -14,7 +14,7 @@ from rich.table import Table
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.yardsticks.client_metrics import headline_of
-from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
+from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save
 from fedjax_het.yardsticks.text import named, number, spread
 
 Members = Sequence[Mapping[str, Any]]
@@ -118,7 +118,7 @@ def _curve(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, metric
   factor, style, place = shown(metric).factor, STYLES["personalized"], np.arange(len(values))
   means, stds = np.moveaxis(factor * figures, -1, 0)
   mean, std = _over_seeds(means), _over_seeds(stds)
-  ax.fill_between(place, mean - std, mean + std, color=style["color"], alpha=0.13, linewidth=0)
+  band(ax, place, mean, std, metric, style["color"])
   ax.plot(place, mean, linewidth=1.8, markersize=5, **style)
   if means.shape[1] > 1:
     ax.plot(place, means, color=GREY, marker=".", markersize=6, linestyle="none", zorder=5)

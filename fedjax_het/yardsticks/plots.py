@@ -89,6 +89,16 @@ def decorate(ax: Axes, ylabel: str) -> None:
   ax.spines[["top", "right"]].set_visible(False)
 
 
+def band(ax: Axes, x: ArrayLike, mean: np.ndarray, std: np.ndarray, metric: str, color: Any) -> None:
+  """Shades mean ± std as far as the metric goes, both in the unit that it is shown in."""
+  low, high = mean - std, mean + std
+  if shown(metric).unit == "%":
+    low, high = np.clip(low, 0.0, 100.0), np.clip(high, 0.0, 100.0)
+  elif metric in ("loss", "ece", "mce"):
+    low = np.maximum(low, 0.0)
+  ax.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0)
+
+
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
   """Writes the PNG; its folder is made where missing."""
   path = Path(path)
