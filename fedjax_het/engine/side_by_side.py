@@ -33,7 +33,8 @@ def equally_long(data: Sequence[FederatedData]) -> list[FederatedData]:
     return np.concatenate([leaf, np.repeat(leaf[:1], most - len(leaf), axis=0)])
 
   def one(each: FederatedData) -> FederatedData:
-    if len(each.y) == most:
+    lengths = {len(leaf) for leaf in jax.tree.leaves((each.x, each.y))}
+    if lengths != {len(each.y)} or lengths == {most}:  # the first are no data, which is said elsewhere
       return each
     return dataclasses.replace(each, x=jax.tree.map(filled, each.x), y=filled(each.y))
 
