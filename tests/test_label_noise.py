@@ -181,7 +181,8 @@ def test_a_run_says_how_many_labels_are_wrong():
   console = Console(width=200)
   with console.capture() as capture:
     console.print(report({"label_noise": noisy.label_noise}))
-  assert f"label noise: symmetric, ratio 0.6; {100 * changed:.1f} % of training and validation labels" in capture.get()
+  wrong = f"{100 * changed:.1f} % of training and validation labels are wrong"
+  assert f"label noise: symmetric, ratio 0.6; {wrong}" in capture.get()
 
 
 @pytest.mark.slow
