@@ -48,6 +48,7 @@ def prepared(tmp_path_factory):
       pytest.skip(f"{module} is not installed")
   raw = real_data("mnist") / "mnist"
   folder = tmp_path_factory.mktemp("tfds")
+  (folder / "empty").mkdir()
   env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
   env |= {"TFDS_DATA_DIR": str(folder / "tfds"), "TF_CPP_MIN_LOG_LEVEL": "3"}
   args = [sys.executable, "-c", SCRIPT, str(raw), str(folder / "empty"), str(folder / "out.npz")]

@@ -59,7 +59,7 @@ def test_the_surface_is_numpys(part, monkeypatch):
       np.testing.assert_allclose(losses[i, j], -np.log(p[np.arange(len(y)), y]).mean(), rtol=1e-5)
   some = loss_surface(KEY, model.task, model.apply, params, data, points=3, part=part, examples=1)[1][1, 1]
   p = softmax(linear_logits(start, x))
-  assert np.isclose(some, -np.log(p[np.arange(len(y)), y]), rtol=1e-5).sum() == 1
+  assert np.isclose(some, -np.log(p[np.arange(len(y)), y]), rtol=1e-5, atol=1e-6).sum() == 1
 
 
 def test_mistakes_are_named():

@@ -22,7 +22,6 @@ from fedjax_het.errors import NonFiniteLoss, check_range
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
-from fedjax_het.experiment.provenance import note_start
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
@@ -76,8 +75,6 @@ def run_experiment(
   engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
   with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
-    if writes():
-      note_start(run)
     _, (summary,) = train(
       engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds, display
     )

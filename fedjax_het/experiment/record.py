@@ -16,6 +16,7 @@ from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment
+from fedjax_het.experiment.provenance import note_start
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
 from fedjax_het.parts import Algorithm, Context
@@ -77,12 +78,16 @@ class Record:
       logging.warning("No checkpoint is whole: the run starts at round 0, and %s keeps its metrics.", kept)
 
   def begin(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
-    """Takes up a checkpoint's books after `rounds_done` rounds, and forgets what was written past it."""
+    """Takes up a checkpoint's books after `rounds_done` rounds, and forgets what was written past it.
+
+    The start is noted, as it can no longer be refused.
+    """
     if books is not None:
       self._steps, self._losses = books["client_steps"], list(books["losses"])
       self._earlier = Seconds(**books["seconds"])
       self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
+      note_start(self.run)
       self._tracker.truncate(rounds_done if rounds_done else -1)
     kept = books["yardsticks"] if books is not None else {}
     for name, yardstick in self._yardsticks.items():

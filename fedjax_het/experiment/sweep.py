@@ -19,7 +19,6 @@ from fedjax_het.experiment.build import Experiment, build, build_algorithm, chec
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
-from fedjax_het.experiment.provenance import note_start
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
@@ -88,8 +87,6 @@ def run_sweep(
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())
     with claimed(root, writes()):
-      for run in runs if writes() else ():
-        note_start(run)
       _run(
         config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks,
         display,
