@@ -138,7 +138,7 @@ def test_order_is_random_and_new_each_epoch(ragged):
 # Placement.
 
 
-@pytest.mark.parametrize("devices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8)), 3])
+@pytest.mark.parametrize("devices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 8))])
 @pytest.mark.parametrize("client_batch", [pytest.param(1, marks=pytest.mark.slow), 2, None])
 def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
   """Numbers of clients that the devices or the batch divide, and that they do not."""

@@ -37,7 +37,8 @@ def aggregate(stacked, w, message, energy, clip=None):
   return jax.tree.map(lambda leaf: jnp.tensordot(w, leaf, 1), uploads), uploads
 
 
-@pytest.mark.parametrize("offset", [pytest.param(0.0, marks=pytest.mark.slow), 40.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("offset", [0.0, 40.0])
 def test_raw_energies_give_the_gradient_of_the_mixture(offset):
   """Equation 4.13 by the server's division, against autodiff of equation 4.11."""
   stacked, w, x = some()

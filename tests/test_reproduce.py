@@ -278,6 +278,7 @@ def test_a_whole_table_is_shown_without_a_run(ran, table, monkeypatch, capsys):
   assert f"jax {jax.__version__}; date 20" in (folder / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_is_noted_and_the_others_go_on(table, tmp_path):
   def wild(config):
     if config.algorithm.name == "fedavg":
@@ -289,6 +290,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(table, tmp_path):
   assert programs(wanted, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_is_at_is_left_to_it(table, tmp_path, capsys):
   wanted = reproduce.wanted(table, table.cells[:1], [0], unchanged)
   (program,) = programs(wanted, tmp_path)
@@ -311,8 +313,10 @@ def test_a_run_that_another_process_is_at_is_left_to_it(table, tmp_path, capsys)
 def test_data_that_are_not_there_are_found_before_anything_runs(tmp_path):
   table = read_table(ROOT / "configs" / "table_2_3.py")
   cells = chosen(table.cells, parse_where("dataset=mnist,clients=100,algorithm=fedavg"))
-  wanted = reproduce.wanted(table, cells, [0], lambda config: change(config, {"data_dir": str(tmp_path)}))
-  with pytest.raises(DataError, match="mnist"):
+  wanted = reproduce.wanted(
+    table, cells, [0], lambda config: change(config, {"data_dir": str(tmp_path / "no")})
+  )
+  with pytest.raises(DataError, match="no such folder.*mnist"):
     reproduce.reproduce(table, wanted, tmp_path / "runs")
   assert not (tmp_path / "runs").exists()
 

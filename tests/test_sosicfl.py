@@ -34,7 +34,7 @@ def one_round(client, data, round=0):
   )
 
 
-@pytest.mark.parametrize("start_round", [0, 1])
+@pytest.mark.parametrize("start_round", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_eq_8_by_hand(ragged, start_round):
   """θ_m <- θ_m - α_m γ ∇F(w_α), α drawn from the step's key on the region, or on the simplex before t̃."""
   regions = owned()

@@ -108,9 +108,8 @@ def test_each_layer_s_statistics_have_its_lambda():
   assert share_out(Pair(1.0, 2.0), 0.5, 0.2) == Pair(1.4, 2.1)
 
 
-@pytest.mark.parametrize(
-  "method", [pytest.param(name, marks=[] if name == "fedavg" else pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_runs_map_resume_and_evaluate(method, ragged):
   """One device and four, whole and in chunks, within rounding; evaluated with the statistics, by λ."""
   algorithm = fh.federated(METHODS[method](model(0.5)))

@@ -101,6 +101,7 @@ def stop_after_a_round(monkeypatch, run):
       run()
 
 
+@pytest.mark.slow
 def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
   """Watched, stopped between two evaluations and taken up, summed up, shown from the summary alone, drawn."""
   monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)  # the other pictures' half of the time
