@@ -316,7 +316,7 @@ def test_data_that_are_not_there_are_found_before_anything_runs(tmp_path):
   wanted = reproduce.wanted(
     table, cells, [0], lambda config: change(config, {"data_dir": str(tmp_path / "no")})
   )
-  with pytest.raises(DataError, match="no such folder.*mnist"):
+  with pytest.raises(DataError, match=r"no such folder.*mnist"):
     reproduce.reproduce(table, wanted, tmp_path / "runs")
   assert not (tmp_path / "runs").exists()
 
