@@ -148,8 +148,8 @@ def page(report: dict, command: str) -> str:
     f"| seconds in all | {own['one_program_s']:.1f} | {own['runs_s']:.1f} ({own['runs_over_one']:.2f} x) |",
     *(f"| {what}, s | {own[what][0]:.1f} | {own[what][1]:.1f} |" for what in ("compile", "train")), "",
     f"Largest difference of a parameter {own['largest_difference']['parameter']:.2g}, of a client's top-1 "
-    f"{own['largest_difference']['top1']:.2g}. In a run of its own μ and ν are constants of the program, in a "
-    "grid they are values; tests find both alike after two rounds of a small problem.",
+    f"{own['largest_difference']['top1']:.2g}. In a run of its own μ and ν are constants of the program, in "
+    "a grid they are values; tests find both alike after four rounds of a small problem.",
   ]  # fmt: skip
   return "\n".join(lines) + "\n"
 
