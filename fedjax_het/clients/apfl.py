@@ -21,12 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import (
-  Optimizer,
-  decayed,
-  loss_gradient,
-  together,
-)
+from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, together
 from fedjax_het.clients.supervised import ends, received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch

@@ -13,9 +13,7 @@ and keeps v_i, which is the model that it uses.
 from typing import Any, NamedTuple
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import (
-  Optimizer,
-)
+from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.sgd import afterwards, mean_loss
 from fedjax_het.clients.supervised import ends, received, scheduled, supervised
 from fedjax_het.local import steps_per_epoch

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import Head, beside, joined, parting
-from fedjax_het.clients.objective import (
-  Optimizer,
-)
+from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.sgd import afterwards, mean_loss
 from fedjax_het.clients.supervised import scheduled, supervised
 from fedjax_het.local import steps_per_epoch

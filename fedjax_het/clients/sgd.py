@@ -13,11 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.objective import (
-  Optimizer,
-  loss_gradient,
-  together,
-)
+from fedjax_het.clients.objective import Optimizer, loss_gradient, together
 from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData

@@ -22,14 +22,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_het.clients import sgd
+from fedjax_het.clients.ditto import Pair
 from fedjax_het.clients.heads import Head, Parted, joined, parting
 from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.regions import Regions
 from fedjax_het.clients.sgd import afterwards, mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
-from fedjax_het.clients.supervised import scheduled, supervised
+from fedjax_het.clients.supervised import scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import check_choice
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
@@ -43,13 +44,6 @@ class Owner(NamedTuple):
   center: jax.Array
   params: PyTree = ()
   stats: PyTree = ()
-
-
-class Pair(NamedTuple):
-  """Local training of the received endpoints, and after it of the client's own."""
-
-  received: sgd.Local
-  own: sgd.Local
 
 
 def sosicfl_plus(
@@ -165,17 +159,10 @@ def sosicfl_plus(
   def globalize(broadcast: Message) -> PyTree:
     return model.joined(at(broadcast.params, jnp.full((count,), 1.0 / count)), broadcast.stats)
 
-  def check_rounds(rounds: int) -> None:
-    if not isinstance(start_round, jax.core.Tracer) and start_round >= rounds:
-      raise SettingError(
-        "start_round", start_round, f"not within rounds = {rounds}: no client would train its region",
-        f"Use 0 to {rounds - 1}, or more rounds.",
-      )  # fmt: skip
-
   passes = epochs if lam is None else epochs + local_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
-  return client._replace(check_rounds=check_rounds)
+  return client._replace(check_rounds=starts_within(start_round, "no client would train its region"))
 
 
 @variant_of(sosicfl_plus, "lam", "local_epochs", "name")

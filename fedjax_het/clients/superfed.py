@@ -25,14 +25,10 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import (
-  Optimizer,
-  loss_gradient,
-  together,
-)
-from fedjax_het.clients.supervised import ends, received, scheduled, supervised
+from fedjax_het.clients.objective import Optimizer, loss_gradient, together
+from fedjax_het.clients.supervised import ends, received, scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import check_choice
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, on_line
@@ -216,13 +212,6 @@ def superfed(
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
 
-  def check_rounds(rounds: int) -> None:
-    if not isinstance(start_round, jax.core.Tracer) and start_round >= rounds:
-      raise SettingError(
-        "start_round", start_round, f"not within rounds = {rounds}: local models would never move",
-        f"Use 0 to {rounds - 1}, or more rounds.",
-      )  # fmt: skip
-
   client = supervised(
     model, training, lambda broadcast, state: received(model)(broadcast), globalize=received(model),
     name="superfed_mm" if granularity == "model" else "superfed_lm", endpoints=ends(model),
@@ -230,7 +219,11 @@ def superfed(
       model.init(jax.random.fold_in(key, context.client)), model.stats
     ),
   )  # fmt: skip
-  return client._replace(personalize=on_line(ends(model)), lambdas=LAMBDAS, check_rounds=check_rounds)
+  return client._replace(
+    personalize=on_line(ends(model)),
+    lambdas=LAMBDAS,
+    check_rounds=starts_within(start_round, "local models would never move"),
+  )
 
 
 @variant_of(superfed, "granularity")

@@ -7,6 +7,7 @@ import jax
 import optax
 
 from fedjax_het.clients.objective import Optimizer, check_training, decayed, momentum_sgd, training_loss
+from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, EndpointsFn, LocalTraining, Message, ShareFn, in_one_go
 
@@ -42,6 +43,24 @@ def received(model: Model) -> Callable[[Message], PyTree]:
 def ends(model: Model, local: Callable[[PyTree], PyTree] = lambda state: state) -> EndpointsFn:
   """`ClientUpdate.endpoints` of the received model and one that the client keeps; by default its state."""
   return lambda broadcast, state: (received(model)(broadcast), local(state))
+
+
+def starts_within(start_round: int | jax.Array, else_: str) -> Callable[[int], None]:
+  """`ClientUpdate.check_rounds` of a method that becomes what it is in `start_round`.
+
+  Args:
+    start_round: from 0; a traced one passes, its values were checked before.
+    else_: what would come of a run that ends before.
+  """
+
+  def check_rounds(rounds: int) -> None:
+    if not isinstance(start_round, jax.core.Tracer) and start_round >= rounds:
+      raise SettingError(
+        "start_round", start_round, f"not within rounds = {rounds}: {else_}",
+        f"Use 0 to {rounds - 1}, or more rounds.",
+      )  # fmt: skip
+
+  return check_rounds
 
 
 def supervised(

@@ -103,11 +103,12 @@ def reproduce(
   ]
   past = [(config, json.loads(path.read_text())) for config, path in summaries if path.exists()]
   board = Board(todo, past)
+  found: list[Entry] = []
   for program in todo:
     board.begin(program)
     board.end(_run(program, where, checkpoint_seconds, board))
-    write(table, runs, folder, than)
-  return write(table, runs, folder, than)
+    found = write(table, runs, folder, than)
+  return found or write(table, runs, folder, than)
 
 
 def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
@@ -144,21 +145,23 @@ def check_data(configs: Sequence[ConfigDict]) -> None:
 
 def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list[Entry]:
   """Writes the table's files from what `folder` holds."""
-  found = entries(table, runs, ended(folder))
+  found, about = _held(table, runs, folder)
   if writes():
-    about = found, table.cells, than, table.title, _made(runs, folder)
-    write_atomic(folder / "table.md", layout.markdown(*about))
-    write_atomic(folder / "table.tex", layout.latex(*about))
+    parts = found, table.cells, than, table.title, about
+    write_atomic(folder / "table.md", layout.markdown(*parts))
+    write_atomic(folder / "table.tex", layout.latex(*parts))
     write_atomic(folder / "table.csv", layout.as_csv(found, table.cells, than))
   return found
 
 
 def show(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> None:
   """Prints the table of what `folder` holds."""
-  found = entries(table, runs, ended(folder))
-  TERMINAL.show(layout.drawn(found, table.cells, than, table.title, _made(runs, folder)))
+  found, about = _held(table, runs, folder)
+  TERMINAL.show(layout.drawn(found, table.cells, than, table.title, about))
 
 
-def _made(runs: Sequence[Wanted], folder: Path) -> str:
+def _held(table: Table, runs: Sequence[Wanted], folder: Path) -> tuple[list[Entry], str]:
+  """The figures of the runs that a folder holds, and where these were made."""
   over = ended(folder)
-  return made([over[key] for key in (identity(one.config) for one in runs) if key in over])
+  folders = [over[key] for key in (identity(one.config) for one in runs) if key in over]
+  return entries(table, runs, over), made(folders)
