@@ -136,13 +136,14 @@ def federate(
   *,
   num_classes: int,
   task: Task | None = None,
-  test_fraction: float = 0.2,
+  test_fraction: float | None = None,
   valid_fraction: float = 0.0,
   standardize: Sequence[int] = (),
   stratify: bool = False,
   scale: float | None = None,
   name: str = "",
   train_y: np.ndarray | None = None,
+  split: np.ndarray | None = None,
 ) -> FederatedData:
   """Lays the clients of a partition out in flat arrays, each split into train, valid and test.
 
@@ -161,7 +162,8 @@ def federate(
     num_classes: number of classes; 2 for a binary task, also where the model has one logit. Of other tasks
       the number A of yes-or-no labels, V of tokens, or D of numbers to be told.
     task: what y are labels of, see `tasks`; by default classes.
-    test_fraction: share of every client's rows held out for its test set, rounded down.
+    test_fraction: share of every client's rows held out for its test set, rounded down; 0.2 where neither
+      this nor `split` is given.
     valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
     standardize: columns of x, float32 [N, D], of which every client's rows become (x - mean) / deviation
       (the population's); a column whose training values are all equal, or all missing, becomes 0.
@@ -173,14 +175,20 @@ def federate(
     name: the data set's name.
     train_y: labels, [N, ...], that training and validation rows have in place of y, such as noisy ones; no
       client has clean ones to validate on. Test parts keep y, and the split goes by it.
+    split: integers, [N], in place of `test_fraction`, of data that come divided: 0 for rows to train on, 1
+      for rows to test on, -1 for rows of neither.
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
       examples that are no rows of numbers, or masked; a part with rows that x has not or that come twice; a
       number of classes that is not whole or below 1; what is no key; a fraction outside [0, 1), a client with
       no training row left, no clients, a scale that is not above 0 or for a tree, `stratify` where labels are
-      no classes, or `standardize` names what is not a column of floats.
+      no classes, `standardize` names what is not a column of floats, or a `split` that is not one a row, or
+      beside a `test_fraction`.
   """
+  if split is not None and test_fraction is not None:
+    raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
+  test_fraction = 0.2 if test_fraction is None else test_fraction
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, 1.0)
   check_whole("num_classes", num_classes, 1)
@@ -196,6 +204,8 @@ def federate(
   if train_y is not None:
     train_y = np.asanyarray(train_y)
     task.check(train_y, count, owned, num_classes)
+  if split is not None:
+    split = _checked(split, count)
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if scale is not None:
@@ -211,17 +221,21 @@ def federate(
   order, sizes = [], np.zeros((len(parts), 3), np.int64)
   for i, rows in enumerate(parts):
     rows = rng.permutation(rows)
-    n_test = share(len(rows), test_fraction)
+    if split is not None:
+      rows = rows[split[rows] >= 0]
+      rows = rows[np.argsort(split[rows], kind="stable")]
+    n_test = share(len(rows), test_fraction) if split is None else int(split[rows].sum())
     n_valid = share(len(rows) - n_test, valid_fraction)
     if stratify:
-      rows = _held_out_last(rows, y[rows], n_test)
+      rows = _held_out_last(rows, y[rows], n_test) if split is None else rows
       rest = len(rows) - n_test
       rows[:rest] = _held_out_last(rows[:rest], y[rows[:rest]], n_valid)
     sizes[i] = len(rows) - n_test - n_valid, n_valid, n_test
     if sizes[i, 0] < 1:
       raise SettingError(
-        "test_fraction", test_fraction, f"client {i} with {len(rows)} examples keeps none to train on",
-        "Lower test_fraction or valid_fraction, or use fewer clients.",
+        "test_fraction" if split is None else "split", test_fraction if split is None else "given",
+        f"client {i} with {len(rows)} examples keeps none to train on",
+        "Lower test_fraction or valid_fraction, leave small clients out, or use fewer.",
       )  # fmt: skip
     order.append(rows)
   rows = np.concatenate(order)
@@ -258,6 +272,17 @@ def slices_of(sizes: np.ndarray) -> dict[str, Any]:
     "limits": tuple(sizes.max(0).tolist()),
     "uniform": tuple(alike.tolist()),
   }
+
+
+def _checked(split: np.ndarray, count: int) -> np.ndarray:
+  """A split as an array, [N]; raises `SettingError` unless it says 0, 1 or -1 of each row."""
+  split = np.asarray(split)
+  if split.shape != (count,) or split.dtype.kind not in "iub" or not np.isin(split, (-1, 0, 1)).all():
+    raise SettingError(
+      "split", f"{split.dtype} {split.shape}", f"not 0 (train), 1 (test) or -1 (neither) for {count} rows",
+      "Give one of them a row.",
+    )  # fmt: skip
+  return split.astype(np.int8)
 
 
 def _floats(x: PyTree) -> bool:

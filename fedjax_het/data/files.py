@@ -33,6 +33,8 @@ class Source(NamedTuple):
     standardize: columns of x to standardise by each client's own training rows (`federate(standardize=...)`).
     scale: what examples are multiplied by when they are read (`federate(scale=...)`).
     task: what is learnt from it, see `tasks`; None for classes.
+    split: what its authors do with each row, int8 [N]: 0 trains, 1 tests, -1 neither (`federate(split=...)`);
+      None where they do not say, or where x_test is what they test on.
   """
 
   x: Any
@@ -47,6 +49,7 @@ class Source(NamedTuple):
   standardize: tuple[int, ...] = ()
   scale: float | None = None
   task: Task | None = None
+  split: np.ndarray | None = None
 
 
 def find(folder: Path, name: str) -> Path | None:

@@ -1,7 +1,8 @@
 """Partitions: which rows of a data set belong to which client.
 
 Every partitioner is host-side NumPy, is deterministic by its typed key (which comes first), and returns
-one int64 array of row numbers per client; no row belongs to two clients. All of them deal every row.
+one int64 array of row numbers per client; no row belongs to two clients. All deal every row, but for natural
+where it leaves clients out.
 
   iid            equal random shares.
   pathological   label-sorted shards (McMahan et al. 2017, "Communication-efficient learning of deep
@@ -10,7 +11,7 @@ one int64 array of row numbers per client; no row belongs to two clients. All of
                  Dirichlet per client; per class as here: Li et al. 2022, "Federated learning on non-IID
                  data silos", section IV).
   primary_class  groups of clients with primary classes: the 2-Fold and 5-Fold of SosicFL (Huang et al. 2021).
-  natural        the groups the data came with.
+  natural        the groups the data came with, all or those that are large enough, or some of them.
 """
 
 import inspect
@@ -194,17 +195,34 @@ def primary_class(
   return [rows[i::per_group] for rows in map(np.concatenate, pools) for i in range(per_group)]
 
 
-def natural(groups: ArrayLike) -> Parts:
-  """One client per distinct group id (int or str, [N]): clients in order of id, rows in file order.
+def natural(
+  groups: ArrayLike, min_size: int = 1, sample: int | None = None, key: jax.Array | None = None
+) -> Parts:
+  """One client per distinct group id: clients in order of id, rows in file order.
+
+  Args:
+    groups: ids, int or str, [N].
+    min_size: groups of fewer rows are left out.
+    sample: how many of the other groups become clients, drawn at random; None: all.
+    key: typed key of that draw; without `sample` not used.
 
   Raises:
-    SettingError: `groups` is not a vector with at least one row.
+    SettingError: `groups` is not a vector with at least one row, no group has `min_size` rows, or fewer than
+      `sample` have.
   """
   groups = np.asarray(groups)
   if groups.ndim != 1 or not len(groups):
     raise SettingError("groups", groups.shape, "not a vector of group ids", "Give one id per row.")
   _, first = np.unique(np.sort(groups), return_index=True)
-  return np.split(np.argsort(groups, kind="stable"), first[1:])
+  parts = np.split(np.argsort(groups, kind="stable"), first[1:])
+  _whole("min_size", min_size, max(map(len, parts)))
+  parts = [rows for rows in parts if len(rows) >= min_size]
+  if sample is None:
+    return parts
+  _whole("sample", sample, len(parts))
+  if key is None:
+    raise SettingError("key", None, "a sample needs one", "Use key=jax.random.key(0).")
+  return [parts[i] for i in np.sort(_generator(key).permutation(len(parts))[:sample])]
 
 
 PARTITIONERS: dict[str, Callable[..., Parts]] = {
@@ -221,7 +239,7 @@ def partition(
     key: typed key.
     name: one of `PARTITIONERS`.
     labels: integers, [N].
-    num_clients: K; for "natural" None or the number of groups.
+    num_clients: K; for "natural" None or the number of groups that become clients.
     **options: the partitioner's own, by name.
 
   Raises:

@@ -102,7 +102,8 @@ def check_config(config: ConfigDict) -> None:
   check_choice("partition.name", config.partition.name, datasets.PARTITIONERS)
   check_rounds(config.rounds, config.eval_every)
   for field in ("test_fraction", "valid_fraction"):
-    check_range(field, config[field], 0.0, 1.0)
+    if field == "valid_fraction" or config[field] is not None:
+      check_range(field, config[field], 0.0, 1.0)
   check_range("cohort_size", config.cohort_size, 1)
   if config.num_clients is not None:
     check_range("num_clients", config.num_clients, 1)
@@ -155,9 +156,17 @@ def build(config: ConfigDict) -> Experiment:
   source = datasets.load(config.dataset, config.data_dir, **config.get("dataset_options", {}))
   options = {name: value for name, value in config.partition.items() if name != "name"}
   if config.partition.name == "natural":
+    if source.groups is None:
+      raise SettingError(
+        "partition.name", "natural", f"{source.name} does not say whose its rows are", "Use iid or dirichlet."
+      )
     options["groups"] = source.groups
   parts = datasets.partition(partition_key, config.partition.name, source.y, config.num_clients, **options)
   task = build_task(config.get("task", {}), source)
+  if config.test_fraction is None and source.split is None:
+    raise SettingError(
+      "test_fraction", None, f"{source.name} does not come divided", "Use a share, such as 0.2."
+    )
   laid_out = functools.partial(
     datasets.federate,
     y=source.y,
@@ -166,6 +175,7 @@ def build(config: ConfigDict) -> Experiment:
     num_classes=source.num_classes,
     task=task,
     test_fraction=config.test_fraction,
+    split=source.split if config.test_fraction is None else None,
     valid_fraction=config.valid_fraction,
     stratify=config.get("stratify", False),
     name=source.name,

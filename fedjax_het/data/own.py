@@ -1,0 +1,107 @@
+"""A user's own data: arrays that are dealt out by a partition, or rows that know whose they are."""
+
+import inspect
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedjax_het.data.container import FederatedData, federate
+from fedjax_het.data.partition import PARTITIONERS, Parts, partition
+from fedjax_het.errors import SettingError, check_choice, check_whole
+
+PyTree = Any
+_GIVEN = ("x", "y", "parts", "key", "num_classes", "labels", "num_clients", "groups")
+
+
+def from_arrays(
+  key: jax.Array,
+  x: PyTree,
+  y: ArrayLike,
+  num_clients: int,
+  partition: str = "iid",
+  *,
+  num_classes: int | None = None,
+  **settings: Any,
+) -> FederatedData:
+  """Deals examples out to clients, and divides each client's into train, valid and test.
+
+  Args:
+    key: typed key of the partition and of the divisions.
+    x: examples, [N, ...], or a tree of such, see `federate`.
+    y: labels, [N, ...]; for all partitions but iid classes, [N].
+    num_clients: K.
+    partition: one of `PARTITIONERS`.
+    num_classes: as `federate` has it; None: for classes the largest label and one.
+    **settings: the partition's own (such as `alpha`), and those of `federate` (such as `test_fraction`).
+
+  Raises:
+    SettingError: an unknown setting, naming the nearest, or what partition or `federate` find.
+  """
+  check_choice("partition", partition, PARTITIONERS)
+  if partition == "natural":
+    raise SettingError("partition", partition, "goes by groups", "Use from_groups(key, x, y, groups).")
+  own = _own(PARTITIONERS[partition], settings)
+  return _laid_out(key, x, y, partition, num_classes, settings, own, num_clients)
+
+
+def from_groups(
+  key: jax.Array,
+  x: PyTree,
+  y: ArrayLike,
+  groups: ArrayLike,
+  *,
+  num_classes: int | None = None,
+  **settings: Any,
+) -> FederatedData:
+  """Makes a client of every group (a writer, a hospital, a speaker), in order of the groups' names.
+
+  Args:
+    key: typed key of the division of each client's rows, and of `sample`.
+    x: examples, [N, ...], or a tree of such.
+    y: labels, [N, ...].
+    groups: whose each row is, int or str, [N].
+    num_classes: as for `from_arrays`.
+    **settings: those of `natural` (`min_size`, `sample`), and those of `federate`.
+
+  Raises:
+    SettingError: as for `from_arrays`; or not one group a row.
+  """
+  if np.shape(groups) != (len(np.asarray(y)),):
+    raise SettingError(
+      "groups", np.shape(groups), f"not one for each of {len(np.asarray(y))} labels", "Give one."
+    )
+  own = {"groups": groups, **_own(PARTITIONERS["natural"], settings)}
+  return _laid_out(key, x, y, "natural", num_classes, settings, own)
+
+
+def _own(partitioner: Any, settings: dict[str, Any]) -> dict[str, Any]:
+  """The partitioner's settings, taken out of `settings`, of which all are checked."""
+  names = {name: [*inspect.signature(f).parameters] for name, f in (("own", partitioner), ("rest", federate))}
+  known = {name for of in names.values() for name in of} - {*_GIVEN}
+  for name in settings:
+    check_choice("setting", name, known)
+  return {name: settings.pop(name) for name in [*settings] if name in names["own"]}
+
+
+def _laid_out(
+  key: jax.Array,
+  x: PyTree,
+  y: ArrayLike,
+  name: str,
+  num_classes: int | None,
+  settings: dict[str, Any],
+  own: dict[str, Any],
+  num_clients: int | None = None,
+) -> FederatedData:
+  """Partitions and divides, by two keys of one."""
+  y = np.asanyarray(y)
+  if num_classes is None:
+    if ("task" in settings and not settings["task"].classes) or y.dtype.kind not in "iub" or not y.size:
+      raise SettingError("num_classes", None, "cannot be told from the labels", "Give it.")
+    num_classes = max(int(y.max()) + 1, 2)
+  check_whole("num_classes", num_classes, 1)
+  deal, divide = jax.random.split(key)
+  parts: Parts = partition(deal, name, y, num_clients, **own)
+  return federate(x, y, parts, divide, num_classes=num_classes, **settings)
