@@ -8,6 +8,7 @@ from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.resnet import resnet10
+from fedjax_het.models.stacked_lstm import stacked_lstm
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
@@ -20,6 +21,7 @@ MODELS: dict[str, Callable[..., Model]] = {
   "text_pair": text_pair,
   "energy_mlp": energy_mlp,
   "resnet10": resnet10,
+  "stacked_lstm": stacked_lstm,
 }
 
 
@@ -64,6 +66,7 @@ __all__ = [
   "logistic_regression",
   "make",
   "resnet10",
+  "stacked_lstm",
   "standardized",
   "text_pair",
   "two_cnn",
