@@ -8,6 +8,7 @@ from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.resnet import resnet10
+from fedjax_het.models.simple_cnn import simple_cnn
 from fedjax_het.models.stacked_lstm import stacked_lstm
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
@@ -17,6 +18,7 @@ from fedjax_het.tasks import Task, for_classes
 MODELS: dict[str, Callable[..., Model]] = {
   "two_nn": two_nn,
   "two_cnn": two_cnn,
+  "simple_cnn": simple_cnn,
   "logistic_regression": logistic_regression,
   "text_pair": text_pair,
   "energy_mlp": energy_mlp,
@@ -66,6 +68,7 @@ __all__ = [
   "logistic_regression",
   "make",
   "resnet10",
+  "simple_cnn",
   "stacked_lstm",
   "standardized",
   "text_pair",

@@ -1,0 +1,131 @@
+"""SimpleCNN: the CIFAR-10 network of federated learning (McMahan et al., 2017), TensorFlow's tutorial's.
+
+Source: the authors' Federated-Learning-in-PyTorch, src/models/simplecnn.py; SosicFL, table 4.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax import lax
+
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.models.convolution import METHODS, adaptive_average_pool
+from fedjax_het.models.layers import Conv, Dense, flatten, network
+from fedjax_het.models.model import Model
+
+GRID = (6, 6)
+WIDTHS = (384, 192)
+WINDOW, ALPHA = 9, 1e-3  # of the local response normalisation, whose β is 3/4 and k 1
+
+
+class SimpleCNN(nn.Module):
+  """See `simple_cnn`."""
+
+  num_classes: int
+  hidden: int
+  conv: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Logits of images [B, H, W, C]."""
+    # bias and ReLU, non-decreasing, after the maximum: of a quarter of the values
+    h = nn.relu(
+      Conv(self.hidden, (5, 5), padding=2, method=self.conv, before_bias=max_pool3, name="conv1")(x)
+    )
+    h = nn.relu(Conv(self.hidden, (5, 5), padding=2, method=self.conv, name="conv2")(local_response_norm(h)))
+    h = flatten(adaptive_average_pool(max_pool3(local_response_norm(h)), GRID))
+    for i, width in enumerate(WIDTHS, 1):
+      h = nn.relu(Dense(width, name=f"fc{i}")(h))
+    return Dense(self.num_classes, name="fc3")(h)
+
+
+def local_response_norm(x: jax.Array) -> jax.Array:
+  """y_c = x_c / (1 + (α/n)·Σ x_d²)^(3/4), over the n = `WINDOW` channels d around c that there are.
+
+  The sum is a product with a band of ones; the power is made of roots.
+
+  Args:
+    x: [B, H, W, C].
+
+  Source: Krizhevsky, Sutskever, Hinton, NIPS 2012, section 3.3, with α/n as in PyTorch.
+  """
+  channel = np.arange(x.shape[-1])
+  band = np.abs(channel[:, None] - channel) <= WINDOW // 2
+  root = lax.rsqrt(1.0 + jnp.square(x) @ jnp.asarray(ALPHA / WINDOW * band, x.dtype))
+  return x * root * jnp.sqrt(root)
+
+
+def max_pool3(x: jax.Array) -> jax.Array:
+  """Largest of each 3 x 3 window, stride 2, padding 1: rows, then columns.
+
+  Args:
+    x: float32 [B, H, W, C].
+
+  Returns:
+    float32 [B, ⌈H/2⌉, ⌈W/2⌉, C]. Of equal values the first of a column, then of a row, gets the gradient.
+  """
+  return _max_of_three(_max_of_three(x, 1), 2)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _max_of_three(x: jax.Array, axis: int) -> jax.Array:
+  """max(x[2i - 1], x[2i], x[2i + 1]) along an axis, as far as they are there."""
+  return jnp.maximum(jnp.maximum(*(parts := _threes(x, axis))[:2]), parts[2])
+
+
+def _threes(x, axis):
+  """x[2i - 1], x[2i] and x[2i + 1], -inf where there is none; slices of pairs, not strided ones."""
+  missing = [(0, x.shape[axis] % 2 if own == axis else 0) for own in range(x.ndim)]
+  x = jnp.pad(x, missing, constant_values=-jnp.inf)
+  pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
+  even, odd = (lax.index_in_dim(pairs, own, axis + 1, keepdims=False) for own in (0, 1))
+  before = [(1, 0) if own == axis else (0, 0) for own in range(x.ndim)]
+  earlier = jnp.pad(lax.slice_in_dim(odd, 0, -1, axis=axis), before, constant_values=-jnp.inf)
+  return earlier, even, odd
+
+
+def _max_of_three_forward(x, axis):
+  return _max_of_three(x, axis), x
+
+
+def _max_of_three_backward(axis, x, g):
+  earlier, even, odd = _threes(x, axis)
+  is_earlier, is_even = earlier >= jnp.maximum(even, odd), even >= odd
+  to_earlier = lax.slice_in_dim(jnp.where(is_earlier, g, 0.0), 1, None, axis=axis)
+  after = [(0, 1) if own == axis else (0, 0) for own in range(x.ndim)]
+  to_even = jnp.where(is_even & ~is_earlier, g, 0.0)
+  to_odd = jnp.where(is_even | is_earlier, 0.0, g) + jnp.pad(to_earlier, after)
+  x_bar = jnp.stack([to_even, to_odd], axis + 1).reshape(*g.shape[:axis], -1, *g.shape[axis + 1 :])
+  return (lax.optimization_barrier(lax.slice_in_dim(x_bar, 0, x.shape[axis], axis=axis)),)
+
+
+_max_of_three.defvjp(_max_of_three_forward, _max_of_three_backward)
+
+
+def simple_cnn(
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, hidden: int = 64, conv: str = "auto"
+) -> Model:
+  """Two 5 x 5 convolutions with local response normalisation, then three dense layers.
+
+  conv5 (padding 2, h) - relu - maxpool3 (stride 2, padding 1) - norm - conv5 (padding 2, h) - relu - norm -
+  maxpool3 (stride 2, padding 1) - adaptive average pool to 6 x 6 - dense 384 - relu - dense 192 - relu -
+  dense C; 1,068,298 parameters for ten classes of 32 x 32 x 3.
+
+  Args:
+    shape: of one example, (height, width, channels).
+    num_classes: C, the number of logits.
+    hidden: h, channels of both convolutions.
+    conv: how to convolve, see `convolution.conv2d`: "auto", "winograd", "patches" or "lax".
+
+  Raises:
+    SettingError: `shape` is not (height, width, channels), `hidden` is below 1, or `conv` is unknown.
+  """
+  check_choice("conv", conv, METHODS)
+  check_range("hidden", hidden, 1)
+  if len(shape) != 3:
+    raise SettingError("shape", shape, "not (height, width, channels)", "Use two_nn instead.")
+  module = SimpleCNN(num_classes, hidden, conv)
+  return Model(*network(module, shape), "simple_cnn", tuple(shape), num_classes, head=("fc3",))
