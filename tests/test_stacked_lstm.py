@@ -55,8 +55,8 @@ def text(params, ids):
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_network_is_its_description(bias):
   last, every = (stacked_lstm((6,), 5, positions=each, bias=bias, **SMALL) for each in ("last", "every"))
-  params = last.init(jax.random.key(0))
-  params = jax.tree.map(lambda p: p + 0.3 * normal(p.size, *p.shape), params)
+  shapes = jax.eval_shape(last.init, jax.random.key(0))
+  params = jax.tree.map(lambda leaf: 0.6 * normal(leaf.size, *leaf.shape), shapes)
   x = np.random.default_rng(0).integers(0, 7, (3, 6))
   expected = np.array([text(params, ids) for ids in x])
   np.testing.assert_allclose(jax.jit(every.apply)(params, x), expected, rtol=1e-4, atol=1e-5)

@@ -1,9 +1,10 @@
 """Models as pairs of pure functions, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedjax_het.errors import check_choice, check_settings
+from fedjax_het.models.bert import bert, distilbert, minilm
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.model import Model, count_parameters, standardized
@@ -24,11 +25,14 @@ MODELS: dict[str, Callable[..., Model]] = {
   "energy_mlp": energy_mlp,
   "resnet10": resnet10,
   "stacked_lstm": stacked_lstm,
+  "bert": bert,
+  "distilbert": distilbert,
+  "minilm": minilm,
 }
 
 
 def make(
-  name: str, shape: tuple[int, ...], num_classes: int, task: Task | None = None, **options: Any
+  name: str, shape: Any, num_classes: int, task: Task | None = None, **options: Any
 ) -> Model | Generative:
   """The model called `name` for examples of `shape` and `num_classes` classes.
 
@@ -37,7 +41,7 @@ def make(
 
   Args:
     name: a key of `MODELS` or, for FedCVAE and FedCGAN, of `GENERATORS`.
-    shape: of one example, without the batch axis.
+    shape: of one example, without the batch axis; a tree of shapes where examples are trees of arrays.
     num_classes: C; or of another task what it counts, such as labels or numbers, see `data.federate`.
     task: what is learnt, see `tasks`; by default binary for 2 (and 1) classes, else classification.
     **options: the factory's own, such as `hidden`; and a classifier's `mean` and `std`, see `standardized`.
@@ -46,14 +50,15 @@ def make(
     SettingError: the model or one of its options is unknown, or an option of the wrong type.
   """
   check_choice("model", name, (*MODELS, *GENERATORS))
+  shape = tuple(shape) if isinstance(shape, Sequence) else shape
   if name in GENERATORS:
     check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
-    return GENERATORS[name](tuple(shape), num_classes, **options)
+    return GENERATORS[name](shape, num_classes, **options)
   factory = MODELS[name]
   inputs = {option: options.pop(option) for option in ("mean", "std") if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
   task = task or for_classes(num_classes)
-  model = factory(tuple(shape), task.outputs(num_classes), **options)._replace(task=task)
+  model = factory(shape, task.outputs(num_classes), **options)._replace(task=task)
   return standardized(model, **inputs) if inputs else model
 
 
@@ -62,11 +67,14 @@ __all__ = [
   "MODELS",
   "Generative",
   "Model",
+  "bert",
   "count_parameters",
+  "distilbert",
   "energy_mlp",
   "from_flax",
   "logistic_regression",
   "make",
+  "minilm",
   "resnet10",
   "simple_cnn",
   "stacked_lstm",
