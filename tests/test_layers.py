@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from fedjax_het.models import layers
+from fedjax_het.models import layers, norms
 
-IMAGE = (3, 8, 6, 4)
+IMAGE, ODD, SERIES = (3, 8, 6, 4), (2, 9, 7, 4), (3, 19, 4)
 PAIRS = [
   (layers.Dense(5), nn.Dense(5), (3, 7)),
   (layers.Dense(5), nn.Dense(5), (30, 7)),
@@ -22,8 +22,19 @@ PAIRS = [
   (layers.DepthwiseConv((3, 3), 2, 0, False),
    nn.Conv(4, (3, 3), 2, padding=0, feature_group_count=4, use_bias=False), IMAGE),
   (layers.DepthwiseConv((5, 3), 2, 2), nn.Conv(4, (5, 3), 2, padding=2, feature_group_count=4), IMAGE),
-  (layers.GroupNorm(2), nn.GroupNorm(2, epsilon=1e-5), IMAGE),
-  (layers.GroupNorm(4, affine=False), nn.GroupNorm(4, epsilon=1e-5, use_bias=False, use_scale=False), IMAGE),
+  (norms.GroupNorm(2), nn.GroupNorm(2, epsilon=1e-5), IMAGE),
+  (norms.GroupNorm(4, affine=False), nn.GroupNorm(4, epsilon=1e-5, use_bias=False, use_scale=False), IMAGE),
+  (norms.GroupNorm(2), nn.GroupNorm(2, epsilon=1e-5), SERIES),
+  (layers.Conv(5, (5, 3), (3, 2), (2, 1)), nn.Conv(5, (5, 3), (3, 2), padding=(2, 1)), ODD),
+  (layers.Conv(5, (3, 3), 1, 2, dilation=2), nn.Conv(5, (3, 3), padding=2, kernel_dilation=2), ODD),
+  (layers.Conv(5, (2, 3), 2, 1, False, dilation=(3, 2)),
+   nn.Conv(5, (2, 3), 2, padding=1, use_bias=False, kernel_dilation=(3, 2)), ODD),
+  (layers.Conv(5, (1, 1), 2, 1), nn.Conv(5, (1, 1), 2, padding=1), ODD),
+  (layers.Conv(5, (8,), 4, 2), nn.Conv(5, (8,), 4, padding=2), SERIES),
+  (layers.Conv(5, (3,), 1, 1, dilation=2), nn.Conv(5, (3,), padding=1, kernel_dilation=2), SERIES),
+  (layers.DepthwiseConv((3, 2), (1, 2), 1, dilation=(2, 1)),
+   nn.Conv(4, (3, 2), (1, 2), padding=1, kernel_dilation=(2, 1), feature_group_count=4), ODD),
+  (layers.DepthwiseConv((5,), 2, 2), nn.Conv(4, (5,), 2, padding=2, feature_group_count=4), SERIES),
 ]  # fmt: skip
 
 
@@ -62,11 +73,6 @@ def test_what_comes_before_the_bias():
   params = layer.init(jax.random.key(0), jnp.ones((1, 2, 2, 3)))["params"]
   params = {**params, "bias": jnp.asarray([1.0, 2.0])}
   np.testing.assert_array_equal(layer.apply({"params": params}, jnp.ones((1, 2, 2, 3)))[0, 0, 0], [1.0, 2.0])
-
-
-def test_a_convolution_that_is_not_built():
-  with pytest.raises(ValueError, match="not built"):
-    layers.Conv(2, (5, 5), 3).init(jax.random.key(0), jnp.ones((1, 9, 9, 3)))
 
 
 @pytest.mark.parametrize("layer, fans", [(layers.Dense(300), 200 + 300), (layers.Conv(30, (5, 5)), 25 * 230)])

@@ -8,8 +8,9 @@ from jax import lax
 
 from fedjax_het import models
 from fedjax_het.errors import SettingError
-from fedjax_het.models.convolution import adaptive_average_pool, choose, conv2d, max_pool2
+from fedjax_het.models.convolution import choose, conv2d
 from fedjax_het.models.layers import SMALL_BATCH, matmul
+from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
 
 
 def normal(seed, *shape):

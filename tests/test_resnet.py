@@ -8,9 +8,9 @@ from jax import lax
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models import count_parameters, make
-from fedjax_het.models.convolution import halving_conv3
-from fedjax_het.models.layers import GroupNorm
+from fedjax_het.models.norms import GroupNorm
 from fedjax_het.models.resnet import resnet10
+from fedjax_het.models.strided import convolve
 
 
 def xla(x, kernel, stride=1):
@@ -25,7 +25,9 @@ def xla(x, kernel, stride=1):
 def test_halving_is_xlas(channels, method):
   x = jax.random.normal(jax.random.key(0), (2, 8, 6, channels))
   kernel = jax.random.normal(jax.random.key(1), (3, 3, channels, 5))
-  np.testing.assert_allclose(halving_conv3(x, kernel, method), xla(x, kernel, 2), rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(
+    convolve(x, kernel, 2, 1, method=method), xla(x, kernel, 2), rtol=1e-4, atol=1e-4
+  )
 
 
 def group_norm(layer, x, groups):

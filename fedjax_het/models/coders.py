@@ -5,7 +5,8 @@ import math
 import jax
 from flax import linen as nn
 
-from fedjax_het.models.layers import Conv, Dense, GroupNorm, Network, flatten, network
+from fedjax_het.models.layers import Conv, Dense, Network, flatten, network
+from fedjax_het.models.norms import GroupNorm
 from fedjax_het.models.resnet import GROUP, check_image
 
 

@@ -1,10 +1,8 @@
 """A Flax module, `linen` or `nnx`, as a model: also with batch statistics and dropout."""
 
-import contextlib
-import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +14,7 @@ from flax import nnx
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models.model import Model, batch_of
+from fedjax_het.models.real_rows import only, real_rows
 from fedjax_het.tasks import Task, for_model
 
 PyTree = Any
@@ -23,7 +22,6 @@ STATISTICS = "batch_stats"
 IN_TRAINING = {  # how modules call the argument that tells training from use, and its value in training
   "train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False,
 }  # fmt: skip
-_REAL: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("real", default=None)
 
 
 def from_flax(
@@ -83,30 +81,6 @@ def from_flax(
   return model
 
 
-@contextlib.contextmanager
-def _only(real: jax.Array) -> Iterator[None]:
-  """Within it, batch statistics are those of the rows that are real."""
-  token = _REAL.set(real)
-  try:
-    yield
-  finally:
-    _REAL.reset(token)
-
-
-def _mask(x: jax.Array) -> jax.Array | None:
-  """Which of x's rows are real, to broadcast with x; an example's rows, where several, follow one another."""
-  real = _REAL.get()
-  if real is None:
-    return None
-  if x.shape[0] % real.shape[0]:
-    raise SettingError(
-      "module", x.shape, f"normalises over an axis that is not that of a batch of {real.shape[0]} examples",
-      "Keep the batch first.",
-    )  # fmt: skip
-  rows = jnp.repeat(real > 0, x.shape[0] // real.shape[0])
-  return rows.reshape(-1, *[1] * (x.ndim - 1))
-
-
 def _given(stats: PyTree, stateful: bool) -> PyTree:
   """The statistics, which a model that has some cannot be used without."""
   if stateful and stats is None:
@@ -120,7 +94,7 @@ def _given(stats: PyTree, stateful: bool) -> PyTree:
 def _masked(next_call, args, kwargs, context):
   """Gives every BatchNorm of a linen module the mask of its rows."""
   if isinstance(context.module, nn.BatchNorm) and context.method_name == "__call__" and "mask" not in kwargs:
-    kwargs = {**kwargs, "mask": _mask(args[0])}
+    kwargs = {**kwargs, "mask": real_rows(args[0])}
   return next_call(*args, **kwargs)
 
 
@@ -152,7 +126,7 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
     return module.apply(of(params, _given(stats, stateful)), x, **using)
 
   def train(params, stats, x, real, key):
-    with _only(real), nn.intercept_methods(_masked):
+    with only(real), nn.intercept_methods(_masked):
       logits, changed = module.apply(
         of(params, stats), x, **modes, mutable=[STATISTICS], rngs={"dropout": key}
       )  # fmt: skip
@@ -171,7 +145,7 @@ class _MaskedBatchNorm(nnx.BatchNorm):
   """nnx's, which asks which rows are real."""
 
   def __call__(self, x, use_running_average=None, *, mask=None):
-    return super().__call__(x, use_running_average, mask=_mask(x) if mask is None else mask)
+    return super().__call__(x, use_running_average, mask=real_rows(x) if mask is None else mask)
 
 
 def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
@@ -215,7 +189,7 @@ def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
 
   def train(params, stats, x, real, key):
     net = net_of(params, stats or {}, key, True)
-    with _only(real):
+    with only(real):
       logits = net(x)
     return logits, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if stateful else ()
 

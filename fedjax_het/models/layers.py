@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.models.convolution import conv2d, depthwise, halving_conv3
+from fedjax_het.models.strided import Sides, convolve, depthwise
 
 XAVIER = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
 SMALL_BATCH = 20  # examples up to which the kernel's gradient is a sum of outer products
@@ -96,26 +96,28 @@ class Dense(nn.Module):
 
 
 class Conv(nn.Module):
-  """Cross-correlation of images, [B, H, W, C] -> [B, H', W', features]; `linen.Conv`.
+  """Cross-correlation of images or series, [B, H, W, C] -> [B, H', W', features]; `linen.Conv`.
 
   Attributes:
     features: output channels.
-    kernel_size: (height, width).
-    stride: 1; 2 for 3 x 3 kernels with padding 1 on even sides; any for 1 x 1 kernels without padding.
-    padding: zeros on all four sides, in pixels.
+    kernel_size: (height, width); or of series [B, L, C] (length,).
+    stride: of both axes, or of each.
+    padding: zeros on all four sides, in pixels; or (above and below, left and right).
     use_bias: whether a bias is added.
     method: how to convolve, see `convolution.conv2d`.
     before_bias: what comes before the bias: a norm, or a maximum over pixels, which leaves it less to do.
-    kernel_init: (key, shape, dtype) -> kernel [height, width, C, features].
+    dilation: of both axes, or of each.
+    kernel_init: (key, shape, dtype) -> kernel [height, width, C, features], or [length, C, features].
   """
 
   features: int
-  kernel_size: tuple[int, int] = (3, 3)
-  stride: int = 1
-  padding: int = 0
+  kernel_size: tuple[int, ...] = (3, 3)
+  stride: Sides = 1
+  padding: Sides = 0
   use_bias: bool = True
   method: str = "auto"
   before_bias: Callable[[jax.Array], jax.Array] | None = None
+  dilation: Sides = 1
   kernel_init: Callable[..., jax.Array] = XAVIER
 
   @nn.compact
@@ -123,14 +125,7 @@ class Conv(nn.Module):
     """Computes it."""
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
-    if self.kernel_size == (1, 1) and not self.padding:
-      h = x[:, :: self.stride, :: self.stride] @ kernel[0, 0]
-    elif self.stride == 1:
-      h = conv2d(x, kernel, self.padding, self.method)
-    elif (self.stride, self.kernel_size, self.padding) == (2, (3, 3), 1):
-      h = halving_conv3(x, kernel, self.method)
-    else:
-      raise ValueError(f"{self.kernel_size} with stride {self.stride} and padding {self.padding}: not built")
+    h = convolve(x, kernel, self.stride, self.padding, self.dilation, self.method)
     if self.before_bias is not None:
       h = self.before_bias(h)
     if not self.use_bias:
@@ -144,64 +139,29 @@ class DepthwiseConv(nn.Module):
   A sum of height x width shifted products, which maps over clients without a grouped convolution.
 
   Attributes:
-    kernel_size: (height, width).
-    stride: of both axes.
-    padding: zeros on all four sides, in pixels.
+    kernel_size: (height, width); or of series [B, L, C] (length,).
+    stride: of both axes, or of each.
+    padding: zeros on all four sides, in pixels; or (above and below, left and right).
     use_bias: whether a bias is added.
-    kernel_init: (key, shape, dtype) -> kernel [height, width, 1, C].
+    dilation: of both axes, or of each.
+    kernel_init: (key, shape, dtype) -> kernel [height, width, 1, C], or [length, 1, C].
   """
 
-  kernel_size: tuple[int, int] = (3, 3)
-  stride: int = 1
-  padding: int = 1
+  kernel_size: tuple[int, ...] = (3, 3)
+  stride: Sides = 1
+  padding: Sides = 1
   use_bias: bool = True
+  dilation: Sides = 1
   kernel_init: Callable[..., jax.Array] = XAVIER
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """Computes it."""
     kernel = self.param("kernel", self.kernel_init, (*self.kernel_size, 1, x.shape[-1]), jnp.float32)
-    h = depthwise(x, kernel, self.stride, self.padding)
+    h = depthwise(x, kernel, self.stride, self.padding, self.dilation)
     if not self.use_bias:
       return h
     return h + self.param("bias", nn.initializers.zeros, (x.shape[-1],), jnp.float32)
-
-
-class GroupNorm(nn.Module):
-  """(x - mean) / √(var + ε)·scale + bias, over an image's groups of channels; `linen.GroupNorm`.
-
-  Attributes:
-    num_groups: a divisor of C.
-    epsilon: ε.
-    affine: whether there are a scale and a bias.
-  """
-
-  num_groups: int
-  epsilon: float = 1e-5
-  affine: bool = True
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it for [B, H, W, C]."""
-    channels = x.shape[3]
-    scale, bias = (
-      (
-        self.param("scale", nn.initializers.ones, (channels,), jnp.float32),
-        self.param("bias", nn.initializers.zeros, (channels,), jnp.float32),
-      )
-      if self.affine
-      else (1.0, 0.0)
-    )
-
-    def over_group(
-      means: jax.Array,
-    ) -> jax.Array:  # of single channels, [B, 1, 1, C]; a pass over x has all C
-      pooled = means.reshape(-1, 1, 1, self.num_groups, channels // self.num_groups).mean(4, keepdims=True)
-      return jnp.broadcast_to(pooled, (*pooled.shape[:4], channels // self.num_groups)).reshape(means.shape)
-
-    centred = x - over_group(x.mean(axis=(1, 2), keepdims=True))
-    variance = over_group(jnp.square(centred).mean(axis=(1, 2), keepdims=True))
-    return centred * (jax.lax.rsqrt(variance + self.epsilon) * scale) + bias
 
 
 class Perceptron(nn.Module):

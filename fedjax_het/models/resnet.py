@@ -9,8 +9,9 @@ from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.models.convolution import METHODS
-from fedjax_het.models.layers import Conv, Dense, GroupNorm, flatten, network
+from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
+from fedjax_het.models.norms import GroupNorm
 
 GROUP = 4  # channels that are normalised together, at least
 

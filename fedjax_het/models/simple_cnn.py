@@ -12,9 +12,10 @@ from flax import linen as nn
 from jax import lax
 
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.models.convolution import METHODS, adaptive_average_pool
+from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
+from fedjax_het.models.pooling import adaptive_average_pool
 
 GRID = (6, 6)
 WIDTHS = (384, 192)

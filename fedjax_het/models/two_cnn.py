@@ -7,9 +7,10 @@ import jax
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.models.convolution import METHODS, adaptive_average_pool, max_pool2
+from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
+from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
 
 GRID = (7, 7)
 WIDTH = 512

@@ -1,0 +1,135 @@
+"""Convolutions with strides, dilations and of series, brought to those with stride 1; depthwise ones.
+
+The phases of an image, its pixels (s i + a, s j + b) for each a, b < s, are images of their own: a stride s
+is a sum over phases, which become channels; a dilation d keeps phases apart, and they become examples. So
+both are the matrix products of `convolution.py`, which a stack of clients turns into batched ones.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_het.models.convolution import both, conv2d, pad, total
+from fedjax_het.models.pooling import line
+
+Sides = int | Sequence[int]
+
+
+def convolve(
+  x: jax.Array,
+  kernel: jax.Array,
+  stride: Sides = 1,
+  padding: Sides = 0,
+  dilation: Sides = 1,
+  method: str = "auto",
+) -> jax.Array:
+  """Cross-correlates images, or series, as PyTorch's Conv2d and Conv1d do.
+
+  y[b, i, j, o] = sum_{p, q, c} x[b, s i + d p - padding, s j + d q - padding, c] k[p, q, c, o]
+
+  Args:
+    x: float32 [B, H, W, C], or [B, L, C].
+    kernel: float32 [height, width, C, O], or [length, C, O].
+    stride: s >= 1, of both axes, or of each.
+    padding: zeros added on all four sides, in pixels; or (above and below, left and right).
+    dilation: d >= 1, of both axes, or of each.
+    method: see `convolution.conv2d`; "lax" is XLA's own.
+
+  Returns:
+    float32 [B, (H + 2 padding - d (height - 1) - 1) // s + 1, the same of W, O], or [B, the same of L, O].
+
+  Raises:
+    SettingError: `method` is unknown, or not made for such a kernel.
+  """
+  if x.ndim == 3:  # a series is an image of one column
+    settings = (line(stride), 1), (line(padding), 0), (line(dilation), 1)
+    return convolve(x[:, :, None], kernel[:, None], *settings, method)[:, :, 0]
+  strides, sides, dilations = both(stride), both(padding), both(dilation)
+  if method == "lax":
+    edges = [(side, side) for side in sides]
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+      x, kernel, strides, edges, rhs_dilation=dilations, dimension_numbers=dimensions
+    )
+  if kernel.shape[:2] == (1, 1):
+    return pad(x, sides)[:, :: strides[0], :: strides[1]] @ kernel[0, 0]
+  if strides != (1, 1):
+    return _strided(x, _spread(kernel, dilations), strides, sides, method)
+  return (
+    conv2d(x, kernel, sides, method) if dilations == (1, 1) else _dilated(x, kernel, sides, dilations, method)
+  )
+
+
+def _spread(kernel: jax.Array, dilations: tuple[int, int]) -> jax.Array:
+  """The kernel with d - 1 zeros between its rows, and columns."""
+  return lax.pad(kernel, jnp.float32(0.0), [*((0, 0, d - 1) for d in dilations), (0, 0, 0), (0, 0, 0)])
+
+
+def _phases(x: jax.Array, steps: tuple[int, int], sides: tuple[int, int], counts: Sequence[int]) -> jax.Array:
+  """x padded, or cut, to counts of rows and columns a phase: [B, rows, step, columns, step', C]."""
+  edges = [(p, step * n - p - size, 0) for p, step, n, size in zip(sides, steps, counts, x.shape[1:3])]
+  x = lax.pad(x, jnp.float32(0.0), [(0, 0, 0), *edges, (0, 0, 0)])
+  return x.reshape(len(x), counts[0], steps[0], counts[1], steps[1], -1)
+
+
+def _strided(x, kernel, strides, sides, method):
+  channels, features = kernel.shape[2:]
+  taps = [-(-k // s) for k, s in zip(kernel.shape, strides)]
+  counts = [
+    (n + 2 * p - k) // s + t
+    for n, p, k, s, t in zip(x.shape[1:3], sides, kernel.shape, strides, taps)
+  ]  # fmt: skip
+  deep = strides[0] * strides[1] * channels
+  phases = _phases(x, strides, sides, counts).transpose(0, 1, 3, 2, 4, 5).reshape(len(x), *counts, deep)
+  edges = [(0, t * s - k) for t, s, k in zip(taps, strides, kernel.shape)]
+  split = (taps[0], strides[0], taps[1], strides[1], channels, features)
+  kernel = jnp.pad(kernel, (*edges, (0, 0), (0, 0))).reshape(split).transpose(0, 2, 1, 3, 4, 5)
+  return conv2d(phases, kernel.reshape(*taps, deep, features), 0, method)
+
+
+def _dilated(x, kernel, sides, dilations, method):
+  sizes = [n + 2 * p - d * (k - 1) for n, p, d, k in zip(x.shape[1:3], sides, dilations, kernel.shape)]
+  counts = [-(-size // d) + k - 1 for size, d, k in zip(sizes, dilations, kernel.shape)]
+  phases = _phases(x, dilations, sides, counts).transpose(0, 2, 4, 1, 3, 5)
+  y = conv2d(phases.reshape(-1, *counts, x.shape[3]), kernel, 0, method)
+  rows, columns = y.shape[1:3]
+  y = y.reshape(len(x), *dilations, rows, columns, -1).transpose(0, 3, 1, 4, 2, 5)
+  y = y.reshape(len(x), rows * dilations[0], columns * dilations[1], -1)
+  return y[:, : sizes[0], : sizes[1]]
+
+
+def depthwise(
+  x: jax.Array, kernel: jax.Array, stride: Sides = 1, padding: Sides = 0, dilation: Sides = 1
+) -> jax.Array:
+  """Cross-correlates each channel with a kernel of its own: a sum of shifted products.
+
+  y[b, i, j, c] = sum_{p, q} x[b, s i + d p - padding, s j + d q - padding, c] k[p, q, 0, c]
+
+  Args:
+    x: float32 [B, H, W, C], or [B, L, C].
+    kernel: float32 [height, width, 1, C], or [length, 1, C].
+    stride: s >= 1, of both axes, or of each.
+    padding: zeros added on all four sides, in pixels; or (above and below, left and right).
+    dilation: d >= 1, of both axes, or of each.
+
+  Returns:
+    float32 of the shape that `convolve` gives, with C for O.
+  """
+  if x.ndim == 3:
+    settings = (line(stride), 1), (line(padding), 0), (line(dilation), 1)
+    return depthwise(x[:, :, None], kernel[:, None], *settings)[:, :, 0]
+  strides, dilations = both(stride), both(dilation)
+  x = pad(x, padding)
+  height, width = kernel.shape[:2]
+  spans = [
+    (n - d * (k - 1) - 1) // s * s + 1
+    for n, d, k, s in zip(x.shape[1:3], dilations, kernel.shape, strides)
+  ]  # fmt: skip
+
+  def shifted(i: int, j: int) -> jax.Array:
+    top, left = dilations[0] * i, dilations[1] * j
+    return x[:, top : top + spans[0] : strides[0], left : left + spans[1] : strides[1]]
+
+  return total(shifted(i, j) * kernel[i, j, 0] for i in range(height) for j in range(width))
