@@ -7,6 +7,8 @@ from fedjax_het.errors import check_choice, check_settings
 from fedjax_het.models.bert import bert, distilbert, minilm
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.generative import GENERATORS, Generative
+from fedjax_het.models.leaf_cnn import femnist_cnn, leaf_cnn
+from fedjax_het.models.m5 import m5
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.simple_cnn import simple_cnn
@@ -24,6 +26,9 @@ MODELS: dict[str, Callable[..., Model]] = {
   "text_pair": text_pair,
   "energy_mlp": energy_mlp,
   "resnet10": resnet10,
+  "leaf_cnn": leaf_cnn,
+  "femnist_cnn": femnist_cnn,
+  "m5": m5,
   "stacked_lstm": stacked_lstm,
   "bert": bert,
   "distilbert": distilbert,
@@ -71,8 +76,11 @@ __all__ = [
   "count_parameters",
   "distilbert",
   "energy_mlp",
+  "femnist_cnn",
   "from_flax",
+  "leaf_cnn",
   "logistic_regression",
+  "m5",
   "make",
   "minilm",
   "resnet10",
