@@ -1,18 +1,25 @@
 """A user's own arrays and groups, data that come divided, and ids stored in a byte."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_het as fh
-from fedjax_het.data.partition import natural
+from fedjax_het.data.partition import PARTITIONERS, natural
 from fedjax_het.data.scale import as_read
+from fedjax_het.data.sources import FOLDERS
 
 KEY = jax.random.key(4)
 X = np.arange(60, dtype=np.float32)[:, None]
 Y = np.repeat(np.arange(3), 20)
 GROUPS = np.array(["b", "a", "c"]).repeat([30, 26, 4])
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
 
 
 def rows(data, part, client):
@@ -66,6 +73,18 @@ def test_groups_are_clients():
 def test_what_cannot_be_is_named(call, says):
   with pytest.raises(fh.SettingError, match=says):
     call()
+
+
+def test_the_page_knows_every_data_set_and_its_python_runs():
+  table = [line for line in PAGE.splitlines() if line.startswith("| `")]
+  for name, (folder, *_) in FOLDERS.items():
+    assert any(f"`{name}`" in line and f"`{folder}`" in line for line in table), name
+  for name in PARTITIONERS:
+    assert any(line.startswith(f"| `{name}` |") for line in table), name
+  found: dict = {}
+  (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+  exec(block, found)
+  assert found["dealt"].num_clients == 20 and found["natural"].num_clients == 3
 
 
 def test_small_groups_are_left_out_and_some_are_drawn():

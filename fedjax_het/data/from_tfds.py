@@ -14,13 +14,14 @@ HOSTS = {
   "mnist": "storage.googleapis.com",
   "fashion_mnist": "fashion-mnist.s3-website.eu-central-1.amazonaws.com",
   "cifar10": "www.cs.toronto.edu",
+  "cifar100": "www.cs.toronto.edu",
 }
 
 
-def load_tfds(name: str) -> Source:
+def load_tfds(name: str, labels: str = "fine") -> Source:
   """`name` as TFDS prepares it: a copy already prepared, else downloaded; rows in TFDS's shuffled order.
 
-  TFDS keeps its copies in TFDS_DATA_DIR, else ~/tensorflow_datasets.
+  TFDS keeps its copies in TFDS_DATA_DIR, else ~/tensorflow_datasets. `labels` is cifar100's: fine or coarse.
 
   Raises:
     DataError: TensorFlow is not installed, or there is neither a prepared copy nor a working download.
@@ -32,6 +33,7 @@ def load_tfds(name: str) -> Source:
     raise DataError(
       f"TFDS was not asked, for TensorFlow is not installed ({error}): pip install 'fedjax_het[tfds]'."
     ) from error
+  label = "coarse_label" if labels == "coarse" else "label"
   try:
     builder = tfds.builder(name)
     if not builder.is_prepared():
@@ -45,8 +47,8 @@ def load_tfds(name: str) -> Source:
       "TFDS has no prepared copy (it looks in TFDS_DATA_DIR, else ~/tensorflow_datasets) and could not make"
       f" one: {type(error).__name__}: {reason}"
     ) from error
-  (x, y), (x_test, y_test) = ((split["image"], split["label"].astype(np.int32)) for split in sets)
-  classes = builder.info.features["label"].num_classes
+  (x, y), (x_test, y_test) = ((split["image"], split[label].astype(np.int32)) for split in sets)
+  classes = builder.info.features[label].num_classes
   return Source(x, y, x_test, y_test, classes, name, None, (f"tfds:{builder.info.full_name}",))
 
 

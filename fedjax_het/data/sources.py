@@ -15,18 +15,28 @@ import numpy as np
 from absl import logging
 
 from fedjax_het.data.berka import HEADERS, load_berka
+from fedjax_het.data.celeba import load_celeba
 from fedjax_het.data.cifar import MD5, load_cifar10
+from fedjax_het.data.cifar100 import load_cifar100
+from fedjax_het.data.femnist import load_femnist
 from fedjax_het.data.files import Source
 from fedjax_het.data.from_tfds import HOSTS, load_tfds
+from fedjax_het.data.ham10000 import load_ham10000
 from fedjax_het.data.heart import ROWS, file_name, load_heart
 from fedjax_het.data.idx import SHAPES, load_idx
+from fedjax_het.data.isic2019 import load_isic2019
 from fedjax_het.data.medmnist import CLASSES, load_medmnist
 from fedjax_het.data.medmnist import file_name as medmnist_file
 from fedjax_het.data.mqp import FILE, load_mqp
+from fedjax_het.data.reddit import load_reddit
+from fedjax_het.data.shakespeare import load_shakespeare
+from fedjax_het.data.speech_commands import load_speech_commands
+from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
 from fedjax_het.errors import DataError, SettingError, check_choice, check_range, check_settings
 
 __all__ = ["DATASETS", "Source", "load"]
 
+_LEAF = "LEAF's train/*.json and test/*.json, by its data/{}/preprocess.sh, see https://github.com/TalwalkarLab/leaf"
 _IDX = "{} (.gz or not) from {}".format(", ".join(SHAPES), "{}")
 
 # name: folder, loader, what to put there and where to get it.
@@ -46,6 +56,55 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
     load_cifar10,
     f"{', '.join(MD5)} (.gz or not; one training batch is enough), unpacked from"
     " https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+  ),
+  "cifar100": (
+    "cifar100",
+    load_cifar100,
+    "train.bin and test.bin (.gz or not), unpacked from https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz,"
+    " or the pickles train and test of cifar-100-python.tar.gz",
+  ),
+  "tiny_imagenet": (
+    "tiny-imagenet",
+    load_tiny_imagenet,
+    "tiny-imagenet-200.zip, unpacked or not, from http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+  ),
+  "femnist": ("femnist", load_femnist, f"{_LEAF.format('femnist')}, or femnist_by_writer.npz"),
+  "shakespeare": (
+    "shakespeare",
+    load_shakespeare,
+    "100.txt or 100-0.txt, unpacked or not, from https://www.gutenberg.org/files/100/ (LEAF's own:"
+    " old/1994-01-100.zip there)",
+  ),
+  "celeba": (
+    "celeba",
+    load_celeba,
+    "identity_CelebA.txt, list_attr_celeba.txt and img_align_celeba.zip, unpacked or not, from"
+    " https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+  ),
+  "reddit": (
+    "reddit",
+    load_reddit,
+    "train_data.json and test_data.json, from the small set that LEAF's data/reddit/README.md links to, see"
+    " https://github.com/TalwalkarLab/leaf",
+  ),
+  "speech_commands": (
+    "speech_commands",
+    load_speech_commands,
+    "speech_commands_v0.02.tar.gz, unpacked or not, from"
+    " http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
+  ),
+  "isic2019": (
+    "isic2019",
+    load_isic2019,
+    "ISIC_2019_Training_GroundTruth.csv, ISIC_2019_Training_Metadata.csv and ISIC_2019_Training_Input.zip,"
+    " unpacked or not, from https://challenge.isic-archive.com/data/#2019, and HAM10000_metadata from"
+    " https://doi.org/10.7910/DVN/DBW86T",
+  ),
+  "ham10000": (
+    "ham10000",
+    load_ham10000,
+    "HAM10000_metadata and HAM10000_images_part_1.zip and _2.zip, these unpacked, from"
+    " https://doi.org/10.7910/DVN/DBW86T",
   ),
   "heart": (
     "uci-heart-disease",
@@ -114,7 +173,7 @@ def load(
     raise DataError(f"{looked}. Put there {wanted}.")
   if source is None:
     try:
-      source = load_tfds(name)
+      source = load_tfds(name, **options)
     except DataError as error:
       raise DataError(
         f"{looked}, then asked TFDS. Either put there {wanted}. Or let TFDS prepare it. {error}"

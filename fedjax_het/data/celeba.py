@@ -1,0 +1,115 @@
+"""CelebA: faces of 10,177 celebrities; are they smiling, or any other of 40 attributes? A client a celebrity.
+
+By the authors' lists: identity_CelebA.txt has "image celebrity" a line, list_attr_celeba.txt a count, the
+attributes' names, and "image ±1 ±1 ..." a line; celebrities of fewer than five images are left out, as LEAF
+does (9,343 and 200,288 images stay). Or by LEAF's json, whose x are images' names and whose y is smiling.
+Sources: Liu et al., Deep learning face attributes in the wild, ICCV 2015; Caldas et al., LEAF, 2018.
+"""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.files import Source, find, read
+from fedjax_het.data.images import read_images, squeezed
+from fedjax_het.data.leaf import joined, leaf_files, read_leaf
+from fedjax_het.data.packed import locate
+from fedjax_het.errors import DataError, SettingError, check_choice, check_range
+from fedjax_het.tasks import multilabel
+
+IDENTITIES, ATTRIBUTES = "identity_CelebA.txt", "list_attr_celeba.txt"
+SMILING = "Smiling"
+
+
+def load_celeba(
+  folder: Path, attributes: tuple[str, ...] | str = (SMILING,), size: int = 84, min_images: int = 5
+) -> Source | None:
+  """Images uint8 [N, size, size, 3], squeezed; y int32 [N], or of several attributes [N, A]; by celebrity.
+
+  Args:
+    folder: where the two lists are, or LEAF's json files, and the images, in a folder or an archive
+      (img_align_celeba.zip).
+    attributes: what is told, by the names in the list; of several the task is multilabel.
+    size: height and width; LEAF has 84.
+    min_images: celebrities of fewer images are left out; LEAF's json has that done.
+
+  Returns:
+    The data set, or None where neither lists nor json files are there.
+
+  Raises:
+    SettingError: an attribute that is not in the list, or other than Smiling with LEAF's json.
+    DataError: a list missing beside the other or damaged, or an image that is missing or damaged.
+  """
+  check_range("size", size, 1)
+  check_range("min_images", min_images, 1)
+  wanted = [attributes] if isinstance(attributes, str) else list(attributes)
+  if not wanted or len(set(wanted)) < len(wanted):
+    raise SettingError("attributes", wanted, "none, or one twice", "Name at least one, each once.")
+  lists = {name: path for name in (IDENTITIES, ATTRIBUTES) if (path := find(folder, name))}
+  files = leaf_files(folder)
+  if lists:
+    names, y, groups, split, note = _of_lists(folder, lists, wanted, min_images)
+    read_from = [path.name for path in lists.values()]
+  elif files:
+    if wanted != [SMILING]:
+      raise SettingError("attributes", wanted, "LEAF's json files have Smiling alone", f"Add {ATTRIBUTES}.")
+    runs = list(read_leaf(files))
+    groups, split, note = joined([r.user for r in runs], [len(r.y) for r in runs], [r.test for r in runs])
+    names, y = [name for r in runs for name in r.x], np.array([label for r in runs for label in r.y])[:, None]
+    read_from = [path.name for path, _ in files]
+    if not np.isin(y, (0, 1)).all():
+      raise DataError(f"{files[0][0].resolve()} is not LEAF's CelebA: its labels are not 0 and 1.")
+  else:
+    return None
+  found = locate(folder, ".jpg")
+  if found is None:
+    raise DataError(
+      f"celeba wants the images too, {names[0]} and others, in a folder or img_align_celeba.zip; looked in"
+      f" {folder.resolve()}."
+    )
+  place, pictures = found
+  file_of = {Path(name).name: name for name in pictures}
+  absent = [name for name in names if name not in file_of]
+  if absent:
+    raise DataError(f"{place.resolve()}: {absent[0]} is missing; it is one of {len(absent)}.")
+  rows = {file_of[name]: i for i, name in enumerate(names)}
+  x = read_images(place, rows, size, functools.partial(squeezed, size=size))
+  y = y.astype(np.int32)[:, 0] if len(wanted) == 1 else y.astype(np.int32)
+  return Source(
+    x, y, x[:0], y[:0], max(2, len(wanted)), "celeba", groups, (*read_from, place.name),
+    (f"{', '.join(wanted)}: {note}",), task=multilabel() if len(wanted) > 1 else None, split=split,
+  )  # fmt: skip
+
+
+def _of_lists(
+  folder: Path, lists: dict[str, Path], wanted: list[str], min_images: int
+) -> tuple[list[str], np.ndarray, np.ndarray, None, str]:
+  """The images, whether they have the attributes [N, A], their celebrities, no split, and a note."""
+  if len(lists) == 1:
+    (missing,) = {IDENTITIES, ATTRIBUTES} - {*lists}
+    raise DataError(f"celeba wants {missing} too; looked in {folder.resolve()}.")
+  _, header, *lines = read(lists[ATTRIBUTES])[1].decode().splitlines()
+  known = header.split()
+  for attribute in wanted:
+    check_choice("attributes", attribute, known)
+  columns = [known.index(attribute) for attribute in wanted]
+  marks = {}
+  for line in lines:
+    name, *values = line.split() or [""]
+    if name and (len(values) != len(known) or not {*values} <= {"1", "-1"}):
+      raise DataError(f"{lists[ATTRIBUTES].resolve()} is not what its authors ship: {line[:60]!r}.")
+    marks[name] = [values[column] == "1" for column in columns] if name else []
+  who: dict[str, list[str]] = {}
+  for line in read(lists[IDENTITIES])[1].decode().splitlines():
+    fields = line.split()
+    if len(fields) != 2 or fields[0] not in marks:
+      raise DataError(f"{lists[IDENTITIES].resolve()} is not what its authors ship: {line[:60]!r}.")
+    who.setdefault(fields[1], []).append(fields[0])
+  kept = {celebrity: images for celebrity, images in who.items() if len(images) >= min_images}
+  if not kept:
+    raise SettingError("min_images", min_images, "no celebrity has as many", "Lower it.")
+  names = [image for images in kept.values() for image in images]
+  groups = np.repeat([*kept], [len(images) for images in kept.values()])
+  note = f"{len(kept)} celebrities of {len(who)}, {len(names)} images"
+  return names, np.array([marks[name] for name in names]), groups, None, note

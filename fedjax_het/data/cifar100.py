@@ -1,0 +1,104 @@
+"""CIFAR-100: the authors' two binary files, or their two Python pickles; a hundred classes in twenty groups.
+
+A record of train.bin and test.bin is a coarse and a fine label byte, then 1024 red, 1024 green and 1024 blue
+bytes, row by row. A pickle is a dictionary with `data`, uint8 [N, 3072] of the same order, `fine_labels` and
+`coarse_labels` (Krizhevsky 2009).
+"""
+
+import importlib
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_het.data.files import Source, check_digest, check_rows, find, read
+from fedjax_het.errors import DataError, check_choice
+
+RECORD = 2 + 3 * 32 * 32
+ROWS = {"train": 50_000, "test": 10_000}
+MD5 = {  # of the pickles, as published with the data set; the binary files have none of their own
+  "train": "16019d7e3df5f24257cddd939b257f8d",
+  "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+}
+CLASSES = {"fine": 100, "coarse": 20}
+FOLDERS = ("", "cifar-100-binary", "cifar-100-python")
+
+
+def load_cifar100(folder: Path, labels: str = "fine") -> Source | None:
+  """Images uint8 [50000, 32, 32, 3] and their classes, and the test set's 10,000.
+
+  Args:
+    folder: where train.bin and test.bin (.gz or not), or the pickles train and test are, or their folder.
+    labels: "fine", 100 classes, or "coarse", the 20 groups of five.
+
+  Returns:
+    The data set, or None where neither pair is there.
+
+  Raises:
+    SettingError: other `labels`.
+    DataError: a file that is truncated or not what its authors ship, or only one of a pair.
+  """
+  check_choice("labels", labels, CLASSES)
+  for own in (folder / name for name in FOLDERS):
+    for ending, parse in ((".bin", _binary), ("", _pickled)):
+      paths = {part: path for part in ROWS if (path := find(own, part + ending)) and path.is_file()}
+      if not paths:
+        continue
+      if len(paths) == 1:
+        (missing,) = {*ROWS} - {*paths}
+        raise DataError(f"cifar100 wants {missing}{ending} too; looked in {own.resolve()}.")
+      train, test = (_part(paths[part], part, parse, labels) for part in ROWS)
+      files = tuple(path.name for path in paths.values())
+      return Source(*train, *test, CLASSES[labels], "cifar100", None, files)
+  return None
+
+
+def _part(path: Path, part: str, parse: Any, labels: str) -> tuple[np.ndarray, np.ndarray]:
+  """Images and classes of the training or the test set."""
+  pixels, classes = parse(path, part)
+  check_rows(path, len(pixels), ROWS[part])
+  for name, count in CLASSES.items():
+    if classes[name].shape != (len(pixels),) or classes[name].max() >= count or classes[name].min() < 0:
+      raise DataError(
+        f"{path.resolve()} is not CIFAR-100: its {name} labels are not {len(pixels)} below {count}."
+      )
+  images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+  return np.ascontiguousarray(images), classes[labels].astype(np.int32)
+
+
+def _binary(path: Path, part: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  content = read(path)[1]
+  if not content or len(content) % RECORD:
+    raise DataError(
+      f"{path.resolve()} is truncated or damaged: {len(content)} bytes are not whole records of {RECORD}."
+    )
+  records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+  return records[:, 2:], {"coarse": records[:, 0], "fine": records[:, 1]}
+
+
+def _pickled(path: Path, part: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  content = read(path)[1]
+  check_digest(path, content, "md5", MD5[part])
+  try:
+    found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    pixels = np.asarray(found[b"data"])
+    classes = {name: np.asarray(found[f"{name}_labels".encode()]) for name in CLASSES}
+  except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as error:
+    raise DataError(f"{path.resolve()} is not a pickle of CIFAR-100: {error}") from error
+  if pixels.dtype != np.uint8 or pixels.shape[1:] != (RECORD - 2,):
+    raise DataError(f"{path.resolve()} is not CIFAR-100: its data are {pixels.dtype} {pixels.shape}.")
+  return pixels, classes
+
+
+class _Unpickler(pickle.Unpickler):
+  """Arrays and plain values alone: a pickle may otherwise run anything."""
+
+  def find_class(self, module: str, name: str) -> Any:
+    """What the names of an array's pickle stand for."""
+    if name in ("_reconstruct", "scalar") and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+      return getattr(importlib.import_module("numpy._core.multiarray"), name)
+    if module == "numpy" and name in ("ndarray", "dtype"):
+      return getattr(np, name)
+    raise pickle.UnpicklingError(f"{module}.{name} is no array")

@@ -1,0 +1,89 @@
+"""FEMNIST: 62 letters and digits in the handwriting of up to 3,550 writers, a client each.
+
+LEAF's json has x, 784 numbers in [0, 1] with a white background (1), and y: 0 to 9 digits, 10 to 35 capitals,
+36 to 61 small letters. `femnist_by_writer.npz` has the same as bytes: train_images [N, 28, 28] uint8,
+train_labels, train_user (rows of `users`), and test_... likewise. Sources: Caldas et al., LEAF, 2018; Cohen
+et al., EMNIST, 2017.
+"""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.files import Source
+from fedjax_het.data.leaf import joined, leaf_files, read_leaf
+from fedjax_het.errors import DataError
+
+CLASSES, SIDE = 62, 28
+BYTES = "femnist_by_writer.npz"
+
+
+def load_femnist(folder: Path) -> Source | None:
+  """Images uint8 [N, 28, 28, 1], white 255; `groups` are the writers, `split` is LEAF's.
+
+  Args:
+    folder: where `femnist_by_writer.npz` is, which goes first, or LEAF's json files, at any depth.
+
+  Returns:
+    The data set, or None where neither is there.
+
+  Raises:
+    DataError: a file that is damaged, or an image or a label that is none.
+  """
+  path = folder / BYTES
+  runs = _of_bytes(path) if path.is_file() else None
+  files = leaf_files(folder)
+  if runs is None and not files:
+    return None
+  users, images, labels, test = runs or _of_json(files)
+  groups, split, note = joined(users, [len(run) for run in labels], test)
+  names = (BYTES,) if runs else tuple(path.name for path, _ in files)
+  x, y = np.concatenate(images)[..., None], np.concatenate(labels).astype(np.int32)
+  return Source(x, y, x[:0], y[:0], CLASSES, "femnist", groups, names, (note,), split=split)
+
+
+def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
+  """Users, their images [n, 28, 28], their labels, and whether these are of the test set, run by run."""
+  runs = []
+  for rows in read_leaf(files):
+    try:
+      x = 255 * np.asarray(rows.x, np.float64).reshape(len(rows.y), SIDE, SIDE)
+    except (TypeError, ValueError) as error:
+      raise DataError(f"{rows.where}: its examples are not {SIDE * SIDE} numbers each.") from error
+    if not (np.abs(x - x.round()) < 0.01).all() or x.min(initial=0) < -0.01 or x.max(initial=0) > 255.01:
+      raise DataError(f"{rows.where}: its examples are not bytes divided by 255.")
+    runs.append((rows.user, x.round().astype(np.uint8), _labels(rows.where, np.asarray(rows.y)), rows.test))
+  users, images, labels, test = map(list, zip(*runs))
+  return users, images, labels, test
+
+
+def _of_bytes(path: Path) -> tuple[list, list, list, list]:
+  """The same of the arrays."""
+  try:
+    with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
+      arrays = {key: file[key] for key in file.files}
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
+  runs = []
+  for part in ("train", "test"):
+    missing = {"users", *(f"{part}_{name}" for name in ("images", "labels", "user"))} - {*arrays}
+    if missing:
+      raise DataError(f"{path.resolve()} is not FEMNIST by writer: it has no {min(missing)}.")
+    x, y, user = (arrays[f"{part}_{name}"] for name in ("images", "labels", "user"))
+    if x.dtype != np.uint8 or x.shape != (len(y), SIDE, SIDE) or user.shape != y.shape:
+      raise DataError(f"{path.resolve()}: {part}_images are {x.dtype} {x.shape}, of {len(y)} labels.")
+    if not len(user) or user.min() < 0 or user.max() >= len(arrays["users"]):
+      raise DataError(f"{path.resolve()}: {part}_user are not rows of its {len(arrays['users'])} users.")
+    y = _labels(f"{path.resolve()}, {part}_labels", y)
+    runs += [
+      (str(arrays["users"][i]), x[user == i], y[user == i], part == "test") for i in np.unique(user).tolist()
+    ]
+  users, images, labels, test = map(list, zip(*runs))
+  return users, images, labels, test
+
+
+def _labels(where: str, y: np.ndarray) -> np.ndarray:
+  if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < CLASSES):
+    raise DataError(f"{where}: its labels are not whole numbers from 0 to {CLASSES - 1}.")
+  return y

@@ -1,0 +1,113 @@
+"""HAM10000: seven kinds of skin lesion, 10,015 dermatoscopic images of 7,470 lesions from four sources.
+
+HAM10000_metadata.csv has a row an image: lesion_id, image_id, dx, dx_type, age, sex, localization; the one of
+Harvard's Dataverse also `dataset`, who took it. Source: Tschandl, Rosendahl and Kittler, The HAM10000
+dataset, Scientific Data 2018. DermaMNIST is made of these images, and ISIC 2019 contains them.
+"""
+
+import csv
+import functools
+import io
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.files import Source, check_rows
+from fedjax_het.data.images import middle, read_images
+from fedjax_het.data.packed import locate, read_one
+from fedjax_het.errors import DataError, check_range
+
+KINDS = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+COLUMNS = ("lesion_id", "image_id", "dx")
+ROWS = 10_015
+
+
+def load_ham10000(folder: Path, size: int = 64, one_per_lesion: bool = False) -> Source | None:
+  """Images uint8 [10015, size, size, 3] and their kind, a number of `KINDS`.
+
+  `groups` are the sources (rosendahl, vidir_modern, vidir_molemax, vienna_dias) where the table has the
+  column `dataset`. Several images show the same lesion, so a split by rows puts some lesions on both sides.
+
+  Args:
+    folder: where HAM10000_metadata (.csv, .tab or without an ending) and the images ISIC_*.jpg are, in
+      folders of any name, or archives of them.
+    size: height and width: the short side is brought to it, and the middle kept.
+    one_per_lesion: the first image of each lesion alone.
+
+  Returns:
+    The data set, or None where there is no table.
+
+  Raises:
+    DataError: a table that is not what its authors ship, an image that is missing or damaged.
+    SettingError: a size below 1.
+  """
+  check_range("size", size, 1)
+  table = read_metadata(folder)
+  if table is None:
+    return None
+  path, rows = table
+  check_rows(path, len(rows), ROWS)
+  if one_per_lesion:
+    rows = list({row["lesion_id"]: row for row in reversed(rows)}.values())[::-1]
+  for row in rows:
+    if row["dx"] not in KINDS:
+      raise DataError(
+        f"{path.resolve()} is not what its authors ship: dx {row['dx']!r} of {row['image_id']}."
+      )
+  place, files = find_jpegs(folder)
+  x = read_jpegs(place, files, [row["image_id"] for row in rows], size)
+  y = np.array([KINDS.index(row["dx"]) for row in rows], np.int32)
+  groups = np.array([row["dataset"] for row in rows]) if "dataset" in rows[0] else None
+  lesions = len({row["lesion_id"] for row in rows})
+  notes = (
+    f"{len(y)} images of {lesions} lesions" + ("" if len(y) == lesions else ", which a split by rows parts"),
+  )
+  return Source(x, y, x[:0], y[:0], len(KINDS), "ham10000", groups, (path.name, place.name), notes)
+
+
+def read_metadata(folder: Path) -> tuple[Path, list[dict[str, str]]] | None:
+  """HAM10000's table in a folder or an archive in it: where, and its rows, with at least `COLUMNS`.
+
+  Raises:
+    DataError: a table without these columns, or of rows of another length.
+  """
+  endings = "/ham10000_metadata", "/ham10000_metadata.csv", "/ham10000_metadata.tab"
+  found = next((found for ending in endings if (found := locate(folder, ending))), None)
+  if found is None:
+    return None
+  place, (name, *_) = found
+  text = read_one(place, name).decode()
+  rows = list(csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in text[:200] else ","))
+  if not rows or not {*COLUMNS} <= {*rows[0]} or any(None in row.values() or None in row for row in rows):
+    raise DataError(
+      f"{place.resolve()}: {name} is not what its authors ship: it wants the columns {', '.join(COLUMNS)}."
+    )
+  return place / name if place.is_dir() else place, rows
+
+
+def find_jpegs(folder: Path) -> tuple[Path, dict[str, str]]:
+  """Where the images ISIC_*.jpg are, a folder or an archive, and the name of each image -> its file there.
+
+  Raises:
+    DataError: there are none.
+  """
+  found = locate(folder, ".jpg")
+  if found is None:
+    raise DataError(f"No images ISIC_*.jpg, in folders or archives: looked in {folder.resolve()}.")
+  place, files = found
+  return place, {Path(name).stem.removesuffix("_downsampled"): name for name in files}
+
+
+def read_jpegs(
+  place: Path, files: dict[str, str], images: list[str], size: int, short: int | None = None
+) -> np.ndarray:
+  """The named images, uint8 [N, size, size, 3]; see `middle`.
+
+  Raises:
+    DataError: an image that is missing or damaged.
+  """
+  absent = [image for image in images if image not in files]
+  if absent:
+    raise DataError(f"{place.resolve()}: {absent[0]}.jpg is missing; it is one of {len(absent)}.")
+  prepare = functools.partial(middle, size=size, short=short)
+  return read_images(place, {files[image]: i for i, image in enumerate(images)}, size, prepare)

@@ -1,0 +1,84 @@
+"""Reddit: the next word in comments of December 2017, a client a user; LEAF's prepared json files.
+
+Of each user x is a list of comments, each cut into lines of ten words, and y the same words one further on: a
+list of {"target_tokens": ...}, or the lines themselves. <BOS> and <EOS> stand around a comment, <PAD> fills
+its last line. Of the small set that LEAF gives its models (new_small_data) the thesis has 817 users. Source:
+Caldas et al., LEAF, 2018; data of pushshift.io.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.files import Source
+from fedjax_het.data.leaf import joined, leaf_files, read_leaf
+from fedjax_het.errors import DataError, check_range
+from fedjax_het.tasks import next_token
+
+LENGTH = 10
+SPECIAL = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")  # ids 0 to 3
+PAD, UNK, BOS, EOS = range(4)
+
+
+def vocabulary(words: Iterable[str], size: int) -> dict[str, int]:
+  """Words -> ids: the special ones, then the most frequent, ties in order of the alphabet.
+
+  Args:
+    words: of all training lines.
+    size: V, the number of ids.
+  """
+  counts = Counter(words)
+  ranked = sorted((word for word in counts if word not in SPECIAL), key=lambda word: (-counts[word], word))
+  return {word: i for i, word in enumerate([*SPECIAL, *ranked[: size - len(SPECIAL)]])}
+
+
+def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
+  """Lines of words x, int16 [N, 10], and the words that follow each, y int32 [N, 10]; by user.
+
+  The vocabulary is made of all users' training lines, by frequency, as LEAF's is. Words outside it, and
+  padding, <BOS> and <EOS>, count neither in training nor in metrics, as in AAggFF's code. `split` is LEAF's:
+  each user's last fifth of comments tests; its validation files are not read.
+
+  Args:
+    folder: where the json files train/*.json and test/*.json, or train_data.json and test_data.json are.
+    size: V, the number of words with <PAD>, <UNK>, <BOS> and <EOS>; at most 32,767.
+
+  Returns:
+    The data set, or None where there is no json file.
+
+  Raises:
+    SettingError: a size out of range.
+    DataError: a file that is damaged, or lines that are not ten words.
+  """
+  check_range("size", size, len(SPECIAL) + 1, np.iinfo(np.int16).max)
+  files = leaf_files(folder)
+  if not files:
+    return None
+  users, inputs, targets, test = [], [], [], []
+  for rows in read_leaf(files):
+    own_x = list(chain.from_iterable(rows.x))
+    own_y = list(chain.from_iterable(y["target_tokens"] if isinstance(y, dict) else y for y in rows.y))
+    whole = [LENGTH] * len(own_x)
+    if [*map(len, own_x)] != whole or [*map(len, own_y)] != whole:
+      raise DataError(f"{rows.where}: its comments are not lines of {LENGTH} words, each with its next ones.")
+    users.append(rows.user)
+    inputs.append(own_x)
+    targets.append(own_y)
+    test.append(rows.test)
+  seen = (line for own, held in zip(inputs, test) if not held for line in own)
+  ids = vocabulary(chain.from_iterable(seen), size)
+
+  def coded(part: list[list[list[str]]]) -> np.ndarray:
+    return np.array([[ids.get(word, UNK) for word in line] for own in part for line in own], np.int32)
+
+  x, y = coded(inputs).astype(np.int16), coded(targets)
+  groups, split, note = joined(users, [len(own) for own in inputs], test)
+  counting = np.isin(y, range(len(SPECIAL)), invert=True).sum() / max(np.sum(y != PAD), 1)
+  notes = (f"{note}; {len(ids)} ids, {counting:.1%} of the words to be told count",)
+  return Source(
+    x, y, x[:0], y[:0], size, "reddit", groups,
+    tuple(path.name for path, _ in files), notes, task=next_token(ignore=range(len(SPECIAL))), split=split,
+  )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Shakespeare: the next character after eighty, a client a speaking role, by LEAF's rule from the plain text.
+
+A line "  ROLE. words" begins what a role says, and lines indented by four go on; in The Comedy of Errors none
+is indented. Roles of two lines or fewer are left out, and those that say no more than eighty characters. What
+a role says is joined by spaces, of which two or more become one. Sources: McMahan et al. 2017; Caldas et al.,
+LEAF, 2018; text: Project Gutenberg, eBook 100.
+"""
+
+import re
+import unicodedata
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.files import Source
+from fedjax_het.data.leaf import joined, leaf_files, read_leaf
+from fedjax_het.data.packed import locate, read_one
+from fedjax_het.errors import DataError, SettingError, check_range, check_whole
+
+SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+WINDOW = 80
+TEXTS = ("/raw_data.txt", "/100.txt", "/100-0.txt", "/pg100.txt")
+AUTHOR, ERRORS = "by William Shakespeare", "THE COMEDY OF ERRORS"
+POEMS = (
+  "THE SONNETS", "A LOVER’S COMPLAINT", "THE PASSIONATE PILGRIM", "THE PHOENIX AND THE TURTLE",
+  "THE RAPE OF LUCRECE", "VENUS AND ADONIS",
+)  # fmt: skip
+_ROLE, _MORE = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"    (.*)")
+_ROLE_OF_ERRORS, _MORE_OF_ERRORS = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"(?!<)(.*)")
+_LIKE = str.maketrans(
+  {"‘": "'", "’": "'", "“": '"', "”": '"', "—": "-", "–": "-", "æ": "ae", "Æ": "AE", "œ": "oe"}
+)
+
+
+def load_shakespeare(folder: Path, train: float | None = 0.8, stride: int = 1) -> Source | None:
+  """Windows x of 80 characters, int8 [N, 80], and the next character y, ids of `SYMBOLS`; by role.
+
+  `split` is LEAF's (`-t sample -tf 0.8`): of the n windows of a role the first ⌊train · n⌋ train, those from
+  79 further on test, which share one character at most with them. Roles of which none is left to test on are
+  left out: of the release of 2018, in which nine plays are set otherwise and give no roles, 630 of 907 stay.
+
+  Args:
+    folder: where the text is (100.txt, 100-0.txt, pg100.txt or raw_data.txt), in an archive or not, or
+      LEAF's json files, of which `train` and `stride` must be left as they are.
+    train: share of a role's windows to train on; None: no split, and all roles.
+    stride: how many characters on the next window begins; 1 is LEAF's.
+
+  Returns:
+    The data set, or None where neither is there.
+
+  Raises:
+    SettingError: an option out of range, or that has no effect.
+    DataError: a text of which less than a hundred roles are found, or json files of something else.
+  """
+  check_whole("stride", stride, 1)
+  if train is not None:
+    check_range("train", train, above=0.0, below=1.0)
+  found = next((found for ending in TEXTS if (found := locate(folder, ending))), None)
+  if found is None:
+    files = leaf_files(folder)
+    if files and (train, stride) != (0.8, 1):
+      raise SettingError(
+        "train, stride", (train, stride), "LEAF's json files come cut and divided", "Leave them out."
+      )
+    return _of_json(files) if files else None
+  place, (name, *_) = found
+  said = roles(plays(read_one(place, name).decode("utf-8-sig", errors="replace")))
+  if len(said) < 100:
+    raise DataError(
+      f"{place.resolve()}: {name} is not the whole of Shakespeare's plays: {len(said)} roles found."
+    )
+  x, y, sizes, split = [], [], [], []
+  left = 0
+  for words in said.values():
+    ids = np.array([SYMBOLS.index(letter) for letter in words], np.int8)
+    windows = np.lib.stride_tricks.sliding_window_view(ids, WINDOW + 1)[::stride]
+    own = np.zeros(len(windows), np.int8)
+    if train is not None:
+      first = max(1, int(train * len(windows)))
+      apart = -(
+        -WINDOW // stride
+      )  # windows further on, of which it is the first to share no more than a character
+      own[first : first + apart - 1], own[first + apart - 1 :] = -1, 1
+      if not (own == 1).any():
+        left += 1
+        continue
+    x.append(windows[:, :-1])
+    y.append(windows[:, -1])
+    sizes.append(len(windows))
+    split.append(own)
+  groups = np.repeat(np.arange(len(sizes)), sizes)
+  notes = (
+    f"{len(said)} roles with more than {WINDOW} characters, {left} of them too short to be divided;"
+    f" {len(groups)} windows",
+  )
+  every = np.concatenate(x)
+  return Source(
+    every, np.concatenate(y).astype(np.int32), every[:0], np.zeros(0, np.int32), len(SYMBOLS), "shakespeare",
+    groups, (place.name,), notes, split=None if train is None else np.concatenate(split),
+  )  # fmt: skip
+
+
+def plays(text: str) -> dict[str, list[str]]:
+  """The lines of each play, by title.
+
+  Plays begin below "by William Shakespeare", two to seven lines under their titles, where this stands at
+  least twenty times (the release of 1994 that LEAF starts from; what stands above the second is passed over);
+  else at the titles that the contents name, but for poems.
+  """
+  lines = text.splitlines()
+  authors = [i for i, line in enumerate(lines) if AUTHOR in line][1:]
+  if len(authors) >= 20:
+    titles = [next((t for d in range(2, 8) if (t := lines[i - d].strip())), "") for i in authors]
+    ends = [*authors[1:], len(lines)]
+    return {title: lines[i + 1 : end] for title, i, end in zip(titles, authors, ends)}
+  contents = next((i for i, line in enumerate(lines) if line.strip() == "Contents"), len(lines))
+  below = lines[contents + 1 :]
+  end = next((i for i, line in enumerate(below) if line.strip() and not line.startswith(" ")), len(below))
+  listed = {line.strip() for line in below[:end] if line.strip()}
+  first: dict[str, int] = {}
+  for i, line in enumerate(below[end:], contents + 1 + end):
+    if line.strip() in listed:
+      first.setdefault(line.strip(), i)
+  starts = sorted((at, title) for title, at in first.items())
+  ends = [*(at for at, _ in starts[1:]), len(lines)]
+  return {title: lines[at + 1 : end] for (at, title), end in zip(starts, ends) if title not in POEMS}
+
+
+def roles(of_plays: dict[str, list[str]]) -> dict[tuple[str, str], str]:
+  """What each role says, in letters of `SYMBOLS`: (play, role) -> more than 80 characters.
+
+  Letters outside of them become like ones ("’" an apostrophe, "é" an e), or are left out.
+  """
+  said: dict[tuple[str, str], str] = {}
+  for play, lines in of_plays.items():
+    begin, more = (_ROLE_OF_ERRORS, _MORE_OF_ERRORS) if play == ERRORS else (_ROLE, _MORE)
+    spoken: dict[str, list[str]] = defaultdict(list)
+    role = None
+    for line in lines:
+      if match := begin.match(line):
+        role = match[1].upper()
+        if play == ERRORS and role.startswith("ACT "):
+          role = None
+        else:
+          spoken[role].append(match[2])
+      elif role and (match := more.match(line)):
+        spoken[role].append(match[1])
+      elif role and play == ERRORS:
+        role = None
+    for role, bites in spoken.items():
+      words = _in_symbols(re.sub("   *", " ", "".join(f"{bite} " for bite in bites)))
+      if len(spoken) > 1 and len(bites) > 2 and len(words) > WINDOW:
+        said[play, role] = words
+  return said
+
+
+def _in_symbols(text: str) -> str:
+  plain = unicodedata.normalize("NFKD", text.translate(_LIKE))
+  return "".join(letter for letter in plain if letter in SYMBOLS)
+
+
+def _of_json(files: list[tuple[Path, bool]]) -> Source:
+  """LEAF's json files: x texts of 80 characters, y the next one."""
+  known = np.full(256, -1, np.int8)
+  known[[ord(letter) for letter in SYMBOLS]] = np.arange(len(SYMBOLS))
+  x, y, runs = [], [], []
+  for rows in read_leaf(files):
+    text = "".join([*map(str, rows.x), *map(str, rows.y)]).encode("latin-1", errors="replace")
+    ids = known[np.frombuffer(text, np.uint8)]
+    if len(ids) != (WINDOW + 1) * len(rows.y) or (ids < 0).any():
+      raise DataError(
+        f"{rows.where}: its examples are not texts of {WINDOW} of LEAF's letters, and the next one."
+      )
+    x.append(ids[: WINDOW * len(rows.y)].reshape(-1, WINDOW))
+    y.append(ids[WINDOW * len(rows.y) :].astype(np.int32))
+    runs.append((rows.user, len(rows.y), rows.test))
+  groups, split, note = joined(*map(list, zip(*runs)))
+  every, labels = np.concatenate(x), np.concatenate(y)
+  names = tuple(path.name for path, _ in files)
+  return Source(
+    every, labels, every[:0], labels[:0], len(SYMBOLS), "shakespeare", groups, names, (note,), split=split
+  )  # fmt: skip

@@ -1,0 +1,43 @@
+"""Pictures in files, for tests of the loaders that read them."""
+
+import io
+import tarfile
+import zipfile
+
+import numpy as np
+from PIL import Image
+
+RNG = np.random.default_rng(5)
+
+
+def jpeg(width, height, colour=None, mode="RGB"):
+  content = io.BytesIO()
+  if colour is None:
+    picture = Image.fromarray(RNG.integers(0, 256, (height, width, 3), np.uint8)).convert(mode)
+  else:
+    picture = Image.new(mode, (width, height), colour)
+  picture.save(content, "JPEG", quality=95)
+  return content.getvalue()
+
+
+def write(folder, files):
+  for name, content in files.items():
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def packed(folder, name, files):
+  """The same files in an archive."""
+  folder.mkdir(parents=True, exist_ok=True)
+  if name.endswith(".zip"):
+    with zipfile.ZipFile(folder / name, "w") as archive:
+      for path, content in files.items():
+        archive.writestr(path, content)
+  else:
+    with tarfile.open(folder / name, "w:gz") as archive:
+      for path, content in files.items():
+        info = tarfile.TarInfo(f"./{path}")
+        data = content.encode() if isinstance(content, str) else content
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
