@@ -107,10 +107,18 @@ def check_settings(
   Raises:
     SettingError: an unknown setting, naming the nearest; or a value of another type than the parameter's.
   """
-  parameters = inspect.signature(factory).parameters
-  known = [name for name in parameters if name not in set(not_settable)] or ["(it has none)"]
+  known = inspect.signature(factory).parameters
+  check_parameters(
+    kind, {name: own for name, own in known.items() if name not in set(not_settable)}, settings
+  )
+
+
+def check_parameters(
+  kind: str, parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]
+) -> None:
+  """The same for the parameters that may be set, by name."""
   for name, value in settings.items():
-    check_choice(kind, name, known)
+    check_choice(kind, name, parameters or ["(it has none)"])
     if isinstance(value, jax.core.Tracer):
       continue
     wanted = parameters[name].annotation

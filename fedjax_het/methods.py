@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from numpy.typing import ArrayLike
+
 from fedjax_het import mixing, models, server
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
@@ -17,14 +19,42 @@ from fedjax_het.clients.fedrep import fedrep
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.clients.lg_fedavg import lg_fedavg
 from fedjax_het.clients.pfedme import pfedme
+from fedjax_het.clients.regions import regions, regions_of_nothing
 from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
+from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
 from fedjax_het.clients.superfed import superfed_lm, superfed_mm
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import GENERATORS, MODELS, Generative
 
 NOT_SETTABLE = ("model", "rounds", "optimizer", "name")  # by a section's fields: given, or only from Python
+
+
+class Preparation(NamedTuple):
+  """An argument of a factory that is made of all clients' label counts, before the part is made.
+
+  Attributes:
+    argument: its name.
+    make: (counts [K, C] of the classes that each client trains on, seed=, **settings) -> it. All settings
+      have defaults, and are the method's own in a configuration.
+    without: (K, or None where it is not known yet, **settings) -> one that is made without counts, for asking
+      the part what it is; it checks the settings.
+  """
+
+  argument: str
+  make: Callable[..., Any]
+  without: Callable[..., Any]
+
+  @property
+  def settings(self) -> dict[str, inspect.Parameter]:
+    """What a configuration may set, by name."""
+    known = inspect.signature(self.make).parameters
+    return {name: parameter for name, parameter in known.items() if name not in ("counts", "seed")}
+
+  def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a method's settings that are its."""
+    return {name: value for name, value in settings.items() if name in self.settings}
 
 
 class Method(NamedTuple):
@@ -38,6 +68,7 @@ class Method(NamedTuple):
     source: where it was published.
     keeps: what is kept between rounds.
     shares: settings that a configuration gives as a share of the rounds -> the factory's own, in rounds.
+    prepares: what a client part is given that is made of all clients' label counts; None for most.
   """
 
   name: str
@@ -46,12 +77,19 @@ class Method(NamedTuple):
   source: str
   keeps: str = "nothing"
   shares: Mapping[str, str] = {}
+  prepares: Preparation | None = None
+
+  @property
+  def given(self) -> tuple[str, ...]:
+    """Parameters of the factory that no configuration sets."""
+    return NOT_SETTABLE if self.prepares is None else (*NOT_SETTABLE, self.prepares.argument)
 
   @property
   def settings(self) -> dict[str, inspect.Parameter]:
     """What a configuration may set, by name."""
     known = inspect.signature(self.factory).parameters
-    return {name: parameter for name, parameter in known.items() if name not in NOT_SETTABLE}
+    own = {name: parameter for name, parameter in known.items() if name not in self.given}
+    return own if self.prepares is None else own | self.prepares.settings
 
   @property
   def models(self) -> Mapping[str, Callable[..., Any]]:
@@ -62,9 +100,30 @@ class Method(NamedTuple):
     return GENERATORS if model.annotation is Generative else MODELS
 
   def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
-    """The part with all of `settings`, and with those of `offered` that its factory takes."""
+    """The part with all of `settings`, and with those of `offered` that its factory takes.
+
+    What is to be prepared is among what is offered, see `prepared`, and its settings are not looked at.
+    """
     known = inspect.signature(self.factory).parameters
-    return self.factory(**{name: value for name, value in offered.items() if name in known} | settings)
+    used = self.prepares.of(settings) if self.prepares else {}
+    own = {name: value for name, value in settings.items() if name not in used}
+    return self.factory(**{name: value for name, value in offered.items() if name in known} | own)
+
+  def prepared(self, counts: ArrayLike, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `make` is to be offered, made of the clients' label counts [K, C]; {} for most methods.
+
+    Args:
+      counts: examples of each class that each client trains on.
+      seed: of what is drawn.
+      settings: the method's; those of others are not looked at.
+    """
+    own = self.prepares
+    return {} if own is None else {own.argument: own.make(counts, seed=seed, **own.of(settings))}
+
+  def unprepared(self, num_clients: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without counts, to ask the part what it is, after checking the settings."""
+    own = self.prepares
+    return {} if own is None else {own.argument: own.without(num_clients, **own.of(settings))}
 
 
 def _by_name(*entries: Method) -> dict[str, Method]:
@@ -74,6 +133,7 @@ def _by_name(*entries: Method) -> dict[str, Method]:
 _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
+_SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
 CLIENTS = _by_name(
   Method("fedavg", fedavg, "local SGD from the received model", _FEDAVG),
@@ -96,6 +156,12 @@ CLIENTS = _by_name(
          _SUPERFED, "a client's local model", _FROM_L),
   Method("superfed_lm", superfed_lm, "superfed_mm with one λ for each layer",
          _SUPERFED, "a client's local model", _FROM_L),
+  Method("sosicfl", sosicfl, "a simplex of heads, of which each client trains a region",
+         _SOSICFL, "a client's region", _FROM_L, _REGIONS),
+  Method("sosicfl_all", sosicfl_all, "sosicfl with a simplex of all layers",
+         _SOSICFL, "a client's region", _FROM_L, _REGIONS),
+  Method("sosicfl_plus", sosicfl_plus, "sosicfl, and a simplex of each client's own",
+         _SOSICFL, "a client's region and simplex", _FROM_L, _REGIONS),
   Method("fedevg", fedevg, "energies of a shared synthetic set; models stay at home",
          _THESIS, "nothing, or a classifier (`persistent`)"),
   Method("fedcvae", fedcvae, "a conditional variational autoencoder, averaged", _THESIS),
@@ -132,7 +198,8 @@ def small_model(client: Method) -> Any:
 
 def bare(method: Method) -> Any:
   """A method's part at its defaults, around a small model: enough to ask it what it is."""
-  return method.make({"rounds": 1} | ({"model": small_model(method)} if method.models else {}))
+  offered = {"rounds": 1} | method.unprepared(None, {})
+  return method.make(offered | ({"model": small_model(method)} if method.models else {}))
 
 
 def compositions() -> list[tuple[str, str, str]]:

@@ -1,5 +1,7 @@
 """A small algorithm for every method of the table: settings offered to all, and what a few need instead."""
 
+import numpy as np
+
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, compositions
 from fedjax_het.models import GENERATORS, Model
@@ -16,6 +18,7 @@ OWN = {
   "apfl": dict(adaptive=True),
   "pfedme": dict(lam=2.0, inner_steps=2),
   "ditto": dict(local_epochs=1),
+  "sosicfl_plus": dict(local_epochs=1),
   "fedevg": dict(ADAM, per_class=1, lam=0.0, bounded=False),
   "fedcvae": ADAM,
   "fedcgan": ADAM,
@@ -25,6 +28,7 @@ OWN = {
   "sgld": dict(bounded=False),
 }
 NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
+CLIENTS_AT_MOST = 12  # of the federations that these algorithms run on
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
 
 
@@ -45,7 +49,9 @@ def client(name: str, model: Model, rounds: int = ROUNDS, **offered) -> ClientUp
   if method.models is GENERATORS:
     model = NETWORKS.get(name, cvae_mlp)(model.shape, model.num_classes, latent=2, hidden=5)
   halfway = {own: rounds // 2 for own in method.shares.values()}
-  return method.make({"model": model, **OFFERED, **halfway, **offered}, **OWN.get(name, {}))
+  counts = np.random.default_rng(0).integers(0, 20, (CLIENTS_AT_MOST, 3)) + 1
+  given = {"model": model, **OFFERED, **method.prepared(counts, 0, {"endpoints": 3}), **halfway, **offered}
+  return method.make(given, **OWN.get(name, {}))
 
 
 def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered) -> Algorithm:

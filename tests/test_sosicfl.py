@@ -84,6 +84,20 @@ def test_endpoints_of_the_head_and_one_of_all_else(ragged):
   )
 
 
+def test_before_a_late_start_nobody_knows_his_region(ragged):
+  """All use the middle of the simplex, also by their losses, which a mixing may ask for."""
+  client = fh.sosicfl(mlp(), owned(), start_round=2, **PLAIN)
+  broadcast, state, _ = one_round(client, ragged)
+  early, late = (client.personalize(broadcast, state, None, fh.Context(CLIENT, t), 0.0) for t in (1, 2))
+  chex.assert_trees_all_close(early, client.globalize(broadcast), rtol=1e-6)
+  center = owned().centers[CLIENT]
+  wanted = np.tensordot(center, np.asarray(broadcast.params["fc2"]["kernel"]), 1)
+  np.testing.assert_allclose(late["fc2"]["kernel"], wanted, rtol=1e-5)
+  of = one_client(ragged, CLIENT)
+  before, after = (client.loss(broadcast, state, of, fh.Context(CLIENT, t)) for t in (1, 2))
+  assert abs(before - after) > 1e-4
+
+
 def trained(client, data, rounds=3):
   engine = Engine(fh.federated(client), data, 4, devices=1)
   return engine.advance(engine.init(jax.random.key(3)), rounds)[0], engine

@@ -123,7 +123,7 @@ def apfl(
     state = Own(model.joined(own.params, own.stats), work.alpha)
     return upload, state, Info(own.loss / own.steps, own.steps, figures)
 
-  def own_model(broadcast: Message, state: Own) -> PyTree:
+  def own_model(broadcast: Message, state: Own, *_) -> PyTree:
     local = model.split(state.local)
     return model.joined(mix(local.params, broadcast.params, state.alpha), local.stats)
 

@@ -10,12 +10,17 @@ model v_i was,
 and keeps v_i, which is the model that it uses.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import jax
+import optax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.sgd import afterwards, mean_loss
 from fedjax_het.clients.supervised import ends, received, scheduled, supervised
+from fedjax_het.data.container import ClientData
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message
@@ -28,6 +33,29 @@ class Pair(NamedTuple):
 
   received: sgd.Local
   own: sgd.Local
+
+
+def walk_both(
+  key: jax.Array,
+  model: Model,
+  data: ClientData,
+  work: Pair,
+  optimizer: optax.GradientTransformation,
+  epochs: tuple[int, int],
+  batch_size: int,
+  near: Callable[[PyTree, PyTree], PyTree],
+  first: int | jax.Array = 0,
+  last: int | jax.Array | None = None,
+  at: Callable[[jax.Array, PyTree], PyTree] | None = None,
+) -> Pair:
+  """Steps for the received model, then for the client's own, kept `near`, over `epochs`; see `sgd.walk`."""
+  received = sgd.walk(
+    key, model, data, work.received, optimizer, epochs[0], batch_size, None, first, last, at
+  )
+  first, last, key = afterwards(epochs[0] * steps_per_epoch(data, batch_size), first, last, key)
+  return Pair(
+    received, sgd.walk(key, model, data, work.own, optimizer, epochs[1], batch_size, near, first, last, at)
+  )
 
 
 def ditto(
@@ -70,13 +98,8 @@ def ditto(
     return Pair(sgd.start(broadcast.params, broadcast.stats, tx), sgd.start(*model.split(state), tx))
 
   def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
-    tx = tx_of(context)
-    received = sgd.walk(key, model, data, work.received, tx, epochs, batch_size, None, first, last)
-    first, last, key = afterwards(epochs * steps_per_epoch(data, batch_size), first, last, key)
-    near = sgd.near(broadcast.params, lam)
-    return Pair(
-      received, sgd.walk(key, model, data, work.own, tx, local_epochs, batch_size, near, first, last)
-    )
+    near, passes = sgd.near(broadcast.params, lam), (epochs, local_epochs)
+    return walk_both(key, model, data, work, tx_of(context), passes, batch_size, near, first, last)
 
   def finish(broadcast, state, context, work: Pair):
     upload = Message(work.received.params, stats=work.received.stats)
@@ -87,7 +110,7 @@ def ditto(
 
   training = LocalTraining(steps, start, walk, finish)
   return supervised(
-    model, training, lambda broadcast, state: state, name="ditto",
+    model, training, lambda broadcast, state, *_: state, name="ditto",
     init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
     endpoints=ends(model),
   )  # fmt: skip

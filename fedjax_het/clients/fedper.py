@@ -82,7 +82,7 @@ def fedper(
   def finish(broadcast, state, context, local):
     return *parted(local.params, local.stats), Info(local.loss / local.steps, local.steps)
 
-  def own_model(broadcast: Message, state: Own) -> PyTree:
+  def own_model(broadcast: Message, state: Own, *_) -> PyTree:
     return model.joined(*whole(broadcast, state))
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)

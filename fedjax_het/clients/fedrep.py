@@ -85,7 +85,7 @@ def fedrep(
   def finish(broadcast, state, context, work: Phases):
     return Message(work.body.params, stats=work.body.stats), work.head.params, mean_loss(*work)
 
-  def own_model(broadcast: Message, state: PyTree) -> PyTree:
+  def own_model(broadcast: Message, state: PyTree, *_) -> PyTree:
     return model.joined(joined(broadcast.params, state), broadcast.stats)
 
   def steps(data):

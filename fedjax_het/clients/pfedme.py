@@ -113,7 +113,7 @@ def pfedme(
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
   return supervised(
-    model, training, lambda broadcast, state: state, name="pfedme",
+    model, training, lambda broadcast, state, *_: state, name="pfedme",
     init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
     endpoints=ends(model),
   )  # fmt: skip

@@ -33,7 +33,13 @@ class Regions(NamedTuple):
 
 
 def regions(
-  counts: ArrayLike, *, endpoints: int = 2, clusters: int = 2, rho: float = 0.4, seed: int = 0
+  counts: ArrayLike,
+  *,
+  endpoints: int = 2,
+  clusters: int = 2,
+  rho: float = 0.4,
+  epsilon: float | None = None,
+  seed: int = 0,
 ) -> Regions:
   """Label counts -> LDA -> points of the simplex -> clusters by L1 distance -> centers and radius.
 
@@ -44,21 +50,24 @@ def regions(
   Args:
     counts: examples of each class that each client trains on, [K, C].
     endpoints: M + 1 >= 1, the topics; the paper says M = 1 for two folds, and not what it is elsewhere.
-    clusters: 1 to K.
+    clusters: of clients, each with a region of its own, 1 to K.
     rho: ρ > 0; the paper has 0.6 for two folds, else 0.4. From 2/δ on a region is the whole simplex.
-    seed: of the topics.
+    epsilon: ε > 0, what the counts may reveal of an example: they are noised before all else, see `noised`.
+      None takes them as they are.
+    seed: of the topics, and of the noise.
 
   Raises:
-    SettingError: counts that are no [K, C] of numbers >= 0, a client without any, a setting out of range.
+    SettingError: counts that are no [K, C] of numbers >= 0, a client without any, a setting out of range,
+      more clusters than clients or endpoints than classes.
   """
   counts = np.asarray(counts, np.float64)
   if counts.ndim != 2 or (counts < 0).any() or not (counts.sum(1) > 0).all():
     remedy = "Give a row of counts a client, of which some are positive."
     raise SettingError("counts", counts.shape, "are not counts of every client's classes", remedy)
-  check_whole("endpoints", endpoints, 1)
-  check_whole("clusters", clusters, 1)
-  check_range("clusters", clusters, 1, len(counts))
-  check_range("rho", rho, above=0.0)
+  check_regions(len(counts), counts.shape[1], endpoints, clusters, rho, epsilon)
+  endpoints, clusters = int(endpoints), int(clusters)
+  if epsilon is not None:
+    counts = noised(counts, epsilon, seed)
   topics = LatentDirichletAllocation(endpoints, learning_method="online", random_state=seed)
   points = topics.fit_transform(counts) if endpoints > 1 else np.ones((len(counts), 1))
   grouped = AgglomerativeClustering(clusters, metric="manhattan", linkage="average")
@@ -66,6 +75,45 @@ def regions(
   means = np.array([points[z == c].mean(0) for c in range(clusters)])
   radius = rho * float(np.mean([mean_distance(center) for center in means]))
   return Regions(means[z].astype(np.float32), radius, points.astype(np.float32), z)
+
+
+def regions_of_nothing(
+  num_clients: int | None,
+  *,
+  endpoints: int = 2,
+  clusters: int = 2,
+  rho: float = 0.4,
+  epsilon: float | None = None,
+) -> Regions:
+  """What is known before there are any counts: one client (or K) in the middle of the simplex.
+
+  Raises:
+    SettingError: as `regions`.
+  """
+  check_regions(num_clients, None, endpoints, clusters, rho, epsilon)
+  middle = np.full((num_clients or 1, int(endpoints)), 1.0 / endpoints, np.float32)
+  return Regions(middle, rho * mean_distance(middle[0]), middle, np.zeros(len(middle), int))
+
+
+def check_regions(
+  num_clients: int | None, num_classes: int | None, endpoints: int, clusters: int, rho: float,
+  epsilon: float | None,
+) -> None:  # fmt: skip
+  """Raises `SettingError` for settings of `regions` that cannot be, as far as K and C are known."""
+  check_whole("endpoints", endpoints, 1)
+  if num_classes is not None and endpoints > num_classes:
+    raise SettingError(
+      "endpoints", endpoints, f"more topics than there are classes, {num_classes}",
+      f"Use at most {num_classes}.",
+    )  # fmt: skip
+  check_whole("clusters", clusters, 1)
+  if num_clients is not None and clusters > num_clients:
+    raise SettingError(
+      "clusters", clusters, f"more than there are clients, {num_clients}", f"Use at most {num_clients}."
+    )
+  check_range("rho", rho, above=0.0, below=float("inf"))
+  if epsilon is not None:
+    check_range("epsilon", epsilon, above=0.0, below=float("inf"))
 
 
 def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:

@@ -93,7 +93,7 @@ def scaffold(
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
   return supervised(
-    model, training, lambda broadcast, state: received(model)(broadcast), name="scaffold", share=share,
+    model, training, lambda broadcast, state, *_: received(model)(broadcast), name="scaffold", share=share,
     init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),
     globalize=received(model),
   )  # fmt: skip

@@ -136,7 +136,7 @@ def fedprox(
     ),
   )  # fmt: skip
 
-  def own_model(broadcast: Message, state: PyTree) -> PyTree:
+  def own_model(broadcast: Message, state: PyTree, *_) -> PyTree:
     return received(model)(broadcast)
 
   return supervised(model, training, own_model, name=name, globalize=received(model))

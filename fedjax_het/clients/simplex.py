@@ -36,10 +36,11 @@ def uniform_on_region(
   size = center.shape[0]
   if size == 1:
     return jnp.ones((1,), jnp.float32)
+  tiny = jnp.finfo(jnp.float32).tiny
   far_key, how_far_key, pair_key, move_key = jax.random.split(key, 4)
   moves = 1 if size == 2 else sweeps * size
   far = uniform_on_simplex(far_key, size) - center
-  reach = jnp.minimum(1.0, radius / jnp.maximum(jnp.abs(far).sum(), jnp.finfo(jnp.float32).tiny))
+  reach = jnp.minimum(1.0, radius / jnp.maximum(jnp.abs(far).sum(), tiny))
   x = center + reach * jax.random.uniform(how_far_key) ** (1.0 / (size - 1)) * far
   first, other = jax.random.randint(
     pair_key, (2, moves), jnp.zeros((2, 1), int), jnp.array([[size], [size - 1]])
@@ -58,7 +59,7 @@ def uniform_on_region(
 
   x, _ = lax.scan(move, x, (pairs, jax.random.uniform(move_key, (moves,))))
   x = jnp.maximum(x, 0.0)
-  return x / x.sum()
+  return x / jnp.maximum(x.sum(), tiny)
 
 
 def mean_distance(center: ArrayLike) -> float:

@@ -8,7 +8,8 @@ uniformly on R, takes the gradient at w_α = Σ_m α_m θ_m, and moves
 
     θ_m <- θ_m - α_m·γ·∇F_i(w_α)                     (eq. 8)
 
-by one backward pass. The server averages by n_i / n (eq. 9). The client uses w_μ, the server w_{1/(M+1)}.
+by one backward pass. The server averages by n_i / n (eq. 9). The client uses w_μ, the server w_{1/(M+1)}; so
+do all clients before a late start t̃, until which nobody knows his region.
 
 SosicFL+ is Ditto on the endpoints: a client also keeps endpoints of its own, trained likewise on its region
 and kept near to those it received.
@@ -22,26 +23,27 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.ditto import Pair
+from fedjax_het.clients.ditto import Pair, walk_both
 from fedjax_het.clients.heads import Head, Parted, joined, parting
 from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.regions import Regions
-from fedjax_het.clients.sgd import afterwards, mean_loss
+from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
 from fedjax_het.clients.supervised import scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import check_choice
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message
 
 PyTree = Any
 
 
 class Owner(NamedTuple):
-  """What a client keeps: its center μ, and in SosicFL+ endpoints of its own."""
+  """What a client keeps: its region's μ and η, and in SosicFL+ endpoints of its own."""
 
   center: jax.Array
+  radius: jax.Array
   params: PyTree = ()
   stats: PyTree = ()
 
@@ -64,7 +66,7 @@ def sosicfl_plus(
   optimizer: Optimizer | None = None,
   name: str = "sosicfl_plus",
 ) -> ClientUpdate:
-  """SosicFL+'s client part. Its state is the client's center μ, and its own endpoints.
+  """SosicFL+'s client part. Its state is the client's region, and its own endpoints.
 
   Momentum and weight decay are those of the endpoints, each a parameter: with either an endpoint moves also
   where its α_m is 0.
@@ -97,6 +99,7 @@ def sosicfl_plus(
   )  # fmt: skip
   centers = jnp.asarray(regions.centers, jnp.float32)
   count = centers.shape[1]
+  middle = jnp.full((count,), 1.0 / count)
   part = parting(model, head) if layers == "head" else lambda params: Parted({}, params)
 
   def at(params: PyTree, alpha: jax.Array) -> PyTree:
@@ -104,13 +107,13 @@ def sosicfl_plus(
     single, endpoints = part(params)
     return joined(single, jax.tree.map(lambda leaf: jnp.tensordot(alpha, leaf, 1), endpoints))
 
-  def drawn(center: jax.Array, round: int | jax.Array) -> Callable[[jax.Array, PyTree], PyTree]:
+  def drawn(state: Owner, round: int | jax.Array) -> Callable[[jax.Array, PyTree], PyTree]:
     """A step's model: w_α, α uniform on the region or before t̃ on the simplex."""
 
     def point(key: jax.Array, params: PyTree) -> PyTree:
       alpha = lax.cond(
         round >= start_round,
-        lambda: uniform_on_region(key, center, regions.radius),
+        lambda: uniform_on_region(key, state.center, state.radius),
         lambda: uniform_on_simplex(key, count),
       )
       return at(params, alpha)
@@ -126,7 +129,7 @@ def sosicfl_plus(
 
   def init(key, broadcast, data, context) -> Owner:
     own = () if lam is None else (broadcast.params, broadcast.stats)
-    return Owner(centers[context.client], *own)
+    return Owner(centers[context.client], jnp.float32(regions.radius), *own)
 
   def start(broadcast, state: Owner, context):
     tx = tx_of(context)
@@ -134,30 +137,25 @@ def sosicfl_plus(
     return received if lam is None else Pair(received, sgd.start(state.params, state.stats, tx))
 
   def walk(key, broadcast, state: Owner, data, context, work, first, last):
-    tx, on_region = tx_of(context), drawn(state.center, context.round)
-
-    def steps(key, local, epochs, correct, first, last):
-      return sgd.walk(key, model, data, local, tx, epochs, batch_size, correct, first, last, on_region)
-
+    tx, of_region = tx_of(context), drawn(state, context.round)
     if lam is None:
-      return steps(key, work, epochs, None, first, last)
-    received = steps(key, work.received, epochs, None, first, last)
-    first, last, key = afterwards(epochs * steps_per_epoch(data, batch_size), first, last, key)
-    return Pair(received, steps(key, work.own, local_epochs, sgd.near(broadcast.params, lam), first, last))
+      return sgd.walk(key, model, data, work, tx, epochs, batch_size, None, first, last, of_region)
+    near, passes = sgd.near(broadcast.params, lam), (epochs, local_epochs)
+    return walk_both(key, model, data, work, tx, passes, batch_size, near, first, last, of_region)
 
   def finish(broadcast, state: Owner, context, work):
     if lam is None:
       return Message(work.params, stats=work.stats), state, Info(work.loss / work.steps, work.steps)
     received, own = work
-    kept = Owner(state.center, own.params, own.stats)
+    kept = state._replace(params=own.params, stats=own.stats)
     return Message(received.params, stats=received.stats), kept, mean_loss(received, own)
 
-  def own_model(broadcast: Message, state: Owner) -> PyTree:
+  def own_model(broadcast: Message, state: Owner, context: Context) -> PyTree:
     params, stats = (broadcast.params, broadcast.stats) if lam is None else (state.params, state.stats)
-    return model.joined(at(params, state.center), stats)
+    return model.joined(at(params, jnp.where(context.round >= start_round, state.center, middle)), stats)
 
   def globalize(broadcast: Message) -> PyTree:
-    return model.joined(at(broadcast.params, jnp.full((count,), 1.0 / count)), broadcast.stats)
+    return model.joined(at(broadcast.params, middle), broadcast.stats)
 
   passes = epochs if lam is None else epochs + local_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)

@@ -213,7 +213,7 @@ def superfed(
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
 
   client = supervised(
-    model, training, lambda broadcast, state: received(model)(broadcast), globalize=received(model),
+    model, training, lambda broadcast, state, *_: received(model)(broadcast), globalize=received(model),
     name="superfed_mm" if granularity == "model" else "superfed_lm", endpoints=ends(model),
     init=lambda key, broadcast, data, context: model.joined(
       model.init(jax.random.fold_in(key, context.client)), model.stats

@@ -66,7 +66,7 @@ def starts_within(start_round: int | jax.Array, else_: str) -> Callable[[int], N
 def supervised(
   model: Model,
   training: LocalTraining,
-  own_model: Callable[[Message, PyTree], PyTree],
+  own_model: Callable[[Message, PyTree, Context], PyTree],
   *,
   name: str,
   init: Callable[..., PyTree] = lambda *_: (),
@@ -79,7 +79,8 @@ def supervised(
   Args:
     model: the model.
     training: local training.
-    own_model: (broadcast, state) -> the model that a client would use: F_i is its loss, and it is judged.
+    own_model: (broadcast, state, context) -> the model that a client would use: F_i is its loss, and it is
+      judged.
     name: the method's name.
     init: see `ClientUpdate`; by default a client keeps nothing.
     share: see `ClientUpdate`; by default the whole model is shared.
@@ -88,14 +89,14 @@ def supervised(
   """
 
   def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
-    return training_loss(model, own_model(broadcast, state), data)
+    return training_loss(model, own_model(broadcast, state, context), data)
 
   return ClientUpdate(
     share=share or (lambda key: Message(model.init(key), stats=model.stats)),
     init=init,
     update=in_one_go(training),
     loss=loss,
-    personalize=lambda broadcast, state, *_: own_model(broadcast, state),
+    personalize=lambda broadcast, state, data, context, lam: own_model(broadcast, state, context),
     apply=model.logits,
     task=model.task,
     globalize=globalize,

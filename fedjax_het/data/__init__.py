@@ -1,6 +1,6 @@
 """Data: loaders, partitioners and the flat container of all clients."""
 
-from fedjax_het.data.clients import select, split_clients
+from fedjax_het.data.clients import label_counts, select, split_clients
 from fedjax_het.data.container import ClientData, FederatedData, federate
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise, pair_flip, symmetric_flip
 from fedjax_het.data.own import from_arrays, from_groups
@@ -17,6 +17,7 @@ from fedjax_het.data.sources import DATASETS, Source, load
 
 __all__ = [
   "DATASETS", "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "dirichlet",
-  "federate", "from_arrays", "from_groups", "iid", "label_noise", "load", "natural", "pair_flip", "partition",
-  "pathological", "primary_class", "select", "split_clients", "symmetric_flip",
+  "federate", "from_arrays", "from_groups", "iid", "label_counts", "label_noise", "load", "natural",
+  "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
+  "symmetric_flip",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Some of the clients: which ones, and their data alone."""
+"""Of the clients: some of them and their data alone, and how many examples of each class they train on."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,6 +25,14 @@ def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np
   count = count_apart(num_clients, fraction)
   order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(num_clients)
   return np.sort(order[count:]), np.sort(order[:count])
+
+
+def label_counts(data: FederatedData) -> np.ndarray:
+  """Examples of each class that each client trains on, int [K, C], by the labels that it sees."""
+  owners = np.repeat(np.arange(data.num_clients), np.asarray(data.train.size))
+  counts = np.zeros((data.num_clients, data.num_classes), int)
+  np.add.at(counts, (owners, np.asarray(data.y)[data.train.rows()].astype(int)), 1)
+  return counts
 
 
 def count_apart(num_clients: int, fraction: float) -> int:

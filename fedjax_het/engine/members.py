@@ -26,6 +26,11 @@ PyTree = Any
 AXIS = "members"
 
 
+def _first(values: np.ndarray) -> Any:
+  """The first member's, a Python number of numbers."""
+  return values[0].item() if values.ndim == 1 else values[0]
+
+
 class Members(Base):
   """`Runs` of M members that differ in their keys, in settings that are numbers, and in their data.
 
@@ -34,9 +39,10 @@ class Members(Base):
   examples are divided and ordered, a device holds each example once.
 
   Args:
-    make_algorithm: (**settings) -> algorithm; called with a traced scalar for each setting.
+    make_algorithm: (**settings) -> algorithm; called with a traced scalar for each setting, or a tree of
+      traced arrays.
     data: the clients' data, one for all members or one a member; then of equal numbers of clients.
-    settings: name -> numbers [M].
+    settings: name -> numbers [M], a list or an array, or a tree of arrays [M, ...].
     count: M.
     cohort_size: S, clients sampled each round without replacement.
     member_batch: members that a device runs side by side under `vmap`; by default one on a CPU, where
@@ -68,13 +74,13 @@ class Members(Base):
     device_rows: int | None = None,
     seeds: int | None = None,
   ):
+    settings = jax.tree.map(np.asarray, dict(settings), is_leaf=lambda node: isinstance(node, list))
     for name, values in settings.items():
-      if np.shape(values)[:1] != (count,):
-        raise SettingError(name, np.shape(values), f"not one value for each of {count} members", "Give [M].")
+      for shape in map(np.shape, jax.tree.leaves(values)):
+        if shape[:1] != (count,):
+          raise SettingError(name, shape, f"not one value for each of {count} members", "Give [M].")
     each = equally_long([data] if isinstance(data, FederatedData) else data)
-    super().__init__(
-      make_algorithm, each, {name: values[0] for name, values in settings.items()}, cohort_size, client_batch
-    )
+    super().__init__(make_algorithm, each, jax.tree.map(_first, settings), cohort_size, client_batch)
     self._form = form(each)
     self.count, self._runs = count, (slice(count),)
     placement.check_devices(devices)
@@ -83,7 +89,7 @@ class Members(Base):
     self._make = make_algorithm
     self._member_batch = member_batch or placement.default_client_batch()
     self._padded = np.minimum(np.arange(count + -count % self.mesh.size), count - 1)
-    self._settings = self._spread({name: np.asarray(values) for name, values in settings.items()})
+    self._settings = self._spread(settings)
     self._sizes = np.broadcast_to([own.train.size for own in each], (count, self.num_clients))
     self.examples = self._examples(each, device_rows, seeds)
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -10,18 +11,20 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import mixing, models
+from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.run import check_rounds
-from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
+from fedjax_het.errors import SettingError, check_choice, check_given, check_parameters, check_range
 from fedjax_het.experiment.label_noise import check_label_noise, noise_report, noisy_labels
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.task import build_task, check_task
 from fedjax_het.experiment.unseen import check_unseen, set_apart
 from fedjax_het.federated import federated
-from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, small_model
+from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
+from fedjax_het.tasks import Task
 from fedjax_het.yardsticks.downstream import check_downstream
 from fedjax_het.yardsticks.landscape import check_landscape
 
@@ -54,6 +57,7 @@ class Experiment(NamedTuple):
     unseen: the data of the clients that never train; None where all may.
     label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of all
       training and validation labels that became others; None where none are touched.
+    prepared: what the client part was given that is made of the clients' label counts, see `prepared_of`.
   """
 
   algorithm: Algorithm
@@ -64,6 +68,7 @@ class Experiment(NamedTuple):
   source: Source
   unseen: FederatedData | None = None
   label_noise: Mapping[str, Any] | None = None
+  prepared: Mapping[str, Any] = {}
 
 
 def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
@@ -72,7 +77,7 @@ def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
   check_choice(f"{section}.name", name, table)
   settings = {setting: value for setting, value in config.items() if setting != "name"}
   try:
-    check_settings(f"{section}'s setting for {name}", table[name].factory, settings, NOT_SETTABLE)
+    check_parameters(f"{section}'s setting for {name}", table[name].settings, settings)
   except SettingError as error:
     left = {*settings} - {*table[name].settings}
     if not left & {setting for method in table.values() for setting in (*method.settings, *method.shares)}:
@@ -116,7 +121,8 @@ def check_config(config: ConfigDict) -> None:
   check_choice("algorithm.name", config.algorithm.name, CLIENTS)
   client = CLIENTS[config.algorithm.name]
   check_fit(client, config.model.name)
-  algorithm = build_algorithm(config, small_model(client))
+  unprepared = client.unprepared(config.num_clients, {**config.local, **config.algorithm})
+  algorithm = build_algorithm(config, small_model(client), unprepared)
   check_unseen(config, algorithm.client)
   check_landscape(config.to_dict().get("landscape", {}), algorithm.client)
   check_rounds(config.rounds, config.eval_every, algorithm)
@@ -130,11 +136,31 @@ def check_fit(client: Method, model: str) -> None:
     )
 
 
-def build_algorithm(config: Mapping[str, Any], model: Model | Generative) -> Algorithm:
-  """The three parts that a configuration names, around `model`."""
+def prepared_of(config: ConfigDict, data: FederatedData, task: Task) -> dict[str, Any]:
+  """What a configuration's client part is given that is made of all clients' label counts; {} for most.
+
+  Raises:
+    SettingError: of labels that are no classes, or a setting that does not go with the counts.
+  """
+  client = CLIENTS[config.algorithm.name]
+  if client.prepares is None:
+    return {}
+  if not task.classes:
+    raise SettingError(
+      "algorithm.name", client.name, f"goes by the clients' counts of classes, and the labels of {task.name} "
+      "are none", "Use another method, or data whose labels are classes.",
+    )  # fmt: skip
+  seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(config.seed), 5)))[-1]
+  return client.prepared(label_counts(data), int(seed), {**config.local, **config.algorithm})
+
+
+def build_algorithm(
+  config: Mapping[str, Any], model: Model | Generative, prepared: Mapping[str, Any] = MappingProxyType({})
+) -> Algorithm:
+  """The three parts that a configuration names, around `model`; `prepared` is as of `prepared_of`."""
   move = named("server", config["server"], rounds=config["rounds"])
   algorithm = in_rounds(config["algorithm"], config["rounds"])
-  client = named("algorithm", {**config["local"], **algorithm}, model=model)
+  client = named("algorithm", {**config["local"], **algorithm}, model=model, **prepared)
   mix = named("mixing", config["mixing"])
   if config.get("record_losses", False):
     mix = mixing.observed(mix)
@@ -188,6 +214,7 @@ def build(config: ConfigDict) -> Experiment:
   model_options = {name: value for name, value in config.model.items() if name != "name"}
   shape = jax.tree.map(lambda leaf: leaf.shape[1:], source.x)
   task = build_task(config.get("task", {}), source, np.asarray(data.y)[data.train.rows()])
+  prepared = prepared_of(config, data, task)
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
-  algorithm = build_algorithm(config, model)
-  return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise)
+  algorithm = build_algorithm(config, model, prepared)
+  return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise, prepared)

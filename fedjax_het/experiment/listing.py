@@ -15,7 +15,7 @@ from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.data.sources import FOLDERS, load_digits
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import CLIENTS, METHODS, NOT_SETTABLE, Method, partners
+from fedjax_het.methods import CLIENTS, METHODS, Method, partners
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.tasks import TASKS
 
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     factory: what is called with its settings.
     about: a line.
     given: parameters of the factory that a configuration does not set.
-    more: settings that the factory does not have itself -> what they mean.
+    more: settings that the factory does not have itself -> (default, what they mean).
     facts: what else there is to know, by label.
   """
 
@@ -38,19 +38,23 @@ class Entry(NamedTuple):
   factory: Callable[..., Any]
   about: str
   given: Iterable[str] = ()
-  more: Mapping[str, str] = {}
+  more: Mapping[str, tuple[str, str]] = {}
   facts: Mapping[str, str] = {}
 
   @property
   def settings(self) -> dict[str, tuple[str, str]]:
     """Setting -> (its default, its line of the factory's docstring)."""
-    known, lines = inspect.signature(self.factory).parameters, documented(self.factory)
-    own = {
-      name: (shown(parameter.default), lines.get(name, ""))
-      for name, parameter in known.items()
-      if name not in self.given
-    }
-    return own | {name: ("", line) for name, line in self.more.items()}
+    known = inspect.signature(self.factory).parameters
+    own = {name: parameter for name, parameter in known.items() if name not in self.given}
+    return {**explained(self.factory, own), **self.more}
+
+
+def explained(
+  factory: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
+) -> dict[str, tuple[str, str]]:
+  """Of some of a factory's parameters: name -> (default, line of its docstring)."""
+  lines = documented(factory)
+  return {name: (shown(own.default), lines.get(name, "")) for name, own in parameters.items()}
 
 
 def documented(factory: Callable[..., Any]) -> dict[str, str]:
@@ -115,12 +119,14 @@ def entries() -> dict[str, list[Entry]]:
 
 
 def _method(section: str, method: Method) -> Entry:
-  shares = {share: f"{own}, as a share of the rounds" for share, own in method.shares.items()}
+  more = {share: ("", f"{own}, as a share of the rounds") for share, own in method.shares.items()}
+  if method.prepares:
+    more |= explained(method.prepares.make, method.prepares.settings)
   facts = {"with": goes_with(section, method.name)}
   if method.models:
     facts["model"] = among(method.models, MODELS | GENERATORS)
   facts |= {"keeps": method.keeps, "source": method.source, "file": path_of(method)}
-  return Entry(method.name, method.factory, method.about, NOT_SETTABLE, shares, facts)
+  return Entry(method.name, method.factory, method.about, method.given, more, facts)
 
 
 def first_line(factory: Callable[..., Any]) -> str:

@@ -49,7 +49,7 @@ class Record:
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
     self.diverged: Divergence | None = None
-    algorithm, data, model, key, parts, source, unseen, _ = experiment
+    algorithm, data, model, key, parts, source, unseen, *_ = experiment
     self._watched = Watched(
       config, algorithm, data, source, parts, key, run.root, writes, model=model, unseen=unseen
     )

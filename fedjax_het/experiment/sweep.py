@@ -3,19 +3,21 @@
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.experiment.build import Experiment, build, build_algorithm, check_config
+from fedjax_het.experiment.build import Experiment, build, build_algorithm, check_config, prepared_of
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
@@ -101,20 +103,27 @@ def run_sweep(
 
 def _build(config, grid, members, configs, where, member_batch) -> tuple[Members, list[Experiment]]:
   built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
+  client = CLIENTS[config.algorithm.name]
+  of_counts = [path for path in grid if client.prepares and _may_be(path, client.prepares.settings)]
   experiments = [built[own.seed] for own in configs]
+  if of_counts:
+    experiments = [_prepared_anew(own, experiment) for own, experiment in zip(configs, experiments)]
   resolved = [with_values(own, {"algorithm": in_rounds(own.algorithm, own.rounds)}) for own in configs]
   columns = {path: [values[path] for values in members] for path in grid if path != "seed"}
-  for part, number in CLIENTS[config.algorithm.name].shares.items():
+  for part, number in client.shares.items():
     if columns.pop(f"algorithm.{part}", None):
       columns[f"algorithm.{number}"] = [own.algorithm[number] for own in resolved]
+  values: dict[str, Any] = {path: own for path, own in columns.items() if path not in of_counts}
+  if client.prepares:
+    values["prepared"] = _stacked([own.prepared for own in experiments], of_counts)
 
-  def make(**settings: jax.Array) -> Algorithm:
-    return build_algorithm(with_values(resolved[0], settings).to_dict(), experiments[0].model)
+  def make(prepared: Mapping[str, Any] = MappingProxyType({}), **settings: jax.Array) -> Algorithm:
+    return build_algorithm(with_values(resolved[0], settings).to_dict(), experiments[0].model, prepared)
 
   engine = Members(
     make,
     experiments[0].data if len(built) == 1 else [experiment.data for experiment in experiments],
-    columns,
+    values,
     len(members),
     config.cohort_size,
     member_batch=member_batch,
@@ -126,12 +135,33 @@ def _build(config, grid, members, configs, where, member_batch) -> tuple[Members
   return engine, experiments
 
 
+def _prepared_anew(config: ConfigDict, built: Experiment) -> Experiment:
+  """An experiment of the same seed, with what these settings prepare of its clients' label counts."""
+  return built._replace(prepared=prepared_of(config, built.data, built.algorithm.client.task))
+
+
+def _may_be(path: str, settings: Collection[str]) -> bool:
+  """Whether a dotted field is one of these settings of the client part."""
+  section, _, field = path.partition(".")
+  return section in ("algorithm", "local") and field in settings
+
+
+def _stacked(prepared: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Any:
+  """What is prepared for each member, each leaf [M, ...]."""
+  kinds = {str(jax.tree.map(np.shape, own)) for own in prepared}
+  if len(kinds) > 1:
+    raise SettingError(
+      "sweep", [*swept], "one of these changes the program itself", "Start a run of its own for each value."
+    )
+  return jax.tree.map(lambda *own: np.stack([np.asarray(leaf) for leaf in own]), *prepared)
+
+
 def _run(
   config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks, display
 ) -> None:
   keys = jnp.stack([experiment.key for experiment in experiments])
   named = [
-    experiment._replace(algorithm=build_algorithm(own, experiment.model))
+    experiment._replace(algorithm=build_algorithm(own, experiment.model, experiment.prepared))
     for own, experiment in zip(configs, experiments)
   ]
   with contextlib.ExitStack() as stack:
