@@ -4,22 +4,25 @@ mqp.csv has no header: dr_id, question_1, question_2, label; 1 is similar, 0 is 
 
 Source: McCreery et al. 2020, "Effective transfer learning for identifying similar questions: matching user
 questions to COVID-19 FAQs" (github.com/curai/medical-question-pair-dataset). The words are hashed to ids
-(Weinberger et al. 2009), which needs no vocabulary file and no pass over other clients' questions.
+(Weinberger et al. 2009), which needs no vocabulary file and no pass over other clients' questions; or cut
+into BERT's pieces, for models that were trained on those.
 """
 
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedjax_het.data.files import Source, check_rows, find, read_table
-from fedjax_het.errors import DataError, check_range
+from fedjax_het.data.wordpiece import encode, framed, read_vocabulary
+from fedjax_het.errors import DataError, SettingError, check_choice, check_range
 
 FILE = "mqp.csv"
 ROWS = 3048
 DOCTORS = 11
-LENGTH = 64
+LENGTH, PIECES = 64, 200  # of a hashed question, and of the pieces of two
 VOCABULARY = 4096
 _WORD = re.compile(r"[a-z0-9]+")
 
@@ -43,41 +46,88 @@ def tokenize(text: str, length: int = LENGTH, vocabulary: int = VOCABULARY, ngra
 
 
 def load_mqp(
-  folder: Path, length: int = LENGTH, vocabulary: int = VOCABULARY, ngrams: int = 1
+  folder: Path,
+  length: int | None = None,
+  vocabulary: int = VOCABULARY,
+  ngrams: int = 1,
+  tokenizer: str = "hash",
+  vocabulary_file: str = "",
 ) -> Source | None:
-  """The question pairs as ids (`tokenize`), int32 [3048, 2, length]; `groups` are the doctors, 1 to 11.
+  """The question pairs as ids, int32 [3048, 2, length]; `groups` are the doctors, 1 to 11.
+
+  With tokenizer="wordpiece" a pair is one text, [CLS] a [SEP] b [SEP], as `framed` has it: a tree of `tokens`
+  int32, `mask` bool and `types` int8, [3048, length] each, which `bert` and its kin read.
 
   Args:
     folder: where the file is.
-    length: ids a question; a longer one is cut, a shorter one filled up with 0.
+    length: ids a question, 64 by default, or pieces a pair, 200 by default as in the thesis; a longer one is
+      cut, a shorter one filled up with 0.
     vocabulary: ids that words are hashed to, with 0.
     ngrams: the longest runs of words that get an id.
+    tokenizer: "hash" (`tokenize`) or "wordpiece".
+    vocabulary_file: the pieces, a line each; by default vocab.txt or bert_uncased_vocab.txt in `folder` or in
+      the folder weights beside it.
 
   Returns:
     The data set, or None where `folder` does not hold the file.
 
   Raises:
-    DataError: the file is truncated or not what its authors ship.
-    SettingError: an option out of range.
+    DataError: the file, or the one of the pieces, is missing, truncated or not what its authors ship.
+    SettingError: an option out of range, or of the other tokenizer.
   """
-  check_range("length", length, 1)
+  check_choice("tokenizer", tokenizer, ("hash", "wordpiece"))
+  hashed = tokenizer == "hash"
+  length = (LENGTH if hashed else PIECES) if length is None else length
+  check_range("length", length, 1 if hashed else 4)
   check_range("vocabulary", vocabulary, 2)
   check_range("ngrams", ngrams, 1)
+  idle = {"vocabulary_file": vocabulary_file} if hashed else {"vocabulary": vocabulary, "ngrams": ngrams}
+  for setting, value in idle.items():
+    if value not in ("", VOCABULARY if setting == "vocabulary" else 1):
+      raise SettingError(setting, value, f"has no effect with tokenizer={tokenizer!r}", "Leave it out.")
   path = find(folder, FILE)
   if path is None:
     return None
-  doctors, questions, labels = [], [], []
+  doctors: list[int] = []
+  questions: list[Any] = []
+  labels: list[int] = []
+  ids = {} if hashed else read_vocabulary(_vocabulary(folder, vocabulary_file))
   for where, (doctor, first, second, label) in read_table(path, 4):
     if doctor not in map(str, range(1, DOCTORS + 1)) or label not in ("0", "1"):
       raise DataError(f"{where} is not what its authors ship: doctor {doctor[:20]!r}, label {label[:20]!r}.")
     doctors.append(int(doctor))
-    questions.append([tokenize(text, length, vocabulary, ngrams) for text in (first, second)])
+    if hashed:
+      questions.append([tokenize(text, length, vocabulary, ngrams) for text in (first, second)])
+    else:
+      questions.append(framed([encode(text, ids) for text in (first, second)], ids, length))
     labels.append(int(label))
   check_rows(path, len(labels), ROWS)
-  x, y = np.array(questions), np.array(labels, np.int32)
-  full = int((x[..., -1] > 0).sum())
-  notes = (
-    f"{len(y)} pairs, {int(y.sum())} similar; words hashed to {vocabulary - 1} ids, n-grams up to {ngrams};"
-    f" {full} of {2 * len(y)} questions fill all {length} places and may be cut",
-  )
-  return Source(x, y, x[:0], y[:0], 2, "mqp", np.array(doctors), (path.name,), notes)
+  y = np.array(labels, np.int32)
+  if hashed:
+    x: Any = np.array(questions)
+    full = int((x[..., -1] > 0).sum())
+    how = (
+      f"words hashed to {vocabulary - 1} ids, n-grams up to {ngrams}; {full} of {2 * len(y)} questions fill"
+    )
+  else:
+    x = {name: np.stack([row[name] for row in questions]) for name in questions[0]}
+    how = f"WordPiece of {len(ids)} pieces; {int(x['mask'][:, -1].sum())} of {len(y)} pairs fill"
+  notes = (f"{len(y)} pairs, {int(y.sum())} similar; {how} all {length} places and may be cut",)
+  none = {name: leaf[:0] for name, leaf in x.items()} if isinstance(x, dict) else x[:0]
+  return Source(x, y, none, y[:0], 2, "mqp", np.array(doctors), (path.name,), notes)
+
+
+def _vocabulary(folder: Path, file: str) -> Path:
+  """Where the pieces are."""
+  places = [
+    folder / "vocab.txt",
+    folder / "bert_uncased_vocab.txt",
+    folder.parent / "weights/bert_uncased_vocab.txt",
+  ]
+  path = next((path for path in ([Path(file).expanduser()] if file else places) if path.is_file()), None)
+  if path is None:
+    raise DataError(
+      f"tokenizer='wordpiece' wants the vocabulary of bert-base-uncased: looked for"
+      f" {file or places[0].resolve()}. Put it there, or name it by vocabulary_file, from https://huggingface.co/bert-base-uncased."
+    )
+  return path
