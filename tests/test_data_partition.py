@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from scipy import stats
 
 from fedjax_het import data as P
 from fedjax_het.errors import SettingError
+from fedjax_het.yardsticks import partition as partition_yardstick
 from fedjax_het.yardsticks.partition import label_counts, plot_partition
 
 KEY = jax.random.key(0)
@@ -228,6 +230,25 @@ def test_a_partition_can_be_drawn(tmp_path, clients, num_classes):
   path = tmp_path / "partition.png"
   plot_partition(parts, labels, path, num_classes, title="iid")
   assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("clients", [5, 50])
+def test_sizes_alone_can_be_drawn(tmp_path, clients):
+  plot_partition(P.iid(KEY, LABELS, clients), None, tmp_path / "partition.png", 10_000)
+  assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_few_clients_of_one_class_darken_no_others():
+  counts = np.full((100, 50), 2)
+  counts[:, 7] = 25  # a fifth of 123
+  counts[:3] = np.eye(50, dtype=int)[:3]
+  figure = Figure()
+  partition_yardstick._heat_map(figure, counts)
+  (image,) = figure.axes[1].images
+  assert image.norm.vmax == pytest.approx(25 / 123) and image.get_array().max() == 1.0
+  even = np.full((100, 50), 2)
+  partition_yardstick._heat_map(figure := Figure(), even)
+  assert figure.axes[1].images[0].norm.vmax == pytest.approx(4 / 50)  # even shares are a quarter of that
 
 
 def test_iid_counts_rows_whatever_their_labels_are():

@@ -3,7 +3,8 @@
 Up to 40 clients are stacked horizontal bars, so that sizes can be read off. More are a heat map, one column a
 client, under a bar chart of their sizes: the columns stand in the order of the class a client holds most of
 (then of how much, then of its second class), and the colour is the class's share of the client's rows, so
-that small clients are seen as well as large.
+that small clients are seen as well as large; it ends where the largest share of nineteen of twenty clients
+does. Of labels that are no classes there are sizes alone.
 """
 
 import os
@@ -23,20 +24,21 @@ MOST_NAMES = 20  # classes that get a legend or a tick each
 
 
 class Partition(Yardstick):
-  """partition.png, drawn before the first round; of labels that are classes."""
+  """partition.png, drawn before the first round."""
 
   name = "partition"
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether every row is of one class."""
-    return run.algorithm.client.task.classes
+    """Any run."""
+    return True
 
   def resume(self, rounds_done: int, books: Any) -> None:
     """Draws it."""
     if self.run.writes:
       path = self.run.figures / "partition.png"
-      plot_partition(self.run.parts, self.run.source.y, path, self.run.data.num_classes)
+      labels = self.run.source.y if self.run.algorithm.client.task.classes else None
+      plot_partition(self.run.parts, labels, path, self.run.data.num_classes)
 
 
 def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:
@@ -47,7 +49,7 @@ def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int
 
 def plot_partition(
   parts: Sequence[ArrayLike],
-  labels: ArrayLike,
+  labels: ArrayLike | None,
   path: str | os.PathLike[str],
   num_classes: int,
   title: str = "",
@@ -56,21 +58,24 @@ def plot_partition(
 
   Args:
     parts: row numbers of each client, K arrays, as the partitioners return them.
-    labels: classes of all rows, [N].
+    labels: classes of all rows, [N]; None where rows have none.
     path: the file to write.
     num_classes: C.
     title: goes above the counts of clients and rows.
   """
-  counts = label_counts(parts, labels, num_classes)
-  few = len(counts) <= MOST_BARS
+  if labels is None:
+    counts = np.array([[len(np.asarray(rows))] for rows in parts])
+  else:
+    counts = label_counts(parts, labels, num_classes)
+  few, num_classes = len(counts) <= MOST_BARS, counts.shape[1]
   height = 1.4 + 0.24 * len(counts) if few else 4.0 + 0.12 * min(num_classes, 30)
   figure = Figure(figsize=(8.0, max(height, 2.6)), layout="constrained")
   FigureCanvasAgg(figure)
-  (_bars if few else _heat_map)(figure, counts)
+  (_bars if few else _sizes if labels is None else _heat_map)(figure, counts)
   sizes, classes = counts.sum(1), (counts > 0).sum(1)
   facts = (
-    f"{len(counts)} clients, {sizes.sum():,} rows; rows a client {_span(sizes)};"
-    f" classes a client {_span(classes)}"
+    f"{len(counts)} clients, {sizes.sum():,} rows; rows a client {_span(sizes)}"
+    f"{'' if labels is None else f'; classes a client {_span(classes)}'}"
   )
   figure.suptitle(f"{title}\n{facts}" if title else facts, fontsize=10)
   figure.savefig(path, dpi=150)
@@ -90,7 +95,7 @@ def _bars(figure: Figure, counts: np.ndarray) -> None:
   axes.set(xlabel="rows", ylabel="client", yticks=clients, ylim=(num_clients - 0.4, -0.6))
   axes.tick_params(axis="y", length=0, labelsize=8)
   axes.spines[["top", "right"]].set_visible(False)
-  if num_classes <= MOST_NAMES:
+  if 1 < num_classes <= MOST_NAMES:
     figure.legend(
       *axes.get_legend_handles_labels(), title="class", loc="outside right center", fontsize=8, frameon=False
     )
@@ -107,14 +112,23 @@ def _heat_map(figure: Figure, counts: np.ndarray) -> None:
   top.set(ylabel="rows", ylim=(0, None))
   top.spines[["top", "right"]].set_visible(False)
   top.tick_params(axis="x", length=0, labelbottom=False)
-  darkest = max(shares.max(), min(1.0, 4.0 / num_classes))  # equal shares stay pale: chance is not structure
+  # Equal shares stay pale, for chance is not structure; and a few clients of one class darken no others.
+  darkest = min(1.0, max(np.quantile(shares.max(1), 0.95), 4.0 / num_classes))
   image = bottom.imshow(
     shares[order].T, aspect="auto", cmap="Blues", vmin=0, vmax=darkest, interpolation="nearest"
   )
   bottom.set(xlabel="clients, in order of the class they hold most of", ylabel="class")
   if num_classes <= MOST_NAMES:
     bottom.set_yticks(range(num_classes))
-  figure.colorbar(image, ax=bottom, label="share of the client's rows", pad=0.01)
+  more = "max" if shares.max() > darkest else "neither"
+  figure.colorbar(image, ax=bottom, label="share of the client's rows", pad=0.01, extend=more)
+
+
+def _sizes(figure: Figure, counts: np.ndarray) -> None:
+  axes = figure.subplots()
+  axes.bar(np.arange(len(counts)), np.sort(counts[:, 0])[::-1], width=1.0, color="0.55")
+  axes.set(xlabel="clients, in order of their size", ylabel="rows", ylim=(0, None))
+  axes.spines[["top", "right"]].set_visible(False)
 
 
 def _colours(count: int) -> np.ndarray:
