@@ -1,9 +1,11 @@
 """A small algorithm for every method of the table: settings offered to all, and what a few need instead."""
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from fedjax_het.experiment.values import numbers, with_values
 from fedjax_het.federated import federated
-from fedjax_het.methods import CLIENTS, METHODS, compositions
+from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions
 from fedjax_het.models import GENERATORS, Model
 from fedjax_het.models.generative import cgan_mlp, cvae_mlp
 from fedjax_het.parts import Algorithm, ClientUpdate
@@ -45,17 +47,34 @@ def cases() -> dict[str, tuple[str, str, str]]:
 
 def client(name: str, model: Model, rounds: int = ROUNDS, **offered) -> ClientUpdate:
   """A client part: around `model`, or a generator of examples of its shape."""
+  return _client(name, model, rounds, {**OFFERED, **offered, **OWN.get(name, {})})
+
+
+def _client(name: str, model: Model, rounds: int, settings: dict) -> ClientUpdate:
   method = CLIENTS[name]
   if method.models is GENERATORS:
     model = NETWORKS.get(name, cvae_mlp)(model.shape, model.num_classes, latent=2, hidden=5)
   halfway = {own: rounds // 2 for own in method.shares.values()}
   counts = np.random.default_rng(0).integers(0, 20, (CLIENTS_AT_MOST, 3)) + 1
-  given = {"model": model, **OFFERED, **method.prepared(counts, 0, {"endpoints": 3}), **halfway, **offered}
-  return method.make(given, **OWN.get(name, {}))
+  prepared = method.prepared(counts, 0, {"endpoints": 3})
+  return method.make({"model": model, **prepared, **halfway, **settings})
 
 
 def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered) -> Algorithm:
   """The algorithm of these (client, mixing, server), `offered` settings among the client part's."""
-  _, *others = zip(METHODS.values(), names)
-  mixing, server = (table[name].make({"rounds": rounds}, **OWN.get(name, {})) for table, name in others)
-  return federated(client(names[0], model, rounds, **offered), mixing, server)
+  make, values = maker(names, model, rounds, **offered)
+  return make(**values)
+
+
+def maker(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered):
+  """What makes it of the numbers that a launched run's program takes as values, and these numbers."""
+  sections = {section: {"name": name, **OWN.get(name, {})} for section, name in zip(METHODS, names)}
+  config = ConfigDict({**sections, "local": {**OFFERED, **offered}})
+
+  def make(**values):
+    own = with_values(config, values).to_dict()
+    local = _client(names[0], model, rounds, {**own["local"], **own["algorithm"]})
+    mixing, server = MIXINGS[names[1]], SERVERS[names[2]]
+    return federated(local, mixing.make(own["mixing"]), server.make({"rounds": rounds, **own["server"]}))
+
+  return make, numbers(config)

@@ -4,7 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import algorithm, cases
+from cases import cases, maker
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
@@ -15,9 +15,9 @@ SIZES = {"one batch": [4] * CLIENTS, "two batches": [8] * CLIENTS, "ragged": [9,
 ROUNDS = 3
 
 
-def algorithm_of(method: str) -> fh.Algorithm:
+def maker_of(method: str):
   model = fh.models.two_nn(SHAPE, hidden=16)
-  return algorithm(cases()[method], model, rounds=ROUNDS, epochs=1, batch_size=4)
+  return maker(cases()[method], model, rounds=ROUNDS, epochs=1, batch_size=4)
 
 
 def data_of(sizes: str) -> fh.data.FederatedData:
@@ -30,9 +30,10 @@ def data_of(sizes: str) -> fh.data.FederatedData:
 
 
 def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 1):
-  """Everything that three rounds leave, on the host."""
-  settings = dict(devices=devices, client_batch=client_batch)
-  engine = fh.Engine(algorithm_of(method), data_of(sizes), cohort, **settings)
+  """All that three rounds leave, on the host; numbers are the program's values, as in launched runs."""
+  make, numbers = maker_of(method)
+  where = dict(devices=devices, client_batch=client_batch)
+  engine = fh.Engine(make, data_of(sizes), cohort, settings=numbers, **where)
   state, infos = engine.advance(engine.init(jax.random.key(5)), ROUNDS)
   return jax.tree.map(np.asarray, (state._replace(key=()), infos))
 
@@ -70,9 +71,10 @@ def test_three_clients_at_once_have_the_same_bits_on_any_number_of_devices():
 @pytest.mark.slow
 def test_a_member_alone_on_its_device_has_the_bits_of_many():
   data, keys = data_of("two batches"), jax.random.split(jax.random.key(6), 4)
+  make, numbers = maker_of("fedavg")
   found = []
   for devices in (1, 4):
-    engine = Members(lambda: algorithm_of("fedavg"), data, {}, 4, 5, devices=devices)
+    engine = Members(lambda: make(**numbers), data, {}, 4, 5, devices=devices)
     state, infos = engine.advance(engine.init(keys), 3)
     found.append(jax.tree.map(np.asarray, (state._replace(key=()), infos)))
   chex.assert_trees_all_equal(*found)

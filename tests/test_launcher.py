@@ -21,7 +21,7 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.stopping import Stopped
-from fedjax_het.experiment.sweep import with_values
+from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +120,7 @@ def test_client_steps_are_those_of_the_cohorts(whole):
 
 def test_complete_run_finishes_at_once(whole, monkeypatch):
   workdir, summary = whole
-  monkeypatch.setattr(experiment, "Engine", None)  # would fail if anything were built
+  monkeypatch.setattr(experiment, "engine_of", None)  # would fail if anything were built
   assert start(small(), str(workdir)) == summary
 
 
@@ -272,7 +272,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_named_before_any_compile(name, tmp_path, monkeypatch):
   changes, message = BAD[name]
-  monkeypatch.setattr(experiment, "Engine", None)
+  monkeypatch.setattr(experiment, "engine_of", None)
   with pytest.raises(SettingError, match=message):
     start(small(**changes), str(tmp_path / "run"))
 

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from parts import float64, linear, mlp, one_client, round_draws, walk
+from parts import federation, float64, linear, mlp, one_client, round_draws, walk
 
+import fedjax_het as fh
 from fedjax_het.clients import superfed as module
 from fedjax_het.clients.objective import momentum_sgd
 from fedjax_het.clients.sgd import fedavg, fedprox
@@ -276,3 +277,18 @@ def test_impossible_settings_are_named(setting, value):
   with pytest.raises(SettingError, match=f"^{setting} = ") as error:
     superfed(mlp(), **{setting: value})
   assert error.value.setting == setting
+
+
+def test_a_run_that_takes_its_numbers_as_values_has_a_members_bits():
+  """Also with a strength of 1, which a program that has it as a constant leaves out, and rounds otherwise."""
+  data, given = federation((9, 1, 7, 3, 12)), dict(rounds=4, cohort_size=3, devices=1)
+
+  def make(mu, nu):
+    return federated(superfed(mlp(), mu=mu, nu=nu, start_round=1, lr=0.1, epochs=1, batch_size=4))
+
+  grid = {"mu": [1.0, 0.01], "nu": [1.0]}
+  result = fh.sweep(make, grid, data=data, **given)
+  for m, member in enumerate(result.members):
+    single = fh.run(make, data, key=jax.random.key(member.pop("seed")), settings=member, **given)
+    own = jax.tree.map(lambda leaf: leaf[m], (result.state, result.history[4], result.infos))
+    chex.assert_trees_all_equal(own, (single.state, single.evaluation, single.infos))

@@ -44,6 +44,16 @@ def test_members_are_single_runs(member_batch):
   assert apart[~np.eye(8, dtype=bool)].min() > 1e-3  # or a setting had no part in it
 
 
+def test_settings_go_with_a_function_of_them():
+  data, given = federation(SIZES), dict(rounds=1, cohort_size=2, key=jax.random.key(0))
+  with pytest.raises(fh.SettingError, match="made already"):
+    fh.run(make(), data, settings={"mu": 1.0}, **given)
+  with pytest.raises(fh.SettingError, match="is not an algorithm"):
+    fh.run(make, data, **given)
+  with pytest.raises(fh.SettingError, match="mu = -1"):
+    fh.run(make, data, settings={"mu": -1.0}, **given)
+
+
 @pytest.mark.slow
 def test_members_may_have_their_own_data():
   data, keys = [federation(SIZES, seed=s) for s in range(2)], jax.random.split(jax.random.key(2), 2)

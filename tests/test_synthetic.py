@@ -12,12 +12,14 @@ import pytest
 from ml_collections import ConfigDict
 from PIL import Image
 
+import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
-from fedjax_het.experiment.sweep import run_sweep, with_values
+from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import Watched
 from fedjax_het.yardsticks.downstream import to_follow
@@ -75,7 +77,7 @@ def test_what_a_run_keeps(whole):
   assert all(x.shape == (30, 8, 8, 1) for x in kept.values())
   checkpoints = Checkpoints(workdir / "checkpoints")
   experiment_ = build(small())
-  engine = experiment.Engine(experiment_.algorithm, experiment_.data, 10, devices=1)
+  engine = fh.Engine(experiment_.algorithm, experiment_.data, 10, devices=1)
   state, _ = checkpoints.restore(engine.init(jax.random.key(0)))
   checkpoints.close()
   np.testing.assert_array_equal(kept["000020.npz"], state.broadcast.params)

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from fedjax_het.engine.divergence import Divergence, check_finite, divergence, f
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State, first_state, in_batches
-from fedjax_het.errors import check_key
+from fedjax_het.errors import SettingError, check_key
 from fedjax_het.parts import Algorithm
 
 PyTree = Any
@@ -32,7 +32,7 @@ class Engine(Base):
   (key, round, client), so the same rounds give the same numbers however they are cut into chunks.
 
   Args:
-    algorithm: what to run.
+    algorithm: what to run; with `settings` (**settings) -> what to run, as for a sweep.
     data: the clients' data.
     cohort_size: S, clients sampled each round without replacement.
     client_batch: clients that a device trains at once; by default one on a CPU and all elsewhere. The draws
@@ -41,6 +41,8 @@ class Engine(Base):
       same `client_batch`, any number gives the same bits.
     device_rows: examples that a device holds at once, where they stay on the host; by default all are
       brought to the devices. The numbers are the same.
+    settings: name -> number, or tree of arrays, that the program takes as a value: other numbers are the same
+      program, and the bits are those of a member of a sweep. What is a constant XLA may round otherwise.
 
   Attributes:
     seconds: time spent so far, see `Seconds`.
@@ -55,24 +57,28 @@ class Engine(Base):
 
   def __init__(
     self,
-    algorithm: Algorithm,
+    algorithm: Algorithm | Callable[..., Algorithm],
     data: FederatedData,
     cohort_size: int,
     *,
     client_batch: int | None = None,
     devices: int | None = None,
     device_rows: int | None = None,
+    settings: Mapping[str, Any] | None = None,
   ):
-    super().__init__(lambda: algorithm, [data], {}, cohort_size, client_batch)
-    self.algorithm, self.data = algorithm, data
+    self._make = maker(algorithm, settings)
+    self._numbers = dict(settings or {})
+    super().__init__(self._make, [data], self._numbers, cohort_size, client_batch)
+    self.data = data
     self.mesh = self.inside = placement.client_mesh(devices)
     everywhere = placement.replicated(self.mesh)
+    self._settings = placement.place(jax.tree.map(np.asarray, self._numbers), everywhere)
     self.examples = (
       Resident(placement.place(data, everywhere), self.num_clients)
       if device_rows is None or device_rows >= len(data.y)
       else Streamed(
         [data], lambda some: placement.place(some[0], everywhere), self.mesh, self.cohort_size, device_rows,
-        together="personalize" in algorithm.client.sees_data,
+        together="personalize" in self._client.sees_data,
       )
     )  # fmt: skip
 
@@ -80,29 +86,29 @@ class Engine(Base):
     """See `Runs`."""
     check_key(key)
     started = time.perf_counter()
-    args = np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
+    args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, *args)
     state = jax.block_until_ready(jax.jit(self._init, out_shardings=self.shardings(shapes))(*args))
     self._book("compile", started)
     if self._sees:
-      clients = self._init_seeing(args[0], state.broadcast)
+      clients = self._init_seeing(args[1], state.broadcast)
       state = state._replace(clients=placement.place(clients, self._over_clients))
     return state
 
   @property
   def _sees(self) -> bool:
     """Whether the clients' first states are made of their examples."""
-    return "init" in self.algorithm.client.sees_data
+    return "init" in self._client.sees_data
 
   @property
   def _over_clients(self) -> NamedSharding:
     return placement.over_clients(self.mesh, self.num_clients)
 
-  def _init(self, raw: jax.Array, sizes: jax.Array) -> State:
-    key = jax.random.wrap_key_data(raw)
+  def _init(self, settings: PyTree, raw: jax.Array, sizes: jax.Array) -> State:
+    algorithm, key = self._make(**settings), jax.random.wrap_key_data(raw)
 
     def where_they_stay(_, broadcast):  # or each device would first make all K, to keep its own
-      own = functools.partial(self._init_client, self.algorithm, key, broadcast, None)
+      own = functools.partial(self._init_client, algorithm, key, broadcast, None)
       spread = self._over_clients.spec
       mapped = jax.shard_map(
         functools.partial(in_batches, own), mesh=self.mesh, in_specs=spread, out_specs=spread,
@@ -111,7 +117,7 @@ class Engine(Base):
       return mapped(jnp.arange(self.num_clients))
 
     later = lambda key, broadcast: ()  # noqa: E731
-    return first_state(self.algorithm, key, sizes, later if self._sees else where_they_stay)
+    return first_state(algorithm, key, sizes, later if self._sees else where_they_stay)
 
   def shardings(self, state: State) -> State:
     """Where each leaf of a state lives: client states over the devices, the rest on all of them."""
@@ -137,9 +143,10 @@ class Engine(Base):
   def compile(self) -> tuple[State, Any]:
     """The rounds' program without a state: the state's shapes, and XLA's compiled program."""
     key = jax.random.key(0)
-    shapes = jax.eval_shape(self._init, jax.random.key_data(key), np.asarray(self.data.train.size))
+    sizes = np.asarray(self.data.train.size)
+    shapes = jax.eval_shape(self._init, self._settings, jax.random.key_data(key), sizes)
     if self._sees:
-      own = functools.partial(self._init_client, self.algorithm, key)
+      own = functools.partial(self._init_client, self._make(**self._numbers), key)
       states = jax.eval_shape(jax.vmap(own, (None, None, 0)), shapes.broadcast, self.examples.shapes(),
                               jnp.arange(self.num_clients))  # fmt: skip
       shapes = shapes._replace(clients=states)
@@ -158,7 +165,7 @@ class Engine(Base):
     return lax.with_sharding_constraint(state, self.shardings(state)), infos
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
-    return lambda settings, data, args, more: function(self.algorithm, data, args, more)
+    return lambda settings, data, args, more: function(self._make(**settings), data, args, more)
 
   def rounds_done(self, state: State) -> int:
     """See `Runs`."""
@@ -175,3 +182,26 @@ class Engine(Base):
   def from_saved(self, state: State) -> State:
     """See `Runs`."""
     return state
+
+
+def maker(
+  algorithm: Algorithm | Callable[..., Algorithm], settings: Mapping[str, Any] | None
+) -> Callable[..., Algorithm]:
+  """(**settings) -> algorithm.
+
+  Raises:
+    SettingError: an algorithm and settings for it, or a function and none.
+  """
+  if settings is None:
+    if not isinstance(algorithm, Algorithm):
+      raise SettingError(
+        "algorithm", getattr(algorithm, "__name__", type(algorithm).__name__), "is not an algorithm",
+        "Give fh.federated(client, mixing, server), or settings={...} for a function that makes it of them.",
+      )  # fmt: skip
+    return lambda: algorithm
+  if isinstance(algorithm, Algorithm) or not callable(algorithm):
+    raise SettingError(
+      "settings", dict(settings), "given beside an algorithm that is made already",
+      "Give the function that makes it of them: lambda nu: fh.federated(fh.superfed(model, nu=nu)).",
+    )  # fmt: skip
+  return algorithm

@@ -1,15 +1,15 @@
 """Many rounds: in chunks, evaluated now and then."""
 
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.engine import Engine, maker
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations, Pick, pick
 from fedjax_het.engine.processes import agreed
@@ -106,7 +106,7 @@ class Result(NamedTuple):
 
 
 def run(
-  algorithm: Algorithm,
+  algorithm: Algorithm | Callable[..., Algorithm],
   data: FederatedData,
   *,
   rounds: int,
@@ -116,6 +116,7 @@ def run(
   client_batch: int | None = None,
   devices: int | None = None,
   device_rows: int | None = None,
+  settings: Mapping[str, Any] | None = None,
 ) -> Result:
   """Runs `algorithm` on `data` and evaluates it on every client.
 
@@ -123,7 +124,7 @@ def run(
   validation parts where they have any (`federate(valid_fraction=...)`), else on the test parts; see `Pick`.
 
   Args:
-    algorithm: see `federated`.
+    algorithm: see `federated`; with `settings` (**settings) -> algorithm, as for a sweep.
     data: the clients' data, see `federate`.
     rounds: T >= 1, which client and server part may refuse (`ClientUpdate.check_rounds`).
     cohort_size: S, clients sampled each round without replacement.
@@ -132,15 +133,17 @@ def run(
     client_batch: clients that a device trains at once; see `Engine`.
     devices: devices to use; by default all.
     device_rows: examples that a device holds at once, where not all fit; see `Engine`.
+    settings: name -> number that the program takes as a value, as a sweep's programs do; see `Engine`.
 
   Raises:
     SettingError: a setting out of range.
     NonFiniteLoss: a training loss became NaN or infinite.
   """
-  check_rounds(rounds, eval_every, algorithm)
+  check_rounds(rounds, eval_every, maker(algorithm, settings)(**settings or {}))
   engine = Engine(
-    algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows
-  )
+    algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
+    settings=settings,
+  )  # fmt: skip
   history: list[dict] = []
   losses: list[float] = []
   infos: list[RoundInfo] = []

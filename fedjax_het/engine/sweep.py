@@ -72,7 +72,8 @@ def sweep(
 ) -> Sweep:
   """Runs every seed with every combination of a grid's values as one compiled program, over the devices.
 
-  Each member computes what `fedjax_het.run` does with `jax.random.key(seed)`, its settings and its data.
+  Each member computes what `fedjax_het.run` does with `jax.random.key(seed)`, its data and, as `settings`,
+  its values of the grid; on CPUs bit for bit.
   Where one diverges the others go on.
 
   Args:

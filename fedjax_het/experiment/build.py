@@ -1,7 +1,7 @@
 """From a configuration to what it names: data, model, algorithm."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,12 +14,15 @@ from fedjax_het import mixing, models
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_choice, check_given, check_parameters, check_range
 from fedjax_het.experiment.label_noise import check_label_noise, noise_report, noisy_labels
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.task import build_task, check_task
 from fedjax_het.experiment.unseen import check_unseen, set_apart
+from fedjax_het.experiment.values import numbers, with_values
+from fedjax_het.experiment.where import Where
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
 from fedjax_het.models import Generative, Model
@@ -165,6 +168,23 @@ def build_algorithm(
   if config.get("record_losses", False):
     mix = mixing.observed(mix)
   return federated(client, mix, move)
+
+
+def algorithm_maker(config: ConfigDict, model: Model | Generative) -> Callable[..., Algorithm]:
+  """(prepared, **{dotted field: number}) -> a configuration's algorithm with these; see `prepared_of`."""
+
+  def make(prepared: Mapping[str, Any] = MappingProxyType({}), **values: Any) -> Algorithm:
+    return build_algorithm(with_values(config, values).to_dict(), model, prepared)
+
+  return make
+
+
+def engine_of(config: ConfigDict, experiment: Experiment, where: Where) -> Engine:
+  """What trains a configuration's run: its `numbers`, and what was prepared, are values of the program."""
+  make, values = algorithm_maker(config, experiment.model), numbers(config)
+  if experiment.prepared:
+    values["prepared"] = experiment.prepared
+  return Engine(make, experiment.data, config.cohort_size, settings=values, **where._asdict())
 
 
 def build(config: ConfigDict) -> Experiment:

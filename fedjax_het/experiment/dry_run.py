@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_het.data.scale import as_read
-from fedjax_het.engine.engine import Engine
-from fedjax_het.experiment.build import build, check_config
+from fedjax_het.experiment.build import build, check_config, engine_of
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.models import Generative
@@ -38,7 +37,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   check_config(config)
   where.check()
   experiment = build(config)
-  engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
+  engine = engine_of(config, experiment, where)
   shapes, compiled = engine.compile()
   memory = compiled.memory_analysis()
   sizes = np.asarray(experiment.data.train.size)

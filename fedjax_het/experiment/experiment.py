@@ -12,14 +12,13 @@ import jax
 from ml_collections import ConfigDict
 
 from fedjax_het.engine.divergence import check_any_left
-from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NonFiniteLoss, check_range
-from fedjax_het.experiment.build import build, check_config
+from fedjax_het.experiment.build import build, check_config, engine_of
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.record import Record
@@ -72,7 +71,7 @@ def run_experiment(
     display.show(report(summary, yardsticks), f"This run is complete; its files are in {os.fspath(run)}.")
     return summary
   experiment = build(config)
-  engine = Engine(experiment.algorithm, experiment.data, config.cohort_size, **where._asdict())
+  engine = engine_of(config, experiment, where)
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
   with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
     _, (summary,) = train(

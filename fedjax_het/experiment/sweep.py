@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,17 +16,24 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.experiment.build import Experiment, build, build_algorithm, check_config, prepared_of
+from fedjax_het.experiment.build import (
+  Experiment,
+  algorithm_maker,
+  build,
+  build_algorithm,
+  check_config,
+  prepared_of,
+)  # fmt: skip
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
+from fedjax_het.experiment.values import is_number, numbers, with_values
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Workdir, claimed, prepare, write_atomic
 from fedjax_het.methods import CLIENTS
-from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
 
@@ -113,15 +119,13 @@ def _build(config, grid, members, configs, where, member_batch) -> tuple[Members
   for part, number in client.shares.items():
     if columns.pop(f"algorithm.{part}", None):
       columns[f"algorithm.{number}"] = [own.algorithm[number] for own in resolved]
-  values: dict[str, Any] = {path: own for path, own in columns.items() if path not in of_counts}
+  values: dict[str, Any] = {path: [value] * len(members) for path, value in numbers(resolved[0]).items()}
+  values |= {path: own for path, own in columns.items() if path not in of_counts}
   if client.prepares:
     values["prepared"] = _stacked([own.prepared for own in experiments], of_counts)
 
-  def make(prepared: Mapping[str, Any] = MappingProxyType({}), **settings: jax.Array) -> Algorithm:
-    return build_algorithm(with_values(resolved[0], settings).to_dict(), experiments[0].model, prepared)
-
   engine = Members(
-    make,
+    algorithm_maker(resolved[0], experiments[0].model),
     experiments[0].data if len(built) == 1 else [experiment.data for experiment in experiments],
     values,
     len(members),
@@ -188,18 +192,6 @@ def _run(
     write_atomic(table, to_json(rows, indent=2))
 
 
-def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
-  """A copy of a configuration with other values of some dotted fields."""
-  changed = ConfigDict(config.to_dict(), type_safe=False)
-  for path, value in values.items():
-    *sections, field = path.split(".")
-    node = changed
-    for section in sections:
-      node = node[section]
-    node[field] = value
-  return changed
-
-
 def name_of(values: Mapping[str, Any]) -> str:
   """A member's folder: "seed=0,algorithm.nu=1.0"."""
   return ",".join(f"{path}={value}" for path, value in values.items())
@@ -210,9 +202,9 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
   for path, values in grid.items():
     section, _, field = path.partition(".")
     check_choice("sweep's field", section, ("seed", *VARIES))
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    are_numbers = all(map(is_number, values))
     whole = all(isinstance(v, int) for v in values)
-    if not numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
+    if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
       raise SettingError(f"sweep.{path}", list(values), "is not a list of numbers", "Sweep numbers only.")
     if field in ("batch_size", "epochs"):
       raise SettingError(

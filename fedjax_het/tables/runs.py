@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.experiment.sweep import VARIES, with_values
+from fedjax_het.experiment.sweep import VARIES
+from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.workdir import as_json
 from fedjax_het.tables.paper import Cell
 
