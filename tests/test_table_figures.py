@@ -2,21 +2,46 @@
 
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from fedjax_het.tables import layout
-from fedjax_het.tables.compare import Entry, paired, read
-from fedjax_het.tables.paper import Cell, Figure
+from fedjax_het.tables.compare import Entry, entries, paired, read
+from fedjax_het.tables.paper import Beside, Cell, Figure, Table
+from fedjax_het.tables.runs import Wanted, identity
 
 
 def test_figures_of_a_summary():
   summary = {"a": {"b": {"mean": 0.5, "std": 0.25}, "c": 2.0, "d": {"mean": None}, "e": float("nan")}}
-  assert read(summary, "a.b", 100.0) == (50.0, 25.0)
-  assert read(summary, "a.c", 1.0) == (2.0, None) and read(summary, "a.b.mean", 1.0) == (0.5, None)
-  assert {read(summary, path, 1.0) for path in ("a.d", "a.e", "a.x", "a.c.x")} == {None}
+  assert read(summary, ("a.b", 100.0)) == (50.0, 25.0)
+  assert read(summary, ("a.c", 1.0)) == (2.0, None) and read(summary, ("a.b.mean", 1.0)) == (0.5, None)
+  assert {read(summary, (path, 1.0)) for path in ("a.d", "a.e", "a.x", "a.c.x")} == {None}
+
+
+def test_a_figure_of_two_runs(tmp_path):
+  """Of the same seed and column; a method without another is beside itself."""
+  source = Beside("n.m", lambda own, other: other / own if own > 1 else None, {"B": "A", "C": "D"})
+  keys = [(method, size) for size in ("1", "2") for method in "ABC"]
+  cells = [Cell(method, {"size": size, "algorithm": method.lower()}, {}) for method, size in keys]
+  table = Table("t", "t", ConfigDict, {"ratio": source}, cells)
+  wanted = [
+    Wanted(cell, seed, ConfigDict({"of": cell.text, "seed": seed})) for cell in cells for seed in (0, 1)
+  ]
+  ended = {}
+  for number, one in enumerate(wanted):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps({"n": {"m": number + 1.0}}))
+    ended[identity(one.config)] = folder
+  found = {(entry.cell.method, entry.cell.keys["size"]): entry for entry in entries(table, wanted, ended)}
+  assert found["A", "2"].values == {0: 1.0, 1: 1.0} and found["A", "1"].values == {1: 1.0}
+  assert found["B", "1"].values == {0: 1.0 / 3.0, 1: 2.0 / 4.0}
+  assert found["B", "2"].values == {0: 7.0 / 9.0, 1: 8.0 / 10.0}
+  assert found["C", "1"].values == {} and {*found["C", "1"].failed} == {0, 1}
 
 
 def made(method, values, printed=(None, None), lr="0.1", std=1.0, failed=None, missing=()):

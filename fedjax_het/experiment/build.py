@@ -28,6 +28,7 @@ from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.tasks import Task
+from fedjax_het.yardsticks.best import check_to_accuracy
 from fedjax_het.yardsticks.downstream import check_downstream
 from fedjax_het.yardsticks.landscape import check_landscape
 
@@ -44,6 +45,7 @@ FIELDS = (
 )  # fmt: skip
 OPTIONAL = (
   "dataset_options", "stratify", "record_losses", "downstream", "landscape", "task", "label_noise", "unseen",
+  "to_accuracy",
 )  # fmt: skip
 
 
@@ -117,6 +119,7 @@ def check_config(config: ConfigDict) -> None:
     check_range("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.to_dict().get("downstream", {}))
+  check_to_accuracy(config.to_dict().get("to_accuracy"))
   check_task(config.get("task", {}))
   check_label_noise(config.get("label_noise", {}))
   if config.get("task") and config.model.name in models.GENERATORS:

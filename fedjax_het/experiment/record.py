@@ -119,7 +119,7 @@ class Record:
       self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
-    now, latest = self._known(now), {"loss": self._losses[-1]}
+    now, latest = self._known(now, seconds), {"loss": self._losses[-1]}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
     line = self._asked(line, lambda yardstick: yardstick.watch(infos, now))
     if now.evaluations is not None:
@@ -132,7 +132,7 @@ class Record:
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; of `state` only the shapes are asked."""
-    config, algorithm, now = self._config, self._experiment.algorithm, self._known(now)
+    config, algorithm, now = self._config, self._experiment.algorithm, self._known(now, seconds)
     summary: dict[str, Any] = {
       "algorithm": algorithm.client.name,
       "mixing": algorithm.mixing.name,
@@ -175,7 +175,8 @@ class Record:
   def _curves(self, lines: Sequence[Mapping[str, Any]]) -> Iterable[Curve]:
     return (curve for yardstick in self._yardsticks.values() for curve in yardstick.curves(lines))
 
-  def _known(self, now: Moment) -> Moment:
+  def _known(self, now: Moment, seconds: Seconds) -> Moment:
+    now = now._replace(seconds=self._total(seconds))
     if not self.diverged:
       return now
     return now._replace(

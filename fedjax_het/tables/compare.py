@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.experiment.workdir import STARTS
-from fedjax_het.tables.paper import Cell, Figure, Table
+from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import FAILED, SUMMARY, Wanted, identity
 
 
@@ -77,15 +77,28 @@ class Paired(NamedTuple):
 def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -> list[Entry]:
   """All figures of the cells that are wanted, in the table's order, a cell's metrics side by side."""
   found = []
+  known = {id(one): _result(ended.get(identity(one.config))) for one in wanted}
+  places = [*columns(table.cells)]
+
+  def other(one: Wanted, figure: tuple[str, float] | Beside) -> dict[str, Any] | None:
+    if not isinstance(figure, Beside):
+      return None
+    method, place = figure.other.get(one.cell.method, one.cell.method), _place(one, places)
+    return next(
+      (known[id(each)] for each in wanted if each.cell.method == method and _place(each, places) == place),
+      None,
+    )
+
   for _, group in itertools.groupby(wanted, key=lambda one: one.cell.text + one.cell.method):
     runs = list(group)
-    results = {one.seed: _result(ended.get(identity(one.config))) for one in runs}
-    for metric in table.figures:
+    results = {one.seed: known[id(one)] for one in runs}
+    for metric, source in table.figures.items():
+      others = {one.seed: other(one, source) for one in runs}
       ours, failed = {}, {}
       for seed, result in results.items():
         if result is None:
           continue
-        figure = read(result, *table.figures[metric]) if "failed" not in result else None
+        figure = read(result, source, others[seed]) if "failed" not in result else None
         if figure is not None and figure.mean is not None:
           ours[seed] = figure
         else:
@@ -108,11 +121,21 @@ def made(folders: Sequence[Path]) -> str:
   return "; ".join(texts)
 
 
-def read(summary: Mapping[str, Any], path: str, factor: float) -> Figure | None:
-  """The figure under a dotted path of a summary, a number or one with `mean` and `std`; None if none is."""
-  value: Any = summary
-  for name in path.split("."):
-    value = value.get(name) if isinstance(value, Mapping) else None
+def read(
+  summary: Mapping[str, Any], source: tuple[str, float] | Beside, other: Mapping[str, Any] | None = None
+) -> Figure | None:
+  """The figure of a summary, a number or one with `mean` and `std`; None if there is none.
+
+  Args:
+    summary: of the run.
+    source: see `Table.figures`.
+    other: of the run beside it, for a `Beside`.
+  """
+  if isinstance(source, Beside):
+    own, beside = (at(each, source.path) for each in (summary, other or {}))
+    value, factor = source.figure(own, beside) if own and beside else None, 1.0
+  else:
+    value, factor = at(summary, source[0]), source[1]
   if isinstance(value, Mapping):
     mean, std = value.get("mean"), value.get("std")
   else:
@@ -120,6 +143,19 @@ def read(summary: Mapping[str, Any], path: str, factor: float) -> Figure | None:
   if mean is None or not math.isfinite(mean):
     return None
   return Figure(factor * mean, None if std is None else factor * std)
+
+
+def at(summary: Mapping[str, Any], path: str) -> Any:
+  """What is under a dotted path of a summary; None if nothing is."""
+  value: Any = summary
+  for name in path.split("."):
+    value = value.get(name) if isinstance(value, Mapping) else None
+  return value
+
+
+def _place(one: Wanted, keys: Sequence[str]) -> tuple[Any, ...]:
+  """What a run shares with those of other methods in its column."""
+  return (one.seed, *(one.cell.keys[key] for key in keys))
 
 
 def paired(entry: Entry, other: Entry) -> Paired | None:

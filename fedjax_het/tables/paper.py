@@ -3,14 +3,14 @@
 It is two files of one name. `configs/NAME.py` has `get_config(cell)`, and `FIGURES`, which says where a run's
 summary.json has each metric: name -> (dotted path, factor). `configs/NAME.csv` has a line a printed figure:
 `method`, as the paper calls it, the keys of the cell as `get_config` takes them, `metric`, `mean` and `std`.
-A line without figures makes a cell of which the paper says nothing.
+A line without figures makes a cell of which the paper says nothing. A figure of two runs is a `Beside`.
 """
 
 import csv
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -24,6 +24,20 @@ class Figure(NamedTuple):
 
   mean: float | None = None
   std: float | None = None
+
+
+class Beside(NamedTuple):
+  """A figure of a run beside another method's, of the same seed and a cell that is the same otherwise.
+
+  Attributes:
+    path: dotted path in summary.json.
+    figure: (what is there in the run's, in the other's) -> the figure, None where there is none.
+    other: method -> the other method; a method that is not there is beside itself.
+  """
+
+  path: str
+  figure: Callable[[Any, Any], float | None]
+  other: Mapping[str, str]
 
 
 class Cell(NamedTuple):
@@ -52,14 +66,15 @@ class Table(NamedTuple):
     name: of its files.
     title: the first line of what `configs/NAME.py` says of itself.
     get_config: cell -> configuration.
-    figures: metric -> (dotted path in summary.json, what a value there is multiplied by to be as printed).
+    figures: metric -> (dotted path in summary.json, what a value there is multiplied by to be as printed), or
+      `Beside`.
     cells: in the paper's order.
   """
 
   name: str
   title: str
   get_config: Callable[[str], ConfigDict]
-  figures: Mapping[str, tuple[str, float]]
+  figures: Mapping[str, tuple[str, float] | Beside]
   cells: Sequence[Cell]
 
 

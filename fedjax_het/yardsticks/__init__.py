@@ -1,5 +1,6 @@
 """Yardsticks: one file a study of a run, see `yardstick.py`."""
 
+from fedjax_het.yardsticks.best import Best
 from fedjax_het.yardsticks.client_figures import ClientFigures
 from fedjax_het.yardsticks.client_metrics import ClientMetrics
 from fedjax_het.yardsticks.lambda_line import LambdaLine
@@ -13,6 +14,7 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, s
 # In the order of the terminal's table.
 YARDSTICKS: tuple[type[Yardstick], ...] = (
   ClientMetrics,
+  Best,
   LambdaLine,
   Mixture,
   Partition,

@@ -16,6 +16,7 @@ each has its yardsticks and asks them alike; one process writes the files.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -84,6 +85,7 @@ class Moment(NamedTuple):
       processes all of them call, or none.
     evaluate: (of) -> all clients on their test parts, by the models that `of` makes of the run's client part,
       see `Runs.evaluate`; as `state` otherwise.
+    seconds: spent so far, of all starts: {"compile", "train", "eval"}.
   """
 
   round: int
@@ -92,6 +94,7 @@ class Moment(NamedTuple):
   broadcast: Callable[[], Message]
   state: Callable[[], State]
   evaluate: Callable[[OfFn], Evaluation]
+  seconds: Mapping[str, float] = MappingProxyType({})
 
 
 class Curve(NamedTuple):

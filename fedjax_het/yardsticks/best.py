@@ -1,0 +1,146 @@
+"""Best over rounds: the headline's course, its best, and when a given level was reached.
+
+SosicFL, section 4.1: ACC is the best over all rounds, TTA the first round that reaches a baseline's ACC.
+Both look at the test parts again and again, and are optimistic by that.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fedjax_het.engine.run import summarize
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.yardsticks.client_metrics import headline_of
+from fedjax_het.yardsticks.plots import spelled
+from fedjax_het.yardsticks.text import named, number
+from fedjax_het.yardsticks.yardstick import Moment, Yardstick
+
+MODELS = ("personalized", "global")
+
+
+class Best(Yardstick):
+  """`best` of the summary, and `to_accuracy` for a configuration that gives a level.
+
+  `best` has the `metric`, its `course` over the evaluations (`rounds`, `seconds` of training, and the mean
+  over the clients of each model), and of each model {value, round, seconds} at its first best.
+  """
+
+  name = "best"
+
+  def books(self) -> dict[str, Any]:
+    """The course so far."""
+    return {"metric": self._metric, "course": self._course}
+
+  def resume(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
+    """Goes on with it."""
+    self._metric: str | None = books["metric"] if books else None
+    self._course = {name: list(own) for name, own in (books["course"] if books else {}).items()}
+
+  def watch(self, infos, now: Moment) -> dict[str, Any]:
+    """Notes an evaluation."""
+    if now.evaluations is not None:
+      found = summarize(now.evaluations)
+      self._metric = headline_of(found)
+      means = {model: own[self._metric]["mean"] for model, own in found.items()}
+      for name, value in {"rounds": now.round, "seconds": now.seconds.get("train", 0.0), **means}.items():
+        self._course.setdefault(name, []).append(value)
+    return {}
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """See the class."""
+    if self._metric is None:
+      return {}
+    course, metric = self._course, self._metric
+    found = {"metric": metric, "course": course}
+    found |= {model: best(course, model, metric) for model in MODELS if model in course}
+    sections = {"best": found}
+    levels = levels_of(self.run.config.get("to_accuracy"))
+    if levels:
+      sections["to_accuracy"] = {
+        model: {"level": level, **reached(course, model, level, metric)}
+        for model, level in levels.items()
+        if model in course
+      }
+    return sections
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
+    """A line of the bests, and one of the levels."""
+    found = summary.get("best")
+    if not found:
+      return None
+    metric, lines = found["metric"], []
+    bests = [
+      f"{spelled(model)} {number(found[model]['value'], metric)} (round {found[model]['round']})"
+      for model in MODELS
+      if (found.get(model) or {}).get("round") is not None
+    ]
+    if bests:
+      lines.append(
+        f"best {named(metric)} of {len(found['course']['rounds'])} evaluations: {', '.join(bests)}"
+      )
+    for model, own in (summary.get("to_accuracy") or {}).items():
+      when = "never" if own["round"] is None else f"in round {own['round']}, after {own['seconds']:.0f} s"
+      lines.append(f"{spelled(model)} {named(metric)} of {number(own['level'], metric)} reached: {when}")
+    return Group(*map(Text, lines)) if lines else None
+
+
+def best(course: Mapping[str, list[Any]], model: str, metric: str) -> dict[str, Any]:
+  """{value, round, seconds} of the best evaluation of a course; of None where every one is NaN."""
+  values = _rising(course[model], metric)
+  if not np.isfinite(values).any():
+    return {"value": None, "round": None, "seconds": None}
+  return {"value": course[model][(place := int(np.nanargmax(values)))], **_at(course, place)}
+
+
+def reached(course: Mapping[str, list[Any]], model: str, level: float, metric: str) -> dict[str, Any]:
+  """{round, seconds} of the first evaluation that is at least as good as `level`; of None where none is."""
+  values = _rising(course[model], metric)
+  good = np.flatnonzero(values >= (level if shown(metric).higher_is_better else -level))
+  return _at(course, int(good[0])) if len(good) else {"round": None, "seconds": None}
+
+
+def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str) -> float | None:
+  """TTA of another run over that of this one, both to the other's best; None where it is not reached.
+
+  Args:
+    own: section `best` of the run.
+    other: that of the other, the baseline.
+    model: "personalized" or "global".
+  """
+  target = other[model]
+  there = reached(own["course"], model, target["value"], own["metric"])["round"]
+  return target["round"] / there if there else None
+
+
+def check_to_accuracy(given: Any) -> None:
+  """Raises `SettingError` for a field `to_accuracy` that is no number, nor one a model."""
+  for level in levels_of(given).values():
+    check_range("to_accuracy", level)
+
+
+def levels_of(given: Any) -> dict[str, float]:
+  """model -> level, of a number for both, a number each, or nothing."""
+  if given is None or (isinstance(given, Mapping) and not given):
+    return {}
+  if not isinstance(given, Mapping):
+    if isinstance(given, bool) or not isinstance(given, int | float):
+      raise SettingError("to_accuracy", given, "no number", "Give one such as 0.689, or {'global': 0.689}.")
+    return dict.fromkeys(MODELS, float(given))
+  for model in given:
+    check_choice("to_accuracy's model", model, MODELS)
+  return dict(given)
+
+
+def _rising(values: list[Any], metric: str) -> np.ndarray:
+  """Larger is better; NaN for what is missing."""
+  found = np.array([np.nan if value is None else value for value in values], np.float64)
+  return found if shown(metric).higher_is_better else -found
+
+
+def _at(course: Mapping[str, list[Any]], place: int) -> dict[str, Any]:
+  return {"round": course["rounds"][place], "seconds": course["seconds"][place]}
