@@ -109,6 +109,8 @@ def check_config(config: ConfigDict) -> None:
     check_given(section, config.get(section, {}), given)
   check_choice("dataset", config.dataset, datasets.DATASETS)
   check_choice("model.name", config.model.name, (*models.MODELS, *models.GENERATORS))
+  if config.model.get("weights"):
+    models.check_file(config.model.weights)
   check_choice("partition.name", config.partition.name, datasets.PARTITIONERS)
   check_rounds(config.rounds, config.eval_every)
   for field in ("test_fraction", "valid_fraction"):

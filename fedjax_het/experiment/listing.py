@@ -16,7 +16,7 @@ from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.data.sources import FOLDERS, load_digits
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, Method, partners
-from fedjax_het.models import GENERATORS, MODELS
+from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.tasks import TASKS
 
 WIDTH = 110  # where the output is no terminal
@@ -103,7 +103,12 @@ def entries() -> dict[str, list[Entry]]:
   ]
   found["model.name"] = [
     Entry(
-      name, factory, first_line(factory), ("shape", "num_classes", "task"), facts={"with": trained_by(name)}
+      name,
+      factory,
+      first_line(factory),
+      ("shape", "num_classes", "task"),
+      COMMON if name in MODELS else {},
+      {"with": trained_by(name)},
     )
     for name, factory in (MODELS | GENERATORS).items()
   ]

@@ -1,5 +1,7 @@
 """Models as pairs of pure functions, by name."""
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +18,8 @@ from fedjax_het.models.stacked_lstm import stacked_lstm
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
+from fedjax_het.models.weight_files import check_file
+from fedjax_het.models.weights import Reader, save_weights, with_weights
 from fedjax_het.tasks import Task, for_classes
 
 MODELS: dict[str, Callable[..., Model]] = {
@@ -35,6 +39,12 @@ MODELS: dict[str, Callable[..., Model]] = {
   "minilm": minilm,
 }
 
+COMMON = {  # options of all of them, beside a factory's own
+  "mean": "what is subtracted from every input, a number or one a channel",
+  "std": "above 0, what inputs are then divided by",
+  "weights": "file of weights to start from, .npz or .safetensors",
+}
+
 
 def make(
   name: str, shape: Any, num_classes: int, task: Task | None = None, **options: Any
@@ -49,7 +59,8 @@ def make(
     shape: of one example, without the batch axis; a tree of shapes where examples are trees of arrays.
     num_classes: C; or of another task what it counts, such as labels or numbers, see `data.federate`.
     task: what is learnt, see `tasks`; by default binary for 2 (and 1) classes, else classification.
-    **options: the factory's own, such as `hidden`; and a classifier's `mean` and `std`, see `standardized`.
+    **options: the factory's own, such as `hidden`; and a classifier's of `COMMON`: `mean` and `std`, see
+      `standardized`, and `weights`, see `with_weights`.
 
   Raises:
     SettingError: the model or one of its options is unknown, or an option of the wrong type.
@@ -60,19 +71,30 @@ def make(
     check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
     return GENERATORS[name](shape, num_classes, **options)
   factory = MODELS[name]
-  inputs = {option: options.pop(option) for option in ("mean", "std") if option in options}
+  weights = options.pop("weights", "")
+  inputs = {option: options.pop(option) for option in COMMON if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
   task = task or for_classes(num_classes)
   model = factory(shape, task.outputs(num_classes), **options)._replace(task=task)
+  if weights:
+    model = with_weights(model, weights, reader_of(name))
   return standardized(model, **inputs) if inputs else model
 
 
+def reader_of(name: str) -> Reader | None:
+  """What reads PyTorch's state of a model, from its family's `TORCH`; None where nobody said its names."""
+  family = sys.modules[inspect.unwrap(MODELS[name]).__module__]
+  return getattr(family, "TORCH", {}).get(name)
+
+
 __all__ = [
+  "COMMON",
   "GENERATORS",
   "MODELS",
   "Generative",
   "Model",
   "bert",
+  "check_file",
   "count_parameters",
   "distilbert",
   "energy_mlp",
@@ -84,10 +106,12 @@ __all__ = [
   "make",
   "minilm",
   "resnet10",
+  "save_weights",
   "simple_cnn",
   "stacked_lstm",
   "standardized",
   "text_pair",
   "two_cnn",
   "two_nn",
+  "with_weights",
 ]

@@ -84,7 +84,7 @@ class Encoder(nn.Module):
       h = h + Embed(TYPES, self.width, STD, name="types")(jnp.zeros_like(tokens) if types is None else types)
     h = nn.Dropout(self.dropout, deterministic=not train)(layer_norm(h, "norm"))
     for i in range(self.layers):
-      h = Layer(self.heads, self.dropout, self.distilled, name=f"layer{i + 1}")(h, real, train)
+      h = Layer(self.heads, self.dropout, self.distilled, name=f"layer{i}")(h, real, train)
     return h
 
 

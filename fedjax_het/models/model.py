@@ -2,12 +2,13 @@
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from fedjax_het.errors import check_range
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.tasks import Task, classification
 
 PyTree = Any
@@ -69,21 +70,33 @@ class Model(NamedTuple):
     )
 
 
-def standardized(model: Model, mean: float = 0.0, std: float = 1.0) -> Model:
+def standardized(
+  model: Model, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0
+) -> Model:
   """The same model, shown (x - mean) / std; MNIST's pixels in [0, 1], for example, have 0.1307 and 0.3081.
 
   Args:
     model: any model of floats.
-    mean: what is subtracted from every input.
-    std: > 0, what it is then divided by.
+    mean: what is subtracted from every input; or one a channel, the last axis.
+    std: > 0, what it is then divided by; or one a channel.
 
   Raises:
-    SettingError: a std that is not above 0.
+    SettingError: a std that is not above 0, or another number of means or stds than of channels.
   """
-  check_range("std", std, above=0.0)
+  for name, value in (("mean", mean), ("std", std)):
+    for each in value if isinstance(value, Sequence) else (value,):
+      check_range(name, each, above=0.0 if name == "std" else None)
+    if isinstance(value, Sequence) and (not isinstance(model.shape, tuple) or len(value) != model.shape[-1]):
+      raise SettingError(
+        name,
+        value,
+        f"{len(value)} numbers for examples of shape {model.shape}",
+        "Give one, or one a channel.",
+      )
+  middle, width = (np.asarray(value, np.float32) for value in (mean, std))
 
   def shown(x: jax.Array) -> jax.Array:
-    return (x - mean) / std
+    return (x - middle) / width
 
   train = model.train
   return model._replace(
