@@ -101,17 +101,7 @@ def entries() -> dict[str, list[Entry]]:
     Entry(name, loader, f"{folder}/: {wanted}", ("folder", "name"))
     for name, (folder, loader, wanted) in FOLDERS.items()
   ]
-  found["model.name"] = [
-    Entry(
-      name,
-      factory,
-      first_line(factory),
-      ("shape", "num_classes", "task"),
-      COMMON if name in MODELS else {},
-      {"with": trained_by(name)},
-    )
-    for name, factory in (MODELS | GENERATORS).items()
-  ]
+  found["model.name"] = [_model(name, factory) for name, factory in (MODELS | GENERATORS).items()]
   given = ("key", "labels", "num_clients", "groups")
   found["partition.name"] = [
     Entry(name, factory, first_line(factory), given) for name, factory in PARTITIONERS.items()
@@ -121,6 +111,12 @@ def entries() -> dict[str, list[Entry]]:
   ]
   found["task.name"] = [Entry(name, factory, first_line(factory)) for name, factory in TASKS.items()]
   return found
+
+
+def _model(name: str, factory: Callable[..., Any]) -> Entry:
+  more = {option: ("", line) for option, line in COMMON.items()} if name in MODELS else {}
+  given = ("shape", "num_classes", "task")
+  return Entry(name, factory, first_line(factory), given, more, {"with": trained_by(name)})
 
 
 def _method(section: str, method: Method) -> Entry:
