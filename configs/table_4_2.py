@@ -1,4 +1,4 @@
-"""Tables 4.2 to 4.5 of the thesis: what synthetic data are worth, by a classifier's accuracy and by FID.
+"""Table 4.2 of the thesis (4.3 to 4.5 likewise): what synthetic data are worth, by a classifier and by FID.
 
     python -m fedjax_het.run \
       --config=configs/table_4_2.py:dataset=mnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR

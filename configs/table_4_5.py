@@ -1,0 +1,28 @@
+"""Table 4.5 of the thesis: Fréchet distance of synthetic medical images to real ones.
+
+    python -m fedjax_het.run \
+      --config=configs/table_4_5.py:dataset=dermamnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR
+
+Runs and keys of a cell are table 4.2's; one run gives the figures of both kinds of table. The paper's
+features are InceptionV3's: name its weights by --config.downstream.features=FILE. Without them they are a
+classifier's that learnt from the real training set, whose distances are not comparable with the paper's.
+"""
+
+import runpy
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from fedjax_het.errors import check_choice
+from fedjax_het.experiment.cell import parse_cell
+
+TABLE_4_2 = runpy.run_path(str(Path(__file__).with_name("table_4_2.py")))
+DATASETS = ("dermamnist", "organcmnist", "bloodmnist")
+FIGURES = {"fid": ("synthetic.frechet", 1.0)}
+
+
+def get_config(cell: str = "") -> ConfigDict:
+  """The configuration of a cell such as "dataset=dermamnist,alpha=1.0,clients=100,algorithm=fedcvae"."""
+  chosen = parse_cell(cell, TABLE_4_2["DEFAULTS"] | {"dataset": "dermamnist"})
+  check_choice("dataset", chosen["dataset"], DATASETS)
+  return TABLE_4_2["get_config"](",".join(f"{key}={value}" for key, value in chosen.items()))
