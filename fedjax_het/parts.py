@@ -15,7 +15,7 @@ engine and the engine never sees a method: what travels is a `Message`, whose co
 part know.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -283,12 +283,15 @@ class Mixing(NamedTuple):
     scale: (feedback) -> s, float32 [S], for a part that makes the clients' updates longer or shorter before
       they are mixed: the server part then sees θ + Σ_i p_i s_i (θ_i - θ) of the broadcast's params θ. None
       mixes the uploads as they are, bit for bit.
+    figures: (feedback) -> name -> float32 scalar, what there is to say of a round; for people and logs. None
+      for nothing.
   """
 
   init: Callable[[jax.Array], PyTree]
   update: Callable[[PyTree, Feedback], tuple[jax.Array, PyTree]]
   name: str = "custom"
   scale: Callable[[Feedback], jax.Array] | None = None
+  figures: Callable[[Feedback], Mapping[str, jax.Array]] | None = None
 
 
 class ServerUpdate(NamedTuple):

@@ -20,6 +20,11 @@ class Parted(NamedTuple):
   head: PyTree
 
 
+def within(path: Path, name: str) -> bool:
+  """Whether a leaf belongs to a layer, "block4/conv2" for example."""
+  return f"{'/'.join(path)}/".startswith(f"{name}/")
+
+
 def joined(*parts: PyTree) -> PyTree:
   """The parameters that `parting` has parted."""
   flat = (traverse_util.flatten_dict(own) for own in parts)
@@ -40,9 +45,6 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
   """
   names = (head.split(",") if head else list(model.head)) if isinstance(head, str) else []
 
-  def within(path: Path, name: str) -> bool:
-    return f"{'/'.join(path)}/".startswith(f"{name}/")
-
   def is_head(path: Path) -> bool:
     return any(within(path, name) for name in names) if isinstance(head, str) else head(path)
 
@@ -60,6 +62,17 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
     return Parted(*map(traverse_util.unflatten_dict, (body, {path: flat[path] for path in inside})))
 
   return part
+
+
+def layers_of_head(model: Any) -> Callable[[PyTree], dict[Path, Any]]:
+  """(params) -> the leaves of the model's own head that are among them, by path; of whatever shape."""
+  head = getattr(model, "head", ())
+
+  def of(params: PyTree) -> dict[Path, Any]:
+    flat = traverse_util.flatten_dict(params)
+    return {path: leaf for path, leaf in flat.items() if any(within(path, name) for name in head)}
+
+  return of
 
 
 def beside(model: Model, rest: PyTree) -> Model:

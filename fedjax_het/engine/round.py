@@ -6,7 +6,7 @@ the states back.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,14 @@ class RoundInfo(NamedTuple):
     coefficients: float32 [S].
     losses: F_i before local training, float32 [S]; NaN where the mixing does not ask.
     clients: the clients' `Info` [S].
+    figures: what the mixing part says of the round, see `Mixing.figures`; () where it says nothing.
   """
 
   cohort: jax.Array
   coefficients: jax.Array
   losses: jax.Array
   clients: Info
+  figures: Any = ()
 
 
 def round_step(
@@ -89,10 +91,11 @@ def round_step(
     return constrain(everybody.at[cohort].set(constrain(some, mesh)), mesh, everybody.shape[0])
 
   clients = jax.tree.map(scatter, state.clients, after)
+  figures = () if mixing.figures is None else mixing.figures(feedback)
   asked = losses() if losses.cache_info().currsize else jnp.full(cohort_size, jnp.nan)
   return (
     State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
-    RoundInfo(cohort, coefficients, asked, constrain(info, mesh)),
+    RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh)),
   )
 
 

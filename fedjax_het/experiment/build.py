@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import mixing, models
+from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
@@ -26,7 +27,7 @@ from fedjax_het.experiment.where import Where
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
 from fedjax_het.models import Generative, Model
-from fedjax_het.parts import Algorithm
+from fedjax_het.parts import Algorithm, ClientUpdate
 from fedjax_het.tasks import Task
 from fedjax_het.yardsticks.best import check_to_accuracy
 from fedjax_het.yardsticks.downstream import check_downstream
@@ -45,7 +46,7 @@ FIELDS = (
 )  # fmt: skip
 OPTIONAL = (
   "dataset_options", "stratify", "record_losses", "downstream", "landscape", "task", "label_noise", "unseen",
-  "to_accuracy",
+  "to_accuracy", "record_variance",
 )  # fmt: skip
 
 
@@ -172,7 +173,19 @@ def build_algorithm(
   mix = named("mixing", config["mixing"])
   if config.get("record_losses", False):
     mix = mixing.observed(mix)
+  if config.get("record_variance", False):
+    mix = mixing.with_variance(mix, layers_of_head(model))
   return federated(client, mix, move)
+
+
+def check_variance(config: Mapping[str, Any], client: ClientUpdate, model: Model | Generative) -> None:
+  """Raises `SettingError` where the variance of a last layer is asked for that no client sends."""
+  if config.get("record_variance", False):
+    sent = jax.eval_shape(client.share, jax.random.key(0)).params
+    if not client.uploads_model or not layers_of_head(model)(sent):
+      raise SettingError(
+        "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
+      )
 
 
 def algorithm_maker(config: ConfigDict, model: Model | Generative) -> Callable[..., Algorithm]:
@@ -242,4 +255,5 @@ def build(config: ConfigDict) -> Experiment:
   prepared = prepared_of(config, data, task)
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model, prepared)
+  check_variance(config, algorithm.client, model)
   return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise, prepared)

@@ -5,8 +5,9 @@ from fedjax_het.mixing.afl import afl
 from fedjax_het.mixing.fedmgda import fedmgda
 from fedjax_het.mixing.static import observed, static, uniform
 from fedjax_het.mixing.tilted import propfair, qffl, term, tilted
+from fedjax_het.mixing.variance import with_variance
 
 __all__ = [
   "aaggff_d", "aaggff_s", "afl", "fedmgda", "observed", "propfair", "qffl", "static", "term", "tilted",
-  "uniform",
+  "uniform", "with_variance",
 ]  # fmt: skip

@@ -102,7 +102,9 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
         if figure is not None and figure.mean is not None:
           ours[seed] = figure
         else:
-          failed[seed] = result.get("failed") or _diverged(result) or f"its summary has no {metric}"
+          failed[seed] = (
+            result.get("failed") or _diverged(result) or _lacks(source, metric, runs[0], others[seed])
+          )
       missing = [seed for seed, result in results.items() if result is None]
       paper = runs[0].cell.paper.get(metric, Figure())
       found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing))
@@ -192,6 +194,15 @@ def _result(folder: Path | None) -> dict[str, Any] | None:
     return None
   summary = folder / SUMMARY
   return json.loads((summary if summary.exists() else folder / FAILED).read_text())
+
+
+def _lacks(
+  source: tuple[str, float] | Beside, metric: str, one: Wanted, other: Mapping[str, Any] | None
+) -> str:
+  if not isinstance(source, Beside):
+    return f"its summary has no {metric}"
+  method = source.other.get(one.cell.method, one.cell.method)
+  return f"no run of {method} beside it" if other is None else f"not as {method}"
 
 
 def _diverged(summary: Mapping[str, Any]) -> str:

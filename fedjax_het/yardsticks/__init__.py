@@ -7,6 +7,7 @@ from fedjax_het.yardsticks.lambda_line import LambdaLine
 from fedjax_het.yardsticks.landscape import Landscape
 from fedjax_het.yardsticks.mixture import Mixture
 from fedjax_het.yardsticks.partition import Partition
+from fedjax_het.yardsticks.round_figures import RoundFigures
 from fedjax_het.yardsticks.synthetic import Synthetic
 from fedjax_het.yardsticks.unseen import Unseen
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
@@ -22,6 +23,7 @@ YARDSTICKS: tuple[type[Yardstick], ...] = (
   Unseen,
   Landscape,
   ClientFigures,
+  RoundFigures,
 )
 
 __all__ = ["YARDSTICKS", "Curve", "Moment", "Watched", "Yardstick", "series"]

@@ -1,0 +1,43 @@
+r"""How far a cohort's updates are apart: SosicFL, eq. 10.
+
+With Δ_k = θ_k - θ of client k, of some layers, S clients and Δ̄ = Σ_k Δ_k / S,
+
+    σ² = Σ_k ‖Δ_k - Δ̄‖²,      and without a scale      σ² / Σ_k ‖Δ_k‖²,
+
+which is 0 where all send the same and 1 where their updates cancel.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.parts import Feedback, Mixing
+
+PyTree = Any
+
+
+def total(leaves: list[jax.Array]) -> jax.Array:
+  """The sum of all squares."""
+  return jnp.stack([jnp.square(leaf).sum() for leaf in leaves]).sum()
+
+
+def with_variance(mixing: Mixing, of: Callable[[PyTree], PyTree]) -> Mixing:
+  """The same mixing, which also reports `variance` and `disagreement`, the two above, of every round.
+
+  It asks for the uploads, which brings them to every device.
+
+  Args:
+    mixing: any.
+    of: params of a message -> those that count, such as the last layer's.
+  """
+
+  def figures(feedback: Feedback) -> dict[str, jax.Array]:
+    sent = jax.tree.leaves(of(feedback.uploads().params))
+    updates = [own - base for own, base in zip(sent, jax.tree.leaves(of(feedback.broadcast.params)))]
+    apart, length = total([own - own.mean(0) for own in updates]), total(updates)
+    return {"variance": apart, "disagreement": apart / jnp.maximum(length, jnp.finfo(jnp.float32).tiny)}
+
+  earlier = mixing.figures
+  return mixing._replace(figures=figures if earlier is None else lambda f: {**earlier(f), **figures(f)})
