@@ -181,6 +181,24 @@ def on_line(endpoints: EndpointsFn) -> PersonalizeFn:
   return personalize
 
 
+class Simplex(NamedTuple):
+  """Where clients stand in a simplex of models, whose points α have M + 1 coordinates.
+
+  Attributes:
+    at: (broadcast, α) -> the server's model at α, as `apply` takes it.
+    centers: the point that each client's model is, [K, M + 1].
+    radius: η, how far from it in L1 distance the client trains.
+    points: where each client's data alone would put it, [K, M + 1].
+    clusters: clients of one number share their center, int [K].
+  """
+
+  at: Callable[[Message, jax.Array], PyTree]
+  centers: Array
+  radius: float | jax.Array
+  points: Array
+  clusters: Array
+
+
 class Withheld:
   """Stands for examples that a function has not asked for, and says so when it looks at them."""
 
@@ -218,6 +236,7 @@ class ClientUpdate(NamedTuple):
     endpoints: (broadcast, state) -> (θ^f, θ^l), the federated and the local model of a client that has both,
       as `apply` takes them. The line between them is studied, wherever on it the client's own model is. None
       for a client without such two.
+    simplex: the simplex of models that the server keeps, for a method with one; studied likewise.
     training: `update` in pieces, for a method that offers them.
     synthesize: (key, broadcast) -> (x, y), labelled examples that the server can make of a broadcast,
       [M, ...] and int32 [M], class after class; None for a method that makes none.
@@ -240,6 +259,7 @@ class ClientUpdate(NamedTuple):
   task: Task = classification()
   lambdas: tuple[float, ...] = (0.0,)
   endpoints: EndpointsFn | None = None
+  simplex: Simplex | None = None
   training: LocalTraining | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   name: str = "custom"

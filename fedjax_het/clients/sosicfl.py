@@ -34,7 +34,7 @@ from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import check_choice
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message
+from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Simplex
 
 PyTree = Any
 
@@ -160,7 +160,12 @@ def sosicfl_plus(
   passes = epochs if lam is None else epochs + local_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
-  return client._replace(check_rounds=starts_within(start_round, "no client would train its region"))
+  return client._replace(
+    check_rounds=starts_within(start_round, "no client would train its region"),
+    simplex=Simplex(
+      lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats), *regions
+    ),
+  )
 
 
 @variant_of(sosicfl_plus, "lam", "local_epochs", "name")

@@ -8,6 +8,7 @@ from fedjax_het.yardsticks.landscape import Landscape
 from fedjax_het.yardsticks.mixture import Mixture
 from fedjax_het.yardsticks.partition import Partition
 from fedjax_het.yardsticks.round_figures import RoundFigures
+from fedjax_het.yardsticks.simplex import SimplexMap
 from fedjax_het.yardsticks.synthetic import Synthetic
 from fedjax_het.yardsticks.unseen import Unseen
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
@@ -17,6 +18,7 @@ YARDSTICKS: tuple[type[Yardstick], ...] = (
   ClientMetrics,
   Best,
   LambdaLine,
+  SimplexMap,
   Mixture,
   Partition,
   Synthetic,

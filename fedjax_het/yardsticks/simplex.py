@@ -1,0 +1,112 @@
+"""Accuracy over a simplex of models, with the clients' points and regions in it (SosicFL, figure 5)."""
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+from fedjax_het.engine.runs import OfFn
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.metrics.fairness import summarize
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.yardsticks.simplex_plots import plot_clients, plot_line, plot_triangles
+from fedjax_het.yardsticks.text import named, number
+from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
+
+DIVISIONS = {2: 10, 3: 6}  # of an edge, by the number of endpoints; none where there are more
+MOST_CLUSTERS = 3  # that are shown beside all clients, the largest ones
+
+
+class SimplexMap(Yardstick):
+  """`simplex` of the summary, and simplex.png, for a client part with a `simplex` of two or three endpoints.
+
+  The server's models on a grid of α are evaluated once, at the end, on all clients' test parts. Before the
+  first round the clients are drawn in the simplex, of however many endpoints: simplex_clients.png.
+  """
+
+  name = "simplex"
+
+  @classmethod
+  def fits(cls, run: Watched) -> bool:
+    """Whether the client part has a simplex."""
+    return run.algorithm.client.simplex is not None
+
+  def resume(self, rounds_done: int, books: Any) -> None:
+    """Draws the clients."""
+    self._simplex = self.run.algorithm.client.simplex
+    assert self._simplex is not None
+    self._count = np.shape(self._simplex.centers)[1]
+    if self.run.writes:
+      plot_clients(self._simplex, self.run.figures / "simplex_clients.png", title=self.run.title)
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """{"simplex": α [n, M + 1], the metric's mean over all clients and over some clusters' [n]}."""
+    assert now.evaluations is not None and self._simplex is not None
+    if self._count not in DIVISIONS or now.diverged:
+      return {}
+    metric, alphas = now.evaluations.headline, grid(self._count, DIVISIONS[self._count])
+    values = now.evaluate(on_grid(self._count)).personalized[metric]
+    clusters, sizes = np.unique(np.asarray(self._simplex.clusters), return_counts=True)
+    largest = clusters[np.argsort(-sizes, kind="stable")][:MOST_CLUSTERS]
+    means = {int(c): over_clients(values[np.asarray(self._simplex.clusters) == c]) for c in largest}
+    return {
+      "simplex": {
+        "metric": metric, "alphas": alphas.tolist(), "all": over_clients(values), "clusters": means,
+      }
+    }  # fmt: skip
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
+    """The best of the points, and the worst."""
+    found = summary.get("simplex")
+    if not found:
+      return None
+    metric, alphas, values = found["metric"], found["alphas"], np.array(found["all"], np.float64)
+    if not np.isfinite(values).any():
+      return None
+    worth = values if shown(metric).higher_is_better else -values
+    ends = [
+      f"{what} {number(values[place], metric)} at α = ({', '.join(f'{a:.2f}' for a in alphas[place])})"
+      for what, place in (("best", np.nanargmax(worth)), ("worst", np.nanargmin(worth)))
+    ]
+    return Text(f"global {named(metric)} over the simplex, {len(values)} points: {', '.join(ends)}")
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """A line, or triangles."""
+    assert self._simplex is not None
+    if found := summary.get("simplex"):
+      plot = plot_line if self._count == 2 else plot_triangles
+      plot(found, self._simplex, self.run.figures / "simplex.png", title=self.run.title)
+
+
+def grid(count: int, divisions: int) -> np.ndarray:
+  """Points of the simplex whose coordinates are multiples of 1 / divisions, float32 [n, count]."""
+  points = itertools.product(range(divisions + 1), repeat=count)
+  return np.array([point for point in points if sum(point) == divisions], np.float32) / divisions
+
+
+@functools.cache
+def on_grid(count: int) -> OfFn:
+  """Makes the client part whose λ is the number of a point of the grid, of the server's simplex."""
+  alphas = grid(count, DIVISIONS[count])
+
+  def of(client: ClientUpdate) -> ClientUpdate:
+    simplex = client.simplex
+    assert simplex is not None
+
+    def personalize(broadcast, state, data, context, lam):
+      return simplex.at(broadcast, jnp.asarray(alphas)[lam.astype(int)])
+
+    return client._replace(personalize=personalize, lambdas=tuple(map(float, range(len(alphas)))))
+
+  return of
+
+
+def over_clients(values: np.ndarray) -> list[float]:
+  """The mean over clients [K, n] of each point; NaN where nobody has a value."""
+  return [summarize(column)["mean"] for column in values.T]
