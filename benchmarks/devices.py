@@ -2,10 +2,10 @@
 
     python benchmarks/devices.py [--only NAME,...] [--mnist DATA] [--out docs/results/devices.json] [--page]
 
-Digits, small networks, two epochs, five rounds. "uniform": 16 clients of 40 examples; a cohort of 8 is one,
-two and four clients a device, one of 5 fewer than eight devices, cut over two and four. "ragged": 20 clients
-by Dirichlet(0.1). "one batch": 16 clients of ten examples, whose loops have one trip. AAggFF-S: everybody.
-Devices are virtual. --mnist adds MNIST, 50 clients with two classes each, cohorts of 8, twenty rounds of one
+Digits, small networks, two epochs, five rounds; numbers are values of the program, as in launched runs.
+"uniform": 16 clients of 40 examples; a cohort of 8 is one, two and four clients a device, one of 5 fewer than
+eight devices, cut over two and four. "ragged": 20 clients by Dirichlet(0.1). "one batch": 16 clients of ten
+examples, whose loops have one trip. AAggFF-S: everybody. Devices are virtual. --mnist adds MNIST, 50 clients with two classes each, cohorts of 8, twenty rounds of one
 epoch, at the settings of configs/table_2_3.py, and its global test loss. Figures are the largest difference
 from one device, of losses relative to it, of all else absolute; --page writes the table beside the JSON.
 """
@@ -13,9 +13,11 @@ from one device, of losses relative to it, of all else absolute; --page writes t
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from ml_collections import ConfigDict
 from provenance import provenance
 
 import fedjax_het as fh
@@ -24,7 +26,9 @@ fh.prepare_cpu(devices=8)
 
 import jax  # noqa: E402
 
-from fedjax_het.experiment.build import build  # noqa: E402
+from fedjax_het.experiment.build import build, engine_of  # noqa: E402
+from fedjax_het.experiment.values import numbers, with_values  # noqa: E402
+from fedjax_het.experiment.where import Where  # noqa: E402
 from fedjax_het.methods import METHODS, partners  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,8 +48,8 @@ def data_of(kind: str) -> fh.data.FederatedData:
   return fh.federate(source.x, source.y, parts, key, num_classes=10)
 
 
-def part(section: str, name: str):
-  """A small part of a method of the table, at its own defaults; what starts late does so halfway."""
+def part(section: str, name: str, **settings):
+  """A small part of a method of the table, at its defaults but for `settings`; a late start is halfway."""
   method = METHODS[section][name]
   halfway = {own: ROUNDS // 2 for own in method.shares.values()}
   offered: dict = dict(rounds=ROUNDS, per_class=2, epochs=2, batch_size=10, **halfway)
@@ -54,44 +58,55 @@ def part(section: str, name: str):
     small = dict(latent=4) if method.models is fh.models.GENERATORS else {}
     network = NETWORKS.get(name, next(iter(method.models)))
     offered["model"] = method.models[network](SHAPE, hidden=16, **small)
-  return method.make(offered)
+  return method.make(offered, **settings)
 
 
-def rows() -> list[tuple[str, fh.Algorithm, str, int]]:
-  """(name, algorithm, clients, cohort) of each row: every client part, then FedAvg's with all other parts."""
-  found, fedavg = [], part("algorithm", "fedavg")
+def rows() -> list[tuple[str, tuple[str, ...], str, int]]:
+  """(name, its parts, clients, cohort) of each row: every client part, then FedAvg's with all other parts."""
+  found = []
   for name in METHODS["algorithm"]:
-    first = (part(section, names[0]) for section, names in partners("algorithm", name).items())
+    parts = (name, *(names[0] for names in partners("algorithm", name).values()))
     cells = [("uniform", 8), ("uniform", 5), ("ragged", 8), ("ragged", 5)]
     cells += [("one batch", 5)] * (name == "fedavg")
-    algorithm = fh.federated(part("algorithm", name), *first)
-    found += [(name, algorithm, *cell) for cell in cells]
+    found += [(name, parts, *cell) for cell in cells]
   mixings, servers = partners("algorithm", "fedavg").values()
   for name in mixings[1:]:
-    algorithm = fh.federated(fedavg, part("mixing", name))
     cells = [("uniform", 16), ("ragged", 20)] if name == "aaggff_s" else [("uniform", 8), ("ragged", 5)]
-    found += [(f"fedavg, {name}", algorithm, *cell) for cell in cells]
+    found += [(f"fedavg, {name}", ("fedavg", name, servers[0]), *cell) for cell in cells]
   for name in servers[1:]:
-    algorithm = fh.federated(fedavg, server=part("server", name))
-    found += [(f"fedavg, server {name}", algorithm, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
+    parts = ("fedavg", mixings[0], name)
+    found += [(f"fedavg, server {name}", parts, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
   return found
 
 
-def mnist(name: str, data_dir: str) -> tuple[fh.Algorithm, fh.data.FederatedData]:
+def small(parts: tuple[str, ...], kind: str, cohort: int) -> Callable[[int], fh.Engine]:
+  """(devices) -> what trains these parts, whose numbers are the program's values, as in launched runs."""
+  config = ConfigDict({**{section: {"name": own} for section, own in zip(METHODS, parts)}, "local": {}})
+  data = data_of(kind)
+
+  def make(**values):
+    own = with_values(config, values).to_dict()
+    return fh.federated(*(part(section, **own[section]) for section in METHODS))
+
+  return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config))
+
+
+def mnist(name: str, data_dir: str) -> Callable[[int], fh.Engine]:
+  """(devices) -> what trains a cell of table 2.3, with one epoch and 20 rounds."""
   from configs import table_2_3
 
   config = table_2_3.get_config(f"dataset=mnist,clients=50,algorithm={name}")
-  config.data_dir, config.local.epochs, config.rounds = data_dir, 1, 20
+  config.data_dir, config.local.epochs, config.rounds, config.cohort_size = data_dir, 1, 20, 8
   built = build(config)
-  return built.algorithm, built.data
+  return lambda devices: engine_of(config, built, Where(devices=devices))
 
 
-def compare(name: str, algorithm: fh.Algorithm, kind: str, data: fh.data.FederatedData, cohort: int,
-            rounds: int, judged: bool = False) -> dict:  # fmt: skip
+def compare(name: str, engine_on: Callable[[int], fh.Engine], kind: str, cohort: int, rounds: int,
+            judged: bool = False) -> dict:  # fmt: skip
   """One row: what 2, 4 and 8 devices give beside one."""
   row: dict = {"method": name, "clients": kind, "cohort": cohort, "same_cohorts": True, "devices": {}}
   for devices in COUNTS:
-    engine = fh.Engine(algorithm, data, cohort, devices=devices)
+    engine = engine_on(devices)
     state, infos = engine.advance(engine.init(jax.random.key(1)), rounds)
     kept = [np.asarray(leaf) for leaf in jax.tree.leaves(state._replace(key=()))]
     if judged:
@@ -148,11 +163,10 @@ def main() -> None:
 
   for name in ("fedavg", "superfed_mm") if args.mnist else ():
     if not only or "mnist" in only:
-      algorithm, data = mnist(name, args.mnist)
-      add(compare(name, algorithm, "MNIST, two classes each", data, 8, 20, judged=True))
-  for name, algorithm, kind, cohort in rows():
+      add(compare(name, mnist(name, args.mnist), "MNIST, two classes each", 8, 20, judged=True))
+  for name, parts, kind, cohort in rows():
     if not only or name in only:
-      add(compare(name, algorithm, kind, data_of(kind), cohort, ROUNDS))
+      add(compare(name, small(parts, kind, cohort), kind, cohort, ROUNDS))
   if args.page:
     args.out.with_suffix(".md").write_text(page(report))
 
