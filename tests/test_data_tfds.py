@@ -78,3 +78,44 @@ def test_tfds_gives_the_same_images_and_labels(prepared, suffix):
   assert rows(x, y) == rows(ours[f"x{suffix}"], ours[f"y{suffix}"])
   assert prepared["classes"] == 10
   assert prepared["files"][0].startswith("tfds:mnist/")
+
+
+OF_RECORDS = """
+import sys
+import numpy as np
+import tensorflow_datasets as tfds
+from fedjax_het.data import from_tfds, sources
+
+from_tfds._check_network = lambda host: None
+tfds.download.DownloadManager.download_and_extract = lambda manager, url: tfds.core.Path(sys.argv[1])
+fine, coarse = (sources.load("cifar100", sys.argv[1], labels=labels) for labels in ("fine", "coarse"))
+np.savez(sys.argv[2], x=fine.x, y=fine.y, x_test=fine.x_test, coarse=coarse.y,
+         classes=(fine.num_classes, coarse.num_classes), files=fine.files)
+"""
+
+
+def test_cifar100_has_both_kinds_of_labels(tmp_path):
+  """TFDS prepares a few records of the authors' format."""
+  for module in ("tensorflow", "tensorflow_datasets", "importlib_resources"):
+    if importlib.util.find_spec(module) is None:
+      pytest.skip(f"{module} is not installed")
+  records = np.random.default_rng(0).integers(0, 256, (5, 3074), np.uint8)
+  records[:, 0], records[:, 1] = (0, 19, 3, 4, 5), (99, 98, 20, 21, 22)
+  (tmp_path / "cifar-100-binary").mkdir()
+  for part, own in (("train", records), ("test", records[:2])):
+    (tmp_path / "cifar-100-binary" / f"{part}.bin").write_bytes(own.tobytes())
+  for labels, count in (("fine", 100), ("coarse", 20)):
+    names = "".join(f"{i}\n" for i in range(count))
+    (tmp_path / "cifar-100-binary" / f"{labels}_label_names.txt").write_text(names)
+  env = {**os.environ, "TFDS_DATA_DIR": str(tmp_path / "tfds"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+  args = [sys.executable, "-c", OF_RECORDS, str(tmp_path), str(tmp_path / "out.npz")]
+  done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-3000:]
+  found = np.load(tmp_path / "out.npz")
+  assert found["classes"].tolist() == [100, 20] and found["files"][0].startswith("tfds:cifar100/")
+  assert found["x_test"].shape == (2, 32, 32, 3) and found["x"].dtype == np.uint8
+  images = records[:, 2:].reshape(5, 3, 32, 32).transpose(0, 2, 3, 1)
+  order = np.argsort(found["y"])
+  np.testing.assert_array_equal(found["y"][order], np.sort(records[:, 1]))
+  np.testing.assert_array_equal(found["coarse"][order], records[np.argsort(records[:, 1]), 0])
+  np.testing.assert_array_equal(found["x"][order], images[np.argsort(records[:, 1])])
