@@ -5,9 +5,10 @@
 Digits, small networks, two epochs, five rounds; numbers are values of the program, as in launched runs.
 "uniform": 16 clients of 40 examples; a cohort of 8 is one, two and four clients a device, one of 5 fewer than
 eight devices, cut over two and four. "ragged": 20 clients by Dirichlet(0.1). "one batch": 16 clients of ten
-examples, whose loops have one trip. AAggFF-S: everybody. Devices are virtual. --mnist adds MNIST, 50 clients with two classes each, cohorts of 8, twenty rounds of one
-epoch, at the settings of configs/table_2_3.py, and its global test loss. Figures are the largest difference
-from one device, of losses relative to it, of all else absolute; --page writes the table beside the JSON.
+examples, whose loops have one trip. AAggFF-S: everybody. Devices are virtual. --mnist adds MNIST, 50 clients
+with two classes each, cohorts of 8, twenty rounds of one epoch, at the settings of configs/table_2_3.py, and
+its global test loss. Figures are the largest difference from one device, of losses relative to it, of all
+else absolute; --page writes the table beside the JSON.
 """
 
 import argparse
