@@ -61,6 +61,55 @@ def _max_pool2_backward(padding, x, g):
 max_pool2.defvjp(_max_pool2_forward, _max_pool2_backward)
 
 
+def max_pool3(x: jax.Array) -> jax.Array:
+  """Largest of each 3 x 3 window, stride 2, padding 1: of three columns, then of three rows.
+
+  Slices of pairs instead of strided ones: on CPU a quarter of the time.
+
+  Args:
+    x: float32 [B, H, W, C].
+
+  Returns:
+    float32 [B, ⌈H/2⌉, ⌈W/2⌉, C].
+  """
+  return _max_of_three(_max_of_three(x, 2), 1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _max_of_three(x: jax.Array, axis: int) -> jax.Array:
+  """max(x[2i - 1], x[2i], x[2i + 1]) along an axis, as far as they are there."""
+  return jnp.maximum(jnp.maximum(*(parts := _threes(x, axis))[:2]), parts[2])
+
+
+def _threes(x, axis):
+  """x[2i - 1], x[2i] and x[2i + 1], -inf where there is none; slices of pairs, not strided ones."""
+  missing = [(0, x.shape[axis] % 2 if own == axis else 0) for own in range(x.ndim)]
+  x = jnp.pad(x, missing, constant_values=-jnp.inf)
+  pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
+  even, odd = (lax.index_in_dim(pairs, own, axis + 1, keepdims=False) for own in (0, 1))
+  before = [(1, 0) if own == axis else (0, 0) for own in range(x.ndim)]
+  earlier = jnp.pad(lax.slice_in_dim(odd, 0, -1, axis=axis), before, constant_values=-jnp.inf)
+  return earlier, even, odd
+
+
+def _max_of_three_forward(x, axis):
+  return _max_of_three(x, axis), x
+
+
+def _max_of_three_backward(axis, x, g):
+  earlier, even, odd = _threes(x, axis)
+  is_earlier, is_even = earlier >= jnp.maximum(even, odd), even >= odd
+  to_earlier = lax.slice_in_dim(jnp.where(is_earlier, g, 0.0), 1, None, axis=axis)
+  after = [(0, 1) if own == axis else (0, 0) for own in range(x.ndim)]
+  to_even = jnp.where(is_even & ~is_earlier, g, 0.0)
+  to_odd = jnp.where(is_even | is_earlier, 0.0, g) + jnp.pad(to_earlier, after)
+  x_bar = jnp.stack([to_even, to_odd], axis + 1).reshape(*g.shape[:axis], -1, *g.shape[axis + 1 :])
+  return (apart(lax.slice_in_dim(x_bar, 0, x.shape[axis], axis=axis)),)
+
+
+_max_of_three.defvjp(_max_of_three_forward, _max_of_three_backward)
+
+
 def adaptive_average_pool(x: jax.Array, size: tuple[int, int]) -> jax.Array:
   """Means over a grid of cells: rows floor(i H / h) to ceil((i + 1) H / h) - 1 for cell i, columns likewise.
 
@@ -128,6 +177,8 @@ def max_pool(
   strides = tuple(s or w for s, w in zip(both(stride), window))
   if (window, strides, ceil) == ((2, 2), (2, 2), False) and sides in ((0, 0), (1, 1)):
     return max_pool2(x, sides[0])
+  if (window, strides, sides, ceil) == ((3, 3), (2, 2), (1, 1), False):
+    return max_pool3(x)
   sizes, edges = [], [(0, 0, 0)]
   for n, w, s, p in zip(x.shape[1:3], window, strides, sides):
     size = (n + 2 * p - w) // s + 1

@@ -3,8 +3,6 @@
 Source: the authors' Federated-Learning-in-PyTorch, src/models/simplecnn.py; SosicFL, table 4.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,7 @@ from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
-from fedjax_het.models.pooling import adaptive_average_pool
+from fedjax_het.models.pooling import adaptive_average_pool, max_pool
 
 GRID = (6, 6)
 WIDTHS = (384, 192)
@@ -33,14 +31,17 @@ class SimpleCNN(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """Logits of images [B, H, W, C]."""
     # bias and ReLU, non-decreasing, after the maximum: of a quarter of the values
-    h = nn.relu(
-      Conv(self.hidden, (5, 5), padding=2, method=self.conv, before_bias=max_pool3, name="conv1")(x)
-    )
+    h = nn.relu(Conv(self.hidden, (5, 5), padding=2, method=self.conv, before_bias=pooled, name="conv1")(x))
     h = nn.relu(Conv(self.hidden, (5, 5), padding=2, method=self.conv, name="conv2")(local_response_norm(h)))
-    h = flatten(adaptive_average_pool(max_pool3(local_response_norm(h)), GRID))
+    h = flatten(adaptive_average_pool(pooled(local_response_norm(h)), GRID))
     for i, width in enumerate(WIDTHS, 1):
       h = nn.relu(Dense(width, name=f"fc{i}")(h))
     return Dense(self.num_classes, name="fc3")(h)
+
+
+def pooled(h: jax.Array) -> jax.Array:
+  """3 x 3 maxima with stride 2 and padding 1."""
+  return max_pool(h, 3, 2, 1)
 
 
 def local_response_norm(x: jax.Array) -> jax.Array:
@@ -57,53 +58,6 @@ def local_response_norm(x: jax.Array) -> jax.Array:
   band = np.abs(channel[:, None] - channel) <= WINDOW // 2
   root = lax.rsqrt(1.0 + jnp.square(x) @ jnp.asarray(ALPHA / WINDOW * band, x.dtype))
   return x * root * jnp.sqrt(root)
-
-
-def max_pool3(x: jax.Array) -> jax.Array:
-  """Largest of each 3 x 3 window, stride 2, padding 1: rows, then columns.
-
-  Args:
-    x: float32 [B, H, W, C].
-
-  Returns:
-    float32 [B, ⌈H/2⌉, ⌈W/2⌉, C]. Of equal values the first of a column, then of a row, gets the gradient.
-  """
-  return _max_of_three(_max_of_three(x, 1), 2)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _max_of_three(x: jax.Array, axis: int) -> jax.Array:
-  """max(x[2i - 1], x[2i], x[2i + 1]) along an axis, as far as they are there."""
-  return jnp.maximum(jnp.maximum(*(parts := _threes(x, axis))[:2]), parts[2])
-
-
-def _threes(x, axis):
-  """x[2i - 1], x[2i] and x[2i + 1], -inf where there is none; slices of pairs, not strided ones."""
-  missing = [(0, x.shape[axis] % 2 if own == axis else 0) for own in range(x.ndim)]
-  x = jnp.pad(x, missing, constant_values=-jnp.inf)
-  pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
-  even, odd = (lax.index_in_dim(pairs, own, axis + 1, keepdims=False) for own in (0, 1))
-  before = [(1, 0) if own == axis else (0, 0) for own in range(x.ndim)]
-  earlier = jnp.pad(lax.slice_in_dim(odd, 0, -1, axis=axis), before, constant_values=-jnp.inf)
-  return earlier, even, odd
-
-
-def _max_of_three_forward(x, axis):
-  return _max_of_three(x, axis), x
-
-
-def _max_of_three_backward(axis, x, g):
-  earlier, even, odd = _threes(x, axis)
-  is_earlier, is_even = earlier >= jnp.maximum(even, odd), even >= odd
-  to_earlier = lax.slice_in_dim(jnp.where(is_earlier, g, 0.0), 1, None, axis=axis)
-  after = [(0, 1) if own == axis else (0, 0) for own in range(x.ndim)]
-  to_even = jnp.where(is_even & ~is_earlier, g, 0.0)
-  to_odd = jnp.where(is_even | is_earlier, 0.0, g) + jnp.pad(to_earlier, after)
-  x_bar = jnp.stack([to_even, to_odd], axis + 1).reshape(*g.shape[:axis], -1, *g.shape[axis + 1 :])
-  return (lax.optimization_barrier(lax.slice_in_dim(x_bar, 0, x.shape[axis], axis=axis)),)
-
-
-_max_of_three.defvjp(_max_of_three_forward, _max_of_three_backward)
 
 
 def simple_cnn(
