@@ -267,6 +267,12 @@ def test_question_pairs_in_pieces(tiny):
   assert source.x["mask"].sum(1).tolist() == [7, 9] and source.x["mask"].dtype == bool
   assert source.x["types"].tolist() == [[0, 0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1, 1]]
   assert "1 of 2 pairs fill all 9 places" in source.notes[0] and source.groups.tolist() == [1, 2]
+  apart = data.load("mqp", tiny, tokenizer="wordpiece", length=5, apart=True)
+  assert apart.x["tokens"].tolist() == [
+    [[2, 10, 8, 9, 3], [2, 10, 3, 0, 0]], [[2, 8, 8, 8, 3], [2, 10, 11, 4, 3]]
+  ]  # fmt: skip
+  assert apart.x["mask"].sum(2).tolist() == [[5, 3], [5, 5]] and not apart.x["types"].any()
+  assert "3 of 4 questions fill all 5 places" in apart.notes[0]
   own = tiny / "own.txt"
   own.write_text("\n".join([*SMALL, "##e"]))
   longer = data.load("mqp", tiny, tokenizer="wordpiece", vocabulary_file=str(own))
@@ -288,6 +294,7 @@ def test_question_pairs_in_pieces(tiny):
     ({"tokenizer": "wordpiece", "vocabulary": 9}, "vocabulary = 9: has no effect"),
     ({"vocabulary_file": "v.txt"}, "vocabulary_file = 'v.txt': has no effect with tokenizer='hash'"),
     ({"tokenizer": "wordpiece", "length": 3}, "length = 3"),
+    ({"apart": True}, "apart = True: has no effect with tokenizer='hash'"),
   ],
 )
 def test_options_of_the_other_tokenizer_are_named(tiny, options, says):

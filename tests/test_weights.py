@@ -44,7 +44,9 @@ def path(tmp_path, params):
 
 def test_a_model_starts_from_its_file_whatever_the_key(path, params, caplog):
   model = two_nn(weights=path)
-  chex.assert_trees_all_equal(model.init(jax.random.key(3)), params)
+  found = model.init(jax.random.key(3))
+  chex.assert_trees_all_equal(found, params)
+  assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(found))
   stacked = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), 2))
   chex.assert_trees_all_equal(stacked, jax.tree.map(lambda leaf: np.stack([leaf] * 2), params))
   assert not caplog.text

@@ -52,11 +52,13 @@ def load_mqp(
   ngrams: int = 1,
   tokenizer: str = "hash",
   vocabulary_file: str = "",
+  apart: bool = False,
 ) -> Source | None:
   """The question pairs as ids, int32 [3048, 2, length]; `groups` are the doctors, 1 to 11.
 
   With tokenizer="wordpiece" a pair is one text, [CLS] a [SEP] b [SEP], as `framed` has it: a tree of `tokens`
-  int32, `mask` bool and `types` int8, [3048, length] each, which `bert` and its kin read.
+  int32, `mask` bool and `types` int8, [3048, length] each, which `bert` and its kin read. With `apart` each
+  question is a text, [CLS] a [SEP], and these are [3048, 2, length].
 
   Args:
     folder: where the file is.
@@ -67,6 +69,8 @@ def load_mqp(
     tokenizer: "hash" (`tokenize`) or "wordpiece".
     vocabulary_file: the pieces, a line each; by default vocab.txt or bert_uncased_vocab.txt in `folder` or in
       the folder weights beside it.
+    apart: whether the pieces of two questions are two texts, for models that compare what they read; `length`
+      is then that of a question.
 
   Returns:
     The data set, or None where `folder` does not hold the file.
@@ -77,13 +81,14 @@ def load_mqp(
   """
   check_choice("tokenizer", tokenizer, ("hash", "wordpiece"))
   hashed = tokenizer == "hash"
-  length = (LENGTH if hashed else PIECES) if length is None else length
-  check_range("length", length, 1 if hashed else 4)
+  length = (LENGTH if hashed or apart else PIECES) if length is None else length
+  check_range("length", length, 1 if hashed else 3 if apart else 4)
   check_range("vocabulary", vocabulary, 2)
   check_range("ngrams", ngrams, 1)
-  idle = {"vocabulary_file": vocabulary_file} if hashed else {"vocabulary": vocabulary, "ngrams": ngrams}
-  for setting, value in idle.items():
-    if value not in ("", VOCABULARY if setting == "vocabulary" else 1):
+  ours = (("vocabulary", vocabulary, VOCABULARY), ("ngrams", ngrams, 1))
+  theirs = (("vocabulary_file", vocabulary_file, ""), ("apart", apart, False))
+  for setting, value, default in theirs if hashed else ours:
+    if value != default:
       raise SettingError(setting, value, f"has no effect with tokenizer={tokenizer!r}", "Leave it out.")
   path = find(folder, FILE)
   if path is None:
@@ -99,7 +104,9 @@ def load_mqp(
     if hashed:
       questions.append([tokenize(text, length, vocabulary, ngrams) for text in (first, second)])
     else:
-      questions.append(framed([encode(text, ids) for text in (first, second)], ids, length))
+      pieces = [encode(text, ids) for text in (first, second)]
+      texts = [framed([own], ids, length) for own in pieces] if apart else [framed(pieces, ids, length)]
+      questions.append({name: np.squeeze([text[name] for text in texts]) for name in texts[0]})
     labels.append(int(label))
   check_rows(path, len(labels), ROWS)
   y = np.array(labels, np.int32)
@@ -111,7 +118,8 @@ def load_mqp(
     )
   else:
     x = {name: np.stack([row[name] for row in questions]) for name in questions[0]}
-    how = f"WordPiece of {len(ids)} pieces; {int(x['mask'][:, -1].sum())} of {len(y)} pairs fill"
+    full, texts = int(x["mask"][..., -1].sum()), x["mask"][..., -1].size
+    how = f"WordPiece of {len(ids)} pieces; {full} of {texts} {'questions' if apart else 'pairs'} fill"
   notes = (f"{len(y)} pairs, {int(y.sum())} similar; {how} all {length} places and may be cut",)
   none = {name: leaf[:0] for name, leaf in x.items()} if isinstance(x, dict) else x[:0]
   return Source(x, y, none, y[:0], 2, "mqp", np.array(doctors), (path.name,), notes)

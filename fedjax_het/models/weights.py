@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
@@ -100,7 +101,7 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
     logging.warning("%s: this model has no place for %s.", os.fspath(path), _few(unused))
 
   def init(key: jax.Array) -> PyTree:
-    return _replaced(model.init(key), loaded, "params")
+    return jax.tree.map(jnp.asarray, _replaced(model.init(key), loaded, "params"))
 
   return model._replace(init=init, stats=_replaced(model.stats, loaded, "stats"))
 
