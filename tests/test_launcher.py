@@ -154,20 +154,23 @@ def test_stopped_run_continues_to_the_same_end(whole, tmp_path, monkeypatch, sto
 
 
 @pytest.mark.slow
-def test_sigterm_leaves_a_checkpoint_and_the_run_goes_on(whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(whole, tmp_path, monkeypatch, asked):
   real = experiment.chunks
 
   def terminated(*args):
     for chunk in real(*args):
       if int(chunk.state.round) == 5:  # between two evaluations
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), asked)
       yield chunk
 
   monkeypatch.setattr(experiment, "chunks", terminated)
   monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)  # a round a chunk
-  with pytest.raises(Stopped, match="after round 5"):
+  with pytest.raises(Stopped, match=f"{asked.name} after round 5") as stopped:
     start(small(), str(tmp_path))
+  assert stopped.value.by == asked
   assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
   assert (tmp_path / "checkpoints" / "5").is_dir()
   monkeypatch.setattr(experiment, "chunks", real)
   assert start(small(), str(tmp_path))["metrics"] == whole[1]["metrics"]

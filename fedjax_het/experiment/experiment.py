@@ -42,8 +42,8 @@ def run_experiment(
 ) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
 
-  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, and on SIGTERM, to
-  which a run otherwise listens between two chunks of rounds, a second or two apart. With several processes
+  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, and on SIGTERM or
+  Ctrl-C, to which a run listens between two chunks of rounds, a second or two apart. With several processes
   each calls it alike, and the first writes the files.
 
   Args:
@@ -60,7 +60,7 @@ def run_experiment(
   Raises:
     SettingError, DataError: found before anything is compiled; also where another process is at this run.
     NonFiniteLoss: names the round, the client and the last good checkpoint.
-    Stopped: SIGTERM came; a checkpoint is written.
+    Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   check_config(config)
   where.check()
@@ -141,7 +141,9 @@ def _train(
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
       if must_stop and done < config.rounds:
-        raise Stopped(f"Stopped by SIGTERM after round {done}; the same command goes on from there.")
+        raise Stopped(
+          f"Stopped by {stop.by.name} after round {done}; the same command goes on from there.", stop.by
+        )
       going = [figures for figures in latest if figures]
       means = {name: sum(own[name] for own in going) / len(going) for name in going[0]}
       progress.update(done, **means | ({"diverged": len(latest) - len(going)} if going != latest else {}))

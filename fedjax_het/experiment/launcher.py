@@ -213,7 +213,12 @@ def told(run: Callable[[], None]) -> int:
     run()
   except Stopped as stopped:
     print(stopped, file=sys.stderr)
-    return 128 + signal.SIGTERM
+    return 128 + stopped.by
+  except KeyboardInterrupt:
+    print(
+      "Interrupted; what was written before stays, and the same command goes on from there.", file=sys.stderr
+    )
+    return 128 + signal.SIGINT
   except (SettingError, DataError, NonFiniteLoss) as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1

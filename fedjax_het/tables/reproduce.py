@@ -90,7 +90,7 @@ def reproduce(
 
   Raises:
     DataError: a data set is not there; found before anything runs.
-    Stopped: SIGTERM came; a checkpoint is written.
+    Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   if than:
     check_choice("against", than, {one.cell.method for one in runs})
