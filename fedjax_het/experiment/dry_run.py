@@ -111,7 +111,14 @@ def print_plan(plan: dict[str, Any]) -> None:
     ("client steps", f"{plan['client_steps']:,}"),
     ("a client step", f"{plan['flops_a_client_step'] / 1e6:,.1f} MFLOP"),
     ("compilation", f"{plan['compile_seconds']:.1f} s"),
-    ("training, at the matrix product's speed", f"{plan['seconds_at_least']:,.0f} s or more"),
+    ("training, at the matrix product's speed", at_least(plan["seconds_at_least"])),
   ):
     table.add_row(what, value)
   Console().print(table)
+
+
+def at_least(seconds: float) -> str:
+  """A lower bound of a duration; one below a tenth of a second says nothing of its own."""
+  if seconds < 0.1:
+    return "under 0.1 s; compilation and evaluation take longer"
+  return f"{seconds:,.1f} s or more" if seconds < 10 else f"{seconds:,.0f} s or more"

@@ -86,19 +86,19 @@ def plot_mixture(
   if p.shape[1] <= FEW and same_clients:
     for i, line in enumerate(p.T):
       above.plot(rounds, line, label=names[i] if names else f"client {i}")
-    above.legend(frameon=False, ncols=2, fontsize="small")
   else:
     for low, high, shade in ((0, 100, 0.12), (10, 90, 0.25)):
       above.fill_between(
         rounds, *np.percentile(p, (low, high), axis=1), alpha=shade, color="#0072B2", linewidth=0,
-        label=f"{low} to {high} % of clients",
+        label=f"{low} to {high} % of the cohort",
       )  # fmt: skip
-    above.plot(rounds, np.median(p, axis=1), color="#0072B2", label="median client")
-    above.legend(frameon=False)
-  above.axhline(1.0 / p.shape[1], color="#555555", linestyle=":", linewidth=1)
-  above.annotate("1/S", (1.0, 1.0 / p.shape[1]), xycoords=("axes fraction", "data"), color="#555555")
+    above.plot(rounds, np.median(p, axis=1), color="#0072B2", label="median of the cohort")
+  even = {"color": "#555555", "linestyle": ":", "linewidth": 1}
+  above.axhline(1.0 / p.shape[1], label=f"1/S, all {p.shape[1]} alike", **even)
+  above.legend(frameon=False, ncols=2, fontsize="small")
   above.set_ylabel("coefficient p")
   below.plot(rounds, entropy(p), color="#D55E00")
-  below.axhline(np.log(p.shape[1]), color="#555555", linestyle=":", linewidth=1)
+  below.axhline(np.log(p.shape[1]), label="log S", **even)
+  below.legend(frameon=False, fontsize="small")
   below.set(xlabel="round", ylabel="entropy (nats)")
   return save(figure, path)

@@ -38,7 +38,7 @@ class Partition(Yardstick):
     if self.run.writes:
       path = self.run.figures / "partition.png"
       labels = self.run.source.y if self.run.algorithm.client.task.classes else None
-      plot_partition(self.run.parts, labels, path, self.run.data.num_classes)
+      plot_partition(self.run.parts, labels, path, self.run.data.num_classes, self.run.title)
 
 
 def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:
