@@ -7,17 +7,25 @@ from typing import Any
 
 from fedjax_het.errors import check_choice, check_settings
 from fedjax_het.models.bert import bert, distilbert, minilm
+from fedjax_het.models.efficientnet import efficientnet_b0, efficientnet_lite0
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.leaf_cnn import femnist_cnn, leaf_cnn
 from fedjax_het.models.m5 import m5
+from fedjax_het.models.mobilenet import mobilenet
+from fedjax_het.models.mobilenet_v2 import mobilenet_v2
+from fedjax_het.models.mobilenet_v3 import mobilenet_v3_small
+from fedjax_het.models.mobilevit import mobilevit
 from fedjax_het.models.model import Model, count_parameters, standardized
+from fedjax_het.models.residual import resnet9, resnet18, resnet20
 from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.simple_cnn import simple_cnn
+from fedjax_het.models.squeezenet import squeezenet
 from fedjax_het.models.stacked_lstm import stacked_lstm
 from fedjax_het.models.text_pair import text_pair
 from fedjax_het.models.two_cnn import two_cnn
 from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
+from fedjax_het.models.vgg import vgg9, vgg11
 from fedjax_het.models.weight_files import check_file
 from fedjax_het.models.weights import Reader, save_weights, with_weights
 from fedjax_het.tasks import Task, for_classes
@@ -37,6 +45,18 @@ MODELS: dict[str, Callable[..., Model]] = {
   "bert": bert,
   "distilbert": distilbert,
   "minilm": minilm,
+  "resnet9": resnet9,
+  "resnet18": resnet18,
+  "resnet20": resnet20,
+  "mobilenet": mobilenet,
+  "mobilenet_v2": mobilenet_v2,
+  "mobilenet_v3_small": mobilenet_v3_small,
+  "vgg9": vgg9,
+  "vgg11": vgg11,
+  "squeezenet": squeezenet,
+  "efficientnet_b0": efficientnet_b0,
+  "efficientnet_lite0": efficientnet_lite0,
+  "mobilevit": mobilevit,
 }
 
 COMMON = {  # options of all of them, beside a factory's own
@@ -97,6 +117,8 @@ __all__ = [
   "check_file",
   "count_parameters",
   "distilbert",
+  "efficientnet_b0",
+  "efficientnet_lite0",
   "energy_mlp",
   "femnist_cnn",
   "from_flax",
@@ -105,13 +127,23 @@ __all__ = [
   "m5",
   "make",
   "minilm",
+  "mobilenet",
+  "mobilenet_v2",
+  "mobilenet_v3_small",
+  "mobilevit",
+  "resnet9",
   "resnet10",
+  "resnet18",
+  "resnet20",
   "save_weights",
   "simple_cnn",
+  "squeezenet",
   "stacked_lstm",
   "standardized",
   "text_pair",
   "two_cnn",
   "two_nn",
+  "vgg9",
+  "vgg11",
   "with_weights",
 ]

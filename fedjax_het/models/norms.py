@@ -9,14 +9,14 @@ from flax import linen as nn
 from fedjax_het.errors import check_choice
 from fedjax_het.models.real_rows import real_rows
 
-NORMS = ("batch", "group")
+NORMS = ("batch", "group", "none")
 GROUP = 8  # channels of a group, at most
 
 
 def norm(
   kind: str, x: jax.Array, train: bool, name: str, epsilon: float = 1e-5, momentum: float = 0.9
 ) -> jax.Array:
-  """x normalised by a layer `name` of the module that calls: `BatchNorm`, or `GroupNorm` of groups of 8.
+  """x normalised by a layer `name` of the calling module: `BatchNorm`, `GroupNorm` of groups of 8, or none.
 
   Channels that 8 does not divide are grouped by the largest number that divides both.
 
@@ -29,6 +29,8 @@ def norm(
     momentum: see `BatchNorm`.
   """
   check_choice("norm", kind, NORMS)
+  if kind == "none":
+    return x
   if kind == "batch":
     return BatchNorm(momentum, epsilon, name=name)(x, train)
   return GroupNorm(x.shape[-1] // math.gcd(x.shape[-1], GROUP), epsilon, name=name)(x)

@@ -186,7 +186,9 @@ def max_pool(
       size += 1
     sizes.append(size)
     edges.append((p, (size - 1) * s + w - n - p, 0))
-  return _max_pool(lax.pad(x, jnp.float32(-jnp.inf), [*edges, (0, 0, 0)]), window, strides, tuple(sizes))
+  return _max_pool(
+    lax.pad(x, jnp.full((), -jnp.inf, x.dtype), [*edges, (0, 0, 0)]), window, strides, tuple(sizes)
+  )
 
 
 def line(setting: int | Sequence[int]) -> int:
@@ -226,7 +228,7 @@ def _max_pool_backward(window, strides, sizes, residuals, g):
       (start, n - start - (size - 1) * s - 1, s - 1)
       for start, n, size, s in zip((i, j), x.shape[1:3], sizes, strides)
     ]  # the pixels that no window starts from lie between
-    spread.append(lax.pad(jnp.where(first, g, 0.0), jnp.float32(0.0), [(0, 0, 0), *edges, (0, 0, 0)]))
+    spread.append(lax.pad(jnp.where(first, g, 0.0), jnp.zeros((), g.dtype), [(0, 0, 0), *edges, (0, 0, 0)]))
   return (apart(total(spread)),)
 
 

@@ -64,13 +64,15 @@ def convolve(
 
 def _spread(kernel: jax.Array, dilations: tuple[int, int]) -> jax.Array:
   """The kernel with d - 1 zeros between its rows, and columns."""
-  return lax.pad(kernel, jnp.float32(0.0), [*((0, 0, d - 1) for d in dilations), (0, 0, 0), (0, 0, 0)])
+  return lax.pad(
+    kernel, jnp.zeros((), kernel.dtype), [*((0, 0, d - 1) for d in dilations), (0, 0, 0), (0, 0, 0)]
+  )
 
 
 def _phases(x: jax.Array, steps: tuple[int, int], sides: tuple[int, int], counts: Sequence[int]) -> jax.Array:
   """x padded, or cut, to counts of rows and columns a phase: [B, rows, step, columns, step', C]."""
   edges = [(p, step * n - p - size, 0) for p, step, n, size in zip(sides, steps, counts, x.shape[1:3])]
-  x = lax.pad(x, jnp.float32(0.0), [(0, 0, 0), *edges, (0, 0, 0)])
+  x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
   return x.reshape(len(x), counts[0], steps[0], counts[1], steps[1], -1)
 
 
