@@ -23,7 +23,7 @@ MNIST and Fashion-MNIST have TwoNN with ten clients a round, digits a small one 
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.experiment.cell import optional, parse_cell
 
 MODELS = {"cifar10": "simple_cnn", "mnist": "two_nn", "fashion_mnist": "two_nn", "digits": "two_nn"}
 SPLITS = {  # folds, endpoints, clusters, ρ
@@ -90,7 +90,7 @@ def config_of(
       "clusters": clusters,
       "rho": rho,
       "epsilon": FieldReference(None, field_type=float),
-      "start": FieldReference(0.0, field_type=object),
+      "start": optional(0.0),
     }
   if name in ("ditto", "sosicfl_plus"):
     algorithm |= {"lam": 1.0, "local_epochs": local["epochs"]}
@@ -101,11 +101,11 @@ def config_of(
       "data_dir": "",
       "dataset_options": {},
       "task": {},
-      "num_clients": chosen["clients"] or (20 if small else 100),
+      "num_clients": optional(chosen["clients"] or (20 if small else 100)),
       "partition": {"name": "primary_class", "num_folds": folds, "fraction": 0.8}
       if folds
       else {"name": "dirichlet", "alpha": beta, "balance": True},
-      "test_fraction": 0.2,
+      "test_fraction": optional(0.2),
       "valid_fraction": 0.0,
       "model": model,
       "algorithm": algorithm,

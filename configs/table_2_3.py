@@ -14,7 +14,7 @@ and for FedRep's body. Heads are the last layer.
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.experiment.cell import optional, parse_cell
 
 MODELS = {"mnist": "two_nn", "fashion_mnist": "two_nn", "cifar10": "two_cnn"}
 BASELINES = (
@@ -40,7 +40,7 @@ def get_config(cell: str = "") -> ConfigDict:
     algorithm |= {
       "mu": 0.01,
       "nu": 1.0 if chosen["algorithm"] == "superfed_mm" else 2.0,
-      "start": FieldReference(start, field_type=object),
+      "start": optional(start),
     }
   rounds = FieldReference(500)
   return ConfigDict(
@@ -49,9 +49,9 @@ def get_config(cell: str = "") -> ConfigDict:
       "data_dir": "",
       "dataset_options": {},
       "task": {},
-      "num_clients": chosen["clients"],
+      "num_clients": optional(chosen["clients"]),
       "partition": {"name": "pathological", "shards_per_client": 2, "deal": "random"},
-      "test_fraction": 0.2,
+      "test_fraction": optional(0.2),
       "valid_fraction": 0.0,
       "model": {"name": MODELS[chosen["dataset"]]},
       "algorithm": algorithm,

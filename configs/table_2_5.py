@@ -48,8 +48,7 @@ def get_config(cell: str = "") -> ConfigDict:
   config = TABLE_2_3["get_config"](
     f"dataset=mnist,clients=100,algorithm={chosen['algorithm']},seed={chosen['seed']}"
   )
-  with config.ignore_type():
-    config.update(dataset=chosen["dataset"], num_clients=None, test_fraction=setting["test_fraction"])
+  config.update(dataset=chosen["dataset"], num_clients=None, test_fraction=setting["test_fraction"])
   config.model, config.partition = ConfigDict(setting["model"]), ConfigDict(setting["partition"])
   config.local.update(setting["local"])
   config.algorithm.update(setting.get(chosen["algorithm"], {}))

@@ -19,7 +19,7 @@ here too; `dataset=mqp` has a small text model in place of the paper's DistilBER
 from ml_collections import ConfigDict
 
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.experiment.cell import optional, parse_cell
 
 NATURAL = {"name": "natural"}
 CELLS = {
@@ -96,9 +96,9 @@ def get_config(cell: str = "") -> ConfigDict:
       "dataset_options": setting.get("options", {}),
       "data_dir": "",
       "task": setting.get("task", {}),
-      "num_clients": setting.get("clients"),
+      "num_clients": optional(setting.get("clients")),
       "partition": setting.get("partition", NATURAL),
-      "test_fraction": setting.get("test_fraction", 0.2),
+      "test_fraction": optional(setting.get("test_fraction", 0.2)),
       "stratify": setting.get("stratify", True),
       "valid_fraction": 0.0,
       "model": {"name": model} if isinstance(model, str) else model,

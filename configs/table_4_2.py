@@ -21,7 +21,7 @@ The Fréchet distance is taken in the features of a classifier trained on the re
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.experiment.cell import optional, parse_cell
 
 SIZES = {
   "digits": None,
@@ -59,9 +59,9 @@ def get_config(cell: str = "") -> ConfigDict:
       "dataset_options": {"resize": size} if size else {},
       "data_dir": "",
       "task": {},
-      "num_clients": chosen["clients"],
+      "num_clients": optional(chosen["clients"]),
       "partition": {"name": "dirichlet", "alpha": chosen["alpha"]},
-      "test_fraction": 0.2,
+      "test_fraction": optional(0.2),
       "valid_fraction": 0.0,
       "model": {"name": PERCEPTRONS[name]} if digits else model,
       "algorithm": {"name": name, "per_class": 10, "steps": chosen["steps"] or None},

@@ -1,6 +1,7 @@
 """From a configuration to what it names: data, model, algorithm."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +18,15 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import check_rounds
-from fedjax_het.errors import SettingError, check_choice, check_given, check_parameters, check_range
+from fedjax_het.errors import (
+  SettingError,
+  check_choice,
+  check_given,
+  check_parameters,
+  check_range,
+  check_settings,
+  check_whole,
+)
 from fedjax_het.experiment.label_noise import check_label_noise, noise_report, noisy_labels
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.task import build_task, check_task
@@ -112,14 +121,14 @@ def check_config(config: ConfigDict) -> None:
   check_choice("model.name", config.model.name, (*models.MODELS, *models.GENERATORS))
   if config.model.get("weights"):
     models.check_file(config.model.weights)
-  check_choice("partition.name", config.partition.name, datasets.PARTITIONERS)
+  check_partition(config.partition.to_dict())
   check_rounds(config.rounds, config.eval_every)
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:
       check_range(field, config[field], 0.0, 1.0)
   check_range("cohort_size", config.cohort_size, 1)
   if config.num_clients is not None:
-    check_range("num_clients", config.num_clients, 1)
+    check_whole("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.to_dict().get("downstream", {}))
   check_to_accuracy(config.to_dict().get("to_accuracy"))
@@ -135,6 +144,25 @@ def check_config(config: ConfigDict) -> None:
   check_unseen(config, algorithm.client)
   check_landscape(config.to_dict().get("landscape", {}), algorithm.client)
   check_rounds(config.rounds, config.eval_every, algorithm)
+
+
+def check_partition(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a partition or an option of it that is not known."""
+  name, known = given["name"], datasets.PARTITIONERS
+  check_choice("partition.name", name, known)
+  options = {option: value for option, value in given.items() if option != "name"}
+  try:
+    check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
+  except SettingError as error:
+    of_others = {
+      option for partitioner in known.values() for option in inspect.signature(partitioner).parameters
+    }
+    if not {*options} & of_others - {*inspect.signature(known[name]).parameters}:
+      raise
+    raise SettingError(
+      f"{error} Options of another partition are left where only the name is changed: write"
+      f" --config.partition=\"{{'name': '{name}'}}\"."
+    ) from error
 
 
 def check_fit(client: Method, model: str) -> None:

@@ -1,7 +1,9 @@
-"""A cell of a paper's table, from the string behind the config file's name."""
+"""A cell of a paper's table, from the string behind the config file's name, and fields that may be None."""
 
 from collections.abc import Mapping
 from typing import Any
+
+from ml_collections import FieldReference
 
 from fedjax_het.errors import SettingError, check_choice
 
@@ -22,3 +24,8 @@ def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
       raise SettingError(key.strip(), value, f"is not of type {kind.__name__}", "Mend it.") from error
   return cell
+
+
+def optional(value: Any) -> FieldReference:
+  """A field of a configuration that the command line may also set to None."""
+  return FieldReference(value, field_type=object)

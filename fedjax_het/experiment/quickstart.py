@@ -3,7 +3,7 @@
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.experiment.cell import optional, parse_cell
 from fedjax_het.methods import CLIENTS
 
 MODEL = {"name": "two_nn", "hidden": 64}
@@ -30,7 +30,7 @@ def get_config(cell: str = "") -> ConfigDict:
   )
   algorithm, rounds = {"name": name, **OWN.get(name, {})}, FieldReference(100)
   if "start" in algorithm:  # a share of the rounds, or None beside a start_round
-    algorithm["start"] = FieldReference(algorithm["start"], field_type=object)
+    algorithm["start"] = optional(algorithm["start"])
   return ConfigDict(
     {
       "dataset": "digits",
@@ -39,9 +39,9 @@ def get_config(cell: str = "") -> ConfigDict:
       "task": {},
       "label_noise": {},
       "unseen": {},
-      "num_clients": 20,
+      "num_clients": optional(20),
       "partition": {"name": "dirichlet", "alpha": 0.1},
-      "test_fraction": 0.2,
+      "test_fraction": optional(0.2),
       "valid_fraction": 0.1,
       "model": MODEL,
       "algorithm": algorithm,
