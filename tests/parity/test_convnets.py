@@ -9,6 +9,7 @@ import torchvision.models as theirs
 from oracle import compare
 from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
+from torchvision.models.vgg import make_layers
 
 from fedjax_het import models
 from fedjax_het.models.torch_names import of_flattened
@@ -58,6 +59,20 @@ def superfed_mobilenet(h, classes):
   return module
 
 
+def narrow_vgg11(h, classes, normed):
+  """torchvision's convolutions of h to 8h channels, and dense layers of 64h."""
+  stages = (1, "M", 2, "M", 4, 4, "M", 8, 8, "M", 8, 8, "M")
+  module = nn.Module()
+  module.features = make_layers([h * n if isinstance(n, int) else n for n in stages], normed)
+  module.classifier = nn.Sequential(
+    nn.Linear(8 * h * 49, 64 * h), nn.ReLU(), nn.Dropout(0.0), nn.Linear(64 * h, 64 * h), nn.ReLU(),
+    nn.Dropout(0.0), nn.Linear(64 * h, classes),
+  )  # fmt: skip
+  pool = nn.AdaptiveAvgPool2d((7, 7))
+  module.forward = lambda x: module.classifier(pool(module.features(x)).flatten(1))
+  return module
+
+
 def efficientnet_grid():
   """AAggFF's, which reads a grid of means."""
   module = theirs.efficientnet_b0(dropout=0.0, stochastic_depth_prob=0.0, num_classes=3)
@@ -78,10 +93,8 @@ OFF = {"dropout": 0.0}
 STILL = {**OFF, "drop_path": 0.0}
 CASES = {
   "vgg9": ((28, 28, 1), 6, {"width": 4}, lambda: superfed_vgg9(4, 6)),
-  "vgg11": ((64, 40, 3), 5, {**OFF, "width": 64}, lambda: theirs.vgg11(num_classes=5, dropout=0.0)),
-  "vgg11 normed": (
-    (40, 40, 3), 5, {**OFF, "norm": "batch"}, lambda: theirs.vgg11_bn(num_classes=5, dropout=0.0)
-  ),
+  "vgg11": ((64, 40, 3), 5, {**OFF, "width": 4}, lambda: narrow_vgg11(4, 5, False)),
+  "vgg11 normed": ((40, 40, 3), 5, {**OFF, "width": 4, "norm": "batch"}, lambda: narrow_vgg11(4, 5, True)),
   "squeezenet": ((60, 61, 3), 5, OFF, lambda: theirs.squeezenet1_0(num_classes=5, dropout=0.0)),
   "squeezenet 1.1": (
     (60, 61, 3), 5, {**OFF, "version": "1.1"},
