@@ -110,6 +110,12 @@ def test_it_learns_what_follows():
   assert result.metrics["global"]["top1"]["mean"] > 0.9
 
 
+def test_ids_that_were_standardised_are_refused():
+  model = fh.models.make("stacked_lstm", (6,), 5, mean=2.0)
+  with pytest.raises(SettingError, match=r"float32.*no ids"):
+    jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), jnp.zeros((2, 6), jnp.int32))
+
+
 @pytest.mark.parametrize(
   "changes, word",
   [

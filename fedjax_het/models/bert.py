@@ -5,6 +5,7 @@ The head of two texts that are read apart: Conneau et al., EMNLP 2017; Reimers, 
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Dense
 from fedjax_het.models.model import Model
 from fedjax_het.models.sequence_layers import Embed
+from fedjax_het.models.torch_names import State, named
+from fedjax_het.models.weights import Reader
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -245,3 +248,46 @@ def _encoder(
       "positions", positions, f"texts have {text[-1]} tokens", "Cut them, or have more positions."
     )
   return Encoder(width, layers, heads, vocabulary, positions, dropout, distilled)
+
+
+def _reader(
+  prefix: str, layer: str, parts: Mapping[str, str], more: Mapping[str, str], ignored: str
+) -> Reader:
+  """Of transformers' names, with or without the prefix of a model with a head; once gamma was a weight."""
+  encoder = {
+    "embeddings.word_embeddings": "words", "embeddings.position_embeddings": "places",
+    "embeddings.token_type_embeddings": "types", "embeddings.LayerNorm": "norm",
+    **{f"{layer}.(\\d+).{theirs}": rf"layer\1/{ours}" for theirs, ours in parts.items()},
+  }  # fmt: skip
+  names = [(rf"(?:{prefix}\.)?{theirs}", ours) for theirs, ours in more.items()]
+  names += [(rf"(?:{prefix}\.)?{theirs}", f"encoder/{ours}") for theirs, ours in encoder.items()]
+  read = named(
+    names, ignored=(ignored,), tables=[f"encoder/{table}" for table in ("words", "places", "types")]
+  )
+
+  def modern(state: State) -> tuple[Any, Any]:
+    older = {"gamma": "weight", "beta": "bias"}
+    parted = {name: name.rpartition(".") for name in state if not name.endswith("position_ids")}
+    return read({f"{m}.{older.get(leaf, leaf)}": state[name] for name, (m, _, leaf) in parted.items()})
+
+  return modern
+
+
+_BERT = _reader(
+  "bert", "encoder.layer",
+  {
+    "attention.self.(query|key|value)": r"\2", "attention.output.dense": "out",
+    "attention.output.LayerNorm": "norm1", "intermediate.dense": "fc1", "output.dense": "fc2",
+    "output.LayerNorm": "norm2",
+  },
+  {"pooler.dense": "pooler", "classifier": "classifier"}, r"cls\..*",
+)  # fmt: skip
+_DISTILBERT = _reader(
+  "distilbert", "transformer.layer",
+  {
+    **{f"attention.{each[0]}_lin": each for each in ("query", "key", "value")}, "attention.out_lin": "out",
+    "sa_layer_norm": "norm1", "ffn.lin1": "fc1", "ffn.lin2": "fc2", "output_layer_norm": "norm2",
+  },
+  {"pre_classifier": "pooler", "classifier": "classifier"}, "vocab_.*",
+)  # fmt: skip
+TORCH = {"bert": _BERT, "minilm": _BERT, "distilbert": _DISTILBERT}

@@ -14,6 +14,8 @@ from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, BatchNorm, GroupNorm
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
+from fedjax_het.models.torch_names import named
+from fedjax_het.models.two_cnn import GRID as OF_LETTERS
 from fedjax_het.models.two_cnn import two_cnn
 
 GRID = (5, 5)
@@ -89,3 +91,20 @@ def femnist_cnn(
     SettingError: see `two_cnn`.
   """
   return two_cnn(shape, num_classes, hidden, conv, dense)._replace(name="femnist_cnn")
+
+
+_FACES = [
+  (rf"features\.{4 * i + j}", f"{layer}{i + 1}")
+  for i in range(LAYERS)
+  for j, layer in ((0, "conv"), (1, "norm"))
+]
+_LETTERS = [
+  ("features.0", "conv1"),
+  ("features.3", "conv2"),
+  ("classifier.2", "fc1"),
+  ("classifier.4", "fc2"),
+]
+TORCH = {
+  "leaf_cnn": named([*_FACES, (r"classifier\.2", "fc")], {"fc": GRID}),
+  "femnist_cnn": named(_LETTERS, {"fc1": OF_LETTERS}),
+}

@@ -14,6 +14,7 @@ from fedjax_het.models.layers import Conv, Dense
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, norm
 from fedjax_het.models.pooling import max_pool
+from fedjax_het.models.torch_names import named
 
 FIRST, STRIDE, POOL = 80, 4, 4  # samples
 SHORTEST = FIRST + STRIDE * (POOL**4 - 1)  # of which one value a channel is left
@@ -63,3 +64,9 @@ def m5(
     problem = f"not (samples,) or (samples, channels) of at least {SHORTEST} samples"
     raise SettingError("shape", shape, problem, "Use longer clips, or another model.")
   return from_flax(M5(num_classes, width, norm, conv), shape, num_classes, name="m5", head=("fc",))
+
+
+_NAMES = [("classifier.1", "fc")]
+for _i in range(4):  # of the authors' Sequential: convolution, norm, ReLU, pooling
+  _NAMES += [(rf"features\.{4 * _i}", f"conv{_i + 1}"), (rf"features\.{4 * _i + 1}", f"norm{_i + 1}")]
+TORCH = {"m5": named(_NAMES)}

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from fedjax_het.errors import SettingError
+
 Residuals = tuple[jax.Array, ...]
 
 
@@ -25,7 +27,15 @@ class Embed(nn.Module):
 
   @nn.compact
   def __call__(self, ids: jax.Array) -> jax.Array:
-    """Computes it for integers; an id that is not in [0, V) becomes NaN."""
+    """Computes it for integers; an id that is not in [0, V) becomes NaN.
+
+    Raises:
+      SettingError: no integers.
+    """
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+      raise SettingError(
+        "x", str(ids.dtype), "no ids of tokens, which are whole numbers", "Leave mean and std out."
+      )
     shape = (self.num_embeddings, self.features)
     table = self.param("embedding", nn.initializers.normal(self.std), shape, jnp.float32)
     ids = jnp.where(ids < 0, self.num_embeddings, ids.astype(jnp.int32))

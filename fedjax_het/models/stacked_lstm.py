@@ -4,14 +4,19 @@ Sources: Caldas et al., LEAF, 2018; McMahan et al., AISTATS 2017; the authors' F
 src/models/{nextcharlstm,stackedlstm}.py.
 """
 
+import re
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.models.layers import Dense, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.sequence_layers import LSTM, Embed
+from fedjax_het.models.torch_names import State, named, place
 
 POSITIONS = ("last", "every")
 
@@ -76,3 +81,18 @@ def stacked_lstm(
     check_range(name, value, 1)
   module = StackedLSTM(num_classes, vocabulary, embedding, hidden, layers, bias, positions == "every")
   return Model(*network(module, shape, jnp.int32), "stacked_lstm", tuple(shape), num_classes, head=("head",))
+
+
+def _read(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Of the authors' names: features.0 is an `Embedding`, features.1 the `LSTM`, classifier a `Linear`."""
+  recurrent = {name for name in state if re.fullmatch(r".*_(ih|hh)_l\d+", name)}
+  plain = {name: value for name, value in state.items() if name not in recurrent}
+  params, stats = named([(r"features\.0", "embed"), ("classifier", "head")], tables=["embed"])(plain)
+  for name in recurrent:
+    kind, which, layer = name.rpartition(".")[2].split("_")
+    leaf = "recurrent_" * (which == "hh") + ("bias" if kind == "bias" else "kernel")
+    place(params, f"lstm{int(layer[1:]) + 1}", leaf, np.asarray(state[name], np.float32).T)
+  return params, stats
+
+
+TORCH = {"stacked_lstm": _read}

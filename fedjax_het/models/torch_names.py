@@ -5,7 +5,7 @@ convolutions, dense layers and norms they are `named(renames)`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ def named(
   renames: Sequence[tuple[str, str]],
   grids: Mapping[str, Sequence[int]] | None = None,
   ignored: Sequence[str] = (),
+  tables: Collection[str] = (),
 ) -> Reader:
   """A function from a PyTorch state to our (params, stats), nested dictionaries of float32 arrays.
 
@@ -41,6 +42,7 @@ def named(
       "layer1.0", says its path here, with slashes, as in `re.sub`.
     grids: path -> (height, width) of the image that a dense layer reads flattened.
     ignored: patterns of modules that we do not have.
+    tables: paths of embeddings.
 
   The function raises:
     DataError: a name that no pattern matches.
@@ -64,6 +66,8 @@ def named(
         place(stats, path, STATISTICS[leaf], array)
       elif leaf == "bias":
         place(params, path, "bias", array)
+      elif path in tables:
+        place(params, path, "embedding", array)
       elif array.ndim == 1:
         place(params, path, "scale", array)
       else:

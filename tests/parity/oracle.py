@@ -82,7 +82,7 @@ def compare(model, module, reader, batch=3, seed=0, inputs=None):
     mode = "in training" if train else "in use"
     close(found, logits.detach().numpy(), f"logits {mode}")
     if not train:
-      found = jax.jit(model.apply)(single[0], np.float32(x), *([single[1]] if stats else []))
+      found = jax.jit(model.apply)(single[0], in_single(x), *([single[1]] if stats else []))
       close(found, logits.detach().numpy(), "logits in float32", SINGLE)
     close(found_grads, wanted_grads, f"gradient {mode}")
     if train and stats:
@@ -91,6 +91,11 @@ def compare(model, module, reader, batch=3, seed=0, inputs=None):
   chex.assert_trees_all_equal_shapes(params, initial)
   if stats:
     chex.assert_trees_all_equal_shapes(stats, model.stats)
+
+
+def in_single(x):
+  """Examples of which what is float64 is float32."""
+  return jax.tree.map(lambda leaf: np.float32(leaf) if leaf.dtype == np.float64 else leaf, x)
 
 
 def images(shape, batch, seed):

@@ -1,0 +1,29 @@
+"""docs/models.md has every model, its file, options and parameter count."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from fedjax_het.models import MODELS
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "models.md").read_text()
+SCRIPT = runpy.run_path(str(DOCS / "models_table.py"))
+TABLE = PAGE.partition(SCRIPT["START"])[2].partition(SCRIPT["END"])[0]
+COUNT = re.compile(r"(?<=\| )[\d,]+(?= \|)")
+
+
+def test_the_table_is_the_library_s():
+  wanted = SCRIPT["table"](lambda factory: "")
+  assert COUNT.sub("", TABLE) == f"{wanted}\n", "Run docs/models_table.py."
+  for name in re.findall(r"\(\.\./fedjax_het/models/(\w+)\.py\)", TABLE):
+    assert (DOCS.parent / "fedjax_het" / "models" / f"{name}.py").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_counted_as_the_table_says(name):
+  line = next(line for line in TABLE.splitlines() if line.startswith(f"| [`{name}`]"))
+  assert SCRIPT["parameters"](MODELS[name]) == COUNT.search(line)[0]
