@@ -23,6 +23,7 @@ from ml_collections import config_flags
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import quickstart
+from fedjax_het.experiment.shipped import shipped
 from fedjax_het.experiment.where import Where, parse_mesh
 
 
@@ -97,6 +98,18 @@ def show_in_help(*modules: str) -> None:
   for module in modules:
     for flag in flags.FLAGS.flags_by_module_dict().get(module, ()):
       flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+
+
+def with_shipped(argv: list[str], flag: str) -> list[str]:
+  """The command line with the project's own file behind `flag` where "configs/NAME.py" is not at hand."""
+
+  def one(before: str, argument: str) -> str:
+    name, equals, path = argument.partition("=")
+    if name.lstrip("-") == flag and equals:
+      return f"{name}={shipped(path)}"
+    return shipped(argument) if before in (f"-{flag}", f"--{flag}") else argument
+
+  return [one(*pair) for pair in zip(["", *argv], argv)]
 
 
 def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
@@ -243,7 +256,7 @@ def print_listing(name: str) -> int:
 def launch() -> None:
   """Runs the program of the command line, and exits with its status."""
   with mistakes_in_one_line():
-    sys.argv, sweep = take_sweep(sys.argv)
+    sys.argv, sweep = take_sweep(with_shipped(sys.argv, "config"))
     define_flags()
     show_in_help(__name__)
   app.run(functools.partial(main, grid=sweep), flags_parser=parse_flags)

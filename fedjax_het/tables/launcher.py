@@ -20,6 +20,7 @@ from fedjax_het.experiment.launcher import (
   told,
   where_of_flags,
 )
+from fedjax_het.experiment.shipped import shipped
 
 
 def define_flags() -> None:
@@ -85,7 +86,7 @@ def make_table(changes: dict[str, Any]) -> None:
   from fedjax_het.tables.reproduce import reproduce, show, wanted
 
   given = flags.FLAGS
-  table = read_table(given.table)
+  table = read_table(shipped(given.table))
   if not all(seed.lstrip("-").isdecimal() for seed in given.seeds):
     raise SettingError("seeds", ",".join(given.seeds), "are not whole numbers", "Write --seeds=0,1,2.")
   cells = chosen(table.cells, parse_where(given.where))
