@@ -12,8 +12,10 @@
 2. SuPerFed-MM on digits, μ in {0, 0.01, 0.1, 1} x ν in {0, 1, 2, 5}: the grid of figure 2.3 as one
    program, and each cell as a run of its own, which takes μ and ν as values as launched runs do, compiled
    anew for each. The largest difference of a final parameter says whether they are the same.
+3. SosicFL's three, of two to ten endpoints, and Ditto beside FedAvg on SimpleCNN at 32 x 32 x 3: B = 50,
+   momentum 0.5, ten clients with 400 random images, cohort 2, one local epoch; one more for an own model.
 
-Writes the JSON and, beside it, a page of the same name with the tables.
+Writes the JSON and, beside it, a page of the same name with the tables; --only keeps all but one part.
 """
 
 import argparse
@@ -44,20 +46,21 @@ ONCE = {"body_epochs": 1, "local_epochs": 1, "start_round": 0}
 GRID = {"mu": [0.0, 0.01, 0.1, 1.0], "nu": [0.0, 1.0, 2.0, 5.0]}
 
 
-def clients(count: int, each: int) -> fh.data.FederatedData:
+def clients(count: int, each: int, shape: tuple[int, ...] = (28, 28, 1)) -> fh.data.FederatedData:
   """Random images, all for training."""
   rng, rows = np.random.default_rng(0), count * each
-  x, y = rng.integers(0, 256, (rows, 28, 28, 1), np.uint8), rng.integers(0, 10, rows)
+  x, y = rng.integers(0, 256, (rows, *shape), np.uint8), rng.integers(0, 10, rows)
   parts = np.split(np.arange(rows), count)
   return fh.federate(x, y, parts, jax.random.key(0), num_classes=10, test_fraction=0.0)
 
 
-def steps(turns: int, rounds: int, count: int, each: int, cohort: int, hidden: int) -> dict[str, dict]:
-  """Method -> microseconds a step and a visit, their ratios to FedAvg's, and bytes a round."""
-  data, model = clients(count, each), fh.models.two_nn(hidden=hidden)
+def steps(
+  turns: int, rounds: int, data: fh.data.FederatedData, cohort: int, parts: dict[str, fh.ClientUpdate]
+) -> dict[str, dict]:
+  """Name -> microseconds a step and a visit, their ratios to FedAvg's, and bytes a round."""
   engines, states, found = {}, {}, {}
-  for name in METHODS:
-    algorithm = fh.federated(CLIENTS[name].make({"model": model, **LOCAL, **ONCE}))
+  for name, client in parts.items():
+    algorithm = fh.federated(client)
     engines[name] = fh.Engine(algorithm, data, cohort)
     states[name], _ = engines[name].advance(engines[name].init(jax.random.key(1)), 1)
     sent = traffic(algorithm, data, states[name], cohort)
@@ -75,6 +78,25 @@ def steps(turns: int, rounds: int, count: int, each: int, cohort: int, hidden: i
     for what in ("step", "visit"):
       own, base = row[f"{what}_us"], found["fedavg"][f"{what}_us"]
       row[f"{what}_of_fedavg"] = [a / b for a, b in zip(own, base)]
+  return found
+
+
+def of_table_2_3(hidden: int) -> dict[str, fh.ClientUpdate]:
+  """Its methods, around TwoNN."""
+  model = fh.models.two_nn(hidden=hidden)
+  return {name: CLIENTS[name].make({"model": model, **LOCAL, **ONCE}) for name in METHODS}
+
+
+def of_simplices(count: int, hidden: int) -> dict[str, fh.ClientUpdate]:
+  """FedAvg, Ditto and SosicFL's of some numbers of endpoints for so many clients, around SimpleCNN."""
+  offered = {"model": fh.models.simple_cnn(hidden=hidden), **LOCAL, **ONCE, "batch_size": 50, "momentum": 0.5}
+  found = {name: CLIENTS[name].make(offered) for name in ("fedavg", "ditto")}
+  counts = np.random.default_rng(1).integers(1, 50, (count, 10))
+  for name, endpoints in (
+    *(("sosicfl", m) for m in (2, 3, 10)), ("sosicfl_all", 2), ("sosicfl_plus", 2),
+  ):  # fmt: skip
+    regions = CLIENTS[name].prepared(counts, 0, {"endpoints": endpoints})
+    found[f"{name}, {endpoints} endpoints"] = CLIENTS[name].make({**offered, **regions})
   return found
 
 
@@ -122,7 +144,7 @@ def grid(values: dict[str, list[float]], rounds: int, hidden: int) -> dict:
 
 def page(report: dict, command: str) -> str:
   """The tables, as Markdown."""
-  median, found = statistics.median, report["steps"]
+  found = report["steps"]
   lines = [
     "# Client steps, and a grid as one program", "",
     f"`{command}` on {report['machine']}, JAX {report['jax']}, {report['date']}, commit {report['commit']}.",
@@ -133,18 +155,17 @@ def page(report: dict, command: str) -> str:
     "| method | step, µs | x FedAvg's | visit, ms | x FedAvg's | up, kB a round | down, kB a round |",
     "|---|---|---|---|---|---|---|",
   ]  # fmt: skip
-  for name, row in found.items():
-    step, visit = (median(row[f"{what}_us"]) for what in ("step", "visit"))
-    ratios = (f"{median(row[f'{what}_of_fedavg']):.2f}" for what in ("step", "visit"))
-    sent = (f"{row[f'bytes_{way}'] / 1e3:,.0f}" for way in ("up", "down"))
-    of_step, of_visit = ratios
-    lines.append(
-      f"| {name} | {step:,.0f} | {of_step} | {visit / 1e3:,.1f} | {of_visit} | {' | '.join(sent)} |"
-    )
+  lines += rows(found)
+  if own := report.get("simplices"):
+    lines += [
+      "", "## Simplices on SimpleCNN", "",
+      f"`{command} --only simplices` on {own['machine']}, {own['date']}, commit {own['commit']}.", "",
+      *lines[6:8], *rows(own["steps"]),
+    ]  # fmt: skip
   own = report["grid"]
   lines += [
     "", f"## (μ, ν), {own['cells']} cells, {own['rounds']} rounds", "",
-    f"`{command} --only_grid` on {own['machine']}, {own['date']}, commit {own['commit']}.", "",
+    f"`{command} --only grid` on {own['machine']}, {own['date']}, commit {own['commit']}.", "",
     "| | one program | runs of their own |", "|---|---|---|",
     f"| seconds in all | {own['one_program_s']:.1f} | {own['runs_s']:.1f} ({own['runs_over_one']:.2f} x) |",
     *(f"| {what}, s | {own[what][0]:.1f} | {own[what][1]:.1f} |" for what in ("compile", "train")), "",
@@ -154,24 +175,51 @@ def page(report: dict, command: str) -> str:
   return "\n".join(lines) + "\n"
 
 
+def rows(found: dict[str, dict]) -> list[str]:
+  """A line a method."""
+  median, lines = statistics.median, []
+  for name, row in found.items():
+    step, visit = (median(row[f"{what}_us"]) for what in ("step", "visit"))
+    ratios = (f"{median(row[f'{what}_of_fedavg']):.2f}" for what in ("step", "visit"))
+    sent = (f"{row[f'bytes_{way}'] / 1e3:,.0f}" for way in ("up", "down"))
+    of_step, of_visit = ratios
+    lines.append(
+      f"| {name} | {step:,.0f} | {of_step} | {visit / 1e3:,.1f} | {of_visit} | {' | '.join(sent)} |"
+    )
+  return lines
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--turns", type=int, default=7)
   parser.add_argument("--rounds", type=int, default=10, help="of a method's turn")
   parser.add_argument("--grid_rounds", type=int, default=200)
-  parser.add_argument("--only_grid", action="store_true", help="keep the steps that the report has")
+  parser.add_argument("--only", choices=("steps", "grid", "simplices"), help="keep what else the report has")
   parser.add_argument("--small", action="store_true", help="toy sizes")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "client_steps.json")
   args = parser.parse_args()
   size = (4, 20, 2, 4) if args.small else (100, 480, 5, 200)
   if args.small:
     args.turns, args.rounds, args.grid_rounds = 1, 1, 2
-  if args.only_grid:
-    report = json.loads(args.out.read_text())
-  else:
-    report = {**provenance(), "turns": args.turns, "steps": steps(args.turns, args.rounds, *size)}
-  values = {name: own[:2] if args.small else own for name, own in GRID.items()}
-  report["grid"] = {**provenance(), **grid(values, args.grid_rounds, 4 if args.small else 64)}
+  count, each, cohort, hidden = size
+  report = json.loads(args.out.read_text()) if args.only else {}
+  if args.only in (None, "steps"):
+    data, parts = clients(count, each), of_table_2_3(hidden)
+    report |= {
+      **provenance(),
+      "turns": args.turns,
+      "steps": steps(args.turns, args.rounds, data, cohort, parts),
+    }
+  if args.only in (None, "grid"):
+    values = {name: own[:2] if args.small else own for name, own in GRID.items()}
+    report["grid"] = {**provenance(), **grid(values, args.grid_rounds, 4 if args.small else 64)}
+  if args.only in (None, "simplices"):
+    data, parts = (
+      clients(10, 50 if args.small else 400, (32, 32, 3)),
+      of_simplices(10, 4 if args.small else 64),
+    )
+    found = steps(args.turns, min(args.rounds, 3), data, 2, parts)
+    report["simplices"] = {**provenance(), "turns": args.turns, "steps": found}
   args.out.write_text(json.dumps(report, indent=1) + "\n")
   text = page(report, "python benchmarks/client_steps.py")
   args.out.with_suffix(".md").write_text(text)
