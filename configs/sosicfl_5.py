@@ -1,27 +1,35 @@
 """Table 5 of SosicFL: how many times sooner a baseline's best accuracy is reached, in rounds.
 
-    python -m fedjax_het.reproduce --table=configs/sosicfl_5.py --where='dataset=cifar10' --seeds=0,1,2 \
-      --runs=runs/sosicfl_2 --config.data_dir=DATA
+    python -m fedjax_het.reproduce --table=configs/sosicfl_5.py --where='dataset=cifar10,model=simple_cnn' \
+      --seeds=0,1,2 --runs=runs/sosicfl_2 --config.data_dir=DATA
 
-The runs are sosicfl_2.py's: in that table's folder they are not run again. A figure is the round in which
-the baseline first has its best accuracy over that in which the method first has as much, as far as
-evaluations tell; SosicFL beside FedAvg, SosicFL+ beside Ditto, of the same seed. None where the method does
-not get there. Of one run alone, to a level of one's own: --config.to_accuracy=0.689.
+The runs are those of sosicfl_2.py and sosicfl_3.py: in such a table's folder they are not run again. A
+figure is the round in which the baseline first has its best accuracy over that in which the method first
+has as much, as far as evaluations tell; SosicFL beside FedAvg, SosicFL+ beside Ditto, of the same seed.
+None where the method does not get there. Of one run alone, to a level of one's own:
+--config.to_accuracy=0.689.
 """
 
 import functools
 import runpy
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
+from fedjax_het.experiment.cell import parse_cell
 from fedjax_het.tables.paper import Beside
 from fedjax_het.yardsticks.best import sooner
 
-TABLE_2 = runpy.run_path(str(Path(__file__).with_name("sosicfl_2.py")))
-
+TABLES = [runpy.run_path(str(Path(__file__).with_name(name))) for name in ("sosicfl_2.py", "sosicfl_3.py")]
 BASELINES = {"SosicFL": "FedAvg", "SosicFL+": "Ditto"}
 FIGURES = {
   "global": Beside("best", functools.partial(sooner, model="global"), BASELINES),
   "local": Beside("best", functools.partial(sooner, model="personalized"), BASELINES),
 }
 
-get_config = TABLE_2["get_config"]
+
+def get_config(cell: str = "") -> ConfigDict:
+  """The configuration of a cell such as "dataset=cifar10,model=squeezenet,split=dir,algorithm=sosicfl"."""
+  model = parse_cell(cell, TABLES[0]["DEFAULTS"])["model"]
+  table = next((own for own in TABLES if model in own["LOCAL"]), TABLES[0])
+  return table["get_config"](cell)

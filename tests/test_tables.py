@@ -24,10 +24,11 @@ METRICS = {
   "table_4_3": ({"top1"}, 24),
   "table_4_4": ({"fid"}, 24),
   "table_4_5": ({"fid"}, 24),
-  "sosicfl_2": ({"global", "local"}, 120),
-  "sosicfl_5": ({"global", "local"}, 96),
+  "sosicfl_2": ({"global", "local"}, 150),
+  "sosicfl_3": ({"global", "local"}, 60),
+  "sosicfl_5": ({"global", "local"}, 168),
 }
-PRINTED = {"sosicfl_2": 26, "sosicfl_5": 10}  # figures, where the paper has not all
+PRINTED = {"sosicfl_2": 52, "sosicfl_3": 52, "sosicfl_5": 40}  # figures, where the paper has not all
 HEADLINES = {"berka": "auroc", "mqp": "auroc", "heart": "auroc", "isic2019": "top5", "tiny_imagenet": "top5",
              "celeba": "top1", "reddit": "top1", "speech_commands": "top5"}  # fmt: skip
 
