@@ -1,70 +1,91 @@
 """What noise on the label counts does to SosicFL's regions, and to its accuracy.
 
-    python benchmarks/sosicfl_noise.py [--dataset mnist --data_dir DATA] [--out FILE.json]
+    python benchmarks/sosicfl_noise.py [--dataset mnist --data_dir DATA] [--rounds T] [--out FILE.json]
 
 Cells of configs/sosicfl_2.py, digits by default: K = 20 clients of about 72 training images, T = 100;
-splits 2fold and dir, three seeds. Counts with Laplace noise of scale 1/ε, for several ε as one program,
-beside counts as they are, and FedAvg, which has no regions. "agreement" is the adjusted Rand index of the
+splits 2fold and dir, three seeds. Counts as they are and with Laplace noise of scale 1/ε, for several ε,
+as one program, beside FedAvg, which has no regions. "agreement" is the adjusted Rand index of the
 clusters with those of the counts as they are: 1 where all clients are grouped alike, 0 as by chance.
-Accuracies are of the last round, means over the clients, then over the seeds, with the sample std over the
-seeds. Runs are kept in --runs and not repeated. Prints the table as Markdown, and writes the JSON.
+Accuracies are of the last round, means over the clients, then over the seeds, with the sample std over
+the seeds. Writes the JSON, and prints the table.
 """
 
 import argparse
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import fedjax_het as fh
 
 fh.prepare_cpu()
 
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
 from provenance import ROOT, provenance  # noqa: E402
 from sklearn.metrics import adjusted_rand_score  # noqa: E402
 
-from fedjax_het.experiment.build import build, prepared_of  # noqa: E402
-from fedjax_het.experiment.sweep import run_sweep  # noqa: E402
+from fedjax_het.engine.members import Members  # noqa: E402
+from fedjax_het.engine.run import chunks  # noqa: E402
+from fedjax_het.experiment.build import algorithm_maker, build, prepared_of  # noqa: E402
 from fedjax_het.tables.paper import read_table  # noqa: E402
 
-EPSILONS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
+EPSILONS = (3.0, 1.0, 0.3, 0.1)
 SEEDS = (0, 1, 2)
 
 
-def config_of(args: argparse.Namespace, split: str, algorithm: str, **changes):
-  config = read_table(ROOT / "configs" / "sosicfl_2.py").get_config(
-    f"dataset={args.dataset},split={split},algorithm={algorithm}"
-  )
-  config.data_dir = args.data_dir
-  if args.rounds:
-    config.rounds = args.rounds
-  for name, value in changes.items():
-    config.algorithm[name] = value
+def config_of(args: argparse.Namespace, split: str, algorithm: str, seed: int = 0) -> Any:
+  table = read_table(ROOT / "configs" / "sosicfl_2.py")
+  config = table.get_config(f"dataset={args.dataset},split={split},algorithm={algorithm},seed={seed}")
+  config.data_dir, config.rounds = args.data_dir, args.rounds or config.rounds
   return config
 
 
-def agreement(args: argparse.Namespace, split: str, epsilon: float) -> list[float]:
-  """Of each seed's clusters with those of the counts as they are."""
-  found = []
-  for seed in SEEDS:
-    config = config_of(args, split, "sosicfl")
-    config.seed = seed
-    built = build(config)
-    config.algorithm.epsilon = epsilon
-    noisy = prepared_of(config, built.data, built.algorithm.client.task)["regions"]
-    found.append(float(adjusted_rand_score(built.prepared["regions"].clusters, noisy.clusters)))
-  return found
+def accuracies(args: argparse.Namespace, split: str, algorithm: str, epsilons: tuple) -> tuple[list, list]:
+  """Of each ε and seed: the clusters, if any; and {"local", "global"}, top-1 in percent."""
+  members, prepared = [], []
+  for epsilon in epsilons:
+    for seed in SEEDS:
+      config = config_of(args, split, algorithm, seed)
+      if epsilon is not None:
+        config.algorithm.epsilon = epsilon
+      members.append(build(config))
+      prepared.append(prepared_of(config, members[-1].data, members[-1].algorithm.client.task))
+  values = {}
+  if prepared[0]:
+    values = {"prepared": jax.tree.map(lambda *own: np.stack([np.asarray(leaf) for leaf in own]), *prepared)}
+  make, data = (
+    algorithm_maker(config_of(args, split, algorithm), members[0].model),
+    [own.data for own in members],
+  )
+  engine = Members(make, data, values, len(members), config.cohort_size, seeds=len(members))
+  for chunk in chunks(engine, engine.init(jnp.stack([own.key for own in members])), config.rounds, None):
+    print(f"{split}, {algorithm}: round {engine.rounds_done(chunk.state)} of {config.rounds}", flush=True)
+  assert chunk.evaluations is not None
+  tests = [own.test for own in engine.split(chunk.evaluations)]
+  tops = [(own.personalized["top1"][:, 0], own.global_["top1"]) for own in tests]
+  found = [dict(zip(("local", "global"), (100 * float(np.mean(own)) for own in both))) for both in tops]
+  return [own["regions"].clusters if own else None for own in prepared], found
 
 
-def accuracies(summaries: list[dict]) -> dict[str, list[float]]:
-  """Model -> top-1 of each seed, in percent."""
-  of = {"local": "personalized", "global": "global"}
-  return {
-    name: [100 * own["metrics"][model]["top1"]["mean"] for own in summaries] for name, model in of.items()
+def row(split: str, counts: str, found: list[dict], same: list[float] | None) -> dict:
+  return {"split": split, "counts": counts, "agreement": same} | {
+    name: [own[name] for own in found] for name in ("local", "global")
   }
 
 
-def spread(values: list[float], digits: int = 1) -> str:
-  return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+def table(rows: list[dict]) -> str:
+  """As Markdown."""
+
+  def spread(values: list[float] | None, digits: int = 1) -> str:
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}" if values else "–"
+
+  lines = ["| split | counts | agreement | local top-1 (%) | global top-1 (%) |", "|---|---|---|---|---|"]
+  for own in rows:
+    cells = spread(own["agreement"], 2), spread(own["local"]), spread(own["global"])
+    lines.append(f"| {own['split']} | {own['counts']} | {' | '.join(cells)} |")
+  return "\n".join(lines)
 
 
 def main() -> None:
@@ -72,35 +93,22 @@ def main() -> None:
   parser.add_argument("--dataset", default="digits")
   parser.add_argument("--data_dir", default="")
   parser.add_argument("--rounds", type=int, default=0, help="instead of the table's")
-  parser.add_argument("--runs", type=Path, default=Path("runs/sosicfl_noise"))
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "sosicfl_noise.json")
   args = parser.parse_args()
-  report: dict = {**provenance(), "dataset": args.dataset, "seeds": SEEDS, "rows": []}
-  print("| split | counts | agreement | local top-1 (%) | global top-1 (%) |\n|---|---|---|---|---|")
-
-  def add(split: str, counts: str, summaries: list[dict], same: list[float] | None = None) -> None:
-    row = {"split": split, "counts": counts, "agreement": same, **accuracies(summaries)}
-    report["rows"].append(row)
-    text = spread(same, 2) if same else "–"
-    print(f"| {split} | {counts} | {text} | {spread(row['local'])} | {spread(row['global'])} |", flush=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-
+  rounds = config_of(args, "2fold", "fedavg").rounds
+  report: dict = {**provenance(), "dataset": args.dataset, "rounds": rounds, "seeds": SEEDS, "rows": []}
   for split in ("2fold", "dir"):
-
-    def swept(name: str, config, split=split, **grid) -> list[dict]:
-      folder = str(args.runs / f"{args.dataset},{split},{name}")
-      return run_sweep(config, {**grid, "seed": list(SEEDS)}, folder)
-
-    config = config_of(args, split, "sosicfl")
-    report["rounds"], report["num_clients"] = config.rounds, config.num_clients
-    add(split, "none: FedAvg", swept("fedavg", config_of(args, split, "fedavg")))
-    add(split, "as they are", swept("clean", config), [1.0] * len(SEEDS))
-    noisy = swept(
-      "noisy", config_of(args, split, "sosicfl", epsilon=1.0), **{"algorithm.epsilon": list(EPSILONS)}
-    )
-    for number, epsilon in enumerate(EPSILONS):
-      own = noisy[number * len(SEEDS) : (number + 1) * len(SEEDS)]
-      add(split, f"ε = {epsilon:g}", own, agreement(args, split, epsilon))
+    _, found = accuracies(args, split, "fedavg", (None,))
+    report["rows"].append(row(split, "none: FedAvg", found, None))
+    clusters, found = accuracies(args, split, "sosicfl", (None, *EPSILONS))
+    count = len(SEEDS)
+    for first, epsilon in zip(range(0, len(found), count), (None, *EPSILONS)):
+      own = slice(first, first + count)
+      same = [adjusted_rand_score(a, b) for a, b in zip(clusters[:count], clusters[own])]
+      name = "as they are" if epsilon is None else f"ε = {epsilon:g}"
+      report["rows"].append(row(split, name, found[own], same))
+    args.out.write_text(json.dumps(report, indent=1) + "\n")
+  print(table(report["rows"]))
 
 
 if __name__ == "__main__":
