@@ -32,8 +32,9 @@ CELLS = {
   ),
   "mqp": dict(rounds=100, model="text_pair", lr=0.1, decay=0.99 ** (1 / 15), cdf="logistic", clients=11),
   "isic2019": dict(
-    rounds=50, model="efficientnet_b0", lr=1e-4, decay=0.95 ** (1 / 5), weight_decay=1e-2, cdf="weibull",
-    clients=6, options={"complete": True}, task={"name": "classification", "class_weights": "balanced"},
+    rounds=50, model={"name": "efficientnet_b0", "grid": 7, "dropout": 0.1}, lr=1e-4, decay=0.95 ** (1 / 5),
+    weight_decay=1e-2, cdf="weibull", clients=6, options={"complete": True},
+    task={"name": "classification", "class_weights": "balanced"},
   ),
   "celeba": dict(
     rounds=3000, model="leaf_cnn", lr=0.1, decay=0.96 ** (1 / 300), weight_decay=1e-4, cdf="gumbel", cohort=5,

@@ -39,5 +39,6 @@ def get_config(cell: str = "") -> ConfigDict:
     config.local.update(lr=10**-2.5, weight_decay=1e-2)
   elif model in READERS:
     raise SettingError("model", model, f"reads texts, and {chosen['dataset']} has none", "Leave it out.")
-  config.model = ConfigDict({"name": model})
+  if model != config.model.name:
+    config.model = ConfigDict({"name": model})
   return config

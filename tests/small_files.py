@@ -26,14 +26,14 @@ def _leaf(folder: Path, name: str, rows) -> None:
 def _cifar100(folder: Path, patch) -> None:
   patch.setattr(cifar100, "ROWS", {"train": 60, "test": 4})
   records = RNG.integers(0, 256, (60, 3074), np.uint8)
-  records[:, 0], records[:, 1] = np.arange(60) % 20, np.arange(60) % 100
+  records[:, 0], records[:, 1] = np.arange(60) % 2, np.arange(60) % 4
   write(folder / "cifar100", {"train.bin": records.tobytes(), "test.bin": records[:4].tobytes()})
 
 
 def _tiny_imagenet(folder: Path, patch) -> None:
-  patch.setattr(tiny_imagenet, "CLASSES", 2)
-  files = {"wnids.txt": "n1\nn2\n"}
-  files |= {f"train/{c}/images/{c}_{i}.JPEG": jpeg(64, 64) for c in ("n1", "n2") for i in range(24)}
+  patch.setattr(tiny_imagenet, "CLASSES", 3)
+  files = {"wnids.txt": "n1\nn2\nn3\n"}
+  files |= {f"train/{c}/images/{c}_{i}.JPEG": jpeg(64, 64) for c in ("n1", "n2", "n3") for i in range(16)}
   write(folder / "tiny-imagenet", files)
 
 

@@ -12,7 +12,7 @@ from pictures import RNG, jpeg, packed, write
 from PIL import Image
 from realdata import real_data
 
-from fedjax_het.data import cifar100, images, sources, tiny_imagenet
+from fedjax_het.data import cifar100, images, leaf, sources, tiny_imagenet
 from fedjax_het.errors import DataError, SettingError
 
 # CIFAR-100
@@ -254,3 +254,17 @@ def test_the_real_tiny_imagenet():
     (1, 2, 3)
   ).sum()
   assert grey >= 281
+
+
+@pytest.mark.slow
+def test_the_real_lists_of_leaf_s_celeba(tmp_path):
+  """LEAF's own pair of json files, with pictures made up for their names."""
+  files = leaf.leaf_files(real_data("celeba") / "celeba")
+  names = [name for rows in leaf.read_leaf(files) for name in rows.x]
+  picture = jpeg(4, 4)
+  packed(tmp_path / "celeba", "img_align_celeba.zip", {f"img_align_celeba/{name}": picture for name in names})
+  for path, _ in files:
+    shutil.copy(path, tmp_path / "celeba")
+  source = sources.load("celeba", tmp_path, size=4)
+  assert len(source.y) == 9_060 + 2_399 and (source.split == 1).sum() == 2_399 and source.split.min() == 0
+  assert len(set(source.groups.tolist())) == 515 and 0.4 < source.y.mean() < 0.6
