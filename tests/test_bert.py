@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn
 
 import fedjax_het as fh
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import DataError, SettingError
 from fedjax_het.models import MODELS, bert
 
 TINY = dict(width=6, layers=2, heads=2, vocabulary=11, positions=9, dropout=0.0)
@@ -183,6 +183,46 @@ def test_it_learns_which_texts_are_alike():
   algorithm = fh.federated(fh.fedavg(model, lr=0.3, epochs=3), fh.mixing.static(), fh.server.sgd())
   result = fh.run(algorithm, data, rounds=10, cohort_size=4, key=jax.random.key(1))
   assert result.metrics["global"]["auroc"]["mean"] > 0.8
+
+
+def published(width):
+  """Names and shapes of a layer of `bert-base-uncased` as it was published, gamma and beta and all."""
+  square, row, inner = (width, width), (width,), 4 * width
+  layer = "bert.encoder.layer.0"
+  dense = {
+    **{f"{layer}.attention.self.{part}": square for part in ("query", "key", "value")},
+    f"{layer}.attention.output.dense": square, f"{layer}.intermediate.dense": (inner, width),
+    f"{layer}.output.dense": (width, inner), "bert.pooler.dense": square,
+    "cls.predictions.transform.dense": square, "cls.seq_relationship": (2, width),
+  }  # fmt: skip
+  norms = "bert.embeddings", f"{layer}.attention.output", f"{layer}.output", "cls.predictions.transform"
+  tables = {"word": TINY["vocabulary"], "position": TINY["positions"], "token_type": 2}
+  return {
+    **{f"bert.embeddings.{name}_embeddings.weight": (rows, width) for name, rows in tables.items()},
+    **{f"{name}.weight": shape for name, shape in dense.items()},
+    **{f"{name}.bias": shape[:1] for name, shape in dense.items()},
+    **{f"{name}.LayerNorm.{leaf}": row for name in norms for leaf in ("gamma", "beta")},
+    "bert.embeddings.position_ids": (1, TINY["positions"]),
+  }  # fmt: skip
+
+
+def test_weights_by_the_names_they_were_published_with(tmp_path, caplog):
+  rng = np.random.default_rng(0)
+  state = {name: rng.normal(size=shape).astype(np.float32) for name, shape in published(6).items()}
+  np.savez(tmp_path / "bert.npz", **state)
+  x, options = {"tokens": (5,), "mask": (5,)}, TINY | {"layers": 1}
+  fh.models.make("bert", x, 1, weights=str(tmp_path / "bert.npz"), **options)
+  assert "no classifier for this model" in caplog.text and "no place" not in caplog.text
+  params, _ = fh.models.reader_of("bert")(state)
+  own, theirs = params["encoder"]["layer0"], "bert.encoder.layer.0."
+  np.testing.assert_array_equal(own["value"]["kernel"], state[f"{theirs}attention.self.value.weight"].T)
+  np.testing.assert_array_equal(own["fc2"]["bias"], state[f"{theirs}output.dense.bias"])
+  np.testing.assert_array_equal(own["norm2"]["scale"], state[f"{theirs}output.LayerNorm.gamma"])
+  places = params["encoder"]["places"]["embedding"]
+  np.testing.assert_array_equal(places, state["bert.embeddings.position_embeddings.weight"])
+  np.savez(tmp_path / "other.npz", **state, **{"bert.decoder.weight": np.zeros((2, 2))})
+  with pytest.raises(DataError, match=r"bert\.decoder\.weight is no array of this model"):
+    fh.models.make("bert", x, 1, weights=str(tmp_path / "other.npz"), **options)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,18 @@ def test_it_learns_what_follows():
   assert result.metrics["global"]["top1"]["mean"] > 0.9
 
 
+def test_weights_by_pytorchs_names():
+  state = {
+    "features.0.weight": np.ones((7, 3)), "classifier.weight": np.ones((5, 4)), "classifier.bias": np.ones(5),
+    "features.1.weight_ih_l1": np.arange(64.0).reshape(16, 4), "features.1.bias_hh_l0": np.arange(16.0),
+  }  # fmt: skip
+  params, stats = fh.models.reader_of("stacked_lstm")(state)
+  assert {*params} == {"embed", "head", "lstm1", "lstm2"} and not stats
+  np.testing.assert_array_equal(params["lstm2"]["kernel"], state["features.1.weight_ih_l1"].T)
+  np.testing.assert_array_equal(params["lstm1"]["recurrent_bias"], np.arange(16))
+  assert params["embed"]["embedding"].shape == (7, 3) and params["head"]["kernel"].shape == (4, 5)
+
+
 def test_ids_that_were_standardised_are_refused():
   model = fh.models.make("stacked_lstm", (6,), 5, mean=2.0)
   with pytest.raises(SettingError, match=r"float32.*no ids"):

@@ -131,6 +131,7 @@ __all__ = [
   "mobilenet_v2",
   "mobilenet_v3_small",
   "mobilevit",
+  "reader_of",
   "resnet9",
   "resnet10",
   "resnet18",
