@@ -44,6 +44,10 @@ METHODS = (
 LOCAL = {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 ONCE = {"body_epochs": 1, "local_epochs": 1, "start_round": 0}
 GRID = {"mu": [0.0, 0.01, 0.1, 1.0], "nu": [0.0, 1.0, 2.0, 5.0]}
+HEAD = (
+  "| method | step, µs | x FedAvg's | visit, ms | x FedAvg's | up, kB a round | down, kB a round |",
+  "|---|---|---|---|---|---|---|",
+)
 
 
 def clients(count: int, each: int, shape: tuple[int, ...] = (28, 28, 1)) -> fh.data.FederatedData:
@@ -152,17 +156,16 @@ def page(report: dict, command: str) -> str:
     "A step is one gradient step as the method counts them; a visit is one client's local training: an epoch",
     "of 48 batches, and what a method does beside (FedRep's body, Ditto's own model, pFedMe's inner steps).",
     "",
-    "| method | step, µs | x FedAvg's | visit, ms | x FedAvg's | up, kB a round | down, kB a round |",
-    "|---|---|---|---|---|---|---|",
+    *HEAD,
   ]  # fmt: skip
   lines += rows(found)
   if own := report.get("simplices"):
     lines += [
       "", "## Simplices on SimpleCNN", "",
       f"`{command} --only simplices` on {own['machine']}, {own['date']}, commit {own['commit']}.", "",
-      *lines[6:8], *rows(own["steps"]),
+      *HEAD, *rows(own["steps"]),
     ]  # fmt: skip
-  own = report["grid"]
+  own = {**{name: report[name] for name in ("machine", "date", "commit")}, **report["grid"]}
   lines += [
     "", f"## (μ, ν), {own['cells']} cells, {own['rounds']} rounds", "",
     f"`{command} --only grid` on {own['machine']}, {own['date']}, commit {own['commit']}.", "",
