@@ -29,6 +29,10 @@ def test_ham10000(tmp_path, monkeypatch):
   assert "4 images of 3 lesions, which a split by rows parts" in source.notes
   single = sources.load("ham10000", tmp_path, size=10, one_per_lesion=True)
   np.testing.assert_array_equal(single.x, source.x[[0, 2, 3]])
+  files = ham()
+  files["HAM10000_metadata.tab"] = files.pop("HAM10000_metadata.csv").replace(",", "\t")
+  write(tmp_path / "tabs" / "ham10000", files)
+  np.testing.assert_array_equal(sources.load("ham10000", tmp_path / "tabs", size=10).groups, source.groups)
   plain = tmp_path / "plain"
   write(plain / "ham10000", ham(dataset=False))
   assert sources.load("ham10000", plain, size=4).groups is None
@@ -85,6 +89,10 @@ def test_isic2019_by_hospital(tmp_path, monkeypatch):
   assert "BCN 2, HAM_rosendahl 2" in source.notes[0] and "1 left out" in source.notes[0]
   complete = sources.load("isic2019", tmp_path, size=16, complete=True)
   np.testing.assert_array_equal(complete.x, source.x[:6])
+  monkeypatch.setattr(isic2019, "DAMAGED", "ISIC_2")
+  np.testing.assert_array_equal(
+    sources.load("isic2019", tmp_path, size=16, complete=True).x, source.x[[0, 2, 3, 4, 5]]
+  )
   even = sources.load("isic2019", tmp_path, size=16, constancy=True).x[3]
   np.testing.assert_array_equal(even, isic2019.evened(source.x[3]))
 
