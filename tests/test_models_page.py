@@ -22,8 +22,17 @@ def test_the_table_is_the_library_s():
     assert (DOCS.parent / "fedjax_het" / "models" / f"{name}.py").is_file()
 
 
+COUNTED = {
+  "mobilenet_v2",
+  "mobilenet_v3_small",
+  "efficientnet_b0",
+  "bert",
+  "distilbert",
+}  # by tests of their own
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in COUNTED])
 def test_parameters_are_counted_as_the_table_says(name):
   line = next(line for line in TABLE.splitlines() if line.startswith(f"| [`{name}`]"))
   assert SCRIPT["parameters"](MODELS[name]) == COUNT.search(line)[0]
