@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import originals  # noqa: F401  declares what transformers, by way of torchvision, asks for
 import pytest
 import torch
 from transformers import BertModel

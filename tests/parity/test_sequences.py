@@ -1,6 +1,7 @@
 """LSTMs, M5, LEAF's networks and BERT and its kin beside PyTorch's layers and transformers' models."""
 
 import numpy as np
+import originals  # noqa: F401  declares what transformers, by way of torchvision, asks for
 import pytest
 import torch
 from oracle import compare
