@@ -6,12 +6,13 @@ both are the matrix products of `convolution.py`, which a stack of clients turns
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_het.models.convolution import both, conv2d, pad, total
+from fedjax_het.models.convolution import apart, both, conv2d, pad, total
 from fedjax_het.models.pooling import line
 
 Sides = int | Sequence[int]
@@ -105,7 +106,7 @@ def _dilated(x, kernel, sides, dilations, method):
 def depthwise(
   x: jax.Array, kernel: jax.Array, stride: Sides = 1, padding: Sides = 0, dilation: Sides = 1
 ) -> jax.Array:
-  """Cross-correlates each channel with a kernel of its own: a sum of shifted products.
+  """Cross-correlates each channel with a kernel of its own: a sum of shifted products, with its own gradient.
 
   y[b, i, j, c] = sum_{p, q} x[b, s i + d p - padding, s j + d q - padding, c] k[p, q, 0, c]
 
@@ -122,16 +123,38 @@ def depthwise(
   if x.ndim == 3:
     settings = (line(stride), 1), (line(padding), 0), (line(dilation), 1)
     return depthwise(x[:, :, None], kernel[:, None], *settings)[:, :, 0]
-  strides, dilations = both(stride), both(dilation)
-  x = pad(x, padding)
-  height, width = kernel.shape[:2]
-  spans = [
-    (n - d * (k - 1) - 1) // s * s + 1
-    for n, d, k, s in zip(x.shape[1:3], dilations, kernel.shape, strides)
-  ]  # fmt: skip
+  return _depthwise(x, kernel, both(stride), both(padding), both(dilation))
 
-  def shifted(i: int, j: int) -> jax.Array:
-    top, left = dilations[0] * i, dilations[1] * j
-    return x[:, top : top + spans[0] : strides[0], left : left + spans[1] : strides[1]]
 
-  return total(shifted(i, j) * kernel[i, j, 0] for i in range(height) for j in range(width))
+def _shifted(x, size, strides, dilations) -> list[jax.Array]:
+  """The padded image as each tap of a kernel of this size sees it, row-major."""
+  spans = [(n - d * (k - 1) - 1) // s * s + 1 for n, d, k, s in zip(x.shape[1:3], dilations, size, strides)]
+  places = [(dilations[0] * i, dilations[1] * j) for i in range(size[0]) for j in range(size[1])]
+  return [x[:, i : i + spans[0] : strides[0], j : j + spans[1] : strides[1]] for i, j in places]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _depthwise(x, kernel, strides, sides, dilations):
+  return _depthwise_forward(x, kernel, strides, sides, dilations)[0]
+
+
+def _depthwise_forward(x, kernel, strides, sides, dilations):
+  x, taps = apart(x), kernel.reshape(-1, kernel.shape[3])
+  values = _shifted(pad(x, sides), kernel.shape[:2], strides, dilations)
+  return total(value * tap for value, tap in zip(values, taps)), (x, kernel)
+
+
+def _depthwise_backward(strides, sides, dilations, residuals, g):
+  x, kernel = residuals
+  g = apart(g)  # read by every tap
+  values = _shifted(pad(x, sides), kernel.shape[:2], strides, dilations)
+  kernel_bar = jnp.stack([(value * g).sum((0, 1, 2)) for value in values]).reshape(kernel.shape)
+  edges = [
+    (d * (k - 1) - p, n + p - (size - 1) * s - 1, s - 1)
+    for d, k, p, n, size, s in zip(dilations, kernel.shape, sides, x.shape[1:3], g.shape[1:3], strides)
+  ]  # the kernel, turned round, over g with the pixels between its strides
+  spread = lax.pad(g, jnp.zeros((), g.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
+  return _depthwise(spread, kernel[::-1, ::-1], (1, 1), (0, 0), dilations), kernel_bar
+
+
+_depthwise.defvjp(_depthwise_forward, _depthwise_backward)
