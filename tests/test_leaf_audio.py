@@ -61,6 +61,7 @@ def normalised(x, layer, mean, variance):
   return (x - mean) / np.sqrt(variance + 1e-5) * layer["scale"] + layer["bias"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_m5_is_its_description(training):
   model = m5((1300,), 3, width=4)
@@ -83,6 +84,7 @@ def test_m5_is_its_description(training):
   np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * float(jnp.abs(wanted).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["group", pytest.param("batch", marks=pytest.mark.slow)])
 def test_leaf_cnn_is_its_description(norm):
   model = leaf_cnn((20, 18, 3), 2, width=8, norm=norm)

@@ -80,6 +80,7 @@ class Net(nn.Module):
     return Dense(2, name="fc")(nn.relu(h).mean((1, 2)))
 
 
+@pytest.mark.slow
 def test_a_model_by_either_norm():
   images = rng.normal(size=(4, 6, 6, 1)).astype(np.float32)
   batch, group = (from_flax(Net(kind), (6, 6, 1), 2) for kind in ("batch", "group"))

@@ -232,7 +232,7 @@ def ran(table, tmp_path_factory):
   def one_then_stop(config, workdir, *args, **kwargs):
     called.append(config.algorithm.name)
     if len(called) == 2:
-      raise Stopped
+      raise Stopped("asked to")
     return whole(config, workdir, *args, **kwargs)
 
   with pytest.MonkeyPatch.context() as patch:

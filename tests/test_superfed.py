@@ -279,6 +279,7 @@ def test_impossible_settings_are_named(setting, value):
   assert error.value.setting == setting
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_its_numbers_as_values_has_a_members_bits():
   """Also with a strength of 1, which a program that has it as a constant leaves out, and rounds otherwise."""
   data, given = federation((9, 1, 7, 3, 12)), dict(rounds=4, cohort_size=3, devices=1)

@@ -68,6 +68,7 @@ def check(cell, summary):
     assert 0 <= found[headline]["mean"] <= 1 and np.isfinite(found["loss"]["mean"])
 
 
+@pytest.mark.slow
 def test_a_cell_of_words_is_trained(tmp_path, monkeypatch):
   cell = "table_3_9.py:dataset=reddit,mixing=aaggff_d"
   check(cell, summary_of(cell, tmp_path, monkeypatch))

@@ -202,6 +202,6 @@ def maker(
   if isinstance(algorithm, Algorithm) or not callable(algorithm):
     raise SettingError(
       "settings", dict(settings), "given beside an algorithm that is made already",
-      "Give the function that makes it of them: lambda nu: fh.federated(fh.superfed(model, nu=nu)).",
+      "Give the function that makes it of them, or leave settings out.",
     )  # fmt: skip
   return algorithm
