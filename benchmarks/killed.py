@@ -20,6 +20,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from provenance import timeless
 
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment, quickstart
@@ -45,9 +46,7 @@ def finish(workdir: Path) -> None:
 def record(workdir: Path) -> tuple[list[dict], dict]:
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   summary = json.loads((workdir / "summary.json").read_text())
-  return [{k: v for k, v in line.items() if k != "seconds"} for line in lines], {
-    k: v for k, v in summary.items() if k != "seconds"
-  }
+  return timeless(lines), timeless(summary)
 
 
 def parameters(workdir: Path) -> list[np.ndarray]:

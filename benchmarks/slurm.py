@@ -42,7 +42,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provenance import provenance
+from provenance import provenance, timeless
 
 ROOT = Path(__file__).resolve().parent.parent
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
@@ -84,7 +84,7 @@ def record(workdir: Path) -> str:
   """The bytes that must not depend on how often a run was stopped."""
   summary = json.loads((workdir / "summary.json").read_text())
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return "\n".join(json.dumps(one | {"seconds": None}) for one in [*lines, summary])
+  return "\n".join(json.dumps(timeless(one)) for one in [*lines, summary])
 
 
 def result(workdir: Path, fields: dict[str, str]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def test_a_federation_trains_one():
   data = federation([5, 9, 12, 7])
   data = dataclasses.replace(data, x=data.x.reshape(-1, 4, 1, 1))
   model = models.mobilenet((4, 1, 1), 3, width=8, padding=1)
-  client = fh.fedavg(model, epochs=2, batch_size=4, lr=0.05)
-  result = fh.run(fh.federated(client), data, rounds=6, cohort_size=2, key=jax.random.key(0))
+  client = fh.fedavg(model, epochs=2, batch_size=4, lr=0.02)
+  result = fh.run(fh.federated(client), data, rounds=8, cohort_size=4, key=jax.random.key(0))
   losses = result.infos.clients.loss.mean(axis=1)
-  assert losses[-2:].mean() < losses[0]
+  assert losses[-2:].mean() < 0.9 * losses[0]

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from parts import timeless
 
 from fedjax_het.engine import processes
 from fedjax_het.errors import SettingError
@@ -43,7 +44,7 @@ def alone(workdir: Path, *flags: str) -> subprocess.CompletedProcess:
 def record(workdir: Path):
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   summary = json.loads((workdir / "summary.json").read_text())
-  return [{k: v for k, v in line.items() if k != "seconds"} for line in [*lines, summary]]
+  return timeless([*lines, summary])
 
 
 @pytest.fixture(scope="module")

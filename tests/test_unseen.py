@@ -14,8 +14,9 @@ from test_launcher import records, small, start
 import fedjax_het as fh
 from fedjax_het.engine.side_by_side import equally_long
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.build import build
+from fedjax_het.experiment.build import algorithm_maker, build
 from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.experiment.values import numbers
 from fedjax_het.experiment.where import Where
 from fedjax_het.parts import Message
 from fedjax_het.yardsticks import Moment, Watched
@@ -109,7 +110,11 @@ def test_a_run_is_the_one_on_the_others_bit_for_bit(whole):
   gone = examples(built.unseen)
   first = [everybody.data.x[row].tobytes() for row in everybody.data.train.start]
   alone = fh.data.select(everybody.data, [i for i, example in enumerate(first) if example not in gone])
-  result = fh.run(everybody.algorithm, alone, rounds=2, cohort_size=5, key=everybody.key, devices=1)
+  config = apart(unseen={})
+  result = fh.run(
+    algorithm_maker(config, everybody.model), alone, rounds=2, cohort_size=5, key=everybody.key, devices=1,
+    settings=numbers(config),
+  )  # fmt: skip
   summary = whole[1]
   assert summary["metrics"] == result.metrics and summary["num_clients"] == 16
 

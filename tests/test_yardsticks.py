@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from parts import timeless
 from rich.text import Text
 from test_launcher import small
 
@@ -88,7 +89,7 @@ def start(workdir, *yardsticks):
 
 def lines_of(workdir):
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+  return timeless(lines)
 
 
 def stop_after_a_round(monkeypatch, run):
@@ -116,7 +117,7 @@ def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
   stop_after_a_round(monkeypatch, lambda: start(tmp_path / "stopped", Drift))
   again = start(tmp_path / "stopped", Drift)
   assert lines_of(tmp_path / "stopped") == lines
-  assert {**again, "seconds": {}} == {**whole, "seconds": {}}
+  assert timeless(again) == timeless(whole)
   capsys.readouterr()
   monkeypatch.setattr(experiment, "build", None)  # complete: nothing is built
   assert start(tmp_path / "stopped", Drift) == again and row in capsys.readouterr().out
@@ -137,7 +138,7 @@ def test_a_yardstick_changes_nothing_else(tmp_path):
     fits = classmethod(lambda cls, run: False)
 
   with_it, without = (start(tmp_path / own.__name__, own) for own in (Drift, Elsewhere))
-  assert with_it.pop("drift") and {**with_it, "seconds": 0} == {**without, "seconds": 0}
+  assert with_it.pop("drift") and timeless(with_it) == timeless(without)
   for line, other in zip(*(lines_of(tmp_path / name) for name in ("Drift", "Elsewhere")), strict=True):
     assert line.pop("drift") and line == other
   with pytest.raises(SettingError, match="yardstick thief's field = 'metrics': another has it"):
