@@ -1,6 +1,7 @@
 """Eight CPU devices, compiled programs kept on disk, and two small federations."""
 
 import os
+import signal
 from pathlib import Path
 
 import jax
@@ -84,3 +85,11 @@ def compiler(request):
            "test_superfed", "test_sweep_launched", "test_synthetic")  # fmt: skip
   quick = os.environ.get("FEDJAX_HET_TEST_COMPILER", "quick") == "quick"
   jax.config.update("jax_disable_most_optimizations", quick and request.module.__name__ not in exact)
+
+
+@pytest.fixture
+def ctrl_c():
+  """As a terminal has it; pytest's own worker processes ignore it."""
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, before)

@@ -155,7 +155,9 @@ def test_stopped_run_continues_to_the_same_end(whole, tmp_path, monkeypatch, sto
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(whole, tmp_path, monkeypatch, asked):
+def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(
+  whole, tmp_path, monkeypatch, asked, ctrl_c
+):
   real = experiment.chunks
 
   def terminated(*args):

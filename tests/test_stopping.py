@@ -9,7 +9,7 @@ from fedjax_het.experiment.launcher import told
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 
 
-def test_the_first_ctrl_c_is_noted_and_the_second_interrupts(capfd):
+def test_the_first_ctrl_c_is_noted_and_the_second_interrupts(capfd, ctrl_c):
   with StopRequest() as stop:
     os.kill(os.getpid(), signal.SIGINT)
     assert stop.made and stop.by == signal.SIGINT
@@ -17,6 +17,14 @@ def test_the_first_ctrl_c_is_noted_and_the_second_interrupts(capfd):
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), signal.SIGINT)
   assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_ctrl_c_that_is_ignored_stays_so(ctrl_c):
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  with StopRequest() as stop:
+    os.kill(os.getpid(), signal.SIGINT)
+    assert not stop.made
+  assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_sigterm_is_noted_as_often_as_it_comes():

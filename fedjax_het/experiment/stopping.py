@@ -39,7 +39,8 @@ class StopRequest:
     """Listens."""
     self._before = {}
     if threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGTERM, signal.SIGINT):
+      ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as a shell has it for jobs behind &
+      for number in (signal.SIGTERM, *([] if ignored else [signal.SIGINT])):
         self._before[number] = signal.signal(number, self._note)
     return self
 
