@@ -18,6 +18,8 @@ The Fréchet distance is taken in the features of a classifier trained on the re
 --config.downstream.features=FILE names InceptionV3's weights instead. The two are not comparable.
 """
 
+from collections.abc import Callable
+
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
@@ -39,6 +41,8 @@ DEFAULTS = {
   "dataset": "mnist", "alpha": 0.01, "clients": 10, "algorithm": "fedevg", "width": 64, "rounds": 0,
   "steps": 0, "judge_width": 64, "seed": 0,
 }  # fmt: skip
+IMAGES = ("mnist", "cifar10", "fashion_mnist", "digits")
+MEDICAL = ("dermamnist", "organcmnist", "bloodmnist")
 FIGURES = {"top1": ("synthetic.downstream.official", 100.0)}
 
 
@@ -85,3 +89,14 @@ def get_config(cell: str = "") -> ConfigDict:
       },
     }
   )
+
+
+def among(datasets: tuple[str, ...]) -> Callable[[str], ConfigDict]:
+  """The `get_config` of another table of the same runs, on these data sets, by default on the first."""
+
+  def of_cell(cell: str = "") -> ConfigDict:
+    chosen = parse_cell(cell, DEFAULTS | {"dataset": datasets[0]})
+    check_choice("dataset", chosen["dataset"], datasets)
+    return get_config(",".join(f"{key}={value}" for key, value in chosen.items()))
+
+  return of_cell
