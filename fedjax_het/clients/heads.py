@@ -7,6 +7,7 @@ from flax import traverse_util
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
+from fedjax_het.models.model import within
 
 PyTree = Any
 Path = tuple[str, ...]
@@ -18,11 +19,6 @@ class Parted(NamedTuple):
 
   body: PyTree
   head: PyTree
-
-
-def within(path: Path, name: str) -> bool:
-  """Whether a leaf belongs to a layer, "block4/conv2" for example."""
-  return f"{'/'.join(path)}/".startswith(f"{name}/")
 
 
 def joined(*parts: PyTree) -> PyTree:

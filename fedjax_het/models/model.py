@@ -124,3 +124,8 @@ def batch_of(count: int, shape: PyTree, dtype: Any) -> PyTree:
 def count_parameters(params: object) -> int:
   """The number of scalars in a tree of arrays (or of `jax.ShapeDtypeStruct`)."""
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def within(path: Sequence[str], layer: str) -> bool:
+  """Whether a leaf of the parameters, by its path, belongs to a layer such as "block4/conv2"."""
+  return f"{'/'.join(path)}/".startswith(f"{layer}/")

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from fedjax_het.errors import SettingError
-from fedjax_het.models.model import Model
+from fedjax_het.models.model import Model, within
 from fedjax_het.models.weight_files import Arrays, check_file, read_arrays, write_arrays
 
 PyTree = Any
@@ -113,7 +113,8 @@ def layer_of(name: str) -> str:
 
 def _within(name: str, layers: tuple[str, ...]) -> bool:
   """Whether an array is of one of these layers."""
-  return any(f"{name}/".startswith(f"{part}/{layer}/") for part in PARTS for layer in layers)
+  _, *path = name.split("/")
+  return any(within(path, layer) for layer in layers)
 
 
 def _few(names: list[str]) -> str:
