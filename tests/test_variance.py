@@ -12,7 +12,7 @@ from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.experiment.build import check_variance
 from fedjax_het.mixing import static, with_variance
-from fedjax_het.yardsticks.round_figures import RoundFigures
+from fedjax_het.yardsticks.reported import RoundFigures
 from fedjax_het.yardsticks.yardstick import Moment
 
 

@@ -1,13 +1,12 @@
 """Yardsticks: one file a study of a run, see `yardstick.py`."""
 
 from fedjax_het.yardsticks.best import Best
-from fedjax_het.yardsticks.client_figures import ClientFigures
 from fedjax_het.yardsticks.client_metrics import ClientMetrics
 from fedjax_het.yardsticks.lambda_line import LambdaLine
 from fedjax_het.yardsticks.landscape import Landscape
 from fedjax_het.yardsticks.mixture import Mixture
 from fedjax_het.yardsticks.partition import Partition
-from fedjax_het.yardsticks.round_figures import RoundFigures
+from fedjax_het.yardsticks.reported import ClientFigures, RoundFigures
 from fedjax_het.yardsticks.simplex import SimplexMap
 from fedjax_het.yardsticks.synthetic import Synthetic
 from fedjax_het.yardsticks.unseen import Unseen
