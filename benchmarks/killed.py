@@ -20,11 +20,11 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from provenance import timeless
 
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment, quickstart
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.record import timeless
 
 SETTINGS = ["--config.rounds=60", "--config.eval_every=7", "--config.algorithm.start=0.34"]
 

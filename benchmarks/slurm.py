@@ -42,7 +42,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provenance import provenance, timeless
+from provenance import provenance
+
+from fedjax_het.experiment.record import timeless
 
 ROOT = Path(__file__).resolve().parent.parent
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}

@@ -22,13 +22,6 @@ SIZES = (40, 1, 7, 3, 12, 2, 9, 1, 25, 5, 4, 17)
 FEATURES, CLASSES = 4, 3
 
 
-def timeless(tree):
-  """A summary, or a line of metrics, without any `seconds`, which two runs never share."""
-  if isinstance(tree, dict):
-    return {name: timeless(part) for name, part in tree.items() if name != "seconds"}
-  return [timeless(part) for part in tree] if isinstance(tree, list) else tree
-
-
 def mlp(hidden: int = 5) -> Model:
   """A perceptron with two layers, small enough to compile in no time."""
 

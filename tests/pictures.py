@@ -5,7 +5,11 @@ import tarfile
 import zipfile
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from fedjax_het.data import sources
+from fedjax_het.errors import DataError
 
 RNG = np.random.default_rng(5)
 
@@ -41,3 +45,11 @@ def packed(folder, name, files):
         data = content.encode() if isinstance(content, str) else content
         info.size = len(data)
         archive.addfile(info, io.BytesIO(data))
+
+
+def refused(folder, name, files, change, says):
+  """That changed files are no data set of this name, in its folder, and why."""
+  change(files)
+  write(folder, files)
+  with pytest.raises(DataError, match=says):
+    sources.load(name, folder.parent)

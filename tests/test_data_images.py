@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from pictures import RNG, jpeg, packed, write
+from pictures import RNG, jpeg, packed, refused, write
 from PIL import Image
 from realdata import real_data
 
@@ -142,11 +142,7 @@ def test_tiny_imagenet_is_read_packed_or_not(tmp_path, monkeypatch, how):
 )
 def test_tiny_imagenet_of_something_else(tmp_path, monkeypatch, change, says):
   monkeypatch.setattr(tiny_imagenet, "CLASSES", 2)
-  files = layout()
-  change(files)
-  write(tmp_path / "tiny-imagenet", files)
-  with pytest.raises(DataError, match=says):
-    sources.load("tiny_imagenet", tmp_path)
+  refused(tmp_path / "tiny-imagenet", "tiny_imagenet", layout(), change, says)
 
 
 def test_a_torn_archive_is_named(tmp_path):
@@ -234,11 +230,7 @@ def test_celeba_by_leaf_s_json(tmp_path):
   ],
 )
 def test_celeba_of_something_else(tmp_path, change, says):
-  files = faces()
-  change(files)
-  write(tmp_path / "celeba", files)
-  with pytest.raises(DataError, match=says):
-    sources.load("celeba", tmp_path)
+  refused(tmp_path / "celeba", "celeba", faces(), change, says)
 
 
 # The real files

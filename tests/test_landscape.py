@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
 import pytest
-from parts import federation, float64, linear, linear_logits, mlp, softmax, timeless
+from parts import federation, float64, linear, linear_logits, mlp, softmax
 from test_launcher import small
 
 import fedjax_het as fh
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import check_config
+from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import landscape
 from fedjax_het.yardsticks.landscape import filter_normalised, loss_surface, plot_surfaces

@@ -20,6 +20,7 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
@@ -41,8 +42,7 @@ def start(config: ConfigDict, workdir: str, devices: int = 1, **settings) -> dic
 
 
 def records(workdir: Path) -> list[dict]:
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+  return timeless([json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()])
 
 
 def final_state(workdir: Path):

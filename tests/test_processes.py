@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from parts import timeless
 
 from fedjax_het.engine import processes
 from fedjax_het.errors import SettingError
+from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.where import parse_mesh
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,6 @@ import chex
 import jax
 import pytest
 from orbax.checkpoint import CheckpointManager
-from parts import timeless
 from rich.console import Console
 from test_launcher import records, small
 
@@ -20,6 +19,7 @@ from fedjax_het.experiment import experiment, record, sweep, tracking, workdir
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.launcher import take_sweep
+from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import partition
@@ -156,11 +156,7 @@ def test_where_a_member_diverges_the_others_go_on(tmp_path, monkeypatch, capsys,
     patch.setattr(experiment, "StopRequest", Stop)
     with pytest.raises(Stopped, match="after round 1"):
       diverging(tmp_path / "stopped")
-  assert drop_seconds(diverging(tmp_path / "stopped")) == drop_seconds(summaries)
-
-
-def drop_seconds(summaries):
-  return timeless(summaries)
+  assert timeless(diverging(tmp_path / "stopped")) == timeless(summaries)
 
 
 @pytest.mark.slow
@@ -184,11 +180,6 @@ class Killed(BaseException):
 def written(workdir):
   """All files but those of TensorBoard and orbax, without wall-clock fields and how often it was started."""
 
-  def clean(value):
-    if isinstance(value, dict):
-      return {name: clean(part) for name, part in value.items() if name != "seconds"}
-    return [clean(part) for part in value] if isinstance(value, list) else value
-
   files = [path for path in workdir.rglob("*") if path.is_file() and "tensorboard" not in path.parts]
   found = {str(path.relative_to(workdir)): path for path in files if "checkpoints" not in path.parts}
   texts = {
@@ -197,7 +188,7 @@ def written(workdir):
   }  # fmt: skip
   checkpoints = {str(path.relative_to(workdir)) for path in workdir.rglob("checkpoints/*")}
   return (
-    {name: clean([json.loads(text) for text in lines]) for name, lines in texts.items()},
+    {name: timeless([json.loads(text) for text in lines]) for name, lines in texts.items()},
     {*found},
     checkpoints,
   )

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from parts import timeless
 from rich.text import Text
 from test_launcher import small
 
@@ -14,6 +13,7 @@ import fedjax_het as fh
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
+from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import Where

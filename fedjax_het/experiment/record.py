@@ -203,3 +203,10 @@ def traffic(
 
   visits = cohort_size * rounds
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
+
+
+def timeless(tree: Any) -> Any:
+  """A summary, or lines of metrics, without any `seconds`: what a run shares with the same run again."""
+  if isinstance(tree, Mapping):
+    return {name: timeless(part) for name, part in tree.items() if name != "seconds"}
+  return [timeless(part) for part in tree] if isinstance(tree, list) else tree
