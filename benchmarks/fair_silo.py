@@ -26,7 +26,7 @@ fh.prepare_cpu()
 import jax  # noqa: E402
 from scipy import stats  # noqa: E402
 
-from fedjax_het.experiment.build import build_algorithm  # noqa: E402
+from fedjax_het.experiment.algorithm import build_algorithm  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
 from fedjax_het.yardsticks import regret  # noqa: E402
 from fedjax_het.yardsticks.mixture import plot_mixture  # noqa: E402

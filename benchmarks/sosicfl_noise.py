@@ -28,7 +28,8 @@ from sklearn.metrics import adjusted_rand_score  # noqa: E402
 
 from fedjax_het.engine.members import Members  # noqa: E402
 from fedjax_het.engine.run import chunks  # noqa: E402
-from fedjax_het.experiment.build import algorithm_maker, build, prepared_of  # noqa: E402
+from fedjax_het.experiment.algorithm import algorithm_maker, prepared_of  # noqa: E402
+from fedjax_het.experiment.build import build  # noqa: E402
 from fedjax_het.tables.paper import read_table  # noqa: E402
 
 EPSILONS = (3.0, 1.0, 0.3, 0.1)

@@ -12,7 +12,7 @@ import fedjax_het as fh
 from fedjax_het.data.partition import PARTITIONERS, natural
 from fedjax_het.data.scale import as_read
 from fedjax_het.data.sources import FOLDERS
-from fedjax_het.experiment.build import check_config
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.quickstart import get_config
 
 KEY = jax.random.key(4)

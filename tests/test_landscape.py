@@ -11,7 +11,7 @@ from test_launcher import small
 import fedjax_het as fh
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.build import check_config
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import landscape

@@ -7,7 +7,8 @@ from cases import cases
 from parts import mlp
 
 import fedjax_het as fh
-from fedjax_het.experiment.build import build_algorithm, check_config
+from fedjax_het.experiment.algorithm import build_algorithm
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.methods import CLIENTS, METHODS, Method, bare, compositions, partners
 

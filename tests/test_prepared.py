@@ -9,7 +9,9 @@ from ml_collections import ConfigDict
 from parts import federation
 
 import fedjax_het as fh
-from fedjax_het.experiment.build import build, check_config, prepared_of
+from fedjax_het.experiment.algorithm import prepared_of
+from fedjax_het.experiment.build import build
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import run_sweep

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from configs import table_2_3, table_2_7
 from fedjax_het.engine.sweep import grid_of
-from fedjax_het.experiment.build import build_algorithm, check_config
+from fedjax_het.experiment.algorithm import build_algorithm
+from fedjax_het.experiment.check import check_config
 from fedjax_het.methods import CLIENTS, small_model
 from fedjax_het.yardsticks.members import Grid, grid_of_members, members_table, plot_members
 

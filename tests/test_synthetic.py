@@ -15,7 +15,8 @@ from PIL import Image
 import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.build import build, check_config
+from fedjax_het.experiment.build import build
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep

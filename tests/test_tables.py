@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedjax_het.experiment.build import check_config
+from fedjax_het.experiment.check import check_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 METRICS = {

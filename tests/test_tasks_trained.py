@@ -14,7 +14,7 @@ import fedjax_het as fh
 from fedjax_het import tasks
 from fedjax_het.data.files import Source
 from fedjax_het.engine import evaluate
-from fedjax_het.experiment import build, experiment
+from fedjax_het.experiment import build, check, experiment
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.task import build_task
@@ -298,7 +298,7 @@ def test_a_configuration_s_task():
     config = get_config()
     config.task = given
     with pytest.raises(fh.SettingError, match=says):
-      build.check_config(config)
+      check.check_config(config)
       build_task(given, binary)
 
 
@@ -306,7 +306,7 @@ def test_a_generator_has_no_task_to_set():
   config = get_config()
   config.task, config.model = {"class_weights": "balanced"}, {"name": "cvae_mlp"}
   with pytest.raises(fh.SettingError, match=r"task = .*balanced.*: a generator"):
-    build.check_config(config)
+    check.check_config(config)
 
 
 @pytest.mark.slow

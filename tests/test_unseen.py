@@ -14,7 +14,8 @@ from test_launcher import records, small, start
 import fedjax_het as fh
 from fedjax_het.engine.side_by_side import equally_long
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.build import algorithm_maker, build
+from fedjax_het.experiment.algorithm import algorithm_maker
+from fedjax_het.experiment.build import build
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.values import numbers
 from fedjax_het.experiment.where import Where

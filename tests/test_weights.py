@@ -13,7 +13,7 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.experiment.build import check_config
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.models.convert import convert, main
 from fedjax_het.models.weight_files import read_arrays

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_het.data.scale import as_read
-from fedjax_het.experiment.build import build, check_config, engine_of
+from fedjax_het.experiment.build import build, engine_of
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.models import Generative

@@ -18,7 +18,8 @@ from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NonFiniteLoss, check_range
-from fedjax_het.experiment.build import build, check_config, engine_of
+from fedjax_het.experiment.build import build, engine_of
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.record import Record

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,9 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
-from fedjax_het.experiment.build import (
-  Experiment,
-  algorithm_maker,
-  build,
-  build_algorithm,
-  check_config,
-  prepared_of,
-)  # fmt: skip
+from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
+from fedjax_het.experiment.build import Experiment, build
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
@@ -39,6 +34,29 @@ from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_m
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
+
+
+class Sweep(NamedTuple):
+  """All members of a sweep.
+
+  Attributes:
+    config: what they have alike.
+    root: the sweep's folder.
+    members: what each has of its own, dotted field -> value.
+    configs: each one's configuration.
+    runs: each one's folder.
+  """
+
+  config: ConfigDict
+  root: Workdir
+  members: list[dict[str, Any]]
+  configs: list[ConfigDict]
+  runs: list[Workdir]
+
+  @property
+  def table(self) -> Path:
+    """`sweep.json`."""
+    return Path(self.root) / "sweep.json"
 
 
 def run_sweep(
@@ -88,17 +106,14 @@ def run_sweep(
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
   root = prepare(workdir, whole, FREE_OF_ALL, writes=False)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
-  table = Path(root) / "sweep.json"
-  if not all(path.exists() for path in (table, *(run.summary_path for run in runs))):
-    engine, experiments = _build(config, grid, members, configs, where, member_batch)
+  sweep = Sweep(config, root, members, configs, runs)
+  if not all(path.exists() for path in (sweep.table, *(run.summary_path for run in runs))):
+    engine, experiments = _build(sweep, grid, where, member_batch)
     prepare(workdir, whole, FREE_OF_ALL, writes())
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())
     with claimed(root, writes()):
-      _run(
-        config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks,
-        display,
-      )  # fmt: skip
+      _save(sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display))
   summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
@@ -107,7 +122,11 @@ def run_sweep(
   return summaries
 
 
-def _build(config, grid, members, configs, where, member_batch) -> tuple[Members, list[Experiment]]:
+def _build(
+  sweep: Sweep, grid: Mapping[str, Sequence[Any]], where: Where, member_batch: int | None
+) -> tuple[Members, list[Experiment]]:
+  """What trains all members as one program, and what each one's configuration names."""
+  config, _, members, configs, _ = sweep
   built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
   client = CLIENTS[config.algorithm.name]
   of_counts = [path for path in grid if client.prepares and _may_be(path, client.prepares.settings)]
@@ -160,36 +179,46 @@ def _stacked(prepared: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Any
   return jax.tree.map(lambda *own: np.stack([np.asarray(leaf) for leaf in own]), *prepared)
 
 
-def _run(
-  config, engine, experiments, members, configs, root, runs, table, checkpoint_seconds, yardsticks, display
-) -> None:
+def _train(
+  sweep: Sweep, engine: Members, experiments: Sequence[Experiment], checkpoint_seconds: float,
+  yardsticks: Sequence[type[Yardstick]], display: Display,
+) -> tuple[Any, list[Record], list[dict[str, Any]]]:  # fmt: skip
+  """The members' states after the last round, their records, and their summaries, which are written."""
   keys = jnp.stack([experiment.key for experiment in experiments])
   named = [
     experiment._replace(algorithm=build_algorithm(own, experiment.model, experiment.prepared))
-    for own, experiment in zip(configs, experiments)
+    for own, experiment in zip(sweep.configs, experiments)
   ]
   with contextlib.ExitStack() as stack:
     records = [
       stack.enter_context(Record(own, experiment, run, writes(), yardsticks))
-      for own, experiment, run in zip(configs, named, runs)
+      for own, experiment, run in zip(sweep.configs, named, sweep.runs)
     ]
-    state, summaries = train(
-      engine, keys, records, config, Checkpoints(root.checkpoints), checkpoint_seconds, display
-    )
-  for own, record, run in zip(engine.split(engine.to_save(state)), records, runs):
+    checkpoints = Checkpoints(sweep.root.checkpoints)
+    state, summaries = train(engine, keys, records, sweep.config, checkpoints, checkpoint_seconds, display)
+  return state, records, summaries
+
+
+def _save(
+  sweep: Sweep, engine: Members, state: Any, records: Sequence[Record], summaries: list[dict[str, Any]]
+) -> None:
+  """Writes each member's last checkpoint, the sweep's picture and, last of all, its table."""
+  rounds, count = sweep.config.rounds, len(sweep.runs)
+  for own, record, run in zip(engine.split(engine.to_save(state)), records, sweep.runs):
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
-      if checkpoints.latest() != config.rounds:
-        checkpoints.save(config.rounds, own, {"runs": [record.books(share(engine.seconds, len(runs)))]})
+      if checkpoints.latest() != rounds:
+        checkpoints.save(rounds, own, {"runs": [record.books(share(engine.seconds, count))]})
   if writes():
     seen = summaries[0]
     title = f"{seen['algorithm']} on {seen['dataset']}, {seen['num_clients']} clients"
-    plot_members(grid_of_members(members, summaries), root.figures / "sweep.png", title=title)
+    grid = grid_of_members(sweep.members, summaries)
+    plot_members(grid, sweep.root.figures / "sweep.png", title=title)
     rows = [
       {"member": name_of(values), **values}
       | {name: summary[name] for name in ("diverged", "metrics") if name in summary}
-      for values, summary in zip(members, summaries)
+      for values, summary in zip(sweep.members, summaries)
     ]
-    write_atomic(table, to_json(rows, indent=2))
+    write_atomic(sweep.table, to_json(rows, indent=2))
 
 
 def name_of(values: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from fedjax_het import data as datasets
 from fedjax_het.engine.processes import writes
 from fedjax_het.errors import NonFiniteLoss, SettingError, check_choice
-from fedjax_het.experiment.build import check_config
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.sweep import run_sweep

@@ -1,0 +1,92 @@
+"""From a configuration to its algorithm: the three parts, and what they are given."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fedjax_het import mixing
+from fedjax_het.clients.heads import layers_of_head
+from fedjax_het.data.clients import label_counts
+from fedjax_het.data.container import FederatedData
+from fedjax_het.errors import SettingError, check_choice, check_parameters
+from fedjax_het.experiment.shares import in_rounds
+from fedjax_het.experiment.values import with_values
+from fedjax_het.federated import federated
+from fedjax_het.methods import CLIENTS, METHODS
+from fedjax_het.models import Generative, Model
+from fedjax_het.parts import Algorithm, ClientUpdate
+from fedjax_het.tasks import Task
+
+
+def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
+  """The part of a method that `config.name` names, with the other fields of `config`, after checking both."""
+  name, table = config["name"], METHODS[section]
+  check_choice(f"{section}.name", name, table)
+  settings = {setting: value for setting, value in config.items() if setting != "name"}
+  try:
+    check_parameters(f"{section}'s setting for {name}", table[name].settings, settings)
+  except SettingError as error:
+    left = {*settings} - {*table[name].settings}
+    if not left & {setting for method in table.values() for setting in (*method.settings, *method.shares)}:
+      raise
+    raise SettingError(
+      f"{error} Settings of another {section} are left where only the name is changed: choose it behind the "
+      "file's name, as in --config=configs/quickstart.py:algorithm=fedavg."
+    ) from error
+  return table[name].make(given, **settings)
+
+
+def prepared_of(config: ConfigDict, data: FederatedData, task: Task) -> dict[str, Any]:
+  """What a configuration's client part is given that is made of all clients' label counts; {} for most.
+
+  Raises:
+    SettingError: of labels that are no classes, or a setting that does not go with the counts.
+  """
+  client = CLIENTS[config.algorithm.name]
+  if client.prepares is None:
+    return {}
+  if not task.classes:
+    raise SettingError(
+      "algorithm.name", client.name, f"goes by the clients' counts of classes, and the labels of {task.name} "
+      "are none", "Use another method, or data whose labels are classes.",
+    )  # fmt: skip
+  seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(config.seed), 5)))[-1]
+  return client.prepared(label_counts(data), int(seed), {**config.local, **config.algorithm})
+
+
+def build_algorithm(
+  config: Mapping[str, Any], model: Model | Generative, prepared: Mapping[str, Any] = MappingProxyType({})
+) -> Algorithm:
+  """The three parts that a configuration names, around `model`; `prepared` is as of `prepared_of`."""
+  move = named("server", config["server"], rounds=config["rounds"])
+  algorithm = in_rounds(config["algorithm"], config["rounds"])
+  client = named("algorithm", {**config["local"], **algorithm}, model=model, **prepared)
+  mix = named("mixing", config["mixing"])
+  if config.get("record_losses", False):
+    mix = mixing.observed(mix)
+  if config.get("record_variance", False):
+    mix = mixing.with_variance(mix, layers_of_head(model))
+  return federated(client, mix, move)
+
+
+def check_variance(config: Mapping[str, Any], client: ClientUpdate, model: Model | Generative) -> None:
+  """Raises `SettingError` where the variance of a last layer is asked for that no client sends."""
+  if config.get("record_variance", False):
+    sent = jax.eval_shape(client.share, jax.random.key(0)).params
+    if not client.uploads_model or not layers_of_head(model)(sent):
+      raise SettingError(
+        "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
+      )
+
+
+def algorithm_maker(config: ConfigDict, model: Model | Generative) -> Callable[..., Algorithm]:
+  """(prepared, **{dotted field: number}) -> a configuration's algorithm with these; see `prepared_of`."""
+
+  def make(prepared: Mapping[str, Any] = MappingProxyType({}), **values: Any) -> Algorithm:
+    return build_algorithm(with_values(config, values).to_dict(), model, prepared)
+
+  return make

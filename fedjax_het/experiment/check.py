@@ -1,0 +1,112 @@
+"""What can be checked of a configuration before any data is read."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from fedjax_het import data as datasets
+from fedjax_het import models
+from fedjax_het.engine.run import check_rounds
+from fedjax_het.errors import (
+  SettingError,
+  check_choice,
+  check_given,
+  check_range,
+  check_settings,
+  check_whole,
+)
+from fedjax_het.experiment.algorithm import build_algorithm
+from fedjax_het.experiment.label_noise import check_label_noise
+from fedjax_het.experiment.task import check_task
+from fedjax_het.experiment.unseen import check_unseen
+from fedjax_het.methods import CLIENTS, Method, small_model
+from fedjax_het.yardsticks.best import check_to_accuracy
+from fedjax_het.yardsticks.downstream import check_downstream
+from fedjax_het.yardsticks.landscape import check_landscape
+
+# What a section's factory is given besides the section's fields, and where that comes from.
+_GIVEN = {
+  "model": {"shape": "the data set", "num_classes": "the data set", "task": "the section task"},
+  "partition": {"key": "seed", "labels": "the data set", "num_clients": "the field num_clients"},
+  "dataset_options": {"name": "the field dataset", "data_dir": "the field data_dir"},
+}
+
+FIELDS = (
+  "dataset", "data_dir", "num_clients", "partition", "test_fraction", "valid_fraction", "model", "algorithm",
+  "local", "mixing", "server", "rounds", "cohort_size", "seed", "eval_every",
+)  # fmt: skip
+OPTIONAL = (
+  "dataset_options", "stratify", "record_losses", "downstream", "landscape", "task", "label_noise", "unseen",
+  "to_accuracy", "record_variance",
+)  # fmt: skip
+
+
+def check_config(config: ConfigDict) -> None:
+  """Checks what can be checked before any data is read.
+
+  Raises:
+    SettingError: an unknown field or name (naming the nearest), or a value out of range.
+  """
+  for field in config:
+    check_choice("field of the configuration", field, (*FIELDS, *OPTIONAL))
+  for field in FIELDS:
+    if field not in config:
+      raise SettingError(field, None, "is missing from the configuration", "See configs/quickstart.py.")
+  for section, given in _GIVEN.items():
+    check_given(section, config.get(section, {}), given)
+  check_choice("dataset", config.dataset, datasets.DATASETS)
+  check_choice("model.name", config.model.name, (*models.MODELS, *models.GENERATORS))
+  if config.model.get("weights"):
+    models.check_file(config.model.weights)
+  check_partition(config.partition.to_dict())
+  check_rounds(config.rounds, config.eval_every)
+  for field in ("test_fraction", "valid_fraction"):
+    if field == "valid_fraction" or config[field] is not None:
+      check_range(field, config[field], 0.0, 1.0)
+  check_range("cohort_size", config.cohort_size, 1)
+  if config.num_clients is not None:
+    check_whole("num_clients", config.num_clients, 1)
+    check_range("cohort_size", config.cohort_size, 1, config.num_clients)
+  check_downstream(config.to_dict().get("downstream", {}))
+  check_to_accuracy(config.to_dict().get("to_accuracy"))
+  check_task(config.get("task", {}))
+  check_label_noise(config.get("label_noise", {}))
+  if config.get("task") and config.model.name in models.GENERATORS:
+    raise SettingError("task", dict(config.task), "a generator trains by losses of its own", "Leave it out.")
+  check_choice("algorithm.name", config.algorithm.name, CLIENTS)
+  client = CLIENTS[config.algorithm.name]
+  check_fit(client, config.model.name)
+  unprepared = client.unprepared(config.num_clients, {**config.local, **config.algorithm})
+  algorithm = build_algorithm(config, small_model(client), unprepared)
+  check_unseen(config, algorithm.client)
+  check_landscape(config.to_dict().get("landscape", {}), algorithm.client)
+  check_rounds(config.rounds, config.eval_every, algorithm)
+
+
+def check_partition(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a partition or an option of it that is not known."""
+  name, known = given["name"], datasets.PARTITIONERS
+  check_choice("partition.name", name, known)
+  options = {option: value for option, value in given.items() if option != "name"}
+  try:
+    check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
+  except SettingError as error:
+    of_others = {
+      option for partitioner in known.values() for option in inspect.signature(partitioner).parameters
+    }
+    if not {*options} & of_others - {*inspect.signature(known[name]).parameters}:
+      raise
+    raise SettingError(
+      f"{error} Options of another partition are left where only the name is changed: write"
+      f" --config.partition=\"{{'name': '{name}'}}\"."
+    ) from error
+
+
+def check_fit(client: Method, model: str) -> None:
+  """Raises `SettingError` where client part and model do not belong together."""
+  if model not in client.models:
+    raise SettingError(
+      "model.name", model, f"not a model that {client.name} trains", f"Use one of {', '.join(client.models)}."
+    )
