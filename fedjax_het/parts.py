@@ -16,6 +16,7 @@ part know.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -247,6 +248,7 @@ class ClientUpdate(NamedTuple):
     sees_data: which of "init" and "personalize" look at the client's training examples.
     check_rounds: (T) -> None; raises `SettingError` where a run of T rounds would not be the method that its
       settings describe. None where every T will do.
+    milestones: symbol -> the round, from 0, in which the method's training becomes another; for pictures.
   """
 
   share: ShareFn
@@ -266,6 +268,7 @@ class ClientUpdate(NamedTuple):
   uploads_model: bool = True
   sees_data: tuple[str, ...] = ()
   check_rounds: Callable[[int], None] | None = None
+  milestones: Mapping[str, int | Array] = MappingProxyType({})
 
   def shown(self, function: str, data: ClientData | None) -> Any:
     """A client's training examples, as `function`, "init" or "personalize", is shown them."""

@@ -63,7 +63,8 @@ def test_a_run_s_course_also_after_a_stop():
   }
   assert found["to_accuracy"] == {"global": {"level": 0.45, "round": 6, "seconds": 4.0}}
   text = "\n".join(str(line) for line in Best.rows(found).renderables)
-  assert "personalised 50.00 (round 3), global 50.00 (round 6)" in text and "in round 6, after 4 s" in text
+  assert "  personalised 50.00 (round 3)\n  global 50.00 (round 6)\n" in text
+  assert "in round 6, after 4 s" in text
 
 
 def test_levels_that_are_refused():

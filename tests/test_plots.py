@@ -30,6 +30,10 @@ def test_learning_curve(tmp_path):
   assert check_png(both).shape == check_png(one).shape and (check_png(both) != check_png(one)).any()
   more = learning_curve(rounds, [mean, loss, nothing._replace(values=rise)], tmp_path / "c.png")
   assert check_png(more).shape[0] > check_png(both).shape[0]
+  marked = learning_curve(rounds, [mean, loss], tmp_path / "f.png", milestones={"L": 200})
+  beyond = learning_curve(rounds, [mean, loss], tmp_path / "g.png", milestones={"L": 390, "t": 0})
+  plain = learning_curve(rounds, [mean, loss], tmp_path / "h.png")
+  assert (check_png(marked) != check_png(plain)).any() and (check_png(beyond) == check_png(plain)).all()
   check_png(learning_curve([1], [Curve("loss", "global", np.ones(1))], tmp_path / "d.png"))
   assert learning_curve([], [], tmp_path / "e.png").stat().st_size > 0
 

@@ -188,25 +188,61 @@ def test_progress_in_a_log_file(monkeypatch):
   now = [0.0]
   monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
   out = io.StringIO()
-  with Progress(100, 20, console=Console(file=out, width=60), every=5.0) as progress:
-    now[0] = 30.0  # compiling
+  with Progress(100, console=Console(file=out, width=60), every=5.0) as progress:
+    progress.begin(20)
+    with progress.doing("compiling the rounds"):
+      now[0] = 30.0
     for r in range(30, 101, 10):
-      progress.update(r, loss=0.25, top1=0.5)
+      progress.update(r, train_loss=0.25, top1=0.5)
       now[0] += 2.0
   lines = out.getvalue().splitlines()
-  assert 3 <= len(lines) <= 5
+  assert lines.pop(0) == "compiling the rounds" and 3 <= len(lines) <= 5
   assert lines[0].startswith("round 30/100 (30 %)")
   assert "5 rounds/s" in lines[1] and "ETA 0:00:0" in lines[1]  # the compilation does not count
-  assert "loss 0.25" in lines[-1] and "top1 50.00 %" in lines[-1] and "100/100" in lines[-1]
+  assert "train loss 0.25" in lines[-1] and "top-1 50.00 %" in lines[-1] and "100/100" in lines[-1]
   assert "\x1b" not in out.getvalue()
 
 
-def test_progress_on_a_terminal():
-  out = io.StringIO()
-  with Progress(10, console=Console(file=out, force_terminal=True, width=120)) as progress:
-    progress.update(4, loss=1.5)
-    progress.update(10)
-  assert "10/10 rounds" in out.getvalue() and "loss 1.5" in out.getvalue()
+@pytest.mark.parametrize("width", [80, 200])
+def test_progress_on_a_terminal(width, monkeypatch):
+  """What goes on stands beside the bar with its seconds, the figures below, and nothing is cut off."""
+  now = [0.0]
+  monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+  screen = Console(file=io.StringIO(), force_terminal=True, width=width)
+  figures = {"train_loss": 0.01471, "top1": 0.9749, "auroc": 0.9, "cosine": 0.03159, "disagreement": 0.5}
+  with Progress(1000, console=screen) as progress:
+
+    def seen() -> list[str]:
+      paper = Console(file=io.StringIO(), width=width)
+      paper.print(progress._bar.get_renderable())
+      return [line.rstrip() for line in paper.file.getvalue().splitlines()]
+
+    with progress.doing("compiling the first state"):
+      now[0] = 12.4
+      with progress.doing("compiling the rounds"):
+        now[0] += 3.0
+        assert seen()[0].endswith("0/1000 rounds compiling the rounds: 3 s") and len(seen()) == 1
+      assert seen()[0].endswith("compiling the first state: 15 s")
+    progress.begin(200)
+    assert seen()[0].endswith("200/1000 rounds")
+    for done in (300, 900):
+      progress.update(done, **figures)
+      now[0] += 100.0
+    lines = seen()
+  assert lines[0].endswith("900/1000 rounds 6 rounds/s  ETA 0:00:17")
+  assert " ".join(" ".join(lines[1:]).split()) == (
+    "train loss 0.01471 top-1 97.49 % AUROC 0.9 cosine 0.03159 disagreement 0.5"
+  )
+  assert len(lines) == 2 and "…" not in "".join(lines)
+
+
+def test_what_goes_on_before_the_rounds():
+  plain, screen = io.StringIO(), io.StringIO()
+  with progress_module.doing("reading the data", Console(file=plain)):
+    pass
+  with progress_module.doing("reading the data", Console(file=screen, force_terminal=True, width=80)):
+    pass
+  assert not plain.getvalue() and "reading the data: 0 s" in screen.getvalue()
 
 
 def test_progress_survives_errors_and_nothing_to_do():
@@ -256,6 +292,7 @@ def test_the_table_holds_every_figure(width):
   for part in ("superfed_mm", "mnist", "100 clients", "500 rounds", "120,000", "train 290.0", "2.4 GB up"):
     assert part in text
   assert max(map(len, text.splitlines())) <= width
+  assert text.splitlines()[1] == "100 clients · 500 rounds · 120,000 client steps"  # no line is broken
 
 
 def test_the_table_tolerates_what_is_missing():

@@ -162,6 +162,7 @@ def sosicfl_plus(
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
   return client._replace(
     check_rounds=starts_within(start_round, "no client would train its region"),
+    milestones={"t̃": start_round},
     simplex=Simplex(
       lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats), *regions
     ),

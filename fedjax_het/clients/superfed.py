@@ -223,6 +223,7 @@ def superfed(
     personalize=on_line(ends(model)),
     lambdas=LAMBDAS,
     check_rounds=starts_within(start_round, "local models would never move"),
+    milestones={"L": start_round},
   )
 
 

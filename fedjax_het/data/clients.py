@@ -16,7 +16,7 @@ def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np
   Args:
     key: typed key.
     num_clients: K.
-    fraction: in (0, 1), the share of the others.
+    fraction: in (0, 1), the share of the clients that are set apart.
 
   Raises:
     SettingError: what is no key, a fraction out of range, or one by which nobody is dealt out.

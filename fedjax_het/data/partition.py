@@ -108,7 +108,7 @@ def dirichlet(
     alpha: concentration α in [1e-6, 1e6]; small is heterogeneous.
     min_size: the fewest rows a client may hold, 1 <= min_size <= N/K.
     max_tries: how many draws before giving up.
-    balance: see above.
+    balance: whether clients are filled up to equal sizes, see above, in place of drawing all shares again.
 
   Raises:
     SettingError: a setting out of range, or no draw in `max_tries` gave every client `min_size` rows.

@@ -141,8 +141,8 @@ def load(
   """The data set `name`, one of `DATASETS`; "digits" is bundled and needs no folder.
 
   Args:
-    name: one of `DATASETS`.
-    data_dir: where the data sets' folders are; None or "" for the default.
+    name: which data set, one of `DATASETS`.
+    data_dir: where the data sets' folders are; None or "" for $FEDJAX_HET_DATA, else ./data.
     resize: the height and width that images are brought to, see `resized`; None leaves them.
     **options: the loader's own, by name, such as berka's `leaky`.
 

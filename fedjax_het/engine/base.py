@@ -24,6 +24,14 @@ from fedjax_het.parts import Algorithm, Context, Message
 PyTree = Any
 RunFn = Callable[[Algorithm, Any, PyTree, PyTree], tuple[PyTree, PyTree]]
 
+PROGRAMS = {  # what each is called where people are told of it
+  "init": "the first state",
+  "init of examples": "the clients' first states",
+  "advance": "the rounds",
+  "diverged": "the look at what diverged",
+  "evaluate": "the evaluation",
+}
+
 
 class Base(Runs):
   """Written for one run; a subclass makes a program for all of its runs of it.
@@ -36,7 +44,7 @@ class Base(Runs):
     client_batch: clients of a run that a device trains at once.
 
   Attributes:
-    seconds, has_validation, task: see `Runs`.
+    seconds, doing, has_validation, task: see `Runs`.
     examples: where the clients' examples are.
     inside: the devices that each run's own clients are spread over; None where all stay on one.
 
@@ -162,7 +170,8 @@ class Base(Runs):
     if name not in self._compiled:
       started = time.perf_counter()
       program = jax.jit(self._over_runs(function), donate_argnums=(2,) if donate else ())
-      self._compiled[name] = program.lower(*inputs).compile()
+      with self.doing(f"compiling {PROGRAMS[name if isinstance(name, str) else name[0]]}"):
+        self._compiled[name] = program.lower(*inputs).compile()
       self._book("compile", started)
     return self._compiled[name]
 

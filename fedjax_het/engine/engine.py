@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
-from fedjax_het.engine.base import Base, RunFn
+from fedjax_het.engine.base import PROGRAMS, Base, RunFn
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo
@@ -45,9 +45,7 @@ class Engine(Base):
       program, and the bits are those of a member of a sweep. What is a constant XLA may round otherwise.
 
   Attributes:
-    seconds: time spent so far, see `Seconds`.
-    has_validation: whether a client has a validation part.
-    task: what is learnt.
+    seconds, doing, has_validation, task: see `Runs`.
 
   Raises:
     SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
@@ -88,7 +86,8 @@ class Engine(Base):
     started = time.perf_counter()
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, *args)
-    state = jax.block_until_ready(jax.jit(self._init, out_shardings=self.shardings(shapes))(*args))
+    with self.doing(f"compiling {PROGRAMS['init']}"):
+      state = jax.block_until_ready(jax.jit(self._init, out_shardings=self.shardings(shapes))(*args))
     self._book("compile", started)
     if self._sees:
       clients = self._init_seeing(args[1], state.broadcast)

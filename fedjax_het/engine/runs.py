@@ -1,5 +1,6 @@
 """What trains, whether it is one run or several side by side: what all that follows runs relies on."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ PyTree = Any
 
 
 OfFn = Callable[[ClientUpdate], ClientUpdate]
+DoingFn = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
 def itself(client: ClientUpdate) -> ClientUpdate:
@@ -39,11 +41,13 @@ class Runs(Protocol):
 
   Attributes:
     seconds: time spent so far, by all runs together.
+    doing: told in words of each program that is compiled, and entered for as long as that takes; for people.
     has_validation: whether a client has a validation part.
     task: what is learnt.
   """
 
   seconds: Seconds
+  doing: DoingFn = contextlib.nullcontext
   has_validation: bool
   task: Task
 

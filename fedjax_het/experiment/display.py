@@ -1,19 +1,24 @@
 """What a launched run shows on the terminal: its progress, and at the end its table."""
 
+import contextlib
 import os
 
 from rich.console import Console, RenderableType
 
 from fedjax_het.engine.processes import writes
-from fedjax_het.experiment.progress import Progress
+from fedjax_het.experiment.progress import Progress, doing
 
 
 class Display:
   """Shows a run by itself; a subclass shows it as one of many. Of several processes one shows anything."""
 
-  def progress(self, total: int, start: int) -> Progress:
-    """What is told of the rounds, from `start` to `total`."""
-    return Progress(total, start, quiet=not writes())
+  def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
+    """Says what goes on before there is a progress, as long as it is not left."""
+    return doing(what, Console(quiet=not writes()))
+
+  def progress(self, total: int) -> Progress:
+    """What is told of `total` rounds, and of what is done before the first."""
+    return Progress(total, quiet=not writes())
 
   def show(self, *what: RenderableType) -> None:
     """Tables as `rich` draws them, and lines of text as they are."""

@@ -22,6 +22,7 @@ from fedjax_het.experiment.build import build, engine_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
+from fedjax_het.experiment.progress import Progress
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
@@ -71,8 +72,9 @@ def run_experiment(
     summary = json.loads(run.summary_path.read_text())
     display.show(report(summary, yardsticks), f"This run is complete; its files are in {os.fspath(run)}.")
     return summary
-  experiment = build(config)
-  engine = engine_of(config, experiment, where)
+  with display.doing("reading the data"):
+    experiment = build(config)
+    engine = engine_of(config, experiment, where)
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
   with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
     _, (summary,) = train(
@@ -97,16 +99,17 @@ def train(
   Returns:
     (the final state, the runs' summaries).
   """
-  with contextlib.closing(checkpoints):
+  with contextlib.closing(checkpoints), display.progress(config.rounds) as progress:
+    engine.doing = progress.doing
     try:
-      return _train(engine, key, records, config, checkpoints, checkpoint_seconds, display)
+      return _train(engine, key, records, config, checkpoints, checkpoint_seconds, progress)
     except NonFiniteLoss as error:
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
 
 
 def _train(
   engine: Runs, key: jax.Array, records: Sequence[Record], config: ConfigDict,
-  checkpoints: Checkpoints, checkpoint_seconds: float, display: Display,
+  checkpoints: Checkpoints, checkpoint_seconds: float, progress: Progress,
 ) -> tuple[State, list[dict[str, Any]]]:  # fmt: skip
   state, evaluations = engine.init(key), None
   found = checkpoints.restore(engine.to_save(state))
@@ -123,7 +126,8 @@ def _train(
     return share(engine.seconds, len(records))
 
   saved = time.monotonic()
-  with display.progress(config.rounds, first) as progress, StopRequest() as stop:
+  progress.begin(first)
+  with StopRequest() as stop:
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
       latest = [
@@ -153,10 +157,11 @@ def _train(
   states = jax.eval_shape(engine.split, state)
   checkpoints.wait()  # a run that has a summary has its last checkpoint
   spent = seconds()  # before a yardstick evaluates more
-  return state, [
-    record.finish(own, now, spent)
-    for record, own, now in zip(records, states, moments(engine, len(records), state, evaluations))
-  ]
+  with progress.doing("summary and pictures"):
+    return state, [
+      record.finish(own, now, spent)
+      for record, own, now in zip(records, states, moments(engine, len(records), state, evaluations))
+    ]
 
 
 def moments(engine: Runs, runs: int, state: State, evaluations: Evaluations | None) -> list[Moment]:

@@ -2,7 +2,7 @@
 
 Starting it again with the same workdir continues the run, or shows its result where it is complete.
 `--sweep.FIELD=value,value,...` runs every combination of the fields' values as one program. `--list` prints
-what a configuration can name.
+what a configuration can name, `--describe` the fields of this one.
 """
 
 import ast
@@ -57,6 +57,8 @@ def define_flags() -> None:
   text = "Print what a configuration can name, or with --list=NAME what the settings of that are, and end."
   plain: flags.ArgumentParser[str] = flags.ArgumentParser()
   flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # whose value may be left out
+  text = "Print all fields of the configuration, or with --describe=FIELD one or a section, and end."
+  flags.DEFINE_flag(flags.Flag(plain, None, "describe", None, text, boolean=True))
   flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
   define_machine_flags()
 
@@ -180,8 +182,9 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   leave_out_waiting()
   given = flags.FLAGS
-  if given.list is not None:
-    return print_listing(given.list)
+  for asked, show in ((given.list, print_listing), (given.describe, print_description)):
+    if asked is not None:
+      return told(functools.partial(show, "" if asked == "true" else asked))
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
   from fedjax_het.experiment.sweep import run_sweep
@@ -238,19 +241,25 @@ def told(run: Callable[[], None]) -> int:
   return 0
 
 
-def print_listing(name: str) -> int:
-  """Prints everything that can be named, or `name` alone; 0, or 1 after printing that it is unknown."""
+def print_listing(name: str) -> None:
+  """Prints everything that can be named, or `name` alone."""
   from fedjax_het.experiment.listing import print_list
 
-  jax.config.update(
-    "jax_platforms", "cpu"
-  )  # parts are asked what they are, and no accelerator is taken for that
-  try:
-    print_list("" if name == "true" else name)
-  except SettingError as error:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return 1
-  return 0
+  take_no_accelerator()
+  print_list(name)
+
+
+def print_description(name: str) -> None:
+  """Prints the configuration's fields, or `name` alone."""
+  from fedjax_het.experiment.fields import print_fields
+
+  take_no_accelerator()
+  print_fields(flags.FLAGS.config.to_dict(), name)
+
+
+def take_no_accelerator() -> None:
+  """For programs that only ask the parts what they are."""
+  jax.config.update("jax_platforms", "cpu")
 
 
 def launch() -> None:

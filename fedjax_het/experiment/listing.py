@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     about: a line.
     given: parameters of the factory that a configuration does not set.
     more: settings that the factory does not have itself -> (default, what they mean).
-    facts: what else there is to know, by label.
+    facts: () -> what else there is to know, by label; parts are asked for it.
   """
 
   name: str
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
   about: str
   given: Iterable[str] = ()
   more: Mapping[str, tuple[str, str]] = {}
-  facts: Mapping[str, str] = {}
+  facts: Callable[[], Mapping[str, str]] = dict
 
   @property
   def settings(self) -> dict[str, tuple[str, str]]:
@@ -61,7 +61,7 @@ def documented(factory: Callable[..., Any]) -> dict[str, str]:
   """What a factory's docstring says of its arguments, by name."""
   origin = inspect.unwrap(factory.func if isinstance(factory, functools.partial) else factory)
   _, _, section = (inspect.getdoc(origin) or "").partition("\nArgs:\n")
-  entries = re.split(r"^  (?=\w)", section.split("\n\n")[0], flags=re.MULTILINE)
+  entries = re.split(r"^  (?=[\w*])", section.split("\n\n")[0], flags=re.MULTILINE)
   pairs = (entry.partition(":") for entry in entries if entry)
   return {name: " ".join(text.split()) for name, _, text in pairs}
 
@@ -116,17 +116,20 @@ def entries() -> dict[str, list[Entry]]:
 def _model(name: str, factory: Callable[..., Any]) -> Entry:
   more = {option: ("", line) for option, line in COMMON.items()} if name in MODELS else {}
   given = ("shape", "num_classes", "task")
-  return Entry(name, factory, first_line(factory), given, more, {"with": trained_by(name)})
+  return Entry(name, factory, first_line(factory), given, more, lambda: {"with": trained_by(name)})
 
 
 def _method(section: str, method: Method) -> Entry:
   more = {share: ("", f"{own}, as a share of the rounds") for share, own in method.shares.items()}
   if method.prepares:
     more |= explained(method.prepares.make, method.prepares.settings)
-  facts = {"with": goes_with(section, method.name)}
-  if method.models:
-    facts["model"] = among(method.models, MODELS | GENERATORS)
-  facts |= {"keeps": method.keeps, "source": method.source, "file": path_of(method)}
+
+  def facts() -> dict[str, str]:
+    found = {"with": goes_with(section, method.name)}
+    if method.models:
+      found["model"] = among(method.models, MODELS | GENERATORS)
+    return found | {"keeps": method.keeps, "source": method.source, "file": path_of(method)}
+
   return Entry(method.name, method.factory, method.about, method.given, more, facts)
 
 
@@ -167,7 +170,8 @@ def _print_all(console: Console, field: str, group: list[Entry]) -> None:
   table = _grid(2)
   for entry in group:
     settings = (name + f"={default}" * bool(default) for name, (default, _) in entry.settings.items())
-    with_what = f"with {entry.facts['with']}" if "with" in entry.facts else ""
+    facts = entry.facts()
+    with_what = f"with {facts['with']}" if "with" in facts else ""
     table.add_row(entry.name, "\n".join(filter(None, (entry.about, ", ".join(settings), with_what))))
   console.print(table, "")
 
@@ -175,11 +179,12 @@ def _print_all(console: Console, field: str, group: list[Entry]) -> None:
 def _print_one(console: Console, field: str, entry: Entry) -> None:
   console.print(Text(f"--config.{field}={entry.name}", "bold"), Text(entry.about), "", sep="\n")
   facts, settings = _grid(2), _grid(3)
-  for label, text in entry.facts.items():
+  known = entry.facts()
+  for label, text in known.items():
     facts.add_row(label, text)
   for name, (default, line) in entry.settings.items():
     settings.add_row(name, default, line)
-  console.print(*([facts, ""] if entry.facts else []), settings)
+  console.print(*([facts, ""] if known else []), settings)
 
 
 def _grid(columns: int) -> Table:

@@ -1,13 +1,17 @@
 """How far the run is: a live bar on a terminal, a line now and then in a log file."""
 
+import contextlib
 import datetime
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
-from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
+from rich.text import Text
 
 from fedjax_het.metrics.catalogue import shown
 
@@ -20,34 +24,24 @@ class Progress:
 
   Args:
     total: rounds of the whole run.
-    start: rounds done before this start (0, or the checkpoint's).
     console: where to show; standard output by default.
     every: seconds between two lines where that is not a terminal.
     quiet: shows nothing.
   """
 
-  def __init__(
-    self, total: int, start: int = 0, *, console: Console | None = None, every: float = 5.0,
-    quiet: bool = False,
-  ):  # fmt: skip
+  def __init__(self, total: int, *, console: Console | None = None, every: float = 5.0, quiet: bool = False):
     """See the class."""
     self._console = console or Console(quiet=quiet)
-    self._total, self._round, self._start, self._every = total, start, start, every
+    self._total, self._round, self._start, self._every = total, 0, 0, every
     self._latest = ""
+    self._doing: tuple[str, float] | None = None  # what, since when
     self._seen: deque[tuple[float, int]] = deque(maxlen=20)
     self._printed = time.monotonic()
-    self._shown = start
-    self._bar: Bar | None = None
+    self._shown = 0
+    self._bar: _Bar | None = None
     if self._console.is_terminal:
-      columns = (
-        SpinnerColumn(),
-        BarColumn(bar_width=None),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
-        TextColumn("{task.fields[rate]}", style="cyan"),
-        TextColumn("{task.fields[latest]}", style="green"),
-      )
-      self._bar = Bar(*columns, console=self._console, expand=True)
-      self._task = self._bar.add_task("", total=total, completed=start, rate="compiling", latest="")
+      self._bar = _Bar(self._beside, self._figures, self._console)
+      self._task = self._bar.add_task("", total=total)
 
   def __enter__(self) -> "Progress":
     """Starts the clock and the bar."""
@@ -63,8 +57,25 @@ class Progress:
     elif self._shown != self._round:
       self._print()
 
+  def begin(self, start: int) -> None:
+    """Says that `start` rounds were done before this start: 0, or the checkpoint's."""
+    self._round = self._start = self._shown = start
+    if self._bar is not None:
+      self._bar.update(self._task, completed=start)
+
+  @contextlib.contextmanager
+  def doing(self, what: str) -> Iterator[None]:
+    """Shows what is done instead of rounds: with its seconds on a terminal, as a line elsewhere."""
+    before, self._doing = self._doing, (what, time.monotonic())
+    if self._bar is None:
+      self._tell(what)
+    try:
+      yield
+    finally:
+      self._doing = before
+
   def update(self, round: int, /, **latest: float) -> None:
-    """Shows that `round` rounds are done, and figures such as `loss=0.31, top1=0.97`.
+    """Shows that `round` rounds are done, and figures such as `train_loss=0.31, top1=0.97`.
 
     Figures stay until the next update that has any; metrics in percent are given as fractions.
     """
@@ -73,7 +84,7 @@ class Progress:
     if latest:
       self._latest = "  ".join(_figure(name, value) for name, value in latest.items())
     if self._bar is not None:
-      self._bar.update(self._task, completed=round, rate=self._rate_text(), latest=self._latest)
+      self._bar.update(self._task, completed=round)
     elif time.monotonic() - self._printed >= self._every:
       self._print()
 
@@ -81,12 +92,27 @@ class Progress:
     """One plain line."""
     self._printed, self._shown = time.monotonic(), self._round
     share = 100 * self._round / max(self._total, 1)
-    line = f"round {self._round}/{self._total} ({share:.0f} %)  {self._rate_text()}  {self._latest}"
+    self._tell(f"round {self._round}/{self._total} ({share:.0f} %)  {self._rate_text()}  {self._figures()}")
+
+  def _tell(self, line: str) -> None:
     self._console.out(line.rstrip(), highlight=False)
     self._console.file.flush()
 
+  def _beside(self) -> str:
+    """What stands beside the bar."""
+    if self._doing is None:
+      return self._rate_text()
+    what, since = self._doing
+    return f"{what}: {time.monotonic() - since:.0f} s"
+
+  def _figures(self) -> str:
+    """The latest figures."""
+    return self._latest
+
   def _rate_text(self) -> str:
     """Rounds a second and the time left."""
+    if not self._seen:
+      return ""
     (t0, r0), (t1, r1) = self._seen[0], self._seen[-1]
     if r1 <= r0 or t1 <= t0:  # the first update, whose time is compilation's
       return ""
@@ -95,7 +121,52 @@ class Progress:
     return f"{rate:.3g} rounds/s  ETA {left}"
 
 
+class _Bar(Bar):
+  """A bar with a text beside it and one below, which are asked for anew whenever it is drawn."""
+
+  def __init__(self, beside: Callable[[], str], below: Callable[[], str], console: Console):
+    self._below = below
+    rounds = TextColumn("{task.completed:.0f}/{task.total:.0f} rounds")
+    super().__init__(
+      SpinnerColumn(), BarColumn(bar_width=None), rounds, _Asked(beside), console=console, expand=True
+    )
+
+  def get_renderables(self) -> Iterable[RenderableType]:
+    """The bar, and what is below it."""
+    yield from super().get_renderables()
+    if below := self._below():
+      yield Text(below, "green")
+
+
+class _Asked(ProgressColumn):
+  """A text that is asked for whenever it is drawn."""
+
+  def __init__(self, text: Callable[[], str]):
+    super().__init__(Column(no_wrap=True))
+    self._text = text
+
+  def render(self, task: Task) -> Text:
+    """The text."""
+    return Text(self._text(), "cyan")
+
+
+@contextlib.contextmanager
+def doing(what: str, console: Console) -> Iterator[None]:
+  """Shows on a terminal, until it is left, what is done and for how long; nothing elsewhere."""
+  if not console.is_terminal:
+    yield
+    return
+  started = time.monotonic()
+  beside = _Asked(lambda: f"{what}: {time.monotonic() - started:.0f} s")
+  with Bar(SpinnerColumn(), beside, console=console, transient=True) as bar:
+    bar.add_task("", total=None)
+    yield
+
+
 def _figure(name: str, value: float) -> str:
   """A figure's name and value; a dash where there is none."""
-  text = "–" if math.isnan(value) else f"{100 * value:.2f} %" if shown(name).unit == "%" else f"{value:.4g}"
-  return f"{name.replace('_', ' ')} {text}"
+  known = shown(name)
+  text = (
+    "–" if math.isnan(value) else f"{known.factor * value:.2f} %" if known.unit == "%" else f"{value:.4g}"
+  )
+  return f"{known.label} {text}"

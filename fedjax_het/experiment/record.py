@@ -106,6 +106,8 @@ class Record:
   ) -> dict[str, float]:
     """Books a chunk of rounds: the figures that progress shows, none of a run that has diverged.
 
+    They are `train_loss`, the mean over the rounds since the last evaluation, and after one its headlines.
+
     Args:
       infos: what happened in them.
       found: where the run diverged in them, or None.
@@ -119,7 +121,7 @@ class Record:
       self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
-    now, latest = self._known(now, seconds), {"loss": self._losses[-1]}
+    now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
     line = self._asked(line, lambda yardstick: yardstick.watch(infos, now))
     if now.evaluations is not None:
@@ -166,9 +168,10 @@ class Record:
 
   def _draw(self, summary: dict[str, Any]) -> None:
     lines = [json.loads(line) for line in self.run.metrics_path.read_text().splitlines()]
-    curves = [*self._curves(lines), Curve("training_loss", "cohort", series(lines, "train_loss"))]
+    curves = [*self._curves(lines), Curve("train_loss", "cohort", series(lines, "train_loss"))]
     path = self.run.figures / "learning_curve.png"
-    learning_curve(series(lines, "round"), curves, path, title=self._watched.title)
+    marks = self._experiment.algorithm.client.milestones
+    learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)
     for yardstick in self._yardsticks.values():
       yardstick.draw(lines, summary)
 

@@ -28,9 +28,9 @@ def _header(summary: Mapping[str, Any]) -> Text:
   parts = [summary.get("algorithm", "?"), summary.get("mixing"), summary.get("server")]
   text.append(" + ".join(str(part) for part in parts if part), style="bold")
   text.append(f" on {summary.get('dataset', '?')}", style="bold")
-  for name, unit in (("num_clients", "clients"), ("rounds", "rounds"), ("client_steps", "client steps")):
-    if summary.get(name) is not None:
-      text.append(f" · {summary[name]:,} {unit}")
+  counts = ("num_clients", "clients"), ("rounds", "rounds"), ("client_steps", "client steps")
+  known = [f"{summary[name]:,} {unit}" for name, unit in counts if summary.get(name) is not None]
+  text.append("\n" * bool(known) + " · ".join(known))
   if summary.get("label_noise"):
     noise = summary["label_noise"]
     text.append(f"\nlabel noise: {noise['name']}, ratio {noise['ratio']}; ", style="bold yellow")

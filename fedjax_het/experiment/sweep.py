@@ -108,7 +108,8 @@ def run_sweep(
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
   sweep = Sweep(config, root, members, configs, runs)
   if not all(path.exists() for path in (sweep.table, *(run.summary_path for run in runs))):
-    engine, experiments = _build(sweep, grid, where, member_batch)
+    with display.doing("reading the data"):
+      engine, experiments = _build(sweep, grid, where, member_batch)
     prepare(workdir, whole, FREE_OF_ALL, writes())
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())

@@ -11,12 +11,14 @@ class Metric(NamedTuple):
     title: its long name, without the unit.
     unit: "%" for a fraction that is shown in percent; else what it is measured in, "" for a bare number.
     higher_is_better: whether the worst clients are those with the lowest values.
+    note: what it is, in a line beside its curve; "" where the title says it all.
   """
 
   label: str
   title: str
   unit: str = ""
   higher_is_better: bool = True
+  note: str = ""
 
   @property
   def factor(self) -> float:
@@ -47,6 +49,25 @@ METRICS: dict[str, Metric] = {
   "mce": Metric("MCE", "maximum calibration error", higher_is_better=False),
 }
 
+# What parts report of their rounds, and the loss of training: figures of a cohort, of which none is better.
+FIGURES: dict[str, Metric] = {
+  "train_loss": Metric("train loss", "training loss", note="mean over cohorts and rounds"),
+  "cosine": Metric(
+    "cosine",
+    "cosine",
+    note="cos(θf, θl) = ⟨θf, θl⟩ / (‖θf‖ ‖θl‖) after local training, mean over the cohorts",
+  ),
+  "alpha": Metric("α", "α", note="the share α of a client's own model, mean over the cohorts"),
+  "variance": Metric(
+    "variance", "variance", note="Σ_k ‖Δ_k - mean Δ‖² of a cohort's updates of the last layer"
+  ),
+  "disagreement": Metric(
+    "disagreement",
+    "disagreement",
+    note="Σ_k ‖Δ_k - mean Δ‖² / Σ_k ‖Δ_k‖² of a cohort's updates of the last layer",
+  ),
+}
+
 
 def known(name: str) -> Metric:
   """The metric called `name`.
@@ -60,5 +81,5 @@ def known(name: str) -> Metric:
 
 
 def shown(name: str) -> Metric:
-  """The metric called `name`; of one that is not in the catalogue, its bare name."""
-  return METRICS.get(name, Metric(name.replace("_", " "), name.replace("_", " ")))
+  """The metric or figure called `name`; of one that is not in the catalogue, its bare name."""
+  return METRICS.get(name) or FIGURES.get(name) or Metric(name.replace("_", " "), name.replace("_", " "))

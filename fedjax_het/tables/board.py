@@ -1,5 +1,6 @@
 """How far a whole table is: one progress over all its runs."""
 
+import contextlib
 import datetime
 import time
 from collections import defaultdict
@@ -11,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from fedjax_het.engine.processes import writes
 from fedjax_het.experiment.display import Display
-from fedjax_het.experiment.progress import Progress
+from fedjax_het.experiment.progress import Progress, doing
 from fedjax_het.tables.runs import Program
 
 
@@ -43,9 +44,13 @@ class Board(Display):
     for config, summary in past:
       self._book(config, sum(summary["seconds"].values()), work(config))
 
-  def progress(self, total: int, start: int) -> Progress:
-    """See `Display`; the run's progress with the table's in front."""
-    return _OfOne(self, total, start, self._console)
+  def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
+    """See `Display`."""
+    return doing(what, self._console)
+
+  def progress(self, total: int) -> Progress:
+    """See `Display`; the run's progress, and the table's below it."""
+    return _OfOne(self, total, self._console)
 
   def show(self, *what: RenderableType) -> None:
     """A run's own table is not shown."""
@@ -112,11 +117,13 @@ def duration(seconds: float) -> str:
 class _OfOne(Progress):
   """A run's progress that says beside it how far the table is."""
 
-  def __init__(self, board: Board, total: int, start: int, console: Console):
-    super().__init__(total, start, console=console, every=30.0)
+  def __init__(self, board: Board, total: int, console: Console):
+    super().__init__(total, console=console, every=30.0)
     self._board = board
 
-  def _rate_text(self) -> str:
-    began = self._start
-    share = (self._round - began) / max(self._total - began, 1)
-    return f"{super()._rate_text()}  [{self._board.position}] {self._board.left(share)}"
+  def _tell(self, what: str) -> None:
+    """A log of a whole table has no line for every program."""
+
+  def _figures(self) -> str:
+    share = (self._round - self._start) / max(self._total - self._start, 1)
+    return f"[{self._board.position}] {self._board.left(share)}  {super()._figures()}"

@@ -80,9 +80,8 @@ class Best(Yardstick):
       if (found.get(model) or {}).get("round") is not None
     ]
     if bests:
-      lines.append(
-        f"best {named(metric)} of {len(found['course']['rounds'])} evaluations: {', '.join(bests)}"
-      )
+      lines.append(f"best {named(metric)} of {len(found['course']['rounds'])} evaluations:")
+      lines += [f"  {one}" for one in bests]
     for model, own in (summary.get("to_accuracy") or {}).items():
       when = "never" if own["round"] is None else f"in round {own['round']}, after {own['seconds']:.0f} s"
       lines.append(f"{spelled(model)} {named(metric)} of {number(own['level'], metric)} reached: {when}")

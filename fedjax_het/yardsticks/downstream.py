@@ -34,7 +34,7 @@ class Judge:
     source: the data set.
     data: the clients' data.
     model: `name` and options of the classifier.
-    seeds: how often it is to learn, see `__call__`.
+    seeds: how often it is to learn, each time from fresh parameters.
     settings: of `downstream`.
 
   Attributes:
@@ -137,7 +137,7 @@ def downstream(
     model: the classifier.
     x: synthetic examples, float32 [M, ...].
     y: their labels, int32 [M].
-    steps: at most so many.
+    steps: at most so many steps of the classifier.
     lr: Adam's step size.
     tolerance: the loss that counts as converged.
   """

@@ -161,7 +161,7 @@ def loss_surface(
     points: odd, grid points an axis; the middle is θ.
     span: > 0; 1 is a step as long as the filters themselves.
     part: "train", "valid" or "test".
-    examples: so many at random; by default all.
+    examples: the loss is that of so many, at random; by default of all.
 
   Returns:
     (line [P], losses [P, P]): the values of a and of b, and the loss at (line[i], line[j]), float64.

@@ -61,7 +61,7 @@ def plot_partition(
     labels: classes of all rows, [N]; None where rows have none.
     path: the file to write.
     num_classes: C.
-    title: goes above the counts of clients and rows.
+    title: goes above the counts of rows; by default the number of clients.
   """
   if labels is None:
     counts = np.array([[len(np.asarray(rows))] for rows in parts])
@@ -74,10 +74,10 @@ def plot_partition(
   (_bars if few else _sizes if labels is None else _heat_map)(figure, counts)
   sizes, classes = counts.sum(1), (counts > 0).sum(1)
   facts = (
-    f"{len(counts)} clients, {sizes.sum():,} rows; rows a client {_span(sizes)}"
+    f"{sizes.sum():,} rows; rows a client {_span(sizes)}"
     f"{'' if labels is None else f'; classes a client {_span(classes)}'}"
   )
-  figure.suptitle(f"{title}\n{facts}" if title else facts, fontsize=10)
+  figure.suptitle(f"{title or f'{len(counts)} clients'}\n{facts}", fontsize=10)
   figure.savefig(path, dpi=150)
 
 

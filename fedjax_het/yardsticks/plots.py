@@ -2,8 +2,9 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.container import Array
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.yardsticks.yardstick import Curve
 
@@ -27,8 +29,9 @@ FEW = 25  # evaluations up to which each has a marker
 
 
 def learning_curve(
-  rounds: ArrayLike, curves: Sequence[Curve], path: str | os.PathLike[str], *, title: str = "Learning curve"
-) -> Path:
+  rounds: ArrayLike, curves: Sequence[Curve], path: str | os.PathLike[str], *,
+  title: str = "Learning curve", milestones: Mapping[str, int | Array] = MappingProxyType({}),
+) -> Path:  # fmt: skip
   """Draws curves over the rounds, those of one metric in one panel; the first panel is the tallest.
 
   Args:
@@ -36,6 +39,7 @@ def learning_curve(
     curves: what is known at each; see `Curve`. One without any finite value is not drawn.
     path: the PNG to write; its folder is made where missing.
     title: the figure's title.
+    milestones: symbol -> a round that is marked in all panels, where it is within the others.
 
   Returns:
     `path`.
@@ -53,6 +57,12 @@ def learning_curve(
   axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
   for ax, (metric, own) in zip(axes, panels.items()):
     _panel(ax, np.asarray(rounds), metric, own)
+    for symbol, value in milestones.items():
+      if 0 < int(value) < np.max(rounds):
+        ax.axvline(int(value), color=GREY, linewidth=1.0, linestyle=":")
+        if ax is axes[0]:
+          ax.text(int(value), 1.005, f"{symbol} = {int(value)}", transform=ax.get_xaxis_transform(),
+                  ha="center", va="bottom", fontsize=9, color=GREY)  # fmt: skip
   axes[-1].set_xlabel("communication round")
   axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
   return save(figure, path)
@@ -60,7 +70,7 @@ def learning_curve(
 
 def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> None:
   """One metric's curves."""
-  factor = shown(metric).factor
+  factor, note = shown(metric).factor, shown(metric).note
   for curve, style in zip(curves, styles([curve.of for curve in curves])):
     if len(rounds) > FEW:
       style = style | {"marker": ""}
@@ -73,7 +83,7 @@ def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> No
       for edge in edges:
         ax.plot(rounds, edge, color=style["color"], linewidth=0.7, alpha=0.5, linestyle=style["linestyle"])
       note = "mean over clients, band: worst 10 % to best 10 %"
-      ax.set_title(note, fontsize=9, color=GREY, loc="left")
+  ax.set_title(note, fontsize=9, color=GREY, loc="left")
   decorate(ax, ylabel=axis_label(metric))
   ax.legend(frameon=False, fontsize=9, loc="best")
   known = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves])

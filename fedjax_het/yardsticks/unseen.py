@@ -129,7 +129,7 @@ def after_steps(
     broadcast: what the server sends.
     client: the client part whose global model it is.
     model: the model that is trained, where there are steps.
-    steps: numbers of steps, rising.
+    steps: after which numbers of local steps, rising.
     lr: η.
     momentum: of SGD.
     weight_decay: of SGD.

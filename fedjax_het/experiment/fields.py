@@ -1,0 +1,221 @@
+"""Every field that a configuration has or could have, with its meaning, type and default: `--describe`.
+
+What a field means is said once, where it is used: in the `Args` of the function that takes it.
+"""
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from rich.console import Console
+from rich.text import Text
+
+from fedjax_het.data.clients import split_clients
+from fedjax_het.data.container import federate
+from fedjax_het.data.partition import partition
+from fedjax_het.data.sources import load
+from fedjax_het.engine.run import run
+from fedjax_het.errors import check_choice
+from fedjax_het.experiment.build import FIELDS, OPTIONAL
+from fedjax_het.experiment.listing import WIDTH, Entry, documented, entries, shown
+from fedjax_het.methods import METHODS
+from fedjax_het.yardsticks.downstream import Judge, downstream
+from fedjax_het.yardsticks.landscape import loss_surface
+from fedjax_het.yardsticks.unseen import after_steps
+
+NO_DEFAULT = inspect.Parameter.empty
+INDENT = 4 * " "
+
+
+class Field(NamedTuple):
+  """One field.
+
+  Attributes:
+    path: as in `--config.PATH=VALUE`.
+    about: what it means.
+    kind: its type, in words; "" where any will do.
+    default: what is taken where a configuration leaves it out; `NO_DEFAULT` where it must not.
+    value: what the configuration says; `NO_DEFAULT` where it says nothing.
+  """
+
+  path: str
+  about: str
+  kind: str
+  default: Any
+  value: Any
+
+
+# Fields that are an argument of a function: that, and the argument's name where it is another.
+ARGUMENTS: dict[str, tuple[Callable[..., Any], str]] = {
+  "dataset": (load, "name"),
+  "data_dir": (load, ""),
+  "dataset_options.resize": (load, "resize"),
+  "num_clients": (partition, ""),
+  "test_fraction": (federate, ""),
+  "valid_fraction": (federate, ""),
+  "stratify": (federate, ""),
+  "rounds": (run, ""),
+  "cohort_size": (run, ""),
+  "eval_every": (run, ""),
+  "unseen.fraction": (split_clients, ""),
+  "unseen.steps": (after_steps, ""),
+  "landscape.points": (loss_surface, ""),
+  "landscape.span": (loss_surface, ""),
+  "landscape.part": (loss_surface, ""),
+  "landscape.examples": (loss_surface, ""),
+  "downstream.model": (Judge, ""),
+  "downstream.seeds": (Judge, ""),
+  "downstream.steps": (downstream, ""),
+  "downstream.lr": (downstream, ""),
+}
+# Fields that the launcher itself uses: meaning, type, default.
+OWN: dict[str, tuple[str, str, Any]] = {
+  "seed": ("what partition, split, first parameters and every round's draws follow from", "int", NO_DEFAULT),
+  "record_losses": (
+    "ask for the clients' losses also where the mixing does not: `objective` of metrics.jsonl", "bool", False,
+  ),
+  "record_variance": (
+    "how far a cohort's updates of the last layer are apart: `cohort` of metrics.jsonl", "bool", False,
+  ),
+  "to_accuracy": (
+    "a level of the headline, or one a model as {'global': 0.69}: `to_accuracy` of summary.json says when it "
+    "was reached", "float or dict", None,
+  ),
+  "downstream.features": (
+    "what distances to real examples are taken in: 'classifier', one that has learnt from real examples, or "
+    "a file of InceptionV3's weights; '' for none", "str", "",
+  ),
+  "downstream.follow": (
+    "True: a classifier learns from the examples at every evaluation; a dict: with these other than at the "
+    "end",
+    "bool or dict", False,
+  ),
+}  # fmt: skip
+NAMED = (
+  "partition",
+  "model",
+  "mixing",
+  "server",
+  "label_noise",
+  "task",
+)  # whose `name` says what has the rest
+
+
+def fields(config: Mapping[str, Any]) -> list[Field]:
+  """All fields of a configuration, those that it leaves at their defaults as well.
+
+  Raises:
+    SettingError: a field or a name that nobody knows, naming the nearest.
+  """
+  found = [*_all(config)]
+  for path in _set(config):
+    check_choice("field of the configuration", path, [field.path for field in found])
+  order = (*FIELDS, *OPTIONAL)
+  return sorted(found, key=lambda field: order.index(field.path.partition(".")[0]))
+
+
+def _all(config: Mapping[str, Any]) -> Iterator[Field]:
+  def field(path: str, about: str, kind: str, default: Any) -> Field:
+    section, _, name = path.partition(".")
+    value = config.get(section, {} if name else NO_DEFAULT)
+    return Field(path, about, kind, default, value.get(name, NO_DEFAULT) if name else value)
+
+  known = entries()
+  for path, (factory, argument) in ARGUMENTS.items():
+    argument = argument or path.rpartition(".")[2]
+    parameter = inspect.signature(factory).parameters[argument]
+    yield field(path, documented(factory)[argument], kind_of(parameter), parameter.default)
+  for path, (about, kind, default) in OWN.items():
+    yield field(path, about, kind, default)
+
+  def of(entry: Entry, section: str) -> Iterator[Field]:
+    parameters = inspect.signature(entry.factory).parameters
+    for name, (default, about) in entry.settings.items():
+      own = parameters.get(name)
+      kind, value = (kind_of(own), own.default) if own else ("", default or None)
+      yield field(f"{section}.{name}", about, kind, value)
+
+  def named(section: str, name: str) -> Entry:
+    group = {entry.name: entry for entry in known.get(f"{section}.name", known.get(section, []))}
+    check_choice(f"{section}.name", name, group)
+    return group[name]
+
+  data = named("dataset", config["dataset"])
+  yield from of(data, "dataset_options")
+  for section in NAMED:
+    given = config.get(section, {})
+    if name := given.get("name"):
+      entry = named(section, name)
+      yield field(f"{section}.name", f"{entry.about} (--list names all)", "str", NO_DEFAULT)
+      yield from of(entry, section)
+      continue
+    also = {own.path: own for entry in known[f"{section}.name"] for own in of(entry, section)}
+    about = "the data set's own by default" if section == "task" else "which one; by default none"
+    yield field(f"{section}.name", f"{about} (--list names all)", "str", None)
+    yield from (own for path, own in also.items() if path.partition(".")[2] in given)
+  client = named("algorithm", config["algorithm"]["name"])
+  yield field("algorithm.name", f"{client.about} (--list names all)", "str", NO_DEFAULT)
+  prepares = METHODS["algorithm"][client.name].prepares
+  more = prepares.settings if prepares else {}
+  for own in of(client, "algorithm"):  # a setting stands in either section
+    name = own.path.partition(".")[2]
+    if name in more:
+      own = own._replace(kind=kind_of(more[name]), default=more[name].default)
+    if name in config.get("local", {}) and name not in config["algorithm"]:
+      own = own._replace(path=f"local.{name}", value=config["local"][name])
+    yield own
+
+
+def _set(config: Mapping[str, Any]) -> Iterator[str]:
+  """The paths that a configuration sets, sections by their fields."""
+  for name, value in config.items():
+    if isinstance(value, Mapping) or hasattr(value, "keys"):
+      yield from (f"{name}.{field}" for field in value)
+    else:
+      yield name
+
+
+def kind_of(parameter: inspect.Parameter) -> str:
+  """A parameter's type in words: "float", "int or None"; what a program makes of numbers is left out."""
+  wanted = parameter.annotation
+  if wanted in (NO_DEFAULT, Any) or isinstance(wanted, str):
+    return ""
+  kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+  kinds = tuple(kind for kind in kinds if kind is not jax.Array)
+  return " or ".join("None" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in kinds)
+
+
+def print_fields(config: Mapping[str, Any], only: str = "") -> None:
+  """Prints a configuration's fields.
+
+  Args:
+    config: the configuration.
+    only: a field, or a section, to print alone; "" for all.
+
+  Raises:
+    SettingError: see `fields`; or there is no such field.
+  """
+  console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False)
+  found = fields(config)
+  names = {name for field in found for name in (field.path, field.path.partition(".")[0])}
+  if only:
+    check_choice("describe", only, sorted(names))
+  for field in found:
+    if only in ("", field.path, field.path.partition(".")[0]):
+      about = Text(field.about).wrap(console, console.width - len(INDENT))
+      console.print(_line(field), *(Text(INDENT) + line for line in about), sep="\n")
+  if not only:
+    console.print("\n--config.FIELD=VALUE sets a field; --list prints what there is to name.")
+
+
+def _line(field: Field) -> Text:
+  """Such as "local.lr = 0.05  float, by default 0.01"."""
+  text = Text(field.path, "bold")
+  if field.value is not NO_DEFAULT:
+    text.append(f" = {shown(field.value) or repr('')}")
+  default = "" if field.default is NO_DEFAULT else f"by default {shown(field.default) or repr('')}"
+  return text.append(f"  {', '.join(filter(None, (field.kind, default)))}", "cyan")
