@@ -3,9 +3,10 @@
 Python runs page by page, all blocks of a page in one namespace. Commands are started, with few rounds where a
 page has many; those that name DATA, which has to be fetched, only as far as their configuration: its fields
 are listed, or a table's runs are planned. docs/adding.md has its own test, docs/results/ records of what was
-run.
+run. The cells of docs/notebook.ipynb run in turn.
 """
 
+import json
 import os
 import re
 import shlex
@@ -13,8 +14,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+
+matplotlib.use("agg")
 
 ROOT = Path(__file__).parents[1]
 NOT_RUN = "# Not run by the tests: "
@@ -67,6 +72,29 @@ def test_the_python_of_a_page_runs(name, tmp_path, monkeypatch):
   names: dict = {"__name__": "page"}
   for _, code in blocks(PAGES[name], "python"):
     exec(compile(code, f"{name}.md", "exec"), names)
+
+
+def cells() -> list[dict]:
+  return json.loads((ROOT / "docs" / "notebook.ipynb").read_text())["cells"]
+
+
+def test_the_notebook_is_stored_without_outputs():
+  code = [cell for cell in cells() if cell["cell_type"] == "code"]
+  assert len(code) == 4 and not any(cell["outputs"] or cell["execution_count"] for cell in code)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(monkeypatch, capsys):
+  shown = []
+  monkeypatch.setattr(plt, "show", lambda: shown.append(len(plt.gcf().axes)) or plt.close("all"))
+  names: dict = {"__name__": "notebook"}
+  for cell in cells():
+    if cell["cell_type"] == "code":
+      exec(compile("".join(cell["source"]), "notebook.ipynb", "exec"), names)
+  assert shown == [2, 1, 2]
+  out = capsys.readouterr().out
+  assert "picked on validation parts" in out and "AAggFF-S: mean" in out
+  assert names["result"].metrics["personalized"]["top1"]["mean"] > 0.9
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from fedjax_het.data.partition import partition
 from fedjax_het.data.sources import load
 from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.build import FIELDS, OPTIONAL
+from fedjax_het.experiment.check import FIELDS, OPTIONAL
 from fedjax_het.experiment.listing import WIDTH, Entry, documented, entries, shown
 from fedjax_het.methods import METHODS
 from fedjax_het.yardsticks.downstream import Judge, downstream

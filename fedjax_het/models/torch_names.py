@@ -78,7 +78,7 @@ def named(
 
 
 def place(tree: dict[str, Any], path: str, leaf: str, array: np.ndarray) -> None:
-  """Sets tree[...path][leaf], making what is on the way."""
+  """Sets the leaf at a path of a tree, making what is on the way."""
   for part in path.split("/"):
     tree = tree.setdefault(part, {})
   tree[leaf] = array
