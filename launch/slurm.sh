@@ -3,6 +3,10 @@
 #
 #   sbatch --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 launch/slurm.sh --workdir=/shared/runs/a [flags ...]
 #
+# A paper's table by a job array, each of whose members takes the cells that no other is at:
+#
+#   sbatch --array=0-3 launch/slurm.sh reproduce --table=configs/table_2_3.py --runs=/shared/runs/table [flags ...]
+#
 # As many tasks as GPUs on each node, and no --gpus-per-task: JAX gives the i-th process of a node the i-th of the
 # GPUs that it sees, so all must see all. Without GPUs: --gpus-per-node=0.
 #
@@ -31,7 +35,9 @@ job=$SLURM_JOB_ID # in an array, one member's is also the number of the whole ar
 again=
 # To the processes themselves: srun would not hand it on, but kill them. It fails where SLURM already ends the job.
 trap 'again=1; scancel --quiet --signal=TERM "$job.0" || again=' TERM
-srun --kill-on-bad-exit=1 python3 -m fedjax_het.run --distributed "$@" &
+what=run
+case ${1-} in run | reproduce) what=$1 && shift ;; esac
+srun --kill-on-bad-exit=1 python3 -m "fedjax_het.$what" --distributed "$@" &
 step=$!
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done # a trapped signal ends `wait`
 wait "$step"

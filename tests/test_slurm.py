@@ -12,6 +12,7 @@ SCRIPT = Path(__file__).parents[1] / "launch" / "slurm.sh"
 
 # A step of one process, which takes 0.2 s to its end once it is told. SIGTERM to srun itself kills it.
 SRUN = """#!/bin/bash
+echo "$*" > step
 {
   trap 'sleep 0.2; exit 143' TERM
   echo $BASHPID > new; mv new task
@@ -36,9 +37,9 @@ def job(tmp_path):
     (tmp_path / name).chmod(0o755)
   started = []
 
-  def start(**variables: str) -> subprocess.Popen:
+  def start(*arguments: str, **variables: str) -> subprocess.Popen:
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"} | variables
-    started.append(subprocess.Popen([SCRIPT, "--workdir=a"], cwd=tmp_path, env=env))
+    started.append(subprocess.Popen([SCRIPT, *(arguments or ("--workdir=a",))], cwd=tmp_path, env=env))
     while not (tmp_path / "task").exists():
       time.sleep(0.01)
     return started[-1]
@@ -90,3 +91,17 @@ def test_job_whose_process_failed_is_not_requeued(job, tmp_path):
   (tmp_path / "fail").touch()
   assert run.wait(20) == 143
   assert calls(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("arguments", "step"),
+  [
+    (("--workdir=a b",), "fedjax_het.run --distributed --workdir=a b"),
+    (("run", "--workdir=a"), "fedjax_het.run --distributed --workdir=a"),
+    (("reproduce", "--table=t.py"), "fedjax_het.reproduce --distributed --table=t.py"),
+  ],
+)
+def test_what_a_step_runs(job, tmp_path, arguments, step):
+  job(*arguments)
+  assert (tmp_path / "step").read_text() == f"--kill-on-bad-exit=1 python3 -m {step}\n"
