@@ -11,7 +11,8 @@ clusters, ρ = 0.6 for 2-Fold, else 0.4; fifty evaluations a run.
 What the paper does not say, or says otherwise:
 - M + 1, the endpoints: 2 for 2-Fold, as there; 5 for 5-Fold, a topic a group; 3 for Dirichlet, whose
   pictures are triangles. `endpoints=` behind the file's name sets another.
-- weight decay 0.5 for SimpleCNN would leave nothing to learn: 5e-4, as in the authors' later code.
+- weight decay 0.5 for SimpleCNN: here 5e-4, as in the authors' later code. With 0.5 FedAvg's top-1 on digits
+  (dataset=digits,split=2fold, 60 rounds, seed 0; commit 4f9d63c, 2026-11-22) is 8 %, with 5e-4 95 %.
 - λ of Ditto and SosicFL+: 1. τ = E epochs for the own model; α is drawn anew in every step.
 - a fifth of each client's examples are its test part; the global model is judged on all of these. The
   official test images are not used.
