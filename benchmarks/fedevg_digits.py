@@ -9,9 +9,10 @@ on the synthetic set alone, top-1 on all clients' test rows, by five judges (oth
 distance within a class, over that of the ten real ones, between pixels and between the 128 features of a
 classifier trained on the real training rows, to which noise is no diversity. FedCVAE and FedCGAN are
 perceptrons with as many hidden units, the same rounds, epochs and batches. All yardsticks see pixels kept
-in [0, 1]. The first seed is drawn, for which drawn methods that --only leaves out run once. What is
-measured joins what docs/results/fedevg_digits.json holds, row by row with its commit and date. Ablations
-change one setting of "β from 1" (β from 10 is the thesis's).
+in [0, 1]. The first seed is drawn where all that is drawn has run. What is measured joins what
+docs/results/fedevg_digits.json holds, row by row with its commit and date; --missing leaves out what it
+holds. Ablations change one setting of "β from 1" (β from 10 is the thesis's); what goes beyond the thesis
+stands in fedevg_settings.py.
 """
 
 import argparse
@@ -23,12 +24,14 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
+from fedevg_settings import BEYOND
 from provenance import provenance
 
 import fedjax_het as fh
 from fedjax_het.clients.fedevg import labels_of
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.data.scale import as_read
+from fedjax_het.methods import METHODS
 from fedjax_het.models.generative import cgan_mlp, cvae_mlp
 from fedjax_het.yardsticks.downstream import downstream, within_class_distance
 from fedjax_het.yardsticks.features import classifier_features
@@ -38,6 +41,7 @@ from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS, CLIENTS, CLASSES, PER_CLASS, JUDGES = 200, 10, 10, 10, 5
+LABELS = labels_of(CLASSES, PER_CLASS)
 DRAWN = ("as the thesis: β from 10, signed, fresh", "β from 1")
 SHOWN = ("FedCVAE", "FedCGAN", *DRAWN)
 FROM_1 = {"step_size": 1.0}
@@ -87,12 +91,82 @@ def real_examples(data: fh.data.FederatedData, rng: np.random.Generator) -> jax.
   return jnp.asarray(x[np.concatenate(pick)])
 
 
+trial = jax.jit(judge)
+
+
+def apart(sets) -> np.ndarray:
+  """Mean distance within a class, by seed."""
+  return np.array([float(within_class_distance(jnp.asarray(x), LABELS, CLASSES).mean()) for x in sets])
+
+
 def interval(values: np.ndarray) -> dict[str, float]:
   """Mean and the half-width of its 95 % interval (Student's t)."""
   from scipy import stats
 
   half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
   return {"mean": float(values.mean()), "half": float(half)}
+
+
+class Split:
+  """Ten clients' digits for each seed at one α, their judges, and ten real examples a class beside.
+
+  Attributes:
+    federations: the data of each seed.
+    seeds: the runs' keys.
+    real: real examples, by judge, then seed.
+    spread: mean distance within a class of the first judge's, by seed, between pixels.
+    far: the same between features.
+  """
+
+  def __init__(self, source: fh.data.Source, alpha: float, count: int):
+    self.federations = []
+    for seed in range(count):
+      key = jax.random.key(seed)
+      parts = fh.data.dirichlet(jax.random.fold_in(key, 0), source.y, num_clients=CLIENTS, alpha=alpha)
+      self.federations.append(
+        fh.federate(source.x, source.y, parts, jax.random.fold_in(key, 1), num_classes=CLASSES)
+      )
+    self._tests = [rows_of(data, "test") for data in self.federations]
+    keys = jax.random.split(jax.random.key(7), count)
+    self.seeds = jnp.stack([jax.random.fold_in(jax.random.key(seed), 2) for seed in range(count)])
+    self._judges = [keys] + [jax.vmap(lambda k: jax.random.fold_in(k, j))(keys) for j in range(1, JUDGES)]  # noqa: B023
+    self.real = [
+      [
+        real_examples(data, np.random.default_rng([seed, j] if j else seed))
+        for seed, data in enumerate(self.federations)
+      ]
+      for j in range(JUDGES)
+    ]
+    x, y = rows_of(self.federations[0], "train")
+    self._features = classifier_features(jax.random.key(5), np.asarray, x, y, CLASSES)
+    self.spread, self.far = apart(self.real[0]), self.apart(self.real[0])
+
+  def apart(self, sets) -> np.ndarray:
+    """Mean distance within a class between features, by seed."""
+    return apart([self._features.of(np.asarray(x)) for x in sets])
+
+  def worth(self, draws) -> dict:
+    """Top-1 by the first judge over the seeds, and each judge's mean; `draws` by judge, then seed."""
+    top = np.array(
+      [[float(trial(*given[:2], LABELS, given[2])) for given in zip(*own)]
+       for own in zip(self._judges, draws, [self._tests] * JUDGES)]
+    )  # fmt: skip
+    return {"downstream": interval(top[0]), "tops": top[0].tolist(), "judges": top.mean(axis=1).tolist()}
+
+  def row(self, made, rounds: int, count: int) -> tuple[dict, np.ndarray]:
+    """What a method's synthetic sets of the first `count` seeds are worth, and the sets."""
+    algorithm, synthetic = made
+    started = time.perf_counter()
+    result = fh.sweep(
+      lambda: algorithm, seeds=self.seeds[:count], data=self.federations[:count], rounds=rounds,
+      cohort_size=CLIENTS,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    sets = jnp.clip(jax.vmap(synthetic)(result.state.broadcast.params), 0.0, 1.0)
+    return self.worth([sets] * JUDGES) | {
+      "diversity": interval(apart(sets) / self.spread[:count]),
+      "feature diversity": interval(self.apart(sets) / self.far[:count]), "seeds": count, "seconds": seconds,
+    }, np.asarray(sets)  # fmt: skip
 
 
 def main() -> None:
@@ -102,85 +176,42 @@ def main() -> None:
   parser.add_argument("--ablation_seeds", type=int, default=3, help="0: no ablations")
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
   parser.add_argument("--only", nargs="*", help="names of methods and settings; all by default")
+  parser.add_argument("--missing", action="store_true", help="only rows that the JSON has of fewer seeds")
+  parser.add_argument("--sets", type=Path, help="a folder in which the synthetic sets are kept")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
   args = parser.parse_args()
   fh.prepare_cpu()
-  source = fh.data.load("digits")
-  labels = labels_of(CLASSES, PER_CLASS)
-  trial = jax.jit(judge)
+  path, grids = args.out / "fedevg_digits.json", {}
+  results = json.loads(path.read_text())["results"] if path.exists() else {}
   about = {"rounds": args.rounds, **provenance()}
-  report, grids = {}, {}
-  for alpha in args.alphas:
-    federations = []
-    for seed in range(args.seeds):
-      key = jax.random.key(seed)
-      parts = fh.data.dirichlet(jax.random.fold_in(key, 0), source.y, num_clients=CLIENTS, alpha=alpha)
-      federations.append(
-        fh.federate(source.x, source.y, parts, jax.random.fold_in(key, 1), num_classes=CLASSES)
-      )
-    tests = [rows_of(data, "test") for data in federations]
-    keys = jax.random.split(jax.random.key(7), args.seeds)
-    seeds = jnp.stack([jax.random.fold_in(jax.random.key(seed), 2) for seed in range(args.seeds)])
-    judges = [keys] + [jax.vmap(lambda k: jax.random.fold_in(k, j))(keys) for j in range(1, JUDGES)]  # noqa: B023
 
-    def worth(draws, judges=judges, tests=tests):
-      """Top-1 by the first judge over the seeds, and each judge's mean; `draws` by judge, then seed."""
-      top = np.array(
-        [[float(trial(*given[:2], labels, given[2])) for given in zip(*own)]
-         for own in zip(judges, draws, [tests] * JUDGES)]
-      )  # fmt: skip
-      return {"downstream": interval(top[0]), "judges": top.mean(axis=1).tolist()}
-
-    draws = [
-      [
-        real_examples(data, np.random.default_rng([seed, j] if j else seed))
-        for seed, data in enumerate(federations)
-      ]
-      for j in range(JUDGES)
-    ]
-    real = draws[0]
-    spread = np.array([float(within_class_distance(x, labels, CLASSES).mean()) for x in real])
-    x, y = rows_of(federations[0], "train")
-    features = classifier_features(jax.random.key(5), np.asarray, x, y, CLASSES)
-
-    def apart(sets, features=features):
-      own = [features.of(np.asarray(x)) for x in sets]
-      return np.array([float(within_class_distance(x, labels, CLASSES).mean()) for x in own])
-
-    far = apart(real)
-    report[f"real, α = {alpha}"] = worth(draws) | about
-    print(f"α = {alpha}: real examples {report[f'real, α = {alpha}']}", flush=True)
-    methods = {name: baseline(*made) for name, made in BASELINES.items()}
-    methods |= {
-      name: fedevg(args.rounds, *settings)
-      for name, settings in (SETTINGS | (ABLATIONS if args.ablation_seeds else {})).items()
-    }
-    for name, (algorithm, synthetic) in methods.items():
-      wanted = not args.only or name in args.only
-      if not wanted and name not in DRAWN:
-        continue
-      count = args.ablation_seeds if name in ABLATIONS else args.seeds if wanted else 1
-      started = time.perf_counter()
-      result = fh.sweep(
-        lambda: algorithm,  # noqa: B023
-        seeds=seeds[:count], data=federations[:count], rounds=args.rounds, cohort_size=CLIENTS,
-      )  # fmt: skip
-      seconds = time.perf_counter() - started
-      sets = jnp.clip(jax.vmap(synthetic)(result.state.broadcast.params), 0.0, 1.0)
-      grids[name, alpha] = np.asarray(sets[0]).reshape(CLASSES, PER_CLASS, 8, 8)
-      if not wanted:
-        continue
-      distance = np.array([float(within_class_distance(x, labels, CLASSES).mean()) for x in sets])
-      report[f"{name}, α = {alpha}"] = worth([sets] * JUDGES) | {
-        "diversity": interval(distance / spread[:count]),
-        "feature diversity": interval(apart(sets) / far[:count]), "seeds": count, "seconds": seconds,
-      } | about  # fmt: skip
-      print(f"α = {alpha}: {name}: {json.dumps(report[f'{name}, α = {alpha}'])}", flush=True)
-    path = args.out / "fedevg_digits.json"
-    if path.exists():
-      report = json.loads(path.read_text())["results"] | report
+  def keep(name: str, alpha: float, row: dict) -> None:
+    results[f"{name}, α = {alpha}"] = row | about
+    print(f"α = {alpha}: {name}: {json.dumps(row, ensure_ascii=False)}", flush=True)
     command = {"command": "python benchmarks/fedevg_digits.py"}
-    path.write_text(json.dumps(command | {"results": report}, indent=2, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(command | {"results": results}, indent=2, ensure_ascii=False) + "\n")
+
+  def wanted(name: str, alpha: float, count: int) -> bool:
+    had = results.get(f"{name}, α = {alpha}", {}).get("seeds", 0)
+    return count > (had if args.missing else 0) and (not args.only or name in args.only)
+
+  source = fh.data.load("digits")
+  splits = {alpha: Split(source, alpha, args.seeds) for alpha in args.alphas}
+  for alpha, split in splits.items():
+    if wanted("real", alpha, args.seeds):
+      keep("real", alpha, split.worth(split.real) | {"seeds": args.seeds})
+  methods = BASELINES | SETTINGS | ABLATIONS | BEYOND
+  for name, settings in methods.items():
+    count = args.ablation_seeds if name in ABLATIONS else args.seeds
+    for alpha, split in splits.items():
+      if wanted(name, alpha, count):
+        made = baseline(*settings) if name in BASELINES else fedevg(args.rounds, *settings)
+        row, sets = split.row(made, args.rounds, count)
+        keep(name, alpha, row)
+        grids[name, alpha] = sets[0].reshape(CLASSES, PER_CLASS, 8, 8)
+        if args.sets:
+          args.sets.mkdir(parents=True, exist_ok=True)
+          np.save(args.sets / f"{name}, α = {alpha}.npy", sets[0])
   shown = {(name, alpha) for name in SHOWN for alpha in (1.0, 0.01)}
   if shown <= set(grids):
     draw(grids, args.out / "fedevg_digits.png")
@@ -192,14 +223,15 @@ def fedevg(rounds: int, client: dict, server: dict):
   client = {name: value for name, value in client.items() if name != "spectral"}
   model = fh.models.energy_mlp((8, 8, 1), CLASSES, spectral=spectral)
   part = fh.fedevg(model, per_class=PER_CLASS, batch_size=32, **client)
-  return fh.federated(part, server=fh.server.sgld(rounds, **server)), lambda params: params
+  server = {"name": "sgld", **server}
+  move = METHODS["server"][server.pop("name")].make({"rounds": rounds}, **server)
+  return fh.federated(part, server=move), lambda params: params
 
 
 def baseline(part, generator):
   """(algorithm, what its averaged generator makes)."""
-  labels = labels_of(CLASSES, PER_CLASS)
   client = part(generator, batch_size=32, lr_decay=0.9 ** (1 / 10))
-  return fh.federated(client), lambda params: generator.generate(params, jax.random.key(11), labels)
+  return fh.federated(client), lambda params: generator.generate(params, jax.random.key(11), LABELS)
 
 
 def draw(grids: dict, path: Path) -> None:

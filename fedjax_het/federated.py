@@ -13,8 +13,8 @@ def federated(
 
   Raises:
     SettingError: something that is not such a part, as a factory is that was not called; a mixing part
-      that scales updates around a client part that sends none; or a server part that takes models around a
-      client part that uploads signals, or the other way about.
+      that scales updates around a client part that sends none; a server part that takes models around a
+      client part that uploads signals, or the other way about; or one that does not go `beside` the client.
   """
   parts = Algorithm(client, mixing or mixings.static(), server or servers.sgd())
   kinds: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate)
@@ -36,4 +36,6 @@ def federated(
       "server", parts.server.name, f"does not take the {given} that {parts.client.name} uploads",
       f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
-  return parts
+  if parts.server.beside is None:
+    return parts
+  return parts._replace(server=parts.server.beside(parts.client))

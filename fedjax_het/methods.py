@@ -187,6 +187,13 @@ SERVERS = _by_name(
   Method("yogi", server.yogi, "FedYogi", _FEDOPT, "two moments"),
   Method("adagrad", server.adagrad, "FedAdagrad", _FEDOPT, "two moments"),
   Method("sgld", server.sgld, "a Langevin step on the synthetic set", _THESIS, "a count"),
+  Method(
+    "particles",
+    server.particles,
+    "sgld's step with repulsion within a class",
+    "after Liu and Wang, NeurIPS 2016",
+    "labels",
+  ),
 )
 METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section of a configuration -> its
 

@@ -329,6 +329,8 @@ class ServerUpdate(NamedTuple):
     check_rounds: see `ClientUpdate`.
     takes_models: whether the aggregate's params are to be an average of models; False where they are to be
       one of signals, see `ClientUpdate.uploads_model`.
+    beside: (client part) -> the part that it is beside this one, for a part that has to ask it something,
+      such as the labels of what it synthesises; `federated` asks, and composes a part without. None for most.
   """
 
   init: Callable[[Message], PyTree]
@@ -336,6 +338,7 @@ class ServerUpdate(NamedTuple):
   name: str = "custom"
   check_rounds: Callable[[int], None] | None = None
   takes_models: bool = True
+  beside: "Callable[[ClientUpdate], ServerUpdate] | None" = None
 
 
 class Algorithm(NamedTuple):

@@ -10,7 +10,8 @@ from scipy import special
 from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
-from fedjax_het.clients.fedevg import contrast, labels_of, logit, nearest, signals
+from fedjax_het.clients.energies import logit, signals
+from fedjax_het.clients.fedevg import contrast, labels_of, nearest
 from fedjax_het.experiment.record import traffic
 from fedjax_het.langevin import langevin_step
 from fedjax_het.models import energy_mlp
@@ -33,7 +34,7 @@ def some(count=4, scale=3.0):
 
 
 def aggregate(stacked, w, message, energy, clip=None):
-  uploads = jax.vmap(lambda params: signals(MODEL, params, message, LABELS, energy, clip))(stacked)
+  uploads = jax.vmap(lambda params: signals(MODEL, params, message, LABELS, None, energy, clip=clip))(stacked)
   return jax.tree.map(lambda leaf: jnp.tensordot(w, leaf, 1), uploads), uploads
 
 
@@ -113,7 +114,7 @@ def test_a_local_step_by_hand():
   loss, gradient = jax.value_and_grad(objective)(params)
   assert info.loss == pytest.approx(float(loss), rel=1e-5) and info.steps == 1
   stepped = jax.tree.map(lambda p, g: p - 1e-2 * g / (jnp.abs(g) + 1e-8), params, gradient)
-  expected = signals(MODEL, stepped, fh.Message(x_tilde, jnp.zeros(6)), LABELS, "signed", 0.5)
+  expected = signals(MODEL, stepped, fh.Message(x_tilde, jnp.zeros(6)), LABELS, own, "signed", clip=0.5)
   chex.assert_trees_all_close(upload, expected, rtol=1e-3, atol=1e-4)
 
 

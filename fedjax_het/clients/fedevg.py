@@ -3,10 +3,12 @@ r"""FedEvg: clients shape a shared synthetic set by the energies that they give 
 The server broadcasts M synthetic examples x̃ with fixed, balanced labels ỹ. A client trains a classifier f on
 its own data as an energy model, E(x, y) = -f(x)[y] (algorithm 4.1), and uploads for each (x̃, ỹ) as received
 
-    e·∇E(x̃)  and  e,   e = exp(-E)            "raw", which makes equation 4.13 the gradient of equation 4.11,
-                       e = exp(sgn(-E))       "signed", one of 1/e, 1, e: stable, and the thesis's own choice.
+    e·∇E(x̃)  and  e,   e = exp(sgn(-E))       "signed", one of 1/e, 1, e: stable, and the thesis's own choice,
+                       e = exp(-E)            "raw", which makes equation 4.13 the gradient of equation 4.11,
+                                              or what else `clients.energies` knows.
 
-Models stay at home. The weighted sums Σ_i w_i e_i ∇E_i and Σ_i w_i e_i are all that `server.sgld` needs.
+Models stay at home. The weighted sums Σ_i w_i e_i ∇E_i and Σ_i w_i e_i are all that `server.sgld` and
+`server.particles` need.
 
 A local step takes a batch (x, y) and as many slots (x̃, ỹ) and minimises
 
@@ -16,15 +18,22 @@ where x̆ comes from the slot by R steps  x̆ <- x̆ + γ ∇f(x̆)[ỹ] + σ ε
 client's next step. The energy of real data goes down, that of samples up (equation 4.4).
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_het.clients.energies import (
+  check_energy,
+  clipped,
+  energy_gradient,
+  logit,
+  of_class,
+  signals,
+)
 from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
@@ -32,8 +41,6 @@ from fedjax_het.parts import ClientUpdate, Info, Message
 from fedjax_het.tasks import mean_loss
 
 PyTree = Any
-ENERGIES = ("signed", "raw")
-LARGEST = 60.0  # exponent of a raw weight, so that sums over clients neither overflow nor vanish
 
 
 class Local(NamedTuple):
@@ -59,21 +66,6 @@ def labels_of(num_classes: int, per_class: int) -> jax.Array:
   return jnp.repeat(jnp.arange(num_classes), per_class)
 
 
-def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """Each row's logit of its own class, [B, C] and [B] -> [B]."""
-  return jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
-
-
-def logit(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
-  """f(x)[y] = -E(x, y), float32 [B]."""
-  return of_class(model.apply(params, x), y)
-
-
-def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
-  """∇_x E(x, y) = -∇_x f(x)[y], one a row, like x."""
-  return jax.grad(lambda x: -logit(model, params, x, y).sum())(x)
-
-
 def contrast(real: jax.Array, weight: jax.Array, sampled: jax.Array) -> jax.Array:
   """Mean E(x, y) - mean E(x̆, ỹ), float32 scalar: its gradient is that of equation 4.4, of -log p(x, y).
 
@@ -83,11 +75,6 @@ def contrast(real: jax.Array, weight: jax.Array, sampled: jax.Array) -> jax.Arra
     sampled: f(x̆)[ỹ] of the model's own samples, [M].
   """
   return sampled.mean() - weighted_mean(real, weight)
-
-
-def clipped(gradient: jax.Array, clip: float | None) -> jax.Array:
-  """Every entry within ±clip; None leaves them."""
-  return gradient if clip is None else jnp.clip(gradient, -clip, clip)
 
 
 def nearest(synthetic: jax.Array, labels: jax.Array, num_classes: int, x: jax.Array) -> jax.Array:
@@ -102,6 +89,8 @@ def fedevg(
   *,
   per_class: int = 10,
   energy: str = "signed",
+  cap: float | None = None,
+  start_scale: float = 1.0,
   persistent: bool = False,
   chain_steps: int = 1,
   chain_step_size: float = 1.0,
@@ -118,9 +107,9 @@ def fedevg(
   steps: int | None = None,
   batch_size: int = 64,
 ) -> ClientUpdate:
-  """FedEvg's client part; it goes with `server.sgld`.
+  """FedEvg's client part; it goes with `server.sgld`, the thesis's, and `server.particles`.
 
-  The broadcast's `params` are x̃, float32 [M, ...]. Its `extra` is () for signed energies; for raw ones it is
+  The broadcast's `params` are x̃, float32 [M, ...]. Its `extra` is () but for raw energies, where it is
   log Σ w e of the rounds before, [M], which they are taken relative to, so that they cannot overflow:
   equation 4.13 does not notice, unless an energy moves by more than 60 nats in a round (then its exponent is
   cut there).
@@ -130,7 +119,9 @@ def fedevg(
   Args:
     model: the classifier, whose `shape` and `num_classes` say what is synthesised.
     per_class: synthetic examples a class; M = classes x per_class.
-    energy: "signed" or "raw", see above.
+    energy: "signed", "raw", "centred", "absolute" or "even", see `clients.energies`.
+    cap: bound c on the exponent of a weight, |log e| <= c; None for signed and even weights, 60 for others.
+    start_scale: standard deviation > 0 of the normal numbers that x̃ begins as.
     persistent: whether a client keeps its classifier over the rounds, or starts each with a fresh one.
     chain_steps: R >= 0.
     chain_step_size: γ.
@@ -150,9 +141,14 @@ def fedevg(
   Raises:
     SettingError: a setting out of range, or a model that does not say its shape.
   """
-  check_choice("energy", energy, ENERGIES)
+  check_energy(energy, cap)
   check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
-  for name, value in (("per_class", per_class), ("clip", clip), ("steps", steps)):
+  for name, value in (
+    ("per_class", per_class),
+    ("clip", clip),
+    ("steps", steps),
+    ("start_scale", start_scale),
+  ):
     if value is not None:
       check_range(name, value, above=0.0)
   for name, value in (("chain_steps", chain_steps), ("chain_noise", chain_noise), ("lam", lam)):
@@ -205,7 +201,7 @@ def fedevg(
     params = state if persistent else model.init(model_key)
     local = Local(params, optimizer.init(params), broadcast.params, jnp.float32(0.0), jnp.int32(0))
     local = for_each_batch(data_key, data, batch_size, epochs, step, local, last=steps)
-    upload = signals(model, local.params, broadcast, labels, energy, clip)
+    upload = signals(model, local.params, broadcast, labels, data, energy, cap, clip)
     return upload, local.params if persistent else state, Info(local.loss / local.steps, local.steps)
 
   def apply(params, x):
@@ -220,7 +216,7 @@ def fedevg(
 
   def share(key):
     extra = jnp.zeros(len(labels)) if energy == "raw" else ()
-    return Message(jax.random.normal(key, (len(labels), *model.shape)), extra)
+    return Message(start_scale * jax.random.normal(key, (len(labels), *model.shape)), extra)
 
   return ClientUpdate(
     share=share,
@@ -237,17 +233,3 @@ def fedevg(
     name="fedevg",
     uploads_model=False,
   )
-
-
-def signals(
-  model: Model, params: PyTree, broadcast: Message, labels: jax.Array, energy: str, clip: float | None
-) -> Message:
-  """What a client uploads: (e·∇E(x̃), e), like (x̃, [M])."""
-  x = broadcast.params
-  gradient = clipped(energy_gradient(model, params, x, labels), clip)
-  value = logit(model, params, x, labels)
-  if energy == "signed":
-    weight = jnp.where(value > 0, math.e, jnp.where(value < 0, 1.0 / math.e, 1.0)).astype(value.dtype)
-  else:
-    weight = jnp.exp(jnp.clip(value - broadcast.extra, -LARGEST, LARGEST))
-  return Message(weight.reshape(-1, *[1] * (x.ndim - 1)) * gradient, weight)

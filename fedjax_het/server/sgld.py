@@ -11,6 +11,32 @@ from fedjax_het.langevin import langevin_step
 from fedjax_het.parts import Message, ServerUpdate
 
 
+def half_cosine(
+  step: jax.Array, rounds: int, first: float | jax.Array, last: float | jax.Array
+) -> float | jax.Array:
+  """β_t = β_T + (β_0 - β_T)(1 + cos(π t/T))/2 from `first` to `last`, which it keeps after T rounds."""
+  return last + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(step / rounds, 1.0)))
+
+
+def mean_gradient(broadcast: Message, aggregate: Message) -> tuple[jax.Array, jax.Array | tuple[()]]:
+  """(G, the next broadcast's `extra`) of Σ w e ∇E and Σ w e, the aggregate's `params` and `extra`.
+
+  Where the broadcast has an `extra`, it keeps log Σ w e, which clients take raw energies relative to.
+  """
+  weight = aggregate.extra
+  gradient = aggregate.params / weight.reshape(-1, *[1] * (broadcast.params.ndim - 1))
+  return gradient, jax.tree.map(lambda total: total + jnp.log(weight), broadcast.extra)
+
+
+def check_own_rounds(name: str, rounds: int, own: int) -> None:
+  """Raises `SettingError` where a server part's step size falls over other rounds than the run's."""
+  if own != rounds:
+    raise SettingError(
+      "server's rounds", rounds, f"the step size falls over these, and the run has rounds = {own}",
+      f"Use {name}(rounds={own}).",
+    )  # fmt: skip
+
+
 def sgld(
   rounds: int,
   step_size: float = 10.0,
@@ -20,12 +46,8 @@ def sgld(
 ) -> ServerUpdate:
   """One Langevin step a round; the state is the number of steps taken.
 
-  The aggregate's `params` are Σ w e ∇E, its `extra` is Σ w e. Where the broadcast has an `extra`, it keeps
-  log Σ w e, which raw energies are relative to.
-
   Args:
-    rounds: T of the run, over which β_t falls along half a cosine,
-      β_t = β_T + (β_0 - β_T)(1 + cos(π t/T))/2.
+    rounds: T of the run, over which β_t falls along half a cosine, see `half_cosine`.
     step_size: β_0 > 0.
     last_step_size: β_T > 0.
     noise: δ >= 0.
@@ -40,19 +62,11 @@ def sgld(
   check_range("server's noise", noise, 0.0)
 
   def update(key, step, broadcast: Message, aggregate: Message):
-    x, weight = broadcast.params, aggregate.extra
-    gradient = aggregate.params / weight.reshape(-1, *[1] * (x.ndim - 1))
-    fall = 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(step / rounds, 1.0)))
-    beta = last_step_size + (step_size - last_step_size) * fall
-    x = langevin_step(key, x, gradient, beta, noise, bounded)
-    extra = jax.tree.map(lambda total: total + jnp.log(weight), broadcast.extra)
-    return Message(x, extra), step + 1
+    gradient, extra = mean_gradient(broadcast, aggregate)
+    beta = half_cosine(step, rounds, step_size, last_step_size)
+    return Message(langevin_step(key, broadcast.params, gradient, beta, noise, bounded), extra), step + 1
 
-  def check_rounds(own: int) -> None:
-    if own != rounds:
-      raise SettingError(
-        "server's rounds", rounds, f"the step size falls over these, and the run has rounds = {own}",
-        f"Use sgld(rounds={own}).",
-      )  # fmt: skip
-
-  return ServerUpdate(lambda broadcast: jnp.int32(0), update, "sgld", check_rounds, takes_models=False)
+  return ServerUpdate(
+    lambda broadcast: jnp.int32(0), update, "sgld",
+    lambda own: check_own_rounds("sgld", rounds, own), takes_models=False,
+  )  # fmt: skip

@@ -1,0 +1,38 @@
+"""FedEvg's settings that its benchmarks compare: name -> (client part's, server part's with its name).
+
+Beside "β from 1", the thesis's step from a smaller β: τ = β means that G is followed by as much as there, and
+that the repulsion is as much larger as τ is.
+"""
+
+SGLD = {"name": "sgld", "step_size": 1.0}
+
+
+def repulsive(tau: float, **others) -> dict:
+  """Particles whose gradient step is that of "β from 1"."""
+  own = {"step_size": tau, "last_step_size": 0.01 * tau, "temperature": tau}
+  return {"name": "particles", **own, **others}
+
+
+def quiet(**others) -> dict:
+  """Particles without repulsion."""
+  return {"name": "particles", "repulsion_weight": 0.0, **others}
+
+
+BEYOND = {
+  "repulsion, τ = β = 0.1": ({}, repulsive(0.1)),
+  "repulsion, τ = β = 0.3": ({}, repulsive(0.3)),
+  "repulsion, τ = β = 1": ({}, repulsive(1.0)),
+  "repulsion between blocks, τ = β = 1": ({}, repulsive(1.0, space="blocks")),
+  "repulsion between convolutions, τ = β = 1": ({}, repulsive(1.0, space="convolutions")),
+  "raw energies, cap 2": ({"energy": "raw", "cap": 2.0}, SGLD),
+  "raw energies, cap 3": ({"energy": "raw", "cap": 3.0}, SGLD),
+  "centred energies, cap 2": ({"energy": "centred", "cap": 2.0}, SGLD),
+  "centred energies": ({"energy": "centred"}, SGLD),
+  "absolute energies, cap 2": ({"energy": "absolute", "cap": 2.0}, SGLD),
+  "even weights": ({"energy": "even"}, SGLD),
+  "sigmoid pixels, β from 4": ({}, quiet(pixels="sigmoid", step_size=4.0, last_step_size=0.04)),
+  "G of RMS 1, β from 0.05": ({}, quiet(rms=1.0, step_size=0.05, last_step_size=0.0005)),
+  "Langevin noise, T from 0.001 to 0": ({}, quiet(heat=0.001)),
+  "x̃ begins at a scale of 0.2": ({"start_scale": 0.2}, SGLD),
+  "λ = 1, repulsion, τ = β = 1": ({"lam": 1.0}, repulsive(1.0)),
+}

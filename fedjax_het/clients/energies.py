@@ -1,0 +1,107 @@
+r"""What FedEvg's clients upload of energies E(x, y) = -f(x)[y] of synthetic data: weights e and gradients.
+
+e = exp(v), where of the client's logit f = f(x̃)[ỹ]
+
+signed     v = sgn f: e is one of 1/e, 1, e; the thesis's own choice.
+raw        v = f - r, r = log Σ w e of the rounds before: equation 4.13 as it stands, the gradient of 4.11.
+centred    v = f - mean f(x)[y] over the client's own training examples: about 0 where x̃ is as likely to the
+           client as these are.
+absolute   v = f.
+even       v = 0.
+
+v is cut to ±`cap` where one is given, so that no client counts more than e^{2 cap} times another of the same
+w: raw ones about what the whole cohort thought in the rounds before. A client does not see the others'
+energies of the same round, and the server only sums of e, so that a cap about the present cohort is none of
+the choices.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.clients.objective import training_loss
+from fedjax_het.data.container import ClientData
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.models import Model
+from fedjax_het.parts import Message
+
+PyTree = Any
+ENERGIES = ("signed", "raw", "centred", "absolute", "even")
+LARGEST = 60.0  # exponent of a weight, so that sums over clients neither overflow nor vanish
+
+
+def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """Each row's logit of its own class, [B, C] and [B] -> [B]."""
+  return jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+
+
+def logit(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
+  """f(x)[y] = -E(x, y), float32 [B]."""
+  return of_class(model.apply(params, x), y)
+
+
+def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
+  """∇_x E(x, y) = -∇_x f(x)[y], one a row, like x."""
+  return jax.grad(lambda x: -logit(model, params, x, y).sum())(x)
+
+
+def mean_logit(model: Model, params: PyTree, data: ClientData) -> jax.Array:
+  """Mean f(x)[y] over a client's training examples, float32 scalar; one forward pass."""
+  energies = model.task._replace(losses=lambda logits, y: (-of_class(logits, y), None))
+  return -training_loss(model._replace(task=energies), params, data)
+
+
+def clipped(gradient: jax.Array, clip: float | None) -> jax.Array:
+  """Every entry within ±clip; None leaves them."""
+  return gradient if clip is None else jnp.clip(gradient, -clip, clip)
+
+
+def check_energy(energy: str, cap: float | None) -> None:
+  """Raises `SettingError` for a kind of weight that is not known, or a cap that it has no use for."""
+  check_choice("energy", energy, ENERGIES)
+  if cap is None:
+    return
+  check_range("cap", cap, 0.0, LARGEST, above=0.0)
+  if energy in ("signed", "even"):
+    raise SettingError("cap", cap, f"{energy} weights have none", "Use energy='raw', or leave it out.")
+
+
+def log_weight(
+  model: Model, params: PyTree, broadcast: Message, value: jax.Array, data: ClientData, energy: str,
+  cap: float | None = None,
+) -> jax.Array:  # fmt: skip
+  """v, float32 [M], of the logits `value` of the synthetic set."""
+  if energy == "signed":
+    return jnp.sign(value)
+  if energy == "even":
+    return jnp.zeros_like(value)
+  if energy == "raw":
+    value = value - broadcast.extra
+  if energy == "centred":
+    value = value - mean_logit(model, params, data)
+  largest = LARGEST if cap is None else cap
+  return jnp.clip(value, -largest, largest)
+
+
+def signals(
+  model: Model, params: PyTree, broadcast: Message, labels: jax.Array, data: ClientData, energy: str,
+  cap: float | None = None, clip: float | None = None,
+) -> Message:  # fmt: skip
+  """What a client uploads: (e·∇E(x̃), e), like (x̃, [M]).
+
+  Args:
+    model: the classifier.
+    params: the client's.
+    broadcast: x̃ as received, and r where energies are raw.
+    labels: ỹ, int32 [M].
+    data: the client's training examples, which centred energies are relative to.
+    energy: see above.
+    cap: see above.
+    clip: bound on every entry of ∇E, before it is weighted.
+  """
+  x = broadcast.params
+  gradient = clipped(energy_gradient(model, params, x, labels), clip)
+  value = logit(model, params, x, labels)
+  weight = jnp.exp(log_weight(model, params, broadcast, value, data, energy, cap))
+  return Message(weight.reshape(-1, *[1] * (x.ndim - 1)) * gradient, weight)

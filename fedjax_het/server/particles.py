@@ -1,0 +1,192 @@
+r"""A synthetic set as interacting particles: downhill in the clients' energies, and apart from one another.
+
+x_i <- x_i + β_t [ -G_i/τ + ρ r_i ] + √(δ² + 2 β_t T_t) ε,   r_i = (1/n) Σ_j ∇_{x_j} k(x_j, x_i)
+
+G is FedEvg's (equation 4.13 of the thesis). r is the repulsion of Stein variational gradient descent (Liu and
+Wang, NeurIPS 2016), whose other half, gradients averaged over neighbours by the kernel, is left out: every
+example follows its own. j runs over the n examples of x_i's class, and the kernel is Gaussian,
+
+    k(x_j, x_i) = exp(-|z_j - z_i|² / h_i),   h_i = median_{j ≠ i} |z_j - z_i|² / log n
+
+(of an even number of distances the mean of the middle two), h_i held in gradients, z = φ(x) the pixels or
+features in which examples are to differ. Through φ the repulsion is pulled back by its Jacobian at x_i:
+r_i = (2 / (n h_i)) Σ_j k (∂z_i/∂x_i)ᵀ (z_i - z_j), which is the above where φ is linear. A class of one
+example is not moved by it. Features that a classifier has learnt are not among the choices: the classifiers
+stay with the clients, and the server has none.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.parts import ClientUpdate, Message, ServerUpdate
+from fedjax_het.server.sgld import check_own_rounds, half_cosine, mean_gradient
+
+SPACES = ("pixels", "blocks", "convolutions")
+CHANNELS = 32
+SMALLEST = 1e-6  # of a median squared distance
+
+
+class Particles(NamedTuple):
+  """The server's state.
+
+  Attributes:
+    step: the number of steps taken, int32 scalar.
+    labels: of the examples, int32 [M].
+    latent: u, of which the pixels are the sigmoid, like x̃; () where pixels are what moves.
+  """
+
+  step: jax.Array
+  labels: jax.Array
+  latent: Any = ()
+
+
+def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
+  """(2 / (n h_i)) Σ_j k(z_j, z_i)(z_i - z_j) over the examples of a class, float32 [M, d].
+
+  Args:
+    z: the examples in the space in which they repel, float32 [M, d].
+    labels: int32 [M], in any order, of classes of any size.
+  """
+  z = z - z.mean(0)  # for the products' digits
+  square = (z**2).sum(1)
+  square = jnp.maximum(square[:, None] + square - 2.0 * z @ z.T, 0.0)
+  others = (labels[:, None] == labels) & ~jnp.eye(len(labels), dtype=bool)
+  count = others.sum(1)[:, None]
+  ranked = jnp.sort(jnp.where(others, square, jnp.inf), axis=1)
+  middle = jnp.concatenate([(count - 1) // 2, count // 2], axis=1)
+  median = jnp.take_along_axis(ranked, jnp.maximum(middle, 0), axis=1).mean(1, keepdims=True)
+  alone = count == 0
+  width = jnp.where(alone, 1.0, jnp.maximum(median, SMALLEST) / jnp.log(jnp.maximum(count + 1.0, 2.0)))
+  kernel = jnp.where(others, jnp.exp(-square / width), 0.0)
+  return 2.0 / ((count + 1) * width) * (kernel.sum(1, keepdims=True) * z - kernel @ z)
+
+
+def features(space: str, shape: tuple[int, ...], seed: int) -> Callable[[jax.Array], jax.Array]:
+  """φ of `particles`, [M, ...] -> [M, d].
+
+  Raises:
+    SettingError: `space` needs images of even sides, and examples of `shape` are none.
+  """
+  if space == "pixels":
+    return lambda x: x.reshape(len(x), -1)
+  if len(shape) != 3 or shape[0] % 2 or shape[1] % 2:
+    raise SettingError(
+      "server's space", space, f"needs images [H, W, channels] of even sides; examples have shape {shape}",
+      "Use space='pixels'.",
+    )  # fmt: skip
+  kernel = jax.random.normal(jax.random.key(seed), (3, 3, shape[2], CHANNELS)) / jnp.sqrt(9.0 * shape[2])
+
+  def of(x: jax.Array) -> jax.Array:
+    if space == "convolutions":
+      x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+      x = jax.nn.swish(x)
+    m, height, width, channels = x.shape
+    return x.reshape(m, height // 2, 2, width // 2, 2, channels).mean((2, 4)).reshape(m, -1)
+
+  return of
+
+
+DRAWN: dict[str, Callable[[jax.Array], jax.Array]] = {
+  "bounded": lambda x: jnp.clip(x, 0.0, 1.0),
+  "free": lambda x: x,
+  "sigmoid": jax.nn.sigmoid,
+}
+
+
+def particles(
+  rounds: int,
+  step_size: float = 1.0,
+  last_step_size: float = 0.01,
+  temperature: float = 1.0,
+  repulsion_weight: float = 1.0,
+  space: str = "pixels",
+  space_seed: int = 0,
+  heat: float = 0.0,
+  last_heat: float = 0.0,
+  noise: float = 0.01,
+  rms: float | None = None,
+  pixels: str = "bounded",
+) -> ServerUpdate:
+  """One step of interacting particles a round, for any client part that synthesises labelled examples.
+
+  With `repulsion_weight=0` and defaults else it is `sgld` from the same step size.
+
+  Args:
+    rounds: T of the run, over which β and the heat fall along half a cosine each, see `sgld.half_cosine`.
+    step_size: β_0 > 0.
+    last_step_size: β_T > 0.
+    temperature: τ > 0, what the gradient is divided by.
+    repulsion_weight: ρ >= 0.
+    space: what examples of a class differ in: "pixels"; "blocks", means of 2 x 2 pixels; "convolutions", 32
+      random 3 x 3 ones, Swish, means of 2 x 2.
+    space_seed: of the random convolutions.
+    heat: T_0 >= 0; with T = τ = 1 and ρ = 0 a step is Langevin's of the density that falls as exp(-E).
+    last_heat: T_T >= 0.
+    noise: δ >= 0, whatever the step.
+    rms: where given, G is scaled to this root mean square over the whole set, so that β is in pixels.
+    pixels: "bounded", kept in [0, 1]; "free"; or "sigmoid", of numbers u that move instead, by the
+      chain rule; u begins as the set that the clients receive first.
+
+  Raises:
+    SettingError: a setting out of range, or one that does not go with the client part; from `check_rounds`,
+      of a run with another T.
+  """
+  check_range("rounds", rounds, 1)
+  check_choice("server's space", space, SPACES)
+  check_choice("server's pixels", pixels, DRAWN)
+  positive = {"step_size": step_size, "last_step_size": last_step_size, "temperature": temperature}
+  for name, value in (positive if rms is None else positive | {"rms": rms}).items():
+    check_range(f"server's {name}", value, above=0.0)
+  others = {"repulsion_weight": repulsion_weight, "heat": heat, "last_heat": last_heat, "noise": noise}
+  for name, value in others.items():
+    check_range(f"server's {name}", value, 0.0)
+
+  def beside(client: ClientUpdate) -> ServerUpdate:
+    """The part that knows the examples' labels."""
+    synthesize = client.synthesize
+    if synthesize is None:
+      raise SettingError(
+        "server", "particles", f"keeps examples of a class apart, and {client.name} synthesises none",
+        "Use sgld.",
+      )  # fmt: skip
+    shape = jax.eval_shape(client.share, jax.random.key(0)).params.shape[1:]
+    phi = features(space, shape, space_seed)
+
+    def init(broadcast: Message) -> Particles:
+      labels = synthesize(jax.random.key(0), broadcast)[1]
+      return Particles(jnp.int32(0), labels, broadcast.params if pixels == "sigmoid" else ())
+
+    def update(key, state: Particles, broadcast: Message, aggregate: Message):
+      gradient, extra = mean_gradient(broadcast, aggregate)
+      if rms is not None:
+        gradient = gradient * (rms / jnp.maximum(jnp.sqrt((gradient**2).mean()), 1e-12))
+      x, pull = broadcast.params, lambda force: force
+      if pixels == "sigmoid":
+        x = state.latent
+        slope = jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)
+        pull = lambda force: slope * force  # noqa: E731
+      z, back = jax.vjp(phi, broadcast.params)
+      apart = back(repulsion(z, state.labels))[0]
+      beta = half_cosine(state.step, rounds, step_size, last_step_size)
+      deviation = jnp.sqrt(noise**2 + 2.0 * beta * half_cosine(state.step, rounds, heat, last_heat))
+      x = x + beta * pull(repulsion_weight * apart - gradient / temperature)
+      x = x + deviation * jax.random.normal(key, x.shape)
+      latent = x if pixels == "sigmoid" else ()
+      return Message(DRAWN[pixels](x), extra), Particles(state.step + 1, state.labels, latent)
+
+    return part._replace(init=init, update=update, beside=None)
+
+  def lonely(*_):
+    raise SettingError(
+      "server", "particles", "asks the client part for the examples' labels", "Give it to fh.federated."
+    )
+
+  part = ServerUpdate(
+    lonely, lonely, "particles", lambda own: check_own_rounds("particles", rounds, own),
+    takes_models=False, beside=beside,
+  )  # fmt: skip
+  return part
