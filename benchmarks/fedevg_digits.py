@@ -28,7 +28,6 @@ from fedevg_settings import BEYOND
 from provenance import provenance
 
 import fedjax_het as fh
-from fedjax_het.clients.fedevg import labels_of
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.data.scale import as_read
 from fedjax_het.methods import METHODS
@@ -41,7 +40,7 @@ from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS, CLIENTS, CLASSES, PER_CLASS, JUDGES = 200, 10, 10, 10, 5
-LABELS = labels_of(CLASSES, PER_CLASS)
+LABELS = np.repeat(np.arange(CLASSES), PER_CLASS)
 DRAWN = ("as the thesis: β from 10, signed, fresh", "β from 1")
 SHOWN = ("FedCVAE", "FedCGAN", *DRAWN)
 FROM_1 = {"step_size": 1.0}
@@ -175,7 +174,7 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=ROUNDS)
   parser.add_argument("--ablation_seeds", type=int, default=3, help="0: no ablations")
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
-  parser.add_argument("--only", nargs="*", help="names of methods and settings; all by default")
+  parser.add_argument("--only", nargs="*", help="names of methods and settings, in this order; all by default")
   parser.add_argument("--missing", action="store_true", help="only rows that the JSON has of fewer seeds")
   parser.add_argument("--sets", type=Path, help="a folder in which the synthetic sets are kept")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
@@ -201,7 +200,10 @@ def main() -> None:
     if wanted("real", alpha, args.seeds):
       keep("real", alpha, split.worth(split.real) | {"seeds": args.seeds})
   methods = BASELINES | SETTINGS | ABLATIONS | BEYOND
-  for name, settings in methods.items():
+  for name in args.only or methods:
+    if name == "real":
+      continue
+    settings = methods[name]
     count = args.ablation_seeds if name in ABLATIONS else args.seeds
     for alpha, split in splits.items():
       if wanted(name, alpha, count):
