@@ -174,7 +174,7 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=ROUNDS)
   parser.add_argument("--ablation_seeds", type=int, default=3, help="0: no ablations")
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
-  parser.add_argument("--only", nargs="*", help="names of methods and settings, in this order; all by default")
+  parser.add_argument("--only", nargs="*", help="methods and settings, in this order; all by default")
   parser.add_argument("--missing", action="store_true", help="only rows that the JSON has of fewer seeds")
   parser.add_argument("--sets", type=Path, help="a folder in which the synthetic sets are kept")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")

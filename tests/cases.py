@@ -21,13 +21,14 @@ OWN = {
   "pfedme": dict(lam=2.0, inner_steps=2),
   "ditto": dict(local_epochs=1),
   "sosicfl_plus": dict(local_epochs=1),
-  "fedevg": dict(ADAM, per_class=1, lam=0.0, bounded=False),
+  "fedevg": dict(ADAM, per_class=2, lam=0.0, bounded=False),
   "fedcvae": ADAM,
   "fedcgan": ADAM,
   "adam": dict(lr=0.1),
   "yogi": dict(lr=0.1),
   "adagrad": dict(lr=0.1),
   "sgld": dict(bounded=False),
+  "particles": dict(pixels="free"),
 }
 NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
 CLIENTS_AT_MOST = 12  # of the federations that these algorithms run on

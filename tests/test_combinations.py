@@ -41,6 +41,7 @@ def program(of_client):
     federation((6, 3, 9, 4)),
     client(of_client, linear(), rounds=ROUNDS, epochs=1, batch_size=4),
   )
+  servers = [federated(of_model, server=part).server for part in servers]
 
   def algorithm(mixing, server):
     def mix(states, feedback):

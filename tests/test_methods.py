@@ -26,14 +26,15 @@ def test_an_entry_is_what_it_makes(section, name):
 
 
 def test_what_goes_with_what():
-  """As the parts say: FedEvg uploads signals, sgld takes them, FedMGDA+ scales updates."""
+  """As the parts say: FedEvg uploads signals, two servers take them, FedMGDA+ scales updates."""
   found = compositions()
-  others = (len(METHODS["algorithm"]) - 1) * len(METHODS["mixing"]) * (len(METHODS["server"]) - 1)
-  assert len(found) == others + len(METHODS["mixing"]) - 1
-  assert {names[2] for names in found if names[0] == "fedevg"} == {"sgld"}
-  assert partners("server", "sgld") == {
-    "algorithm": ["fedevg"], "mixing": [name for name in METHODS["mixing"] if name != "fedmgda"],
-  }  # fmt: skip
+  others = (len(METHODS["algorithm"]) - 1) * len(METHODS["mixing"]) * (len(METHODS["server"]) - 2)
+  assert len(found) == others + 2 * (len(METHODS["mixing"]) - 1)
+  assert {names[2] for names in found if names[0] == "fedevg"} == {"sgld", "particles"}
+  for name in ("sgld", "particles"):
+    assert partners("server", name) == {
+      "algorithm": ["fedevg"], "mixing": [name for name in METHODS["mixing"] if name != "fedmgda"],
+    }  # fmt: skip
   assert "fedevg" not in partners("mixing", "fedmgda")["algorithm"]
 
 

@@ -15,7 +15,7 @@ from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.data.sources import FOLDERS, load_digits
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import CLIENTS, METHODS, Method, partners
+from fedjax_het.methods import CLIENTS, METHODS, Method, bare, partners
 from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.tasks import TASKS
 
@@ -81,9 +81,16 @@ def among(names: Iterable[str], everybody: Iterable[str]) -> str:
   return f"any but {', '.join(others)}" if len(others) < len(names) else ", ".join(names)
 
 
+def of_models() -> list[str]:
+  """The server parts that take models; the others take signals."""
+  return [name for name, method in METHODS["server"].items() if bare(method).takes_models]
+
+
 def goes_with(section: str, name: str) -> str:
   """What a method can be composed with, as in "mixing: any but fedmgda; server: sgld"; "any" if with all."""
   each = {other: among(names, METHODS[other]) for other, names in partners(section, name).items()}
+  if each.get("server") == among(of_models(), METHODS["server"]):
+    each["server"] = "of models"
   return "; ".join(f"{other}: {names}" for other, names in each.items() if names != "any") or "any"
 
 
