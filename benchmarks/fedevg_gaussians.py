@@ -1,15 +1,19 @@
 """FedEvg and FedCVAE on eight Gaussians of which each client has one: are all modes of all clients covered?
 
-    python benchmarks/fedevg_gaussians.py [--seeds 5] [--out docs/results]
+    python benchmarks/fedevg_gaussians.py [--seeds 5] [--labels 8 2] [--only NAME ...] [--missing] \
+      [--out docs/results]
 
 Eight clients (α -> 0: a mode each), 400 points of standard deviation 0.2 around a point of a circle of radius
 2; 200 synthetic points. Two tasks: a label a mode, and two labels, so that each label's four modes lie with
 four clients. A mode is covered where at least a quarter of its fair share of the synthetic points lies within
 three standard deviations and carries its label. The distance is the energy distance to 4,000 fresh points of
-the true mixture, label by label (zero for equal distributions); "real" is that of 200 fresh points. Energies
-are perceptrons on 64 Fourier features of long waves (on the two coordinates alone they are too slow to learn
-that there is nothing beyond the data); FedCVAE sees coordinates mapped to [0, 1]. The seeds of a setting are
-one program; the first is drawn.
+the true mixture, label by label (zero for equal distributions); "real" is that of 200 fresh points. A mode's
+spread: of the points nearest to it of those of their label, the root mean square distance from their own
+mean along a coordinate, over the true standard deviation; "widest" and "narrowest" are over modes and seeds.
+Energies are perceptrons on 64 Fourier features of long waves (on the two coordinates alone they are too slow
+to learn that there is nothing beyond the data); FedCVAE sees coordinates mapped to [0, 1]. The seeds of a
+setting are one program; the first is drawn, where all has run. What is measured joins what
+docs/results/fedevg_gaussians.json holds, row by row with its commit and date.
 """
 
 import argparse
@@ -54,6 +58,14 @@ def covered(x: np.ndarray, y: np.ndarray, labels: int) -> int:
   return int(((near & own).sum(0) >= len(x) / MODES / 4).sum())
 
 
+def spread(x: np.ndarray, y: np.ndarray, labels: int) -> np.ndarray:
+  """Each mode's root mean square distance from its points' mean along a coordinate, over the true one."""
+  far = cdist(x, CENTRES) + 1e9 * (y[:, None] != np.arange(MODES) % labels)
+  own = [x[far.argmin(1) == mode] for mode in range(MODES)]
+  found = [((points - points.mean(0)) ** 2).mean() ** 0.5 if len(points) > 1 else np.nan for points in own]
+  return np.array(found) / DEVIATION
+
+
 def energy_distance(x: np.ndarray, y: np.ndarray, real: np.ndarray, real_y: np.ndarray, labels: int) -> float:
   """Mean over the labels of 2 E|X - Y| - E|X - X'| - E|Y - Y'|."""
   found = []
@@ -85,9 +97,14 @@ def algorithms(labels: int) -> dict[str, fh.Algorithm]:
 
   model = perceptron._replace(apply=apply, shape=(2,))
 
-  def evg(**changes):
+  def evg(server=fh.server.sgld(ROUNDS, **SERVER), **changes):  # noqa: B008
     client = fh.fedevg(model, per_class=per_class, **{**CLIENT, **changes})
-    return fh.federated(client, server=fh.server.sgld(ROUNDS, **SERVER))
+    return fh.federated(client, server=server)
+
+  def moved(**settings):
+    return fh.server.particles(
+      ROUNDS, pixels="free", noise=0.0, step_size=0.05, last_step_size=0.01, **settings
+    )
 
   cvae = fh.fedcvae(
     spread_out(cvae_mlp((2,), labels, latent=4, hidden=128)), per_class=per_class, batch_size=64,
@@ -96,6 +113,11 @@ def algorithms(labels: int) -> dict[str, fh.Algorithm]:
   return {
     "FedEvg, signed": evg(),
     "FedEvg, raw": evg(energy="raw"),
+    "raw, Langevin at T = 0.4": evg(moved(repulsion_weight=0, heat=0.4, last_heat=0.4), energy="raw"),
+    "raw, repulsion": evg(moved(), energy="raw"),
+    "raw capped at 3, Langevin at T = 0.4": evg(
+      moved(repulsion_weight=0, heat=0.4, last_heat=0.4), energy="raw", cap=3.0
+    ),
     "FedCVAE": fh.federated(cvae),
   }
 
@@ -103,11 +125,16 @@ def algorithms(labels: int) -> dict[str, fh.Algorithm]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--seeds", type=int, default=5)
+  parser.add_argument("--labels", type=int, nargs="*", default=[MODES, 2])
+  parser.add_argument("--only", nargs="*", help="names of methods; all by default")
+  parser.add_argument("--missing", action="store_true", help="only what the JSON does not have the spread of")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
   args = parser.parse_args()
   fh.prepare_cpu()
-  report, clouds = {}, {}
-  for labels in (MODES, 2):
+  path, clouds = args.out / "fedevg_gaussians.json", {}
+  report = json.loads(path.read_text())["results"] if path.exists() else {}
+  about = {**provenance(), "seeds": args.seeds}
+  for labels in args.labels:
     federations, tests = [], []
     for seed in range(args.seeds):
       rng = np.random.default_rng(seed)
@@ -116,29 +143,40 @@ def main() -> None:
       federations.append(fh.federate(x, y, list(parts), jax.random.key(seed), num_classes=labels))
       tests.append(mixture(rng, 4000, labels))
     fresh = [mixture(np.random.default_rng(100 + s), SYNTHETIC, labels) for s in range(args.seeds)]
-    sets = {"real": fresh}
-    for name, algorithm in algorithms(labels).items():
-      result = fh.sweep(
-        lambda: algorithm,  # noqa: B023
-        seeds=range(args.seeds), data=federations, rounds=ROUNDS, cohort_size=MODES,
-      )  # fmt: skip
-      make = jax.vmap(lambda broadcast: algorithm.client.synthesize(jax.random.key(3), broadcast))  # noqa: B023
-      sets[name] = list(zip(*map(np.asarray, make(result.state.broadcast))))
-    for name, own in sets.items():
-      counts = np.array([covered(x, y, labels) for x, y in own])
-      distances = np.array([energy_distance(x, y, *test, labels) for (x, y), test in zip(own, tests)])
-      report[f"{labels} labels: {name}"] = {
-        "modes": float(counts.mean()), "fewest": int(counts.min()),
-        "distance": float(distances.mean()), "distance_std": float(distances.std(ddof=1)),
-      }  # fmt: skip
-      clouds[labels, name] = own[0]
+    for name, algorithm in {"real": None, **algorithms(labels)}.items():
+      had = "widest" in report.get(f"{labels} labels: {name}", {})
+      if (args.only and name not in args.only) or (args.missing and had):
+        continue
+      sets = fresh if algorithm is None else trained(algorithm, federations)
+      report[f"{labels} labels: {name}"] = row(sets, tests, labels) | about
+      clouds[labels, name] = sets[0]
       print(f"{labels} labels: {name}: {report[f'{labels} labels: {name}']}", flush=True)
-  draw(clouds, args.out / "fedevg_gaussians.png")
-  about = {
-    "command": "python benchmarks/fedevg_gaussians.py", **provenance(), "seeds": args.seeds,
+      command = {"command": "python benchmarks/fedevg_gaussians.py"}
+      path.write_text(json.dumps(command | {"results": report}, indent=2, ensure_ascii=False) + "\n")
+  if all((labels, name) in clouds for labels in (MODES, 2) for name in algorithms(2)):
+    draw(clouds, args.out / "fedevg_gaussians.png")
+
+
+def trained(algorithm: fh.Algorithm, federations: list) -> list:
+  """Each seed's synthetic set after a run."""
+  result = fh.sweep(
+    lambda: algorithm, seeds=range(len(federations)), data=federations, rounds=ROUNDS, cohort_size=MODES
+  )
+  make = jax.vmap(lambda broadcast: algorithm.client.synthesize(jax.random.key(3), broadcast))
+  return list(zip(*map(np.asarray, make(result.state.broadcast))))
+
+
+def row(sets: list, tests: list, labels: int) -> dict[str, float]:
+  """What is reported of a method's sets, one a seed."""
+  counts = np.array([covered(x, y, labels) for x, y in sets])
+  distances = np.array([energy_distance(x, y, *test, labels) for (x, y), test in zip(sets, tests)])
+  spreads = np.array([spread(x, y, labels) for x, y in sets])
+  return {
+    "modes": float(counts.mean()), "fewest": int(counts.min()),
+    "distance": float(distances.mean()), "distance_std": float(distances.std(ddof=1)),
+    "spread": float(np.nanmedian(spreads)), "narrowest": float(np.nanmin(spreads)),
+    "widest": float(np.nanmax(spreads)),
   }  # fmt: skip
-  text = json.dumps(about | {"results": report}, indent=2, ensure_ascii=False)
-  (args.out / "fedevg_gaussians.json").write_text(text)
 
 
 def draw(clouds: dict, path: Path) -> None:

@@ -21,7 +21,7 @@ OWN = {
   "pfedme": dict(lam=2.0, inner_steps=2),
   "ditto": dict(local_epochs=1),
   "sosicfl_plus": dict(local_epochs=1),
-  "fedevg": dict(ADAM, per_class=2, lam=0.0, bounded=False),
+  "fedevg": dict(ADAM, per_class=1, lam=0.0, bounded=False),
   "fedcvae": ADAM,
   "fedcgan": ADAM,
   "adam": dict(lr=0.1),
