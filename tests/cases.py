@@ -28,8 +28,9 @@ OWN = {
   "yogi": dict(lr=0.1),
   "adagrad": dict(lr=0.1),
   "sgld": dict(bounded=False),
-  "particles": dict(pixels="free"),
+  "particles": dict(pixels="free", repulsion_weight=1e-3),  # of copies but for noise, which it is large for
 }
+BESIDE = {"particles": dict(per_class=2)}  # a client part's beside a server
 NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
 CLIENTS_AT_MOST = 12  # of the federations that these algorithms run on
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
@@ -70,6 +71,7 @@ def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, *
 def maker(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered):
   """What makes it of the numbers that a launched run's program takes as values, and these numbers."""
   sections = {section: {"name": name, **OWN.get(name, {})} for section, name in zip(METHODS, names)}
+  sections["algorithm"] |= BESIDE.get(names[2], {})
   config = ConfigDict({**sections, "local": {**OFFERED, **offered}})
 
   def make(**values):

@@ -37,8 +37,8 @@ CASES = {  # (model, batch size) -> algorithm
     for name, names in cases().items()
   },
   "fedevg, persistent": lambda m, b: federated(
-    fedevg(m, per_class=2, energy="raw", persistent=True, lam=0.0, epochs=EPOCHS, batch_size=b),
-    server=server.particles(ROUNDS, repulsion_weight=1e-3),  # copies but for noise repel by its inverse
+    fedevg(m, per_class=1, energy="raw", persistent=True, lam=0.0, epochs=EPOCHS, batch_size=b),
+    server=server.sgld(ROUNDS, step_size=1.0),
   ),
   "part: control variate": lambda m, b: federated(scaffold(m, batch_size=b)),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),

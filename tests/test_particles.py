@@ -120,6 +120,25 @@ def test_gradients_of_a_given_size():
   np.testing.assert_allclose(moved, 0.02 * gradient / np.sqrt((gradient**2).mean()), rtol=1e-3, atol=1e-5)
 
 
+def test_noise_of_the_sum_and_uploads_of_bounded_length():
+  x, total, gradient = some()
+  weight, own = np.asarray(total.extra, float)[:, None], dict(repulsion_weight=0, noise=0, pixels="free")
+  after, _ = stepped(x, total, {}, signal_noise=0.4, last_step_size=1.0, **own)
+  noise = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 1), x.shape), float)
+  np.testing.assert_allclose(
+    after.params, np.asarray(x) - gradient - 0.4 * noise / weight, rtol=1e-4, atol=1e-4
+  )
+  params, message = MODEL.init(KEY), fh.Message(x)
+  free = signals(MODEL, params, message, LABELS, None, "even").params
+  length = np.sqrt((np.asarray(free, float) ** 2).sum())
+  for norm in (0.5 * length, 2.0 * length):
+    upload = signals(MODEL, params, message, LABELS, None, "even", upload_norm=norm)
+    np.testing.assert_allclose(upload.params, free * min(1.0, norm / length), rtol=1e-5)
+    np.testing.assert_array_equal(upload.extra, 1.0)
+  with pytest.raises(fh.SettingError, match=r"upload_norm = 1\.0: .* signed weights e would still tell"):
+    fh.fedevg(MODEL, upload_norm=1.0)
+
+
 def test_repulsion_between_features_is_pulled_back():
   """Means of blocks by hand, whose Jacobian gives every pixel of a block a quarter; convolutions by NumPy."""
   shape = (4, 2, 2)

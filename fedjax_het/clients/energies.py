@@ -57,9 +57,23 @@ def clipped(gradient: jax.Array, clip: float | None) -> jax.Array:
   return gradient if clip is None else jnp.clip(gradient, -clip, clip)
 
 
-def check_energy(energy: str, cap: float | None) -> None:
-  """Raises `SettingError` for a kind of weight that is not known, or a cap that it has no use for."""
+def shortened(gradient: jax.Array, norm: float | None) -> jax.Array:
+  """u·min(1, norm/‖u‖), ‖u‖ over all entries; None leaves it."""
+  if norm is None:
+    return gradient
+  return gradient * jnp.minimum(1.0, norm / jnp.maximum(jnp.sqrt((gradient**2).sum()), 1e-12))
+
+
+def check_energy(energy: str, cap: float | None, upload_norm: float | None = None) -> None:
+  """Raises `SettingError` for a kind of weight that is not known, or bounds that do not go with it."""
   check_choice("energy", energy, ENERGIES)
+  if upload_norm is not None:
+    check_range("upload_norm", upload_norm, above=0.0)
+    if energy != "even":
+      raise SettingError(
+        "upload_norm", upload_norm, f"bounds e·∇E, and {energy} weights e would still tell of the data",
+        "Use energy='even', or leave it out.",
+      )  # fmt: skip
   if cap is None:
     return
   check_range("cap", cap, 0.0, LARGEST, above=0.0)
@@ -86,7 +100,7 @@ def log_weight(
 
 def signals(
   model: Model, params: PyTree, broadcast: Message, labels: jax.Array, data: ClientData, energy: str,
-  cap: float | None = None, clip: float | None = None,
+  cap: float | None = None, clip: float | None = None, upload_norm: float | None = None,
 ) -> Message:  # fmt: skip
   """What a client uploads: (e·∇E(x̃), e), like (x̃, [M]).
 
@@ -99,9 +113,10 @@ def signals(
     energy: see above.
     cap: see above.
     clip: bound on every entry of ∇E, before it is weighted.
+    upload_norm: bound on the L2 norm of all of e·∇E, see `shortened`.
   """
   x = broadcast.params
   gradient = clipped(energy_gradient(model, params, x, labels), clip)
   value = logit(model, params, x, labels)
   weight = jnp.exp(log_weight(model, params, broadcast, value, data, energy, cap))
-  return Message(weight.reshape(-1, *[1] * (x.ndim - 1)) * gradient, weight)
+  return Message(shortened(weight.reshape(-1, *[1] * (x.ndim - 1)) * gradient, upload_norm), weight)

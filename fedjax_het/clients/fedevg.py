@@ -90,6 +90,7 @@ def fedevg(
   per_class: int = 10,
   energy: str = "signed",
   cap: float | None = None,
+  upload_norm: float | None = None,
   start_scale: float = 1.0,
   persistent: bool = False,
   chain_steps: int = 1,
@@ -121,6 +122,9 @@ def fedevg(
     per_class: synthetic examples a class; M = classes x per_class.
     energy: "signed", "raw", "centred", "absolute" or "even", see `clients.energies`.
     cap: bound c on the exponent of a weight, |log e| <= c; None for signed and even weights, 60 for others.
+    upload_norm: C > 0, to which the L2 norm of all that a client uploads is shortened; of even weights only,
+      so that nothing else tells of its data. With uniform mixing and the server's `signal_noise` the uploads
+      of a run are differentially private, user by user. None leaves it.
     start_scale: standard deviation > 0 of the normal numbers that x̃ begins as.
     persistent: whether a client keeps its classifier over the rounds, or starts each with a fresh one.
     chain_steps: R >= 0.
@@ -141,7 +145,7 @@ def fedevg(
   Raises:
     SettingError: a setting out of range, or a model that does not say its shape.
   """
-  check_energy(energy, cap)
+  check_energy(energy, cap, upload_norm)
   check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
   for name, value in (
     ("per_class", per_class),
@@ -201,7 +205,7 @@ def fedevg(
     params = state if persistent else model.init(model_key)
     local = Local(params, optimizer.init(params), broadcast.params, jnp.float32(0.0), jnp.int32(0))
     local = for_each_batch(data_key, data, batch_size, epochs, step, local, last=steps)
-    upload = signals(model, local.params, broadcast, labels, data, energy, cap, clip)
+    upload = signals(model, local.params, broadcast, labels, data, energy, cap, clip, upload_norm)
     return upload, local.params if persistent else state, Info(local.loss / local.steps, local.steps)
 
   def apply(params, x):

@@ -109,6 +109,7 @@ def particles(
   last_heat: float = 0.0,
   noise: float = 0.01,
   rms: float | None = None,
+  signal_noise: float = 0.0,
   pixels: str = "bounded",
 ) -> ServerUpdate:
   """One step of interacting particles a round, for any client part that synthesises labelled examples.
@@ -128,6 +129,9 @@ def particles(
     last_heat: T_T >= 0.
     noise: δ >= 0, whatever the step.
     rms: where given, G is scaled to this root mean square over the whole set, so that β is in pixels.
+    signal_noise: standard deviation of normal noise on Σ w e ∇E. Where S clients a round upload at most C in
+      L2 norm, with even weights, and count 1/S each, z·C/S is a Gaussian mechanism of noise multiplier z,
+      between a client's upload and none at the same S.
     pixels: "bounded", kept in [0, 1]; "free"; or "sigmoid", of numbers u that move instead, by the
       chain rule; u begins as the set that the clients receive first.
 
@@ -142,6 +146,7 @@ def particles(
   for name, value in (positive if rms is None else positive | {"rms": rms}).items():
     check_range(f"server's {name}", value, above=0.0)
   others = {"repulsion_weight": repulsion_weight, "heat": heat, "last_heat": last_heat, "noise": noise}
+  others["signal_noise"] = signal_noise
   for name, value in others.items():
     check_range(f"server's {name}", value, 0.0)
 
@@ -161,7 +166,8 @@ def particles(
       return Particles(jnp.int32(0), labels, broadcast.params if pixels == "sigmoid" else ())
 
     def update(key, state: Particles, broadcast: Message, aggregate: Message):
-      gradient, extra = mean_gradient(broadcast, aggregate)
+      blur = signal_noise * jax.random.normal(jax.random.fold_in(key, 1), broadcast.params.shape)
+      gradient, extra = mean_gradient(broadcast, aggregate._replace(params=aggregate.params + blur))
       if rms is not None:
         gradient = gradient * (rms / jnp.maximum(jnp.sqrt((gradient**2).mean()), 1e-12))
       x, pull = broadcast.params, lambda force: force

@@ -1,0 +1,200 @@
+"""What FedEvg's uploads reveal of a client's training examples, and its accuracy with private uploads.
+
+    python benchmarks/fedevg_privacy.py [--only NAME ...] [--seeds 3] [--rounds 200] [--out docs/results]
+
+Digits, by Dirichlet(1), an energy MLP 64-256-256-10, ten synthetic examples a class, β from 1.
+
+Membership. Ten clients; a client's candidates are its own training examples (members) and its own test
+examples (not), of one distribution. Two scores, each as AUROC, mean over clients, by seed:
+upload   the sum over `looks` rounds, evenly spaced, of `metrics.membership.pull_towards`, which a server can
+         compute that sees the client's (e·∇E, e) at the synthetic set by itself. Nothing is evaluated at the
+         candidates: no client sends that.
+model    f(x)[y] of the client's classifier after the last of these rounds, which never leaves it: what would
+         be known by one who held it.
+
+Private uploads. A hundred clients, all in every round, each weighing 1/100, weights even, ∇E of all M
+examples shortened to an L2 norm of C = 1, and normal noise of standard deviation z C/100 on the sum. z is the
+smallest for which T rounds of the Gaussian mechanism are (ε, δ)-private, δ = 1e-3, between a client's uploads
+and none (dp-accounting's PLD accountant; pip install -e '.[privacy]'). Clients are small, so they take 20
+passes a round. Downstream accuracy is that of benchmarks/fedevg_digits.py, on all clients' test rows.
+"""
+
+import argparse
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from fedevg_digits import CLASSES, LABELS, PER_CLASS, interval, rows_of, trial
+from provenance import provenance
+
+import fedjax_het as fh
+from fedjax_het.metrics.classification import auroc
+from fedjax_het.metrics.membership import pull_towards
+from fedjax_het.parts import Context
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = {
+  "signed": {},
+  "raw, cap 2": {"energy": "raw", "cap": 2.0},
+  "raw": {"energy": "raw"},
+  "centred, cap 2": {"energy": "centred", "cap": 2.0},
+}
+NORM, DELTA, CROWD = 1.0, 1e-3, 100
+EPSILONS = {
+  "private, no noise": None,
+  "private, ε = 100": 100.0,
+  "private, ε = 30": 30.0,
+  "private, ε = 10": 10.0,
+}
+
+
+def federation(source: fh.data.Source, seed: int, clients: int) -> fh.data.FederatedData:
+  """Digits by Dirichlet(1)."""
+  key = jax.random.key(seed)
+  parts = fh.data.dirichlet(jax.random.fold_in(key, 0), source.y, num_clients=clients, alpha=1.0)
+  return fh.federate(source.x, source.y, parts, jax.random.fold_in(key, 1), num_classes=CLASSES)
+
+
+def energy_model() -> fh.Model:
+  return fh.models.energy_mlp((8, 8, 1), CLASSES)
+
+
+def membership(
+  data: fh.data.FederatedData, seed: int, kind: dict, rounds: int, looks: int
+) -> dict[str, float]:
+  """AUROC of both scores, mean over clients."""
+  model = energy_model()
+  part = functools.partial(fh.fedevg, model, per_class=PER_CLASS, batch_size=32, **kind)
+  algorithm = fh.federated(part(), server=fh.server.sgld(rounds, step_size=1.0))
+  engine = fh.Engine(algorithm, data, data.num_clients)
+  state = engine.init(jax.random.key(seed))
+  keeps = part(persistent=True)  # the same local training, which hands over its classifier too
+
+  @jax.jit
+  def look(broadcast, round, client):
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(99 + seed), round), client)
+    context = Context(client, round, data.num_clients, data.num_clients)
+    first = model.init(jax.random.split(key)[0])
+    upload, params, _ = keeps.update(key, broadcast, first, data.clients(client), context)
+    return upload, params
+
+  @jax.jit
+  def scores(broadcast, upload, params, x, y):
+    pulled = pull_towards(x, y, broadcast.params, LABELS, upload.params)
+    return pulled, jnp.take_along_axis(model.apply(params, x), y[:, None], 1)[:, 0]
+
+  examples = [
+    [rows_of_client(data, part, client) for part in ("train", "test")] for client in range(data.num_clients)
+  ]
+  pulled = [0.0] * data.num_clients
+  held: list = [None] * data.num_clients
+  done = 0
+  for stop in np.linspace(rounds // looks, rounds, looks).astype(int) - 1:
+    if stop > done:
+      state, _ = engine.advance(state, int(stop - done))
+      done = int(stop)
+    broadcast = jax.tree.map(jnp.asarray, jax.device_get(state.broadcast))
+    for client, (train, test) in enumerate(examples):
+      upload, params = look(broadcast, jnp.int32(done), jnp.int32(client))
+      both = tuple(np.concatenate(pair) for pair in zip(train, test))
+      own, held[client] = scores(broadcast, upload, params, *both)
+      pulled[client] = pulled[client] + np.asarray(own)
+  member = [np.repeat([1, 0], [len(train[1]), len(test[1])]) for train, test in examples]
+  area = lambda scores, member: float(auroc(jnp.asarray(scores), member, np.ones(len(member), bool)))  # noqa: E731
+  found = {
+    "upload": np.array([area(s, m) for s, m in zip(pulled, member)]),
+    "model": np.array([area(s, m) for s, m in zip(held, member)]),
+  }
+  return {name: float(np.nanmean(values)) for name, values in found.items()}
+
+
+def rows_of_client(data: fh.data.FederatedData, part: str, client: int) -> tuple[np.ndarray, np.ndarray]:
+  """A client's images in [0, 1] and labels."""
+  size = int(getattr(data, part).size[client])
+  x, y = data.clients(jnp.int32(client), part).take(jnp.arange(size))
+  return np.asarray(x), np.asarray(y)
+
+
+def multiplier(epsilon: float, rounds: int) -> float:
+  """The smallest z at which `rounds` Gaussian mechanisms are (ε, DELTA)-private, to four digits."""
+  import dp_accounting
+  from dp_accounting import pld
+
+  def epsilon_of(z: float) -> float:
+    accountant = pld.PLDAccountant()
+    accountant.compose(dp_accounting.GaussianDpEvent(z), rounds)
+    return accountant.get_epsilon(DELTA)
+
+  low, high = 1e-2, 1e4
+  while high / low > 1.0001:
+    middle = (low * high) ** 0.5
+    low, high = (low, middle) if epsilon_of(middle) <= epsilon else (middle, high)
+  return high
+
+
+def private(source: fh.data.Source, epsilon: float | None, seeds: int, rounds: int) -> dict:
+  """Downstream accuracy with clipped and noised uploads, and the noise."""
+  z = 0.0 if epsilon is None else multiplier(epsilon, rounds)
+  client = fh.fedevg(
+    energy_model(), per_class=PER_CLASS, batch_size=32, epochs=20, energy="even", upload_norm=NORM
+  )
+  server = fh.server.particles(
+    rounds, rms=1.0, step_size=0.05, last_step_size=0.0005, repulsion_weight=0.0,
+    signal_noise=z * NORM / CROWD,
+  )  # fmt: skip
+  algorithm = fh.federated(client, fh.mixing.uniform(), server)
+  federations = [federation(source, seed, CROWD) for seed in range(seeds)]
+  result = fh.sweep(lambda: algorithm, seeds=range(seeds), data=federations, rounds=rounds, cohort_size=CROWD)
+  sets = np.asarray(result.state.broadcast.params)
+  tops = [
+    float(trial(jax.random.key(7 + seed), x, LABELS, rows_of(data, "test")))
+    for seed, (x, data) in enumerate(zip(sets, federations))
+  ]
+  return {
+    "downstream": interval(np.array(tops)),
+    "tops": tops,
+    "multiplier": z,
+    "epsilon": epsilon,
+    "delta": DELTA,
+  }
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--seeds", type=int, default=3)
+  parser.add_argument("--rounds", type=int, default=200)
+  parser.add_argument("--looks", type=int, default=10)
+  parser.add_argument(
+    "--only", nargs="*", help="of the kinds of weights and the private rows; all by default"
+  )
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+  args = parser.parse_args()
+  fh.prepare_cpu()
+  path = args.out / "fedevg_privacy.json"
+  results = json.loads(path.read_text())["results"] if path.exists() else {}
+  about = {"rounds": args.rounds, "seeds": args.seeds, **provenance()}
+  source = fh.data.load("digits")
+
+  def keep(name: str, found: dict) -> None:
+    results[name] = found | about
+    print(f"{name}: {json.dumps(found)}", flush=True)
+    command = {"command": "python benchmarks/fedevg_privacy.py"}
+    path.write_text(json.dumps(command | {"results": results}, indent=2, ensure_ascii=False) + "\n")
+
+  for name, kind in KINDS.items():
+    if not args.only or name in args.only:
+      each = [
+        membership(federation(source, seed, 10), seed, kind, args.rounds, args.looks)
+        for seed in range(args.seeds)
+      ]
+      keep(name, {score: [own[score] for own in each] for score in ("upload", "model")})
+  for name, epsilon in EPSILONS.items():
+    if not args.only or name in args.only:
+      keep(name, private(source, epsilon, args.seeds, args.rounds))
+
+
+if __name__ == "__main__":
+  main()
