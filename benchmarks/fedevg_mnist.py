@@ -1,6 +1,7 @@
 """FedEvg, FedCVAE and FedCGAN on MNIST at 32 x 32, of the same local work, judged by networks of full width.
 
-    python benchmarks/fedevg_mnist.py --data DATA --runs RUNS [--rounds 20] [--steps 8] [--judge_seeds 2]
+    python benchmarks/fedevg_mnist.py --data DATA --runs RUNS [--rounds 20] [--steps 8] [--judge_seeds 2] \
+      [--methods fedevg "repulsion, τ = β = 1" ...]
 
 Cells of configs/table_4_2.py with narrow networks, few rounds and few local steps a round, as a machine
 without an accelerator can run them: each method takes the same number of local steps. What a cell
@@ -11,16 +12,19 @@ TwoNN       three times, on all clients' test parts and the whole official test 
 ResNet-10   of the thesis's width, `judge_seeds` times from fresh parameters (and from other real images), at
             most `passes` passes of Adam; top-1 on `judged` random official test images, the same for all
 
+Beside the three, --methods takes any name of fedevg_settings.py, which is FedEvg with these settings.
 Runs continue where they stopped; what docs/results/fedevg_mnist.json holds is not judged again.
 """
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
+from fedevg_settings import BEYOND
 from ml_collections import ConfigDict
 from provenance import provenance
 
@@ -42,11 +46,15 @@ YARDSTICKS = {"model": {"name": "two_nn"}, "seeds": 3, "features": "classifier"}
 
 def config_of(args: argparse.Namespace, method: str, alpha: float) -> ConfigDict:
   """A cell, whose launched run judges in no time: `main` judges."""
-  cell = f"dataset=mnist,alpha={alpha},algorithm={method},width={args.width},rounds={args.rounds}"
-  config = table_4_2.get_config(f"{cell},steps={args.steps}")
+  client, server = BEYOND.get(method, ({}, {}))
+  cell = f"dataset=mnist,alpha={alpha},algorithm={'fedevg' if server else method},width={args.width}"
+  config = table_4_2.get_config(f"{cell},rounds={args.rounds},steps={args.steps}")
   config.data_dir, config.eval_every = str(args.data), max(1, args.rounds // 2)
   config.downstream = ConfigDict({"model": {"name": "two_nn"}, "steps": 1})
-  if method != "fedevg":
+  if server:
+    config.algorithm = ConfigDict({**config.algorithm, **client})
+    config.server = ConfigDict(server)
+  elif method != "fedevg":
     config.model.width = 2 * args.width
   return config
 
@@ -91,6 +99,7 @@ def main() -> None:
   parser.add_argument("--steps", type=int, default=8)
   parser.add_argument("--width", type=int, default=8, help="of clients' ResNet-10; generators have twice it")
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
+  parser.add_argument("--methods", nargs="*", default=METHODS)
   parser.add_argument("--judge_seeds", type=int, default=2)
   parser.add_argument("--passes", type=int, default=40)
   parser.add_argument("--judged", type=int, default=1000)
@@ -112,8 +121,9 @@ def main() -> None:
 
   sets = {}
   for alpha in args.alphas:
-    for method in METHODS:
-      config, workdir = config_of(args, method, alpha), args.runs / f"{method}_{alpha}"
+    for method in args.methods:
+      slug = re.sub(r"\W+", "_", method)
+      config, workdir = config_of(args, method, alpha), args.runs / f"{slug}_{alpha}"
       run_experiment(config, str(workdir), Where(devices=1))
       with np.load(max((workdir / "samples").glob("[0-9]*.npz"))) as file:
         own = file["x"], file["y"]
@@ -124,7 +134,7 @@ def main() -> None:
         keep(name, {"yardsticks": worth(YARDSTICKS, built.source, built.data, built.key, *own)})
   experiment = build(config_of(args, "fedevg", args.alphas[0]))
   if "yardsticks" not in results.get("real", {}):
-    first = results[f"fedevg, α = {args.alphas[0]}"]["yardsticks"]
+    first = results[f"{args.methods[0]}, α = {args.alphas[0]}"]["yardsticks"]
     spread = {"synthetic": first["within_class_distance"]["real"]}
     keep("real", {"yardsticks": first["real"] | {"within_class_distance": spread}})
   rows = experiment.data.train.rows()

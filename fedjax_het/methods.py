@@ -199,8 +199,8 @@ METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # sectio
 
 
 def small_model(client: Method) -> Any:
-  """One of the models that a client part trains, of next to no size."""
-  return models.make("logistic_regression" if client.models is MODELS else "cvae_mlp", (1,), 3)
+  """One of the models that a client part trains, of images of next to no size."""
+  return models.make("logistic_regression" if client.models is MODELS else "cvae_mlp", (2, 2, 1), 3)
 
 
 def bare(method: Method) -> Any:

@@ -10,9 +10,10 @@ from scipy import special
 import fedjax_het as fh
 from fedjax_het.clients.energies import ENERGIES, mean_logit, signals
 from fedjax_het.clients.fedevg import labels_of
+from fedjax_het.methods import CLIENTS, bare
 from fedjax_het.models import energy_mlp
 from fedjax_het.server import particles, sgld
-from fedjax_het.server.particles import CHANNELS, Particles, features, repulsion
+from fedjax_het.server.particles import CHANNELS, SPACES, Particles, features, repulsion
 
 MODEL = energy_mlp((4,), 3, hidden=8)
 LABELS = labels_of(3, 4)
@@ -203,6 +204,12 @@ def test_weights(energy, cap):
 def test_bad_settings_are_named(settings, message):
   with pytest.raises(fh.SettingError, match=message):
     fh.federated(fh.fedevg(MODEL), server=particles(5, **settings))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_configuration_can_name_every_space(space):
+  """Which is first tried around a small model."""
+  fh.federated(bare(CLIENTS["fedevg"]), server=particles(5, space=space))
 
 
 def test_what_it_does_not_go_with():
