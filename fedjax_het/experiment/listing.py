@@ -90,7 +90,7 @@ def goes_with(section: str, name: str) -> str:
   """What a method can be composed with, as in "mixing: any but fedmgda; server: sgld"; "any" if with all."""
   each = {other: among(names, METHODS[other]) for other, names in partners(section, name).items()}
   if each.get("server") == among(of_models(), METHODS["server"]):
-    each["server"] = "of models"
+    each["server"] = "models"
   return "; ".join(f"{other}: {names}" for other, names in each.items() if names != "any") or "any"
 
 
