@@ -61,8 +61,8 @@ def learning_curve(
       if 0 < int(value) < np.max(rounds):
         ax.axvline(int(value), color=GREY, linewidth=1.0, linestyle=":")
         if ax is axes[0]:
-          ax.text(int(value), 1.005, f"{symbol} = {int(value)}", transform=ax.get_xaxis_transform(),
-                  ha="center", va="bottom", fontsize=9, color=GREY)  # fmt: skip
+          ax.annotate(f"{symbol} = {int(value)}", (int(value), 0.03), (4, 0), ax.get_xaxis_transform(),
+                      "offset points", fontsize=9, color=GREY)  # fmt: skip
   axes[-1].set_xlabel("communication round")
   axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
   return save(figure, path)
