@@ -24,10 +24,14 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Yardstick, series
 
 _BAND = ("mean", "worst10", "best10")
 _COLUMNS = ("worst10", "best10", "gini", "gap")
+FILE = "clients.npz"
 
 
 class ClientMetrics(Yardstick):
-  """`metrics` of every line and of the summary, and its `left_out`; accuracy_over_clients.png."""
+  """`metrics` of every line and of the summary, and its `left_out`; accuracy_over_clients.png, clients.npz.
+
+  The file holds "MODEL/METRIC": each client's value at the end, float32 [K], NaN where it has none.
+  """
 
   name = "client_metrics"
 
@@ -66,6 +70,12 @@ class ClientMetrics(Yardstick):
     """How evenly the clients are served."""
     metric = headline_of(summary["metrics"])
     values = {model: metrics[metric] for model, metrics in self._values.items()}
+    every: dict[str, Any] = {
+      f"{model}/{name}": np.asarray(own, np.float32)
+      for model, metrics in self._values.items()
+      for name, own in metrics.items()
+    }
+    np.savez_compressed(self.run.folder / FILE, **every)
     path = self.run.figures / "accuracy_over_clients.png"
     accuracy_over_clients(values, path, metric=metric, title=self.run.title)
 

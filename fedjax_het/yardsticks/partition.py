@@ -21,10 +21,15 @@ from fedjax_het.yardsticks.yardstick import Watched, Yardstick
 
 MOST_BARS = 40
 MOST_NAMES = 20  # classes that get a legend or a tick each
+FILE = "partition.npz"
 
 
 class Partition(Yardstick):
-  """partition.png, drawn before the first round."""
+  """partition.png, drawn before the first round, and partition.npz.
+
+  The file holds `counts`, the rows of each class that every client has, integers [K, C], or where labels are
+  no classes its rows, [K, 1].
+  """
 
   name = "partition"
 
@@ -38,13 +43,22 @@ class Partition(Yardstick):
     if self.run.writes:
       path = self.run.figures / "partition.png"
       labels = self.run.source.y if self.run.algorithm.client.task.classes else None
-      plot_partition(self.run.parts, labels, path, self.run.data.num_classes, self.run.title)
+      num_classes = self.run.data.num_classes
+      np.savez_compressed(self.run.folder / FILE, counts=counts_of(self.run.parts, labels, num_classes))
+      plot_partition(self.run.parts, labels, path, num_classes, self.run.title)
 
 
 def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:
   """Rows of each class every client holds: integers, [K, C]."""
   labels = np.asarray(labels)
   return np.stack([np.bincount(labels[np.asarray(rows)], minlength=num_classes) for rows in parts])
+
+
+def counts_of(parts: Sequence[ArrayLike], labels: ArrayLike | None, num_classes: int) -> np.ndarray:
+  """The same; of rows without classes how many there are, [K, 1]."""
+  if labels is None:
+    return np.array([[len(np.asarray(rows))] for rows in parts])
+  return label_counts(parts, labels, num_classes)
 
 
 def plot_partition(
@@ -63,10 +77,7 @@ def plot_partition(
     num_classes: C.
     title: goes above the counts of rows; by default the number of clients.
   """
-  if labels is None:
-    counts = np.array([[len(np.asarray(rows))] for rows in parts])
-  else:
-    counts = label_counts(parts, labels, num_classes)
+  counts = counts_of(parts, labels, num_classes)
   few, num_classes = len(counts) <= MOST_BARS, counts.shape[1]
   height = 1.4 + 0.24 * len(counts) if few else 4.0 + 0.12 * min(num_classes, 30)
   figure = Figure(figsize=(8.0, max(height, 2.6)), layout="constrained")
