@@ -11,7 +11,8 @@ from matplotlib.patches import FancyBboxPatch
 
 # From the roof down: a room and what is in it. tests/test_house.py holds the imports to this.
 FLOORS = (
-  {"run": "the command line of a run", "reproduce": "that of a paper's table", "command": "one for all"},
+  {"run": "the command line of a run", "reproduce": "of a paper's table",
+   "compare": "runs side by side", "command": "one for all"},
   {"tables": "the papers' tables: their cells, what is printed, ours beside it"},
   {"experiment": "a run's life: configuration, checkpoints, record, report"},
   {"methods": "their names, one table", "yardsticks": "what is studied of a run, and its pictures"},

@@ -24,7 +24,7 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.progress import Progress
 from fedjax_het.experiment.record import Record
-from fedjax_het.experiment.report import report
+from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import claimed, prepare
@@ -70,7 +70,8 @@ def run_experiment(
   run = prepare(workdir, config.to_dict(), free=FREE, writes=False)
   if run.summary_path.exists():
     summary = json.loads(run.summary_path.read_text())
-    display.show(report(summary, yardsticks), f"This run is complete; its files are in {os.fspath(run)}.")
+    place = f"This run is complete; its files are in {os.fspath(run)}."
+    display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
     return summary
   with display.doing("reading the data"):
     experiment = build(config)
@@ -81,7 +82,7 @@ def run_experiment(
       engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds, display
     )
   place = f"Table, figures, metrics and checkpoints are in {os.fspath(run)}."
-  display.show(report(summary, yardsticks), place)
+  display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
   return summary
 
 

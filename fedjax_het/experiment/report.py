@@ -1,6 +1,8 @@
 """The table at the end of a run, from its summary."""
 
 import datetime
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,11 @@ def report(summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]] = (
   """
   rows = (own.rows(summary) for own in (*YARDSTICKS, *yardsticks))
   return Group(_header(summary), *(row for row in rows if row is not None))
+
+
+def beside(folder: str | os.PathLike[str], others: str = "") -> str:
+  """The command that shows the runs of a folder, and others that its user names, side by side."""
+  return f"Side by side: python -m fedjax_het.compare {shlex.quote(os.fspath(folder))} {others}".rstrip()
 
 
 def _header(summary: Mapping[str, Any]) -> Text:

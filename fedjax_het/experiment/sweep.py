@@ -23,6 +23,7 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
 from fedjax_het.experiment.record import Record
+from fedjax_het.experiment.report import beside
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.values import is_number, numbers, with_values
@@ -119,7 +120,7 @@ def run_sweep(
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
     place = f"sweep.json{drawn} are in {os.fspath(root)}, each member's files in its members/."
-    display.show(members_table(members, summaries), place)
+    display.show(members_table(members, summaries), place, beside(root))
   return summaries
 
 

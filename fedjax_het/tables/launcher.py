@@ -82,6 +82,7 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
 
 def make_table(changes: dict[str, Any]) -> None:
   """Runs and shows the table of the flags."""
+  from fedjax_het.experiment.report import beside
   from fedjax_het.tables.paper import chosen, parse_where, read_table
   from fedjax_het.tables.reproduce import reproduce, show, wanted
 
@@ -106,6 +107,7 @@ def make_table(changes: dict[str, Any]) -> None:
   )  # fmt: skip
   show(table, runs, folder, than)
   print(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
+  print(beside(folder.absolute()))
 
 
 def print_plan(runs: list[Any], folder: Path, together: int | None) -> None:

@@ -1,0 +1,1 @@
+"""Runs beside one another: what differs between their configurations, and between what came out."""

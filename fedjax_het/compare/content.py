@@ -1,0 +1,200 @@
+"""What a page shows, as one JSON document: groups, runs, and of each run what there is to draw."""
+
+import base64
+import io
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fedjax_het.compare.groups import Group, quantile
+from fedjax_het.compare.plain import headline
+from fedjax_het.compare.runs import Run
+from fedjax_het.metrics.catalogue import shown
+from fedjax_het.yardsticks import client_metrics, landscape, partition
+from fedjax_het.yardsticks.samples import sample_grid
+from fedjax_het.yardsticks.yardstick import series
+
+MOST_CLIENTS = 200  # of a sorted curve, up to which each is a point; more are quantiles
+MOST_CELLS = 20_000  # clients times classes of a partition, up to which it is drawn from numbers
+MOST_LINES = 12  # clients up to which each has a line of mixing coefficients
+QUANTILES = (0, 10, 50, 90, 100)  # percent of the cohort's coefficients, where there are more
+FRAMES = 10  # of a run's synthetic examples
+NO_CURVES = ("cohort", "coefficients")  # of `mixing`: who and how much, which is no curve
+
+
+def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
+  """All that a page shows.
+
+  Args:
+    groups: of runs.
+    baseline: the place of the one that the others are compared with at first.
+
+  Returns:
+    baseline, metric, fields, groups (label, fields, state, runs, counted), runs, partitions (each once),
+    metrics (what each is called), quantiles (t_{0.975} of 1, 2, ... degrees of freedom). None stands for what
+    is not finite or not there.
+  """
+  places = {id(run): place for place, run in enumerate(run for group in groups for run in group.runs)}
+  partitions: dict[str, dict[str, Any]] = {}
+  runs = []
+  for place, group in enumerate(groups):
+    for run in group.runs:
+      first = run is (group.counted or group.runs)[0]
+      shared = _partition(run, partitions)
+      runs.append(_run(run, group, first) | {"group": place, "partition": shared})
+  names = {metric for run in runs for model in run["metrics"].values() for metric in model}
+  names |= {run[part]["metric"] for run in runs for part in ("lambda", "simplex") if run.get(part)}
+  fields = list(dict.fromkeys(name for group in groups for name in group.fields))
+  return {
+    "baseline": baseline,
+    "metric": next(filter(None, map(headline, groups)), ""),
+    "fields": fields,
+    "groups": [
+      {
+        "label": group.label, "fields": dict(group.fields), "state": group.state,
+        "runs": [places[id(run)] for run in group.runs],
+        "counted": [places[id(run)] for run in group.counted],
+      }
+      for group in groups
+    ],
+    "runs": runs,
+    "partitions": list(partitions.values()),
+    "metrics": {name: shown(name)._asdict() | {"factor": shown(name).factor} for name in sorted(names)},
+    "quantiles": [quantile(n) for n in range(1, max(len(group.runs) for group in groups))],
+  }  # fmt: skip
+
+
+def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
+  """A run; the larger pictures are of a group's first run alone."""
+  return {
+    "name": run.name,
+    "folder": str(run.folder),
+    "seed": run.seed,
+    "state": run.state,
+    "diverged": run.diverged,
+    "metrics": group.metrics(run),
+    "curves": curves(run),
+    "clients": clients(run),
+    "lambda": run.summary.get("lambda"),
+    "mixture": mixture(run),
+    "simplex": run.summary.get("simplex"),
+    "landscape": _surface(run),
+    "samples": samples(run) if first else [],
+    "pictures": {"simplex": picture(run.folder / "figures" / "simplex_clients.png")} if first else {},
+  }
+
+
+def curves(run: Run) -> dict[str, Any]:
+  """`round` and, under "part/part/name", every number of metrics.jsonl over them, [R]."""
+  names = dict.fromkeys(name for line in run.lines for name in _numbers(line))
+  found = {name: _short(series(run.lines, *name.split("/"))) for name in names}
+  return {"round": [line["round"] for line in run.lines], **found}
+
+
+def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+  for name, value in line.items():
+    if isinstance(value, Mapping):
+      yield from _numbers(value, f"{prefix}{name}/")
+    elif isinstance(value, int | float) and prefix + name != "round":
+      yield prefix + name
+
+
+def clients(run: Run) -> dict[str, Any]:
+  """ "MODEL/METRIC" -> the clients' values, worst first; of more than 200 as many quantiles; and `count`."""
+  found: dict[str, Any] = {}
+  for name, values in _arrays(run.folder / client_metrics.FILE).items():
+    x = np.sort(values[np.isfinite(values)])
+    if not len(x) or not run.complete:
+      continue
+    if not shown(name.rpartition("/")[2]).higher_is_better:
+      x = x[::-1]
+    at = np.linspace(0, len(x) - 1, min(len(x), MOST_CLIENTS))
+    found[name] = {"count": len(x), "values": _short(np.interp(at, np.arange(len(x)), x))}
+  return found
+
+
+def mixture(run: Run) -> dict[str, Any] | None:
+  """`round` and the coefficients of each client, or where they are many or others each round, quantiles."""
+  lines = [line for line in run.lines if (line.get("mixing") or {}).get("coefficients")]
+  if not lines or len(lines[0]["mixing"]["coefficients"]) < 2:
+    return None
+  cohorts = [line["mixing"].get("cohort") for line in lines]
+  p = np.array([line["mixing"]["coefficients"] for line in lines], np.float64)
+  each = p.shape[1] <= MOST_LINES and all(own == cohorts[0] for own in cohorts)
+  if each:
+    named = {f"client {client}": _short(own) for client, own in zip(cohorts[0] or [], p.T)}
+  else:
+    with np.errstate(invalid="ignore"):
+      named = {f"{q} %": _short(np.percentile(p, q, axis=1)) for q in QUANTILES}
+  return {"round": [line["round"] for line in lines], "each": each, "even": 1 / p.shape[1], "lines": named}
+
+
+def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
+  """The place of a run's partition among those that are known, to which it is added."""
+  counts = _arrays(run.folder / partition.FILE).get("counts")
+  own: dict[str, Any]
+  if counts is not None and counts.size <= MOST_CELLS:
+    key, own = f"{counts.shape}{counts.tobytes().hex()}", {"counts": counts.tolist()}
+  elif image := picture(run.folder / "figures" / "partition.png"):
+    key, own = image, {"picture": image}
+  else:
+    return None
+  known.setdefault(key, own | {"runs": []})["runs"].append(run.name)
+  return [*known].index(key)
+
+
+def samples(run: Run) -> list[dict[str, Any]]:
+  """Up to ten of a run's grids of synthetic images over the rounds, evenly apart: round and picture."""
+  paths = sorted((run.folder / "samples").glob("[0-9]*.npz"))
+  chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), FRAMES)).round().astype(int))
+  found = []
+  for path in (paths[place] for place in chosen):
+    arrays = _arrays(path)
+    if len(arrays) == 2 and arrays["x"].ndim == 4 and arrays["x"].shape[-1] in (1, 3):
+      grid = sample_grid(arrays["x"], arrays["y"], int(arrays["y"].max()) + 1)
+      found.append({"round": int(path.stem), "picture": _png(grid, grey=arrays["x"].shape[-1] == 1)})
+  return found
+
+
+def _surface(run: Run) -> dict[str, Any] | None:
+  found = _arrays(run.folder / landscape.FILE)
+  if not found:
+    return None
+  return {"line": _short(found["line"]), "losses": [_short(row) for row in found["losses"]]}
+
+
+def picture(path: Path) -> str | None:
+  """A file's PNG, as a page holds it; None where there is none."""
+  try:
+    return _uri(path.read_bytes())
+  except OSError:
+    return None
+
+
+def _png(grid: np.ndarray, grey: bool) -> str:
+  pixels = (255 * grid).round().astype(np.uint8)
+  file = io.BytesIO()
+  Image.fromarray(pixels[..., 0] if grey else pixels).save(file, "PNG", optimize=True)
+  return _uri(file.getvalue())
+
+
+def _uri(content: bytes) -> str:
+  return "data:image/png;base64," + base64.b64encode(content).decode()
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+  """Of an .npz; none where it is not there, or is being written."""
+  try:
+    with np.load(path) as file:
+      return dict(file)
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+    return {}
+
+
+def _short(values: np.ndarray) -> list[float | None]:
+  """Six digits of each, None for what is not finite."""
+  return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

@@ -1,0 +1,190 @@
+"""Runs that differ in nothing but the seed, as one; their figures over the seeds, and paired differences."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from fedjax_het.compare.runs import Run, leaves
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.experiment import FREE
+from fedjax_het.experiment.workdir import as_json
+
+LEVEL = 0.95
+NAMES = ("algorithm.name", "mixing.name", "server.name", "dataset")  # which a label says first, and alone
+PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name
+LAST = ("rounds", "eval_every")
+
+
+class Interval(NamedTuple):
+  """A mean over seeds.
+
+  Attributes:
+    mean: NaN for no seed.
+    half: half the width of the 95 % interval, t_{0.975, n-1} s / √n; None for fewer than two seeds.
+    seeds: how many.
+  """
+
+  mean: float
+  half: float | None
+  seeds: int
+
+
+class Group(NamedTuple):
+  """Runs of one configuration but for the seed.
+
+  Attributes:
+    label: what tells it from the others.
+    fields: dotted field -> value, of those that differ between groups; without those that it does not have.
+    runs: by seed.
+    counted: of the runs, those whose figures count: the complete ones, or where none is, all that have not
+      diverged, at `round`.
+    round: None where complete runs count; else the last evaluation that all of `counted` have.
+  """
+
+  label: str
+  fields: Mapping[str, Any]
+  runs: Sequence[Run]
+  counted: Sequence[Run]
+  round: int | None
+
+  @property
+  def state(self) -> str:
+    """How far its runs have come, in a few words."""
+    counts: dict[str, int] = {}
+    for run in self.runs:
+      counts[run.state] = counts.get(run.state, 0) + 1
+    if len(counts) == 1:
+      text = next(iter(counts))
+    else:
+      text = "; ".join(f"{count} {state}" for state, count in counts.items())
+    late = self.round is not None and any(run.round != self.round for run in self.counted)
+    return f"{text}; figures of round {self.round}" if late else text
+
+  def metrics(self, run: Run) -> Mapping[str, Any]:
+    """A run's model -> metric -> figures, where it counts, at the group's round; else its last."""
+    return run.metrics(self.round if any(run is own for own in self.counted) else None)
+
+  def values(self, model: str, metric: str, figure: str) -> dict[int, float]:
+    """seed -> a figure over the clients, of the runs that count and have it."""
+    found = {}
+    for run in self.counted:
+      value = ((self.metrics(run).get(model) or {}).get(metric) or {}).get(figure)
+      if value is not None and math.isfinite(value):
+        found[run.seed] = value
+    return found
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+  """The runs in groups, in the order of their first; one that is there twice starts a group of its own."""
+  kinds: dict[tuple[str, int], list[Run]] = {}
+  seen: dict[tuple[str, int], int] = {}
+  configs: dict[tuple[str, int], dict[str, Any]] = {}
+  for run in runs:
+    config = leaves(run.config, (*FREE, "seed"))
+    kind = as_json(config)
+    copy = seen[kind, run.seed] = seen.get((kind, run.seed), -1) + 1
+    kinds.setdefault((kind, copy), []).append(run)
+    configs[kind, copy] = config
+  differing = differences(list(configs.values()))
+  fields = [{name: each[name] for name in differing if name in each} for each in configs.values()]
+  groups = []
+  for label, own, members in zip(labels(fields), fields, kinds.values()):
+    members = sorted(members, key=lambda run: run.seed)
+    groups.append(Group(label, own, members, *_counted(members)))
+  if not differing:
+    first = runs[0].config
+    one = f"{first['algorithm']['name']} on {first.get('dataset', '?')}"
+    groups = [group._replace(label=one if len(groups) == 1 else group.runs[0].name) for group in groups]
+  return groups
+
+
+def _counted(runs: Sequence[Run]) -> tuple[list[Run], int | None]:
+  complete = [run for run in runs if run.complete]
+  if complete:
+    return complete, None
+  going = [run for run in runs if not run.diverged and run.lines]
+  shared = set.intersection(*({line["round"] for line in run.lines} for run in going)) if going else set()
+  return (going, max(shared)) if shared else ([], None)
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+  """The fields that not all have alike, in the order in which labels say them."""
+  fields = dict.fromkeys(name for config in configs for name in config)
+
+  def differs(name: str) -> bool:
+    return len({as_json({"": config[name]}) if name in config else "" for config in configs}) > 1
+
+  return sorted(filter(differs, fields), key=_order)
+
+
+def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
+  """Of each as short a label as tells it from the others: names alone, other fields as "nu=1.0"."""
+  every = list(dict.fromkeys(name for own in fields for name in own))
+  ends = [name.rpartition(".")[2] for name in every]
+  parts: list[list[str]] = [[] for _ in fields]
+  for name in sorted(every, key=_order):
+    section, _, end = name.rpartition(".")
+    short = end if section in PARTS and ends.count(end) == 1 else name
+    title = "" if name in NAMES else f"{short}="
+    alike: dict[str, set[str]] = {}
+    for own, part in zip(fields, parts):
+      alike.setdefault(", ".join(part), set()).add(str(own.get(name)))
+    for own, part in zip(fields, parts):
+      if name in own and len(alike[", ".join(part)]) > 1:
+        part.append(f"{title}{own[name]}")
+  found = [", ".join(part) or "otherwise" for part in parts]
+  return [
+    f"{label} ({found[: place + 1].count(label)})" if found.count(label) > 1 else label
+    for place, label in enumerate(found)
+  ]
+
+
+def _order(name: str) -> tuple[int, str]:
+  """Names, then what a method is set to, then how long and how often."""
+  if name in NAMES:
+    return NAMES.index(name), name
+  if name in LAST:
+    return len(NAMES) + 2 + LAST.index(name), name
+  return len(NAMES) + ("." not in name), name
+
+
+def interval(values: Iterable[float]) -> Interval:
+  """The mean over seeds and its 95 % interval by Student's t; see `Interval`."""
+  x = np.array([*values], np.float64)
+  if len(x) < 2:
+    return Interval(float(x[0]) if len(x) else math.nan, None, len(x))
+  return Interval(float(x.mean()), float(quantile(len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))), len(x))
+
+
+def quantile(degrees: int) -> float:
+  """t_{0.975} of so many degrees of freedom."""
+  return float(stdtrit(degrees, (1.0 + LEVEL) / 2.0))
+
+
+def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Interval:
+  """The mean over the seeds that both have of own less other, with its interval."""
+  return interval(own[seed] - other[seed] for seed in own if seed in other)
+
+
+def baseline_of(groups: Sequence[Group], name: str = "") -> int:
+  """The group that the others are compared with: by its label, or a run's name or folder; else the first.
+
+  Raises:
+    SettingError: nobody is called that.
+  """
+  if not name:
+    return 0
+  known = {group.label: place for place, group in enumerate(groups)}
+  for place, group in enumerate(groups):
+    for run in group.runs:
+      known.setdefault(run.name, place)
+      known.setdefault(str(run.folder), place)
+  for own in (name, os.path.abspath(os.path.expanduser(name))):
+    if own in known:
+      return known[own]
+  remedy = f"One of: {'; '.join(group.label for group in groups)}; or a run's name or folder."
+  raise SettingError("baseline", name, "no run is called that", remedy)

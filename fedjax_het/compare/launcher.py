@@ -1,0 +1,83 @@
+"""The command line of `python -m fedjax_het.compare`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedjax_het.compare.groups import baseline_of, grouped
+from fedjax_het.compare.plain import MODELS, tables
+from fedjax_het.compare.runs import find
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.display import console
+
+OUT = "compare.html"
+
+
+def parser() -> argparse.ArgumentParser:
+  """Of the command line."""
+  found = argparse.ArgumentParser(
+    sys.argv[0] if sys.argv[0].endswith(" compare") else "python -m fedjax_het.compare",
+    description="Runs beside one another: a page of tables and pictures, or a table on the terminal.",
+  )
+  found.add_argument(
+    "RUN", nargs="+", help="a run's workdir, a sweep's, or any folder of runs; unfinished ones too"
+  )
+  found.add_argument("--out", metavar="FILE", help=f"the page to write; by default {OUT} in this folder")
+  found.add_argument("--plain", action="store_true", help="print the table, and write a page only with --out")
+  found.add_argument(
+    "--baseline", default="", metavar="NAME",
+    help="what the others are compared with: a label of the table, or a run's name or folder; by default the "
+    "first",
+  )  # fmt: skip
+  found.add_argument(
+    "--model", default=MODELS[0], choices=MODELS, help="whose figures the table of --plain shows"
+  )
+  return found
+
+
+def main(args: Sequence[str] | None = None) -> None:
+  """Compares what the command line names; exits with 1 after printing what the user can mend."""
+  given = parser().parse_args(args)
+  try:
+    compare(given.RUN, given.out, given.plain, given.baseline, given.model)
+  except SettingError as error:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit(1)
+
+
+def compare(
+  folders: Sequence[str], out: str | None = None, plain: bool = False, baseline: str = "",
+  model: str = MODELS[0],
+) -> Path | None:  # fmt: skip
+  """Prints the table of some runs where `plain` says so; writes their page where it does not, or to `out`.
+
+  Args:
+    folders: see `runs.find`.
+    out: the page's file.
+    plain: whether the table is printed.
+    baseline: see `groups.baseline_of`.
+    model: whose figures the table shows, "personalized" or "global".
+
+  Returns:
+    The page's path; None where none is written.
+
+  Raises:
+    SettingError: a folder without a run, an unknown baseline, a file that cannot be written, no Plotly.
+  """
+  groups = grouped(find(folders))
+  first = baseline_of(groups, baseline)
+  if plain:
+    console().print(tables(groups, first, model))
+    if out is None:
+      return None
+  from fedjax_het.compare.content import content
+  from fedjax_het.compare.page import plotly, write_page
+
+  plotly()  # before the files are read
+  path = write_page(content(groups, first), out or OUT)
+  count = sum(len(group.runs) for group in groups)
+  size = path.stat().st_size / 1e6
+  print(f"{count} run{'s' * (count > 1)} in {os.path.abspath(path)} ({size:.1f} MB)")
+  return path

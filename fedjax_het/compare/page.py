@@ -1,0 +1,72 @@
+"""The page: one HTML file with all that it needs in it, which asks no network for anything."""
+
+import json
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.tracking import to_json
+from fedjax_het.experiment.workdir import write_atomic
+
+SCRIPTS = ("base.js", "table.js", "charts.js", "pictures.js", "start.js")  # in this order
+
+
+def plotly() -> str:
+  """Plotly's JavaScript, of its Python package.
+
+  Raises:
+    SettingError: it is not installed.
+  """
+  try:
+    from plotly.offline import get_plotlyjs
+  except ImportError as error:
+    remedy = "pip install 'fedjax_het[compare]', or see the table alone: --plain."
+    raise SettingError(
+      "out", None, "a page needs the package plotly, which is not installed", remedy
+    ) from error
+  return get_plotlyjs()
+
+
+def write_page(
+  content: Mapping[str, Any], path: str | os.PathLike[str], title: str = "Runs compared"
+) -> Path:
+  """Writes a page of what `content.content` gives, and returns its path.
+
+  Raises:
+    SettingError: Plotly is not installed, or the file cannot be written.
+  """
+  path, library = Path(path).expanduser(), plotly()
+  parts = {
+    "title": _escaped(title),
+    "style": _read("page.css"),
+    "plotly": library.replace("</script", "<\\/script"),
+    "content": to_json(content).replace("<", "\\u003c"),
+    "script": "\n".join(map(_read, SCRIPTS)),
+  }
+  head, *pieces = _read("page.html").split("{{")
+  text = head + "".join(parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces))
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
+  except OSError as error:
+    problem = f"cannot be written ({error.strerror or error})"
+    raise SettingError("out", str(path), problem, "Name a file that you may write.") from error
+  return path
+
+
+def read_page(path: str | os.PathLike[str]) -> dict[str, Any]:
+  """What a written page shows, as `content.content` gave it."""
+  text = Path(path).read_text(encoding="utf-8")
+  own = text.partition('<script type="application/json" id="content">')[2].partition("</script>")[0]
+  return json.loads(own)
+
+
+def _read(name: str) -> str:
+  return (resources.files("fedjax_het.compare") / "page" / name).read_text(encoding="utf-8")
+
+
+def _escaped(text: str) -> str:
+  return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,79 @@
+"""Runs beside one another on the terminal."""
+
+import math
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_het.compare.groups import Group, Interval, interval, paired
+from fedjax_het.yardsticks.client_metrics import headline_of
+from fedjax_het.yardsticks.plots import spelled
+from fedjax_het.yardsticks.text import MISSING, named, number
+
+COLUMNS = {"mean": "mean", "worst10": "worst 10 %", "std": "spread"}
+MODELS = ("personalized", "global")
+
+
+def headline(group: Group) -> str:
+  """The metric that a group's tasks are judged by; "" before the first evaluation."""
+  found = next((own for run in group.runs if (own := group.metrics(run)).get("personalized")), None)
+  return headline_of(found) if found else ""
+
+
+def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalized") -> RenderableType:
+  """A table for each metric that some groups' tasks are judged by.
+
+  Args:
+    groups: all.
+    baseline: the place of the one that the others are compared with.
+    model: "personalized" or "global".
+  """
+  metrics = dict.fromkeys(headline(group) for group in groups)
+  known = [metric for metric in metrics if metric]
+  parts: list[RenderableType] = [
+    table([group for group in groups if headline(group) == metric], metric, groups[baseline], model)
+    for metric in known
+  ]
+  early = [group for group in groups if not headline(group)]
+  parts += [Text(f"{group.label}: {group.state}, no figures yet") for group in early]
+  if known:
+    note = (
+      "mean, worst 10 % and spread (standard deviation) over the clients, each a mean over n seeds. ± is "
+      "a 95 % interval over seeds (Student's t). The column with a minus sign is the mean of the "
+      "differences on the seeds that both have."
+    )
+    parts.append(Text(note, style="dim"))
+  return Lines(*parts)
+
+
+def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> Table:
+  """A row a group: its figures over the seeds, its difference from the baseline, its state."""
+  title = f"{named(metric)} of the {spelled(model)} model{'s' if model == 'personalized' else ''}"
+  found = Table(box=SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
+  found.add_column("", overflow="fold", ratio=2)
+  found.add_column("n", justify="right")
+  for name in COLUMNS.values():
+    found.add_column(name, justify="right")
+  found.add_column(f"- {baseline.label}", justify="right", overflow="fold", max_width=17)
+  found.add_column("state", overflow="fold", ratio=1)
+  for group in groups:
+    columns = [interval(group.values(model, metric, figure).values()) for figure in COLUMNS]
+    first, *others = [text(own, metric) for own in columns]
+    own, other = (each.values(model, metric, "mean") for each in (group, baseline))
+    difference = MISSING if group is baseline else text(paired(own, other), metric, sign=True)
+    others = [each.partition(" ")[0] for each in others]
+    found.add_row(group.label, str(columns[0].seeds), first, *others, difference, group.state)
+  return found
+
+
+def text(own: Interval, metric: str, sign: bool = False) -> str:
+  """As in "93.10 ± 0.42" in the unit that the metric is shown in; a dash where there is none."""
+  if math.isnan(own.mean):
+    return MISSING
+  mean = number(own.mean, metric)
+  mean = f"+{mean}" if sign and own.mean > 0 else mean
+  return mean if own.half is None else f"{mean} ± {number(own.half, metric)}"

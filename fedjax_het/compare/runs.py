@@ -1,0 +1,153 @@
+"""The runs below some folders, each read as far as it has come."""
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedjax_het.engine.divergence import Divergence
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.workdir import Workdir
+from fedjax_het.tables.runs import FAILED
+
+FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
+INSIDE = ("checkpoints", "figures", "samples", "tensorboard")  # of a run's folder, where no runs are
+
+
+class Run(NamedTuple):
+  """What a run has left so far.
+
+  Attributes:
+    folder: its workdir.
+    name: its folder, seen from the one that all runs are in.
+    config: its configuration.
+    lines: of metrics.jsonl, those that can be read.
+    summary: of summary.json; {} where there is none.
+    failed: why it came to no summary, where that is written down.
+  """
+
+  folder: Path
+  name: str
+  config: Mapping[str, Any]
+  lines: Sequence[Mapping[str, Any]]
+  summary: Mapping[str, Any]
+  failed: str = ""
+
+  @property
+  def seed(self) -> int:
+    """Of the configuration."""
+    return self.config["seed"]
+
+  @property
+  def round(self) -> int:
+    """Of the last evaluation; 0 before the first."""
+    return self.lines[-1]["round"] if self.lines else 0
+
+  @property
+  def diverged(self) -> str:
+    """Where it diverged, or why it failed, in a sentence; "" where it did not."""
+    if self.summary.get("diverged"):
+      return f"{Divergence(**self.summary['diverged'])}."
+    if self.failed or self.summary:
+      return self.failed
+    return f"Its training loss was not finite by round {self._gone}." if self._gone else ""
+
+  @property
+  def _gone(self) -> int:
+    return next((line["round"] for line in self.lines if line.get("train_loss", 0.0) is None), 0)
+
+  @property
+  def complete(self) -> bool:
+    """Whether it came to its end with figures."""
+    return bool(self.summary) and not self.diverged
+
+  @property
+  def state(self) -> str:
+    """In a few words."""
+    if self.summary.get("diverged"):
+      return f"diverged in round {self.summary['diverged']['round']}"
+    if self.summary:
+      return "complete"
+    if self.failed:
+      return "failed"
+    return (
+      f"diverged by round {self._gone}" if self._gone else f"round {self.round} of {self.config['rounds']}"
+    )
+
+  def metrics(self, round: int | None = None) -> Mapping[str, Any]:
+    """model -> metric -> figures over the clients, at an evaluation; by default of the last."""
+    if round is None and self.summary.get("metrics"):
+      return self.summary["metrics"]
+    lines = [line for line in self.lines if line.get("metrics") and round in (None, line["round"])]
+    return lines[-1]["metrics"] if lines else {}
+
+
+def find(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
+  """The runs in some folders: of a run's own that run, of a sweep's its members, of any other all below it.
+
+  Raises:
+    SettingError: a folder that is not there, or without a run in it or below.
+  """
+  folders: dict[Path, Mapping[str, Any]] = {}
+  for path in paths:
+    own = Path(os.path.abspath(Path(path).expanduser()))
+    if not own.is_dir():
+      raise SettingError(
+        "RUN", str(path), "no such folder", "Name the workdir of a run, or a folder of such."
+      )
+    found = dict(_below(own))
+    if not found:
+      problem = "holds no run: there is no config.json of one in it or below"
+      raise SettingError("RUN", str(path), problem, "Name what --workdir was, or --runs of a table.")
+    folders |= found
+  parent = Path(os.path.commonpath([folder.parent for folder in folders]))
+  return [_read(folder, _name(folder, parent), config) for folder, config in folders.items()]
+
+
+def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+  for path, inside, files in os.walk(folder):
+    inside[:] = sorted(name for name in inside if name not in INSIDE)
+    config = _json(Path(path) / "config.json") if "config.json" in files else None
+    if isinstance(config, Mapping) and all(name in config for name in FIELDS):
+      inside.clear()
+      yield Path(path), config
+
+
+def _name(folder: Path, parent: Path) -> str:
+  return "/".join(part for part in folder.relative_to(parent).parts if part != "members")
+
+
+def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
+  run = Workdir(folder)
+  text = run.metrics_path.read_text(errors="replace") if run.metrics_path.exists() else ""
+  lines = [line for line in map(_parsed, text.splitlines()) if isinstance(line, dict) and "round" in line]
+  summary, failed = _json(run.summary_path) or {}, _json(folder / FAILED) or {}
+  return Run(folder, name, config, lines, summary, failed.get("failed", ""))
+
+
+def _json(path: Path) -> Any:
+  """None where there is none, or none that can be read."""
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return None
+
+
+def _parsed(line: str) -> Any:
+  try:
+    return json.loads(line)
+  except ValueError:  # a line that is being written
+    return None
+
+
+def leaves(config: Mapping[str, Any], without: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
+  """Dotted field -> value, of a nested configuration."""
+  found: dict[str, Any] = {}
+  for name, value in config.items():
+    field = f"{prefix}{name}"
+    if isinstance(value, Mapping):
+      found |= leaves(value, without, f"{field}.")
+    elif field not in without:
+      found[field] = value
+  return found
