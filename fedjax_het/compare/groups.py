@@ -14,7 +14,7 @@ from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.workdir import as_json
 
 LEVEL = 0.95
-NAMES = ("algorithm.name", "mixing.name", "server.name", "dataset")  # which a label says first, and alone
+NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # which a label says first, and alone
 PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name
 LAST = ("rounds", "eval_every")
 
@@ -149,7 +149,7 @@ def _order(name: str) -> tuple[int, str]:
     return NAMES.index(name), name
   if name in LAST:
     return len(NAMES) + 2 + LAST.index(name), name
-  return len(NAMES) + ("." not in name), name
+  return len(NAMES) + (name.partition(".")[0] not in PARTS), name
 
 
 def interval(values: Iterable[float]) -> Interval:

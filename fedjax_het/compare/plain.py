@@ -34,39 +34,39 @@ def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalize
   """
   metrics = dict.fromkeys(headline(group) for group in groups)
   known = [metric for metric in metrics if metric]
-  parts: list[RenderableType] = [
-    table([group for group in groups if headline(group) == metric], metric, groups[baseline], model)
-    for metric in known
-  ]
+  parts: list[RenderableType] = []
+  for metric in known:
+    title = f"{named(metric)} of the {spelled(model)} model{'s' if model == 'personalized' else ''}"
+    against = f"; differences from {groups[baseline].label}" if len(groups) > 1 else ""
+    own = [group for group in groups if headline(group) == metric]
+    parts += [Text(title + against, style="bold"), table(own, metric, groups[baseline], model)]
   early = [group for group in groups if not headline(group)]
   parts += [Text(f"{group.label}: {group.state}, no figures yet") for group in early]
   if known:
     note = (
       "mean, worst 10 % and spread (standard deviation) over the clients, each a mean over n seeds. ± is "
-      "a 95 % interval over seeds (Student's t). The column with a minus sign is the mean of the "
-      "differences on the seeds that both have."
+      "a 95 % interval over seeds (Student's t). A difference is the mean of those on the "
+      "seeds that both have."
     )
     parts.append(Text(note, style="dim"))
   return Lines(*parts)
 
 
 def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> Table:
-  """A row a group: its figures over the seeds, its difference from the baseline, its state."""
-  title = f"{named(metric)} of the {spelled(model)} model{'s' if model == 'personalized' else ''}"
-  found = Table(box=SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
-  found.add_column("", overflow="fold", ratio=2)
+  """A row a group: figures over the seeds, the difference from the baseline, the state where not complete."""
+  found = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+  found.add_column("", overflow="fold")
   found.add_column("n", justify="right")
-  for name in COLUMNS.values():
-    found.add_column(name, justify="right")
-  found.add_column(f"- {baseline.label}", justify="right", overflow="fold", max_width=17)
-  found.add_column("state", overflow="fold", ratio=1)
+  for name in (*COLUMNS.values(), "difference"):
+    found.add_column(name, justify="right", no_wrap=True)
   for group in groups:
     columns = [interval(group.values(model, metric, figure).values()) for figure in COLUMNS]
     first, *others = [text(own, metric) for own in columns]
     own, other = (each.values(model, metric, "mean") for each in (group, baseline))
     difference = MISSING if group is baseline else text(paired(own, other), metric, sign=True)
     others = [each.partition(" ")[0] for each in others]
-    found.add_row(group.label, str(columns[0].seeds), first, *others, difference, group.state)
+    state = "" if group.state == "complete" else f"\n  {group.state}"
+    found.add_row(group.label + state, str(columns[0].seeds), first, *others, difference)
   return found
 
 

@@ -49,9 +49,10 @@ class Run(NamedTuple):
     """Where it diverged, or why it failed, in a sentence; "" where it did not."""
     if self.summary.get("diverged"):
       return f"{Divergence(**self.summary['diverged'])}."
-    if self.failed or self.summary:
-      return self.failed
-    return f"Its training loss was not finite by round {self._gone}." if self._gone else ""
+    if self.summary:
+      return ""
+    gone = f"Its training loss was not finite by round {self._gone}." if self._gone else ""
+    return self.failed or gone
 
   @property
   def _gone(self) -> int:

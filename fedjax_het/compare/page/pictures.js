@@ -77,7 +77,7 @@ function showPartition({part}, place) {
 }
 
 function showSimplex({run, of}, place) {
-  const extra = run.pictures.simplex, found = run.simplex;
+  const extra = of === "" ? run.pictures.simplex : null, found = run.simplex;
   if (!found || found.alphas[0].length > 3) return plotIn(place, null, null, extra);
   const metric = metricOf(found.metric), values = (of === "" ? found.all : found.clusters[of]).map((v) => (known(v) ? metric.factor * v : null));
   const title = withUnit(metric.label, metric);
@@ -91,7 +91,7 @@ function showSimplex({run, of}, place) {
   look.margin.t = 36;
   const [a, b, c] = [0, 1, 2].map((m) => found.alphas.map((alpha) => alpha[m]));
   const trace = {
-    type: "scatterternary", a, b, c, mode: "markers", text: values.map((v) => (known(v) ? v.toFixed(2) : "–")),
+    type: "scatterternary", a, b, c, mode: "markers", cliponaxis: false, text: values.map((v) => (known(v) ? v.toFixed(2) : "–")),
     marker: {symbol: "hexagon", size: 26, color: values, colorscale: "Viridis", colorbar: {title: {text: title}, thickness: 12}},
     hovertemplate: "α = (%{a:.2f}, %{b:.2f}, %{c:.2f}): %{text}<extra></extra>",
   };
@@ -111,7 +111,8 @@ function showLandscape({run}, place, both) {
   const low = Math.min(...every), high = Math.max(...every), log = low > 0 && high > 30 * low;
   const scale = (loss) => (known(loss) ? (log ? Math.log10(loss) : loss) : null), {line, losses} = run.landscape;
   const look = layout("δ", "η"), title = {text: log ? "log₁₀ loss" : "loss"};
-  look.yaxis.scaleanchor = "x";
+  Object.assign(look.yaxis, {scaleanchor: "x", constrain: "domain"});
+  look.xaxis.constrain = "domain";
   look.showlegend = false;
   const surface = {
     type: "contour", x: line, y: line, z: losses[0].map((_, j) => losses.map((row) => scale(row[j]))), colorscale: "Viridis",
