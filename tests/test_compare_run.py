@@ -13,7 +13,6 @@ from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.report import beside
 from fedjax_het.experiment.where import Where
 
-
 pytestmark = pytest.mark.slow
 
 

@@ -18,6 +18,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from run_folders import write_run
 
 matplotlib.use("agg")
 
@@ -108,6 +109,9 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
       arguments.append("--dry_run")
     else:
       arguments = [own for own in arguments if not own.startswith("--sweep.")] + ["--describe"]
+  elif "fedjax_het.compare" in arguments:
+    for run in ("fedavg", "ditto"):
+      write_run(tmp_path / "runs" / run, algorithm__name=run)
   elif not any(argument.startswith(SHORT) for argument in arguments):
     arguments += FEW
   program = sys.executable if program == "python" else str(tmp_path / program)
@@ -124,6 +128,8 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
     [program, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
   )
   assert done.returncode == 0, done.stderr
-  if not any(argument.startswith(("--dry_run", *SHORT)) for argument in arguments):
+  if "fedjax_het.compare" in arguments:
+    assert "differences from" in done.stdout or (tmp_path / "report.html").exists()
+  elif not any(argument.startswith(("--dry_run", *SHORT)) for argument in arguments):
     (workdir,) = (argument.removeprefix("--workdir=") for argument in arguments if "--workdir=" in argument)
     assert (tmp_path / workdir / "summary.json").exists() or (tmp_path / workdir / "sweep.json").exists()

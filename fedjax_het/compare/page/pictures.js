@@ -29,7 +29,7 @@ function plotIn(place, traces, look, extra) {
   place.querySelector(".below")?.remove();
   if (extra) {
     const below = element("div", null, {className: "below"});
-    below.append(element("img", null, {src: extra, alt: ""}));
+    below.append(element("img", null, {src: extra, alt: "picture that the run has drawn"}));
     place.append(below);
   }
 }

@@ -97,7 +97,7 @@ function rowOf(group, all) {
     row.append(cell);
   }
   for (const column of all) {
-    const cell = element("td", column.text(group), {className: column.long ? "long" : column.words ? "text" : ""});
+    const cell = element("td", column.text(group), {className: column.swatch ? "text name" : column.long ? "long" : column.words ? "text" : ""});
     if (column.swatch) cell.prepend(swatch(place));
     row.append(cell);
   }
