@@ -35,7 +35,7 @@ def main() -> None:
   parser.add_argument("--page", type=Path)
   parser.add_argument("--picture", type=Path)
   parser.add_argument("--turns", type=int, default=7)
-  parser.add_argument("--height", type=int, default=1650, help="of the picture, pixels")
+  parser.add_argument("--height", type=int, default=1555, help="of the picture, pixels")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "compare_page.json")
   args = parser.parse_args()
   page = args.page or Path(tempfile.mkdtemp()) / "page.html"
