@@ -15,8 +15,8 @@ model    f(x)[y] of the client's classifier after the last of these rounds, whic
 Private uploads. A hundred clients, all in every round, each weighing 1/100, weights even, ∇E of all M
 examples shortened to an L2 norm of C = 1, and normal noise of standard deviation z C/100 on the sum. z is the
 smallest for which T rounds of the Gaussian mechanism are (ε, δ)-private, δ = 1e-3, between a client's uploads
-and none (dp-accounting's PLD accountant; pip install -e '.[privacy]'). Clients are small, so they take 20
-passes a round. Downstream accuracy is that of benchmarks/fedevg_digits.py, on all clients' test rows.
+and none (dp-accounting's exact one; pip install -e '.[privacy]'). Clients are small, so they take 20 passes a
+round. Downstream accuracy is that of benchmarks/fedevg_digits.py, on all clients' test rows.
 """
 
 import argparse
@@ -119,20 +119,10 @@ def rows_of_client(data: fh.data.FederatedData, part: str, client: int) -> tuple
 
 
 def multiplier(epsilon: float, rounds: int) -> float:
-  """The smallest z at which `rounds` Gaussian mechanisms are (ε, DELTA)-private, to four digits."""
-  import dp_accounting
-  from dp_accounting import pld
+  """The least z at which T = `rounds` Gaussian mechanisms, together one of z/√T, are (ε, DELTA)-private."""
+  from dp_accounting import get_sigma_gaussian
 
-  def epsilon_of(z: float) -> float:
-    accountant = pld.PLDAccountant()
-    accountant.compose(dp_accounting.GaussianDpEvent(z), rounds)
-    return accountant.get_epsilon(DELTA)
-
-  low, high = 1e-2, 1e4
-  while high / low > 1.0001:
-    middle = (low * high) ** 0.5
-    low, high = (low, middle) if epsilon_of(middle) <= epsilon else (middle, high)
-  return high
+  return rounds**0.5 * get_sigma_gaussian(epsilon, DELTA)
 
 
 def private(source: fh.data.Source, epsilon: float | None, seeds: int, rounds: int) -> dict:
