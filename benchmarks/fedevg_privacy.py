@@ -70,7 +70,7 @@ def membership(
   part = functools.partial(fh.fedevg, model, per_class=PER_CLASS, batch_size=32, **kind)
   algorithm = fh.federated(part(), server=fh.server.sgld(rounds, step_size=1.0))
   engine = fh.Engine(algorithm, data, data.num_clients)
-  state = engine.init(jax.random.key(seed))
+  state, data = engine.init(jax.random.key(seed)), jax.tree.map(jnp.asarray, data)
   keeps = part(persistent=True)  # the same local training, which hands over its classifier too
 
   @jax.jit

@@ -14,6 +14,10 @@ fresh parameters, and learns from ten real images a class beside it: `judge_widt
 --config.downstream.seeds=1 lets it judge once. Two cores take minutes for that. `dataset=digits`, which
 needs no download, has perceptrons, B = 32 and T = 200.
 
+What goes beyond the thesis is set by name, such as a server whose examples of a class repel one another,
+--config.server.name=particles --config.server.space=blocks, or raw weights that are capped,
+--config.algorithm.energy=raw --config.algorithm.cap=3.0 (fedjax-het run --list=particles, --list=fedevg).
+
 The Fréchet distance is taken in the features of a classifier trained on the real training set;
 --config.downstream.features=FILE names InceptionV3's weights instead. The two are not comparable.
 """

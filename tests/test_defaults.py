@@ -23,7 +23,7 @@ DEFAULTS = [
   (server.sgld, dict(step_size=10.0, last_step_size=0.01, noise=0.01, bounded=True)),
   (server.particles, dict(step_size=1.0, last_step_size=0.01, temperature=1.0, repulsion_weight=1.0, heat=0.0,
                           last_heat=0.0, noise=0.01, rms=None, signal_noise=0.0, pixels="bounded",
-                          space="pixels")),
+                          renew_below=0.0, space="pixels")),
   (mixing.afl, dict(lr=0.01)),
   (mixing.qffl, dict(q=1.0)),
   (mixing.term, dict(lam=0.1)),

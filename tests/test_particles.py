@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from parts import federation, float64, one_client
 from scipy import special
+from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
 from fedjax_het.clients.energies import ENERGIES, mean_logit, signals
@@ -13,7 +14,7 @@ from fedjax_het.clients.fedevg import labels_of
 from fedjax_het.methods import CLIENTS, bare
 from fedjax_het.models import energy_mlp
 from fedjax_het.server import particles, sgld
-from fedjax_het.server.particles import CHANNELS, SPACES, Particles, features, repulsion
+from fedjax_het.server.particles import CHANNELS, SPACES, Particles, collapsed, features, repulsion
 
 MODEL = energy_mlp((4,), 3, hidden=8)
 LABELS = labels_of(3, 4)
@@ -138,6 +139,28 @@ def test_noise_of_the_sum_and_uploads_of_bounded_length():
     np.testing.assert_array_equal(upload.extra, 1.0)
   with pytest.raises(fh.SettingError, match=r"upload_norm = 1\.0: .* signed weights e would still tell"):
     fh.fedevg(MODEL, upload_norm=1.0)
+
+
+def test_copies_are_drawn_afresh():
+  """But for one of a class, while less than half the rounds are done."""
+  x, total, _ = some()
+  close = x.at[5:8].set(x[4] + 0.01 * x[5:8])  # the second class
+  far = {
+    label: np.sqrt((pdist(own) ** 2).mean() / 4) for label, own in enumerate(np.split(np.asarray(close), 3))
+  }
+  assert far[1] < 0.05 < min(far[0], far[2])
+  wanted = np.isin(np.arange(12), [5, 6, 7])
+  for least, expected in ((0.05, wanted), (1.001 * far[1], wanted), (0.999 * far[1], 0 * wanted)):
+    np.testing.assert_array_equal(collapsed(close, LABELS, least), expected)
+  np.testing.assert_array_equal(collapsed(close[4:6], LABELS[:2] + jnp.arange(2), 9.0), [False, False])
+  total = total._replace(params=0.0 * total.params)
+  still = dict(repulsion_weight=0, noise=0, pixels="free", renew_below=0.05)
+  fresh = jax.random.normal(jax.random.fold_in(KEY, 2), x.shape)
+  for rounds, mask in ((4, wanted), (2, 0 * wanted)):
+    after, _ = stepped(close, total, {}, rounds=rounds, **still)
+    np.testing.assert_allclose(after.params, np.where(mask[:, None], fresh, close), rtol=1e-6)
+  after, _ = stepped(close, total, {}, **(still | {"renew_below": 0.0}))
+  np.testing.assert_array_equal(after.params, close)
 
 
 def test_repulsion_between_features_is_pulled_back():

@@ -65,6 +65,26 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
   return 2.0 / ((count + 1) * width) * (kernel.sum(1, keepdims=True) * z - kernel @ z)
 
 
+def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.Array:
+  """Which examples are copies: of a class nearer together than `least`, all but the first, bool [M].
+
+  How near is the root mean square difference of a pixel between two of a class.
+
+  Args:
+    x: the examples, float32 [M, ...].
+    labels: int32 [M].
+    least: >= 0.
+  """
+  flat = x.reshape(len(x), -1)
+  same = labels[:, None] == labels
+  count = same.sum(1)
+  mean = same @ flat / count[:, None]
+  variance = same @ ((flat - mean) ** 2).mean(1) / count
+  apart = 2.0 * variance * count / jnp.maximum(count - 1, 1)  # mean square over pairs of two
+  first = ~jnp.tril(same, -1).any(1)
+  return (apart < least**2) & ~first
+
+
 def features(space: str, shape: tuple[int, ...], seed: int) -> Callable[[jax.Array], jax.Array]:
   """φ of `particles`, [M, ...] -> [M, d].
 
@@ -110,6 +130,7 @@ def particles(
   noise: float = 0.01,
   rms: float | None = None,
   signal_noise: float = 0.0,
+  renew_below: float = 0.0,
   pixels: str = "bounded",
 ) -> ServerUpdate:
   """One step of interacting particles a round, for any client part that synthesises labelled examples.
@@ -132,6 +153,8 @@ def particles(
     signal_noise: standard deviation of normal noise on Σ w e ∇E. Where S clients a round upload at most C in
       L2 norm, with even weights, and count 1/S each, z·C/S is a Gaussian mechanism of noise multiplier z,
       between a client's upload and none at the same S.
+    renew_below: in the first T/2 rounds, of a class whose examples differ by less than this root mean square
+      a pixel all but one are drawn afresh, as the set began, see `collapsed`; 0 for never.
     pixels: "bounded", kept in [0, 1]; "free"; or "sigmoid", of numbers u that move instead, by the
       chain rule; u begins as the set that the clients receive first.
 
@@ -146,7 +169,7 @@ def particles(
   for name, value in (positive if rms is None else positive | {"rms": rms}).items():
     check_range(f"server's {name}", value, above=0.0)
   others = {"repulsion_weight": repulsion_weight, "heat": heat, "last_heat": last_heat, "noise": noise}
-  others["signal_noise"] = signal_noise
+  others |= {"signal_noise": signal_noise, "renew_below": renew_below}
   for name, value in others.items():
     check_range(f"server's {name}", value, 0.0)
 
@@ -181,6 +204,9 @@ def particles(
       deviation = jnp.sqrt(noise**2 + 2.0 * beta * half_cosine(state.step, rounds, heat, last_heat))
       x = x + beta * pull(repulsion_weight * apart - gradient / temperature)
       x = x + deviation * jax.random.normal(key, x.shape)
+      copies = collapsed(DRAWN[pixels](x), state.labels, renew_below) & (state.step < rounds / 2)
+      fresh = client.share(jax.random.fold_in(key, 2)).params
+      x = jnp.where(copies.reshape(-1, *[1] * (x.ndim - 1)), fresh, x)
       latent = x if pixels == "sigmoid" else ()
       return Message(DRAWN[pixels](x), extra), Particles(state.step + 1, state.labels, latent)
 
