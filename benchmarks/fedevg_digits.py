@@ -214,9 +214,30 @@ def main() -> None:
         if args.sets:
           args.sets.mkdir(parents=True, exist_ok=True)
           np.save(args.sets / f"{name}, α = {alpha}.npy", sets[0])
+  print(table(results, args.alphas))
   shown = {(name, alpha) for name in SHOWN for alpha in (1.0, 0.01)}
   if shown <= set(grids):
     draw(grids, args.out / "fedevg_digits.png")
+
+
+def table(results: dict[str, dict], alphas: list[float]) -> str:
+  """A row a setting of fedevg_settings.py that has run: top-1 in percent, diversity by pixels and features."""
+  rows = ["| | seeds |" + "".join(f" α = {alpha:g}: downstream | pixels | features |" for alpha in alphas)]
+  rows.append("|---" * (2 + 3 * len(alphas)) + "|")
+  for name in BEYOND:
+    found = [results.get(f"{name}, α = {alpha}") for alpha in alphas]
+    if any(found):
+      cells = [cell for own in found for cell in (figures(own) if own else ["not run", "", ""])]
+      rows.append(f"| {name} | {max(own['seeds'] for own in found if own)} | {' | '.join(cells)} |")
+  return "\n".join(rows)
+
+
+def figures(row: dict) -> list[str]:
+  """The three cells of one α."""
+  top, pixels, features = (row[part] for part in ("downstream", "diversity", "feature diversity"))
+  return [
+    f"{100 * top['mean']:.1f} ± {100 * top['half']:.1f}", f"{pixels['mean']:.2f}", f"{features['mean']:.2f}"
+  ]  # fmt: skip
 
 
 def fedevg(rounds: int, client: dict, server: dict):

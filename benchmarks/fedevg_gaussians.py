@@ -153,8 +153,23 @@ def main() -> None:
       print(f"{labels} labels: {name}: {report[f'{labels} labels: {name}']}", flush=True)
       command = {"command": "python benchmarks/fedevg_gaussians.py"}
       path.write_text(json.dumps(command | {"results": report}, indent=2, ensure_ascii=False) + "\n")
+  print(table(report))
   if all((labels, name) in clouds for labels in (MODES, 2) for name in algorithms(2)):
     draw(clouds, args.out / "fedevg_gaussians.png")
+
+
+def table(report: dict[str, dict]) -> str:
+  """A row a method with two labels: modes, fewest, distance, spread."""
+  rows = [
+    "| two labels, four modes each | covered | fewest | distance | spread, median | narrowest | widest |"
+  ]
+  rows.append("|---" * 7 + "|")
+  for name, own in report.items():
+    if name.startswith("2 labels: ") and "widest" in own:
+      spreads = " | ".join(f"{own[part]:.2f}" for part in ("spread", "narrowest", "widest"))
+      cells = f"{own['modes']:.1f} | {own['fewest']} | {own['distance']:.3f} | {spreads}"
+      rows.append(f"| {name.removeprefix('2 labels: ')} | {cells} |")
+  return "\n".join(rows)
 
 
 def trained(algorithm: fh.Algorithm, federations: list) -> list:
