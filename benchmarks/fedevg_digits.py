@@ -221,7 +221,7 @@ def main() -> None:
 
 
 def table(results: dict[str, dict], alphas: list[float]) -> str:
-  """A row a setting of fedevg_settings.py that has run: top-1 in percent, diversity by pixels and features."""
+  """A row a setting of fedevg_settings.py that has run: top-1 in percent, diversity by pixels, features."""
   rows = ["| | seeds |" + "".join(f" α = {alpha:g}: downstream | pixels | features |" for alpha in alphas)]
   rows.append("|---" * (2 + 3 * len(alphas)) + "|")
   for name in BEYOND:
