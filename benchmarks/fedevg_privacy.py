@@ -11,6 +11,8 @@ upload   the sum over `looks` rounds, evenly spaced, of `metrics.membership.pull
          candidates: no client sends that.
 model    f(x)[y] of the client's classifier after the last of these rounds, which never leaves it: what would
          be known by one who held it.
+Each beside its control, the same candidates scored by the next client's upload and classifier, which have seen
+neither: what a client's test part differs from its training part by chance.
 
 Private uploads. A hundred clients, all in every round, each weighing 1/100, weights even, ∇E of all M
 examples shortened to an L2 norm of C = 1, and normal noise of standard deviation z C/100 on the sum. z is the
@@ -89,26 +91,31 @@ def membership(
   examples = [
     [rows_of_client(data, part, client) for part in ("train", "test")] for client in range(data.num_clients)
   ]
-  pulled = [0.0] * data.num_clients
-  held: list = [None] * data.num_clients
+  both = [tuple(np.concatenate(pair) for pair in zip(*parts)) for parts in examples]
+  everybody = range(data.num_clients)
+  pulled = {shift: [np.zeros(len(y)) for _, y in both] for shift in (0, 1)}
+  held = {shift: [np.zeros(len(y)) for _, y in both] for shift in (0, 1)}
   done = 0
   for stop in np.linspace(rounds // looks, rounds, looks).astype(int) - 1:
     if stop > done:
       state, _ = engine.advance(state, int(stop - done))
       done = int(stop)
     broadcast = jax.tree.map(jnp.asarray, jax.device_get(state.broadcast))
-    for client, (train, test) in enumerate(examples):
-      upload, params = look(broadcast, jnp.int32(done), jnp.int32(client))
-      both = tuple(np.concatenate(pair) for pair in zip(train, test))
-      own, held[client] = scores(broadcast, upload, params, *both)
-      pulled[client] = pulled[client] + np.asarray(own)
+    looked = [look(broadcast, jnp.int32(done), jnp.int32(client)) for client in everybody]
+    for shift in (0, 1):
+      for client in everybody:
+        seen = looked[(client + shift) % len(looked)]
+        own, held[shift][client] = map(np.asarray, scores(broadcast, *seen, *both[client]))
+        pulled[shift][client] += own
   member = [np.repeat([1, 0], [len(train[1]), len(test[1])]) for train, test in examples]
-  area = lambda scores, member: float(auroc(jnp.asarray(scores), member, np.ones(len(member), bool)))  # noqa: E731
-  found = {
-    "upload": np.array([area(s, m) for s, m in zip(pulled, member)]),
-    "model": np.array([area(s, m) for s, m in zip(held, member)]),
-  }
-  return {name: float(np.nanmean(values)) for name, values in found.items()}
+
+  def area(each: list) -> float:
+    """Mean over clients."""
+    own = [float(auroc(jnp.asarray(s), m, np.ones(len(m), bool))) for s, m in zip(each, member)]
+    return float(np.nanmean(own))
+
+  found = {"upload": area(pulled[0]), "upload, control": area(pulled[1])}
+  return found | {"model": area(held[0]), "model, control": area(held[1])}
 
 
 def rows_of_client(data: fh.data.FederatedData, part: str, client: int) -> tuple[np.ndarray, np.ndarray]:
@@ -180,7 +187,7 @@ def main() -> None:
         membership(federation(source, seed, 10), seed, kind, args.rounds, args.looks)
         for seed in range(args.seeds)
       ]
-      keep(name, {score: [own[score] for own in each] for score in ("upload", "model")})
+      keep(name, {score: [own[score] for own in each] for score in each[0]})
   for name, epsilon in EPSILONS.items():
     if not args.only or name in args.only:
       keep(name, private(source, epsilon, args.seeds, args.rounds))
