@@ -11,8 +11,8 @@ upload   the sum over `looks` rounds, evenly spaced, of `metrics.membership.pull
          candidates: no client sends that.
 model    f(x)[y] of the client's classifier after the last of these rounds, which never leaves it: what would
          be known by one who held it.
-Each beside its control, the same candidates scored by the next client's upload and classifier, which have seen
-neither: what a client's test part differs from its training part by chance.
+Each beside its control, the same candidates scored by the next client's upload and classifier, which saw
+neither part: what a client's test part differs from its training part by chance.
 
 Private uploads. A hundred clients, all in every round, each weighing 1/100, weights even, ∇E of all M
 examples shortened to an L2 norm of C = 1, and normal noise of standard deviation z C/100 on the sum. z is the
