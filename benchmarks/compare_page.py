@@ -14,6 +14,7 @@ when the browser is done. The 50 runs of docs/results/compare_page.json were mad
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -53,6 +54,7 @@ def record(browser: Browser, page: Path, args: argparse.Namespace) -> None:
   """Writes OUT."""
   turns = [timed(browser, page) for _ in range(args.turns)]
   found = provenance() | {
+    "load_average": round(os.getloadavg()[0], 1),
     "browser": browser.version, "runs": len(find(args.runs)), "bytes": page.stat().st_size, "turns": turns,
     "median_ms": {name: statistics.median(turn[name] for turn in turns) for name in TIMES.values()},
   }  # fmt: skip
