@@ -93,7 +93,7 @@ def test_runs_are_found_where_they_are(tmp_path):
   (sweep / "config.json").write_text(json.dumps({"config": {}, "sweep": {"seed": [0, 1]}}))
   (tmp_path / "model").mkdir()
   (tmp_path / "model" / "config.json").write_text('{"hidden": 3}')
-  (tmp_path / "one" / "checkpoints" / "x").mkdir(parents=True)
+  write_run(tmp_path / "one" / "within")  # in a run's own folder, which is that run alone
   with (tmp_path / "one" / "metrics.jsonl").open("a") as file:
     file.write('{"round": 40, "metr')
   found = find([tmp_path / "one", sweep, tmp_path])
@@ -147,6 +147,7 @@ def test_the_table_fits_a_terminal_and_says_what_scipy_says(seeds):
   assert f"+{(low + high) / 2:.2f} ± {(high - low) / 2:.2f}" in text
   assert f"{100 * np.mean(FEDAVG):.2f} ± {half:.2f}" in text
   assert f"{100 * (np.mean(FEDAVG) - 0.02):.2f}" in text  # worst 10 %
+  assert next(line for line in text.splitlines() if line.startswith("fedavg")).rstrip().endswith("–")
   worse = shown(groups, model="global")
   assert f"{100 * (np.mean(FEDAVG) - 0.1):.2f}" in worse and "global model" in worse
 
@@ -219,10 +220,12 @@ def test_mixtures_are_lines_of_few_clients_and_quantiles_of_many(tmp_path):
   write_run(tmp_path / "few", line=mixing(0.2, 0.8, cohort=[4, 7]), algorithm__name="a")
   write_run(tmp_path / "many", line=mixing(*many), algorithm__name="b")
   write_run(tmp_path / "one", line=mixing(1.0), algorithm__name="c")
-  few, large, one = (run["mixture"] for run in content(grouped(find([tmp_path])))["runs"])
+  others = write_run(tmp_path / "others", line=mixing(0.2, 0.8), algorithm__name="d") / "metrics.jsonl"
+  others.write_text(others.read_text().replace('"cohort": [0, 1]', '"cohort": [0, 2]', 1))
+  few, large, one, changing = (run["mixture"] for run in content(grouped(find([tmp_path])))["runs"])
   assert few == {"round": [10, 20, 30], "each": True, "even": 0.5,
                  "lines": {"client 4": [0.2] * 3, "client 7": [0.8] * 3}}  # fmt: skip
-  assert not large["each"] and one is None
+  assert not large["each"] and one is None and not changing["each"]
   for q, line in large["lines"].items():
     assert line == pytest.approx([np.quantile(many, float(q[:-2]) / 100)] * 3, rel=1e-5)
 

@@ -108,7 +108,7 @@ def clients(run: Run) -> dict[str, Any]:
   found: dict[str, Any] = {}
   for name, values in _arrays(run.folder / client_metrics.FILE).items():
     x = np.sort(values[np.isfinite(values)])
-    if not len(x) or not run.complete:
+    if not len(x):
       continue
     if not shown(name.rpartition("/")[2]).higher_is_better:
       x = x[::-1]

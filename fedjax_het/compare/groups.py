@@ -73,7 +73,7 @@ class Group(NamedTuple):
     found = {}
     for run in self.counted:
       value = ((self.metrics(run).get(model) or {}).get(metric) or {}).get(figure)
-      if value is not None and math.isfinite(value):
+      if value is not None:
         found[run.seed] = value
     return found
 

@@ -12,7 +12,6 @@ from fedjax_het.experiment.workdir import Workdir
 from fedjax_het.tables.runs import FAILED
 
 FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
-INSIDE = ("checkpoints", "figures", "samples", "tensorboard")  # of a run's folder, where no runs are
 
 
 class Run(NamedTuple):
@@ -108,7 +107,7 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
 def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
   for path, inside, files in os.walk(folder):
-    inside[:] = sorted(name for name in inside if name not in INSIDE)
+    inside.sort()
     config = _json(Path(path) / "config.json") if "config.json" in files else None
     if isinstance(config, Mapping) and all(name in config for name in FIELDS):
       inside.clear()
