@@ -15,6 +15,7 @@ from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
+from fedjax_het.engine import cpu
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
 from fedjax_het.engine.round import MAX_CHUNK, scaled
@@ -22,6 +23,7 @@ from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import federated
 from fedjax_het.local import for_each_batch, shuffle
+from fedjax_het.models import two_nn
 from fedjax_het.parts import Context, Message
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
@@ -305,3 +307,13 @@ def test_seconds_are_accounted(ragged):
   assert engine.seconds.compile == evaluated.compile
   assert engine.seconds.train > evaluated.train and engine.seconds.eval > evaluated.eval
   assert sum(engine.seconds) <= time.perf_counter() - started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [fedavg, superfed])
+def test_a_first_state_has_the_bits_of_a_fully_optimised_program(monkeypatch, ragged, method):
+  model, states = two_nn((4,), 3, hidden=64), []
+  for level in (2, 3):
+    monkeypatch.setattr(cpu, "ONCE", {"xla_backend_optimization_level": level})
+    states.append(Engine(federated(method(model)), ragged, 2).init(jax.random.key(0)))
+  chex.assert_trees_all_equal(*states)

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import PROGRAMS, Base, RunFn
+from fedjax_het.engine.cpu import options_of_one_run
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo
@@ -87,7 +88,10 @@ class Engine(Base):
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, *args)
     with self.doing(f"compiling {PROGRAMS['init']}"):
-      state = jax.block_until_ready(jax.jit(self._init, out_shardings=self.shardings(shapes))(*args))
+      program = jax.jit(
+        self._init, out_shardings=self.shardings(shapes), compiler_options=options_of_one_run()
+      )
+      state = jax.block_until_ready(program(*args))
     self._book("compile", started)
     if self._sees:
       clients = self._init_seeing(args[1], state.broadcast)
