@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.workdir import Workdir
-from fedjax_het.tables.runs import FAILED
+from fedjax_het.experiment.workdir import FAILED, Workdir
 
 FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
 

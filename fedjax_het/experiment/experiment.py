@@ -105,6 +105,8 @@ def train(
     try:
       return _train(engine, key, records, config, checkpoints, checkpoint_seconds, progress)
     except NonFiniteLoss as error:
+      for record in records:
+        record.fail(f"diverged: {error}")
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
 
 

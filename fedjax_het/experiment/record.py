@@ -88,10 +88,16 @@ class Record:
       self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
       note_start(self.run)
+      self.run.failed_path.unlink(missing_ok=True)
       self._tracker.truncate(rounds_done if rounds_done else -1)
     kept = books["yardsticks"] if books is not None else {}
     for name, yardstick in self._yardsticks.items():
       yardstick.resume(rounds_done, kept.get(name))
+
+  def fail(self, why: str) -> None:
+    """Notes that the run came to nothing, and why, until it is started again."""
+    if self._tracker:
+      write_atomic(self.run.failed_path, json.dumps({"failed": why}))
 
   def books(self, seconds: Seconds) -> dict[str, Any]:
     """What a checkpoint keeps beside the state."""

@@ -20,6 +20,7 @@ except ImportError:  # Windows
 
 
 STARTS = "starts.jsonl"
+FAILED = "failed.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Workdir:
   def summary_path(self) -> Path:
     """The final figures."""
     return self.root / "summary.json"
+
+  @property
+  def failed_path(self) -> Path:
+    """Why the last start came to no summary, where it diverged."""
+    return self.root / FAILED
 
   @property
   def checkpoints(self) -> Path:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.experiment.workdir import STARTS
+from fedjax_het.experiment.workdir import FAILED, STARTS
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
-from fedjax_het.tables.runs import FAILED, SUMMARY, Wanted, identity
+from fedjax_het.tables.runs import SUMMARY, Wanted, identity
 
 
 class Entry(NamedTuple):

@@ -19,7 +19,7 @@ from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
 from fedjax_het.tables.paper import Cell, Table
-from fedjax_het.tables.runs import FAILED, SUMMARY, Program, Wanted, ended, identity, programs
+from fedjax_het.tables.runs import SUMMARY, Program, Wanted, ended, identity, programs
 
 
 def wanted(
@@ -126,9 +126,6 @@ def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board
   except Claimed:
     return "another process is at it, and it is left to that"
   except NonFiniteLoss as error:
-    folders = [path.parent for path in program.folder.rglob("config.json")]
-    for folder in folders if writes() else ():
-      write_atomic(folder / FAILED, json.dumps({"failed": f"diverged: {error}"}))
     return f"diverged: {error}"
   return ""
 

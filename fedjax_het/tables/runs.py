@@ -12,11 +12,10 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.sweep import VARIES
 from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.workdir import as_json
+from fedjax_het.experiment.workdir import FAILED, as_json
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"
-FAILED = "failed.json"  # why a run came to no summary
 
 
 class Wanted(NamedTuple):
