@@ -1,6 +1,6 @@
 """The same run on 1, 2, 4 and 8 devices: cohorts, losses and parameters, for every method.
 
-    python benchmarks/devices.py [--only NAME,...] [--mnist DATA] [--out docs/results/devices.json] [--page]
+    python benchmarks/devices.py [--only NAME,...] [--mnist DATA] [--out FILE] [--resume] [--page]
 
 Digits, small networks, two epochs, five rounds; numbers are values of the program, as in launched runs.
 "uniform": 16 clients of 40 examples; a cohort of 8 is one, two and four clients a device, one of 5 fewer than
@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -143,7 +144,8 @@ def page(report: dict) -> str:
     same = "yes" if row["same_cohorts"] else "NO"
     lines.append(f"| {row['method']} | {row['clients']} | {row['cohort']} | {same} | {' | '.join(own)} |")
   notes = ["", *(line.strip() for line in __doc__.split("\n\n")[2].splitlines()), ""]
-  made = f"`python benchmarks/devices.py --mnist DATA --page`, {report['date']}, commit {report['commit']}"
+  commits = ", ".join(dict.fromkeys(row["commit"] for row in report["rows"]))
+  made = f"`python benchmarks/devices.py --mnist DATA --page`, {report['date']}, commit {commits}"
   return "\n".join([*lines, *notes, f"{made}, {report['machine']}, JAX {report['jax']}.", ""])
 
 
@@ -152,22 +154,29 @@ def main() -> None:
   parser.add_argument("--only", default="", help="methods, as the table names them; mnist for MNIST")
   parser.add_argument("--mnist", default="", metavar="DATA", help="the folder that has mnist/")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "devices.json")
+  parser.add_argument("--resume", action="store_true", help="keep the rows of --out, and run the others")
   parser.add_argument("--page", action="store_true", help="also write the table, as Markdown beside --out")
   args = parser.parse_args()
   only = set(filter(None, args.only.split(",")))
-  report: dict = {**provenance(), "rows": []}
+  now = provenance()
+  report: dict = {**now, "rows": []}
+  if args.resume and args.out.exists():
+    report["rows"] = json.loads(args.out.read_text())["rows"]
+  done = {(row["method"], row["clients"], row["cohort"]) for row in report["rows"]}
 
-  def add(row: dict) -> None:
-    print(json.dumps(row), flush=True)
-    report["rows"].append(row)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+  def add(name: str, engine_on: Callable[[int], fh.Engine], kind: str, cohort: int, *how: Any) -> None:
+    if (name, kind, cohort) not in done:
+      row = compare(name, engine_on, kind, cohort, *how)
+      print(json.dumps(row), flush=True)
+      report["rows"].append({**row, "commit": now["commit"]})
+      args.out.write_text(json.dumps(report, indent=1) + "\n")
 
   for name in ("fedavg", "superfed_mm") if args.mnist else ():
     if not only or "mnist" in only:
-      add(compare(name, mnist(name, args.mnist), "MNIST, two classes each", 8, 20, judged=True))
+      add(name, mnist(name, args.mnist), "MNIST, two classes each", 8, 20, True)
   for name, parts, kind, cohort in rows():
     if not only or name in only:
-      add(compare(name, small(parts, kind, cohort), kind, cohort, ROUNDS))
+      add(name, small(parts, kind, cohort), kind, cohort, ROUNDS)
   if args.page:
     args.out.with_suffix(".md").write_text(page(report))
 

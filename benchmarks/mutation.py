@@ -23,6 +23,7 @@ import platform
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,7 +32,6 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator, operator_names
-from provenance import commit
 
 MIXING = (
   "test_quadratic",
@@ -40,12 +40,25 @@ MIXING = (
   "test_mixing_parts",
   "test_aaggff",
 )
+PERSONAL = ("test_personal", "test_personal_optima")
 TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`, and as far as a tree has them
   "clients/objective.py": ("test_fedavg", "test_superfed"),
   "clients/sgd.py": ("test_fedavg", "test_superfed"),
   "clients/superfed.py": ("test_superfed",),
   "clients/fedevg.py": ("test_fedevg",),
+  "clients/energies.py": ("test_particles", "test_fedevg"),
   "clients/generative.py": ("test_generative",),
+  "clients/scaffold.py": PERSONAL,
+  "clients/fedper.py": PERSONAL,
+  "clients/fedrep.py": PERSONAL,
+  "clients/apfl.py": PERSONAL,
+  "clients/pfedme.py": PERSONAL,
+  "clients/ditto.py": PERSONAL,
+  "clients/heads.py": PERSONAL,
+  "clients/supervised.py": ("test_fedavg", "test_superfed", *PERSONAL),
+  "clients/sosicfl.py": ("test_sosicfl",),
+  "clients/regions.py": ("test_simplex", "test_sosicfl"),
+  "clients/simplex.py": ("test_simplex",),
   "mixing/aaggff.py": (*MIXING, "test_aaggff"),
   "mixing/afl.py": MIXING,
   "mixing/fedmgda.py": (*MIXING, "test_fedmgda"),
@@ -54,12 +67,13 @@ TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`,
   "mixing/simplex.py": MIXING,
   "mixing/static.py": MIXING,
   "mixing/tilted.py": MIXING,
+  "mixing/variance.py": ("test_variance",),
   "server/fedopt.py": ("test_fedopt", "test_fedavg"),
-  "clients/energies.py": ("test_particles", "test_fedevg"),
-  "server/particles.py": ("test_particles",),
   "server/sgld.py": ("test_fedevg",),
+  "server/particles.py": ("test_particles", "test_fedevg"),
   "metrics/classification.py": ("test_metrics",),
   "metrics/fairness.py": ("test_metrics",),
+  "metrics/membership.py": ("test_membership",),
   "tasks/task.py": ("test_tasks",),
   "tasks/labels.py": ("test_tasks", "test_labels"),
   "tasks/classification.py": ("test_tasks", "test_labels"),
@@ -207,8 +221,16 @@ def sample(tree: Path, count: int, seed: int) -> list[dict]:
   return chosen
 
 
+def commit(tree: Path) -> str:
+  """Of a tree, asked without the library, which only children may import."""
+  command = ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"]
+  return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def tests_pass(tree: Path, names: tuple[str, ...], log: Path, limit: float | None) -> bool | None:
   """Whether all tests pass, in a child of this process, which has imported what they need; None: too slow."""
+  if any(name.partition(".")[0] == "fedjax_het" for name in sys.modules):
+    raise RuntimeError("The library is imported already: no mutant of it would be seen.")
   child = os.fork()
   if not child:
     os.setsid()
