@@ -94,6 +94,7 @@ def test_every_example_is_short_and_has_a_file_to_copy_from():
     assert copied and all((ROOT / path).is_file() for path in copied), name
 
 
+@pytest.mark.slow
 def test_the_examples_go_together(names, tmp_path):
   write_wine(tmp_path / "wine")
   source = names["load_wine"](tmp_path / "wine")

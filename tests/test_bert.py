@@ -22,7 +22,7 @@ erf = np.vectorize(math.erf)
   [
     pytest.param("bert", 109_482_240, 768, marks=pytest.mark.slow),
     pytest.param("distilbert", 66_953_472, 768, marks=pytest.mark.slow),
-    ("minilm", 22_565_376, 384),
+    pytest.param("minilm", 22_565_376, 384, marks=pytest.mark.slow),
   ],
 )
 def test_parameters(name, body, last):

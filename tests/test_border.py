@@ -83,6 +83,7 @@ def sgd_walk(params, key, data, i, shift=None):
   return params, np.mean(losses), len(losses)
 
 
+@pytest.mark.slow
 def test_control_variates_are_averaged_evenly(ragged):
   fraction = COHORT / ragged.num_clients
   algorithm = federated(scaffold(linear(), LR, EPOCHS, BATCH))

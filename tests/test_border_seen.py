@@ -163,6 +163,7 @@ def test_data_that_were_not_asked_for_are_withheld(ragged, function):
     engine_of(client, ragged, devices=1)
 
 
+@pytest.mark.slow
 def test_sums_are_even_or_by_the_mixing_and_whole_numbers_stay_whole(ragged):
   """p is by size; what is sent as `even` is averaged by 1/S, whole numbers to the nearest."""
 

@@ -48,7 +48,7 @@ CASES = {  # (model, batch size) -> algorithm
 BATCH = 4
 GENERATIVE = [name for name, method in CLIENTS.items() if method.models is GENERATORS]
 EVALUATED = sorted({*CASES} - {*METHODS["mixing"], *METHODS["server"]})  # whose client part is their own
-ONE_OF_A_KIND = {"fedavg", "superfed_mm", "afl", "adam"}
+ONE_OF_A_KIND = {"fedavg"}
 
 
 def marked(methods):
@@ -272,6 +272,7 @@ def test_a_round_is_a_loop_over_single_clients_in_any_order(run):
   close(state, run.last)
 
 
+@pytest.mark.slow
 @every_client
 def test_jit_is_eager_and_room_in_a_batch_is_irrelevant(run):
   """Two small clients, one before and one after a change of course, in a batch that has room for them."""

@@ -27,7 +27,7 @@ slow = pytest.mark.slow
     ("vgg9", 62, {}, 1_718_416),
     ("vgg11", 1000, {}, 132_863_336),
     ("mobilenet", 200, {}, 364_480),
-    ("squeezenet", 1000, {}, 1_248_424),
+    pytest.param("squeezenet", 1000, {}, 1_248_424, marks=pytest.mark.slow),
     pytest.param("squeezenet", 1000, {"version": "1.1"}, 1_235_496, marks=slow),
     pytest.param("resnet18", 1000, {}, 11_689_512, marks=slow),
     pytest.param("mobilenet_v2", 1000, {}, 3_504_872, marks=slow),

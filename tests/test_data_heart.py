@@ -52,6 +52,7 @@ def test_the_real_files():
   np.testing.assert_allclose(source.x[0], first, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_hospital_is_standardised_by_its_own_training_rows():
   source = data.load("heart", real_data("uci-heart-disease"))
   parts = data.natural(source.groups)

@@ -38,10 +38,8 @@ def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 
   return jax.tree.map(np.asarray, (state._replace(key=()), infos))
 
 
-@pytest.mark.parametrize(
-  "method",
-  [pytest.param(name, marks=[] if name == "fedavg" else pytest.mark.slow) for name in METHODS["algorithm"]],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS["algorithm"])
 def test_one_client_a_device_has_the_bits_of_many(method):
   chex.assert_trees_all_equal(
     run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS)

@@ -141,7 +141,7 @@ def test_order_is_random_and_new_each_epoch(ragged):
 
 
 @pytest.mark.parametrize("devices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 8))])
-@pytest.mark.parametrize("client_batch", [pytest.param(1, marks=pytest.mark.slow), 2, None])
+@pytest.mark.parametrize("client_batch", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), None])
 def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
   """Numbers of clients that the devices or the batch divide, and that they do not."""
   mesh = client_mesh(devices)
@@ -259,6 +259,7 @@ def test_chunks_have_a_length(ragged, rounds):
     engine.advance(engine.init(jax.random.key(0)), rounds)
 
 
+@pytest.mark.slow
 def test_infos_have_a_row_a_round(ragged):
   engine = Engine(federated(fedavg(mlp(), **LOCAL)), ragged, 5, devices=1)
   state = engine.init(jax.random.key(0))
@@ -289,6 +290,7 @@ def test_a_nan_names_its_round_and_client(ragged, devices):
     engine.advance(state, 4)
 
 
+@pytest.mark.slow
 def test_seconds_are_accounted(ragged):
   started = time.perf_counter()
   engine = Engine(federated(fedavg(mlp(), **LOCAL)), ragged, 5, devices=1)

@@ -36,6 +36,7 @@ def test_the_numbers_are_those_of_resident_examples():
   chex.assert_trees_all_equal(again.broadcast, expected.broadcast)
 
 
+@pytest.mark.slow
 def test_windows_hold_their_cohorts_and_no_more():
   data, mesh = federation(SIZES), client_mesh(1)
   examples = Streamed([data], lambda some: some[0], mesh, 3, 70)

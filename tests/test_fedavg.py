@@ -79,6 +79,7 @@ def test_fedavg_is_sgd_by_hand(ragged):
   check(fedavg(linear(), lr=0.05, lr_decay=0.5, **SGD), ragged, lr=0.05, lr_decay=0.5, **SGD)
 
 
+@pytest.mark.slow
 def test_fedprox_is_sgd_by_hand(ragged):
   check(fedprox(linear(), mu=1.5, lr=0.05, lr_decay=0.9, **SGD), ragged, lr=0.05, lr_decay=0.9, mu=1.5, **SGD)
 
@@ -97,6 +98,7 @@ def test_server_step_and_equal_weights(ragged):
   )
 
 
+@pytest.mark.slow
 def test_optimizer_instead_of_sgd(ragged):
   """Any function from the round's learning rate to an optax transformation."""
   from optax import sgd

@@ -70,6 +70,7 @@ def test_signed_weights_are_three():
   np.testing.assert_array_equal(uploads.extra[-1], 1.0)
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_before_they_are_weighted():
   stacked, w, x = some(scale=30.0)
   message = fh.Message(x, jnp.zeros(len(LABELS)))
@@ -100,9 +101,11 @@ def test_a_local_step_by_hand():
   model_key, _ = jax.random.split(key)
   params = MODEL.init(model_key)
   x_tilde = jax.random.normal(jax.random.key(1), (6, 4))
-  upload, _, info = client.update(key, fh.Message(x_tilde, jnp.zeros(6)), (), own, fh.Context())
+  message = fh.Message(x_tilde, jnp.zeros(6))
+  upload, _, info = jax.jit(client.update)(key, message, (), own, fh.Context())
   x, y = own.take(jnp.arange(9))
-  chain = x_tilde + jnp.clip(jax.grad(lambda x: logit(MODEL, params, x, LABELS).sum())(x_tilde), -0.5, 0.5)
+  ascent = jax.jit(jax.grad(lambda x: logit(MODEL, params, x, LABELS).sum()))(x_tilde)
+  chain = x_tilde + jnp.clip(ascent, -0.5, 0.5)
 
   def ce(params, x, y):
     return -jnp.take_along_axis(jax.nn.log_softmax(MODEL.apply(params, x)), y[:, None], 1).mean()
@@ -111,10 +114,10 @@ def test_a_local_step_by_hand():
     contrast = -logit(MODEL, params, x, y).mean() + logit(MODEL, params, chain, LABELS).mean()
     return contrast + ce(params, x, y) + 0.1 * ce(params, x_tilde, LABELS)
 
-  loss, gradient = jax.value_and_grad(objective)(params)
+  loss, gradient = jax.jit(jax.value_and_grad(objective))(params)
   assert info.loss == pytest.approx(float(loss), rel=1e-5) and info.steps == 1
   stepped = jax.tree.map(lambda p, g: p - 1e-2 * g / (jnp.abs(g) + 1e-8), params, gradient)
-  expected = signals(MODEL, stepped, fh.Message(x_tilde, jnp.zeros(6)), LABELS, own, "signed", clip=0.5)
+  expected = jax.jit(lambda p: signals(MODEL, p, message, LABELS, own, "signed", clip=0.5))(stepped)
   chex.assert_trees_all_close(upload, expected, rtol=1e-3, atol=1e-4)
 
 
@@ -171,7 +174,8 @@ def test_the_contrast_is_the_gradient_of_the_likelihood():
   assert expected(jnp.asarray(energy)) == pytest.approx((wanted * energy).sum(), rel=1e-5)
 
 
-@pytest.mark.parametrize("clip, bounded", [pytest.param(None, False, marks=pytest.mark.slow), (0.3, True)])
+@pytest.mark.slow
+@pytest.mark.parametrize("clip, bounded", [(None, False), (0.3, True)])
 def test_chains_walk_with_noise_and_stay_where_they_are(clip, bounded):
   """R = 3 steps a local step, three local steps whose slots overlap: the losses by NumPy from the same keys.
 

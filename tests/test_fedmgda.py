@@ -117,6 +117,7 @@ def test_static_mixing_of_equal_lengths_is_fedavg():
   np.testing.assert_allclose(moved(updates, 0.0, "unit"), STATIC @ unit(updates), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["mean", "unit"])
 def test_updates_that_are_zero(step):
   updates = np.eye(5, 6)
@@ -184,6 +185,7 @@ def test_the_engine_scales_params_records_lambda_and_averages_extras():
   np.testing.assert_allclose(state.broadcast.extra, np.full(2, p @ sizes), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("coefficient", "growth"), [(np.nan, 1.0), (np.inf, 1.0), (1.0, np.inf)])
 def test_nothing_infinite_passes_for_a_result(coefficient, growth):
   """Though the losses are finite, and after the last round, when no other loss would tell."""

@@ -22,9 +22,8 @@ METHODS = {  # and the column of the grid where a client's own model is
 }
 
 
-@pytest.mark.parametrize(
-  "name", ["apfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ditto", "pfedme"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["apfl", "ditto", "pfedme"])
 def test_the_line_by_hand(ragged, name):
   """Its ends are the global and the kept model, the client's own is on it; between them, NumPy's loss."""
   make, column, kept = METHODS[name]

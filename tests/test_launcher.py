@@ -201,6 +201,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(whole, tmp_path, damage
   assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["6", "7", "damaged_7"]
 
 
+@pytest.mark.slow
 def test_dry_run_says_what_the_run_takes(whole, monkeypatch):
   monkeypatch.setattr(Engine, "advance", None)  # nothing is trained
   plan = dry_run(small())

@@ -38,7 +38,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-QUICK = (0, 3, 7, 10, 13)  # one of a kind; the others are left to --all
+QUICK = (0, 3, 10)  # one of a kind; the others are left to --all
 CASES = [
   pytest.param(*pair, marks=[] if i in QUICK else pytest.mark.slow, id=f"{type(pair[0]).__name__}{i}")
   for i, pair in enumerate(PAIRS)

@@ -121,6 +121,7 @@ def sends(boost):
   return parts._replace(server=parts.server._replace(update=update))
 
 
+@pytest.mark.slow
 def test_a_member_whose_server_sends_what_is_not_finite_has_diverged():
   """No loss tells: the last round's was finite."""
   settings = dict(data=federation(SIZES), rounds=1, cohort_size=3, devices=1)

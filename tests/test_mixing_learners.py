@@ -94,6 +94,7 @@ def play(responses, make, *arguments):
 # The simplex.
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5))
 def test_projection_is_the_nearest_point(v):
@@ -166,7 +167,13 @@ KINDS = ["random", "sparse", "alternating", "switching", "one", "equal", "zero"]
 
 
 @pytest.mark.parametrize(
-  "clients", [2, 7, pytest.param(11, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)]
+  "clients",
+  [
+    pytest.param(2, marks=pytest.mark.slow),
+    7,
+    pytest.param(11, marks=pytest.mark.slow),
+    pytest.param(100, marks=pytest.mark.slow),
+  ],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_online_newton_step_solves_equation_3_7(clients, kind):
@@ -194,6 +201,7 @@ def test_online_newton_step_solves_equation_3_7(clients, kind):
     assert abs(excess) <= 1e-6 * (terms[0] + abs(terms[1]))
 
 
+@pytest.mark.slow
 def test_online_newton_steps_members_are_its_runs():
   run = learner_of(online_newton_step, 5, 0.2)[1]
   responses = 0.2 * np.stack([responses_of("random", 5, 20, seed) for seed in range(3)])

@@ -89,7 +89,7 @@ def test_runs_in_the_engine(name, ragged):
     (mixing.term, [-1.0, 0.0, 3.0]),
     (mixing.propfair, [2.1, 3.0, 5.0]),
     (mixing.afl, [0.01, 0.1, 1.0]),
-    (mixing.fedmgda, [0.0, 0.1, 1.0]),
+    pytest.param(mixing.fedmgda, [0.0, 0.1, 1.0], marks=pytest.mark.slow),
     (lambda rate: mixing.aaggff_d("normal", rate), [0.1, 0.5, 1.0]),
   ],
 )

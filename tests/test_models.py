@@ -34,7 +34,7 @@ def value_and_pullback(f, *args):
   [
     ("two_nn", (28, 28, 1), 10, 199_210),
     pytest.param("two_cnn", (28, 28, 1), 10, 1_663_370, marks=pytest.mark.slow),
-    ("two_cnn", (32, 32, 3), 10, 1_664_970),
+    pytest.param("two_cnn", (32, 32, 3), 10, 1_664_970, marks=pytest.mark.slow),
     ("logistic_regression", (15,), 1, 16),
     ("logistic_regression", (15,), 3, 48),
     ("text_pair", (2, 64), 1, 133_217),

@@ -122,6 +122,7 @@ def test_gradients_of_a_given_size():
   np.testing.assert_allclose(moved, 0.02 * gradient / np.sqrt((gradient**2).mean()), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_of_the_sum_and_uploads_of_bounded_length():
   x, total, gradient = some()
   weight, own = np.asarray(total.extra, float)[:, None], dict(repulsion_weight=0, noise=0, pixels="free")
@@ -163,6 +164,7 @@ def test_copies_are_drawn_afresh():
   np.testing.assert_array_equal(after.params, close)
 
 
+@pytest.mark.slow
 def test_repulsion_between_features_is_pulled_back():
   """Means of blocks by hand, whose Jacobian gives every pixel of a block a quarter; convolutions by NumPy."""
   shape = (4, 2, 2)
@@ -185,7 +187,7 @@ def test_repulsion_between_features_is_pulled_back():
   np.testing.assert_allclose(features("convolutions", shape, 3)(x), found, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("cap", [None, 0.5])
+@pytest.mark.parametrize("cap", [pytest.param(None, marks=pytest.mark.slow), 0.5])
 @pytest.mark.parametrize("energy", ENERGIES)
 def test_weights(energy, cap):
   """exp of the logit, its sign, or what it is above; cut where that is asked for."""
@@ -197,7 +199,7 @@ def test_weights(energy, cap):
   params = jax.tree.map(lambda leaf: 4.0 * leaf, MODEL.init(jax.random.key(0)))
   data, x = federation([9, 5]), jax.random.normal(jax.random.key(1), (12, 4))
   own, before = one_client(data, 1), jnp.linspace(-2.0, 2.0, 12)
-  upload = signals(MODEL, params, fh.Message(x, before), LABELS, own, energy, cap)
+  upload = jax.jit(lambda p: signals(MODEL, p, fh.Message(x, before), LABELS, own, energy, cap))(params)
   f = np.asarray(MODEL.apply(params, x), float)[np.arange(12), np.asarray(LABELS)]
   real, y = map(np.asarray, own.take(jnp.arange(5)))
   mean = np.asarray(MODEL.apply(params, real), float)[np.arange(5), y].mean()
@@ -209,7 +211,7 @@ def test_weights(energy, cap):
     assert 0 < (np.abs(v) > cap).sum() < 12
     v = np.clip(v, -cap, cap)
   np.testing.assert_allclose(upload.extra, np.exp(v), rtol=1e-5)
-  gradient = jax.grad(lambda x: -MODEL.apply(params, x)[jnp.arange(12), LABELS].sum())(x)
+  gradient = jax.jit(jax.grad(lambda x: -MODEL.apply(params, x)[jnp.arange(12), LABELS].sum()))(x)
   np.testing.assert_allclose(upload.params, np.exp(v)[:, None] * np.asarray(gradient), rtol=1e-4, atol=1e-6)
 
 

@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_het.mixing import simplex
 
@@ -41,6 +42,7 @@ def enumerated(A, b, low, high):
   return best
 
 
+@pytest.mark.slow
 def test_active_sets_alone_are_exact():
   """Without a single step of the other method, but for the few programs whose guesses go round in circles."""
   programs = [program(seed) for seed in range(PROGRAMS)]

@@ -41,6 +41,7 @@ def test_table_of_methods_is_the_library_s():
   assert found == methods(), f"Put between the README's markers:\n{methods()}"
 
 
+@pytest.mark.slow
 def test_pure_function_example(names):
   assert len([line for line in BLOCKS[0].splitlines() if line.strip()]) < 15
   top1 = names["result"].metrics["personalized"]["top1"]
@@ -48,6 +49,7 @@ def test_pure_function_example(names):
   assert top1["mean"] > 0.9
 
 
+@pytest.mark.slow
 def test_own_trees_of_examples_are_trained():
   names: dict = {}
   exec(*MORE, names)

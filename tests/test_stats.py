@@ -49,11 +49,8 @@ def stats_after(key, data, i, start):
   return mean, var
 
 
-@pytest.mark.parametrize(
-  "server",
-  [pytest.param(fh.server.sgd(), marks=pytest.mark.slow), fh.server.adam(lr=0.1),
-   pytest.param(fh.server.sgd(lr=0.5), marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("server", [fh.server.sgd(), fh.server.adam(lr=0.1), fh.server.sgd(lr=0.5)])
 def test_statistics_become_the_clients_average_whatever_the_server(ragged, server):
   """Of real rows alone (sizes are no multiples of B), without decay, and by no server's learning rate."""
   engine = fh.Engine(fh.federated(METHODS["fedavg"](model(), weight_decay=0.5), None, server), ragged, 5)

@@ -20,7 +20,9 @@ from fedjax_het.parts import Context, Message
 
 COHORT, ROUNDS = 5, 3
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=2, batch_size=4)
-GRANULARITIES = pytest.mark.parametrize("granularity", ["model", "layer"])
+GRANULARITIES = pytest.mark.parametrize(
+  "granularity", ["model", pytest.param("layer", marks=pytest.mark.slow)]
+)
 
 
 def engine_of(client, data, devices=1):

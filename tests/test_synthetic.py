@@ -71,6 +71,7 @@ def whole(tmp_path_factory):
   return workdir, start(JUDGED, workdir)
 
 
+@pytest.mark.slow
 def test_what_a_run_keeps(whole):
   workdir, summary = whole
   kept = samples(workdir)
@@ -88,6 +89,7 @@ def test_what_a_run_keeps(whole):
   assert (workdir / "figures" / "samples.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_what_the_examples_are_worth(whole):
   _, summary = whole
   found = summary["synthetic"]
@@ -108,6 +110,7 @@ def followed(workdir) -> list[dict]:
   return [line["synthetic"]["downstream"] for line in lines]
 
 
+@pytest.mark.slow
 def test_what_they_are_worth_is_followed_over_the_rounds(whole):
   """The same judge at every evaluation: the last one's verdict is the summary's."""
   workdir, summary = whole
@@ -120,6 +123,7 @@ def test_what_they_are_worth_is_followed_over_the_rounds(whole):
   assert to_follow({**settings, "follow": {"steps": 2}}) == {"steps": 2, "lr": 0.1, "seeds": 1}
 
 
+@pytest.mark.slow
 def test_the_judge_is_a_curve_of_its_own_where_it_is_followed(whole):
   lines = [{"synthetic": {"downstream": line}} for line in followed(whole[0])]
   assert Synthetic(watched(small())).curves(lines) == []

@@ -122,6 +122,7 @@ def judged(task, z, y, mask=MASK):
   return {name: float(value) for name, value in found.items()}
 
 
+@pytest.mark.slow
 def test_many_labels_against_scikit_learn():
   z, y = RNG.normal(size=(40, 5)), RNG.integers(0, 2, (40, 5))
   y[:, 1], z[:, 1] = 0, -1.0  # no positive, true or predicted: it has no F1 and no AUROC
@@ -164,6 +165,7 @@ def test_tokens_by_hand():
   assert found == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_define_a_metric_has_none():
   nothing = np.zeros(B, bool)
   for task, z, y in (

@@ -74,10 +74,9 @@ def train(client, data, mixing=None, **settings):
   return fh.run(fh.federated(client, mixing), data, **{**SETTINGS, **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  "method",
-  [fh.fedavg, pytest.param(partial(fh.superfed, start_round=3, nu=0.1), marks=pytest.mark.slow)],
-  ids=["fedavg", "superfed"],
+  "method", [fh.fedavg, partial(fh.superfed, start_round=3, nu=0.1)], ids=["fedavg", "superfed"]
 )
 def test_a_tree_of_tokens_and_mask_is_trained(method):
   result = train(method(READER, lr=0.7, epochs=6, batch_size=4), TEXTS)
@@ -125,6 +124,7 @@ class Speaker(nn.Module):
     return nn.Dense(V)(nn.Embed(V, 4)(tokens))
 
 
+@pytest.mark.slow
 def test_next_tokens_are_learnt_and_those_to_ignore_do_not_count():
   """The next is always one higher; at a client's ignored positions it is said to be another."""
   x = RNG.integers(0, V - 1, (N, T))

@@ -165,6 +165,7 @@ def talking(model: fh.Model) -> fh.ClientUpdate:
   return plain._replace(update=update, training=None, globalize=None, name="talking")
 
 
+@pytest.mark.slow
 def test_clients_report_figures_and_there_is_no_global_model(tmp_path, monkeypatch, capsys):
   """The figures' means since the line before, also over a stop; "global" is nowhere."""
   monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)

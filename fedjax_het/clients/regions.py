@@ -9,8 +9,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.cluster import AgglomerativeClustering
-from sklearn.decomposition import LatentDirichletAllocation
 
 from fedjax_het.clients.simplex import mean_distance
 from fedjax_het.errors import SettingError, check_range, check_whole
@@ -60,6 +58,8 @@ def regions(
     SettingError: counts that are no [K, C] of numbers >= 0, a client without any, a setting out of range,
       more clusters than clients or endpoints than classes.
   """
+  from sklearn import cluster, decomposition  # two seconds to import, for SosicFL alone
+
   counts = np.asarray(counts, np.float64)
   if counts.ndim != 2 or (counts < 0).any() or not (counts.sum(1) > 0).all():
     remedy = "Give a row of counts a client, of which some are positive."
@@ -68,9 +68,9 @@ def regions(
   endpoints, clusters = int(endpoints), int(clusters)
   if epsilon is not None:
     counts = noised(counts, epsilon, seed)
-  topics = LatentDirichletAllocation(endpoints, learning_method="online", random_state=seed)
+  topics = decomposition.LatentDirichletAllocation(endpoints, learning_method="online", random_state=seed)
   points = topics.fit_transform(counts) if endpoints > 1 else np.ones((len(counts), 1))
-  grouped = AgglomerativeClustering(clusters, metric="manhattan", linkage="average")
+  grouped = cluster.AgglomerativeClustering(clusters, metric="manhattan", linkage="average")
   z = grouped.fit_predict(points) if clusters > 1 else np.zeros(len(counts), int)
   means = np.array([points[z == c].mean(0) for c in range(clusters)])
   radius = rho * float(np.mean([mean_distance(center) for center in means]))
