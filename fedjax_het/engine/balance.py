@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.placement import AXIS
+from fedjax_het.engine.placement import AXIS, unknown
 from fedjax_het.parts import Context, LocalTraining
 
 PyTree = Any
@@ -113,20 +113,31 @@ def train(
     is_tail = (first + 1 == last) & (tail > 0)
     early = jnp.where(head > 0, head, jnp.minimum(plan.handover, client(0)[4]))
     early = jnp.where((first < last) & ~is_tail, early, 0)
-    work = walk(0, begin(0), 0, early)
-    received = lax.ppermute(work, AXIS, [(i + 1, i) for i in range(devices - 1)])
 
-    def complete(j, results):
-      cut = (first + j == last - 1) & (tail > 0)
-      own_work = lax.cond(j == 0, lambda: work, lambda: begin(j))
-      own_work = lax.cond(cut, lambda: received, lambda: own_work)
-      from_ = jnp.where(cut, tail, jnp.where(j == 0, early, 0))
-      result = end(j, walk(j, own_work, from_, client(j)[4]))
-      return jax.tree.map(lambda leaf, one: leaf.at[j].set(one), results, result)
+    def phase(turn, carry):
+      """Before the handover a device trains its first client alone, then that one's rest and the others."""
 
+      def step(j, carry):
+        work, received, results = carry
+        cut = late & (first + j == last - 1) & (tail > 0)
+        goes_on = late & (j == 0)
+        work = lax.cond(goes_on, lambda: work, lambda: begin(j))
+        work = lax.cond(cut, lambda: received, lambda: work)
+        from_ = jnp.where(cut, tail, jnp.where(goes_on, early, 0))
+        work = walk(j, work, from_, jnp.where(late, client(j)[4], early))
+        results = jax.tree.map(lambda leaf, one: leaf.at[j].set(one), results, end(j, work))
+        return work, received, results
+
+      late = turn == 1
+      left, right = jnp.where(late & (head > 0), 1, 0), jnp.where(late, last - first, 1)
+      work, _, results = lax.fori_loop(left, right, step, carry)
+      return work, lax.ppermute(work, AXIS, [(i + 1, i) for i in range(devices - 1)]), results
+
+    work = begin(0)
     shapes = jax.eval_shape(lambda: end(0, work))
     results = jax.tree.map(lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), shapes)
-    return lax.fori_loop(jnp.where(head > 0, 1, 0), last - first, complete, results)
+    # One loop of two turns, so that there is one copy of the clients' steps to compile.
+    return lax.fori_loop(0, unknown(2), phase, (work, work, results))[2]
 
   shared = (plan, broadcast, round, view.x, view.y, view.start, view.size, cohort, keys, states, steps)
   mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(P(),), out_specs=P(AXIS), check_vma=False)
