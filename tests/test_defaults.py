@@ -6,6 +6,7 @@ import pytest
 
 from fedjax_het import mixing, server
 from fedjax_het.clients import fedevg, generative, sgd, superfed
+from fedjax_het.errors import SettingError
 
 LOCAL_SGD = dict(lr=0.01, lr_decay=1.0, momentum=0.9, weight_decay=1e-4, epochs=10, batch_size=10)
 LOCAL_ADAM = dict(lr=1e-3, b1=0.5, b2=0.999, weight_decay=1e-4, epochs=1, batch_size=64)
@@ -37,3 +38,10 @@ DEFAULTS = [
 def test_defaults(factory, settings):
   found = {name: p.default for name, p in inspect.signature(factory).parameters.items()}
   assert {name: found[name] for name in settings} == settings
+
+
+def test_a_setting_that_a_variant_does_not_have_is_named():
+  with pytest.raises(
+    SettingError, match=r"superfed_mm's setting = 'momentun': unknown. Did you mean 'momentum'\?"
+  ):
+    superfed.superfed_mm(None, momentun=0.9)

@@ -11,7 +11,7 @@ from parts import CLASSES, FEATURES, federation, mlp
 import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations, Pick, pick
-from fedjax_het.engine.run import summarize
+from fedjax_het.engine.run import Result, summarize
 from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.where import Where
@@ -38,6 +38,19 @@ def test_validation_decides_where_there_is_any():
   metrics = summarize(Evaluations(TEST, VALID))
   assert metrics["personalized"]["top1"]["mean"] == pytest.approx(0.5)
   assert metrics["global"]["top1"]["mean"] == pytest.approx(0.8)
+
+
+def test_one_model_a_client_is_no_pick():
+  one = seen(top1=[[0.9], [0.7]])
+  assert pick(Evaluations(one)) == Pick(0, "own", "top1")
+
+
+def test_clients_that_do_not_count_are_counted():
+  clients = {
+    "personalized": {"top1": np.array([NAN, 1.0]), "loss": np.zeros(2)},
+    "global": {"top1": np.ones(2)},
+  }
+  assert Result(*[None] * 8)._replace(clients=clients).left_out == {"personalized": {"top1": 1}}
 
 
 def test_binary_tasks_pick_by_auroc_and_nobody_of_one_class_counts():

@@ -34,12 +34,13 @@ class Evaluations:
 
 
 class Pick(NamedTuple):
-  """The λ of the headline; where a method has only one, that.
+  """The λ of the headline.
 
   Attributes:
     column: its place in the client part's `lambdas`.
     on: "validation", the clients' validation parts, or "test", where there are none: then the headline is
-      the best of several tries on the very data that it is reported on, and optimistic.
+      the best of several tries on the very data that it is reported on, and optimistic. "own" where a
+      method has one personalised model a client, so that nothing is picked.
     by: the metric whose mean over the clients is best there: a headline of the task, such as "auroc" for
       binary ones.
   """
@@ -70,4 +71,6 @@ def pick(evaluations: Evaluations) -> Pick:
   by = next((name for name in names if not np.isnan(seen.personalized[name]).all()), names[-1])
   means = mean_over_clients(seen.personalized[by])
   worth = means if known(by).higher_is_better else -means
+  if len(means) == 1:
+    on = "own"
   return Pick(int(np.argmax(np.where(np.isnan(worth), -np.inf, worth))), on, by)

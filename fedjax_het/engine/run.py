@@ -17,7 +17,7 @@ from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
-from fedjax_het.metrics.fairness import summarize_all
+from fedjax_het.metrics.fairness import left_out, summarize_all
 from fedjax_het.parts import Algorithm
 
 SECONDS_A_CHUNK = 2.0
@@ -93,6 +93,8 @@ class Result(NamedTuple):
     infos: cohorts, coefficients and training losses of every round, NumPy arrays [T, S].
     picked: at which λ the personalised models of `metrics` and `clients` are, and what says so.
     validation: the final evaluation on the validation parts, where λ is picked there, else None.
+    left_out: model -> metric -> how many clients have none, such as those without a test example, and do not
+      count in `metrics`; empty where all count.
   """
 
   state: State
@@ -103,6 +105,12 @@ class Result(NamedTuple):
   infos: RoundInfo
   picked: Pick
   validation: Evaluation | None
+
+  @property
+  def left_out(self) -> dict[str, dict[str, int]]:
+    """See the class."""
+    counts = {model: left_out(values) for model, values in self.clients.items()}
+    return {model: own for model, own in counts.items() if own}
 
 
 def run(

@@ -118,8 +118,8 @@ class _OfOne(Progress):
   """A run's progress that says beside it how far the table is."""
 
   def __init__(self, board: Board, total: int, console: Console):
+    self._board = board  # on a terminal the first figures are asked for before this has ended
     super().__init__(total, console=console, every=30.0)
-    self._board = board
 
   def _tell(self, what: str) -> None:
     """A log of a whole table has no line for every program."""
