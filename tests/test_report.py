@@ -295,6 +295,19 @@ def test_the_table_holds_every_figure(width):
   assert text.splitlines()[1] == "100 clients · 500 rounds · 120,000 client steps"  # no line is broken
 
 
+def test_both_models_have_the_same_rows_and_one_block_where_they_are_one():
+  summary = make_summary()
+  both = summary["metrics"]
+  assert shown(summary).count("top-5") == 2
+  both["personalized"]["top5"]["mean"] = 1.0
+  assert shown(summary).count("top-5") == 2
+  both["global"]["top5"]["mean"] = 1.0
+  assert "top-5" not in shown(summary) and "personalised = global" not in shown(summary)
+  both["personalized"]["loss"]["gini"] = both["global"]["loss"]["gini"] = math.nan
+  summary["metrics"] = {name: json.loads(json.dumps(both["global"])) for name in both}
+  assert "personalised = global" in shown(summary)
+
+
 def test_the_table_tolerates_what_is_missing():
   summary = make_summary()
   del summary["metrics"]["global"], summary["seconds"], summary["metrics"]["personalized"]["mce"]

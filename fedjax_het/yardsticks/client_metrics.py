@@ -1,5 +1,6 @@
 """All clients' metrics: their spread over the clients, the learning curve, and who was left out."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,14 +93,16 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
   for name in ("mean ± std", "worst 10 %", "best 10 %", "Gini", "gap"):
     table.add_column(name, justify="right", no_wrap=True)
   blocks = {name: block for name, block in metrics.items() if block}
-  if len(blocks) == 2 and blocks.get("personalized") == blocks.get("global"):
+  if len(blocks) == 2 and len({json.dumps(block, sort_keys=True) for block in blocks.values()}) == 1:
     blocks = {"personalized = global": blocks["global"]}
+  # Of five classes or fewer a label is always among the first five.
+  certain = all((block.get("top5") or {}).get("mean") == 1.0 for block in blocks.values())
   for model, block in blocks.items():
     table.add_row(spelled(model), style="bold cyan")
     known = [name for name in METRICS if name in block]
     for name in [*known, *sorted(set(block) - set(known))]:
       figures = block[name] or {}
-      if name == "top5" and figures.get("mean") == 1.0:  # five classes or fewer
+      if name == "top5" and certain:
         continue
       table.add_row(
         f"  {named(name)}",
