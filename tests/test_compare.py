@@ -118,8 +118,30 @@ def test_an_unfinished_run_counts_where_none_has_ended(tmp_path):
   assert group.values("personalized", "top1", "mean") == {2: 0.3}
   write_run(tmp_path / "3", (), ended=False, seed=3, algorithm__name="ditto")
   early = grouped(find([tmp_path]))[1]
-  assert early.values("personalized", "top1", "mean") == {} and early.state == "round 0 of 30"
-  assert "ditto: round 0 of 30, no figures yet" in shown([early])
+  assert (
+    early.values("personalized", "top1", "mean") == {}
+    and early.state == "round 0 of 30, first evaluation at 10"
+  )
+  assert "ditto: round 0 of 30, first evaluation at 10" in shown([early])
+
+
+def test_a_stopped_run_is_as_far_as_its_checkpoint(tmp_path):
+  for name in ("run", "sweep/members/seed=0"):
+    write_run(tmp_path / name, (), ended=False, rounds=20000, eval_every=2000)
+  for folder in ("run", "sweep"):
+    for saved in ("600", "627", "damaged_700", "701.orbax-checkpoint-tmp", "stray"):
+      (tmp_path / folder / "checkpoints" / saved).mkdir(parents=True)
+  for name in ("run", "sweep"):
+    (group,) = grouped(find([tmp_path / name]))
+    assert group.state == "round 627 of 20000, first evaluation at 2000"
+    assert f"{group.label}: {group.state}" in shown([group])
+    assert content([group])["groups"][0]["state"] == content([group])["runs"][0]["state"] == group.state
+  write_run(tmp_path / "later", (0.5,), ended=False)
+  (tmp_path / "later" / "checkpoints" / "15").mkdir(parents=True)
+  (group,) = grouped(find([tmp_path / "later"]))
+  assert group.state == "round 15 of 30; figures of round 10"
+  write_run(tmp_path / "short", (), ended=False, rounds=5)
+  assert find([tmp_path / "short"])[0].state == "round 0 of 5, first evaluation at 5"
 
 
 def test_a_diverged_run_does_not_count(tmp_path):

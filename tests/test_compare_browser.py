@@ -196,7 +196,11 @@ def test_runs_without_an_end_or_with_a_bad_one_have_a_page(opened, tmp_path):
   write_run(tmp_path / "r" / "b", (), ended=False, local__lr=0.1)
   write_run(tmp_path / "r" / "c", (0.5, None, None), summary=gone, local__lr=0.2)
   page = opened(tmp_path / "r")
-  assert column(page, "state") == ["round 20 of 30", "round 0 of 30", "diverged in round 12"]
+  assert column(page, "state") == [
+    "round 20 of 30",
+    "round 0 of 30, first evaluation at 10",
+    "diverged in round 12",
+  ]
   assert column(page, "top-1: mean (%)") == ["60.00", "–", "–"]
   assert {name: len(y) for name, y in lines(page, "curves").items()} == {"lr=0.05": 2, "lr=0.2": 1}
   assert (

@@ -61,7 +61,7 @@ class Group(NamedTuple):
       text = next(iter(counts))
     else:
       text = "; ".join(f"{count} {state}" for state, count in counts.items())
-    late = self.round is not None and any(run.round != self.round for run in self.counted)
+    late = self.round is not None and any(run.reached != self.round for run in self.counted)
     return f"{text}; figures of round {self.round}" if late else text
 
   def metrics(self, run: Run) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalize
     own = [group for group in groups if headline(group) == metric]
     parts += [Text(title + against, style="bold"), table(own, metric, groups[baseline], model)]
   early = [group for group in groups if not headline(group)]
-  parts += [Text(f"{group.label}: {group.state}, no figures yet") for group in early]
+  parts += [Text(f"{group.label}: {group.state}") for group in early]
   if known:
     note = (
       "mean, worst 10 % and spread (standard deviation) over the clients, each a mean over n seeds. ± is "

@@ -11,6 +11,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment.workdir import FAILED, Workdir
 
 FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
+MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
 
 
 class Run(NamedTuple):
@@ -23,6 +24,7 @@ class Run(NamedTuple):
     lines: of metrics.jsonl, those that can be read.
     summary: of summary.json; {} where there is none.
     failed: why it came to no summary, where that is written down.
+    saved: the round of its newest checkpoint; 0 without one.
   """
 
   folder: Path
@@ -31,6 +33,7 @@ class Run(NamedTuple):
   lines: Sequence[Mapping[str, Any]]
   summary: Mapping[str, Any]
   failed: str = ""
+  saved: int = 0
 
   @property
   def seed(self) -> int:
@@ -41,6 +44,11 @@ class Run(NamedTuple):
   def round(self) -> int:
     """Of the last evaluation; 0 before the first."""
     return self.lines[-1]["round"] if self.lines else 0
+
+  @property
+  def reached(self) -> int:
+    """The last round that is known to be done, of an evaluation or a checkpoint."""
+    return max(self.round, self.saved)
 
   @property
   def diverged(self) -> str:
@@ -70,9 +78,13 @@ class Run(NamedTuple):
       return "complete"
     if self.failed:
       return "failed"
-    return (
-      f"diverged by round {self._gone}" if self._gone else f"round {self.round} of {self.config['rounds']}"
+    if self._gone:
+      return f"diverged by round {self._gone}"
+    rounds = self.config["rounds"]
+    first = (
+      "" if self.lines else f", first evaluation at {min(self.config.get('eval_every', rounds), rounds)}"
     )
+    return f"round {self.reached} of {rounds}{first}"
 
   def metrics(self, round: int | None = None) -> Mapping[str, Any]:
     """model -> metric -> figures over the clients, at an evaluation; by default of the last."""
@@ -114,7 +126,7 @@ def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def _name(folder: Path, parent: Path) -> str:
-  return "/".join(part for part in folder.relative_to(parent).parts if part != "members")
+  return "/".join(part for part in folder.relative_to(parent).parts if part != MEMBERS)
 
 
 def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
@@ -122,7 +134,14 @@ def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   text = run.metrics_path.read_text(errors="replace") if run.metrics_path.exists() else ""
   lines = [line for line in map(_parsed, text.splitlines()) if isinstance(line, dict) and "round" in line]
   summary, failed = _json(run.summary_path) or {}, _json(folder / FAILED) or {}
-  return Run(folder, name, config, lines, summary, failed.get("failed", ""))
+  return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder))
+
+
+def _saved(folder: Path) -> int:
+  """The round of the newest checkpoint of a run, or of the sweep that it is a member of."""
+  owners = (folder, folder.parents[1]) if folder.parent.name == MEMBERS else (folder,)
+  names = (path.name for owner in owners for path in Workdir(owner).checkpoints.glob("[0-9]*"))
+  return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def _json(path: Path) -> Any:
