@@ -2,6 +2,7 @@
 
 import json
 import os
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from fedjax_het.experiment.workdir import FAILED, Workdir
 
 FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
+REASON = 100  # characters of why a run failed, in its state
 
 
 class Run(NamedTuple):
@@ -77,7 +79,7 @@ class Run(NamedTuple):
     if self.summary:
       return "complete"
     if self.failed:
-      return "failed"
+      return _reason(self.failed)
     if self._gone:
       return f"diverged by round {self._gone}"
     rounds = self.config["rounds"]
@@ -123,6 +125,13 @@ def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     if isinstance(config, Mapping) and all(name in config for name in FIELDS):
       inside.clear()
       yield Path(path), config
+
+
+def _reason(failed: str) -> str:
+  """The first sentence of a note; "failed: " before it where it does not say that the run diverged."""
+  first = failed.splitlines()[0].partition(". ")[0].removesuffix(".")
+  short = textwrap.shorten(first, REASON, placeholder=" …")
+  return short if first.startswith("diverged") else f"failed: {short}"
 
 
 def _name(folder: Path, parent: Path) -> str:
