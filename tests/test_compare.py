@@ -77,8 +77,8 @@ def test_labels_say_what_tells_apart_and_no_more():
     superfed | {"rounds": 40}, superfed | {"rounds": 40, "local.lr": 0.2, "landscape.points": 3},
   ]  # fmt: skip
   assert labels(fields) == [
-    "fedavg", "superfed_mm, nu=1.0", "superfed_mm, nu=2.0, lr=0.1, rounds=20",
-    "superfed_mm, nu=2.0, lr=0.1, rounds=40", "superfed_mm, nu=2.0, lr=0.2",
+    "fedavg, rounds=20", "superfed_mm, nu=1.0, rounds=20", "superfed_mm, nu=2.0, lr=0.1, rounds=20",
+    "superfed_mm, nu=2.0, lr=0.1, rounds=40", "superfed_mm, nu=2.0, lr=0.2, rounds=40",
   ]  # fmt: skip
   assert labels([{"dataset": "a", "x.y": 1}, {"dataset": "a"}, {"dataset": "a"}]) == [
     "x.y=1", "otherwise (1)", "otherwise (2)",

@@ -125,6 +125,21 @@ def test_differences_are_to_the_line_that_is_chosen(opened, runs):
   assert page.locator("tr.baseline td").nth(2).inner_text() == "ditto"
 
 
+def test_no_difference_is_shown_to_a_line_of_other_data(opened, tmp_path):
+  for name, dataset in (("fedavg", "digits"), ("ditto", "digits"), ("fedper", "mnist")):
+    write_run(tmp_path / "r" / name, dataset=dataset, algorithm__name=name)
+  page = opened(tmp_path / "r", baseline="fedavg")
+  assert column(page, "runs") == ["ditto, digits", "fedavg, digits", "fedper, mnist"]
+  assert column(page, "mean less fedavg") == ["0.00", "–", "–"]
+  others = "whose clients’ data are others"
+  assert page.inner_text("#apart") == (
+    f"No difference from fedavg, digits, {others}: fedper, mnist (another dataset)."
+  )
+  page.get_by_label("compare with fedper").check()
+  assert column(page, "mean less fedper") == ["–"] * 3
+  assert "ditto, digits (another dataset); fedavg, digits" in page.inner_text("#apart")
+
+
 def test_the_metric_and_the_model_switch_table_and_curves(opened, runs):
   page = opened(runs)
   ditto = np.array([(0.3, 0.5, value) for value in VALUES["ditto"]])

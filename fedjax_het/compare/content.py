@@ -34,9 +34,9 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
     baseline: the place of the one that the others are compared with at first.
 
   Returns:
-    baseline, metric, fields, groups (label, fields, state, runs, counted), runs, partitions (each once),
-    metrics (what each is called), quantiles (t_{0.975} of 1, 2, ... degrees of freedom). None stands for what
-    is not finite or not there.
+    baseline, metric, fields, groups (label, fields, data, state, runs, counted), runs, partitions (each
+    once), metrics (what each is called), quantiles (t_{0.975} of 1, 2, ... degrees of freedom). None stands
+    for what is not finite or not there.
   """
   places = {id(run): place for place, run in enumerate(run for group in groups for run in group.runs)}
   partitions: dict[str, dict[str, Any]] = {}
@@ -55,7 +55,8 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
     "fields": fields,
     "groups": [
       {
-        "label": group.label, "fields": dict(group.fields), "state": group.state,
+        "label": group.label, "fields": dict(group.fields), "data": dict(group.data),
+        "state": group.state,
         "runs": [places[id(run)] for run in group.runs],
         "counted": [places[id(run)] for run in group.counted],
       }

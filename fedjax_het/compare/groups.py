@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from fedjax_het.compare.data import of_data
 from fedjax_het.compare.runs import Run, leaves
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
@@ -17,6 +18,7 @@ LEVEL = 0.95
 NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # which a label says first, and alone
 PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name
 LAST = ("rounds", "eval_every")
+ALWAYS = ("dataset", "rounds")  # which every label says where any two differ in them
 
 
 class Interval(NamedTuple):
@@ -43,6 +45,7 @@ class Group(NamedTuple):
     counted: of the runs, those whose figures count: the complete ones, or where none is, all that have not
       diverged, at `round`.
     round: None where complete runs count; else the last evaluation that all of `counted` have.
+    data: of the fields that differ between groups, those of `data.of_data`; None where one is not set.
   """
 
   label: str
@@ -50,6 +53,7 @@ class Group(NamedTuple):
   runs: Sequence[Run]
   counted: Sequence[Run]
   round: int | None
+  data: Mapping[str, Any]
 
   @property
   def state(self) -> str:
@@ -94,7 +98,8 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
   groups = []
   for label, own, members in zip(labels(fields), fields, kinds.values()):
     members = sorted(members, key=lambda run: run.seed)
-    groups.append(Group(label, own, members, *_counted(members)))
+    data = {name: own.get(name) or None for name in differing if of_data(name)}
+    groups.append(Group(label, own, members, *_counted(members), data))
   if not differing:
     first = runs[0].config
     one = f"{first['algorithm']['name']} on {first.get('dataset', '?')}"
@@ -122,9 +127,13 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
-  """Of each as short a label as tells it from the others: names alone, other fields as "nu=1.0"."""
+  """Of each a short label that tells it from the others: names alone, other fields as "nu=1.0".
+
+  Data set and rounds are in it wherever any two differ in them.
+  """
   every = list(dict.fromkeys(name for own in fields for name in own))
   ends = [name.rpartition(".")[2] for name in every]
+  always = [name for name in ALWAYS if len({str(own.get(name)) for own in fields}) > 1]
   parts: list[list[str]] = [[] for _ in fields]
   for name in sorted(every, key=_order):
     section, _, end = name.rpartition(".")
@@ -134,7 +143,7 @@ def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
     for own, part in zip(fields, parts):
       alike.setdefault(", ".join(part), set()).add(str(own.get(name)))
     for own, part in zip(fields, parts):
-      if name in own and len(alike[", ".join(part)]) > 1:
+      if name in own and (name in always or len(alike[", ".join(part)]) > 1):
         part.append(f"{title}{own[name]}")
   found = [", ".join(part) or "otherwise" for part in parts]
   return [

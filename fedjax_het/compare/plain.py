@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedjax_het.compare.data import unlike
 from fedjax_het.compare.groups import Group, Interval, interval, paired
 from fedjax_het.yardsticks.client_metrics import headline_of
 from fedjax_het.yardsticks.plots import spelled
@@ -49,6 +50,13 @@ def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalize
       "seeds that both have."
     )
     parts.append(Text(note, style="dim"))
+    others = {group.label: unlike(group.data, groups[baseline].data) for group in groups if headline(group)}
+    apart = [f"{label} (another {', '.join(fields)})" for label, fields in others.items() if fields]
+    if apart:
+      note = (
+        f"No difference from {groups[baseline].label}, whose clients' data are others: {'; '.join(apart)}."
+      )
+      parts.append(Text(note, style="dim"))
   return Lines(*parts)
 
 
@@ -63,7 +71,8 @@ def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> 
     columns = [interval(group.values(model, metric, figure).values()) for figure in COLUMNS]
     first, *others = [text(own, metric) for own in columns]
     own, other = (each.values(model, metric, "mean") for each in (group, baseline))
-    difference = MISSING if group is baseline else text(paired(own, other), metric, sign=True)
+    apart = group is baseline or unlike(group.data, baseline.data)
+    difference = MISSING if apart else text(paired(own, other), metric, sign=True)
     others = [each.partition(" ")[0] for each in others]
     state = "" if group.state == "complete" else f"\n  {group.state}"
     found.add_row(group.label + state, str(columns[0].seeds), first, *others, difference)

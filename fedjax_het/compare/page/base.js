@@ -77,6 +77,12 @@ function paired(own, other) {
   return interval([...own.keys()].filter((seed) => other.has(seed)).map((seed) => own.get(seed) - other.get(seed)));
 }
 
+// The fields in which a group's clients' data are not those of another, as in data.py.
+function unlike(own, other) {
+  const found = Object.keys(own.data).filter((name) => valueText(own.data[name]) !== valueText(other.data[name]));
+  return found.includes("dataset") ? ["dataset"] : found;
+}
+
 function countedRuns(group) {
   return (group.counted.length ? group.counted : group.runs).map((place) => DATA.runs[place]);
 }

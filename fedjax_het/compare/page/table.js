@@ -21,7 +21,7 @@ function columns() {
   const figure = (title, of, sign) => ({
     title, key: (group) => of(group).mean, text: (group) => reading(of(group), metric, sign),
   });
-  const difference = figure(`mean less ${baseline.label}`, (group) => paired(bySeed(group, "mean"), other), true);
+  const difference = figure(`mean less ${baseline.label}`, (group) => (unlike(group, baseline).length ? interval([]) : paired(bySeed(group, "mean"), other)), true);
   const whole = difference.text;
   difference.text = (group) => (group === baseline ? "–" : whole(group));
   return [
@@ -72,6 +72,14 @@ function drawTable() {
   top.append(head);
   body.append(...rows);
   table.replaceChildren(top, body);
+  drawApart();
+}
+
+function drawApart() {
+  const baseline = DATA.groups[view.baseline];
+  const apart = DATA.groups.map((group) => [group.label, unlike(group, baseline)]).filter(([, fields]) => fields.length);
+  const those = apart.map(([label, fields]) => `${label} (another ${fields.join(", ")})`).join("; ");
+  $("apart").textContent = those && `No difference from ${baseline.label}, whose clients’ data are others: ${those}.`;
 }
 
 function rowOf(group, all) {

@@ -1,0 +1,18 @@
+"""Whose figures may be subtracted: those of the same clients' data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+FIELDS = ("dataset", "num_clients", "test_fraction", "stratify", "unseen.fraction")
+SECTIONS = ("dataset_options", "partition")  # all of theirs
+
+
+def of_data(field: str) -> bool:
+  """Whether a dotted field says which clients there are, or what they are judged on."""
+  return field in FIELDS or field.partition(".")[0] in SECTIONS
+
+
+def unlike(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+  """The fields in which two groups' `data` differ; "dataset" alone where that does, as much hangs on it."""
+  found = [name for name in own if own[name] != other[name]]
+  return ["dataset"] if "dataset" in found else found
