@@ -232,10 +232,13 @@ def test_without_plotly_there_is_the_table(seeds, tmp_path, monkeypatch, capsys)
   monkeypatch.chdir(tmp_path)
   launcher.main([str(seeds), "--plain", "--baseline=fedavg"])
   assert "differences from fedavg" in capsys.readouterr().out and not (tmp_path / "compare.html").exists()
-  with pytest.raises(SystemExit) as ended:
-    launcher.main([str(seeds)])
-  assert ended.value.code == 1
-  assert "pip install 'fedjax_het[compare]'" in capsys.readouterr().err
+  for given, out in (([], "compare.html"), (["--out=report.html"], "report.html")):
+    with pytest.raises(SystemExit) as ended:
+      launcher.main([str(seeds), *given])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert f"out = {out!r}: a page needs" in said and "None" not in said
+    assert "pip install 'fedjax_het[compare]'" in said and "--plain" in said
 
 
 def test_mistakes_are_one_line(seeds, tmp_path, capsys):

@@ -75,8 +75,9 @@ def compare(
   from fedjax_het.compare.content import content
   from fedjax_het.compare.page import plotly, write_page
 
-  plotly()  # before the files are read
-  path = write_page(content(groups, first), out or OUT)
+  out = OUT if out is None else out
+  plotly(out)  # before the files are read
+  path = write_page(content(groups, first), out)
   count = sum(len(group.runs) for group in groups)
   size = path.stat().st_size / 1e6
   print(f"{count} run{'s' * (count > 1)} in {os.path.abspath(path)} ({size:.1f} MB)")

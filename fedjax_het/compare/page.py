@@ -14,8 +14,8 @@ from fedjax_het.experiment.workdir import write_atomic
 SCRIPTS = ("base.js", "table.js", "charts.js", "pictures.js", "start.js")  # in this order
 
 
-def plotly() -> str:
-  """Plotly's JavaScript, of its Python package.
+def plotly(out: str | os.PathLike[str]) -> str:
+  """Plotly's JavaScript, of its Python package, for the page `out`.
 
   Raises:
     SettingError: it is not installed.
@@ -25,7 +25,7 @@ def plotly() -> str:
   except ImportError as error:
     remedy = "pip install 'fedjax_het[compare]', or see the table alone: --plain."
     raise SettingError(
-      "out", None, "a page needs the package plotly, which is not installed", remedy
+      "out", os.fspath(out), "a page needs the package plotly, which is not installed", remedy
     ) from error
   return get_plotlyjs()
 
@@ -38,7 +38,7 @@ def write_page(
   Raises:
     SettingError: Plotly is not installed, or the file cannot be written.
   """
-  path, library = Path(path).expanduser(), plotly()
+  path, library = Path(path).expanduser(), plotly(path)
   parts = {
     "title": _escaped(title),
     "style": _read("page.css"),
