@@ -70,6 +70,7 @@ def test_the_table_has_the_loss_and_both_spreads(capsys):
   seen = summary((0.9267, 0.0404), (0.72, 0.4))
   Console(width=120).print(members_table([{"algorithm.start": 0.2}], [seen]))
   shown = capsys.readouterr().out
+  assert shown.splitlines()[0].rstrip() == "The personalised models, over the clients"
   assert "92.67 ± 4.04" in shown and "0.7200 ± 0.4000" in shown
 
 

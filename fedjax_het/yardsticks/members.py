@@ -14,7 +14,7 @@ from rich.table import Table
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.yardsticks.client_metrics import headline_of
-from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save
+from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save, spelled
 from fedjax_het.yardsticks.text import named, number, spread
 
 Members = Sequence[Mapping[str, Any]]
@@ -34,11 +34,14 @@ class Grid(NamedTuple):
 
 
 def members_table(members: Members, summaries: Members) -> Table:
-  """The headline and the loss of some runs: a row a run, with what is its own."""
+  """The headline and the loss of some runs' personalised models: a row a run, with what is its own."""
   metric = headline_of(summaries[0]["metrics"])
   others = [name for name in ("loss",) if name != metric]
   columns = [f"{named(name)}, mean ± std" for name in (metric, *others)]
-  table = Table(*members[0], columns[0], "worst 10 %", *columns[1:], "", box=None)
+  title = f"The {spelled('personalized')} models, over the clients"
+  table = Table(
+    *members[0], columns[0], "worst 10 %", *columns[1:], "", box=None, title=title, title_justify="left"
+  )
   for values, summary in zip(members, summaries):
     own = summary["metrics"]["personalized"]
 
