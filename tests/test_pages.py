@@ -67,9 +67,10 @@ def test_commands_are_ours():
 def test_the_python_of_a_page_runs(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   for run in ("fedavg", "superfed_mm"):  # whose landscapes docs/studies.md puts side by side
-    (tmp_path / "runs" / run).mkdir(parents=True)
+    folder = tmp_path / "runs" / "landscape" / run
+    folder.mkdir(parents=True)
     line, losses = np.linspace(-1, 1, 3), np.arange(1.0, 10.0).reshape(3, 3)
-    np.savez(tmp_path / "runs" / run / "landscape.npz", line=line, losses=losses)
+    np.savez(folder / "landscape.npz", line=line, losses=losses)
   names: dict = {"__name__": "page"}
   for _, code in blocks(PAGES[name], "python"):
     exec(compile(code, f"{name}.md", "exec"), names)
