@@ -57,6 +57,18 @@ def test_another_config_names_the_first_difference(tmp_path, change, field, old,
   assert run.config_path.read_bytes() == before
 
 
+def test_all_differences_are_named_those_of_the_user_first(tmp_path):
+  """Of a configuration whose `eval_every` follows from `rounds` nobody has set the former."""
+  config = {"rounds": 100, "eval_every": 10, "algorithm": {"mu": 0.1, "name": "superfed_mm"}}
+  prepare(tmp_path, config)
+  with pytest.raises(SettingError) as error:
+    prepare(tmp_path, {**config, "rounds": 200, "eval_every": 20})
+  assert str(error.value).startswith(f"rounds = 200: the run in {tmp_path} was started with rounds = 100, ")
+  assert "and with eval_every = 10 (here 20). Use another workdir" in str(error.value)
+  with pytest.raises(SettingError, match=r"^algorithm\.name = 'fedavg'.*mu = 0\.1 \(here absent\)"):
+    prepare(tmp_path, {**config, "algorithm": {"name": "fedavg"}})
+
+
 def test_config_leaves(tmp_path):
   config = {"lr": np.float32(0.5), "nan": math.nan, "path": tmp_path, "empty": {}, "grid": np.arange(3)}
   prepare(tmp_path, config)

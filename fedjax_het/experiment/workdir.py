@@ -21,6 +21,7 @@ except ImportError:  # Windows
 
 STARTS = "starts.jsonl"
 FAILED = "failed.json"
+DERIVED = ("eval_every",)  # fields that shipped configurations reckon from others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,7 @@ def prepare(
 
   Raises:
     SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
-      the error names the first field, in alphabetical order, that differs.
+      the error names all fields that differ, parts' names first and derived fields last.
   """
   run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
   try:
@@ -177,14 +178,24 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
       "Use another workdir.",
     )  # fmt: skip
   old, new = _leaves(stored), _leaves(config)
-  for name in sorted({*old, *new} - {*free}):
-    if old.get(name) != new.get(name):
-      was = old.get(name, "absent")
-      raise SettingError(
-        name, json.loads(new[name]) if name in new else "absent",
-        f"the run in {run.root} was started with {name} = {was}",
-        "Use another workdir for the new config, or the same config to resume this run.",
-      )  # fmt: skip
+  names = sorted({*old, *new} - {*free}, key=_precedence)
+  differ = [name for name in names if old.get(name) != new.get(name)]
+  if differ:
+    first, *others = differ
+    problem = f"the run in {run.root} was started with {first} = {old.get(first, 'absent')}"
+    if others:
+      were = (f"{name} = {old.get(name, 'absent')} (here {new.get(name, 'absent')})" for name in others)
+      problem += f", and with {', '.join(were)}"
+    raise SettingError(
+      first, json.loads(new[first]) if first in new else "absent", problem,
+      "Use another workdir for the new config, or the same config to resume this run.",
+    )  # fmt: skip
+
+
+def _precedence(field: str) -> tuple[bool, bool, str]:
+  """Derived fields last, for nobody has set them; names of parts first, as the others go with them."""
+  last = field.rpartition(".")[2]
+  return last in DERIVED, last != "name", field
 
 
 def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:
