@@ -80,7 +80,9 @@ def test_what_cannot_be_is_named(call, says):
 def test_options_of_another_partition_are_named_before_data_are_read():
   config = get_config()
   config.partition.name = "natural"
-  with pytest.raises(fh.SettingError, match=r"'natural' = 'alpha'.* write --config\.partition=.\{'name'"):
+  with pytest.raises(
+    fh.SettingError, match=r"alpha = 0\.1: unknown to natural.* write --config\.partition=.\{'name'"
+  ):
     check_config(config)
   config.partition = {"name": "natural", "min_sise": 2}
   with pytest.raises(fh.SettingError, match=r"Did you mean 'min_size'.*sample\.$"):

@@ -225,7 +225,7 @@ BAD = {
   "leftover setting": (dict(algorithm__nuu=1.0), r"Did you mean 'nu'\? Known: [\w, ]+\.$"),
   "another method's setting": (
     dict(algorithm__name="fedavg"),
-    "'mu': unknown.*behind the file's name.*configs/quickstart.py:algorithm=fedavg",
+    "mu = 0.01: unknown.*behind the file's name.*configs/quickstart.py:algorithm=fedavg",
   ),
   "shape": (dict(model__shape=(8, 8)), r"model\.shape = \(8, 8\): comes from the data set"),
   "num_classes": (dict(model__num_classes=5), r"model\.num_classes = 5: comes from the data set"),
@@ -259,7 +259,7 @@ BAD = {
     dict(algorithm={"name": "superfed_lm", "start_round": 7}),
     "start_round = 7.*rounds = 7.*Use 0 to 6",
   ),
-  "start of a method without": (dict(algorithm={"name": "fedavg", "start": 0.4}), "'start': unknown"),
+  "start of a method without": (dict(algorithm={"name": "fedavg", "start": 0.4}), "start = 0.4: unknown"),
   "lr": (dict(local__lr=-0.1), "lr = -0.1"),
   "lr of the server": (dict(server__lr=-1.0), "lr = -1.0"),
   "rounds": (dict(rounds=0), "rounds = 0"),

@@ -106,5 +106,7 @@ def test_a_new_entry_is_launched_and_tested_like_all(monkeypatch):
   check_config(config)
   assert build_algorithm(config, mlp()).client.name == "late" and made[-1] == (4, 3)
   config.local.lr = 0.1
-  with pytest.raises(fh.SettingError, match=r"'lr': unknown.*epochs, start_round\. Settings of another"):
+  with pytest.raises(
+    fh.SettingError, match=r"local\.lr = 0\.1: unknown to late.*start_round, wait\. Settings"
+  ):
     check_config(config)

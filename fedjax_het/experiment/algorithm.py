@@ -13,6 +13,7 @@ from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError, check_choice, check_parameters
+from fedjax_het.experiment.known import check_method
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.values import with_values
 from fedjax_het.federated import federated
@@ -27,16 +28,7 @@ def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
   name, table = config["name"], METHODS[section]
   check_choice(f"{section}.name", name, table)
   settings = {setting: value for setting, value in config.items() if setting != "name"}
-  try:
-    check_parameters(f"{section}'s setting for {name}", table[name].settings, settings)
-  except SettingError as error:
-    left = {*settings} - {*table[name].settings}
-    if not left & {setting for method in table.values() for setting in (*method.settings, *method.shares)}:
-      raise
-    raise SettingError(
-      f"{error} Settings of another {section} are left where only the name is changed: choose it behind the "
-      "file's name, as in --config=configs/quickstart.py:algorithm=fedavg."
-    ) from error
+  check_parameters(f"{section}'s setting for {name}", table[name].settings, settings)
   return table[name].make(given, **settings)
 
 
@@ -62,6 +54,8 @@ def build_algorithm(
   config: Mapping[str, Any], model: Model | Generative, prepared: Mapping[str, Any] = MappingProxyType({})
 ) -> Algorithm:
   """The three parts that a configuration names, around `model`; `prepared` is as of `prepared_of`."""
+  for section in METHODS:
+    check_method(section, config)
   move = named("server", config["server"], rounds=config["rounds"])
   algorithm = in_rounds(config["algorithm"], config["rounds"])
   client = named("algorithm", {**config["local"], **algorithm}, model=model, **prepared)

@@ -18,6 +18,7 @@ from fedjax_het.errors import (
   check_whole,
 )
 from fedjax_het.experiment.algorithm import build_algorithm
+from fedjax_het.experiment.known import check_known, check_model
 from fedjax_het.experiment.label_noise import check_label_noise
 from fedjax_het.experiment.task import check_task
 from fedjax_het.experiment.unseen import check_unseen
@@ -78,6 +79,7 @@ def check_config(config: ConfigDict) -> None:
   check_choice("algorithm.name", config.algorithm.name, CLIENTS)
   client = CLIENTS[config.algorithm.name]
   check_fit(client, config.model.name)
+  check_model(config.model)
   unprepared = client.unprepared(config.num_clients, {**config.local, **config.algorithm})
   algorithm = build_algorithm(config, small_model(client), unprepared)
   check_unseen(config, algorithm.client)
@@ -89,19 +91,13 @@ def check_partition(given: Mapping[str, Any]) -> None:
   """Raises `SettingError` for a partition or an option of it that is not known."""
   name, known = given["name"], datasets.PARTITIONERS
   check_choice("partition.name", name, known)
+  of_all = {
+    each: {*inspect.signature(own).parameters} - {*_GIVEN["partition"], "groups"}
+    for each, own in known.items()
+  }
+  check_known(name, {"partition": given}, of_all[name], lambda: set().union(*of_all.values()))
   options = {option: value for option, value in given.items() if option != "name"}
-  try:
-    check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
-  except SettingError as error:
-    of_others = {
-      option for partitioner in known.values() for option in inspect.signature(partitioner).parameters
-    }
-    if not {*options} & of_others - {*inspect.signature(known[name]).parameters}:
-      raise
-    raise SettingError(
-      f"{error} Options of another partition are left where only the name is changed: write"
-      f" --config.partition=\"{{'name': '{name}'}}\"."
-    ) from error
+  check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
 
 
 def check_fit(client: Method, model: str) -> None:

@@ -101,6 +101,13 @@ def make(
   return standardized(model, **inputs) if inputs else model
 
 
+def options(name: str) -> set[str]:
+  """The options that `make` takes for the model called `name`."""
+  common = {*COMMON} if name in MODELS else set()
+  own = inspect.signature((MODELS | GENERATORS)[name]).parameters
+  return common | {*own} - {"shape", "num_classes"}
+
+
 def reader_of(name: str) -> Reader | None:
   """What reads PyTorch's state of a model, from its family's `TORCH`; None where nobody said its names."""
   family = sys.modules[inspect.unwrap(MODELS[name]).__module__]
@@ -131,6 +138,7 @@ __all__ = [
   "mobilenet_v2",
   "mobilenet_v3_small",
   "mobilevit",
+  "options",
   "reader_of",
   "resnet9",
   "resnet10",

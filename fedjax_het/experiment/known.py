@@ -1,0 +1,80 @@
+"""Settings that a part does not have: a slip of the pen, or left by the part whose name was changed."""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from fedjax_het import models
+from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.methods import METHODS, Method
+from fedjax_het.models import MODELS
+
+
+def check_known(
+  name: str,
+  sections: Mapping[str, Mapping[str, Any]],
+  known: Collection[str],
+  others: Callable[[], Collection[str]],
+  also: str = "",
+) -> None:
+  """Raises `SettingError` for a setting that the part called `name` does not have.
+
+  Args:
+    name: the part's.
+    sections: section of the configuration -> its settings; the first has the part's name.
+    known: what the part has.
+    others: () -> what parts of its kind have.
+    also: another way to choose a part, for the error.
+  """
+  first = next(iter(sections))
+  for section, settings in sections.items():
+    for field, value in settings.items():
+      if field == "name" or field in known:
+        continue
+      listed = f"Known: {', '.join(sorted(known)) or '(it has none)'}."
+      if field in others():
+        flags = " ".join(
+          _flag(own, ({"name": name} if own == first else {}) | _kept(given, known))
+          for own, given in sections.items()
+          if own == first or not {*given} <= {"name", *known}
+        )
+        remedy = f"{listed} Settings of another {first} are left where only the name is changed: "
+        remedy += f"write {flags}{also}."
+      else:
+        near = difflib.get_close_matches(field, sorted(known), n=1, cutoff=0.5)
+        remedy = f"Did you mean {near[0]!r}? {listed}" if near else listed
+      raise SettingError(f"{section}.{field}", value, f"unknown to {name}", remedy)
+
+
+def check_method(section: str, config: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a setting that the method named in a section does not have."""
+  name, table = config[section]["name"], METHODS[section]
+  check_choice(f"{section}.name", name, table)
+  method, sections, also = table[name], [section], ""
+  if section == "algorithm":
+    sections.append("local")
+    example = name if method.models is MODELS else "fedavg"
+    also = ", or choose it behind the file's name, as in "
+    also += f"--config=configs/quickstart.py:algorithm={example}"
+  given = {own: config[own] for own in sections}
+  check_known(name, given, _settable(method), lambda: {n for m in table.values() for n in _settable(m)}, also)
+
+
+def check_model(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for an option that the model of a section `model` does not have."""
+  check_known(
+    given["name"], {"model": given}, models.options(given["name"]),
+    lambda: {option for name in (*MODELS, *models.GENERATORS) for option in models.options(name)},
+  )  # fmt: skip
+
+
+def _settable(method: Method) -> set[str]:
+  return {*method.settings, *method.shares}
+
+
+def _kept(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+  return {field: value for field, value in given.items() if field in known and value is not None}
+
+
+def _flag(section: str, settings: Mapping[str, Any]) -> str:
+  return f'--config.{section}="{dict(settings)}"'

@@ -1,0 +1,58 @@
+"""What a configuration's mistakes are answered with: the field as the user writes it, and a way on."""
+
+import ast
+import re
+
+import pytest
+from test_launcher import small
+
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.check import check_config
+
+LEFT = {  # a part chosen by its name alone -> the first of the settings that the one before it has left
+  "server": ("sgld", "server.lr = 1.0"),
+  "mixing": ("afl", "mixing.q = 2.0"),
+  "model": ("resnet20", "model.hidden = 8"),
+  "partition": ("iid", "partition.alpha = 0.1"),
+  "algorithm": ("fedavg", "algorithm.mu = 0.01"),
+}
+
+
+@pytest.mark.parametrize("section", LEFT)
+def test_settings_left_by_another_part_are_named_with_a_way_on(section):
+  name, field = LEFT[section]
+  config = small(mixing={"name": "qffl", "q": 2.0})
+  config[section]["name"] = name
+  with pytest.raises(SettingError, match="only the name is changed") as refused:
+    check_config(config)
+  assert str(refused.value).startswith(f"{field}: unknown to {name}. Known: ")
+  flags = re.findall(r'--config\.(\w+)="(\{.*?\})"', str(refused.value))
+  assert flags[0] == (section, f"{{'name': '{name}'}}")
+  for own, value in flags:  # what the error says works
+    config[own] = ast.literal_eval(value)
+  if section == "server":
+    config.algorithm, config.local = {"name": "fedevg"}, {"lr": 0.1}
+  check_config(config)
+
+
+def test_settings_left_by_another_method_are_named_in_both_sections():
+  config = small(algorithm__name="fedcvae", model={"name": "cvae_mlp"})
+  with pytest.raises(SettingError) as refused:
+    check_config(config)
+  flags = dict(re.findall(r'--config\.(\w+)="(\{.*?\})"', str(refused.value)))
+  kept = ast.literal_eval(flags["local"])
+  assert "lr" in kept and "momentum" not in kept and flags["algorithm"] == "{'name': 'fedcvae'}"
+
+
+@pytest.mark.parametrize(
+  "change, text",
+  [
+    ({"local__lrate": 0.1}, r"^local\.lrate = 0\.1: unknown to superfed_mm\. Did you mean 'lr'"),
+    ({"algorithm__strat": 0.4}, r"strat = 0\.4.*Did you mean 'start'\?.* start, start_round"),
+    ({"server__lrr": 0.4}, r"^server\.lrr = 0\.4: unknown to sgd\. Did you mean 'lr'\? Known: lr"),
+    ({"model__layrs": 3}, r"^model\.layrs = 3: unknown to two_nn\. Did you mean 'layers'"),
+  ],
+)
+def test_a_slip_of_the_pen(change, text):
+  with pytest.raises(SettingError, match=text):
+    check_config(small(**change))
