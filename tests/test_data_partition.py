@@ -198,7 +198,7 @@ def test_natural_follows_the_groups():
     ("alpha", lambda: P.dirichlet(KEY, LABELS, 10, -1.0)),
     ("alpha", lambda: P.dirichlet(KEY, LABELS, 10, float("nan"))),
     ("alpha", lambda: P.dirichlet(KEY, LABELS, 10, float("inf"))),
-    ("min_size", lambda: P.dirichlet(KEY, LABELS, 100, 1.0)),
+    ("num_clients", lambda: P.dirichlet(KEY, LABELS, 100, 1.0)),
     ("max_tries", lambda: P.dirichlet(KEY, LABELS, 10, 1.0, max_tries=0)),
     ("fraction", lambda: P.primary_class(KEY, LABELS, 10, 2, 1.1)),
     ("num_folds", lambda: P.primary_class(KEY, LABELS, 11, 11)),

@@ -3,11 +3,15 @@
 import ast
 import re
 
+import jax
+import numpy as np
 import pytest
 from test_launcher import small
 
+from fedjax_het.data.partition import dirichlet
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.fields import print_fields
 
 LEFT = {  # a part chosen by its name alone -> the first of the settings that the one before it has left
   "server": ("sgld", "server.lr = 1.0"),
@@ -49,6 +53,7 @@ def test_settings_left_by_another_method_are_named_in_both_sections():
   [
     ({"local__lrate": 0.1}, r"^local\.lrate = 0\.1: unknown to superfed_mm\. Did you mean 'lr'"),
     ({"algorithm__strat": 0.4}, r"strat = 0\.4.*Did you mean 'start'\?.* start, start_round"),
+    ({"algorithm__start": 30}, r"start = 30.*start is a share of the rounds, start_round a number of rounds"),
     ({"server__lrr": 0.4}, r"^server\.lrr = 0\.4: unknown to sgd\. Did you mean 'lr'\? Known: lr"),
     ({"model__layrs": 3}, r"^model\.layrs = 3: unknown to two_nn\. Did you mean 'layers'"),
   ],
@@ -56,3 +61,16 @@ def test_settings_left_by_another_method_are_named_in_both_sections():
 def test_a_slip_of_the_pen(change, text):
   with pytest.raises(SettingError, match=text):
     check_config(small(**change))
+
+
+def test_more_clients_than_the_rows_allow():
+  labels = np.arange(1797) % 10
+  text = r"^num_clients = 900: 1797 rows .*min_size = 10 rows\. Use at most 179 .*min_size = 1 with .*balance"
+  with pytest.raises(SettingError, match=text):
+    dirichlet(jax.random.key(0), labels, 900, 0.1)
+  assert len(dirichlet(jax.random.key(0), labels, 900, 0.1, min_size=1, balance=True)) == 900
+
+
+def test_a_run_s_rounds_are_described_to_a_user(capsys):
+  print_fields(small().to_dict(), "rounds")
+  assert "how many are trained" in capsys.readouterr().out

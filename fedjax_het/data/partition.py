@@ -116,7 +116,14 @@ def dirichlet(
   labels = _labels(labels, num_clients)
   check_range("alpha", alpha, 1e-6, 1e6)
   _whole("max_tries", max_tries)
-  _whole("min_size", min_size, len(labels) // num_clients)
+  _whole("min_size", min_size)
+  if min_size * num_clients > len(labels):
+    raise SettingError(
+      "num_clients", num_clients,
+      f"{len(labels)} rows are too few for clients of at least partition.min_size = {min_size} rows",
+      f"Use at most {max(len(labels) // min_size, 1)} clients, or partition.min_size ="
+      f" {len(labels) // num_clients} with partition.balance = True.",
+    )  # fmt: skip
   rng = _generator(key)
   classes, class_sizes = np.unique(labels, return_counts=True)
   for _ in range(max_tries):

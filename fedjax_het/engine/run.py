@@ -134,7 +134,7 @@ def run(
   Args:
     algorithm: see `federated`; with `settings` (**settings) -> algorithm, as for a sweep.
     data: the clients' data, see `federate`.
-    rounds: T >= 1, which client and server part may refuse (`ClientUpdate.check_rounds`).
+    rounds: T >= 1, how many are trained; a method that changes in some round refuses a T that ends before.
     cohort_size: S, clients sampled each round without replacement.
     key: typed key, the run's only source of randomness.
     eval_every: rounds between evaluations; by default only at the end.

@@ -27,6 +27,10 @@ def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
         f"algorithm.{number}", resolved[number], f"given beside algorithm.{share} = {value}, a share of T",
         f"Give one of them: algorithm.{share}=None leaves the share out.",
       )  # fmt: skip
-    check_range(f"algorithm.{share}", value, 0.0, below=1.0)
+    try:
+      check_range(f"algorithm.{share}", value, 0.0, below=1.0)
+    except SettingError as error:
+      hint = f"{share} is a share of the rounds, {number} a number of rounds."
+      raise SettingError(f"{error} {hint}") from error
     resolved[number] = math.floor(round(value * rounds, 6))
   return resolved
