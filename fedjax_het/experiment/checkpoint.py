@@ -21,6 +21,14 @@ from fedjax_het.experiment.workdir import free_name
 
 # How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
 DAMAGE = re.compile("(NOT_FOUND|DATA_LOSS|OUT_OF_RANGE|FAILED_PRECONDITION): |Error (open|read|decod)ing ")
+PARTS = {  # of a state, in words
+  "key": "the key of the draws",
+  "round": "the round's number",
+  "broadcast": "what the server sends",
+  "server": "what the server keeps",
+  "mixing": "what the mixing keeps",
+  "clients": "what the clients keep",
+}
 
 
 class Checkpoints:
@@ -64,7 +72,8 @@ class Checkpoints:
     warning. Any other error leaves all files as they are.
 
     Raises:
-      SettingError: a checkpoint holds a state of another structure, shape or dtype; names the first leaf.
+      SettingError: a checkpoint holds a state of another structure, shape or dtype; names the first part of
+        the state that differs.
     """
     target = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), raw_keys(like)
@@ -100,18 +109,18 @@ class Checkpoints:
     return None
 
   def _check_structure(self, step: int, target: State) -> None:
-    """Raises `SettingError` naming the first leaf that the checkpoint holds otherwise than `target`."""
+    """Raises `SettingError` where the checkpoint holds another state than `target`; see `difference`."""
     folder = self.folder / str(step)
     stored = leaves_of(ocp.StandardCheckpointHandler().metadata(folder / "state").tree)
     expected = leaves_of(target)
-    for name in sorted({*stored, *expected}):
-      if stored.get(name) != expected.get(name):
-        raise SettingError(
-          "workdir", str(self.folder.parent),
-          f"its checkpoint of round {step} holds {name} as {stored.get(name, 'nothing')}, where this program "
-          f"expects {expected.get(name, 'nothing')}",
-          "Continue with the version that wrote it, or use another workdir.",
-        )  # fmt: skip
+    if found := difference(stored, expected):
+      part, there, here = found
+      raise SettingError(
+        "workdir", str(self.folder.parent),
+        f"its checkpoint of round {step} was written by another method, configuration or version: "
+        f"{PARTS[part]} is {there} there, and {here} in this run",
+        "Continue with what wrote it, or use another workdir.",
+      )  # fmt: skip
 
   def wait(self) -> None:
     """Until what is being written in the background is on the disk."""
@@ -155,6 +164,28 @@ def leaves_of(tree: Any) -> dict[str, str]:
     name: f"{jnp.dtype(leaf.dtype)} {list(leaf.shape)}" if hasattr(leaf, "shape") else "empty"
     for name, leaf in leaves.items()
   }
+
+
+def difference(stored: dict[str, str], expected: dict[str, str]) -> tuple[str, str, str] | None:
+  """(part of the state, what is stored of it, what is expected) where `leaves_of` differ, else None.
+
+  An array that differs is named before a part that is empty.
+  """
+  differ = sorted(
+    (name for name in {*stored, *expected} if stored.get(name) != expected.get(name)),
+    key=lambda name: ({stored.get(name), expected.get(name)} <= {"empty", None}, name),
+  )
+  if not differ:
+    return None
+  part = differ[0].partition(".")[0]
+
+  def said(leaves: dict[str, str]) -> str:
+    if differ[0] in leaves:
+      return f"{differ[0]} ({leaves[differ[0]]})"
+    own = (kind for name, kind in leaves.items() if name.partition(".")[0] == part)
+    return f"without {differ[0]}" if {*own} - {"empty"} else "nothing"
+
+  return part, said(stored), said(expected)
 
 
 def raw_keys(state: State) -> State:
