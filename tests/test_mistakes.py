@@ -11,7 +11,9 @@ from test_launcher import small
 from fedjax_het.data.partition import dirichlet
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.fields import print_fields
+from fedjax_het.experiment.sweep import run_sweep
 
 LEFT = {  # a part chosen by its name alone -> the first of the settings that the one before it has left
   "server": ("sgld", "server.lr = 1.0"),
@@ -74,3 +76,13 @@ def test_more_clients_than_the_rows_allow():
 def test_a_run_s_rounds_are_described_to_a_user(capsys):
   print_fields(small().to_dict(), "rounds")
   assert "how many are trained" in capsys.readouterr().out
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path):
+  """Also where it is refused after the data are read."""
+  for change in ({"cohort_size": 50}, {"num_clients": 900}):
+    with pytest.raises(SettingError):
+      run_experiment(small(**change), str(tmp_path / "runs" / "mine"))
+  with pytest.raises(SettingError):
+    run_sweep(small(num_clients=900), {"seed": [0, 1]}, str(tmp_path / "runs" / "sweep"))
+  assert not [*tmp_path.iterdir()]

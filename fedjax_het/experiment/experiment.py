@@ -27,7 +27,7 @@ from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import claimed, prepare
+from fedjax_het.experiment.workdir import check, claimed, prepare
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
@@ -67,7 +67,7 @@ def run_experiment(
   check_config(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  run = prepare(workdir, config.to_dict(), free=FREE, writes=False)
+  run = check(workdir, config.to_dict(), free=FREE)
   if run.summary_path.exists():
     summary = json.loads(run.summary_path.read_text())
     place = f"This run is complete; its files are in {os.fspath(run)}."

@@ -28,7 +28,7 @@ from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.values import is_number, numbers, with_values
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Workdir, claimed, prepare, write_atomic
+from fedjax_het.experiment.workdir import Workdir, check, claimed, prepare, write_atomic
 from fedjax_het.methods import CLIENTS
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
@@ -105,7 +105,7 @@ def run_sweep(
   for own in configs:
     check_config(own)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
-  root = prepare(workdir, whole, FREE_OF_ALL, writes=False)
+  root = check(workdir, whole, FREE_OF_ALL)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
   sweep = Sweep(config, root, members, configs, runs)
   if not all(path.exists() for path in (sweep.table, *(run.summary_path for run in runs))):

@@ -75,6 +75,30 @@ class Workdir:
     return self.root / "figures"
 
 
+def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
+  """Checks a run's folder, there or not yet there, before anything is read or compiled; makes nothing.
+
+  Args:
+    workdir: the folder.
+    config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
+    free: fields that may differ when a run is taken up, such as where its data lie.
+
+  Raises:
+    SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
+      the error names all fields that differ, parts' names first and derived fields last.
+  """
+  run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
+  with _writable(workdir):
+    for folder in (run.root, run.checkpoints, run.figures):
+      there = next(path for path in (folder, *folder.parents) if path.exists())
+      with tempfile.TemporaryFile(dir=there):
+        pass
+  text = as_json(config)
+  if run.config_path.exists():
+    _check_same(run, json.loads(text), free)
+  return run
+
+
 def prepare(
   workdir: str | os.PathLike[str],
   config: Mapping[str, Any],
@@ -83,33 +107,23 @@ def prepare(
 ) -> Workdir:
   """Makes a run's folder, or takes up the one that an earlier start of the same run left.
 
-  Call it before anything is compiled: everything that can be wrong with the folder is found here.
+  Call it once all that the run needs is found: until then the folder is nobody's.
 
   Args:
     workdir: the folder; it and its parents are made where missing.
-    config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
-    free: fields that may differ when a run is taken up, such as where its data lie.
-    writes: whether this process writes the configuration, as one of several does, and as a start does once
-      all that it needs is found: until then the folder is nobody's.
+    config: see `check`.
+    free: see `check`.
+    writes: whether this process writes the configuration, as one of several does.
 
   Raises:
-    SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
-      the error names all fields that differ, parts' names first and derived fields last.
+    SettingError: see `check`.
   """
-  run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
-  try:
-    for folder in (run.root, run.checkpoints, run.figures):
+  run = check(workdir, config, free)
+  with _writable(workdir):
+    for folder in (run.checkpoints, run.figures):
       folder.mkdir(parents=True, exist_ok=True)
-      with tempfile.TemporaryFile(dir=folder):
-        pass
-  except OSError as error:
-    problem = f"cannot be written ({error.strerror or error})"
-    raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
-  text = as_json(config, indent=2)
-  if run.config_path.exists():
-    _check_same(run, json.loads(text), free)
-  elif writes:
-    write_atomic(run.config_path, text + "\n")
+  if writes and not run.config_path.exists():
+    write_atomic(run.config_path, as_json(config, indent=2) + "\n")
   return run
 
 
@@ -162,6 +176,16 @@ def free_name(path: Path) -> Path:
   """The path, or the first of PATH_2, PATH_3, ... where there is nothing yet."""
   others = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(2))
   return next(name for name in itertools.chain([path], others) if not name.exists())
+
+
+@contextlib.contextmanager
+def _writable(workdir: str | os.PathLike[str]) -> Iterator[None]:
+  """Says of an error of the file system that the folder cannot be written."""
+  try:
+    yield
+  except OSError as error:
+    problem = f"cannot be written ({error.strerror or error})"
+    raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
 
 
 def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
