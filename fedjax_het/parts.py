@@ -308,6 +308,8 @@ class Mixing(NamedTuple):
       mixes the uploads as they are, bit for bit.
     figures: (feedback) -> name -> float32 scalar, what there is to say of a round; for people and logs. None
       for nothing.
+    check_cohort: (S, K) -> None; raises `SettingError` for a size of cohorts that the part does not take.
+      None where every size will do.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -315,6 +317,7 @@ class Mixing(NamedTuple):
   name: str = "custom"
   scale: Callable[[Feedback], jax.Array] | None = None
   figures: Callable[[Feedback], Mapping[str, jax.Array]] | None = None
+  check_cohort: Callable[[int, int], None] | None = None
 
 
 class ServerUpdate(NamedTuple):

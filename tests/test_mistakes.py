@@ -10,6 +10,7 @@ from test_launcher import small
 
 from fedjax_het.data.partition import dirichlet
 from fedjax_het.errors import SettingError
+from fedjax_het.experiment.build import build
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.fields import print_fields
@@ -86,3 +87,15 @@ def test_a_refused_run_leaves_no_folder(tmp_path):
   with pytest.raises(SettingError):
     run_sweep(small(num_clients=900), {"seed": [0, 1]}, str(tmp_path / "runs" / "sweep"))
   assert not [*tmp_path.iterdir()]
+
+
+def test_a_cohort_that_the_mixing_does_not_take_is_refused_with_the_other_checks():
+  mixing = {"name": "aaggff_s"}
+  with pytest.raises(SettingError, match=r"^cohort_size = 5: AAggFF-S needs all 20 clients"):
+    check_config(small(mixing=mixing))
+  check_config(small(mixing=mixing, cohort_size=20))
+  apart = small(mixing=mixing, unseen={"fraction": 0.5}, algorithm={"name": "fedavg"}, cohort_size=10)
+  check_config(apart)
+  apart.cohort_size = 9
+  with pytest.raises(SettingError, match=r"^cohort_size = 9: AAggFF-S needs all 10 clients"):
+    build(apart)

@@ -33,25 +33,29 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
     cdf: a name of `responses.CDFS`.
 
   Raises:
-    SettingError: an unknown cdf; or, when a round is traced, a cohort that is not all clients.
+    SettingError: an unknown cdf; from `check_cohort`, and when a round is traced, of a cohort that is not all
+      clients.
   """
   check_choice("cdf", cdf, CDFS)
 
   def learner(num: int) -> Learner:
     return online_newton_step(num, lipschitz=1.0 / num)
 
-  def update(state, feedback):
-    num, cohort = state.p.shape[0], feedback.cohort
-    if cohort.shape[0] != num:
+  def check_cohort(size: int, num: int) -> None:
+    if size != num:
       raise SettingError(
-        "cohort_size", cohort.shape[0], f"AAggFF-S needs all {num} clients in every round",
+        "cohort_size", size, f"AAggFF-S needs all {num} clients in every round",
         f"Use aaggff_d, which takes any cohort, or cohort_size={num}.",
       )  # fmt: skip
+
+  def update(state, feedback):
+    num, cohort = state.p.shape[0], feedback.cohort
+    check_cohort(cohort.shape[0], num)
     responses = jnp.zeros(num).at[cohort].set(respond(feedback.losses(), cdf, 0.0, 1.0 / num))
     p, state = learner(num).update(state, decision_gradient(state.p, responses))
     return p[cohort], state
 
-  return Mixing(lambda sizes: learner(sizes.shape[0]).init(), update, "aaggff_s")
+  return Mixing(lambda sizes: learner(sizes.shape[0]).init(), update, "aaggff_s", check_cohort=check_cohort)
 
 
 def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> Mixing:
