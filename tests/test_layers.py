@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from fedjax_het.errors import SettingError
 from fedjax_het.models import layers, norms
 
 IMAGE, ODD, SERIES = (3, 8, 6, 4), (2, 9, 7, 4), (3, 19, 4)
@@ -89,3 +90,9 @@ def test_kernels_are_xavier_normal(layer, fans):
   assert float(params["kernel"].std()) == pytest.approx((2 / fans) ** 0.5, rel=0.02)
   assert float(jnp.abs(params["kernel"]).max()) > 3 * float(params["kernel"].std())  # not truncated
   assert not params["bias"].any()
+
+
+@pytest.mark.parametrize("layer, shape", [(layers.Dense(3), (2, 5)), (layers.Conv(3), (2, 5, 5, 1))])
+def test_whole_numbers_are_refused(layer, shape):
+  with pytest.raises(SettingError, match=r"x = 'int32': .* take a model of texts"):
+    layer.init(jax.random.key(0), np.ones(shape, np.int32))

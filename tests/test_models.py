@@ -57,7 +57,7 @@ def test_parameters_and_logits(name, shape, classes, count):
 def test_a_binary_task_has_one_logit(name, shape):
   binary, one = models.make(name, shape, 2), models.make(name, shape, 1)
   close(binary.init(jax.random.key(0)), one.init(jax.random.key(0)), 0)
-  x = jnp.ones((3, *shape), jnp.int32)
+  x = jnp.ones((3, *shape), jnp.int32 if name == "text_pair" else jnp.float32)
   assert binary.apply(binary.init(jax.random.key(0)), x).shape == (3, 1)
   pair = models.MODELS[name](shape, 2)
   assert pair.apply(pair.init(jax.random.key(0)), x).shape == (3, 2)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from fedjax_het.errors import SettingError
 from fedjax_het.models.strided import Sides, convolve, depthwise
 
 XAVIER = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
@@ -68,6 +69,13 @@ def spectral_norm(kernel: jax.Array) -> jax.Array:
   return u @ (kernel @ v)
 
 
+def check_numbers(x: jax.Array) -> None:
+  """Raises `SettingError` for whole numbers, which would be taken for amounts and train to NaN."""
+  if not jnp.issubdtype(x.dtype, jnp.inexact):
+    remedy = "Give numbers as float32; for token ids take a model of texts, such as stacked_lstm."
+    raise SettingError("x", str(x.dtype), "this model reads numbers, and whole ones are read as ids", remedy)
+
+
 class Dense(nn.Module):
   """x W + b, [..., inputs] -> [..., features]; `linen.Dense`.
 
@@ -86,6 +94,7 @@ class Dense(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """Computes it."""
+    check_numbers(x)
     kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
     if self.spectral:
       kernel = kernel / jnp.maximum(spectral_norm(kernel), 1e-12)
@@ -123,6 +132,7 @@ class Conv(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """Computes it."""
+    check_numbers(x)
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
     h = convolve(x, kernel, self.stride, self.padding, self.dilation, self.method)
