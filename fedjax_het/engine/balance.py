@@ -130,8 +130,12 @@ def train(
 
       late = turn == 1
       left, right = jnp.where(late & (head > 0), 1, 0), jnp.where(late, last - first, 1)
-      work, _, results = lax.fori_loop(left, right, step, carry)
-      return work, lax.ppermute(work, AXIS, [(i + 1, i) for i in range(devices - 1)]), results
+      work, received, results = lax.fori_loop(left, right, step, carry)
+
+      def hand_over():
+        return lax.ppermute(work, AXIS, [(i + 1, i) for i in range(devices - 1)])
+
+      return work, lax.cond(late, lambda: received, hand_over), results
 
     work = begin(0)
     shapes = jax.eval_shape(lambda: end(0, work))
