@@ -17,7 +17,7 @@ from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
-from fedjax_het.metrics.fairness import left_out, summarize_all
+from fedjax_het.metrics.fairness import left_out_of_models, summarize_all
 from fedjax_het.parts import Algorithm
 
 SECONDS_A_CHUNK = 2.0
@@ -109,8 +109,7 @@ class Result(NamedTuple):
   @property
   def left_out(self) -> dict[str, dict[str, int]]:
     """See the class."""
-    counts = {model: left_out(values) for model, values in self.clients.items()}
-    return {model: own for model, own in counts.items() if own}
+    return left_out_of_models(self.clients)
 
 
 def run(

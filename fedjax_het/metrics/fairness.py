@@ -84,6 +84,12 @@ def left_out(metrics: Mapping[str, ArrayLike]) -> dict[str, int]:
   return {name: count for name, count in counts.items() if count}
 
 
+def left_out_of_models(models: Mapping[str, Mapping[str, ArrayLike]]) -> dict[str, dict[str, int]]:
+  """`left_out` of every model, those of which nobody is left out excepted."""
+  counts = {model: left_out(metrics) for model, metrics in models.items()}
+  return {model: own for model, own in counts.items() if own}
+
+
 def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float]]:
   """`summarize` of every metric, each in the direction that `catalogue` states.
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from fedjax_het.engine.pick import headline
 from fedjax_het.engine.run import per_client, summarize
 from fedjax_het.metrics.catalogue import METRICS, shown
-from fedjax_het.metrics.fairness import left_out
+from fedjax_het.metrics.fairness import left_out_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
 from fedjax_het.yardsticks.plots import GREY, axis_label, decorate, reading, save, spelled, styles
 from fedjax_het.yardsticks.text import named, number
@@ -44,10 +44,10 @@ class ClientMetrics(Yardstick):
     """`metrics`, and in `left_out` model -> metric -> how many clients do not count in it."""
     assert now.evaluations is not None
     self._values = per_client(now.evaluations)
-    missing = {model: left_out(values) for model, values in self._values.items()}
+    missing = left_out_of_models(self._values)
     found: dict[str, Any] = {"metrics": summarize(now.evaluations)}
-    if any(missing.values()) and not now.diverged:
-      found["left_out"] = {model: counts for model, counts in missing.items() if counts}
+    if missing and not now.diverged:
+      found["left_out"] = missing
     return found
 
   @classmethod
