@@ -81,9 +81,15 @@ def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
   choices = sorted(choices)
   if value in choices:
     return
-  near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
-  hint = f"Did you mean {near[0]!r}? " if near else ""
-  raise SettingError(setting, value, "unknown", f"{hint}Known: {', '.join(choices)}.")
+  raise SettingError(setting, value, "unknown", near(value, choices))
+
+
+def near(value: object, choices: Iterable[str]) -> str:
+  """What an unknown value may have been meant to be, and what is known, for an error."""
+  choices = sorted(choices)
+  found = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+  hint = f"Did you mean {found[0]!r}? " if found else ""
+  return f"{hint}Known: {', '.join(choices)}."
 
 
 def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> None:

@@ -1,13 +1,14 @@
 """Settings that a part does not have: a slip of the pen, or left by the part whose name was changed."""
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fedjax_het import models
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import SettingError, check_choice, near
 from fedjax_het.methods import METHODS, Method
 from fedjax_het.models import MODELS
+
+NONE = "(it has none)"
 
 
 def check_known(
@@ -31,18 +32,18 @@ def check_known(
     for field, value in settings.items():
       if field == "name" or field in known:
         continue
-      listed = f"Known: {', '.join(sorted(known)) or '(it has none)'}."
       if field in others():
         flags = " ".join(
           _flag(own, ({"name": name} if own == first else {}) | _kept(given, known))
           for own, given in sections.items()
           if own == first or not {*given} <= {"name", *known}
         )
-        remedy = f"{listed} Settings of another {first} are left where only the name is changed: "
-        remedy += f"write {flags}{also}."
+        remedy = (
+          f"Known: {', '.join(sorted(known)) or NONE}. Settings of another {first} are left where only "
+        )
+        remedy += f"the name is changed: write {flags}{also}."
       else:
-        near = difflib.get_close_matches(field, sorted(known), n=1, cutoff=0.5)
-        remedy = f"Did you mean {near[0]!r}? {listed}" if near else listed
+        remedy = near(field, known or [NONE])
       raise SettingError(f"{section}.{field}", value, f"unknown to {name}", remedy)
 
 
