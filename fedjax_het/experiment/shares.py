@@ -30,7 +30,7 @@ def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     try:
       check_range(f"algorithm.{share}", value, 0.0, below=1.0)
     except SettingError as error:
-      hint = f"{share} is a share of the rounds, {number} a number of rounds."
-      raise SettingError(f"{error} {hint}") from error
+      error.args = (f"{error} {share} is a share of the rounds, {number} a number of rounds.",)
+      raise
     resolved[number] = math.floor(round(value * rounds, 6))
   return resolved
