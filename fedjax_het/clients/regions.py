@@ -58,13 +58,13 @@ def regions(
     SettingError: counts that are no [K, C] of numbers >= 0, a client without any, a setting out of range,
       more clusters than clients or endpoints than classes.
   """
-  from sklearn import cluster, decomposition  # two seconds to import, for SosicFL alone
-
   counts = np.asarray(counts, np.float64)
   if counts.ndim != 2 or (counts < 0).any() or not (counts.sum(1) > 0).all():
     remedy = "Give a row of counts a client, of which some are positive."
     raise SettingError("counts", counts.shape, "are not counts of every client's classes", remedy)
   check_regions(len(counts), counts.shape[1], endpoints, clusters, rho, epsilon)
+  from sklearn import cluster, decomposition  # two seconds to import, for SosicFL alone
+
   endpoints, clusters = int(endpoints), int(clusters)
   if epsilon is not None:
     counts = noised(counts, epsilon, seed)

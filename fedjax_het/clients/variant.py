@@ -28,8 +28,9 @@ def variant_of(factory: Callable[..., Any], *fixed: str) -> Callable[[Factory], 
   def sign(variant: Factory) -> Factory:
     @functools.wraps(variant)
     def checked(*parts: Any, **settings: Any) -> Any:
-      for name in settings.keys() - signature.parameters.keys():
-        check_choice(f"{variant.__name__}'s setting", name, settable)
+      for name in settings:
+        if name not in signature.parameters:
+          check_choice(f"{variant.__name__}'s setting", name, settable)
       return variant(*parts, **settings)
 
     vars(checked).update(__signature__=signature.replace(parameters=left), __wrapped__=factory)

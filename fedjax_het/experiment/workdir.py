@@ -89,8 +89,8 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
   """
   run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
   with _writable(workdir):
-    for folder in (run.root, run.checkpoints, run.figures):
-      there = next(path for path in (folder, *folder.parents) if path.exists())
+    folders = (run.checkpoints, run.figures, run.root)
+    for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
       with tempfile.TemporaryFile(dir=there):
         pass
   text = as_json(config)
