@@ -24,9 +24,9 @@ import fedjax_het as fh
 fh.prepare_cpu()
 
 import jax  # noqa: E402
-from scipy import stats  # noqa: E402
 
 from fedjax_het.experiment.algorithm import build_algorithm  # noqa: E402
+from fedjax_het.metrics.seeds import over_seeds  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
 from fedjax_het.yardsticks import regret  # noqa: E402
 from fedjax_het.yardsticks.mixture import plot_mixture  # noqa: E402
@@ -65,9 +65,8 @@ def table_3_10():
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
   """Mean and its 95 % confidence interval (Student's t)."""
-  mean, error = values.mean(), stats.sem(values)
-  half = stats.t.ppf(0.975, len(values) - 1) * error if error > 0 else 0.0
-  return mean, mean - half, mean + half
+  found = over_seeds(values)
+  return found.mean, found.mean - found.half, found.mean + found.half
 
 
 class Study:

@@ -31,6 +31,7 @@ import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.data.scale import as_read
 from fedjax_het.methods import METHODS
+from fedjax_het.metrics.seeds import over_seeds
 from fedjax_het.models.generative import cgan_mlp, cvae_mlp
 from fedjax_het.yardsticks.downstream import downstream, within_class_distance
 from fedjax_het.yardsticks.features import classifier_features
@@ -100,10 +101,8 @@ def apart(sets) -> np.ndarray:
 
 def interval(values: np.ndarray) -> dict[str, float]:
   """Mean and the half-width of its 95 % interval (Student's t)."""
-  from scipy import stats
-
-  half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-  return {"mean": float(values.mean()), "half": float(half)}
+  found = over_seeds(values)
+  return {"mean": found.mean, "half": found.half}
 
 
 class Split:

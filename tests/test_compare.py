@@ -14,10 +14,11 @@ from scipy import stats
 
 from fedjax_het.compare import launcher, page
 from fedjax_het.compare.content import content
-from fedjax_het.compare.groups import baseline_of, grouped, interval, labels, paired
+from fedjax_het.compare.groups import baseline_of, grouped, labels
 from fedjax_het.compare.plain import tables
 from fedjax_het.compare.runs import find
 from fedjax_het.errors import SettingError
+from fedjax_het.metrics.seeds import over_seeds, paired
 
 RNG = np.random.default_rng(3)
 FEDAVG, DITTO = (0.71, 0.74, 0.69, 0.75), (0.81, 0.79, 0.83)
@@ -40,11 +41,11 @@ def shown(groups, width=80, **options):
 
 def test_intervals_are_students():
   low, high = stats.t.interval(0.95, len(FEDAVG) - 1, np.mean(FEDAVG), stats.sem(FEDAVG))
-  found = interval(FEDAVG)
+  found = over_seeds(FEDAVG)
   assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high), rel=1e-12)
-  assert interval([0.0, 2.0]).half == pytest.approx(12.7062047, rel=1e-7)
-  assert interval([3.0]) == (3.0, None, 1)
-  assert np.isnan(interval([]).mean) and interval([])[1:] == (None, 0)
+  assert over_seeds([0.0, 2.0]).half == pytest.approx(12.7062047, rel=1e-7)
+  assert over_seeds([3.0]) == (3.0, None, 1)
+  assert np.isnan(over_seeds([]).mean) and over_seeds([])[1:] == (None, 0)
 
 
 def test_pairs_are_of_the_seeds_that_both_have():

@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from fedjax_het.tables import layout
-from fedjax_het.tables.compare import Entry, entries, paired, read
+from fedjax_het.tables.compare import Entry, entries, read
+from fedjax_het.tables.layout import less_than
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import Wanted, identity
 
@@ -56,11 +57,11 @@ def test_means_over_seeds_and_differences_in_pairs():
   assert entry.mean == own.mean() and entry.over_seeds == own.std(ddof=1) and entry.over_clients == 1.0
   assert entry.difference == own.mean() - 95.0
   other = np.array([91.0, 94.0])
-  found = paired(entry, made("B", {1: 91.0, 2: 94.0, 7: 0.0}))
+  found = less_than(entry, made("B", {1: 91.0, 2: 94.0, 7: 0.0}))
   pairs = own[1:] - other
   assert found == (pairs.mean(), pairs.std(ddof=1) / np.sqrt(2), 2)
-  assert paired(entry, made("B", {1: 91.0})) == (1.0, None, 1)
-  assert paired(entry, made("B", {8: 91.0})) is None
+  assert less_than(entry, made("B", {1: 91.0})) == (1.0, None, 1)
+  assert less_than(entry, made("B", {8: 91.0})) is None and less_than(entry, entry) is None
   assert made("A", {0: 1.0}).over_seeds is None and made("A", {}).mean is None
   assert made("A", {}, (1.0, 1.0)).difference is None and made("A", {0: 1.0}).difference is None
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedjax_het.compare.groups import Group, quantile
+from fedjax_het.compare.groups import Group
 from fedjax_het.compare.plain import headline
 from fedjax_het.compare.runs import Run
 from fedjax_het.metrics.catalogue import shown
+from fedjax_het.metrics.seeds import quantile
 from fedjax_het.yardsticks import client_metrics, landscape, partition
 from fedjax_het.yardsticks.samples import sample_grid
 from fedjax_het.yardsticks.yardstick import series

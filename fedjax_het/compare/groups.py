@@ -1,12 +1,8 @@
-"""Runs that differ in nothing but the seed, as one; their figures over the seeds, and paired differences."""
+"""Runs that differ in nothing but the seed, as one."""
 
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.special import stdtrit
 
 from fedjax_het.compare.data import of_data
 from fedjax_het.compare.runs import Run, leaves
@@ -14,25 +10,10 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.workdir import as_json
 
-LEVEL = 0.95
 NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # which a label says first, and alone
 PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name
 LAST = ("rounds", "eval_every")
 ALWAYS = ("dataset", "rounds")  # which every label says where any two differ in them
-
-
-class Interval(NamedTuple):
-  """A mean over seeds.
-
-  Attributes:
-    mean: NaN for no seed.
-    half: half the width of the 95 % interval, t_{0.975, n-1} s / √n; None for fewer than two seeds.
-    seeds: how many.
-  """
-
-  mean: float
-  half: float | None
-  seeds: int
 
 
 class Group(NamedTuple):
@@ -159,24 +140,6 @@ def _order(name: str) -> tuple[int, str]:
   if name in LAST:
     return len(NAMES) + 2 + LAST.index(name), name
   return len(NAMES) + (name.partition(".")[0] not in PARTS), name
-
-
-def interval(values: Iterable[float]) -> Interval:
-  """The mean over seeds and its 95 % interval by Student's t; see `Interval`."""
-  x = np.array([*values], np.float64)
-  if len(x) < 2:
-    return Interval(float(x[0]) if len(x) else math.nan, None, len(x))
-  return Interval(float(x.mean()), float(quantile(len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))), len(x))
-
-
-def quantile(degrees: int) -> float:
-  """t_{0.975} of so many degrees of freedom."""
-  return float(stdtrit(degrees, (1.0 + LEVEL) / 2.0))
-
-
-def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Interval:
-  """The mean over the seeds that both have of own less other, with its interval."""
-  return interval(own[seed] - other[seed] for seed in own if seed in other)
 
 
 def baseline_of(groups: Sequence[Group], name: str = "") -> int:

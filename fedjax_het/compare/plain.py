@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.compare.data import unlike
-from fedjax_het.compare.groups import Group, Interval, interval, paired
+from fedjax_het.compare.groups import Group
+from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
 from fedjax_het.yardsticks.client_metrics import headline_of
 from fedjax_het.yardsticks.plots import spelled
 from fedjax_het.yardsticks.text import MISSING, named, number
@@ -68,7 +69,7 @@ def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> 
   for name in (*COLUMNS.values(), "difference"):
     found.add_column(name, justify="right", no_wrap=True)
   for group in groups:
-    columns = [interval(group.values(model, metric, figure).values()) for figure in COLUMNS]
+    columns = [over_seeds(group.values(model, metric, figure).values()) for figure in COLUMNS]
     first, *others = [text(own, metric) for own in columns]
     own, other = (each.values(model, metric, "mean") for each in (group, baseline))
     apart = group is baseline or unlike(group.data, baseline.data)
@@ -79,7 +80,7 @@ def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> 
   return found
 
 
-def text(own: Interval, metric: str, sign: bool = False) -> str:
+def text(own: OverSeeds, metric: str, sign: bool = False) -> str:
   """As in "93.10 ± 0.42" in the unit that the metric is shown in; a dash where there is none."""
   if math.isnan(own.mean):
     return MISSING

@@ -1,4 +1,4 @@
-"""Ours beside the paper's: every figure of a table's cells over seeds, and methods compared in pairs."""
+"""Ours beside the paper's: every figure of a table's cells over seeds, and the methods beside one another."""
 
 import itertools
 import json
@@ -58,20 +58,6 @@ class Entry(NamedTuple):
   def difference(self) -> float | None:
     """Ours less the paper's."""
     return None if None in (self.mean, self.paper.mean) else self.mean - self.paper.mean  # type: ignore
-
-
-class Paired(NamedTuple):
-  """A method less another on the seeds that both have.
-
-  Attributes:
-    mean: of the differences.
-    error: its standard error; None for one seed.
-    seeds: how many.
-  """
-
-  mean: float
-  error: float | None
-  seeds: int
 
 
 def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -> list[Entry]:
@@ -158,17 +144,6 @@ def at(summary: Mapping[str, Any], path: str) -> Any:
 def _place(one: Wanted, keys: Sequence[str]) -> tuple[Any, ...]:
   """What a run shares with those of other methods in its column."""
   return (one.seed, *(one.cell.keys[key] for key in keys))
-
-
-def paired(entry: Entry, other: Entry) -> Paired | None:
-  """One entry less another of the same metric; None where no seed is shared."""
-  own, others = entry.values, other.values
-  differences = [own[seed] - others[seed] for seed in own if seed in others]
-  if not differences:
-    return None
-  several = len(differences) > 1
-  error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences)) if several else None
-  return Paired(float(np.mean(differences)), error, len(differences))
 
 
 def beside(entry: Entry, entries: Sequence[Entry], method: str, column: Sequence[str]) -> Entry | None:

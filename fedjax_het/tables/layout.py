@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from fedjax_het.tables.compare import Entry, beside, columns, paired
+from fedjax_het.metrics.seeds import OverSeeds, paired
+from fedjax_het.tables.compare import Entry, beside, columns
 from fedjax_het.tables.paper import Cell
 
 MISSING = "–"
@@ -92,10 +93,16 @@ def printed(entry: Entry) -> str:
   return figure(mean) if std is None else f"{figure(mean)} ({figure(std)})"
 
 
+def less_than(entry: Entry, other: Entry | None) -> OverSeeds | None:
+  """An entry less another method's of the same metric; None where no seed is shared."""
+  found = paired(entry.values, other.values) if other and other is not entry else None
+  return found if found and found.seeds else None
+
+
 def against(entry: Entry, other: Entry | None) -> str:
   """ "+2.31 ± 0.12": less another method, mean over shared seeds and its standard error."""
-  found = paired(entry, other) if other and other is not entry else None
-  if not found:
+  found = less_than(entry, other)
+  if found is None:
     return MISSING
   text = figure(found.mean, sign=True)
   return text if found.error is None else f"{text} ± {figure(found.error)}"
@@ -204,7 +211,7 @@ def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> str:
   write.writerow(names)
   for entry in entries:
     other = beside(entry, entries, than, columns(cells)) if than else None
-    pair = paired(entry, other) if other and other is not entry else None
+    pair = less_than(entry, other)
     write.writerow([
       entry.cell.method, *entry.cell.keys.values(), entry.metric, entry.mean, entry.over_seeds,
       entry.over_clients, "+".join(map(str, entry.values)), *entry.paper, entry.difference,
