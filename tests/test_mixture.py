@@ -1,5 +1,6 @@
 """Pictures of mixing are drawn, for few and for many clients."""
 
+import matplotlib.image
 import numpy as np
 
 from fedjax_het.yardsticks.mixture import plot_mixture
@@ -18,6 +19,19 @@ def test_mixtures_of_few_named_and_of_many_clients(tmp_path):
   assert is_png(
     plot_mixture(few, tmp_path / "cohorts.png", same_clients=False, rounds=np.arange(10, 210, 10))
   )
+
+
+def test_a_single_round_is_drawn_too(tmp_path):
+  """As much of the picture is drawn for one round's coefficients as for the same in two rounds."""
+  for names, cohort in (
+    (["a", "b", "c"], [[0.6, 0.3, 0.1]]),
+    (None, np.random.default_rng(0).dirichlet(np.ones(50), 1)),
+  ):
+    one, two = (
+      matplotlib.image.imread(plot_mixture(np.repeat(cohort, n, axis=0), tmp_path / f"{n}.png", names=names))
+      for n in (1, 2)
+    )
+    assert abs(one[..., :3].mean() - two[..., :3].mean()) < 0.003
 
 
 def test_regret_beside_its_bound(tmp_path):

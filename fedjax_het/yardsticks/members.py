@@ -111,7 +111,8 @@ def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sw
   if len(grid.fields) == 1:
     seeds = next(iter(grid.figures.values())).shape[1]
     seen = f"mean over {seeds} seeds, points: each" if seeds > 1 else "mean over clients"
-    axes[0].set_title(f"{seen} · band: std over clients", fontsize=9, color=GREY, loc="left")
+    seen = f"{spelled('personalized')} models · {seen} · band: std over clients"
+    axes[0].set_title(seen, fontsize=9, color=GREY, loc="left")
     axes[-1].set_xlabel(next(iter(grid.fields)))
   return save(figure, path)
 
@@ -145,7 +146,8 @@ def _heat_map(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, met
   ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
   ax.set_xlabel(across)
   ax.set_ylabel(down)
-  ax.set_title(f"{axis_label(metric)}, mean ± std over clients", fontsize=9, color=GREY, loc="left")
+  seen = f"{axis_label(metric)}, {spelled('personalized')} models, mean ± std over clients"
+  ax.set_title(seen, fontsize=9, color=GREY, loc="left", wrap=True)
 
 
 def _over_seeds(values: np.ndarray) -> np.ndarray:

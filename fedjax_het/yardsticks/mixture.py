@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from fedjax_het.engine.round import RoundInfo
@@ -68,7 +69,7 @@ def plot_mixture(
   """Draws p over the rounds above its entropy.
 
   Args:
-    coefficients: [T, S], one row a round.
+    coefficients: [T, S], one row a round; a single one is drawn as wide as its round.
     path: the PNG to write; its folder is made where missing.
     rounds: the rows' rounds, [T]; by default 1, ..., T.
     names: of the clients, [S]. Up to 12 clients get a line each, more are shown by their quantiles.
@@ -80,6 +81,8 @@ def plot_mixture(
   """
   p = np.asarray(coefficients, np.float64)
   rounds = np.arange(1, len(p) + 1) if rounds is None else np.asarray(rounds)
+  if len(p) == 1:  # a line needs two points
+    p, rounds = p.repeat(2, axis=0), rounds + np.array([-0.5, 0.5])
   figure = Figure(figsize=(7.0, 5.0), layout="constrained")
   figure.suptitle(title, fontsize=12, fontweight="bold")
   above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -101,4 +104,5 @@ def plot_mixture(
   below.axhline(np.log(p.shape[1]), label="log S", **even)
   below.legend(frameon=False, fontsize="small")
   below.set(xlabel="round", ylabel="entropy (nats)")
+  below.xaxis.set_major_locator(MaxNLocator(integer=True))
   return save(figure, path)
