@@ -126,11 +126,14 @@ def test_a_run_and_a_sweep_pick_on_validation(binary):
   assert result.picked == (on_valid.argmax(), "validation", metric)
   assert result.metrics["personalized"][metric]["mean"] == pytest.approx(on_test[on_valid.argmax()])
   assert result.history[-1]["metrics"] == result.metrics
+  mean = result.metrics["personalized"][metric]["mean"]
+  assert f"personalized {metric} {mean:.4f}" in repr(result) and "array" not in repr(result)
   np.testing.assert_array_equal(
     result.clients["personalized"]["loss"], result.evaluation.personalized["loss"][:, on_valid.argmax()]
   )
   swept = fh.sweep(lambda nu: make(model, nu), {"nu": [1.0]}, seeds=KEY[None], data=data, **settings)
   assert swept.picked == [result.picked]
+  assert "{'seed': 0, 'nu': 1.0}: personalized" in repr(swept) and "array" not in repr(swept)
   assert swept.metrics[0]["personalized"][metric]["mean"] == pytest.approx(
     result.metrics["personalized"][metric]["mean"], abs=1e-5
   )

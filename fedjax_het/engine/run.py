@@ -11,7 +11,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.engine import Engine, maker
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations, Pick, pick
+from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.runs import Runs
@@ -81,6 +81,12 @@ def summarize(evaluations: Evaluations) -> dict[str, dict[str, dict[str, float]]
   return {kind: summarize_all(values) for kind, values in per_client(evaluations).items()}
 
 
+def in_short(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+  """The headline's mean over the clients, of each model, in a line."""
+  name = headline(metrics["personalized"])
+  return ", ".join(f"{model} {name} {figures[name]['mean']:.4f}" for model, figures in metrics.items())
+
+
 class Result(NamedTuple):
   """What `run` returns.
 
@@ -110,6 +116,11 @@ class Result(NamedTuple):
   def left_out(self) -> dict[str, dict[str, int]]:
     """See the class."""
     return left_out_of_models(self.clients)
+
+  def __repr__(self) -> str:
+    """The headline's mean over the clients and what else there is, without the arrays."""
+    rounds = len(self.infos.cohort)
+    return f"Result({rounds} rounds: {in_short(self.metrics)}; has {', '.join(self._fields)})"
 
 
 def run(

@@ -14,7 +14,7 @@ from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import check_rounds, chunks, summarize
+from fedjax_het.engine.run import check_rounds, chunks, in_short, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.parts import Algorithm
@@ -42,6 +42,11 @@ class Sweep(NamedTuple):
   metrics: list[dict[str, dict[str, dict[str, float]]]]
   picked: list[Pick]
   diverged: list[Divergence | None]
+
+  def __repr__(self) -> str:
+    """A line a member, without the arrays: the headline's mean over the clients."""
+    lines = (f"\n  {own}: {in_short(metrics)}" for own, metrics in zip(self.members, self.metrics))
+    return f"Sweep({len(self.members)} members{''.join(lines)}\nhas {', '.join(self._fields)})"
 
 
 def grid_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
