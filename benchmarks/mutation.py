@@ -40,11 +40,11 @@ MIXING = (
   "test_mixing_parts",
   "test_aaggff",
 )
-PERSONAL = ("test_personal", "test_personal_optima")
+PERSONAL = ("test_settings", "test_personal", "test_personal_optima", "test_stats")
 TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`, and as far as a tree has them
   "clients/objective.py": ("test_fedavg", "test_superfed"),
   "clients/sgd.py": ("test_fedavg", "test_superfed"),
-  "clients/superfed.py": ("test_superfed",),
+  "clients/superfed.py": ("test_superfed", "test_stats"),
   "clients/fedevg.py": ("test_fedevg",),
   "clients/energies.py": ("test_particles", "test_fedevg"),
   "clients/generative.py": ("test_generative",),
@@ -55,7 +55,7 @@ TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`,
   "clients/pfedme.py": PERSONAL,
   "clients/ditto.py": PERSONAL,
   "clients/heads.py": PERSONAL,
-  "clients/supervised.py": ("test_fedavg", "test_superfed", *PERSONAL),
+  "clients/supervised.py": ("test_shares", "test_fedavg", "test_superfed", *PERSONAL),
   "clients/sosicfl.py": ("test_sosicfl",),
   "clients/regions.py": ("test_simplex", "test_sosicfl"),
   "clients/simplex.py": ("test_simplex",),

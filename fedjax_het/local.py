@@ -79,7 +79,12 @@ def for_each_batch(
     carry: its start.
     first: where not all steps are to be taken, the first of the `epochs` times `steps_per_epoch` steps.
     last: the one before which to stop, at the latest after all; None takes all.
+
+  Raises:
+    ValueError: `first` without `last`.
   """
+  if last is None and (not isinstance(first, int) or first):
+    raise ValueError(f"first = {first} needs last: without it all steps are taken.")
   each = steps_per_epoch(data, batch_size)
   padded = -(-data.limit // batch_size) * batch_size
   lane = jnp.arange(batch_size)

@@ -126,7 +126,7 @@ class LocalTraining(NamedTuple):
     steps: (data) -> n_i, the number of steps, int32 scalar.
     start: (broadcast, state, context) -> what local training changes, before the first step.
     walk: (key, broadcast, state, data, context, work, first, last) -> work after the steps first, ...,
-      last - 1; after all of them where `last` is None.
+      last - 1; with 0 and None after all of them.
     finish: (broadcast, state, context, work) -> (upload, state, info).
   """
 

@@ -49,10 +49,11 @@ def cases() -> dict[str, tuple[str, str, str]]:
 
 def client(name: str, model: Model, rounds: int = ROUNDS, **offered) -> ClientUpdate:
   """A client part: around `model`, or a generator of examples of its shape."""
-  return _client(name, model, rounds, {**OFFERED, **offered, **OWN.get(name, {})})
+  return client_of(name, model, rounds, {**OFFERED, **offered, **OWN.get(name, {})})
 
 
-def _client(name: str, model: Model, rounds: int, settings: dict) -> ClientUpdate:
+def client_of(name: str, model: Model, rounds: int, settings: dict) -> ClientUpdate:
+  """The same of its own settings alone, halfway through `rounds` where it changes course."""
   method = CLIENTS[name]
   if method.models is GENERATORS:
     model = NETWORKS.get(name, cvae_mlp)(model.shape, model.num_classes, latent=2, hidden=5)
@@ -76,7 +77,7 @@ def maker(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **off
 
   def make(**values):
     own = with_values(config, values).to_dict()
-    local = _client(names[0], model, rounds, {**own["local"], **own["algorithm"]})
+    local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]})
     mixing, server = MIXINGS[names[1]], SERVERS[names[2]]
     return federated(local, mixing.make(own["mixing"]), server.make({"rounds": rounds, **own["server"]}))
 

@@ -268,5 +268,7 @@ def test_bad_settings_are_named():
     fh.fedevg(MODEL, energy="row")
   with pytest.raises(fh.SettingError, match="does not say its shape, or has fewer than two logits"):
     fh.fedevg(fh.Model(MODEL.init, MODEL.apply))
+  with pytest.raises(fh.SettingError, match="does not say its shape"):
+    fh.fedevg(MODEL._replace(shape={"text": (4,), "mask": (4,)}))
   with pytest.raises(fh.SettingError, match="step_size"):
     sgld(10, step_size=0.0)

@@ -41,7 +41,7 @@ def test_uniform_on_a_region(name):
   count, rng = 20_000, np.random.default_rng(0)
   draw = jax.jit(jax.vmap(lambda key: uniform_on_region(key, jnp.array(center), radius)))
   x = np.asarray(draw(jax.random.split(jax.random.key(1), count)), np.float64)
-  assert (x >= 0).all() and np.allclose(x.sum(1), 1, atol=1e-6)
+  assert (x >= 0).all() and np.abs(x.sum(1) - 1).max() < 3e-7
   assert (np.abs(x - center).sum(1) <= radius + 1e-5).all()
   other = by_rejection(rng, center, radius, count)
   assert np.abs(x.mean(0) - other.mean(0)).max() < 5 * other.std(0).max() / np.sqrt(count / 2)

@@ -90,6 +90,12 @@ def test_superfed_moves_the_ends_statistics_as_its_weights(uniform, monkeypatch,
     np.testing.assert_allclose(kept.stats["norm"][name], ends[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", [fh.fedavg, fh.scaffold, fh.apfl, fh.pfedme, fh.ditto, fh.superfed])
+def test_the_first_broadcast_has_the_models_statistics(method):
+  net = model()
+  assert net.stats and method(net).share(jax.random.key(0)).stats is net.stats
+
+
 def test_each_layer_s_statistics_have_its_lambda():
   lam = {
     "a": {"kernel": 0.1},

@@ -74,14 +74,14 @@ def pfedme(
   Raises:
     SettingError: a setting out of range, or an η_w λ of 2 and more, with which w would run away.
   """
-  check_range("lam", lam, above=0.0)
-  outer = lr if outer_lr is None else outer_lr
-  check_range("outer_lr", outer, above=0.0)
-  check_range("outer_lr · lam", outer * lam, below=2.0)
   tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     batch_size=batch_size, optimizer=optimizer, inner_steps=inner_steps,
   )  # fmt: skip
+  check_range("lam", lam, above=0.0)
+  outer = lr if outer_lr is None else outer_lr
+  check_range("outer_lr", outer, above=0.0)
+  check_range("outer_lr · lam", outer * lam, below=2.0)
 
   def start(broadcast, state, context) -> Work:
     own = model.split(state)

@@ -77,8 +77,10 @@ def afterwards(
   steps: int | Array, first: int | jax.Array, last: int | jax.Array | None, key: jax.Array
 ) -> tuple[int | jax.Array, int | jax.Array | None, jax.Array]:
   """The first and last step and the key of what is trained after so many steps of something else."""
-  later = None if last is None else jnp.maximum(last - steps, 0)
-  return jnp.maximum(first - steps, 0), later, jax.random.fold_in(key, 1)
+  key = jax.random.fold_in(key, 1)
+  if last is None:
+    return first, None, key
+  return jnp.maximum(first - steps, 0), jnp.maximum(last - steps, 0), key
 
 
 def mean_loss(one: Local, other: Local) -> Info:
