@@ -6,19 +6,16 @@ from pathlib import Path
 
 import jax
 import pytest
+from compiler import FLAGS, environment
 from parts import SIZES, federation, mlp
 
 from fedjax_het.engine.cpu import ONCE, prepare_cpu
 
 prepare_cpu(devices=8)  # before the first array is made
 
-# The tests compile some two thousand small programs; these flags halve that. Programs that tests start are
-# compiled as users' are.
-if os.environ.get("FEDJAX_HET_TEST_COMPILER", "quick") == "quick":
+if FLAGS:
   _FLAGS = os.environ.get("XLA_FLAGS")
-  os.environ["XLA_FLAGS"] = (
-    f"{_FLAGS or ''} --xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
-  )
+  os.environ["XLA_FLAGS"] = environment()["XLA_FLAGS"]
   ONCE.clear()  # options of one program would leave out these flags
   jax.devices()
   if _FLAGS is None:

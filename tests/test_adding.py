@@ -1,7 +1,6 @@
 """docs/adding.md as a new user takes it: its files and lines go into a copy of the package, and run there."""
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from compiler import environment
 from sklearn.datasets import load_wine
 
 import fedjax_het as fh
@@ -111,7 +111,7 @@ def test_the_examples_go_together(names, tmp_path):
 
 
 def launched(folder: Path, package: Path, *arguments: str) -> str:
-  env = {**os.environ, "PYTHONPATH": str(package), "JAX_PLATFORMS": "cpu"}
+  env = environment(PYTHONPATH=str(package))
   done = subprocess.run(
     [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=300
   )

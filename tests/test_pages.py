@@ -18,6 +18,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from compiler import environment
 from run_folders import write_run
 
 matplotlib.use("agg")
@@ -117,14 +118,7 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
     arguments += FEW
   program = sys.executable if program == "python" else str(tmp_path / program)
   path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-  env = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT),
-    "JAX_PLATFORMS": "cpu",
-    "PATH": path,
-    "PROCESSES": "2",
-    "DEVICES": "1",
-  }
+  env = environment(PYTHONPATH=str(ROOT), PATH=path, PROCESSES="2", DEVICES="1")
   done = subprocess.run(
     [program, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
   )

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from compiler import environment
 
 from fedjax_het.engine import processes
 from fedjax_het.errors import SettingError
@@ -23,22 +24,20 @@ FLAGS = (
 )  # fmt: skip
 
 
-def environment() -> dict[str, str]:
-  env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-  return env | {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "JAX_PLATFORMS": "cpu"}
+ENVIRONMENT = environment(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 def together(workdir: Path, *flags: str) -> subprocess.Popen:
   """Two processes."""
   command = [ROOT / "launch" / "local.sh", f"--workdir={workdir}", *FLAGS, *flags]
   return subprocess.Popen(
-    command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
   )
 
 
 def alone(workdir: Path, *flags: str) -> subprocess.CompletedProcess:
   command = [sys.executable, "-m", "fedjax_het.run", f"--workdir={workdir}", *FLAGS, *flags]
-  return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
+  return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
 
 
 def record(workdir: Path):

@@ -3,13 +3,13 @@
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
 import pytest
+from compiler import environment
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -343,8 +343,8 @@ def test_the_command(tmp_path):
              "--seeds=0,1", f"--runs={tmp_path}/runs", "--against=FedAvg", "--config.rounds=3"]  # fmt: skip
 
   def start(*more: str) -> subprocess.CompletedProcess:
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-    return subprocess.run([*command, *more], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    env = environment(PYTHONPATH=str(ROOT), COLUMNS="100")
+    return subprocess.run([*command, *more], capture_output=True, text=True, env=env, cwd=tmp_path)
 
   planned = start("--dry_run")
   assert "0 of 4 runs" in planned.stdout and not (tmp_path / "runs").exists(), planned.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import chex
 import jax
 import pytest
+from compiler import environment
 from orbax.checkpoint import CheckpointManager
 from rich.console import Console
 from test_launcher import records, small
@@ -283,7 +284,8 @@ def test_from_the_command_line(tmp_path):
     sys.executable, "-m", "fedjax_het.run", "--sweep.seed=0,1", "--sweep.local.lr=0.05", "--mesh=clients:2",
     f"--workdir={tmp_path}", "--config.rounds=2", "--config.local.epochs=1",
   ]  # fmt: skip
-  done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120)
+  where = {"cwd": Path(__file__).parents[1], "env": environment()}
+  done = subprocess.run(command, **where, capture_output=True, text=True, timeout=120)
   assert done.returncode == 0, done.stderr
   assert "seed" in done.stdout and len(json.loads((tmp_path / "sweep.json").read_text())) == 2
 

@@ -31,5 +31,9 @@ def usable_cores() -> int:
 
 
 def options_of_one_run() -> dict[str, Any] | None:
-  """How to compile a program that runs once, such as that of a run's first state: the same bits sooner."""
-  return ONCE if ONCE and jax.default_backend() == "cpu" else None
+  """How to compile a program that runs once, such as that of a run's first state: the same bits sooner.
+
+  None where XLA_FLAGS are set, which a program's own options would replace.
+  """
+  chosen = os.environ.get("XLA_FLAGS") or jax.default_backend() != "cpu"
+  return None if chosen or not ONCE else ONCE
