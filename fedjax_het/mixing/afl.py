@@ -37,9 +37,9 @@ def afl(lr: float = 0.01) -> Mixing:
   def update(p, feedback):
     own = p[feedback.cohort]
     mass = own.sum()
-    own = jnp.where(mass > 0, own / jnp.where(mass > 0, mass, 1.0), 1.0 / own.shape[0])
+    own = own / jnp.where(mass > 0, mass, 1.0)  # all 0 without mass: the projection makes them even
     losses = largest_for_non_finite(feedback.losses())
-    q = project_simplex(own + lr * (losses - losses.max()))  # the projection ignores what all have in common
+    q = project_simplex(own + lr * (losses - losses.max()))  # it ignores what all have in common
     return q, p.at[feedback.cohort].set(mass * q)
 
   return Mixing(init, update, "afl")
