@@ -151,6 +151,7 @@ def test_the_server_takes_a_step_with_noise(bounded):
   x, gradient, weight = Z[:2], Z[2:4], jnp.array([0.5, 2.0])
   server = sgld(rounds=4, step_size=2.0, last_step_size=0.5, noise=0.3, bounded=bounded)
   aggregate = fh.Message(gradient * weight[:, None], weight)
+  assert server.init(fh.Message(x)) == 0
   after, _ = server.update(jax.random.key(6), jnp.int32(1), fh.Message(x), aggregate)
   beta = 0.5 + 1.5 * 0.5 * (1 + np.cos(np.pi / 4))
   noise = np.asarray(jax.random.normal(jax.random.key(6), x.shape))

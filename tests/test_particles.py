@@ -167,23 +167,23 @@ def test_copies_are_drawn_afresh():
 @pytest.mark.slow
 def test_repulsion_between_features_is_pulled_back():
   """Means of blocks by hand, whose Jacobian gives every pixel of a block a quarter; convolutions by NumPy."""
-  shape = (4, 2, 2)
+  shape = (4, 6, 2)
   x, total, gradient = some(shape, per_class=3)
   own = np.asarray(x, float)
-  blocks = own.reshape(9, 2, 2, 1, 2, 2).mean((2, 4)).reshape(9, -1)
+  blocks = own.reshape(9, 2, 2, 3, 2, 2).mean((2, 4)).reshape(9, -1)
   np.testing.assert_allclose(features("blocks", shape, 0)(x), blocks, rtol=1e-5)
-  force = repelled(blocks, np.arange(9) // 3).reshape(9, 2, 1, 2) / 4
+  force = repelled(blocks, np.arange(9) // 3).reshape(9, 2, 3, 2) / 4
   force = force.repeat(2, axis=1).repeat(2, axis=2)
   after, _ = stepped(x, total, {}, shape=shape, space="blocks", noise=0, pixels="free", last_step_size=1.0)
   np.testing.assert_allclose(after.params, own + force - gradient, rtol=1e-4, atol=1e-4)
   kernel = np.asarray(jax.random.normal(jax.random.key(3), (3, 3, 2, CHANNELS)), float) / np.sqrt(18)
-  padded, found = np.pad(own, ((0, 0), (1, 1), (1, 1), (0, 0))), np.zeros((9, 4, 2, CHANNELS))
+  padded, found = np.pad(own, ((0, 0), (1, 1), (1, 1), (0, 0))), np.zeros((9, 4, 6, CHANNELS))
   for row in range(4):
-    for column in range(2):
+    for column in range(6):
       window = padded[:, row : row + 3, column : column + 3]
       found[:, row, column] = np.tensordot(window, kernel, 3)
   found = found * special.expit(found)
-  found = found.reshape(9, 2, 2, 1, 2, CHANNELS).mean((2, 4)).reshape(9, -1)
+  found = found.reshape(9, 2, 2, 3, 2, CHANNELS).mean((2, 4)).reshape(9, -1)
   np.testing.assert_allclose(features("convolutions", shape, 3)(x), found, rtol=1e-4, atol=1e-5)
 
 
