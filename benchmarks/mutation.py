@@ -74,14 +74,14 @@ TESTS = {  # module -> its own tests, the fastest first; beside `test_defaults`,
   "metrics/classification.py": ("test_metrics",),
   "metrics/fairness.py": ("test_metrics",),
   "metrics/membership.py": ("test_membership",),
-  "tasks/task.py": ("test_tasks",),
+  "tasks/task.py": ("test_tasks", "test_tasks_trained"),
   "tasks/labels.py": ("test_tasks", "test_labels"),
   "tasks/classification.py": ("test_tasks", "test_labels"),
   "tasks/binary.py": ("test_tasks",),
   "tasks/multilabel.py": ("test_tasks",),
   "tasks/next_token.py": ("test_tasks",),
   "tasks/regression.py": ("test_tasks",),
-  "engine/round.py": ("test_fedavg", "test_border"),
+  "engine/round.py": ("test_fedavg", "test_border", "test_fedmgda"),
 }
 KINDS = re.compile(  # of Cosmic Ray's, those that give a program that might work
   r"core/(ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Div|Div_Mul|Pow_Mul|BitAnd_BitOr)"

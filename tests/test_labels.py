@@ -12,6 +12,7 @@ import fedjax_het as fh
 from fedjax_het.data.container import Part
 from fedjax_het.experiment import build
 from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.tasks.labels import check_axes
 
 KEY = jax.random.key(0)
 N = 12
@@ -60,6 +61,11 @@ def test_a_label_that_is_no_class_is_named_with_its_remedy(y, says):
   with pytest.raises(fh.SettingError, match=says) as error:
     fh.federate(X, y, PARTS, KEY, num_classes=2)
   assert error.value.setting == "y"
+
+
+def test_labels_of_other_axes_of_which_there_are_none():
+  with pytest.raises(fh.SettingError, match=r"^y = \[\]: .*\(0, 3\), not \[N\]"):
+    check_axes(np.zeros((0, 3), int), "[N]")
 
 
 @pytest.mark.parametrize("num_classes", [2.5, "3", None, 0])

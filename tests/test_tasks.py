@@ -16,6 +16,7 @@ import fedjax_het as fh
 from fedjax_het import tasks
 from fedjax_het.data.rows import count_rows
 from fedjax_het.tasks import mean_loss
+from fedjax_het.tasks.task import mean_over
 
 RNG = np.random.default_rng(0)
 B, C, T, V = 9, 4, 3, 6
@@ -219,6 +220,14 @@ def test_balanced_weights_let_every_class_count_alike():
   weights = np.array(tasks.balanced(y, 4))
   assert weights[1] == 0.0
   np.testing.assert_allclose((weights[y] @ np.eye(4)[y])[[0, 2, 3]], 10 / 4)
+  answers = np.array([[1, 1, 0], [1, 0, 0], [1, 0, 0]])
+  assert tasks.balanced_positive(answers) == [1.0, 2.0, 1.0] and tasks.balanced_positive(answers[:, 0]) == 1.0
+
+
+def test_a_mean_is_over_what_counts():
+  values, mask = jnp.array([1.0, 2.0, 5.0]), jnp.array([True, True, False])
+  assert mean_over(values, mask) == 1.5 and mean_over(values, mask, jnp.array([2.0, 4.0, 8.0])) == 0.5
+  assert jnp.isnan(mean_over(values, mask, jnp.zeros(3))) and jnp.isnan(mean_over(values, ~mask & mask))
 
 
 # Labels and outputs that do not fit.
