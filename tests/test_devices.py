@@ -39,7 +39,7 @@ def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS["algorithm"])
+@pytest.mark.parametrize("method", [*METHODS["algorithm"], *METHODS["mixing"]])
 def test_one_client_a_device_has_the_bits_of_many(method):
   chex.assert_trees_all_equal(
     run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS)

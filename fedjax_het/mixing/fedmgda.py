@@ -39,9 +39,9 @@ def normalised(uploads: PyTree, broadcast: PyTree) -> tuple[PyTree, jax.Array]:
   def per_client(reduce, leaves):
     return jnp.stack([reduce(leaf.reshape(leaf.shape[0], -1), axis=1) for leaf in leaves])
 
-  def divide(tree, by):
-    by = jnp.where(by == 0, 1.0, by)
-    return jax.tree.map(lambda leaf: leaf / by.reshape(-1, *[1] * (leaf.ndim - 1)), tree)
+  def divide(tree, by):  # by a factor: XLA compiles a division by few numbers otherwise on several devices
+    factor = 1.0 / jnp.where(by < jnp.finfo(by.dtype).tiny, 1.0, by)
+    return jax.tree.map(lambda leaf: leaf * factor.reshape(-1, *[1] * (leaf.ndim - 1)), tree)
 
   update = jax.tree.map(lambda upload, base: (upload - base).astype(jnp.float32), uploads, broadcast)
   largest = per_client(lambda flat, axis: jnp.abs(flat).max(axis), jax.tree.leaves(update)).max(0)
