@@ -107,6 +107,7 @@ def test_other_errors_pass_and_touch_nothing(two, error, monkeypatch):
   assert snapshot(two) == before
 
 
+@pytest.mark.slow
 def test_whatever_is_done_to_its_files_a_checkpoint_is_whole_or_damaged(two, tmp_path):
   """Every file gone, emptied, cut, overwritten: either all numbers come back, or the checkpoint before."""
   rng = random.Random(0)

@@ -82,6 +82,7 @@ def test_mistakes_are_named():
     loss_surface(KEY, model.task, model.apply, model.init(KEY), federation((3, 4)), part="valid")
 
 
+@pytest.mark.slow
 def test_surfaces_side_by_side_share_their_colours(tmp_path):
   line = np.linspace(-1, 1, 5)
   bowl = 0.1 + line[:, None] ** 2 + 3 * line**2

@@ -109,6 +109,7 @@ def test_fair_mixing_from_the_command_lines_registry(tmp_path):
   assert all(line["mixing"]["objective"] > 0 for line in records(tmp_path / "run1"))
 
 
+@pytest.mark.slow
 def test_client_steps_are_those_of_the_cohorts(whole):
   _, summary = whole
   built = experiment.build(small())

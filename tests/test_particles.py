@@ -188,7 +188,9 @@ def test_repulsion_between_features_is_pulled_back():
 
 
 @pytest.mark.parametrize("cap", [pytest.param(None, marks=pytest.mark.slow), 0.5])
-@pytest.mark.parametrize("energy", ENERGIES)
+@pytest.mark.parametrize(
+  "energy", [pytest.param(own, marks=[] if own == "signed" else pytest.mark.slow) for own in ENERGIES]
+)
 def test_weights(energy, cap):
   """exp of the logit, its sign, or what it is above; cut where that is asked for."""
   cap = 6.5 if cap and energy == "centred" else cap

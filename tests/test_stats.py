@@ -63,9 +63,8 @@ def test_statistics_become_the_clients_average_whatever_the_server(ragged, serve
     np.testing.assert_allclose(found[name], infos.coefficients[0] @ np.stack(own), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  "lam", [pytest.param(0.0, marks=pytest.mark.slow), 0.3, pytest.param(1.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("lam", [0.0, 0.3, 1.0])
 def test_superfed_moves_the_ends_statistics_as_its_weights(uniform, monkeypatch, lam):
   """With one λ throughout: s(λ) moves as one model's would, each end by its share of every change."""
   monkeypatch.setattr(

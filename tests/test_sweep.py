@@ -109,6 +109,7 @@ def test_where_a_member_diverges_the_others_go_on(member_batch, others):
     assert all(np.array_equal(a[m], b[k], equal_nan=True) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_members_all_diverge_ends():
   each = r".*'lr': 10+\.0}: The training loss became \w+ in round \d at client \d"
   with pytest.raises(fh.NonFiniteLoss, match=2 * each):
