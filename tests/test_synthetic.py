@@ -151,7 +151,6 @@ def test_real_examples_are_worth_more(whole):
   assert real["downstream"] == real["real"]["downstream"] | {"model": "two_nn"}
 
 
-@pytest.mark.slow
 def test_all_yardsticks_see_the_same_pixels():
   """Unbounded examples, and the same ones cut to [0, 1]: the same worth in every figure."""
   config = small(downstream__features="classifier", downstream__steps=20)
