@@ -8,7 +8,6 @@ from cases import cases, maker
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
-from fedjax_het.methods import METHODS
 
 CLIENTS, SHAPE = 8, (8, 8, 1)  # products of 64 numbers: with four of them a dropped loop goes unnoticed
 SIZES = {"one batch": [4] * CLIENTS, "two batches": [8] * CLIENTS, "ragged": [9, 2, 7, 3, 12, 2, 5, 4]}
@@ -39,7 +38,7 @@ def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [*METHODS["algorithm"], *METHODS["mixing"]])
+@pytest.mark.parametrize("method", cases())
 def test_one_client_a_device_has_the_bits_of_many(method):
   chex.assert_trees_all_equal(
     run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS)
