@@ -66,7 +66,8 @@ def table_3_10():
 def interval(values: np.ndarray) -> tuple[float, float, float]:
   """Mean and its 95 % confidence interval (Student's t)."""
   found = over_seeds(values)
-  return found.mean, found.mean - found.half, found.mean + found.half
+  half = found.half or 0.0  # of a single value too
+  return found.mean, found.mean - half, found.mean + half
 
 
 class Study:

@@ -102,7 +102,7 @@ def apart(sets) -> np.ndarray:
 def interval(values: np.ndarray) -> dict[str, float]:
   """Mean and the half-width of its 95 % interval (Student's t)."""
   found = over_seeds(values)
-  return {"mean": found.mean, "half": found.half}
+  return {"mean": found.mean, "half": np.nan if found.half is None else found.half}
 
 
 class Split:

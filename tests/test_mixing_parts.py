@@ -198,5 +198,6 @@ def test_afl_with_some_clients_leaves_the_others():
   np.testing.assert_allclose(after[cohort], 0.45 * expected, atol=1e-5)
   np.testing.assert_array_equal(after[np.array([0, 2, 3])], before[np.array([0, 2, 3])])
   p, after = part.update(jnp.asarray([0.5, 0.0, 0.5, 0.0, 0.0]), given)
+  on_simplex(p)
   np.testing.assert_allclose(p, nearest_on_simplex(0.5 + 0.05 * np.array([1.0, 3.0])), atol=1e-5)
   np.testing.assert_array_equal(after, [0.5, 0.0, 0.5, 0.0, 0.0])

@@ -231,7 +231,8 @@ def test_heads_that_cannot_be(model, head, message):
 @pytest.mark.parametrize(
   ("method", "settings"),
   [
-    ("apfl", dict(alpha=1.1)), ("pfedme", dict(lam=0.0)), ("pfedme", dict(outer_lr=1.0, lam=2.5)),
+    ("apfl", dict(alpha=1.1)), ("pfedme", dict(lam=0.0)), ("pfedme", dict(lam=300.0)),
+    ("pfedme", dict(outer_lr=1.0, lam=2.5)),
     ("pfedme", dict(inner_steps=0)), ("ditto", dict(lam=-1.0)), ("ditto", dict(local_epochs=0)),
     ("fedrep", dict(body_epochs=0.5)), ("scaffold", dict(momentum=1.0)), ("fedper", dict(lr=0.0)),
   ],
