@@ -146,8 +146,8 @@ def _heat_map(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, met
   ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
   ax.set_xlabel(across)
   ax.set_ylabel(down)
-  seen = f"{axis_label(metric)}, {spelled('personalized')} models, mean ± std over clients"
-  ax.set_title(seen, fontsize=9, color=GREY, loc="left", wrap=True)
+  seen = f"{axis_label(metric)}\n{spelled('personalized')} models, mean ± std over clients"
+  ax.set_title(seen, fontsize=9, color=GREY, loc="left")
 
 
 def _over_seeds(values: np.ndarray) -> np.ndarray:

@@ -104,5 +104,5 @@ def plot_mixture(
   below.axhline(np.log(p.shape[1]), label="log S", **even)
   below.legend(frameon=False, fontsize="small")
   below.set(xlabel="round", ylabel="entropy (nats)")
-  below.xaxis.set_major_locator(MaxNLocator(integer=True))
+  below.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
   return save(figure, path)
