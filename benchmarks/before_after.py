@@ -1,11 +1,13 @@
 """Two trees of the project beside one another: client steps a second, and seconds to start.
 
     git worktree add /tmp/before COMMIT
-    python benchmarks/before_after.py --before /tmp/before [--turns 5]
+    python benchmarks/before_after.py --before /tmp/before [--turns 25] [--starts 3] [--rows NAME ...]
 
-Runs `ours.py` of each tree, a process each, in turns (before, after, before, ...), so that what else the
-machine does falls on both; medians. "start" is a process's time until two rounds are done, without and with a
-compilation cache. Writes docs/results/before_after.json.
+Steps: a process of each tree compiles every row once, and then takes windows of a fraction of a second in
+turns with the other (before, after, before, ...), so that what else the machine does falls on both: 100
+clients of 480 random examples, cohort 5, B = 10, one epoch, with the papers' momentum of 0.9 and weight decay
+of 1e-4 or plain SGD. A ratio is the median over the turns' own. "start" is a process's time until two rounds
+are done, without and with a compilation cache. Writes JSON.
 """
 
 import argparse
@@ -16,55 +18,137 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from provenance import ROOT, commit, provenance
 
-SPEED = {
-  "FedAvg, TwoNN": ("two_nn", "fedavg"),
-  "SuPerFed-MM, TwoNN": ("two_nn", "superfed_mm"),
-  "FedAvg, TwoCNN": ("two_cnn", "fedavg"),
+PLAIN, PAPERS = {"momentum": 0.0, "weight_decay": 0.0}, {"momentum": 0.9, "weight_decay": 1e-4}
+ROWS = {  # name -> method, model, its settings, rounds of a window
+  "FedAvg, plain SGD, TwoNN": ("fedavg", "two_nn", PLAIN, 4),
+  "FedAvg, TwoNN": ("fedavg", "two_nn", PAPERS, 4),
+  "SCAFFOLD, TwoNN": ("scaffold", "two_nn", PAPERS, 2),
+  "Ditto, TwoNN": ("ditto", "two_nn", PAPERS, 2),
+  "APFL, TwoNN": ("apfl", "two_nn", PAPERS, 2),
+  "SuPerFed-MM, TwoNN": ("superfed_mm", "two_nn", PAPERS, 2),
+  "FedAvg, TwoCNN": ("fedavg", "two_cnn", PAPERS, 1),
 }
+SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3)}
 
 
-def ours(tree: Path, *flags: str) -> dict:
-  """One run of a tree's `ours.py`."""
-  command = [sys.executable, str(tree / "benchmarks" / "ours.py"), *flags]
-  environment = os.environ | {"PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu"}
-  ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-  if ran.returncode:
-    raise SystemExit(f"{tree}: {ran.stderr[-2000:]}")
-  return json.loads(ran.stdout.splitlines()[-1])
+def serve(rows: list[str]) -> None:
+  """Compiles rows of the tree on the path; then says a window's steps a second for each name."""
+  import jax
+  import numpy as np
+
+  import fedjax_het as fh
+
+  fh.prepare_cpu()
+
+  def made(method: str, model: str, settings: dict, rounds: int) -> Callable[[], float]:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (48_000, *SHAPES[model]), np.uint8)
+    parts = np.split(np.arange(len(x)), 100)
+    key = jax.random.key(0)
+    data = fh.federate(x, rng.integers(0, 10, len(x)), parts, key, num_classes=10, test_fraction=0.0)
+    network = getattr(fh.models, model)(SHAPES[model])
+    client = getattr(fh, method)(network, epochs=1, batch_size=10, lr=0.01, **settings)
+    engine = fh.Engine(fh.federated(client), data, 5)
+    state, _ = engine.advance(engine.init(key), 1)
+
+    def window() -> float:
+      nonlocal state
+      started = time.perf_counter()
+      state, infos = engine.advance(state, rounds)
+      seconds = time.perf_counter() - started
+      assert np.isfinite(infos.clients.loss).all()
+      return int(infos.clients.steps.sum()) / seconds
+
+    return window
+
+  windows = {name: made(*ROWS[name]) for name in rows}
+  print("ready", flush=True)
+  for line in sys.stdin:
+    print(windows[line.strip()](), flush=True)
+
+
+def environment(tree: Path) -> dict[str, str]:
+  """In which a tree's own library is imported."""
+  return os.environ | {"PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu"}
+
+
+def steps(trees: dict[str, Path], rows: list[str], turns: int) -> dict[str, dict[str, list[float]]]:
+  """Row -> side -> client steps a second, one a turn."""
+  command = [sys.executable, __file__, "--serve", "--rows", *rows]
+  pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+  served = {
+    side: subprocess.Popen(command, cwd=tree, env=environment(tree), **pipes) for side, tree in trees.items()
+  }
+
+  def said(process: subprocess.Popen) -> str:
+    line = process.stdout.readline().strip()
+    if not line:
+      raise SystemExit("A tree's process ended; its error stands above.")
+    return line
+
+  for process in served.values():
+    assert said(process) == "ready"
+  found: dict[str, dict[str, list[float]]] = {name: {side: [] for side in trees} for name in rows}
+  for turn in range(turns):
+    for name in rows:
+      for side, process in served.items():
+        process.stdin.write(name + "\n")
+        process.stdin.flush()
+        found[name][side].append(float(said(process)))
+    print(f"turn {turn + 1} of {turns}", flush=True)
+  for process in served.values():
+    process.stdin.close()
+    process.wait()
+  return found
 
 
 def start(tree: Path, algorithm: str, cache: str) -> float:
   """Seconds from a process's start to its first two rounds of TwoNN."""
-  flags = "--start", "--algorithm", algorithm, "--cache", cache, "--started", str(time.time())
-  return ours(tree, *flags)["ready_seconds"]
+  command = [sys.executable, str(tree / "benchmarks" / "ours.py"), "--start", "--algorithm", algorithm]
+  command += ["--cache", cache, "--started", str(time.time())]
+  ran = subprocess.run(command, cwd=tree, env=environment(tree), capture_output=True, text=True)
+  if ran.returncode:
+    raise SystemExit(f"{tree}: {ran.stderr[-2000:]}")
+  return json.loads(ran.stdout.splitlines()[-1])["ready_seconds"]
+
+
+def starts(trees: dict[str, Path], turns: int) -> dict[str, dict[str, list[float]]]:
+  """Row -> side -> seconds, one a turn."""
+  found: dict[str, dict[str, list[float]]] = {}
+  for turn in range(turns):
+    for side, tree in trees.items():
+      for algorithm in ("fedavg", "superfed_mm"):
+        with tempfile.TemporaryDirectory() as cache:
+          for what in ("cold", "warm"):
+            seconds = found.setdefault(f"{algorithm}: {what} start, s", {name: [] for name in trees})
+            seconds[side].append(start(tree, algorithm, cache))
+    print(f"start {turn + 1} of {turns}", flush=True)
+  return found
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--before", type=Path, required=True, help="a tree of the project at an earlier commit")
-  parser.add_argument("--turns", type=int, default=5)
+  parser.add_argument("--before", type=Path, help="a tree of the project at an earlier commit")
+  parser.add_argument("--turns", type=int, default=25)
+  parser.add_argument("--starts", type=int, default=3, help="turns of starts")
+  parser.add_argument("--rows", nargs="*", choices=ROWS, default=[*ROWS])
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "before_after.json")
+  parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
   args = parser.parse_args()
+  if args.serve:
+    serve(args.rows)
+    return
+  if args.before is None:
+    parser.error("--before is required")
   trees = {"before": args.before.resolve(), "after": ROOT}
-  found: dict[str, dict[str, list[float]]] = {}
-  for turn in range(args.turns):
-    for side, tree in trees.items():
-      for name, (model, algorithm) in SPEED.items():
-        rounds = "120" if model == "two_nn" else "6"
-        line = ours(tree, "--model", model, "--algorithm", algorithm, "--rounds", rounds)
-        rates = found.setdefault(f"{name}: client steps a second", {"before": [], "after": []})
-        rates[side].append(line["client_steps_per_second"])
-      if turn < 3:
-        for algorithm in ("fedavg", "superfed_mm"):
-          with tempfile.TemporaryDirectory() as cache:
-            for what in ("cold", "warm"):
-              seconds = found.setdefault(f"{algorithm}, TwoNN: {what} start, s", {"before": [], "after": []})
-              seconds[side].append(start(tree, algorithm, cache))
-    print(f"turn {turn + 1} of {args.turns}", flush=True)
+  found = steps(trees, args.rows, args.turns)
+  found = {f"{name}: client steps a second": sides for name, sides in found.items()}
+  found |= starts(trees, args.starts)
   report = {
     **provenance(), "before": commit(trees["before"]), "turns": args.turns,
     "rows": {
@@ -76,7 +160,8 @@ def main() -> None:
   print("| | before | after | after / before |\n|---|---|---|---|")
   for name, sides in found.items():
     before, after = (statistics.median(sides[side]) for side in trees)
-    print(f"| {name} | {before:,.4g} | {after:,.4g} | {after / before:.3f} |")
+    ratio = statistics.median(b / a for a, b in zip(sides["before"], sides["after"]))
+    print(f"| {name} | {before:,.4g} | {after:,.4g} | {ratio:.3f} |")
 
 
 if __name__ == "__main__":
