@@ -68,12 +68,14 @@ def check_whole(setting: str, value: float, low: float | None = None, high: floa
 
 
 def check_key(key: jax.Array) -> None:
-  """Raises `SettingError` unless `key` is a key of `jax.random`."""
+  """Raises `SettingError` unless `key` is one key of `jax.random`."""
   try:
     jax.random.key_data(key)
   except TypeError:
     remedy = f"Use key=jax.random.key({key if isinstance(key, int) else 0})."
     raise SettingError("key", key, "not a key", remedy) from None
+  if key.shape:
+    raise SettingError("key", f"{key.shape} keys", "not one key", "Give one of them, such as key=keys[0].")
 
 
 def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:

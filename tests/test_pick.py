@@ -10,7 +10,7 @@ from parts import CLASSES, FEATURES, federation, mlp
 
 import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations, Pick, pick
+from fedjax_het.engine.pick import Evaluations, Pick, pick, picking
 from fedjax_het.engine.run import Result, summarize
 from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.quickstart import get_config
@@ -50,7 +50,14 @@ def test_clients_that_do_not_count_are_counted():
     "personalized": {"top1": np.array([NAN, 1.0]), "loss": np.zeros(2)},
     "global": {"top1": np.ones(2)},
   }
-  assert Result(*[None] * 8)._replace(clients=clients).left_out == {"personalized": {"top1": 1}}
+  result = Result(*[None] * 8)._replace(clients=clients)
+  assert result.left_out == {"personalized": {"top1": 1}}
+  picked = pick(Evaluations(TEST, VALID))
+  with_validation = result._replace(picked=picked, validation=VALID)
+  assert with_validation.left_out == {"personalized": {"top1": 1}, "validation": {"top1": 1}}
+  assert picking(Evaluations(TEST, VALID), picked).tolist() == [True, False]
+  assert picking(Evaluations(TEST), pick(Evaluations(TEST))).tolist() == [True, True]
+  assert lambda_report((0.0, 0.5, 1.0), Evaluations(TEST, VALID))["picked_clients"] == 1
 
 
 def test_binary_tasks_pick_by_auroc_and_nobody_of_one_class_counts():
@@ -179,5 +186,9 @@ def test_a_launched_binary_task_with_clients_of_one_class(tmp_path, monkeypatch,
   assert summary["metrics"]["personalized"]["auroc"]["mean"] == curve["mean"][at]
   lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
   assert lines[-1]["metrics"] == summary["metrics"]
-  shown = capsys.readouterr().out
-  assert f"{single} client" in shown and "on the validation parts, by AUROC" in shown
+  shown = " ".join(capsys.readouterr().out.split())  # a narrow terminal breaks the lines
+  both = sum(
+    len(set(data.y[start : start + size].tolist())) == 2 for start, size in zip(*map(np.asarray, data.valid))
+  )
+  assert curve["picked_clients"] == both < 6
+  assert f"{single} client" in shown and f"on the validation parts of {both} clients, by AUROC" in shown

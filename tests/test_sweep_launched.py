@@ -230,6 +230,11 @@ def test_a_sweep_that_is_killed_at_any_file_is_repaired(tmp_path, monkeypatch):
   assert reached == {*names}
   go()
   assert written(tmp_path / "killed") == written(tmp_path / "whole")
+  for damaged in ("sweep.json", "members/seed=5/summary.json"):
+    path = root / damaged
+    path.write_text(path.read_text()[:50])
+    go()
+    assert written(tmp_path / "killed") == written(tmp_path / "whole"), damaged
 
 
 @pytest.mark.slow
@@ -267,6 +272,7 @@ BAD = {
   "another program": ({"local.batch_size": [5, 10]}, "run of its own"),
   "a value out of range": ({"local.lr": [0.1, -1.0]}, "lr = -1.0"),
   "a seed twice": ({"seed": [1, 1]}, "twice"),
+  "a value twice": ({"local.lr": [0.05, 0.1, 0.050]}, "has 0.05 twice"),
 }
 
 

@@ -83,7 +83,7 @@ def ditto(
     epochs: E, passes through a client's data for the received model each round.
     local_epochs: passes for the client's own model after that.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
+    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
 
   Raises:
     SettingError: a setting out of range.

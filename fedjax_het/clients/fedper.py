@@ -51,7 +51,7 @@ def fedper(
     weight_decay: weight decay of local SGD.
     epochs: E, passes through a client's data each round.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
+    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
     shares_body: whether the body is shared and the head kept; False is LG-FedAvg.
     name: name in tables.
 

@@ -51,12 +51,12 @@ def fedrep(
     head: its head, see `heads.parting`.
     lr: η > 0 in round 0.
     lr_decay: factor on η each round, in (0, 1].
-    momentum: momentum of local SGD, fresh in each phase.
+    momentum: momentum of local SGD, fresh each phase.
     weight_decay: weight decay of local SGD.
     epochs: E, passes through a client's data for the head each round.
     body_epochs: E_b, passes for the body after that.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh in each phase.
+    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each phase.
 
   Raises:
     SettingError: a setting out of range; when a run is set up, a head that the model has not.

@@ -1,10 +1,11 @@
 """What every supervised client shares: its loss, its optimiser, its learning rate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
@@ -16,6 +17,7 @@ from fedjax_het.tasks import mean_loss
 from fedjax_het.tasks.task import or_one
 
 PyTree = Any
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of the papers' local SGD
 DROPOUT = 1  # what a step's key is folded with; the key itself is the method's
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
@@ -81,7 +83,7 @@ def training_loss(model: Model, joined: PyTree, data: ClientData, batch_size: in
   return total / (data.length if weight is None else or_one(weight))
 
 
-def momentum_sgd(momentum: float = 0.9, weight_decay: float = 1e-4) -> Optimizer:
+def momentum_sgd(momentum: float = MOMENTUM, weight_decay: float = WEIGHT_DECAY) -> Optimizer:
   """lr -> SGD with weight decay added to the gradient before momentum, as in the papers.
 
   m <- momentum·m + (∇ + weight_decay·θ);  θ <- θ - lr·m.
@@ -111,7 +113,7 @@ def together(updates: PyTree) -> PyTree:
   line the other end. Left to itself XLA may apply one update before the last reader is done, and copies the
   parameters in every step to be able to; waiting saves the copies, a fifth of SuPerFed's TwoNN step on CPU.
   """
-  some = sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates))
+  some = sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates) if leaf.size)
   nothing = 0.0 * jnp.where(jnp.isfinite(some), some, 0.0)
   return jax.tree.map(lambda leaf: leaf + nothing, updates)
 
@@ -134,14 +136,55 @@ def check_training(**settings: Any) -> None:
     if name.endswith("epochs") or name in ("batch_size", "inner_steps"):
       check_whole(name, value, 1)
     elif name == "optimizer":
-      if not callable(value):
-        raise SettingError(
-          name, type(value).__name__, "not a function of the learning rate",
-          "Give the function itself, such as optimizer=optax.adam, and the rate as lr.",
-        )  # fmt: skip
+      check_optimizer(value, settings)
+    elif name == "start_round":
+      check_range(name, value, 0.0)
+      if value % 1:
+        remedy = f"Count rounds from 0; a share of T rounds is start_round=int({value} * T)."
+        raise SettingError(name, value, "not a round", remedy)
     elif name == "lr":
-      check_range(name, value, above=0.0)
+      check_range(name, value, above=0.0, below=np.inf)
     elif name == "lr_decay":
       check_range(name, value, 0.0, 1.0, above=0.0)
+    elif name == "momentum":
+      check_range(name, value, 0.0, below=1.0)
     else:
-      check_range(name, value, 0.0)
+      check_range(name, value, 0.0, below=np.inf)
+
+
+def _wanted_beside(made: optax.GradientTransformation) -> str:
+  """What a transformation asks for beside a gradient, its state and the parameters; empty for nothing."""
+  if isinstance(made, optax.GradientTransformationExtraArgs):
+    some = {"w": jnp.zeros(1)}
+    try:
+      jax.eval_shape(lambda own: made.update(own, made.init(own), own), some)
+    except TypeError as error:
+      return str(error) if "keyword-only" in str(error) else ""
+    except Exception:  # it wants a model's own parameters, which are not at hand
+      return ""
+  return ""
+
+
+def check_optimizer(make: Any, settings: Mapping[str, Any]) -> None:
+  """Checks what stands in for local SGD, and that nothing is set that only SGD would heed.
+
+  Raises:
+    SettingError: no function from η to an optax transformation; one that wants more than a gradient, its
+      state and the parameters; a momentum or weight decay of SGD's beside it.
+  """
+  remedy = "Give the function itself, such as optimizer=optax.adam, and the rate as lr."
+  if not callable(make):
+    raise SettingError("optimizer", type(make).__name__, "not a function of the learning rate", remedy)
+  made = make(settings.get("lr", 1.0))
+  if not isinstance(made, optax.GradientTransformation):
+    name = getattr(make, "__name__", type(make).__name__)
+    raise SettingError("optimizer", name, f"gives {type(made).__name__}, no optax transformation", remedy)
+  if wants := _wanted_beside(made):
+    name = getattr(make, "__name__", type(make).__name__)
+    remedy = "Take one that does with a gradient, its state and the parameters."
+    raise SettingError("optimizer", name, f"its {wants}", remedy)
+  for name, usual in (("momentum", MOMENTUM), ("weight_decay", WEIGHT_DECAY)):
+    value = settings.get(name, usual)
+    if isinstance(value, jax.core.Tracer) or value != usual:
+      problem = "is of the SGD that optimizer replaces, and would have no effect"
+      raise SettingError(name, value, problem, "Leave it out, and set it within optimizer.")

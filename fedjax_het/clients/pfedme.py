@@ -69,7 +69,7 @@ def pfedme(
     weight_decay: weight decay of the inner steps.
     epochs: E, passes through a client's data each round.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh on each batch.
+    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each batch.
 
   Raises:
     SettingError: a setting out of range, or an η_w λ of 2 and more, with which w would run away.

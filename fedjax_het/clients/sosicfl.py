@@ -85,7 +85,7 @@ def sosicfl_plus(
     weight_decay: weight decay of local SGD.
     epochs: E, passes through a client's data each round.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's γ to an optax transformation, fresh each round.
+    optimizer: in place of SGD, its momentum and weight decay: γ -> an optax transformation, fresh each round.
     name: name in tables.
 
   Raises:

@@ -149,7 +149,7 @@ def superfed(
     weight_decay: weight decay of local SGD, on both ends.
     epochs: E, passes through a client's data each round.
     batch_size: B; a last partial batch is used.
-    optimizer: instead of SGD, a function from the round's η to an optax transformation, fresh each round.
+    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
 
   Raises:
     SettingError: a setting out of range; from `check_rounds`, of a run that ends before L.

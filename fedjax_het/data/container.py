@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.data.rows import check_parts, count_rows, rows_of
+from fedjax_het.data.rows import as_held, check_parts, count_rows, rows_of
 from fedjax_het.data.scale import as_read
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole
 from fedjax_het.tasks import Task, classification
@@ -180,11 +180,11 @@ def federate(
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
-      examples that are no rows of numbers, or masked; a part with rows that x has not or that come twice; a
-      number of classes that is not whole or below 1; what is no key; a fraction outside [0, 1), a client with
-      no training row left, no clients, a scale that is not above 0 or for a tree, `stratify` where labels are
-      no classes, `standardize` names what is not a column of floats, or a `split` that is not one a row, or
-      beside a `test_fraction`.
+      examples that are no rows of real numbers, masked, or beyond what 32 bits hold; a part with rows that x
+      has not or that come twice; a number of classes that is not whole or below 1; what is no key; a fraction
+      outside [0, 1), a client with no training row left, no clients, a scale that is not above 0 or for a
+      tree, `stratify` where labels are no classes, `standardize` names what is not a column of floats, or a
+      `split` that is not one a row, or beside a `test_fraction`.
   """
   if split is not None and test_fraction is not None:
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
@@ -212,6 +212,8 @@ def federate(
     check_range("scale", scale, above=0.0, below=np.inf)
     if not isinstance(x, np.ndarray):
       raise SettingError("scale", scale, "x is a tree of arrays", "Scale its arrays before.")
+  if isinstance(standardize, bool) or np.ndim(standardize) != 1:
+    raise SettingError("standardize", standardize, "not the columns to standardise", "Name them: (0, 1).")
   if len(standardize) and not (_floats(x) and 0 <= min(standardize) <= max(standardize) < x.shape[1]):
     found = jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", x)
     raise SettingError(
@@ -247,7 +249,7 @@ def federate(
       for first, of_client in zip(slices["train"].start, sizes):
         own = slice(first, first + of_client.sum())
         leaf[own] = _filled(leaf[own], of_client[0], list(standardize))
-    return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
+    return as_held(leaf)
 
   labels = np.array(y[rows], task.dtype)
   if train_y is not None:

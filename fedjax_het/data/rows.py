@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import SettingError
@@ -27,13 +28,32 @@ def _array(x: Any) -> np.ndarray:
     x = np.asanyarray(x)
   except ValueError as error:
     raise SettingError("x", type(x).__name__, "its rows are not equally long", "Pad or cut them.") from error
-  if x.ndim == 0 or x.dtype.kind in "OSU":
+  if x.ndim == 0 or not (x.dtype.kind in "biu" or jnp.issubdtype(x.dtype, jnp.floating)):
     raise SettingError(
       "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
     )
   if np.ma.is_masked(x):
     raise SettingError("x", "a masked array", "has masked entries", "Write them as NaN: x.filled(np.nan).")
   return np.asarray(x)
+
+
+def as_held(x: np.ndarray) -> np.ndarray:
+  """Numbers in the type that a device holds them in, mostly of 32 bits.
+
+  Raises:
+    SettingError: one that this type cannot hold, such as a time stamp in nanoseconds.
+  """
+  wanted = jax.dtypes.canonicalize_dtype(x.dtype)
+  if wanted == x.dtype:
+    return x
+  with np.errstate(over="ignore"):
+    held = x.astype(wanted)
+  lost = np.isfinite(x) & ~np.isfinite(held) if x.dtype.kind == "f" else held != x
+  if lost.any():
+    raise SettingError(
+      "x", x[lost][0].item(), f"{wanted} cannot hold it", "Scale it, or number what it stands for from 0."
+    )
+  return held
 
 
 def count_rows(x: PyTree) -> int:

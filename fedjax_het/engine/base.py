@@ -75,6 +75,8 @@ class Base(Runs):
       )
     self.cohort_size = int(cohort_size)
     check_fit(make_algorithm, data, self.cohort_size, settings)
+    if client_batch is not None:
+      check_whole("client_batch", client_batch, 1)
     self.client_batch = client_batch or placement.default_client_batch()
     self.has_validation = any(each.limits[1] > 0 for each in data)
     self.seconds = Seconds()

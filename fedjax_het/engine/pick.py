@@ -60,6 +60,13 @@ def mean_over_clients(values: np.ndarray) -> np.ndarray:
   return np.array([summarize(column)["mean"] for column in values.T])
 
 
+def picking(evaluations: Evaluations, picked: Pick) -> np.ndarray:
+  """Which clients have a say in a pick, those with a value of its metric there: bool [K]."""
+  seen = evaluations.valid if picked.on == "validation" else evaluations.test
+  assert seen is not None
+  return ~np.isnan(seen.personalized[picked.by]).any(axis=1)
+
+
 def pick(evaluations: Evaluations) -> Pick:
   """The λ whose models have the best mean over the clients, of equally good ones the first.
 

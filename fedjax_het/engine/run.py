@@ -100,7 +100,8 @@ class Result(NamedTuple):
     picked: at which λ the personalised models of `metrics` and `clients` are, and what says so.
     validation: the final evaluation on the validation parts, where λ is picked there, else None.
     left_out: model -> metric -> how many clients have none, such as those without a test example, and do not
-      count in `metrics`; empty where all count.
+      count in `metrics`; "validation" -> metric -> how many had no say in picking λ by it. Empty where all
+      count.
   """
 
   state: State
@@ -115,7 +116,10 @@ class Result(NamedTuple):
   @property
   def left_out(self) -> dict[str, dict[str, int]]:
     """See the class."""
-    return left_out_of_models(self.clients)
+    models: dict[str, Mapping[str, Any]] = dict(self.clients)
+    if self.validation is not None:
+      models["validation"] = {self.picked.by: self.validation.personalized[self.picked.by][:, 0]}
+    return left_out_of_models(models)
 
   def __repr__(self) -> str:
     """The headline's mean over the clients and what else there is, without the arrays."""

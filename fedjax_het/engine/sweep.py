@@ -53,12 +53,21 @@ def grid_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
   """Every combination of a grid's values, the last name's varying fastest.
 
   Raises:
-    SettingError: a name without values.
+    SettingError: a name without values, or with one of them twice.
   """
   for name, values in grid.items():
     if not len(values):
       raise SettingError(f"sweep.{name}", values, "has no values", "Give at least one.")
+    check_once(f"sweep.{name}", values)
   return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+
+
+def check_once(name: str, values: Sequence[float] | jax.Array) -> None:
+  """Raises `SettingError` where a value stands twice: one run would count as two."""
+  plain = np.asarray(values).tolist()
+  twice = next((value for i, value in enumerate(plain) if value in plain[:i]), None)
+  if twice is not None:
+    raise SettingError(name, plain, f"has {twice} twice", "Name each once.")
 
 
 def sweep(
@@ -105,8 +114,10 @@ def sweep(
   are_keys = isinstance(seeds, jax.Array) and jax.dtypes.issubdtype(seeds.dtype, jax.dtypes.prng_key)
   if not len(seeds):
     raise SettingError("seeds", seeds, "has no values", "Give at least one.")
-  for seed in () if are_keys else seeds:
-    check_whole("seeds", seed)
+  if not are_keys:
+    for seed in seeds:
+      check_whole("seeds", seed)
+    check_once("seeds", seeds)
   keys = jnp.stack([seed if are_keys else jax.random.key(int(seed)) for seed in seeds])
   names = list(range(len(keys))) if are_keys else np.asarray(seeds).tolist()
   which = [i for i in range(len(keys)) for _ in combinations]

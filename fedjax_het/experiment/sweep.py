@@ -1,7 +1,6 @@
 """A launched sweep: seeds and numbers of a configuration as one program, each member a run of its own."""
 
 import contextlib
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.values import is_number, numbers, with_values
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Workdir, check, claimed, prepare, write_atomic
+from fedjax_het.experiment.workdir import Workdir, check, claimed, prepare, read_json, write_atomic
 from fedjax_het.methods import CLIENTS
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
@@ -108,7 +107,7 @@ def run_sweep(
   root = check(workdir, whole, FREE_OF_ALL)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
   sweep = Sweep(config, root, members, configs, runs)
-  if not all(path.exists() for path in (sweep.table, *(run.summary_path for run in runs))):
+  if None in map(read_json, (sweep.table, *(run.summary_path for run in runs))):
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
     prepare(workdir, whole, FREE_OF_ALL, writes())
@@ -116,7 +115,7 @@ def run_sweep(
       prepare(run, own.to_dict(), FREE, writes())
     with claimed(root, writes()):
       _save(sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display))
-  summaries = [json.loads(run.summary_path.read_text()) for run in runs] if writes() else []
+  summaries = [read_json(run.summary_path) for run in runs] if writes() else []
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
     place = f"sweep.json{drawn} are in {os.fspath(root)}, each member's files in its members/."
@@ -241,5 +240,3 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
       raise SettingError(
         f"sweep.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
       )
-  if len(set(map(str, grid.get("seed", ())))) < len(grid.get("seed", ())):
-    raise SettingError("sweep.seed", list(grid["seed"]), "has a seed twice", "Name each once.")

@@ -32,7 +32,7 @@ class Tracker:
     self._resumed = False
 
   def log(self, record: Mapping[str, Any]) -> None:
-    """Appends one evaluation and flushes it.
+    """Appends one evaluation, on the disk before a checkpoint counts it as written.
 
     Args:
       record: nested; holds `round`, an int, the step of the scalars' TensorBoard tags `part/part/name`.
@@ -41,6 +41,7 @@ class Tracker:
     record = _plain(record)
     self._file.write(to_json(record) + "\n")
     self._file.flush()
+    os.fsync(self._file.fileno())
     events = self._open_events(record["round"])
     for tag, value in _scalars(record):
       if tag != "round":

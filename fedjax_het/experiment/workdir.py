@@ -172,6 +172,14 @@ def write_atomic(path: Path, text: str) -> None:
     partial.unlink(missing_ok=True)
 
 
+def read_json(path: Path) -> Any:
+  """What a file holds; None where it is not there, or is damaged: then it is to be written again."""
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return None
+
+
 def free_name(path: Path) -> Path:
   """The path, or the first of PATH_2, PATH_3, ... where there is nothing yet."""
   others = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(2))

@@ -31,8 +31,10 @@ def relative(losses: jax.Array) -> jax.Array:
   """
   losses = jnp.asarray(losses, jnp.float32)
   finite = jnp.isfinite(losses)
-  # Scaled by the largest loss, so that the sum of large losses stays finite.
+  # Scaled by the largest loss, so that the sum of large losses stays finite; and before by a power of 2, so
+  # that the largest one's reciprocal is no denormal.
   known = jnp.where(finite, losses, 0.0)
+  known = known * jnp.where(jnp.abs(known).max() > 1.0, 2.0**-8, 1.0)
   largest = jnp.abs(known).max()
   scaled = known / jnp.where(largest > 0, largest, 1.0)
   mean = scaled.sum() / jnp.maximum(finite.sum(), 1)

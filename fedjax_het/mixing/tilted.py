@@ -45,7 +45,7 @@ def tilted(
   def update(state, feedback):
     scores = jnp.log(feedback.sizes.astype(jnp.float32))
     if response is not None:
-      r = response(largest_for_non_finite(feedback.losses()))
+      r = jnp.nan_to_num(response(largest_for_non_finite(feedback.losses())))
       scores = scores + (r - r.max()) / zeta
     return jax.nn.softmax(scores), state
 

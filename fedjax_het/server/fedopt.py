@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.errors import check_range
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.parts import Message, ServerUpdate
 
 
@@ -25,7 +25,14 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
   """Any optax transformation on the pseudo-gradient Δ = θ - Σ_i p_i θ_i; all else becomes its average.
 
   The transformation's state is kept over the rounds.
+
+  Raises:
+    SettingError: no transformation, such as `optax.adam` instead of `optax.adam(0.01)`.
   """
+  if not isinstance(transformation, optax.GradientTransformation):
+    found = getattr(transformation, "__name__", type(transformation).__name__)
+    remedy = "Give what a rate makes of it, such as optax.adam(0.01)."
+    raise SettingError("transformation", found, "no optax transformation", remedy)
 
   def init(broadcast: Message):
     return transformation.init(broadcast.params)

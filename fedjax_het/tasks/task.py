@@ -91,6 +91,9 @@ def check_weights(setting: str, weights: Any, **bounds: float) -> None:
 
   A traced weight passes.
   """
+  if isinstance(weights, str):
+    remedy = "Give numbers: fh.tasks.balanced and fh.tasks.balanced_positive make them of labels."
+    raise SettingError(setting, weights, "a word that only configurations know", remedy)
   for weight in jax.tree.leaves(weights.tolist() if isinstance(weights, np.ndarray) else weights):
     check_range(setting, weight, below=np.inf, **bounds)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations, Pick, pick
+from fedjax_het.engine.pick import Evaluations, Pick, pick, picking
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate, on_line
@@ -72,9 +72,9 @@ def between_endpoints(client: ClientUpdate) -> ClientUpdate:
 def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:
   """The curve of the headline's metric over λ on the test parts, and what each way of choosing λ gives.
 
-  `common` is the λ of the headline: one for all clients, see `pick`; `picked_on` and `picked_by` say what
-  picked it. `validation` picks each client's λ on its validation part; `per_client_test_optimistic` on the
-  very test part that it is then reported on, as the authors' code does.
+  `common` is the λ of the headline: one for all clients, see `pick`; `picked_on`, `picked_by` and
+  `picked_clients` say what picked it. `validation` picks each client's λ on its validation part;
+  `per_client_test_optimistic` on the very test part that it is then reported on, as the authors' code does.
   """
   test, valid = evaluations.test, evaluations.valid
   picked, metric = pick(evaluations), evaluations.headline
@@ -83,6 +83,7 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
     "common": None if np.isnan(values).all() else grid[picked.column],
     "picked_on": picked.on,
     "picked_by": picked.by,
+    "picked_clients": int(picking(evaluations, picked).sum()),
   }
   if valid is not None:
     chosen = best_lambda(valid, picked)
@@ -100,7 +101,7 @@ def own_report(grid: tuple[float, ...], line: Evaluation, evaluations: Evaluatio
   """
   metric = evaluations.headline
   own = _over_clients(evaluations.test.personalized[metric][:, 0])
-  nobody = {"common": None, "picked_on": "own", "picked_by": None}
+  nobody = {"common": None, "picked_on": "own", "picked_by": None, "picked_clients": None}
   return _curve(grid, metric, line.personalized[metric]) | nobody | {"own": own}
 
 
@@ -135,7 +136,8 @@ def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
   table.add_column("")
   common, note = sweep.get("common"), "best common λ"
   if common is not None and sweep.get("picked_on"):
-    note += f" on the {sweep['picked_on']} parts, by {shown(sweep['picked_by']).label}"
+    clients = f" of {sweep['picked_clients']} clients" if sweep.get("picked_clients") else ""
+    note += f" on the {sweep['picked_on']} parts{clients}, by {shown(sweep['picked_by']).label}"
   means = sweep.get("mean") or []
   stds = sweep.get("std") or [None] * len(means)
   for value, mean, std in zip(sweep.get("grid") or [], means, stds):

@@ -1,0 +1,204 @@
+"""What would be taken for something else, or have no effect, is refused before anything is compiled."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedjax_het as fh
+from fedjax_het.clients.objective import together
+from fedjax_het.engine.sweep import grid_of
+from fedjax_het.errors import check_key
+from fedjax_het.experiment.workdir import read_json
+from fedjax_het.mixing.responses import relative
+from fedjax_het.models.layers import settled
+from fedjax_het.parts import Feedback
+
+N = 24
+MODEL = fh.models.two_nn(shape=(2,), hidden=3, num_classes=3)
+PARTS = np.array_split(np.arange(N), 4)
+Y = np.arange(N) % 3
+KEY = jax.random.key(0)
+
+
+def federated(x, **settings):
+  return fh.federate(x, Y, PARTS, KEY, num_classes=3, **settings)
+
+
+@pytest.mark.parametrize("method", [fh.superfed, fh.superfed_lm])
+@pytest.mark.parametrize("start", [0.4, 2.5, np.float32(1.5)])
+def test_a_share_of_the_rounds_is_no_round(method, start):
+  with pytest.raises(fh.SettingError, match=r"start_round = .*not a round.*int\("):
+    method(MODEL, start_round=start)
+
+
+def test_a_whole_round_may_come_as_any_number():
+  for start in (2, 2.0, np.int64(2), jnp.int32(2)):
+    fh.superfed(MODEL, start_round=start)
+
+
+@pytest.mark.parametrize(
+  "settings", [{"momentum": 0.5}, {"weight_decay": 0.0}, {"momentum": np.float32(0.1)}]
+)
+def test_settings_of_sgd_beside_another_optimizer(settings):
+  (name,) = settings
+  with pytest.raises(fh.SettingError, match=f"{name} = .*no effect.*within optimizer"):
+    fh.fedavg(MODEL, optimizer=optax.adam, **settings)
+
+
+def test_a_sweep_over_a_setting_without_effect():
+  def make(weight_decay):
+    return fh.federated(fh.fedavg(MODEL, optimizer=optax.sgd, weight_decay=weight_decay))
+
+  data = federated(np.ones((N, 2), np.float32))
+  with pytest.raises(fh.SettingError, match="no effect"):
+    fh.sweep(make, {"weight_decay": [1e-4, 5.0]}, data=data, rounds=1, cohort_size=2)
+
+
+@pytest.mark.parametrize(
+  ("make", "problem"),
+  [
+    (lambda lr: None, "NoneType, no optax transformation"),
+    (optax.lbfgs, "missing .*'value'.*Take one"),
+    (optax.adam(0.1), "not a function of the learning rate"),
+  ],
+)
+def test_an_optimizer_that_local_training_cannot_use(make, problem):
+  with pytest.raises(fh.SettingError, match=problem):
+    fh.fedavg(MODEL, optimizer=make)
+
+
+def test_a_server_takes_a_transformation_not_what_makes_one():
+  with pytest.raises(fh.SettingError, match=r"adam.*optax.adam\(0.01\)"):
+    fh.server.optimizer(optax.adam)
+
+
+@pytest.mark.parametrize(
+  ("name", "value"), [("lr", np.inf), ("momentum", 1.0), ("weight_decay", np.inf), ("mu", np.inf)]
+)
+def test_local_settings_that_cannot_work(name, value):
+  with pytest.raises(fh.SettingError, match=name):
+    fh.fedprox(MODEL, **{name: value})
+
+
+@pytest.mark.parametrize(
+  ("x", "shown"),
+  [
+    (np.full((N, 2), 3_000_000_000, np.int64), "3000000000"),
+    (np.full((N, 2), 2**32 + 1, np.uint64), "4294967297"),
+    (np.full((N, 2), -(2**31) - 1, np.int64), "-2147483649"),
+    (np.full((N, 2), 1e39), "1e.39"),
+    (np.where(np.arange(2 * N).reshape(N, 2) == 7, -1e300, 0.0), "-1e.300"),
+  ],
+)
+def test_features_that_32_bits_cannot_hold(x, shown):
+  with pytest.raises(fh.SettingError, match=f"x = {shown}: .*32 cannot hold it"):
+    federated(x)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.float64])
+def test_wide_features_that_32_bits_hold_come_as_they_are(kind):
+  x = np.arange(2 * N).reshape(N, 2).astype(kind)
+  data = federated(x)
+  assert data.x.dtype.itemsize == 4
+  assert {tuple(row) for row in data.x.tolist()} == {tuple(row) for row in x.tolist()}
+
+
+def test_infinite_and_missing_floats_are_no_overflow():
+  x = np.ones((N, 2))
+  x[PARTS[0][0], 0] = np.inf
+  assert np.isinf(federated(x).x).sum() == 1
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.complex128, "datetime64[s]", "timedelta64[s]"])
+def test_examples_that_are_no_real_numbers(kind):
+  with pytest.raises(fh.SettingError, match="not rows of numbers"):
+    federated(np.ones((N, 2)).astype(kind))
+
+
+@pytest.mark.parametrize("standardize", [True, 1])
+def test_columns_to_standardise_are_named(standardize):
+  with pytest.raises(fh.SettingError, match="Name them"):
+    federated(np.ones((N, 2), np.float32), standardize=standardize)
+
+
+def test_one_key_is_one_key():
+  with pytest.raises(fh.SettingError, match=r"not one key.*keys\[0\]"):
+    check_key(jax.random.split(KEY, 3))
+  check_key(KEY)
+
+
+@pytest.mark.parametrize("values", [[0, 0], [0.05, 0.1, 0.05], [1, 1.0], np.array([2.0, 2.0])])
+def test_a_value_twice_would_count_one_run_as_two(values):
+  with pytest.raises(fh.SettingError, match="twice"):
+    grid_of({"lr": values})
+
+
+def test_a_seed_twice():
+  data = federated(np.ones((N, 2), np.float32))
+  with pytest.raises(fh.SettingError, match=r"seeds = .*has 3 twice"):
+    fh.sweep(lambda: fh.federated(fh.fedavg(MODEL)), seeds=[3, 4, 3], data=data, rounds=1, cohort_size=2)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5])
+def test_a_device_trains_at_least_one_client_at_once(count):
+  data = federated(np.ones((N, 2), np.float32))
+  with pytest.raises(fh.SettingError, match="client_batch"):
+    fh.Engine(fh.federated(fh.fedavg(MODEL)), data, 2, client_batch=count)
+
+
+def test_more_rows_than_there_are_is_no_remedy():
+  data = federated(np.ones((N, 2), np.float32))
+  with pytest.raises(fh.SettingError, match=r"device_rows.*Leave it out") as error:
+    fh.Engine(fh.federated(fh.fedavg(MODEL)), data, 4, device_rows=N - 1)
+  assert "or more" not in str(error.value)
+
+
+@pytest.mark.parametrize("make", [fh.tasks.classification, fh.tasks.binary])
+def test_balanced_is_a_word_of_configurations(make):
+  with pytest.raises(fh.SettingError, match=r"fh\.tasks\.balanced"):
+    make("balanced")
+
+
+@pytest.mark.parametrize("value", [5e37, 9e37, 3e38])
+def test_losses_near_the_largest_number_have_their_ratio(value):
+  np.testing.assert_allclose(relative(jnp.array([value, value, 1.0, 1.0])), [2, 2, 0, 0], atol=1e-6)
+  np.testing.assert_allclose(relative(jnp.array([1e-30, 3e-30])), [0.5, 1.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("mixing", [fh.mixing.term(100.0), fh.mixing.qffl(5.0), fh.mixing.term(-100.0)])
+def test_large_losses_leave_coefficients(mixing):
+  losses = jnp.array([1e38, 1e38, 1.0, 1.0])
+  sizes = jnp.ones(4)
+  feedback = Feedback(jnp.arange(4), sizes, jnp.int32(0), lambda: losses, None, None)
+  coefficients, _ = mixing.update(mixing.init(sizes), feedback)
+  np.testing.assert_allclose(coefficients.sum(), 1.0, rtol=1e-6)
+  favoured = coefficients[:2] if mixing.name != "term" or coefficients[0] > 0 else coefficients[2:]
+  np.testing.assert_allclose(favoured, 0.5, rtol=1e-6)
+
+
+def test_updates_wait_for_each_other_also_beside_an_empty_leaf():
+  updates = {"a": jnp.array([1.0, jnp.inf]), "none": jnp.zeros((0, 3))}
+  found = together(updates)
+  np.testing.assert_array_equal(found["a"], updates["a"])
+
+
+def test_settling_changes_no_bit():
+  x = jnp.array([0.0, -0.0, 1e-37, -3.7, jnp.inf, -jnp.inf, jnp.nan, 3e38], jnp.float32)
+  for own in (x, x.astype(jnp.bfloat16)):
+    found = jax.jit(settled)(own)
+    assert found.dtype == own.dtype
+    np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(own, np.float32))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(own))
+
+
+def test_damaged_json_is_as_good_as_none(tmp_path):
+  path = tmp_path / "summary.json"
+  assert read_json(path) is None
+  path.write_text('{"a": 1')
+  assert read_json(path) is None
+  path.write_text(json.dumps({"a": 1}))
+  assert read_json(path) == {"a": 1}
