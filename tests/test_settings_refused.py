@@ -12,10 +12,11 @@ import fedjax_het as fh
 from fedjax_het.clients.objective import together
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import check_key
-from fedjax_het.experiment.workdir import read_json
+from fedjax_het.experiment.workdir import read_json, read_json_lines
 from fedjax_het.mixing.responses import relative
 from fedjax_het.models.layers import settled
 from fedjax_het.parts import Feedback
+from fedjax_het.tables.runs import ended
 
 N = 24
 MODEL = fh.models.two_nn(shape=(2,), hidden=3, num_classes=3)
@@ -202,3 +203,24 @@ def test_damaged_json_is_as_good_as_none(tmp_path):
   assert read_json(path) is None
   path.write_text(json.dumps({"a": 1}))
   assert read_json(path) == {"a": 1}
+
+
+def test_a_line_that_is_being_written_is_not_read(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  assert read_json_lines(path) == []
+  path.write_bytes(b'{"round": 1}\n7\n{"round": \xff}\n{"round": 2}\n{"rou')
+  assert read_json_lines(path) == [{"round": 1}, {"round": 2}]
+
+
+@pytest.mark.parametrize("name", ["summary.json", "failed.json"])
+def test_a_run_whose_end_is_damaged_has_not_ended(tmp_path, name):
+  run = tmp_path / "run"
+  run.mkdir()
+  (run / "config.json").write_text('{"rounds": 3}')
+  assert ended(tmp_path) == {}
+  (run / name).write_text('{"left_out": ')
+  assert ended(tmp_path) == {}
+  (run / name).write_text("{}")
+  assert [*ended(tmp_path).values()] == [run]
+  (run / "config.json").write_text('{"rou')
+  assert ended(tmp_path) == {}

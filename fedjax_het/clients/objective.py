@@ -1,6 +1,6 @@
 """What every supervised client shares: its loss, its optimiser, its learning rate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -135,8 +135,6 @@ def check_training(**settings: Any) -> None:
       continue
     if name.endswith("epochs") or name in ("batch_size", "inner_steps"):
       check_whole(name, value, 1)
-    elif name == "optimizer":
-      check_optimizer(value, settings)
     elif name == "start_round":
       check_range(name, value, 0.0)
       if value % 1:
@@ -154,19 +152,22 @@ def check_training(**settings: Any) -> None:
 
 def _wanted_beside(made: optax.GradientTransformation) -> str:
   """What a transformation asks for beside a gradient, its state and the parameters; empty for nothing."""
-  if isinstance(made, optax.GradientTransformationExtraArgs):
-    some = {"w": jnp.zeros(1)}
-    try:
-      jax.eval_shape(lambda own: made.update(own, made.init(own), own), some)
-    except TypeError as error:
-      return str(error) if "keyword-only" in str(error) else ""
-    except Exception:  # it wants a model's own parameters, which are not at hand
-      return ""
+  if not isinstance(made, optax.GradientTransformationExtraArgs):
+    return ""
+  try:
+    jax.eval_shape(lambda own: made.update(own, made.init(own), own), {"w": jnp.zeros(1)})
+  except Exception as error:  # others: it wants a model's own parameters, which are not at hand
+    return str(error) if isinstance(error, TypeError) and "keyword-only" in str(error) else ""
   return ""
 
 
-def check_optimizer(make: Any, settings: Mapping[str, Any]) -> None:
+def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Array) -> None:
   """Checks what stands in for local SGD, and that nothing is set that only SGD would heed.
+
+  Args:
+    make: η -> the optax transformation.
+    lr: η.
+    **of_sgd: momentum and weight_decay, as they came.
 
   Raises:
     SettingError: no function from η to an optax transformation; one that wants more than a gradient, its
@@ -175,7 +176,7 @@ def check_optimizer(make: Any, settings: Mapping[str, Any]) -> None:
   remedy = "Give the function itself, such as optimizer=optax.adam, and the rate as lr."
   if not callable(make):
     raise SettingError("optimizer", type(make).__name__, "not a function of the learning rate", remedy)
-  made = make(settings.get("lr", 1.0))
+  made = make(lr)
   if not isinstance(made, optax.GradientTransformation):
     name = getattr(make, "__name__", type(make).__name__)
     raise SettingError("optimizer", name, f"gives {type(made).__name__}, no optax transformation", remedy)
@@ -184,7 +185,7 @@ def check_optimizer(make: Any, settings: Mapping[str, Any]) -> None:
     remedy = "Take one that does with a gradient, its state and the parameters."
     raise SettingError("optimizer", name, f"its {wants}", remedy)
   for name, usual in (("momentum", MOMENTUM), ("weight_decay", WEIGHT_DECAY)):
-    value = settings.get(name, usual)
+    value = of_sgd[name]
     if isinstance(value, jax.core.Tracer) or value != usual:
       problem = "is of the SGD that optimizer replaces, and would have no effect"
       raise SettingError(name, value, problem, "Leave it out, and set it within optimizer.")

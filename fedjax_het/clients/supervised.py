@@ -6,7 +6,14 @@ from typing import Any
 import jax
 import optax
 
-from fedjax_het.clients.objective import Optimizer, check_training, decayed, momentum_sgd, training_loss
+from fedjax_het.clients.objective import (
+  Optimizer,
+  check_optimizer,
+  check_training,
+  decayed,
+  momentum_sgd,
+  training_loss,
+)
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, EndpointsFn, LocalTraining, Message, ShareFn, in_one_go
@@ -28,9 +35,9 @@ def scheduled(
   Raises:
     SettingError: one of these settings, or of the `settings` that stand beside them, is out of range.
   """
-  check_training(
-    **settings, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, optimizer=optimizer
-  )
+  check_training(**settings, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay)
+  if optimizer is not None:
+    check_optimizer(optimizer, lr, momentum=momentum, weight_decay=weight_decay)
   make = optimizer or momentum_sgd(momentum, weight_decay)
   return lambda context: make(decayed(lr, lr_decay, context.round))
 

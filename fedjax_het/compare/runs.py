@@ -1,6 +1,5 @@
 """The runs below some folders, each read as far as it has come."""
 
-import json
 import os
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.workdir import FAILED, Workdir
+from fedjax_het.experiment.workdir import FAILED, Workdir, read_json, read_json_lines
 
 FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
@@ -121,7 +120,7 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
   for path, inside, files in os.walk(folder):
     inside.sort()
-    config = _json(Path(path) / "config.json") if "config.json" in files else None
+    config = read_json(Path(path) / "config.json") if "config.json" in files else None
     if isinstance(config, Mapping) and all(name in config for name in FIELDS):
       inside.clear()
       yield Path(path), config
@@ -140,9 +139,8 @@ def _name(folder: Path, parent: Path) -> str:
 
 def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   run = Workdir(folder)
-  text = run.metrics_path.read_text(errors="replace") if run.metrics_path.exists() else ""
-  lines = [line for line in map(_parsed, text.splitlines()) if isinstance(line, dict) and "round" in line]
-  summary, failed = _json(run.summary_path) or {}, _json(folder / FAILED) or {}
+  lines = [line for line in read_json_lines(run.metrics_path) if "round" in line]
+  summary, failed = read_json(run.summary_path) or {}, read_json(folder / FAILED) or {}
   return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder))
 
 
@@ -151,21 +149,6 @@ def _saved(folder: Path) -> int:
   owners = (folder, folder.parents[1]) if folder.parent.name == MEMBERS else (folder,)
   names = (path.name for owner in owners for path in Workdir(owner).checkpoints.glob("[0-9]*"))
   return max((int(name) for name in names if name.isdecimal()), default=0)
-
-
-def _json(path: Path) -> Any:
-  """None where there is none, or none that can be read."""
-  try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError):
-    return None
-
-
-def _parsed(line: str) -> Any:
-  try:
-    return json.loads(line)
-  except ValueError:  # a line that is being written
-    return None
 
 
 def leaves(config: Mapping[str, Any], without: Collection[str] = (), prefix: str = "") -> dict[str, Any]:

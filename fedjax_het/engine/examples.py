@@ -132,10 +132,11 @@ class Streamed:
     least = 2 * held * max(most, largest)
     if device_rows < least:
       of_each = f" of each of {held} members" if held > 1 else ""
+      everything = held * len(data[0].y)
+      enough = f"Use {least} or more. " if least < everything else ""
       raise SettingError(
         "device_rows", device_rows, f"the largest {visitors} clients{of_each}, twice, have {least} examples",
-        "Leave it out: the device holds all " * (least >= held * len(data[0].y))
-        or f"Use {least} or more, or leave it out to keep all {held * len(data[0].y)} on the device.",
+        f"{enough}Leave it out to keep all {everything} on the device.",
       )  # fmt: skip
     draw = functools.partial(cohort_of, num_clients=self._num_clients, cohort_size=cohort_size)
     self._cohorts = jax.jit(jax.vmap(jax.vmap(draw, (0, None)), (None, 0)))

@@ -32,6 +32,11 @@ class Evaluations:
     """The metric that λ is picked by and that progress shows: the first preferred one that there is."""
     return next(name for name in self.headlines if name in self.test.personalized)
 
+  @property
+  def decides(self) -> Evaluation:
+    """What λ is picked on: the validation parts where there are any, else the test parts."""
+    return self.test if self.valid is None else self.valid
+
 
 class Pick(NamedTuple):
   """The λ of the headline.
@@ -62,9 +67,7 @@ def mean_over_clients(values: np.ndarray) -> np.ndarray:
 
 def picking(evaluations: Evaluations, picked: Pick) -> np.ndarray:
   """Which clients have a say in a pick, those with a value of its metric there: bool [K]."""
-  seen = evaluations.valid if picked.on == "validation" else evaluations.test
-  assert seen is not None
-  return ~np.isnan(seen.personalized[picked.by]).any(axis=1)
+  return ~np.isnan(evaluations.decides.personalized[picked.by]).any(axis=1)
 
 
 def pick(evaluations: Evaluations) -> Pick:
@@ -73,7 +76,7 @@ def pick(evaluations: Evaluations) -> Pick:
   On the validation parts where there are any. By the first of the task's headlines that some client has:
   where nobody's examples are of both classes, so that there is no AUROC, top-1 stands in.
   """
-  seen, on = (evaluations.test, "test") if evaluations.valid is None else (evaluations.valid, "validation")
+  seen, on = evaluations.decides, "test" if evaluations.valid is None else "validation"
   names = [name for name in evaluations.headlines if name in seen.personalized]
   by = next((name for name in names if not np.isnan(seen.personalized[name]).all()), names[-1])
   means = mean_over_clients(seen.personalized[by])

@@ -175,8 +175,23 @@ def write_atomic(path: Path, text: str) -> None:
 def read_json(path: Path) -> Any:
   """What a file holds; None where it is not there, or is damaged: then it is to be written again."""
   try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError):
+    return _parsed(path.read_text(encoding="utf-8"))
+  except (OSError, UnicodeError):
+    return None
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+  """The records in a file of one a line, but for a line that is just being written, or damaged."""
+  if not path.exists():
+    return []
+  records = map(_parsed, path.read_text(encoding="utf-8", errors="replace").splitlines())
+  return [record for record in records if isinstance(record, dict)]
+
+
+def _parsed(text: str) -> Any:
+  try:
+    return json.loads(text)
+  except ValueError:
     return None
 
 

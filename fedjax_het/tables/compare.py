@@ -1,7 +1,6 @@
 """Ours beside the paper's: every figure of a table's cells over seeds, and the methods beside one another."""
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.experiment.workdir import FAILED, STARTS
+from fedjax_het.experiment.workdir import FAILED, STARTS, read_json, read_json_lines
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import SUMMARY, Wanted, identity
 
@@ -99,8 +98,7 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
 
 def made(folders: Sequence[Path]) -> str:
   """By which code, where and when the runs in some folders were made, of all their starts."""
-  files = [folder / STARTS for folder in folders]
-  starts = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+  starts = [start for folder in folders for start in read_json_lines(folder / STARTS)]
   texts = []
   for name in ("version", "commit", "machine", "devices", "jax", "date"):
     values = sorted({str(start[name]) for start in starts if start.get(name)})
@@ -167,8 +165,8 @@ def columns(cells: Sequence[Cell]) -> list[str]:
 def _result(folder: Path | None) -> dict[str, Any] | None:
   if folder is None:
     return None
-  summary = folder / SUMMARY
-  return json.loads((summary if summary.exists() else folder / FAILED).read_text())
+  summary = read_json(folder / SUMMARY)
+  return read_json(folder / FAILED) if summary is None else summary
 
 
 def _lacks(

@@ -1,6 +1,5 @@
 """Runs what a table lacks, and writes it: the work of `python -m fedjax_het.reproduce`."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Claimed, write_atomic
+from fedjax_het.experiment.workdir import Claimed, read_json, write_atomic
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
@@ -101,7 +100,7 @@ def reproduce(
   summaries = [
     (one.config, over[identity(one.config)] / SUMMARY) for one in runs if identity(one.config) in over
   ]
-  past = [(config, json.loads(path.read_text())) for config, path in summaries if path.exists()]
+  past = [(config, summary) for config, path in summaries if (summary := read_json(path))]
   board = Board(todo, past)
   found: list[Entry] = []
   for program in todo:

@@ -1,7 +1,6 @@
 """The runs of a table: which are there already, and which of the others are one program."""
 
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.sweep import VARIES
 from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.workdir import FAILED, as_json
+from fedjax_het.experiment.workdir import FAILED, as_json, read_json
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"
@@ -49,10 +48,12 @@ def identity(config: ConfigDict | Mapping[str, Any]) -> str:
 
 
 def ended(folder: Path) -> dict[str, Path]:
-  """The runs below a folder that came to an end, whatever they are called: identity -> own folder."""
+  """The runs below a folder whose end can be read, whatever they are called: identity -> own folder."""
   runs = [(path, config) for path, config in _configured(folder) if "sweep" not in config]
   return {
-    identity(config): path for path, config in runs if (path / SUMMARY).exists() or (path / FAILED).exists()
+    identity(config): path
+    for path, config in runs
+    if any(read_json(path / name) is not None for name in (SUMMARY, FAILED))
   }
 
 
@@ -89,7 +90,8 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
 
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
   """The folders below a folder that hold a run or a sweep, each with its config.json."""
-  return [(path.parent, json.loads(path.read_text())) for path in sorted(folder.rglob("config.json"))]
+  found = [(path.parent, read_json(path)) for path in sorted(folder.rglob("config.json"))]
+  return [(folder, config) for folder, config in found if config]
 
 
 def _free(path: Path) -> Path:
