@@ -11,12 +11,13 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.yardsticks.plots import save
+from fedjax_het.yardsticks.plots import GREY, OTHERS, STYLES, save
 from fedjax_het.yardsticks.regret import entropy
 from fedjax_het.yardsticks.yardstick import Moment, Yardstick
 
 MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
-FEW = 12  # clients up to which each gets a line of its own
+COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
+LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # of up to so many clients, each its own
 
 
 class Mixture(Yardstick):
@@ -86,21 +87,25 @@ def plot_mixture(
   figure = Figure(figsize=(7.0, 5.0), layout="constrained")
   figure.suptitle(title, fontsize=12, fontweight="bold")
   above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-  if p.shape[1] <= FEW and same_clients:
-    for i, line in enumerate(p.T):
-      above.plot(rounds, line, label=names[i] if names else f"client {i}")
+  each = p.shape[1] <= len(LINES) and same_clients
+  if each:
+    for i, (line, (color, dash)) in enumerate(zip(p.T, LINES)):
+      label = names[i] if names else f"client {i}"
+      above.plot(rounds, line, color=color, linestyle=dash, label=label)
   else:
     for low, high, shade in ((0, 100, 0.12), (10, 90, 0.25)):
       above.fill_between(
-        rounds, *np.percentile(p, (low, high), axis=1), alpha=shade, color="#0072B2", linewidth=0,
+        rounds, *np.percentile(p, (low, high), axis=1), alpha=shade, color=COLORS[0], linewidth=0,
         label=f"{low} to {high} % of the cohort",
       )  # fmt: skip
-    above.plot(rounds, np.median(p, axis=1), color="#0072B2", label="median of the cohort")
-  even = {"color": "#555555", "linestyle": ":", "linewidth": 1}
+    above.plot(rounds, np.median(p, axis=1), color=COLORS[0], label="median of the cohort")
+  even = {"color": GREY, "linestyle": ":", "linewidth": 1}
   above.axhline(1.0 / p.shape[1], label=f"1/S, all {p.shape[1]} alike", **even)
-  above.legend(frameon=False, ncols=2, fontsize="small")
+  above.legend(
+    frameon=False, ncols=4 if each else 2, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0)
+  )
   above.set_ylabel("coefficient p")
-  below.plot(rounds, entropy(p), color="#D55E00")
+  below.plot(rounds, entropy(p), color=COLORS[1])
   below.axhline(np.log(p.shape[1]), label="log S", **even)
   below.legend(frameon=False, fontsize="small")
   below.set(xlabel="round", ylabel="entropy (nats)")
