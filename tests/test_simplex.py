@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import fedjax_het as fh
-from fedjax_het.clients.regions import noised
+from fedjax_het.clients.regions import noised, regions
 from fedjax_het.clients.simplex import mean_distance, uniform_on_region, uniform_on_simplex
 from fedjax_het.errors import SettingError
 
@@ -132,3 +132,39 @@ def test_uniform_on_the_simplex():
   )
   assert np.allclose(x.sum(1), 1, atol=1e-6)
   assert stats.kstest(x[:, 0], "beta", (1, 3)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.3])
+def test_a_face_of_many_coordinates(radius):
+  """Where two of twenty coordinates are large: how often one of them grows, and its variance, are known.
+
+  With s the sum of the others, of density s^17 (η - s) on [0, η/2], and x1 = 1/2 - a, x2 = 1/2 - (s - a), a
+  is uniform on an interval of length η - s around s/2.
+  """
+  count, center = 20_000, jnp.zeros(20).at[:2].set(0.5)
+  keys = jax.random.split(jax.random.key(0), count)
+  points = np.asarray(jax.jit(jax.vmap(lambda key: uniform_on_region(key, center, radius)))(keys), np.float64)
+  s = np.linspace(0.0, radius / 2, 100_001)
+  density = s**17 * (radius - s)
+  grows = ((radius - 2 * s) / (radius - s) * density).sum() / density.sum()
+  mean = (s / 2 * density).sum() / density.sum()
+  square = ((s**2 / 4 + (radius - s) ** 2 / 12) * density).sum() / density.sum()
+  assert np.mean((points[:, :2] > 0.5).any(1)) == pytest.approx(grows, abs=0.015)
+  np.testing.assert_allclose(0.5 - points[:, :2].mean(0), mean, rtol=0.03)
+  np.testing.assert_allclose(points[:, :2].var(0), square - mean**2, rtol=0.1)
+
+
+def test_five_folds_are_found_from_every_seed():
+  """A single start of the topics merges two folds in about half of the seeds."""
+  for seed in range(4):
+    rng, groups = np.random.default_rng(seed), np.arange(40) % 5
+    shares = np.where(np.arange(10) // 2 == groups[:, None], 0.4, 0.2 / 8)
+    counts = np.stack([rng.multinomial(300, own) for own in shares])
+    found = regions(counts, endpoints=5, clusters=5, seed=seed).clusters
+    assert len({*zip(groups.tolist(), found.tolist())}) == 5
+
+
+@pytest.mark.parametrize("counts", ["three", [[1, 2], [3]], [[1.0, np.inf]], [[1.0, np.nan]]])
+def test_counts_that_are_none(counts):
+  with pytest.raises(SettingError, match="counts"):
+    regions(counts)

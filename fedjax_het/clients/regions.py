@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.clients.simplex import mean_distance
-from fedjax_het.errors import SettingError, check_range, check_whole
+from fedjax_het.errors import SettingError, check_range, check_seed, check_whole
+
+STARTS = 8  # of the topics: a single one may end with two groups of clients at one point
 
 
 class Regions(NamedTuple):
@@ -41,8 +43,9 @@ def regions(
 ) -> Regions:
   """Label counts -> LDA -> points of the simplex -> clusters by L1 distance -> centers and radius.
 
-  The topics are scikit-learn's, by online variational Bayes; the clusters by average linkage, which needs no
-  start, and a center is the mean of its clients' points. η = ρ·δ, with δ the mean over the clusters of
+  The topics are scikit-learn's, by online variational Bayes, the likeliest of eight starts (of least
+  perplexity); the clusters by average linkage, which needs no start, and a center is the mean of its clients'
+  points. η = ρ·δ, with δ the mean over the clusters of
   `mean_distance`.
 
   Args:
@@ -58,23 +61,36 @@ def regions(
     SettingError: counts that are no [K, C] of numbers >= 0, a client without any, a setting out of range,
       more clusters than clients or endpoints than classes.
   """
-  counts = np.asarray(counts, np.float64)
-  if counts.ndim != 2 or (counts < 0).any() or not (counts.sum(1) > 0).all():
-    remedy = "Give a row of counts a client, of which some are positive."
+  remedy = "Give a row of counts a client, of which some are positive."
+  try:
+    counts = np.asarray(counts, np.float64)
+  except (TypeError, ValueError):
+    raise SettingError("counts", type(counts).__name__, "are not [K, C] numbers", remedy) from None
+  if counts.ndim != 2 or not ((counts >= 0) & np.isfinite(counts)).all() or not (counts.sum(1) > 0).all():
     raise SettingError("counts", counts.shape, "are not counts of every client's classes", remedy)
+  check_seed("seed", seed)
   check_regions(len(counts), counts.shape[1], endpoints, clusters, rho, epsilon)
-  from sklearn import cluster, decomposition  # two seconds to import, for SosicFL alone
+  from sklearn import cluster  # two seconds to import, for SosicFL alone
 
   endpoints, clusters = int(endpoints), int(clusters)
   if epsilon is not None:
     counts = noised(counts, epsilon, seed)
-  topics = decomposition.LatentDirichletAllocation(endpoints, learning_method="online", random_state=seed)
-  points = topics.fit_transform(counts) if endpoints > 1 else np.ones((len(counts), 1))
+  points = topics(counts, endpoints, seed) if endpoints > 1 else np.ones((len(counts), 1))
   grouped = cluster.AgglomerativeClustering(clusters, metric="manhattan", linkage="average")
   z = grouped.fit_predict(points) if clusters > 1 else np.zeros(len(counts), int)
   means = np.array([points[z == c].mean(0) for c in range(clusters)])
   radius = rho * float(np.mean([mean_distance(center) for center in means]))
   return Regions(means[z].astype(np.float32), radius, points.astype(np.float32), z)
+
+
+def topics(counts: np.ndarray, endpoints: int, seed: int) -> np.ndarray:
+  """Each client's shares of M + 1 topics, [K, M + 1], of the likeliest of `STARTS` fits."""
+  from sklearn.decomposition import LatentDirichletAllocation
+
+  starts = np.random.default_rng(seed).integers(2**32, size=STARTS)
+  fits = [LatentDirichletAllocation(endpoints, learning_method="online", random_state=start).fit(counts)
+          for start in starts.tolist()]  # fmt: skip
+  return min(fits, key=lambda fit: fit.perplexity(counts)).transform(counts)
 
 
 def regions_of_nothing(

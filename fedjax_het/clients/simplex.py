@@ -24,20 +24,21 @@ def uniform_on_region(
   """A point of R around μ, float32 [M + 1], uniform on R but for what is left of where the walk began.
 
   A random walk that leaves the uniform distribution on R as it is: two coordinates i ≠ j at random, d uniform
-  on the interval in which x + d·(e_i - e_j) stays in R, `sweeps`·(M + 1) times. It never leaves R. It begins
-  between μ and a uniform point of Δ^M, as far as R reaches. On a segment, M = 1, one move is exact.
+  on the interval in which x + d·(e_i - e_j) stays in R, `sweeps`·(M + 1) times. Every other i is drawn by μ:
+  near a face few coordinates are large, and a pair of these would hardly ever come up. It never leaves R. It
+  begins between μ and a uniform point of Δ^M, as far as R reaches. On a segment, M = 1, one move is exact.
 
   Args:
     key: typed key.
     center: μ in Δ^M, [M + 1].
     radius: η > 0; from 2 on R is the whole simplex.
-    sweeps: see above. Ten leave no difference that 20,000 points show against rejection sampling.
+    sweeps: see above. After ten, for M to 19, variances of 20,000 points are within 6 % of the exact ones.
   """
   size = center.shape[0]
   if size == 1:
     return jnp.ones((1,), jnp.float32)
   tiny = jnp.finfo(jnp.float32).tiny
-  far_key, how_far_key, pair_key, move_key = jax.random.split(key, 4)
+  far_key, how_far_key, pair_key, heavy_key, move_key = jax.random.split(key, 5)
   moves = 1 if size == 2 else sweeps * size
   far = uniform_on_simplex(far_key, size) - center
   reach = jnp.minimum(1.0, radius / jnp.maximum(jnp.abs(far).sum(), tiny))
@@ -45,6 +46,8 @@ def uniform_on_region(
   first, other = jax.random.randint(
     pair_key, (2, moves), jnp.zeros((2, 1), int), jnp.array([[size], [size - 1]])
   )
+  heavy = jax.random.choice(heavy_key, size, (moves,), p=center / center.sum())
+  first = jnp.where(jnp.arange(moves) % 2 == 0, first, heavy)
   pairs = jnp.stack([first, jnp.where(other >= first, other + 1, other)], 1)
 
   def move(x, step):

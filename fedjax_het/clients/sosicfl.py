@@ -31,7 +31,7 @@ from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
 from fedjax_het.clients.supervised import scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Simplex
@@ -93,9 +93,17 @@ def sosicfl_plus(
       `check_rounds`, of a run that ends before t̃.
   """
   check_choice("layers", layers, ("head", "all"))
+  if layers == "all" and head:
+    raise SettingError(
+      "head", head, "all layers have endpoints, and it would have no effect", "Leave it out."
+    )
+  if not isinstance(regions, Regions):
+    remedy = "Give fedjax_het.regions(counts, endpoints=2, clusters=2)."
+    raise SettingError("regions", type(regions).__name__, "are no regions", remedy)
   tx_of = scheduled(
-    start_round=start_round, lam=lam, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay,
-    epochs=epochs, local_epochs=local_epochs, batch_size=batch_size, optimizer=optimizer,
+    start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,
+    weight_decay=weight_decay, epochs=epochs, local_epochs=local_epochs, batch_size=batch_size,
+    optimizer=optimizer,
   )  # fmt: skip
   centers = jnp.asarray(regions.centers, jnp.float32)
   count = centers.shape[1]
@@ -172,10 +180,10 @@ def sosicfl_plus(
 @variant_of(sosicfl_plus, "lam", "local_epochs", "name")
 def sosicfl(model: Model, regions: Regions, **settings) -> ClientUpdate:
   """SosicFL's client part: `sosicfl_plus` without endpoints of a client's own; see there for the settings."""
-  return sosicfl_plus(model, regions, **{"name": "sosicfl", **settings}, lam=None)
+  return sosicfl_plus(model, regions, lam=None, name="sosicfl", **settings)
 
 
 @variant_of(sosicfl, "layers", "head")
 def sosicfl_all(model: Model, regions: Regions, **settings) -> ClientUpdate:
   """SosicFL-All's client part: `sosicfl` with endpoints of all layers; see there for the settings."""
-  return sosicfl(model, regions, layers="all", name="sosicfl_all", **settings)
+  return sosicfl_plus(model, regions, layers="all", lam=None, name="sosicfl_all", **settings)

@@ -23,7 +23,7 @@ def check_fit(
 ) -> None:
   """Raises `SettingError`, naming label, row and remedy, where a label is none of the client part's task or
   does not fit the model's outputs, or a metric is unknown; and, quoting its own error, where a model cannot
-  be applied to an example.
+  be applied to an example. Also where a client part has regions of other clients than there are.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
@@ -31,8 +31,16 @@ def check_fit(
     cohort_size: S.
     settings: name -> number.
   """
+  client = make_algorithm(**settings).client
+  if client.simplex is not None and (owners := len(client.simplex.centers)) != data[0].num_clients:
+    raise SettingError(
+      "regions",
+      f"of {owners} clients",
+      f"there are {data[0].num_clients}",
+      "Make them of these clients' counts.",
+    )
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
-  task = make_algorithm(**settings).client.task
+  task = client.task
   for each, rows in zip(data, used):
     task.check(np.asanyarray(each.y), count_rows(each.x), rows, None)
 
