@@ -2,9 +2,10 @@
 
 import difflib
 import inspect
+import operator
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -61,10 +62,36 @@ def check_range(
 
 
 def check_whole(setting: str, value: float, low: float | None = None, high: float | None = None) -> None:
-  """Raises `SettingError` unless `value` is a whole number and low <= value <= high (each bound optional)."""
+  """Raises `SettingError` unless `value` is an integer and low <= value <= high (each bound optional).
+
+  2.0 is none: what counts steps or clients is a shape or the bound of a loop.
+  """
   check_range(setting, value, low, high)
-  if not isinstance(value, jax.core.Tracer) and value % 1:
-    raise SettingError(setting, value, "must be a whole number", "Round it.")
+  if isinstance(value, jax.core.Tracer):
+    return
+  try:
+    operator.index(cast(int, value))
+  except TypeError:
+    remedy = f"Write {int(value)}." if value % 1 == 0 else "Round it."
+    raise SettingError(setting, value, "must be a whole number", remedy) from None
+
+
+def check_seed(setting: str, value: int) -> None:
+  """Raises `SettingError` unless `value` is a seed of its own: JAX takes seeds modulo 2^32."""
+  check_whole(setting, value, 0, 2**32 - 1)
+
+
+def check_flag(setting: str, value: object) -> None:
+  """Raises `SettingError` unless `value` is True or False: "no" would count as True."""
+  if not isinstance(value, bool):
+    raise SettingError(setting, value, "neither True nor False", "Give one of them.")
+
+
+def check_section(section: str, value: object) -> None:
+  """Raises `SettingError` unless `value` is a section of a configuration, names with values."""
+  if not hasattr(value, "items"):  # a ConfigDict is no Mapping
+    remedy = f"Give fields, such as \"--config.{section}={{'field': value}}\", or leave it out."
+    raise SettingError(section, value, "not a section", remedy)
 
 
 def check_key(key: jax.Array) -> None:

@@ -28,7 +28,8 @@ from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import GENERATORS, MODELS, Generative
 
-NOT_SETTABLE = ("model", "rounds", "optimizer", "name")  # by a section's fields: given, or only from Python
+# By a section's fields: what is given, is another method's name, or can be set from Python alone.
+NOT_SETTABLE = ("model", "rounds", "optimizer", "name", "shares_body")
 
 
 class Preparation(NamedTuple):

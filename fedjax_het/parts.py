@@ -128,12 +128,14 @@ class LocalTraining(NamedTuple):
     walk: (key, broadcast, state, data, context, work, first, last) -> work after the steps first, ...,
       last - 1; with 0 and None after all of them.
     finish: (broadcast, state, context, work) -> (upload, state, info).
+    gradients: of a step; for people, see `Info.steps`.
   """
 
   steps: Callable[[ClientData], int | Array]
   start: Callable[[Message, PyTree, Context], PyTree]
   walk: Callable[..., PyTree]
   finish: Callable[[Message, PyTree, Context, PyTree], tuple[Message, PyTree, Info]]
+  gradients: int = 1
 
 
 def in_one_go(training: LocalTraining) -> ClientUpdateFn:

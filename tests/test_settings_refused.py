@@ -9,9 +9,10 @@ import optax
 import pytest
 
 import fedjax_het as fh
+from fedjax_het.clients.heads import parting
 from fedjax_het.clients.objective import together
 from fedjax_het.engine.sweep import grid_of
-from fedjax_het.errors import check_key
+from fedjax_het.errors import check_key, check_seed
 from fedjax_het.experiment.workdir import read_json, read_json_lines
 from fedjax_het.mixing.responses import relative
 from fedjax_het.models.layers import settled
@@ -224,3 +225,50 @@ def test_a_run_whose_end_is_damaged_has_not_ended(tmp_path, name):
   assert [*ended(tmp_path).values()] == [run]
   (run / "config.json").write_text('{"rou')
   assert ended(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+  ("method", "settings"),
+  [
+    (fh.fedavg, {"epochs": 2.0}),
+    (fh.fedprox, {"batch_size": 4.0}),
+    (fh.pfedme, {"inner_steps": 2.0}),
+    (fh.ditto, {"lam": None}),
+    (fh.superfed_mm, {"nu": None}),
+    (fh.superfed_lm, {"start_round": None}),
+    (fh.fedavg, {"lr": None}),
+    (fh.apfl, {"adaptive": "no"}),
+    (fh.fedper, {"head": ["fc2"]}),
+    (fh.fedrep, {"head": 5}),
+    (fh.fedavg, {"mu": 0.1}),  # fixed by the variant
+    (fh.lg_fedavg, {"shares_body": True}),
+  ],
+)
+def test_settings_that_no_program_takes_are_named(method, settings):
+  """Each went into a traceback of JAX's, or had another effect than it says."""
+  (name,) = settings
+  with pytest.raises(fh.SettingError, match=name):
+    method(MODEL, **settings)
+
+
+def test_whole_numbers_of_any_kind_count():
+  for count in (2, np.int64(2), jnp.int32(2)):
+    assert fh.fedavg(MODEL, epochs=count).name == "fedavg"
+  with pytest.raises(fh.SettingError, match=r"epochs = 2.0: must be a whole number. Write 2\."):
+    fh.fedavg(MODEL, epochs=2.0)
+
+
+def test_a_head_s_names_may_have_blanks():
+  params = fh.models.two_nn(shape=(2,), hidden=3, num_classes=3, layers=3).init(KEY)
+  model = fh.models.two_nn(shape=(2,), hidden=3, num_classes=3, layers=3)
+  *_, last, top = params
+  assert jax.tree.structure(parting(model, f"{last}, {top}")(params)) == jax.tree.structure(
+    parting(model, f"{last},{top}")(params)
+  )
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5])
+def test_a_seed_that_would_be_another_one(seed):
+  with pytest.raises(fh.SettingError, match="seed"):
+    check_seed("seed", seed)
+  assert (jax.random.key_data(jax.random.key(2**32 + 4)) == jax.random.key_data(jax.random.key(4))).all()

@@ -23,7 +23,7 @@ import optax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, together
 from fedjax_het.clients.supervised import ends, received, scheduled, supervised
-from fedjax_het.errors import check_range
+from fedjax_het.errors import check_flag, check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
@@ -66,7 +66,9 @@ def apfl(
 ) -> ClientUpdate:
   """APFL's client part. Its state is v, which starts at the first θ^g, and α; the global model is FedAvg's.
 
-  A model's running statistics: the federated model's are averaged, the mixture's stay with v.
+  A model's running statistics: the federated model's are averaged, those of the mixture v̄ stay with v. On the
+  line of models between θ^g and v these are mixed too, so that λ = α is not v̄ there; without running
+  statistics it is.
 
   Args:
     model: the model.
@@ -84,6 +86,7 @@ def apfl(
     SettingError: a setting out of range.
   """
   check_range("alpha", alpha, 0.0, 1.0)
+  check_flag("adaptive", adaptive)
   tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
     batch_size=batch_size, optimizer=optimizer,

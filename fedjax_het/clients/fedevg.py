@@ -33,7 +33,7 @@ from fedjax_het.clients.energies import (
   signals,
 )
 from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_flag, check_range, check_whole
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
@@ -147,16 +147,17 @@ def fedevg(
   """
   check_energy(energy, cap, upload_norm)
   check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
-  for name, value in (
-    ("per_class", per_class),
-    ("clip", clip),
-    ("steps", steps),
-    ("start_scale", start_scale),
-  ):
-    if value is not None:
-      check_range(name, value, above=0.0)
-  for name, value in (("chain_steps", chain_steps), ("chain_noise", chain_noise), ("lam", lam)):
+  check_whole("per_class", per_class, 1)
+  check_whole("chain_steps", chain_steps, 0)
+  if steps is not None:
+    check_whole("steps", steps, 1)
+  if clip is not None:
+    check_range("clip", clip, above=0.0)
+  check_range("start_scale", start_scale, above=0.0)
+  for name, value in (("chain_noise", chain_noise), ("lam", lam)):
     check_range(name, value, 0.0)
+  for name, flag in (("persistent", persistent), ("bounded", bounded)):
+    check_flag(name, flag)
   if not isinstance(model.shape, tuple) or not model.shape or model.num_classes < 2 or not model.task.classes:
     raise SettingError(
       "model", model.name, "does not say its shape, or has fewer than two logits, the energies of classes",

@@ -12,7 +12,7 @@ from fedjax_het.clients.fedevg import labels_of, nearest
 from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
 from fedjax_het.clients.sgd import Local
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.local import for_each_batch
 from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.model import Model
@@ -55,9 +55,9 @@ def generative(
     SettingError: a setting out of range, or a model that generates nothing.
   """
   check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
-  check_range("per_class", per_class, 1)
+  check_whole("per_class", per_class, 1)
   if steps is not None:
-    check_range("steps", steps, 1)
+    check_whole("steps", steps, 1)
   if not isinstance(model, Generative):
     raise SettingError("model", model.name, "generates nothing", f"Use one of {', '.join(GENERATORS)}.")
   labels = labels_of(model.num_classes, per_class)

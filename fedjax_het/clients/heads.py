@@ -38,8 +38,15 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
   Returns:
     A function of the parameters, which raises `SettingError` for a layer that the model has not, where there
     is no head, or nothing beside it: so a run ends before anything is compiled.
+
+  Raises:
+    SettingError: `head` is neither.
   """
-  names = (head.split(",") if head else list(model.head)) if isinstance(head, str) else []
+  if not isinstance(head, str) and not callable(head):
+    raise SettingError("head", head, "neither names nor a function of a path", 'Write head="fc2,fc3".')
+  names: list[str] = []
+  if isinstance(head, str):
+    names = [name.strip() for name in head.split(",")] if head else list(model.head)
 
   def is_head(path: Path) -> bool:
     return any(within(path, name) for name in names) if isinstance(head, str) else head(path)

@@ -131,7 +131,7 @@ def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:
 def check_training(**settings: Any) -> None:
   """Checks the settings that all local trainings share; names are the factories' own."""
   for name, value in settings.items():
-    if isinstance(value, jax.core.Tracer) or value is None:
+    if isinstance(value, jax.core.Tracer):
       continue
     if name.endswith("epochs") or name in ("batch_size", "inner_steps"):
       check_whole(name, value, 1)

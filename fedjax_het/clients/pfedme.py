@@ -111,7 +111,9 @@ def pfedme(
     info = Info(work.loss / work.steps, work.steps)
     return Message(work.federated, stats=work.stats), model.joined(work.own, work.stats), info
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  training = LocalTraining(
+    lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish, inner_steps
+  )
   return supervised(
     model, training, lambda broadcast, state, *_: state, name="pfedme",
     init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),

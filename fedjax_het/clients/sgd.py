@@ -120,8 +120,8 @@ def fedprox(
     SettingError: a setting out of range.
   """
   tx_of = scheduled(
-    mu=mu, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    batch_size=batch_size, optimizer=optimizer,
+    mu=0.0 if mu is None else mu, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay,
+    epochs=epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
 
   training = LocalTraining(

@@ -134,7 +134,8 @@ def superfed(
 ) -> ClientUpdate:
   """SuPerFed's client part. Its state is θ^l; the personalised model at λ is θ(λ).
 
-  It reports `cosine`, cos(θ^f, θ^l) after local training; before round L of θ^l as it started.
+  It reports `cosine`, cos(θ^f, θ^l) after local training; before round L of θ^l as it started. F_i, which a
+  mixing may ask for, is the loss of the received model, λ = 0: what clients are judged at is picked later.
 
   Args:
     model: the model of both ends.

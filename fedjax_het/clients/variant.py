@@ -23,13 +23,14 @@ def variant_of(factory: Callable[..., Any], *fixed: str) -> Callable[[Factory], 
   """
   signature = inspect.signature(factory)
   left = [parameter for name, parameter in signature.parameters.items() if name not in fixed]
+  known = {parameter.name for parameter in left}
   settable = [parameter.name for parameter in left if parameter.kind is parameter.KEYWORD_ONLY]
 
   def sign(variant: Factory) -> Factory:
     @functools.wraps(variant)
     def checked(*parts: Any, **settings: Any) -> Any:
       for name in settings:
-        if name not in signature.parameters:
+        if name not in known:
           check_choice(f"{variant.__name__}'s setting", name, settable)
       return variant(*parts, **settings)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-FIELDS = ("dataset", "num_clients", "test_fraction", "stratify", "unseen.fraction")
+FIELDS = ("dataset", "examples", "num_clients", "test_fraction", "stratify", "unseen.fraction")
 SECTIONS = ("dataset_options", "partition")  # all of theirs
 
 

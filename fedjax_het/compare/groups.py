@@ -68,8 +68,9 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
   kinds: dict[tuple[str, int], list[Run]] = {}
   seen: dict[tuple[str, int], int] = {}
   configs: dict[tuple[str, int], dict[str, Any]] = {}
+  known = all(run.examples is not None for run in runs)
   for run in runs:
-    config = leaves(run.config, (*FREE, "seed"))
+    config = leaves(run.config, (*FREE, "seed")) | ({"examples": run.examples} if known else {})
     kind = as_json(config)
     copy = seen[kind, run.seed] = seen.get((kind, run.seed), -1) + 1
     kinds.setdefault((kind, copy), []).append(run)

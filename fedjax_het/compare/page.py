@@ -51,8 +51,8 @@ def write_page(
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text)
-  except OSError as error:
-    problem = f"cannot be written ({error.strerror or error})"
+  except (OSError, ValueError) as error:  # a folder has no name to write beside
+    problem = f"cannot be written ({getattr(error, 'strerror', None) or error})"
     raise SettingError("out", str(path), problem, "Name a file that you may write.") from error
   return path
 

@@ -26,6 +26,7 @@ class Run(NamedTuple):
     summary: of summary.json; {} where there is none.
     failed: why it came to no summary, where that is written down.
     saved: the round of its newest checkpoint; 0 without one.
+    examples: of the data set that it found; None where that is not written down.
   """
 
   folder: Path
@@ -35,6 +36,7 @@ class Run(NamedTuple):
   summary: Mapping[str, Any]
   failed: str = ""
   saved: int = 0
+  examples: int | None = None
 
   @property
   def seed(self) -> int:
@@ -141,7 +143,9 @@ def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   run = Workdir(folder)
   lines = [line for line in read_json_lines(run.metrics_path) if "round" in line]
   summary, failed = read_json(run.summary_path) or {}, read_json(folder / FAILED) or {}
-  return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder))
+  starts = read_json_lines(run.starts_path)
+  examples = starts[-1].get("data", {}).get("examples") if starts else None
+  return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), examples)
 
 
 def _saved(folder: Path) -> int:

@@ -16,7 +16,7 @@ from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, in_short, summarize
 from fedjax_het.engine.state import State
-from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.errors import SettingError, check_seed
 from fedjax_het.parts import Algorithm
 
 
@@ -116,7 +116,7 @@ def sweep(
     raise SettingError("seeds", seeds, "has no values", "Give at least one.")
   if not are_keys:
     for seed in seeds:
-      check_whole("seeds", seed)
+      check_seed("seeds", seed)
     check_once("seeds", seeds)
   keys = jnp.stack([seed if are_keys else jax.random.key(int(seed)) for seed in seeds])
   names = list(range(len(keys))) if are_keys else np.asarray(seeds).tolist()

@@ -36,8 +36,8 @@ class Experiment(NamedTuple):
     parts: row numbers of each client in the data set, for pictures.
     source: the data set.
     unseen: the data of the clients that never train; None where all may.
-    label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of all
-      training and validation labels that became others; None where none are touched.
+    label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of these
+      clients' training and validation labels that became others; None where none are touched.
     prepared: what the client part was given that is made of the clients' label counts, see `prepared_of`.
   """
 
@@ -102,8 +102,10 @@ def build(config: ConfigDict) -> Experiment:
   noise = config.get("label_noise", {})
   noisy = noisy_labels(noise_key, noise, source, task)
   data = laid_out(source.x, standardize=source.standardize, scale=source.scale, train_y=noisy)
-  noise = noise_report(noise, data, laid_out(source.y).x) if noise else None
-  data, parts, unseen = set_apart(unseen_key, config.get("unseen", {}), data, parts)
+  apart = functools.partial(set_apart, unseen_key, config.get("unseen", {}), parts=parts)
+  clean = apart(data=laid_out(source.y))[0] if noise else None
+  data, parts, unseen = apart(data=data)
+  noise = noise_report(noise, data, clean.x) if clean else None
   model_options = {name: value for name, value in config.model.items() if name != "name"}
   shape = jax.tree.map(lambda leaf: leaf.shape[1:], source.x)
   task = build_task(config.get("task", {}), source, np.asarray(data.y)[data.train.rows()])

@@ -12,8 +12,11 @@ from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
   SettingError,
   check_choice,
+  check_flag,
   check_given,
   check_range,
+  check_section,
+  check_seed,
   check_settings,
   check_whole,
 )
@@ -43,6 +46,10 @@ OPTIONAL = (
   "dataset_options", "stratify", "record_losses", "downstream", "landscape", "task", "label_noise", "unseen",
   "to_accuracy", "record_variance",
 )  # fmt: skip
+SECTIONS = (
+  "dataset_options", "partition", "task", "model", "algorithm", "local", "mixing", "server", "downstream",
+  "landscape", "label_noise", "unseen",
+)  # fmt: skip
 
 
 def check_config(config: ConfigDict) -> None:
@@ -56,6 +63,11 @@ def check_config(config: ConfigDict) -> None:
   for field in FIELDS:
     if field not in config:
       raise SettingError(field, None, "is missing from the configuration", "See configs/quickstart.py.")
+  for section in SECTIONS:
+    check_section(section, config.get(section, {}))
+  for flag in ("stratify", "record_losses", "record_variance"):
+    check_flag(flag, config.get(flag, False))
+  check_seed("seed", config.seed)
   for section, given in _GIVEN.items():
     check_given(section, config.get(section, {}), given)
   check_choice("dataset", config.dataset, datasets.DATASETS)
@@ -67,7 +79,7 @@ def check_config(config: ConfigDict) -> None:
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:
       check_range(field, config[field], 0.0, 1.0)
-  check_range("cohort_size", config.cohort_size, 1)
+  check_whole("cohort_size", config.cohort_size, 1)
   if config.num_clients is not None:
     check_whole("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
@@ -84,7 +96,7 @@ def check_config(config: ConfigDict) -> None:
   unprepared = client.unprepared(config.num_clients, {**config.local, **config.algorithm})
   algorithm = build_algorithm(config, small_model(client), unprepared)
   check_unseen(config, algorithm.client)
-  check_landscape(config.to_dict().get("landscape", {}), algorithm.client)
+  check_landscape(config.to_dict().get("landscape", {}), algorithm.client, config.valid_fraction > 0)
   check_rounds(config.rounds, config.eval_every, algorithm)
   if config.num_clients is not None and not config.get("unseen", {}):
     check_cohort(config.cohort_size, config.num_clients, algorithm)

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_het.data.scale import as_read
-from fedjax_het.experiment.build import build, engine_of
+from fedjax_het.engine.balance import sized
+from fedjax_het.experiment.build import Experiment, build, engine_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
@@ -41,12 +42,8 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   engine = engine_of(config, experiment, where)
   shapes, compiled = engine.compile()
   memory = compiled.memory_analysis()
-  sizes = np.asarray(experiment.data.train.size)
-  batch = int(min(config.local.batch_size, sizes.max()))
-  epochs = int(config.local.epochs)
-  each = epochs * np.ceil(sizes / config.local.batch_size)
-  most = {**config.local, **config.algorithm}.get("steps") or np.inf
-  steps = np.minimum(each, most).mean() * config.cohort_size * config.rounds
+  batch = int(min(config.local.batch_size, np.max(experiment.data.train.size)))
+  steps = steps_of_clients(config, experiment).mean() * config.cohort_size * config.rounds
   flops = step_flops(experiment, batch)
   plan = {
     "parameters": sum(leaf.size for leaf in jax.tree.leaves(shapes.broadcast.params)),
@@ -65,6 +62,16 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   }
   print_plan(plan)
   return plan
+
+
+def steps_of_clients(config: ConfigDict, experiment: Experiment) -> np.ndarray:
+  """The local steps that each client takes in a round, [K]: all walks of a method that has several."""
+  training, view = experiment.algorithm.client.training, experiment.data.clients(jnp.arange(0))
+  sizes = np.asarray(experiment.data.train.size)
+  if training is not None:
+    return training.gradients * np.array([int(training.steps(sized(view, size))) for size in sizes])
+  each = config.local.epochs * np.ceil(sizes / config.local.batch_size)
+  return np.minimum(each, {**config.local, **config.algorithm}.get("steps") or np.inf)
 
 
 def step_flops(experiment: Any, batch: int) -> float:

@@ -74,6 +74,7 @@ def run_experiment(
   with display.doing("reading the data"):
     experiment = build(config)
     engine = engine_of(config, experiment, where)
+  display.show(*experiment.source.notes)
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
   with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
     _, (summary,) = train(

@@ -32,7 +32,7 @@ def mistakes_in_one_line() -> Iterator[None]:
   """Ends the program with one line, not a traceback, for a mistake in a flag or in what it names."""
   try:
     yield
-  except (flags.Error, SettingError, AttributeError, KeyError, ImportError, OSError, SyntaxError) as error:
+  except (flags.Error, AttributeError, KeyError, ImportError, OSError, SyntaxError, ValueError) as error:
     text = f"Unknown setting: {error.args[0]}" if isinstance(error, KeyError) else str(error)
     text = text.replace("\\n", " ").strip()
     nested = "Traceback" in text or "Attempted" in text  # of a config file: the last line says what is wrong
@@ -187,7 +187,7 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
       return told(functools.partial(show, "" if asked == "true" else asked))
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
-  from fedjax_het.experiment.sweep import run_sweep
+  from fedjax_het.experiment.sweep import check_sweep, run_sweep
 
   def run() -> None:
     prepare_jax()
@@ -195,6 +195,8 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
     if given.member_batch is not None and not grid:
       raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
     if given.dry_run:
+      if grid:
+        check_sweep(given.config, grid)
       dry_run(given.config, where)
       if grid:
         print(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 
+from fedjax_het.data.files import Source
 from fedjax_het.experiment.workdir import Workdir
 
 TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
@@ -55,7 +56,8 @@ def provenance() -> dict[str, str | int | None]:
   }
 
 
-def note_start(run: Workdir) -> None:
-  """Adds a line to a run's starts.jsonl: what continues it now."""
+def note_start(run: Workdir, source: Source) -> None:
+  """Adds a line to a run's starts.jsonl: what continues it now, and what its data set was found to be."""
+  found = {"examples": len(source.y), "test_examples": len(source.y_test), "notes": source.notes}
   with run.starts_path.open("a", encoding="utf-8") as file:
-    file.write(json.dumps(provenance()) + "\n")
+    file.write(json.dumps({**provenance(), "data": found}) + "\n")

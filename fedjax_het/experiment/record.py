@@ -87,7 +87,7 @@ class Record:
       self._earlier = Seconds(**books["seconds"])
       self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
-      note_start(self.run)
+      note_start(self.run, self._watched.source)
       self.run.failed_path.unlink(missing_ok=True)
       self._tracker.truncate(rounds_done if rounds_done else -1)
     kept = books["yardsticks"] if books is not None else {}

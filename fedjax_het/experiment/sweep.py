@@ -98,11 +98,7 @@ def run_sweep(
   """
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  check_one_program(grid)
-  members = grid_of(grid)
-  configs = [with_values(config, values) for values in members]
-  for own in configs:
-    check_config(own)
+  members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
   root = check(workdir, whole, FREE_OF_ALL)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
@@ -110,6 +106,7 @@ def run_sweep(
   if None in map(read_json, (sweep.table, *(run.summary_path for run in runs))):
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
+    display.show(*experiments[0].source.notes)
     prepare(workdir, whole, FREE_OF_ALL, writes())
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())
@@ -121,6 +118,22 @@ def run_sweep(
     place = f"sweep.json{drawn} are in {os.fspath(root)}, each member's files in its members/."
     display.show(members_table(members, summaries), place, beside(root))
   return summaries
+
+
+def check_sweep(
+  config: ConfigDict, grid: Mapping[str, Sequence[Any]]
+) -> tuple[list[dict[str, Any]], list[ConfigDict]]:
+  """What each member of a sweep varies, and its configuration.
+
+  Raises:
+    SettingError: a member cannot be, or not as one program with the others.
+  """
+  check_one_program(grid)
+  members = grid_of(grid)
+  configs = [with_values(config, values) for values in members]
+  for own in configs:
+    check_config(own)
+  return members, configs
 
 
 def _build(

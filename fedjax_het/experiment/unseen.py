@@ -30,7 +30,10 @@ def check_unseen(config: ConfigDict, client: ClientUpdate) -> None:
     check_choice("unseen's field", field, FIELDS)
   if "fraction" not in given:
     raise SettingError("unseen.fraction", None, "is missing", "Give the share of clients that never train.")
-  steps = list(given.get("steps", ()))
+  steps = given.get("steps", ())
+  if not isinstance(steps, list | tuple):
+    raise SettingError("unseen.steps", steps, "not a list", f"Write [{steps}].")
+  steps = list(steps)
   for count in steps:
     check_whole("unseen.steps", count, 1)
   if sorted(set(steps)) != steps:

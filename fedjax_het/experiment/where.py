@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_whole
 
 
 class Where(NamedTuple):
@@ -23,7 +23,7 @@ class Where(NamedTuple):
     """Raises `SettingError` where a number is below 1."""
     for name, value in self._asdict().items():
       if value is not None:
-        check_range(name, value, 1)
+        check_whole(name, value, 1)
 
 
 EVERYWHERE = Where()

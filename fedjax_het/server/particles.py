@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
 from fedjax_het.parts import ClientUpdate, Message, ServerUpdate
 from fedjax_het.server.sgld import check_own_rounds, half_cosine, mean_gradient
 
@@ -162,7 +162,7 @@ def particles(
     SettingError: a setting out of range, or one that does not go with the client part; from `check_rounds`,
       of a run with another T.
   """
-  check_range("rounds", rounds, 1)
+  check_whole("rounds", rounds, 1)
   check_choice("server's space", space, SPACES)
   check_choice("server's pixels", pixels, DRAWN)
   positive = {"step_size": step_size, "last_step_size": last_step_size, "temperature": temperature}

@@ -6,7 +6,7 @@ G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε      
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_flag, check_range, check_whole
 from fedjax_het.langevin import langevin_step
 from fedjax_het.parts import Message, ServerUpdate
 
@@ -56,7 +56,8 @@ def sgld(
   Raises:
     SettingError: a setting out of range; from `check_rounds`, of a run with another T.
   """
-  check_range("rounds", rounds, 1)
+  check_whole("rounds", rounds, 1)
+  check_flag("server's bounded", bounded)
   for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
     check_range(name, value, above=0.0)
   check_range("server's noise", noise, 0.0)

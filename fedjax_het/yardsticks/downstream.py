@@ -13,7 +13,7 @@ from fedjax_het import models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read
-from fedjax_het.errors import SettingError, check_choice, check_given, check_range, check_settings
+from fedjax_het.errors import SettingError, check_choice, check_given, check_settings, check_whole
 from fedjax_het.models import Model
 from fedjax_het.models.inception import read_weights
 from fedjax_het.tasks import mean_loss
@@ -103,7 +103,7 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
   model = dict(settings.get("model", {"name": CLASSIFIER}))
   check_given(f"{section}.model", model, {"shape": "the data set", "num_classes": "the data set"})
   check_choice(f"{section}.model.name", model.pop("name", None), models.MODELS)
-  check_range(f"{section}.seeds", settings.get("seeds", 1), 1)
+  check_whole(f"{section}.seeds", settings.get("seeds", 1), 1)
   learning = {name: value for name, value in settings.items() if name in ("steps", "lr")}
   check_settings(f"{section}'s field", downstream, learning)
   features, follow = settings.get("features", ""), settings.get("follow", False)

@@ -60,10 +60,12 @@ class Landscape(Yardstick):
     key = jax.random.fold_in(run.key, 1_000_033)
     line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
     np.savez(run.folder / FILE, line=line, losses=losses)
-    center = len(line) // 2
+    center, part = len(line) // 2, settings.get("part", "test")
+    rows = len(getattr(run.data, part).rows())
     return {
       "landscape": {
-        "points": len(line), "span": line[-1], "part": settings.get("part", "test"),
+        "points": len(line), "span": line[-1], "part": part,
+        "examples": min(settings.get("examples") or rows, rows),
         "center": losses[center, center], "most": losses.max(),
       }
     }  # fmt: skip
@@ -83,12 +85,21 @@ class Landscape(Yardstick):
       plot_surfaces({self.run.title: self.run.folder / FILE}, path, title="Loss around the global model")
 
 
-def check_landscape(settings: Mapping[str, Any], client: ClientUpdate) -> None:
-  """Raises `SettingError` for a configuration's `landscape` that cannot be, or that `client` has not."""
+def check_landscape(settings: Mapping[str, Any], client: ClientUpdate, validates: bool = True) -> None:
+  """Raises `SettingError` for a configuration's `landscape` that cannot be, or that `client` has not.
+
+  Args:
+    settings: the section; {} is none.
+    client: the client part, around any model.
+    validates: whether clients have validation parts.
+  """
   if not settings:
     return
   check_settings("landscape's field", loss_surface, settings, ("key", "task", "apply", "params", "data"))
   check_surface(**settings)
+  if settings.get("part") == "valid" and not validates:
+    remedy = "Set valid_fraction, such as 0.1, or take test or train."
+    raise SettingError("landscape.part", "valid", "no client has a validation part", remedy)
   if client.globalize is None or client.synthesize is not None:
     raise SettingError(
       "landscape", dict(settings), f"{client.name} has no global model that classifies", "Leave it out."
@@ -102,7 +113,7 @@ def check_surface(
   check_whole("landscape.points", points, 3)
   if points % 2 == 0:
     raise SettingError("landscape.points", points, "has no middle for the model", f"Use {points + 1}.")
-  check_range("landscape.span", span, above=0.0)
+  check_range("landscape.span", span, high=1e3, above=0.0)
   check_choice("landscape.part", part, ("train", "valid", "test"))
   if examples is not None:
     check_whole("landscape.examples", examples, 1)
@@ -159,7 +170,7 @@ def loss_surface(
     params: θ, a pytree of float arrays.
     data: the clients' data.
     points: odd, grid points an axis; the middle is θ.
-    span: > 0; 1 is a step as long as the filters themselves.
+    span: > 0, at most 1000; 1 is a step as long as the filters themselves.
     part: "train", "valid" or "test".
     examples: the loss is that of so many, at random; by default of all.
 

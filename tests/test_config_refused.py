@@ -1,0 +1,127 @@
+"""Configurations that cannot be are refused before anything is trained; what a run found is told."""
+
+import json
+
+import numpy as np
+import pytest
+from run_folders import write_run
+
+from fedjax_het.compare.data import unlike
+from fedjax_het.compare.groups import grouped
+from fedjax_het.compare.page import write_page
+from fedjax_het.compare.runs import find
+from fedjax_het.data import load
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment import build as building
+from fedjax_het.experiment.build import build
+from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.dry_run import steps_of_clients
+from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment.sweep import check_sweep
+from fedjax_het.experiment.where import Where
+
+
+def config_of(cell="algorithm=fedavg", **changes):
+  config = get_config(cell)
+  for name, value in changes.items():
+    section, _, field = name.rpartition("__")
+    with config.ignore_type():
+      (config[section] if section else config)[field] = value
+  return config
+
+
+@pytest.mark.parametrize(
+  ("changes", "setting"),
+  [
+    ({"stratify": "no"}, "stratify"),
+    ({"record_losses": "no"}, "record_losses"),
+    ({"record_variance": 1}, "record_variance"),
+    ({"seed": 2**32}, "seed"),
+    ({"seed": -1}, "seed"),
+    ({"unseen": True}, "unseen"),
+    ({"unseen": {"fraction": 0.2, "steps": 5}}, r"unseen\.steps = 5: not a list"),
+    ({"unseen": {"fraction": 0.2, "steps": [1.0, 3]}}, r"unseen\.steps = 1\.0"),
+    ({"landscape": True}, "landscape"),
+    ({"landscape": {"span": float("inf")}}, r"landscape\.span"),
+    ({"landscape": {"points": 3, "part": "valid"}, "valid_fraction": 0.0}, r"landscape\.part"),
+    ({"cohort_size": 2.5}, "cohort_size"),
+  ],
+)
+def test_what_cannot_be_is_refused_before_training(changes, setting):
+  """Each was taken for something else, or trained all rounds and then could not finish."""
+  with pytest.raises(SettingError, match=setting):
+    check_config(config_of(**changes))
+
+
+def test_a_body_that_is_not_shared_is_not_called_fedper():
+  with pytest.raises(SettingError, match="shares_body"):
+    check_config(config_of("algorithm=fedper", algorithm__shares_body=False))
+
+
+def test_every_member_of_a_sweep_is_looked_at():
+  config = config_of("algorithm=pfedme")
+  with pytest.raises(SettingError, match="outer_lr"):
+    check_sweep(config, {"algorithm.lam": [1.0, 300.0]})
+  members, configs = check_sweep(config, {"algorithm.lam": [1.0, 2.0]})
+  assert members == [{"algorithm.lam": 1.0}, {"algorithm.lam": 2.0}]
+  assert [own.algorithm.lam for own in configs] == [1.0, 2.0]
+
+
+def test_expected_steps_are_those_that_a_method_takes():
+  epochs = {"epochs": 2, "batch_size": 10}
+  sizes = np.asarray(build(config_of()).data.train.size)
+  passes = np.ceil(sizes / 10)
+  for method, settings, walks in (
+    ("fedavg", {}, 2),
+    ("apfl", {}, 2),
+    ("ditto", {"local_epochs": 3}, 5),
+    ("fedrep", {"body_epochs": 1}, 3),
+    ("pfedme", {"inner_steps": 4}, 8),
+  ):
+    config = config_of(f"algorithm={method}")
+    config.local.update(epochs)
+    config.algorithm.update(settings)
+    np.testing.assert_array_equal(steps_of_clients(config, build(config)), walks * passes)
+
+
+@pytest.mark.parametrize("unseen", [{}, {"fraction": 0.5}])
+def test_the_share_of_changed_labels_is_that_of_the_clients_that_train(monkeypatch, unseen):
+  config = config_of(label_noise={"name": "symmetric", "ratio": 0.5}, unseen=unseen, seed=3)
+  found = build(config)
+  config.label_noise = {}
+  clean = build(config)
+  seen = np.concatenate([found.data.train.rows(), found.data.valid.rows()])
+  assert np.array_equal(seen, np.concatenate([clean.data.train.rows(), clean.data.valid.rows()]))
+  assert found.label_noise["changed"] == np.mean(found.data.y[seen] != clean.data.y[seen])
+
+
+@pytest.mark.slow
+def test_a_run_tells_what_its_loader_found(tmp_path, monkeypatch, capsys):
+  source = load("digits")._replace(notes=("Only half of the digits.",))
+  monkeypatch.setattr(building.datasets, "load", lambda *_, **__: source)
+  landscape = {"points": 3, "examples": 10**6}
+  config = config_of(rounds=1, eval_every=1, model__hidden=2, local__epochs=1, landscape=landscape)
+  summary = run_experiment(config, str(tmp_path), Where(devices=1))
+  assert "Only half of the digits." in capsys.readouterr().out
+  (start,) = map(json.loads, (tmp_path / "starts.jsonl").read_text().splitlines())
+  assert start["data"] == {"examples": 1797, "test_examples": 0, "notes": ["Only half of the digits."]}
+  assert summary["landscape"]["examples"] == int(build(config).data.test.size.sum())
+  assert find([tmp_path])[0].examples == 1797
+
+
+def test_runs_on_a_part_of_the_data_are_other_runs(tmp_path):
+  for seed, (name, examples) in enumerate((("few", 60), ("all", 600), ("more", 600))):
+    folder = write_run(tmp_path / name, seed=seed)
+    (folder / "starts.jsonl").write_text(json.dumps({"data": {"examples": examples}}) + "\n")
+  few, whole = grouped(find([tmp_path / "few", tmp_path / "all", tmp_path / "more"]))
+  assert [run.name for run in few.runs] == ["few"] and len(whole.runs) == 2
+  assert unlike(few.data, whole.data) == ["examples"]
+  write_run(tmp_path / "old", seed=7)  # of a version that did not write it down
+  assert len(grouped(find([tmp_path]))) == 1
+
+
+def test_a_page_wants_a_file_s_name(tmp_path):
+  pytest.importorskip("plotly")
+  with pytest.raises(SettingError, match="out"):
+    write_page({}, "/", title="x")
