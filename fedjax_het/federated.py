@@ -14,7 +14,7 @@ def federated(
   Raises:
     SettingError: something that is not such a part, as a factory is that was not called; a mixing part
       that scales updates around a client part that sends none; a server part that takes models around a
-      client part that uploads signals, or the other way about; or one that does not go `beside` the client.
+      client part that uploads signals, or the other way about; or one that does not go `beside` the others.
   """
   parts = Algorithm(client, mixing or mixings.static(), server or servers.sgd())
   kinds: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate)
@@ -38,4 +38,4 @@ def federated(
     )  # fmt: skip
   if parts.server.beside is None:
     return parts
-  return parts._replace(server=parts.server.beside(parts.client))
+  return parts._replace(server=parts.server.beside(parts.client, parts.mixing))

@@ -251,6 +251,8 @@ class ClientUpdate(NamedTuple):
     check_rounds: (T) -> None; raises `SettingError` where a run of T rounds would not be the method that its
       settings describe. None where every T will do.
     milestones: symbol -> the round, from 0, in which the method's training becomes another; for pictures.
+    upload_norm: what the L2 norm of an upload is shortened to, where nothing else of it tells of the client's
+      data; None where there is no such bound.
   """
 
   share: ShareFn
@@ -270,7 +272,8 @@ class ClientUpdate(NamedTuple):
   uploads_model: bool = True
   sees_data: tuple[str, ...] = ()
   check_rounds: Callable[[int], None] | None = None
-  milestones: Mapping[str, int | Array] = MappingProxyType({})
+  milestones: Mapping[str, float | Array] = MappingProxyType({})
+  upload_norm: float | None = None
 
   def shown(self, function: str, data: ClientData | None) -> Any:
     """A client's training examples, as `function`, "init" or "personalize", is shown them."""
@@ -334,8 +337,9 @@ class ServerUpdate(NamedTuple):
     check_rounds: see `ClientUpdate`.
     takes_models: whether the aggregate's params are to be an average of models; False where they are to be
       one of signals, see `ClientUpdate.uploads_model`.
-    beside: (client part) -> the part that it is beside this one, for a part that has to ask it something,
-      such as the labels of what it synthesises; `federated` asks, and composes a part without. None for most.
+    beside: (client part, mixing part) -> the part that it is beside these, for a part that has to ask them
+      something, such as the labels of what is synthesised; `federated` asks, and composes a part without.
+      None for most.
   """
 
   init: Callable[[Message], PyTree]
@@ -343,7 +347,7 @@ class ServerUpdate(NamedTuple):
   name: str = "custom"
   check_rounds: Callable[[int], None] | None = None
   takes_models: bool = True
-  beside: "Callable[[ClientUpdate], ServerUpdate] | None" = None
+  beside: "Callable[[ClientUpdate, Mixing], ServerUpdate] | None" = None
 
 
 class Algorithm(NamedTuple):

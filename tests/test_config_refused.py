@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from run_folders import write_run
 
+from configs import table_4_2
 from fedjax_het.compare.data import unlike
 from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.page import write_page
@@ -46,12 +47,38 @@ def config_of(cell="algorithm=fedavg", **changes):
     ({"landscape": {"span": float("inf")}}, r"landscape\.span"),
     ({"landscape": {"points": 3, "part": "valid"}, "valid_fraction": 0.0}, r"landscape\.part"),
     ({"cohort_size": 2.5}, "cohort_size"),
+    ({"downstream": {"features": "classifier"}}, "downstream"),
   ],
 )
 def test_what_cannot_be_is_refused_before_training(changes, setting):
   """Each was taken for something else, or trained all rounds and then could not finish."""
   with pytest.raises(SettingError, match=setting):
     check_config(config_of(**changes))
+
+
+@pytest.mark.parametrize(
+  ("changes", "named"),
+  [
+    ({"steps": 0}, "steps"),
+    ({"lr": -1.0}, "lr"),
+    ({"seeds": 1.5}, "seeds"),
+    ({"model": {"name": "two_nn", "hiden": 3}}, "hiden"),
+    ({"model": {"name": "two_nn", "hidden": 0}}, "hidden"),
+    ({"follow": {"model": {"name": "resnet10", "width": 0}}}, "width"),
+  ],
+)
+def test_a_judge_that_cannot_be_is_refused_before_training(changes, named):
+  """An untrained judge gave a headline; a model that cannot be was found after all rounds."""
+  config = table_4_2.get_config("dataset=digits")
+  with config.ignore_type():
+    config.downstream.update(changes)
+  with pytest.raises(SettingError, match=named):
+    build(config)
+
+
+def test_the_number_of_synthetic_examples_changes_the_program():
+  with pytest.raises(SettingError, match="changes the program itself"):
+    check_sweep(table_4_2.get_config("dataset=digits"), {"algorithm.per_class": [2, 3]})
 
 
 def test_a_body_that_is_not_shared_is_not_called_fedper():

@@ -39,8 +39,9 @@ def repelled(z, labels):
 
 def stepped(x, total, state, rounds=4, shape=(4,), **settings):
   """A step of `particles` beside FedEvg around a model of `shape`."""
-  client = fh.fedevg(energy_mlp(shape, 3, hidden=8), per_class=len(x) // 3)
-  server = fh.federated(client, server=particles(rounds, **settings)).server
+  private = {"energy": "even", "upload_norm": 1.0} if settings.get("signal_noise") else {}
+  client = fh.fedevg(energy_mlp(shape, 3, hidden=8), per_class=len(x) // 3, **private)
+  server = fh.federated(client, fh.mixing.uniform(), particles(rounds, **settings)).server
   first = server.init(fh.Message(x))
   np.testing.assert_array_equal(first.labels, labels_of(3, len(x) // 3))
   assert first.step == 0

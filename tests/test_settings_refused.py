@@ -7,17 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
 from fedjax_het.clients.heads import parting
 from fedjax_het.clients.objective import together
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import check_key, check_seed
+from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.workdir import read_json, read_json_lines
 from fedjax_het.mixing.responses import relative
 from fedjax_het.models.layers import settled
 from fedjax_het.parts import Feedback
 from fedjax_het.tables.runs import ended
+from fedjax_het.yardsticks.downstream import within_class_distance
+from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
 
 N = 24
 MODEL = fh.models.two_nn(shape=(2,), hidden=3, num_classes=3)
@@ -272,3 +276,78 @@ def test_a_seed_that_would_be_another_one(seed):
   with pytest.raises(fh.SettingError, match="seed"):
     check_seed("seed", seed)
   assert (jax.random.key_data(jax.random.key(2**32 + 4)) == jax.random.key_data(jax.random.key(4))).all()
+
+
+ENERGY = fh.models.energy_mlp((2,), num_classes=3)
+
+
+@pytest.mark.parametrize(
+  ("make", "named"),
+  [
+    (lambda: fh.fedevg(ENERGY, per_class=2.5), "per_class"),
+    (lambda: fh.fedevg(ENERGY, chain_steps=1.5), "chain_steps"),
+    (lambda: fh.fedevg(ENERGY, steps=1.5), "steps"),
+    (lambda: fh.fedevg(ENERGY, b1=1.5), "b1"),
+    (lambda: fh.fedevg(ENERGY, b2=-0.1), "b2"),
+    (lambda: fh.fedevg(ENERGY, chain_step_size=float("nan")), "chain_step_size"),
+    (lambda: fh.fedevg(ENERGY, persistent="no"), "persistent"),
+    (lambda: fh.server.sgld(2.5), "rounds"),
+    (lambda: fh.server.particles(2.5), "rounds"),
+    (lambda: fh.server.particles(5, space="blocks", repulsion_weight=0.0), "space"),
+    (lambda: fh.server.particles(5, space_seed=1), "space_seed"),
+    (lambda: fh.server.particles(5, heat=float("inf")), "heat"),
+    (lambda: fh.sosicfl(MODEL, np.ones((4, 2))), "regions"),
+    (lambda: fh.sosicfl_plus(MODEL, fh.regions(np.eye(3)), layers="all", head="fc1"), "head"),
+    (lambda: frechet_distance(np.ones((1, 3)), np.ones((4, 3))), "features"),
+    (lambda: kernel_distance(np.ones((4, 2)), np.ones((4, 3))), "features"),
+  ],
+)
+def test_settings_of_synthesis_and_regions(make, named):
+  with pytest.raises(fh.SettingError, match=named):
+    make()
+
+
+def test_regions_of_other_clients():
+  """JAX clamps an index: a client beyond them would own the last one's region."""
+  found = fh.regions(np.eye(3).repeat(2, 0))
+  with pytest.raises(fh.SettingError, match="regions = 'of 6 clients': there are 4"):
+    fh.Engine(fh.federated(fh.sosicfl(MODEL, found)), federated(np.zeros((N, 2), np.float32)), 2)
+
+
+def test_noise_for_privacy_wants_bounded_uploads_that_count_alike():
+  """By n_i the largest client's share of a round's sum is not 1/S, nor is it known before a run."""
+  noisy = fh.server.particles(5, signal_noise=0.1)
+  bounded = fh.fedevg(ENERGY, energy="even", upload_norm=1.0)
+  assert fh.federated(bounded, fh.mixing.uniform(), noisy).server.name == "particles"
+  for client, mixing in (
+    (bounded, fh.mixing.static()),
+    (fh.fedevg(ENERGY, energy="even"), fh.mixing.uniform()),
+  ):
+    with pytest.raises(fh.SettingError, match="signal_noise"):
+      fh.federated(client, mixing, noisy)
+
+
+def test_distances_within_a_class_take_no_more_memory_than_the_set():
+  x, y = np.random.default_rng(0).normal(size=(12, 2, 2)), np.arange(12) % 3
+  pairs = [pdist(x[y == label].reshape(4, 4)).mean() for label in range(3)]
+  np.testing.assert_allclose(within_class_distance(x, y, 3), pairs, rtol=1e-5)
+  memory = jax.jit(within_class_distance, static_argnums=2).lower(
+    jnp.zeros((500, 500)), jnp.zeros(500, int), 10
+  ).compile().memory_analysis()  # fmt: skip
+  assert memory.temp_size_in_bytes < 20 * 500 * 500
+
+
+def test_a_simplex_that_is_learnt_without_regions():
+  """t̃ = ∞: clients draw on all of the simplex to the end, and are judged in its middle."""
+  assert in_rounds({"name": "sosicfl", "start": 1.0}, 5)["start_round"] == np.inf
+  data, found = (
+    federated(np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)),
+    fh.regions(np.eye(4)),
+  )
+  never = fh.federated(fh.sosicfl(MODEL, found, start_round=np.inf, epochs=1))
+  result = fh.run(never, data, key=KEY, rounds=2, cohort_size=2)
+  whole = result.clients["global"]["top1"]
+  np.testing.assert_array_equal(result.clients["personalized"]["top1"], whole)
+  for method in (fh.superfed_mm(MODEL, start_round=np.inf), fh.sosicfl(MODEL, found, start_round=2)):
+    with pytest.raises(fh.SettingError, match="start_round"):
+      fh.run(fh.federated(method), data, key=KEY, rounds=2, cohort_size=2)

@@ -146,16 +146,18 @@ def fedevg(
     SettingError: a setting out of range, or a model that does not say its shape.
   """
   check_energy(energy, cap, upload_norm)
-  check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
+  check_training(
+    lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size
+  )
   check_whole("per_class", per_class, 1)
   check_whole("chain_steps", chain_steps, 0)
   if steps is not None:
     check_whole("steps", steps, 1)
   if clip is not None:
     check_range("clip", clip, above=0.0)
-  check_range("start_scale", start_scale, above=0.0)
-  for name, value in (("chain_noise", chain_noise), ("lam", lam)):
-    check_range(name, value, 0.0)
+  check_range("start_scale", start_scale, above=0.0, below=jnp.inf)
+  for name, value in (("chain_step_size", chain_step_size), ("chain_noise", chain_noise), ("lam", lam)):
+    check_range(name, value, 0.0, below=jnp.inf)
   for name, flag in (("persistent", persistent), ("bounded", bounded)):
     check_flag(name, flag)
   if not isinstance(model.shape, tuple) or not model.shape or model.num_classes < 2 or not model.task.classes:
@@ -237,4 +239,5 @@ def fedevg(
     synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",
     uploads_model=False,
+    upload_norm=upload_norm,
   )

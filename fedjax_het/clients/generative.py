@@ -54,7 +54,9 @@ def generative(
   Raises:
     SettingError: a setting out of range, or a model that generates nothing.
   """
-  check_training(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size)
+  check_training(
+    lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size
+  )
   check_whole("per_class", per_class, 1)
   if steps is not None:
     check_whole("steps", steps, 1)

@@ -137,14 +137,14 @@ def check_training(**settings: Any) -> None:
       check_whole(name, value, 1)
     elif name == "start_round":
       check_range(name, value, 0.0)
-      if value % 1:
+      if value % 1 and value != np.inf:
         remedy = f"Count rounds from 0; a share of T rounds is start_round=int({value} * T)."
         raise SettingError(name, value, "not a round", remedy)
     elif name == "lr":
       check_range(name, value, above=0.0, below=np.inf)
     elif name == "lr_decay":
       check_range(name, value, 0.0, 1.0, above=0.0)
-    elif name == "momentum":
+    elif name in ("momentum", "b1", "b2"):
       check_range(name, value, 0.0, below=1.0)
     else:
       check_range(name, value, 0.0, below=np.inf)

@@ -54,7 +54,7 @@ def sosicfl_plus(
   *,
   layers: str = "head",
   head: Head = "",
-  start_round: int | jax.Array = 0,
+  start_round: float | jax.Array = 0,
   lam: float | None = 1.0,
   local_epochs: int = 10,
   lr: float = 0.01,
@@ -76,7 +76,8 @@ def sosicfl_plus(
     regions: of K clients, in the order of their numbers.
     layers: which have endpoints, "head" or "all".
     head: the head's layers where that is not the model's own, see `heads.parting`.
-    start_round: t̃, the first round in which a client draws on its region; before on all of the simplex.
+    start_round: t̃, the first round in which a client draws on its region; before on all of the simplex, and
+      with `math.inf`, start=1.0 of a configuration, always: learning one simplex together.
     lam: λ >= 0, how near a client's own endpoints are kept to those received; None is SosicFL, with none.
     local_epochs: passes for a client's own endpoints, after the others.
     lr: γ > 0 in round 0.
@@ -169,7 +170,7 @@ def sosicfl_plus(
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
   return client._replace(
-    check_rounds=starts_within(start_round, "no client would train its region"),
+    check_rounds=starts_within(start_round, "no client would train its region", or_never=True),
     milestones={"t̃": start_round},
     simplex=Simplex(
       lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats), *regions

@@ -1,5 +1,6 @@
 """What the client parts that train a model have alike: checks of settings, step size, border."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -52,16 +53,21 @@ def ends(model: Model, local: Callable[[PyTree], PyTree] = lambda state: state) 
   return lambda broadcast, state: (received(model)(broadcast), local(state))
 
 
-def starts_within(start_round: int | jax.Array, else_: str) -> Callable[[int], None]:
+def starts_within(
+  start_round: float | jax.Array, else_: str, *, or_never: bool = False
+) -> Callable[[int], None]:
   """`ClientUpdate.check_rounds` of a method that becomes what it is in `start_round`.
 
   Args:
     start_round: from 0; a traced one passes, its values were checked before.
     else_: what would come of a run that ends before.
+    or_never: whether an infinite one is a method too.
   """
 
   def check_rounds(rounds: int) -> None:
-    if not isinstance(start_round, jax.core.Tracer) and start_round >= rounds:
+    if isinstance(start_round, jax.core.Tracer) or (or_never and start_round == math.inf):
+      return
+    if start_round >= rounds:
       raise SettingError(
         "start_round", start_round, f"not within rounds = {rounds}: {else_}",
         f"Use 0 to {rounds - 1}, or more rounds.",

@@ -23,6 +23,7 @@ from fedjax_het.experiment.values import numbers
 from fedjax_het.experiment.where import Where
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
+from fedjax_het.yardsticks.downstream import classifier, to_follow
 
 
 class Experiment(NamedTuple):
@@ -113,5 +114,9 @@ def build(config: ConfigDict) -> Experiment:
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model, prepared)
   check_cohort(config.cohort_size, data.num_clients, algorithm)
+  if algorithm.client.synthesize is not None:
+    asked = config.to_dict().get("downstream", {})
+    for judge in (asked, to_follow(asked) or {}):
+      classifier(judge.get("model"), source)
   check_variance(config, algorithm.client, model)
   return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise, prepared)

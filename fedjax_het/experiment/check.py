@@ -95,6 +95,9 @@ def check_config(config: ConfigDict) -> None:
   check_model(config.model)
   unprepared = client.unprepared(config.num_clients, {**config.local, **config.algorithm})
   algorithm = build_algorithm(config, small_model(client), unprepared)
+  if config.get("downstream") and algorithm.client.synthesize is None:
+    problem = f"{algorithm.client.name} synthesises nothing that could be judged"
+    raise SettingError("downstream", config.downstream.to_dict(), problem, "Leave it out.")
   check_unseen(config, algorithm.client)
   check_landscape(config.to_dict().get("landscape", {}), algorithm.client, config.valid_fraction > 0)
   check_rounds(config.rounds, config.eval_every, algorithm)

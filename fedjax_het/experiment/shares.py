@@ -11,10 +11,11 @@ from fedjax_het.methods import CLIENTS
 def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
   """A configuration's `algorithm` with each share of T as a number of rounds: start = 0.4 -> L = ⌊0.4 T⌋.
 
-  A product within 10⁻⁶ of a whole number is that number (0.29 · 100 = 28.999...96). None is not given.
+  1 is never, L = ∞, which some methods take. A product within 10⁻⁶ of a whole number is that number (0.29 ·
+  100 = 28.999...96). None is not given.
 
   Raises:
-    SettingError: an unknown method; a share outside [0, 1), or given beside its number of rounds.
+    SettingError: an unknown method; a share outside [0, 1], or given beside its number of rounds.
   """
   check_choice("algorithm.name", algorithm["name"], CLIENTS)
   resolved = dict(algorithm)
@@ -28,9 +29,9 @@ def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
         f"Give one of them: algorithm.{share}=None leaves the share out.",
       )  # fmt: skip
     try:
-      check_range(f"algorithm.{share}", value, 0.0, below=1.0)
+      check_range(f"algorithm.{share}", value, 0.0, 1.0)
     except SettingError as error:
       error.args = (f"{error} {share} is a share of the rounds, {number} a number of rounds.",)
       raise
-    resolved[number] = math.floor(round(value * rounds, 6))
+    resolved[number] = math.inf if value == 1.0 else math.floor(round(value * rounds, 6))
   return resolved

@@ -249,7 +249,7 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
     whole = all(isinstance(v, int) for v in values)
     if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
       raise SettingError(f"sweep.{path}", list(values), "is not a list of numbers", "Sweep numbers only.")
-    if field in ("batch_size", "epochs"):
+    if field in ("batch_size", "epochs", "per_class"):
       raise SettingError(
         f"sweep.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
       )

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_het.clients.objective import is_zero
 from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
-from fedjax_het.parts import ClientUpdate, Message, ServerUpdate
+from fedjax_het.parts import ClientUpdate, Message, Mixing, ServerUpdate
 from fedjax_het.server.sgld import check_own_rounds, half_cosine, mean_gradient
 
 SPACES = ("pixels", "blocks", "convolutions")
@@ -145,14 +146,15 @@ def particles(
     repulsion_weight: ρ >= 0.
     space: what examples of a class differ in: "pixels"; "blocks", means of 2 x 2 pixels; "convolutions", 32
       random 3 x 3 ones, Swish, means of 2 x 2.
-    space_seed: of the random convolutions.
+    space_seed: of the random convolutions; 0 for other spaces.
     heat: T_0 >= 0; with T = τ = 1 and ρ = 0 a step is Langevin's of the density that falls as exp(-E).
     last_heat: T_T >= 0.
     noise: δ >= 0, whatever the step.
     rms: where given, G is scaled to this root mean square over the whole set, so that β is in pixels.
-    signal_noise: standard deviation of normal noise on Σ w e ∇E. Where S clients a round upload at most C in
-      L2 norm, with even weights, and count 1/S each, z·C/S is a Gaussian mechanism of noise multiplier z,
-      between a client's upload and none at the same S.
+    signal_noise: standard deviation of normal noise on Σ w e ∇E, for privacy. It goes with a client part
+      whose uploads have at most C = `upload_norm` in L2 norm and uniform mixing alone: S clients a round
+      count 1/S each, and z·C/S is a Gaussian mechanism of noise multiplier z, between a client's upload and
+      none at the same S.
     renew_below: in the first T/2 rounds, of a class whose examples differ by less than this root mean square
       a pixel all but one are drawn afresh, as the set began, see `collapsed`; 0 for never.
     pixels: "bounded", kept in [0, 1]; "free"; or "sigmoid", of numbers u that move instead, by the
@@ -171,11 +173,22 @@ def particles(
   others = {"repulsion_weight": repulsion_weight, "heat": heat, "last_heat": last_heat, "noise": noise}
   others |= {"signal_noise": signal_noise, "renew_below": renew_below}
   for name, value in others.items():
-    check_range(f"server's {name}", value, 0.0)
+    check_range(f"server's {name}", value, 0.0, below=jnp.inf)
+  if space != "convolutions" and not is_zero(space_seed):
+    raise SettingError("server's space_seed", space_seed, f"is not used in {space}", "Leave it out.")
+  if space != "pixels" and is_zero(repulsion_weight):
+    raise SettingError("server's space", space, "has no effect without repulsion", "Leave it out.")
+  check_whole("server's space_seed", space_seed, 0)
 
-  def beside(client: ClientUpdate) -> ServerUpdate:
+  def beside(client: ClientUpdate, mixing: Mixing) -> ServerUpdate:
     """The part that knows the examples' labels."""
     synthesize = client.synthesize
+    if not is_zero(signal_noise) and (client.upload_norm is None or mixing.name != "uniform"):
+      raise SettingError(
+        "server's signal_noise", signal_noise,
+        "hides a client's upload only where that is bounded and counts 1/S",
+        "Set the client's upload_norm, with energy='even', and uniform mixing; or take noise or heat.",
+      )  # fmt: skip
     if synthesize is None:
       raise SettingError(
         "server", "particles", f"keeps examples of a class apart, and {client.name} synthesises none",

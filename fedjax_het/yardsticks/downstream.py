@@ -13,7 +13,14 @@ from fedjax_het import models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read
-from fedjax_het.errors import SettingError, check_choice, check_given, check_settings, check_whole
+from fedjax_het.errors import (
+  SettingError,
+  check_choice,
+  check_given,
+  check_range,
+  check_settings,
+  check_whole,
+)
 from fedjax_het.models import Model
 from fedjax_het.models.inception import read_weights
 from fedjax_het.tasks import mean_loss
@@ -45,9 +52,7 @@ class Judge:
     self, key: jax.Array, source: Source, data: FederatedData, *, model: Mapping[str, Any] | None = None,
     seeds: int = 1, **settings: Any,
   ):  # fmt: skip
-    options = dict(model or {"name": CLASSIFIER})
-    made = models.make(options.pop("name"), source.x.shape[1:], source.num_classes, **options)
-    assert isinstance(made, Model)
+    made = classifier(model, source)
     self.key, self.model, self.seeds = key, made, seeds
     self._source, self._sizes, rows = source, data.test.size, data.test.rows()
     self._test = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
@@ -83,6 +88,14 @@ class Judge:
     }
 
 
+def classifier(given: Mapping[str, Any] | None, source: Source) -> Model:
+  """The judge's model, of a section's `model`; raises `SettingError` where it cannot be."""
+  options = dict(given or {"name": CLASSIFIER})
+  made = models.make(options.pop("name"), source.x.shape[1:], source.num_classes, **options)
+  assert isinstance(made, Model)
+  return made
+
+
 def to_follow(settings: Mapping[str, Any]) -> dict[str, Any] | None:
   """A judge's settings at every evaluation, of a configuration's `downstream`; None where none is asked for.
 
@@ -106,6 +119,8 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
   check_whole(f"{section}.seeds", settings.get("seeds", 1), 1)
   learning = {name: value for name, value in settings.items() if name in ("steps", "lr")}
   check_settings(f"{section}'s field", downstream, learning)
+  check_whole(f"{section}.steps", settings.get("steps", 1), 1)
+  check_range(f"{section}.lr", settings.get("lr", 1.0), above=0.0, below=np.inf)
   features, follow = settings.get("features", ""), settings.get("follow", False)
   if features not in ("", "classifier"):
     if not Path(features).is_file():
@@ -172,8 +187,8 @@ def within_class_distance(x: jax.Array, y: jax.Array, num_classes: int) -> jax.A
     y: labels, int32 [M].
     num_classes: C.
   """
-  flat = x.reshape(x.shape[0], -1)
-  distance = jnp.sqrt(jnp.maximum(((flat[:, None] - flat[None, :]) ** 2).sum(-1), 0.0))
+  flat = jnp.asarray(x).reshape(len(x), -1)
+  distance = jax.lax.map(lambda own: jnp.sqrt(((flat - own) ** 2).sum(-1)), flat)
   member = jax.nn.one_hot(y, num_classes)
   count = member.sum(0)
   return jnp.einsum("ic,ij,jc->c", member, distance, member) / (count * (count - 1.0))

@@ -2,7 +2,17 @@
 
 import numpy as np
 
+from fedjax_het.errors import SettingError
+
 BLOCK = 2000  # rows of a kernel matrix at once
+
+
+def _checked(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
+    problem = "not two rows or more of as many features"
+    raise SettingError("features", (a.shape, b.shape), problem, "Give [n, d] and [m, d].")
+  return a, b
 
 
 def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -17,7 +27,7 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
     a: features, [n, d], n > 1.
     b: features, [m, d], m > 1.
   """
-  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  a, b = _checked(a, b)
   difference = a.mean(0) - b.mean(0)
   a, b = ((own - own.mean(0)) / np.sqrt(len(own) - 1) for own in (a, b))
   if min(len(a), len(b)) > a.shape[1]:
@@ -36,7 +46,7 @@ def kernel_distance(a: np.ndarray, b: np.ndarray) -> float:
     a: features, [n, d], n > 1.
     b: features, [m, d], m > 1.
   """
-  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  a, b = _checked(a, b)
 
   def total(x: np.ndarray, y: np.ndarray) -> float:
     blocks = (x[i : i + BLOCK] for i in range(0, len(x), BLOCK))

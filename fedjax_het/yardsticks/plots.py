@@ -30,7 +30,7 @@ FEW = 25  # evaluations up to which each has a marker
 
 def learning_curve(
   rounds: ArrayLike, curves: Sequence[Curve], path: str | os.PathLike[str], *,
-  title: str = "Learning curve", milestones: Mapping[str, int | Array] = MappingProxyType({}),
+  title: str = "Learning curve", milestones: Mapping[str, float | Array] = MappingProxyType({}),
 ) -> Path:  # fmt: skip
   """Draws curves over the rounds, those of one metric in one panel; the first panel is the tallest.
 
@@ -58,7 +58,7 @@ def learning_curve(
   for ax, (metric, own) in zip(axes, panels.items()):
     _panel(ax, np.asarray(rounds), metric, own)
     for symbol, value in milestones.items():
-      if 0 < int(value) < np.max(rounds):
+      if 0 < value < np.max(rounds):
         ax.axvline(int(value), color=GREY, linewidth=1.0, linestyle=":")
         if ax is axes[0]:
           ax.annotate(f"{symbol} = {int(value)}", (int(value), 0.03), (4, 0), ax.get_xaxis_transform(),
