@@ -1,4 +1,4 @@
-"""A paper's table: `python -m fedjax_het.reproduce --table=configs/table_2_3.py [--where=clients=100]`.
+"""A paper's table: `python -m fedjax_het.reproduce --table=configs/NAME.py [--where=K=V] [--workdir=DIR]`.
 
 Runs all its cells but those that have run, and prints and writes ours beside the paper's. Starting it again
 continues a stopped table, or shows one that is complete.

@@ -340,7 +340,8 @@ def test_the_command(tmp_path):
   (tmp_path / "tiny.py").write_text(CONFIG)
   (tmp_path / "tiny.csv").write_text(PRINTED)
   command = [sys.executable, "-m", "fedjax_het.reproduce", f"--table={tmp_path}/tiny.py", "--where=lr=0.05",
-             "--seeds=0,1", f"--runs={tmp_path}/runs", "--against=FedAvg", "--config.rounds=3"]  # fmt: skip
+             f"--workdir={tmp_path}/runs", "--seeds=0,1", "--against=FedAvg",
+             "--config.rounds=3"]  # fmt: skip
 
   def start(*more: str) -> subprocess.CompletedProcess:
     env = environment(PYTHONPATH=str(ROOT), COLUMNS="100")
@@ -352,11 +353,12 @@ def test_the_command(tmp_path):
   assert whole.returncode == 0, whole.stderr
   assert "table ETA" in whole.stdout and "FedPer" in whole.stdout and "less FedAvg" in whole.stdout
   assert {"table.md", "table.csv", "table.tex"} <= {path.name for path in (tmp_path / "runs").iterdir()}
-  again = start()
-  assert "table ETA" not in again.stdout and "FedPer" in again.stdout
+  again = start(f"--runs={tmp_path}/runs", "--data_dir=elsewhere")
+  assert "table ETA" not in again.stdout and "Other than in the table: rounds=3." in again.stdout
   for flag, named in (
     ("--seeds=a", "seeds"), ("--against=Fed", "FedAvg"), ("--table=x.py", "x.py"), ("--where=lr", "where"),
     ("--config.rounds=-1", "rounds"), ("--mesh=1", "mesh"), ("--nonsense=1", "nonsense"),
+    ("--config.seed=7", "--seeds=7"),
   ):  # fmt: skip
-    wrong = start(flag)
+    wrong = start(flag, "--dry_run")
     assert wrong.returncode == 1 and named in wrong.stderr and "Traceback" not in wrong.stderr, wrong.stderr

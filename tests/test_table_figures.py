@@ -86,7 +86,7 @@ def test_a_table_as_text():
     ["B", "92.50 ± 2.12 (1.00)", "93.00", "-0.50", "+1.50 ± 0.50", "diverged", "–", "–", "–"],
     ["C", "not run", "50.00 (1.00)", "–", "–", "–", "–", "–", "–"],
   ]
-  notes = " ".join(layout.footnotes(SHOWN))
+  notes = " ".join(layout.footnotes(SHOWN, "A"))
   assert "2 seeds (0, 1)" in notes and "B, algorithm=b,lr=0.2, seed 0: diverged in round 3" in notes
   out = io.StringIO()
   Console(file=out, width=100).print(layout.drawn(SHOWN, cells, "A", "T"))

@@ -12,18 +12,20 @@ def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
   """ "dataset=mnist,clients=100" -> a dict with the types of `defaults`.
 
   Raises:
-    SettingError: an unknown key (naming the nearest) or a value of another type.
+    SettingError: an unknown key (naming the nearest), a key twice, or a value of another type.
   """
-  cell = dict(defaults)
+  given: dict[str, Any] = {}
   for item in filter(None, (text or "").split(",")):
-    key, _, value = item.partition("=")
-    check_choice("key behind the config file's name", key.strip(), defaults)
-    kind = type(defaults[key.strip()])
+    key, _, value = (own.strip() for own in item.partition("="))
+    check_choice("key behind the config file's name", key, defaults)
+    if key in given:
+      raise SettingError(key, value, f"is given twice, first as {given[key]!r}", "Give it once.")
+    kind = type(defaults[key])
     try:
-      cell[key.strip()] = kind(value.strip())
+      given[key] = kind(value)
     except ValueError as error:
-      raise SettingError(key.strip(), value, f"is not of type {kind.__name__}", "Mend it.") from error
-  return cell
+      raise SettingError(key, value, f"is not of type {kind.__name__}", "Mend it.") from error
+  return {**defaults, **given}
 
 
 def optional(value: Any) -> FieldReference:

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from fedjax_het.engine.processes import writes
 from fedjax_het.experiment.display import Display
 from fedjax_het.experiment.progress import Progress, doing
+from fedjax_het.experiment.values import is_number
 from fedjax_het.tables.runs import Program
 
 
@@ -29,7 +30,7 @@ class Board(Display):
 
   Args:
     programs: what there is to do.
-    past: (config, summary) of runs that have ended.
+    past: (config, summary) of runs that have ended; those whose `seconds` cannot be read tell nothing.
     console: where to show; standard output by default.
   """
 
@@ -42,7 +43,9 @@ class Board(Display):
     self._total = self._runs_left = sum(len(program.runs) for program in programs)
     self._spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, work
     for config, summary in past:
-      self._book(config, sum(summary["seconds"].values()), work(config))
+      seconds = summary.get("seconds")
+      if isinstance(seconds, Mapping) and seconds and all(map(is_number, seconds.values())):
+        self._book(config, sum(seconds.values()), work(config))
 
   def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
     """See `Display`."""

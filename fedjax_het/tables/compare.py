@@ -1,5 +1,6 @@
 """Ours beside the paper's: every figure of a table's cells over seeds, and the methods beside one another."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -8,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.experiment.workdir import FAILED, STARTS, read_json, read_json_lines
+from fedjax_het.experiment.values import is_number
+from fedjax_het.experiment.workdir import STARTS, read_json_lines
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
-from fedjax_het.tables.runs import SUMMARY, Wanted, identity
+from fedjax_het.tables.runs import Wanted, identity, outcome
 
 
 class Entry(NamedTuple):
@@ -62,7 +64,8 @@ class Entry(NamedTuple):
 def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -> list[Entry]:
   """All figures of the cells that are wanted, in the table's order, a cell's metrics side by side."""
   found = []
-  known = {id(one): _result(ended.get(identity(one.config))) for one in wanted}
+  folders = {id(one): ended.get(identity(one.config)) for one in wanted}
+  known = {one: outcome(folder) if folder else None for one, folder in folders.items()}
   places = [*columns(table.cells)]
 
   def other(one: Wanted, figure: tuple[str, float] | Beside) -> dict[str, Any] | None:
@@ -87,9 +90,7 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
         if figure is not None and figure.mean is not None:
           ours[seed] = figure
         else:
-          failed[seed] = (
-            result.get("failed") or _diverged(result) or _lacks(source, metric, runs[0], others[seed])
-          )
+          failed[seed] = _failed(result) or _lacks(source, metric, runs[0], others[seed])
       missing = [seed for seed, result in results.items() if result is None]
       paper = runs[0].cell.paper.get(metric, Figure())
       found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing))
@@ -110,25 +111,24 @@ def made(folders: Sequence[Path]) -> str:
 def read(
   summary: Mapping[str, Any], source: tuple[str, float] | Beside, other: Mapping[str, Any] | None = None
 ) -> Figure | None:
-  """The figure of a summary, a number or one with `mean` and `std`; None if there is none.
+  """The figure of a summary, a number or one with `mean` and `std`; None if there is none, or no number.
 
   Args:
     summary: of the run.
     source: see `Table.figures`.
     other: of the run beside it, for a `Beside`.
   """
+  value: Any = None
+  factor = 1.0
   if isinstance(source, Beside):
     own, beside = (at(each, source.path) for each in (summary, other or {}))
-    value, factor = source.figure(own, beside) if own and beside else None, 1.0
+    with contextlib.suppress(AttributeError, LookupError, TypeError):  # of a damaged summary
+      value = source.figure(own, beside) if own and beside else None
   else:
     value, factor = at(summary, source[0]), source[1]
-  if isinstance(value, Mapping):
-    mean, std = value.get("mean"), value.get("std")
-  else:
-    mean, std = value, None
-  if mean is None or not math.isfinite(mean):
-    return None
-  return Figure(factor * mean, None if std is None else factor * std)
+  pair: list[Any] = [value.get("mean"), value.get("std")] if isinstance(value, Mapping) else [value, None]
+  mean, std = (factor * one if is_number(one) and math.isfinite(one) else None for one in pair)
+  return None if mean is None else Figure(mean, std)
 
 
 def at(summary: Mapping[str, Any], path: str) -> Any:
@@ -162,13 +162,6 @@ def columns(cells: Sequence[Cell]) -> list[str]:
   return [key for key in cells[0].keys if differs(key)]
 
 
-def _result(folder: Path | None) -> dict[str, Any] | None:
-  if folder is None:
-    return None
-  summary = read_json(folder / SUMMARY)
-  return read_json(folder / FAILED) if summary is None else summary
-
-
 def _lacks(
   source: tuple[str, float] | Beside, metric: str, one: Wanted, other: Mapping[str, Any] | None
 ) -> str:
@@ -178,5 +171,8 @@ def _lacks(
   return f"no run of {method} beside it" if other is None else f"not as {method}"
 
 
-def _diverged(summary: Mapping[str, Any]) -> str:
-  return f"diverged in round {summary['diverged']['round']}" if summary.get("diverged") else ""
+def _failed(result: Mapping[str, Any]) -> str:
+  """Why a run, or a member of a sweep, came to nothing; nothing where it has come to an end."""
+  if "failed" in result:
+    return " ".join(str(result["failed"]).split()).rstrip(".")
+  return f"diverged in round {at(result, 'diverged.round')}" if result.get("diverged") else ""

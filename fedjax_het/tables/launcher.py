@@ -3,6 +3,7 @@
 import ast
 import functools
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ def define_flags() -> None:
   )
   flags.DEFINE_string("where", "", "Only these cells: key=value,key=value|value, by the columns of the .csv.")
   flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
-  flags.DEFINE_string("runs", None, "Where runs and table are kept; by default runs/NAME of the table.")
+  flags.DEFINE_string("workdir", None, "Where runs and table are kept; by default runs/NAME of the table.")
+  flags.DEFINE_alias("runs", "workdir")
+  flags.DEFINE_string("data_dir", None, "Where the data sets are; the same as --config.data_dir.")
   flags.DEFINE_string("against", "", "Compare the other methods with this one, by either name.")
   flags.DEFINE_bool("dry_run", False, "Print the table of what has run, and what would be started, and end.")
   define_machine_flags()
@@ -56,8 +59,11 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
   """Sets dotted fields of a configuration; what follows from them follows.
 
   Raises:
-    SettingError: a field of another type, or one in a section that is not there.
+    SettingError: a field of another type, one in a section that is not there, or the seed.
   """
+  if "seed" in changes:
+    problem = "every cell has the seeds of --seeds"
+    raise SettingError("config.seed", changes["seed"], problem, f"Use --seeds={changes['seed']}.")
   for path, value in changes.items():
     *sections, field = path.split(".")
     node = config
@@ -68,6 +74,25 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
       node[field] = value
     except TypeError as error:
       raise SettingError(f"config.{path}", value, str(error), "Give a value of that type.") from error
+
+
+def told_of(changes: Mapping[str, Any], configs: Sequence[ConfigDict]) -> str:
+  """Such as "rounds=50, local.lr=0.1": the changes that make figures other than those of `configs`."""
+  from fedjax_het.experiment.experiment import FREE
+  from fedjax_het.tables.compare import at
+
+  silent = (*FREE, "record_losses", "record_variance")  # which change no figure
+  own = [config.to_dict() for config in configs]
+  told = [path for path in changes if path not in silent and any(at(c, path) != changes[path] for c in own)]
+  return ", ".join(f"{path}={changes[path]}" for path in told)
+
+
+def parse_seeds(texts: Sequence[str]) -> list[int]:
+  """Raises `SettingError` for a seed that is no whole number."""
+  try:
+    return [int(text) for text in texts]
+  except ValueError as error:
+    raise SettingError("seeds", ",".join(texts), "are not whole numbers", "Write --seeds=0,1,2.") from error
 
 
 def main(argv: list[str], changes: dict[str, Any]) -> int:
@@ -83,19 +108,19 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
 def make_table(changes: dict[str, Any]) -> None:
   """Runs and shows the table of the flags."""
   from fedjax_het.experiment.report import beside
-  from fedjax_het.tables.paper import chosen, parse_where, read_table
+  from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table
   from fedjax_het.tables.reproduce import reproduce, show, wanted
 
   given = flags.FLAGS
+  if given.data_dir is not None:
+    changes = {**changes, "data_dir": given.data_dir}
   table = read_table(shipped(given.table))
-  if not all(seed.lstrip("-").isdecimal() for seed in given.seeds):
-    raise SettingError("seeds", ",".join(given.seeds), "are not whole numbers", "Write --seeds=0,1,2.")
   cells = chosen(table.cells, parse_where(given.where))
+  table = table._replace(changed=told_of(changes, [table.get_config(cell.text) for cell in cells]))
+  than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
   prepare_jax()
-  than = {cell.keys.get("algorithm", ""): cell.method for cell in table.cells[::-1]} | {"": ""}
-  than = than.get(given.against, given.against)
-  runs = wanted(table, cells, [*map(int, given.seeds)], lambda config: change(config, changes))
-  folder, where = Path(given.runs or f"runs/{table.name}"), where_of_flags()
+  runs = wanted(table, cells, seeds, lambda config: change(config, changes))
+  folder, where = Path(given.workdir or f"runs/{table.name}"), where_of_flags()
   where.check()
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
   if given.dry_run:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,12 @@ from fedjax_het.tables.compare import Entry, beside, columns
 from fedjax_het.tables.paper import Cell
 
 MISSING = "–"
+IN_MARKDOWN = str.maketrans({"|": r"\|", "\\": r"\\", "\n": " "})
+IN_LATEX = str.maketrans(
+  {sign: f"\\{sign}" for sign in "&%$#_{}"}
+  | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+  | {"±": r"$\pm$", "−": "$-$", "–": "--", "\n": " "}
+)
 
 
 class Block(NamedTuple):
@@ -80,7 +87,7 @@ def ours(entry: Entry) -> str:
   """ "99.27 ± 0.04 (0.98)": mean over seeds, std over seeds, std over clients; or why there is none."""
   if entry.mean is None:
     reasons = sorted({*entry.failed.values()})
-    return reasons[0].split(" in ")[0] if reasons else "not run" if entry.missing else MISSING
+    return re.split(": | in ", reasons[0])[0] if reasons else "not run" if entry.missing else MISSING
   text = figure(entry.mean)
   if entry.over_seeds is not None:
     text += f" ± {figure(entry.over_seeds)}"
@@ -130,17 +137,20 @@ def heads(block: Block, than: str) -> list[str]:
   return ["", *(f"{head}: {kind}" for head in block.heads for kind in kinds(than))]
 
 
-def footnotes(entries: Sequence[Entry], made: str = "") -> list[str]:
-  """How to read the figures, what did not run or came to nothing, and where they were `made`."""
+def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str = "") -> list[str]:
+  """What is `changed`, how to read the figures, what came to nothing, and where they were `made`."""
   seeds = sorted({seed for entry in entries for seed in entry.ours})
-  if not seeds and not any(entry.failed for entry in entries):
-    return ["Nothing has run yet."]
-  notes = [f"Ours: mean of {len(seeds)} seed{'s' if len(seeds) != 1 else ''} ({', '.join(map(str, seeds))})"]
-  if any(entry.over_seeds is not None for entry in entries):
-    notes[0] += " ± std over seeds"
-  if any(entry.over_clients is not None for entry in entries):
-    notes[0] += ", (std over clients)"
-  notes[0] += ". Differences between methods: over shared seeds, ± standard error."
+  notes = [f"Other than in the table: {changed}."] if changed else []
+  if seeds:
+    means = f"Ours: mean of {len(seeds)} seed{'s' if len(seeds) != 1 else ''} ({', '.join(map(str, seeds))})"
+    if any(entry.over_seeds is not None for entry in entries):
+      means += " ± std over seeds"
+    if any(entry.over_clients is not None for entry in entries):
+      means += ", (std over clients)"
+    less = " Differences between methods: over shared seeds, ± standard error." if than else ""
+    notes.append(f"{means}.{less}")
+  elif not any(entry.failed for entry in entries):
+    notes.append("Nothing has run yet.")
   few = [entry for entry in entries if entry.ours and entry.missing]
   if few:
     notes.append(f"{len(few)} figures are of fewer seeds than asked for.")
@@ -151,7 +161,7 @@ def footnotes(entries: Sequence[Entry], made: str = "") -> list[str]:
 
 
 def drawn(
-  entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = ""
+  entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "", changed: str = ""
 ) -> RenderableType:
   """For the terminal, which is narrow: a line a figure."""
   parts: list[RenderableType] = [Text(title, style="bold")]
@@ -166,55 +176,63 @@ def drawn(
         own = texts[place * width : (place + 1) * width]
         table.add_row("" if place else method, value, *own, end_section=last and place > 0)
     parts.append(table)
-  return Group(*parts, *map(Text, footnotes(entries, made)))
+  return Group(*parts, *map(Text, footnotes(entries, than, made, changed)))
 
 
-def markdown(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "") -> str:
+def markdown(
+  entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "", changed: str = ""
+) -> str:
   """The same as Markdown."""
+
+  def row(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(text.translate(IN_MARKDOWN) for text in texts)} |"
+
   text = [f"# {title}", ""]
   for block in blocks(entries, cells):
     names = heads(block, than)
-    text += [f"## {block.title}", "", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    text += [f"| {' | '.join(row)} |" for row in lines(block, than, entries, columns(cells))] + [""]
-  return "\n".join([*text, "\n\n".join(footnotes(entries, made)), ""])
+    text += [f"## {block.title}", "", row(names), "|---" * len(names) + "|"]
+    text += [*map(row, lines(block, than, entries, columns(cells))), ""]
+  return "\n".join([*text, "\n\n".join(footnotes(entries, than, made, changed)), ""])
 
 
-def latex(entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "") -> str:
+def latex(
+  entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "", changed: str = ""
+) -> str:
   r"""The same as LaTeX, for `\usepackage{booktabs}`."""
-
-  def escaped(text: str) -> str:
-    for sign, code in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("−", "$-$"), ("–", "--")):
-      text = text.replace(sign, code)
-    return text
-
   text = [f"% {title}"]
   for block in blocks(entries, cells):
     names = heads(block, than)
     rows = [names, *lines(block, than, entries, columns(cells))]
-    body = [" & ".join(map(escaped, row)) + r" \\" for row in rows]
+    body = [" & ".join(text.translate(IN_LATEX) for text in row) + r" \\" for row in rows]
     text += [
       f"% {block.title}", rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule", body[0],
       r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
     ]  # fmt: skip
-  return "\n".join([*text, *(f"% {note}" for note in footnotes(entries, made)), ""])
+  return "\n".join([*text, *(f"% {note}" for note in footnotes(entries, than, made, changed)), ""])
 
 
-def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> str:
-  """A line a figure, unrounded: the cell's keys, ours over seeds, the paper's, and less another method."""
+def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: str = "") -> str:
+  """A line a figure, unrounded: the cell's keys, ours over seeds, the paper's, and less another method.
+
+  The last columns say why seeds are missing, and what is `changed`.
+  """
   out = io.StringIO()
   keys = [*cells[0].keys]
   names = [
     "method", *keys, "metric", "ours", "std_over_seeds", "std_over_clients", "seeds", "paper", "paper_std",
     "ours_less_paper", "less", "ours_less_method", "standard_error", "shared_seeds",
+    "missing", "changed",
   ]  # fmt: skip
   write = csv.writer(out, lineterminator="\n")
   write.writerow(names)
   for entry in entries:
     other = beside(entry, entries, than, columns(cells)) if than else None
     pair = less_than(entry, other)
+    missing = {**entry.failed, **dict.fromkeys(entry.missing, "not run")}
     write.writerow([
       entry.cell.method, *entry.cell.keys.values(), entry.metric, entry.mean, entry.over_seeds,
       entry.over_clients, "+".join(map(str, entry.values)), *entry.paper, entry.difference,
       *((than, *pair) if pair else ("",) * 4),
+      "; ".join(f"seed {seed}: {why}" for seed, why in sorted(missing.items())), changed,
     ])  # fmt: skip
   return out.getvalue()

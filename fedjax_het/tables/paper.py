@@ -8,6 +8,7 @@ A line without figures makes a cell of which the paper says nothing. A figure of
 
 import csv
 import importlib.util
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.experiment.values import is_number
 
 NOT_KEYS = ("method", "metric", "mean", "std")
 
@@ -69,6 +71,7 @@ class Table(NamedTuple):
     figures: metric -> (dotted path in summary.json, what a value there is multiplied by to be as printed), or
       `Beside`.
     cells: in the paper's order.
+    changed: what is asked for other than in the table, such as "rounds=50"; nothing by default.
   """
 
   name: str
@@ -76,66 +79,106 @@ class Table(NamedTuple):
   get_config: Callable[[str], ConfigDict]
   figures: Mapping[str, tuple[str, float] | Beside]
   cells: Sequence[Cell]
+  changed: str = ""
 
 
 def read_table(path: str | Path) -> Table:
   """The table whose configuration file is `path`.
 
   Raises:
-    SettingError: a file is missing, or has not what makes a table.
+    SettingError: a file is missing, cannot be read, or has not what makes a table.
   """
-  config, printed = Path(path), Path(path).with_suffix(".csv")
+  remedy = "Name a table such as configs/table_2_3.py."
+  config = Path(path)
+  if config.suffix != ".py":
+    raise SettingError("table", str(path), "is not a .py file, the configuration", remedy)
+  printed = config.with_suffix(".csv")
   for needed in (config, printed):
     if not needed.is_file():
-      raise SettingError("table", str(needed), "no such file", "Name a table such as configs/table_2_3.py.")
+      raise SettingError("table", str(needed), "no such file", remedy)
   spec = importlib.util.spec_from_file_location(config.stem, config)
   assert spec and spec.loader
   module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
+  try:
+    spec.loader.exec_module(module)
+  except Exception as error:  # whatever a file of the user's may raise
+    problem = f"cannot be read ({type(error).__name__}: {error})"
+    raise SettingError("table", str(config), problem, "Mend it.") from error
   for name in ("get_config", "FIGURES"):
     if not hasattr(module, name):
       raise SettingError("table", str(config), f"has no {name}", "See fedjax_het/tables/paper.py.")
+  check_figures(module.FIGURES)
   title = (module.__doc__ or config.stem).splitlines()[0].rstrip(".")
-  with printed.open(newline="", encoding="utf-8") as file:
-    cells = read_cells(csv.DictReader(file), printed, module.FIGURES)
+  try:
+    with printed.open(newline="", encoding="utf-8-sig") as file:
+      cells = read_cells(csv.DictReader(file), printed, module.FIGURES)
+  except (UnicodeError, csv.Error) as error:
+    raise SettingError("table", str(printed), f"is no CSV in UTF-8 ({error})", "Mend it.") from error
   return Table(config.stem, title, module.get_config, module.FIGURES, cells)
+
+
+def check_figures(figures: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a source of a metric that is not as in `Table.figures`."""
+  for metric, source in figures.items():
+    pair = isinstance(source, tuple | list) and len(source) == 2
+    if not isinstance(source, Beside) and not (pair and isinstance(source[0], str) and is_number(source[1])):
+      raise SettingError(
+        f"FIGURES[{metric!r}]", source, "is not (dotted path, factor)",
+        'Write such as ("metrics.personalized.top1", 100.0).',
+      )  # fmt: skip
 
 
 def read_cells(lines: csv.DictReader, path: Path, metrics: Mapping[str, object]) -> list[Cell]:
   """The cells of a CSV's lines; those of one method and one cell belong together.
 
   Raises:
-    SettingError: a column is missing, a metric unknown, a figure no number or given twice.
+    SettingError: a column is missing, a line of another length, a metric unknown, a figure no number or given
+      twice, or there are no cells.
   """
   if missing := [name for name in NOT_KEYS if name not in (lines.fieldnames or ())]:
     raise SettingError("table", str(path), f"has no column {missing[0]}", "Add it.")
   found: dict[tuple[str, ...], Cell] = {}
   for line in lines:
+    if None in (*line, *line.values()):
+      problem = f"line {lines.line_num} has not as many fields as there are columns"
+      raise SettingError("table", str(path), problem, "Mend it.")
     keys = {name: value for name, value in line.items() if name not in NOT_KEYS}
     cell = found.setdefault((line["method"], *keys.values()), Cell(line["method"], keys, {}))
     check_choice(f"{path.name}'s metric", line["metric"], metrics)
     if line["metric"] in cell.paper:
       raise SettingError(line["metric"], cell.text, f"stands in {path} twice", "Remove one.")
     try:
-      figure = Figure(*(float(line[name]) if line[name] else None for name in ("mean", "std")))
+      figure = Figure(*(finite(line[name]) if line[name] else None for name in ("mean", "std")))
     except ValueError as error:
       raise SettingError(line["metric"], cell.text, f"of {path}: {error}", "Write a number.") from error
     cell.paper[line["metric"]] = figure  # type: ignore[index]
+  if not found:
+    raise SettingError("table", str(path), "has no cells", "Write a line for each.")
   return list(found.values())
+
+
+def finite(text: str) -> float:
+  """The number that a text is; raises ValueError for any other text, NaN and infinity."""
+  if not math.isfinite(number := float(text)):
+    raise ValueError(f"{text!r} is no figure")
+  return number
 
 
 def parse_where(text: str) -> dict[str, list[str]]:
   """ "dataset=mnist,clients=50|100" -> {"dataset": ["mnist"], "clients": ["50", "100"]}.
 
   Raises:
-    SettingError: a part without "=".
+    SettingError: a part without "=", or a key twice.
   """
-  found = {}
+  found: dict[str, list[str]] = {}
   for part in filter(None, text.split(",")):
-    key, equals, values = part.partition("=")
+    key, equals, values = (own.strip() for own in part.partition("="))
     if not equals:
       raise SettingError("where", part, "says no value", "Write --where=key=value,key=value|value.")
-    found[key.strip()] = [value.strip() for value in values.split("|")]
+    if key in found:
+      both = "|".join([*found[key], values])
+      raise SettingError("where", text, f"names {key} twice", f"Write {key}={both} for any of these.")
+    found[key] = [value.strip() for value in values.split("|")]
   return found
 
 
@@ -154,3 +197,17 @@ def chosen(cells: Sequence[Cell], where: Mapping[str, Sequence[str]]) -> list[Ce
   if not left:
     raise SettingError("where", dict(where), "no cell of the table is so", "Ask for less.")
   return left
+
+
+def method_of(name: str, cells: Sequence[Cell]) -> str:
+  """The method of some cells that is called so by the paper, or by its key `algorithm`; "" for "".
+
+  Raises:
+    SettingError: no cell's is.
+  """
+  methods = {cell.method for cell in cells}
+  known = {cell.keys.get("algorithm", cell.method): cell.method for cell in cells[::-1]}
+  known |= {method: method for method in methods}
+  if name:
+    check_choice("against", name, known)
+  return known.get(name, "")

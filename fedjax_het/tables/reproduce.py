@@ -1,5 +1,6 @@
 """Runs what a table lacks, and writes it: the work of `python -m fedjax_het.reproduce`."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -7,18 +8,18 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het.engine.processes import writes
-from fedjax_het.errors import NonFiniteLoss, SettingError, check_choice
+from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Claimed, read_json, write_atomic
+from fedjax_het.experiment.workdir import Claimed, write_atomic
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
 from fedjax_het.tables.paper import Cell, Table
-from fedjax_het.tables.runs import SUMMARY, Program, Wanted, ended, identity, programs
+from fedjax_het.tables.runs import Program, Wanted, ended, identity, outcome, programs
 
 
 def wanted(
@@ -43,7 +44,6 @@ def wanted(
       config = table.get_config(cell.text)
       config.seed = seed
       change(config)
-      config.seed = seed
       check_config(config)
       found.append(Wanted(cell, seed, config))
   known: dict[str, Wanted] = {}
@@ -88,19 +88,16 @@ def reproduce(
     The table's figures.
 
   Raises:
+    SettingError: the folder cannot be written.
     DataError: a data set is not there; found before anything runs.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
-  if than:
-    check_choice("against", than, {one.cell.method for one in runs})
   todo = programs(runs, folder, together)
   check_data([one.config for program in todo for one in program.runs])
-  folder.mkdir(parents=True, exist_ok=True)
+  make_folder(folder)
   over = ended(folder)
-  summaries = [
-    (one.config, over[identity(one.config)] / SUMMARY) for one in runs if identity(one.config) in over
-  ]
-  past = [(config, summary) for config, path in summaries if (summary := read_json(path))]
+  keys = [(one.config, identity(one.config)) for one in runs]
+  past = [(config, own) for config, key in keys if key in over and (own := outcome(over[key]))]
   board = Board(todo, past)
   found: list[Entry] = []
   for program in todo:
@@ -129,6 +126,17 @@ def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board
   return ""
 
 
+def make_folder(folder: Path) -> None:
+  """Makes a table's folder; raises `SettingError` where it cannot be made or written."""
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    problem = f"cannot be written ({error.strerror or error})"
+    raise SettingError("workdir", str(folder), problem, "Name a folder that you may write to.") from error
+
+
 def check_data(configs: Sequence[ConfigDict]) -> None:
   """Raises `DataError` where a data set is not there."""
   seen = {}
@@ -143,17 +151,17 @@ def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list
   """Writes the table's files from what `folder` holds."""
   found, about = _held(table, runs, folder)
   if writes():
-    parts = found, table.cells, than, table.title, about
+    parts = found, table.cells, than, table.title, about, table.changed
     write_atomic(folder / "table.md", layout.markdown(*parts))
     write_atomic(folder / "table.tex", layout.latex(*parts))
-    write_atomic(folder / "table.csv", layout.as_csv(found, table.cells, than))
+    write_atomic(folder / "table.csv", layout.as_csv(found, table.cells, than, table.changed))
   return found
 
 
 def show(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> None:
   """Prints the table of what `folder` holds."""
   found, about = _held(table, runs, folder)
-  TERMINAL.show(layout.drawn(found, table.cells, than, table.title, about))
+  TERMINAL.show(layout.drawn(found, table.cells, than, table.title, about, table.changed))
 
 
 def _held(table: Table, runs: Sequence[Wanted], folder: Path) -> tuple[list[Entry], str]:

@@ -50,11 +50,13 @@ def identity(config: ConfigDict | Mapping[str, Any]) -> str:
 def ended(folder: Path) -> dict[str, Path]:
   """The runs below a folder whose end can be read, whatever they are called: identity -> own folder."""
   runs = [(path, config) for path, config in _configured(folder) if "sweep" not in config]
-  return {
-    identity(config): path
-    for path, config in runs
-    if any(read_json(path / name) is not None for name in (SUMMARY, FAILED))
-  }
+  return {identity(config): path for path, config in runs if outcome(path) is not None}
+
+
+def outcome(folder: Path) -> dict[str, Any] | None:
+  """A run's summary, else why it failed; None where its folder has neither, or only what is damaged."""
+  found = (read_json(folder / name) for name in (SUMMARY, FAILED))
+  return next((own for own in found if isinstance(own, dict)), None)
 
 
 def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None) -> list[Program]:
@@ -74,11 +76,10 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
   left = {key: one for key, one in left.items() if key not in over}
   found = []
   for path, config in _configured(folder):
-    sweep = config.get("sweep", {})
-    keys = _members(ConfigDict(config["config"] if sweep else config), sweep)
-    if all(key in left for key in keys) and not _is_member(path):
+    keys = _stored(config)
+    if keys and all(key in left for key in keys) and not _is_member(path):
       runs = [left.pop(key) for key in keys]
-      found.append(Program(path, runs[0].config, sweep, runs))
+      found.append(Program(path, runs[0].config, config.get("sweep", {}), runs))
   for group in _groups(list(left.values())):
     for runs in _cut(group, together):
       grid = _differing(runs)
@@ -91,7 +92,17 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
   """The folders below a folder that hold a run or a sweep, each with its config.json."""
   found = [(path.parent, read_json(path)) for path in sorted(folder.rglob("config.json"))]
-  return [(folder, config) for folder, config in found if config]
+  return [(folder, config) for folder, config in found if isinstance(config, dict)]
+
+
+def _stored(config: Mapping[str, Any]) -> list[str]:
+  """The runs of a config.json, by their identities; none where another program or an accident wrote it."""
+  if "sweep" not in config:
+    return [identity(config)]
+  try:
+    return _members(ConfigDict(config["config"]), config["sweep"]) if config["sweep"] else []
+  except (AttributeError, LookupError, TypeError, ValueError):
+    return []
 
 
 def _free(path: Path) -> Path:
