@@ -1,7 +1,7 @@
 """Table 5 of SosicFL: how many times sooner a baseline's best accuracy is reached, in rounds.
 
     python -m fedjax_het.reproduce --table=configs/sosicfl_5.py --where='dataset=cifar10,model=simple_cnn' \
-      --seeds=0,1,2 --runs=runs/sosicfl_2 --config.data_dir=DATA
+      --seeds=0,1,2 --workdir=runs/sosicfl_2 --data_dir=DATA
 
 The runs are those of sosicfl_2.py and sosicfl_3.py: in such a table's folder they are not run again. A
 figure is the round in which the baseline first has its best accuracy over that in which the method first

@@ -5,7 +5,7 @@
 #
 # A paper's table by a job array, each of whose members takes the cells that no other is at:
 #
-#   sbatch --array=0-3 launch/slurm.sh reproduce --table=configs/table_2_3.py --runs=/shared/runs/table [flags ...]
+#   sbatch --array=0-3 launch/slurm.sh reproduce --table=configs/table_2_3.py --workdir=/shared/runs/table [flags ...]
 #
 # As many tasks as GPUs on each node, and no --gpus-per-task: JAX gives the i-th process of a node the i-th of the
 # GPUs that it sees, so all must see all. Without GPUs: --gpus-per-node=0.
