@@ -132,7 +132,7 @@ def fedevg(
     chain_noise: σ.
     lam: λ, weight of the received examples' cross-entropy.
     clip: bound on every entry of a gradient with respect to x; None leaves it out.
-    bounded: whether chains are kept in [0, 1], as pixels are.
+    bounded: whether chains are kept in [0, 1], as pixels are; the server's part says it of x̃.
     lr: Adam's step size in round 0.
     lr_decay: factor on it each round.
     b1: Adam's first decay.
