@@ -177,7 +177,7 @@ def frame(ax: Axes, count: int) -> None:
   ends = corners(count)
   ax.add_patch(Polygon(ends, fill=False, edgecolor=GREY, linewidth=1))
   for m, end in enumerate(ends, 1):
-    ax.annotate(f"θ{chr(0x2080 + m % 10)}", 1.13 * end, ha="center", va="center", fontsize=10, color=GREY)
+    ax.annotate(rf"$\theta_{{{m}}}$", 1.13 * end, ha="center", va="center", fontsize=10, color=GREY)
   ax.set(xlim=(-1.2, 1.2), ylim=(-0.8 if count == 3 else -1.2, 1.25), aspect="equal")
   ax.axis("off")
 
