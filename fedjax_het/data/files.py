@@ -115,6 +115,11 @@ def check_rows(path: Path, found: int, shipped: int) -> None:
     )
 
 
+def short(what: str, found: int, shipped: int) -> tuple[str, ...]:
+  """A note for `Source.notes` where there are fewer rows than the authors ship, else none."""
+  return (f"{found:,} of {shipped:,} {what}",) if found < shipped else ()
+
+
 def check_digest(path: Path, data: bytes, algorithm: str, published: str) -> None:
   """Raises `DataError` unless `data`, from `path`, has the `published` hexadecimal digest."""
   found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
