@@ -141,6 +141,22 @@ def test_dirichlet_shares_classes_independently_and_alpha_orders_heterogeneity()
   assert spread(0.1) > 2 * spread(1.0) > 4 * spread(100.0)
 
 
+def test_dirichlet_rounds_in_no_clients_favour():
+  """Of 100 classes, each shared by 40 clients, the first and the last hold N/K rows on average."""
+  labels = np.repeat(np.arange(100), 50)
+  sizes = np.array(
+    [[len(rows) for rows in P.dirichlet(jax.random.key(seed), labels, 40, 1.0)] for seed in range(60)]
+  )
+  for own in (sizes[:, 0], sizes[:, -1]):
+    assert abs(own.mean() - 125) < 4 * own.std() / np.sqrt(len(own)) < 8
+
+
+@pytest.mark.parametrize("alpha", [10.0, 1e6])
+def test_classes_of_fewer_rows_than_clients_can_be_dealt(alpha):
+  labels = np.repeat(np.arange(200), 60)
+  assert min(map(len, P.dirichlet(KEY, labels, 200, alpha))) >= 10
+
+
 @pytest.mark.parametrize("clients", [100, 1000])
 def test_balanced_dirichlet_meets_what_retrying_cannot(clients):
   labels = np.repeat(np.arange(10), 2000)
