@@ -195,6 +195,29 @@ def test_natural_follows_the_groups():
 
 
 @pytest.mark.parametrize(
+  ("groups", "says"),
+  [
+    (np.ma.array([3, 1, 3], mask=[0, 1, 0]), "groups = masked: row 1 is of no group, it is one of 1"),
+    (np.array([1.0, 2.0, np.nan, np.nan]), "groups = .*nan.*: row 2 is of no group, it is one of 2"),
+    (["a", float("nan")], "groups = nan: row 1"),
+    (np.array(["a", float("nan")], object), "groups = nan: row 1"),
+    (np.array(["a", None], object), "groups = 'NoneType and str': ids without an order"),
+    (["a", 1], "groups = 'int and str'"),
+    ([None, None], "groups = 'NoneType'"),
+  ],
+)
+def test_rows_of_no_group_are_refused(groups, says):
+  with pytest.raises(SettingError, match=says):
+    P.natural(groups)
+
+
+def test_groups_may_come_in_a_list_or_masked_nowhere():
+  wanted = [[1, 4], [0, 2], [3]]
+  for groups in (list("babca"), [10, 9, 10, 11, 9], np.ma.array([2, 1, 2, 3, 1], mask=False)):
+    assert [rows.tolist() for rows in P.natural(groups)] == wanted
+
+
+@pytest.mark.parametrize(
   ("setting", "call"),
   [
     ("num_clients", lambda: P.iid(KEY, LABELS, 0)),

@@ -219,14 +219,12 @@ def natural(
     key: typed key of that draw; without `sample` not used.
 
   Raises:
-    SettingError: `groups` is not a vector with at least one row, no group has `min_size` rows, or fewer than
-      `sample` have.
+    SettingError: `groups` is not a vector with at least one row, one is masked, NaN or of another type than
+      the others, no group has `min_size` rows, or fewer than `sample` have.
   """
-  groups = np.asarray(groups)
-  if groups.ndim != 1 or not len(groups):
-    raise SettingError("groups", groups.shape, "not a vector of group ids", "Give one id per row.")
-  _, first = np.unique(np.sort(groups), return_index=True)
-  parts = np.split(np.argsort(groups, kind="stable"), first[1:])
+  ids, order = _sorted(groups)
+  _, first = np.unique(ids, return_index=True)
+  parts = np.split(order, first[1:])
   _whole("min_size", min_size, max(map(len, parts)))
   parts = [rows for rows in parts if len(rows) >= min_size]
   if sample is None:
@@ -298,6 +296,28 @@ def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
     )
   _whole("num_clients", num_clients, len(labels))
   return labels
+
+
+def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+  """Checked group ids in order, [N], and the rows they stand in; rows of one group in file order."""
+  found = np.asanyarray(groups, None if hasattr(groups, "dtype") else object)  # a list's NaN is no "nan"
+  if found.ndim != 1 or not len(found):
+    raise SettingError("groups", found.shape, "not a vector of group ids", "Give one id per row.")
+  ids = np.asarray(found)
+  try:
+    missing = np.flatnonzero(np.ma.getmaskarray(found) | np.not_equal(ids, ids))
+    if len(missing):
+      raise SettingError(
+        "groups", found[missing[0]], f"row {missing[0]} is of no group, it is one of {len(missing)}",
+        "Leave such rows out of x, y and groups.",
+      )  # fmt: skip
+    order = np.argsort(ids, kind="stable")
+  except TypeError:
+    kinds = sorted({type(one).__name__ for one in ids.tolist()})
+    raise SettingError(
+      "groups", " and ".join(kinds), "ids without an order", "Give all as str, or all as int."
+    ) from None
+  return ids[order], order
 
 
 def _cut(logits: np.ndarray, count: int, offset: float) -> np.ndarray:
