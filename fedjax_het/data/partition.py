@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het.errors import SettingError, check_choice, check_range, check_settings
+from fedjax_het.errors import SettingError, check_choice, check_key, check_range, check_settings
 
 Parts = list[np.ndarray]
 
@@ -274,6 +274,7 @@ def partition(
 
 
 def _generator(key: jax.Array) -> np.random.Generator:
+  check_key(key)
   return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
