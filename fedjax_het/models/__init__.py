@@ -19,6 +19,7 @@ from fedjax_het.models.mobilevit import mobilevit
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.residual import resnet9, resnet18, resnet20
 from fedjax_het.models.resnet import resnet10
+from fedjax_het.models.shapes import check_reads
 from fedjax_het.models.simple_cnn import simple_cnn
 from fedjax_het.models.squeezenet import squeezenet
 from fedjax_het.models.stacked_lstm import stacked_lstm
@@ -83,10 +84,12 @@ def make(
       `standardized`, and `weights`, see `with_weights`.
 
   Raises:
-    SettingError: the model or one of its options is unknown, or an option of the wrong type; no task.
+    SettingError: the model or one of its options is unknown, or an option of the wrong type; a tree of
+      shapes for a model that reads one array; no task.
   """
   check_choice("model", name, (*MODELS, *GENERATORS))
   shape = tuple(shape) if isinstance(shape, Sequence) else shape
+  check_reads(name, (MODELS | GENERATORS)[name], shape)
   if name in GENERATORS:
     check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
     return GENERATORS[name](shape, num_classes, **options)
