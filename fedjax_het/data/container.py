@@ -218,7 +218,7 @@ def federate(
     if not isinstance(x, np.ndarray):
       raise SettingError("scale", scale, "x is a tree of arrays", "Scale its arrays before.")
   if np.ndim(standardize) != 1 or (len(standardize) and np.asarray(standardize).dtype.kind not in "iu"):
-    raise SettingError("standardize", standardize, "not numbers of columns", "Give them, from 0: (0, 1).")
+    raise SettingError("standardize", standardize, "not numbers of columns", "Name them: (0, 1).")
   if len(standardize) and not (_floats(x) and 0 <= min(standardize) <= max(standardize) < x.shape[1]):
     found = jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", x)
     raise SettingError(
