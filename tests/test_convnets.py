@@ -59,7 +59,24 @@ def test_parameters(name, classes, options, count):
     ("squeezenet", {"shape": (20, 20, 3)}, "21 x 21"),
     ("mobilenet", {"shape": (36, 36, 3)}, "padding=1"),
     ("mobilenet_v2", {"width": 0.0}, "width"),
-    ("mobilenet_v3_small", {"shape": (28, 28)}, "height, width, channels"),
+    ("mobilenet_v3_small", {"shape": (28, 28)}, r"\(height, width, channels\). Add an axis of channels"),
+    ("mobilenet", {"shape": (28, 28)}, "Add an axis of channels"),
+    ("two_cnn", {"shape": (28, 28)}, "Add an axis of channels"),
+    ("leaf_cnn", {"shape": (28, 28)}, "Add an axis of channels"),
+    ("simple_cnn", {"shape": (784,)}, "Use two_nn instead"),
+    ("resnet10", {"shape": (32, 32)}, "Add an axis of channels"),
+    ("resnet10", {"shape": (28, 28, 1)}, "not divisible by 8. Resize"),
+    ("mobilenet", {"padding": -1}, "padding = -1: out of range. It must be at least 0"),
+    (
+      "mobilenet_v2",
+      {"stem_stride": 0},
+      "stem_stride = 0: out of range. It must be at least 1 and at most 2",
+    ),
+    ("mobilenet_v2", {"stem_stride": 3}, "stem_stride = 3: out of range"),
+    ("mobilenet_v3_small", {"stem_stride": 1.5}, "stem_stride = 1.5: must be a whole number"),
+    ("efficientnet_b0", {"grid": 0}, "grid = 0: out of range"),
+    ("vgg11", {"grid": 0}, "grid = 0: out of range"),
+    ("squeezenet", {"version": 1.2}, "version = '1.2': unknown"),
     ("efficientnet_b0", {"drop_path": -0.1}, "drop_path"),
     ("efficientnet_lite0", {"conv": "fft"}, "conv"),
     ("mobilevit", {"size": "m"}, "xxs"),
@@ -68,6 +85,29 @@ def test_parameters(name, classes, options, count):
 def test_what_cannot_be_is_named(name, options, word):
   with pytest.raises(SettingError, match=word):
     models.MODELS[name](**options)
+
+
+TREES = {"bert", "distilbert", "minilm"}
+
+
+@pytest.mark.parametrize("name", sorted({*models.MODELS, *models.GENERATORS} - TREES))
+@pytest.mark.parametrize("shape", [{"tokens": (200,), "mask": (200,)}, [(28, 28, 1), (3,)]])
+def test_a_tree_is_refused_where_one_array_is_read(name, shape):
+  with pytest.raises(SettingError, match=rf"shape = .*: {name} reads one array. Of trees take"):
+    models.make(name, shape, 2)
+
+
+def test_squeezenet_s_version_may_be_a_number():
+  for version in (1.0, "1.0", 1.1, "1.1"):
+    model = models.make("squeezenet", (32, 32, 3), 10, version=version, width=0.1)
+    assert ("fire5" in jax.eval_shape(model.init, jax.random.key(0))) == (str(version) == "1.0")
+
+
+def test_a_task_is_made():
+  with pytest.raises(
+    SettingError, match=r"task = 'binary': not a task. Give one, such as task=fh.tasks.binary"
+  ):
+    models.make("two_nn", (3,), 2, task=fh.tasks.binary)
 
 
 @slow

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data
+from fedjax_het.data import medmnist
 from fedjax_het.errors import DataError, SettingError
 
 RNG = np.random.default_rng(0)
@@ -35,7 +36,17 @@ def test_a_file_is_read(tmp_path, name, size, color, classes):
   np.testing.assert_array_equal(source.x.reshape(found["train_images"].shape), found["train_images"])
   np.testing.assert_array_equal(source.y_test, found["test_labels"][:, 0])
   assert (source.y.dtype, source.num_classes, len(source.x_test)) == (np.int32, classes, 5)
-  assert source.notes == ("3 validation rows are left out.",)
+  assert source.notes[-1] == "3 validation rows are left out."
+
+
+def test_fewer_images_than_are_shipped_are_told(tmp_path, monkeypatch):
+  write(tmp_path, "dermamnist.npz", arrays())
+  assert data.load("dermamnist", tmp_path, size=28).notes[:2] == (
+    "9 of 7,007 training images",
+    "5 of 2,005 test images",
+  )
+  monkeypatch.setitem(medmnist.ROWS, "dermamnist", (9, 5))
+  assert data.load("dermamnist", tmp_path, size=28).notes == ("3 validation rows are left out.",)
 
 
 @pytest.mark.parametrize(

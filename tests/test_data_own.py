@@ -21,6 +21,7 @@ Y = np.repeat(np.arange(3), 20)
 GROUPS = np.array(["b", "a", "c"]).repeat([30, 26, 4])
 
 
+NUMBER = {"num_classes": 1, "task": fh.tasks.regression()}
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
 
 
@@ -66,6 +67,39 @@ def test_groups_are_clients():
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y, test_fraction=0.1), "the data come divided"),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y), "split = 'int64 .60,.': not 0 .train."),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y[:9] * 0), "for 60 rows"),
+    (lambda: fh.data.from_arrays(0, X, Y, 5), r"key = 0: not a key. Use key=jax.random.key\(0\)"),
+    (lambda: fh.data.from_groups(0, X, Y, GROUPS), "key = 0: not a key"),
+    (lambda: fh.data.iid(3, Y, 5), r"key = 3: not a key. Use key=jax.random.key\(3\)"),
+    (lambda: fh.data.from_arrays(KEY, X[:50], Y, 5), "y = '60 labels': x has 50 examples"),
+    (lambda: fh.data.from_groups(KEY, X[:50], Y, GROUPS), "y = '60 labels': x has 50 examples"),
+    (lambda: fh.data.from_arrays(KEY, X, [*Y[:-1], 2**32], 1), "y = 4294967296: int32 cannot hold it"),
+    (
+      lambda: fh.data.from_arrays(KEY, X, 1e300 * X.astype(float), 1, **NUMBER),
+      "y = .e.300: float32 cannot hold it",
+    ),
+    (
+      lambda: fh.data.from_arrays(KEY, X, Y, 1, num_classes=2**33, train_y=Y + 2**32),
+      "train_y = 42949672..: int32 cannot hold it",
+    ),
+    (
+      lambda: fh.data.from_arrays(KEY, X, Y, 5, standardize=("a",)),
+      "standardize = .'a',.: not numbers of col",
+    ),
+    (
+      lambda: fh.data.from_arrays(KEY, X, Y, 5, standardize=(0.5,)),
+      "standardize = .0.5,.: not numbers of col",
+    ),
+    (lambda: fh.data.from_arrays(KEY, X, Y, 5, standardize=(True,)), "standardize = .True,.: not numbers"),
+    (lambda: fh.data.from_arrays(KEY, X, Y, 5, stratify="no"), "stratify = 'no': neither True nor False"),
+    (
+      lambda: fh.data.from_arrays(KEY, X, Y, 5, task="regression"),
+      r"task = 'regression': not a task. Give one, such as task=fh.tasks.regression\(\)",
+    ),
+    (
+      lambda: fh.data.from_arrays(KEY, X, Y, 5, task=fh.tasks.multilabel),
+      r"such as task=fh.tasks.multilabel\(\)",
+    ),
+    (lambda: fh.data.from_groups(KEY, X, Y, GROUPS, num_classes=3, task=[1]), r"task = \[1\]: not a task"),
     (
       lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y * 0 + 1),
       "split = 'given': client 0 .* none to train on",

@@ -141,6 +141,22 @@ def test_dirichlet_shares_classes_independently_and_alpha_orders_heterogeneity()
   assert spread(0.1) > 2 * spread(1.0) > 4 * spread(100.0)
 
 
+def test_dirichlet_rounds_in_no_clients_favour():
+  """Of 100 classes, each shared by 40 clients, the first and the last hold N/K rows on average."""
+  labels = np.repeat(np.arange(100), 50)
+  sizes = np.array(
+    [[len(rows) for rows in P.dirichlet(jax.random.key(seed), labels, 40, 1.0)] for seed in range(60)]
+  )
+  for own in (sizes[:, 0], sizes[:, -1]):
+    assert abs(own.mean() - 125) < 4 * own.std() / np.sqrt(len(own)) < 8
+
+
+@pytest.mark.parametrize("alpha", [10.0, 1e6])
+def test_classes_of_fewer_rows_than_clients_can_be_dealt(alpha):
+  labels = np.repeat(np.arange(200), 60)
+  assert min(map(len, P.dirichlet(KEY, labels, 200, alpha))) >= 10
+
+
 @pytest.mark.parametrize("clients", [100, 1000])
 def test_balanced_dirichlet_meets_what_retrying_cannot(clients):
   labels = np.repeat(np.arange(10), 2000)
@@ -176,6 +192,29 @@ def test_primary_classes_get_their_fraction(folds, fraction):
 def test_natural_follows_the_groups():
   parts = P.natural(np.array(["b", "a", "b", "c", "a"]))
   assert [rows.tolist() for rows in parts] == [[1, 4], [0, 2], [3]]
+
+
+@pytest.mark.parametrize(
+  ("groups", "says"),
+  [
+    (np.ma.array([3, 1, 3], mask=[0, 1, 0]), "groups = masked: row 1 is of no group, it is one of 1"),
+    (np.array([1.0, 2.0, np.nan, np.nan]), "groups = .*nan.*: row 2 is of no group, it is one of 2"),
+    (["a", float("nan")], "groups = nan: row 1"),
+    (np.array(["a", float("nan")], object), "groups = nan: row 1"),
+    (np.array(["a", None], object), "groups = 'NoneType and str': ids without an order"),
+    (["a", 1], "groups = 'int and str'"),
+    ([None, None], "groups = 'NoneType'"),
+  ],
+)
+def test_rows_of_no_group_are_refused(groups, says):
+  with pytest.raises(SettingError, match=says):
+    P.natural(groups)
+
+
+def test_groups_may_come_in_a_list_or_masked_nowhere():
+  wanted = [[1, 4], [0, 2], [3]]
+  for groups in (list("babca"), [10, 9, 10, 11, 9], np.ma.array([2, 1, 2, 3, 1], mask=False)):
+    assert [rows.tolist() for rows in P.natural(groups)] == wanted
 
 
 @pytest.mark.parametrize(

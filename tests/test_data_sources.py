@@ -206,9 +206,13 @@ def test_cifar_batches_in_order_with_the_longest_partial_test(tmp_path, monkeypa
   np.testing.assert_array_equal(source.x_test, test)
   assert source.y_test.tolist() == [5, 6, 7]
   assert source.files == ("data_batch_1.bin.gz", "data_batch_4.bin", "test_batch_first3.bin.gz")
+  assert source.notes == ("3 of 50,000 training images (2 of five batches)", "3 of 10,000 test images")
   for path in folder.glob("test_*"):
     path.unlink()
-  assert sources.load("cifar10", tmp_path).x_test.shape == (0, 32, 32, 3)
+  none = sources.load("cifar10", tmp_path)
+  assert none.x_test.shape == (0, 32, 32, 3) and none.notes[1] == "0 of 10,000 test images"
+  monkeypatch.setattr(cifar, "SHIPPED", (3, 0))
+  assert not sources.load("cifar10", tmp_path).notes
 
 
 @pytest.mark.parametrize(

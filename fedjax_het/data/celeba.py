@@ -7,11 +7,12 @@ Sources: Liu et al., Deep learning face attributes in the wild, ICCV 2015; Calda
 """
 
 import functools
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, find, read
+from fedjax_het.data.files import Source, check_rows, find, read, text_of
 from fedjax_het.data.images import read_images, squeezed
 from fedjax_het.data.leaf import joined, leaf_files, read_leaf
 from fedjax_het.data.packed import locate
@@ -55,13 +56,18 @@ def load_celeba(
     if wanted != [SMILING]:
       raise SettingError("attributes", wanted, "LEAF's json files have Smiling alone", f"Add {ATTRIBUTES}.")
     runs = list(read_leaf(files))
+    for run in runs:
+      if not all(isinstance(name, str) and label in (0, 1) for name, label in zip(run.x, run.y)):
+        raise DataError(f"{run.where}: not LEAF's CelebA, names of images and labels 0 and 1.")
     groups, split, note = joined([r.user for r in runs], [len(r.y) for r in runs], [r.test for r in runs])
     names, y = [name for r in runs for name in r.x], np.array([label for r in runs for label in r.y])[:, None]
     read_from = [path.name for path, _ in files]
-    if not np.isin(y, (0, 1)).all():
-      raise DataError(f"{files[0][0].resolve()} is not LEAF's CelebA: its labels are not 0 and 1.")
   else:
     return None
+  if len({*names}) < len(names):
+    raise DataError(
+      f"{folder.resolve()}: {', '.join(read_from)} name {Counter(names).most_common(1)[0][0]} twice."
+    )
   found = locate(folder, ".jpg")
   if found is None:
     raise DataError(
@@ -89,23 +95,28 @@ def _of_lists(
   if len(lists) == 1:
     (missing,) = {IDENTITIES, ATTRIBUTES} - {*lists}
     raise DataError(f"celeba wants {missing} too; looked in {folder.resolve()}.")
-  _, header, *lines = read(lists[ATTRIBUTES])[1].decode().splitlines()
+  texts = {name: text_of(path.resolve(), read(path)[1]) for name, path in lists.items()}
+  count, header, *lines = [*texts[ATTRIBUTES].splitlines(), "", ""]
   known = header.split()
+  if not count.strip().isdecimal() or not known:
+    raise DataError(f"{lists[ATTRIBUTES].resolve()} is not what its authors ship: it begins {count[:60]!r}.")
   for attribute in wanted:
     check_choice("attributes", attribute, known)
   columns = [known.index(attribute) for attribute in wanted]
   marks = {}
-  for line in lines:
-    name, *values = line.split() or [""]
-    if name and (len(values) != len(known) or not {*values} <= {"1", "-1"}):
+  for line in filter(str.strip, lines):
+    name, *values = line.split()
+    if len(values) != len(known) or not {*values} <= {"1", "-1"}:
       raise DataError(f"{lists[ATTRIBUTES].resolve()} is not what its authors ship: {line[:60]!r}.")
-    marks[name] = [values[column] == "1" for column in columns] if name else []
+    marks[name] = [values[column] == "1" for column in columns]
+  check_rows(lists[ATTRIBUTES], len(marks), int(count))
   who: dict[str, list[str]] = {}
-  for line in read(lists[IDENTITIES])[1].decode().splitlines():
+  for line in texts[IDENTITIES].splitlines():
     fields = line.split()
     if len(fields) != 2 or fields[0] not in marks:
       raise DataError(f"{lists[IDENTITIES].resolve()} is not what its authors ship: {line[:60]!r}.")
     who.setdefault(fields[1], []).append(fields[0])
+  check_rows(lists[IDENTITIES], sum(map(len, who.values())), len(marks))
   kept = {celebrity: images for celebrity, images in who.items() if len(images) >= min_images}
   if not kept:
     raise SettingError("min_images", min_images, "no celebrity has as many", "Lower it.")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_digest, find, read
+from fedjax_het.data.files import Source, check_digest, find, read, short
 from fedjax_het.errors import DataError
 
 RECORD = 1 + 3 * 32 * 32
+SHIPPED = 50_000, 10_000
 
 # md5 of the uncompressed batches, as published with the data set.
 MD5 = {
@@ -46,7 +47,7 @@ def load_cifar10(folder: Path) -> Source | None:
 
   The training set is whichever of the five batches are there, in order; the test set is test_batch.bin,
   else the longest `test_batch_first<n>.bin` (its first n records, which have no published checksum), else
-  empty. `Source.files` says which.
+  empty. `Source.files` says which, `Source.notes` how many images of how many where some are not there.
 
   Returns:
     The data set, or None where no training batch is there.
@@ -66,7 +67,11 @@ def load_cifar10(folder: Path) -> Source | None:
   x, y = (np.concatenate(arrays) for arrays in zip(*batches))
   x_test, y_test = tests[0] if tests else (x[:0], y[:0])
   files = tuple(path.name for path in [*train, test] if path)
-  return Source(x, y, x_test, y_test, 10, "cifar10", None, files)
+  notes = (
+    *short(f"training images ({len(train)} of five batches)", len(y), SHIPPED[0]),
+    *short("test images", len(y_test), SHIPPED[1]),
+  )
+  return Source(x, y, x_test, y_test, 10, "cifar10", None, files, notes)
 
 
 def _training_batches(folder: Path) -> list[Path]:

@@ -16,7 +16,8 @@ import numpy as np
 from fedjax_het.data.rows import as_held, check_parts, count_rows, rows_of
 from fedjax_het.data.scale import as_read
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole
-from fedjax_het.tasks import Task, classification
+from fedjax_het.tasks import Task, check_task, classification
+from fedjax_het.tasks.labels import check_rows
 
 Array = jax.Array | np.ndarray
 PyTree = Any
@@ -180,11 +181,11 @@ def federate(
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
-      examples that are no rows of real numbers, masked, or beyond what 32 bits hold; a part with rows that x
-      has not or that come twice; a number of classes that is not whole or below 1; what is no key; a fraction
-      outside [0, 1), a client with no training row left, no clients, a scale that is not above 0 or for a
-      tree, `stratify` where labels are no classes, `standardize` names what is not a column of floats, or a
-      `split` that is not one a row, or beside a `test_fraction`.
+      examples that are no rows of real numbers, or masked; either beyond what 32 bits hold; a part with rows
+      that x has not or that come twice; a number of classes that is not whole or below 1; what is no key or
+      no task; a fraction outside [0, 1), a client with no training row left, no clients, a scale that is not
+      above 0 or for a tree, `stratify` where labels are no classes, `standardize` names what is not a column
+      of floats, or a `split` that is not one a row, or beside a `test_fraction`.
   """
   if split is not None and test_fraction is not None:
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
@@ -195,9 +196,11 @@ def federate(
   check_key(key)
   if not len(parts):
     raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
-  task = task or classification()
+  task = classification() if task is None else task
+  check_task(task)
   x, y, parts = rows_of(x), np.asanyarray(y), [np.asarray(rows) for rows in parts]
   count = count_rows(x)
+  check_rows(y, count, np.zeros(0, int))
   check_parts(parts, count)
   owned = np.concatenate(parts).astype(int)
   task.check(y, count, owned, num_classes)
@@ -206,14 +209,16 @@ def federate(
     task.check(train_y, count, owned, num_classes)
   if split is not None:
     split = _checked(split, count)
+  if not isinstance(stratify, bool):
+    raise SettingError("stratify", stratify, "neither True nor False", "Give one of them.")
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if scale is not None:
     check_range("scale", scale, above=0.0, below=np.inf)
     if not isinstance(x, np.ndarray):
       raise SettingError("scale", scale, "x is a tree of arrays", "Scale its arrays before.")
-  if isinstance(standardize, bool) or np.ndim(standardize) != 1:
-    raise SettingError("standardize", standardize, "not the columns to standardise", "Name them: (0, 1).")
+  if np.ndim(standardize) != 1 or (len(standardize) and np.asarray(standardize).dtype.kind not in "iu"):
+    raise SettingError("standardize", standardize, "not numbers of columns", "Name them: (0, 1).")
   if len(standardize) and not (_floats(x) and 0 <= min(standardize) <= max(standardize) < x.shape[1]):
     found = jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", x)
     raise SettingError(
@@ -251,10 +256,10 @@ def federate(
         leaf[own] = _filled(leaf[own], of_client[0], list(standardize))
     return as_held(leaf)
 
-  labels = np.array(y[rows], task.dtype)
+  labels = as_held(np.asarray(y[rows]), task.dtype, "y")
   if train_y is not None:
     seen = np.concatenate([slices["train"].rows(), slices["valid"].rows()])
-    labels[seen] = train_y[rows[seen]]
+    labels[seen] = as_held(np.asarray(train_y[rows[seen]]), task.dtype, "train_y")
   return FederatedData(
     jax.tree.map(laid_out, x),
     labels,

@@ -17,6 +17,7 @@ from fedjax_het.errors import DataError
 
 CLASSES, SIDE = 62, 28
 BYTES = "femnist_by_writer.npz"
+_ARRAYS = ("images", "labels", "user")
 
 
 def load_femnist(folder: Path) -> Source | None:
@@ -67,18 +68,20 @@ def _of_bytes(path: Path) -> tuple[list, list, list, list]:
     raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
   runs = []
   for part in ("train", "test"):
-    missing = {"users", *(f"{part}_{name}" for name in ("images", "labels", "user"))} - {*arrays}
+    missing = {"users", *(f"{part}_{own}" for own in _ARRAYS)} - {*arrays}
     if missing:
       raise DataError(f"{path.resolve()} is not FEMNIST by writer: it has no {min(missing)}.")
-    x, y, user = (arrays[f"{part}_{name}"] for name in ("images", "labels", "user"))
+    users, x, y, user = (arrays[name] for name in ("users", *(f"{part}_{own}" for own in _ARRAYS)))
+    if users.ndim != 1 or len(np.unique(users)) < len(users):
+      raise DataError(f"{path.resolve()}: its users are {users.shape}, {np.unique(users).size} names.")
+    y = _labels(f"{path.resolve()}, {part}_labels", y)
     if x.dtype != np.uint8 or x.shape != (len(y), SIDE, SIDE) or user.shape != y.shape:
       raise DataError(f"{path.resolve()}: {part}_images are {x.dtype} {x.shape}, of {len(y)} labels.")
-    if not len(user) or user.min() < 0 or user.max() >= len(arrays["users"]):
-      raise DataError(f"{path.resolve()}: {part}_user are not rows of its {len(arrays['users'])} users.")
-    y = _labels(f"{path.resolve()}, {part}_labels", y)
-    runs += [
-      (str(arrays["users"][i]), x[user == i], y[user == i], part == "test") for i in np.unique(user).tolist()
-    ]
+    if user.dtype.kind not in "iu" or not ((user >= 0) & (user < len(users))).all():
+      raise DataError(f"{path.resolve()}: {part}_user are not rows of its {len(users)} users.")
+    runs += [(str(users[i]), x[user == i], y[user == i], part == "test") for i in np.unique(user).tolist()]
+  if not runs:
+    raise DataError(f"{path.resolve()} is empty: no user has a row.")
   users, images, labels, test = map(list, zip(*runs))
   return users, images, labels, test
 

@@ -73,6 +73,14 @@ def read(path: Path) -> tuple[bytes, bytes]:
     raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
 
 
+def text_of(where: object, content: bytes) -> str:
+  """UTF-8 as text; raises `DataError` naming `where` for bytes that are none."""
+  try:
+    return content.decode()
+  except UnicodeDecodeError as error:
+    raise DataError(f"{where} is truncated or damaged: {error}") from error
+
+
 def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
   """Row by row of a delimited text file, UTF-8, compressed or not: where it is, and its fields.
 
@@ -84,14 +92,15 @@ def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[s
   """
   whole = path.resolve()
   try:
-    rows = csv.reader(io.StringIO(read(path)[1].decode(), newline=""), delimiter=delimiter, strict=True)
+    text = text_of(whole, read(path)[1])
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     for row in rows:
       where = f"{whole}, line {rows.line_num}"
       if row and len(row) != width:
         raise DataError(f"{where} is truncated or damaged: {len(row)} fields, not {width}.")
       if row:
         yield where, row
-  except (csv.Error, UnicodeDecodeError) as error:
+  except csv.Error as error:
     raise DataError(f"{whole} is truncated or damaged: {error}") from error
 
 
@@ -113,6 +122,11 @@ def check_rows(path: Path, found: int, shipped: int) -> None:
       f"{path.resolve()} is not the file its authors ship: {found} rows, not {shipped}; it is truncated, or"
       " somebody has edited it. Fetch it again."
     )
+
+
+def short(what: str, found: int, shipped: int) -> tuple[str, ...]:
+  """A note for `Source.notes` where there are fewer rows than the authors ship, else none."""
+  return (f"{found:,} of {shipped:,} {what}",) if found < shipped else ()
 
 
 def check_digest(path: Path, data: bytes, algorithm: str, published: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows
+from fedjax_het.data.files import Source, check_rows, text_of
 from fedjax_het.data.images import middle, read_images
 from fedjax_het.data.packed import locate, read_one
 from fedjax_het.errors import DataError, check_range
@@ -76,7 +76,7 @@ def read_metadata(folder: Path) -> tuple[Path, list[dict[str, str]]] | None:
   if found is None:
     return None
   place, (name, *_) = found
-  text = read_one(place, name).decode()
+  text = text_of(f"{place.resolve()}: {name}", read_one(place, name))
   rows = list(csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in text[:200] else ","))
   if not rows or not {*COLUMNS} <= {*rows[0]} or any(None in row.values() or None in row for row in rows):
     raise DataError(

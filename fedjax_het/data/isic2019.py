@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, find, read
+from fedjax_het.data.files import Source, check_rows, find, read, text_of
 from fedjax_het.data.ham10000 import find_jpegs, read_jpegs, read_metadata
 from fedjax_het.errors import DataError, check_range
 
@@ -95,7 +95,7 @@ def evened(picture: np.ndarray, order: int = 6) -> np.ndarray:
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-  rows = list(csv.DictReader(io.StringIO(read(path)[1].decode())))
+  rows = list(csv.DictReader(io.StringIO(text_of(path.resolve(), read(path)[1]))))
   check_rows(path, len(rows), ROWS)
   if not {*columns} <= {*rows[0]} or any(None in row.values() or None in row for row in rows):
     raise DataError(

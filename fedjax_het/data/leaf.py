@@ -5,7 +5,9 @@ test/*_test_9.json, in which every user is divided (`-t sample`), or users are (
 al., LEAF: A benchmark for federated settings, 2018 (github.com/TalwalkarLab/leaf).
 """
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,26 +55,57 @@ def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
   return [(path, False) for path in sets["all"]]
 
 
-def read_leaf(files: list[tuple[Path, bool]]) -> Iterator[Rows]:
+def read_leaf(files: list[tuple[Path, bool]], counted: bool = True) -> Iterator[Rows]:
   """The rows of every user, file after file, one file in memory at a time.
 
+  Args:
+    files: as `leaf_files` finds them.
+    counted: whether `num_samples` are of these rows. LEAF leaves them as they were where it takes rows away:
+      the windows between Shakespeare's sets, and Reddit's other sets. Then they are not fewer.
+
   Raises:
-    DataError: a file that is no such json, or a user with unequally many examples and labels.
+    DataError: a file that is no such json, or the same as another; users who are not those of the rows, or
+      are named twice; unequally many examples and labels, or as `num_samples` has them; no rows at all.
   """
+  found: dict[bytes, Path] = {}
+  total = 0
   for path, test in files:
-    try:
-      content = json.loads(read(path)[1])
-      users, data = content["users"], content["user_data"]
-      rows = [
-        Rows(f"{path.resolve()}, user {user}", user, data[user]["x"], data[user]["y"], test) for user in users
-      ]
-    except (ValueError, KeyError, TypeError) as error:
-      what = f"{type(error).__name__}: {str(error)[:200]}"
-      raise DataError(f"{path.resolve()} is not a json file of LEAF's, or a damaged one: {what}") from error
-    for own in rows:
-      if len(own.x) != len(own.y):
-        raise DataError(f"{own.where}: {len(own.x)} examples and {len(own.y)} labels.")
-    yield from rows
+    content = read(path)[1]
+    users = _users(path, content, test)
+    same = found.setdefault(hashlib.sha256(content).digest(), path)
+    if users and same != path:
+      raise DataError(f"{path.resolve()} is the same file as {same.resolve()}. Delete one of them.")
+    for rows, count in users:
+      if not isinstance(rows.x, list) or not isinstance(rows.y, list):
+        raise DataError(f"{rows.where}: its x and y are not lists.")
+      if len(rows.x) != len(rows.y):
+        raise DataError(f"{rows.where}: {len(rows.x)} examples and {len(rows.y)} labels.")
+      if not isinstance(count, int) or count < len(rows.y) or (counted and count > len(rows.y)):
+        raise DataError(f"{rows.where}: {len(rows.y)} rows, where num_samples says {count}.")
+      total += len(rows.y)
+      yield rows
+  if not total:
+    raise DataError(
+      f"{files[0][0].resolve()} is empty, and so are all {len(files)} files: no user has a row."
+    )
+
+
+def _users(path: Path, content: bytes, test: bool) -> list[tuple[Rows, Any]]:
+  """The rows of every user of a file, and how many it says they are."""
+  where = path.resolve()
+  try:
+    found = json.loads(content)
+    users, counts, data = found["users"], found["num_samples"], found["user_data"]
+    named, having = Counter(users), Counter([*data])
+    if odd := [*(named - having), *(having - named)]:
+      raise DataError(f"{where} is damaged: user {odd[0]} is not once in users and once in user_data.")
+    if len(counts) != len(users):
+      raise DataError(f"{where} is damaged: {len(users)} users, and num_samples of {len(counts)}.")
+    rows = [Rows(f"{where}, user {user}", user, data[user]["x"], data[user]["y"], test) for user in users]
+    return list(zip(rows, counts))
+  except (ValueError, KeyError, TypeError) as error:
+    what = f"{type(error).__name__}: {str(error)[:200]}"
+    raise DataError(f"{where} is not a json file of LEAF's, or a damaged one: {what}") from error
 
 
 def joined(users: list[str], sizes: list[int], test: list[bool]) -> tuple[np.ndarray, np.ndarray | None, str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source
+from fedjax_het.data.files import Source, short
 from fedjax_het.errors import DataError, SettingError
 
 CLASSES = {"dermamnist": 7, "organcmnist": 11, "bloodmnist": 8}
+ROWS = {"dermamnist": (7007, 2005), "organcmnist": (12_975, 8216), "bloodmnist": (11_959, 3421)}
 SIZES = (28, 64, 128, 224)
 
 
@@ -45,9 +46,11 @@ def load_medmnist(name: str, folder: Path, size: int = 64) -> Source | None:
     raise DataError(f"{path} cannot be read, it is truncated or damaged: {error}") from error
   train, test = (_part(path, arrays, part, size, CLASSES[name]) for part in ("train", "test"))
   left = len(arrays.get("val_labels", ()))
+  rows = zip(("training", "test"), (train, test), ROWS[name])
+  notes = [note for what, (_, y), shipped in rows for note in short(f"{what} images", len(y), shipped)]
   return Source(
     *train, *test, CLASSES[name], name, files=(str(path),),
-    notes=(f"{left} validation rows are left out.",) if left else (),
+    notes=(*notes, *([f"{left} validation rows are left out."] if left else [])),
   )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.data.container import FederatedData, federate
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
-from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
+from fedjax_het.tasks import check_task
 
 PyTree = Any
 _GIVEN = ("x", "y", "parts", "key", "num_classes", "labels", "num_clients", "groups")
@@ -96,9 +97,13 @@ def _laid_out(
   num_clients: int | None = None,
 ) -> FederatedData:
   """Partitions and divides, by two keys of one."""
+  check_key(key)
+  task = settings.get("task")
+  if task is not None:
+    check_task(task)
   y = np.asanyarray(y)
   if num_classes is None:
-    if ("task" in settings and not settings["task"].classes) or y.dtype.kind not in "iub" or not y.size:
+    if (task and not task.classes) or y.dtype.kind not in "iub" or not y.size:
       raise SettingError("num_classes", None, "cannot be told from the labels", "Give it.")
     num_classes = max(int(y.max()) + 1, 2)
   check_whole("num_classes", num_classes, 1)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,11 +59,12 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
   if not files:
     return None
   users, inputs, targets, test = [], [], [], []
-  for rows in read_leaf(files):
-    own_x = list(chain.from_iterable(rows.x))
-    own_y = list(chain.from_iterable(y["target_tokens"] if isinstance(y, dict) else y for y in rows.y))
-    whole = [LENGTH] * len(own_x)
-    if [*map(len, own_x)] != whole or [*map(len, own_y)] != whole:
+  for rows in read_leaf(files, counted=False):
+    own_x, own_y = (
+      _lines(rows.x),
+      _lines(y.get("target_tokens") if isinstance(y, dict) else y for y in rows.y),
+    )
+    if own_x is None or own_y is None or len(own_x) != len(own_y):
       raise DataError(f"{rows.where}: its comments are not lines of {LENGTH} words, each with its next ones.")
     users.append(rows.user)
     inputs.append(own_x)
@@ -82,3 +84,13 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
     x, y, x[:0], y[:0], size, "reddit", groups,
     tuple(path.name for path, _ in files), notes, task=next_token(ignore=range(len(SPECIAL))), split=split,
   )  # fmt: skip
+
+
+def _lines(comments: Iterable[Any]) -> list[list[str]] | None:
+  """The lines of all comments; None where one is not of ten words."""
+  comments = list(comments)
+  if not all(isinstance(comment, list) for comment in comments):
+    return None
+  lines = list(chain.from_iterable(comments))
+  whole = all(isinstance(line, list) and len(line) == LENGTH for line in lines)
+  return lines if whole and all(isinstance(word, str) for line in lines for word in line) else None

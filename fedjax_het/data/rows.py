@@ -37,21 +37,26 @@ def _array(x: Any) -> np.ndarray:
   return np.asarray(x)
 
 
-def as_held(x: np.ndarray) -> np.ndarray:
+def as_held(x: np.ndarray, dtype: Any = None, name: str = "x") -> np.ndarray:
   """Numbers in the type that a device holds them in, mostly of 32 bits.
+
+  Args:
+    x: the numbers.
+    dtype: the type; by default that of x, as far as a device has it.
+    name: what they are called in the error.
 
   Raises:
     SettingError: one that this type cannot hold, such as a time stamp in nanoseconds.
   """
-  wanted = jax.dtypes.canonicalize_dtype(x.dtype)
+  wanted = jax.dtypes.canonicalize_dtype(x.dtype if dtype is None else dtype)
   if wanted == x.dtype:
     return x
   with np.errstate(over="ignore"):
     held = x.astype(wanted)
-  lost = np.isfinite(x) & ~np.isfinite(held) if x.dtype.kind == "f" else held != x
+  lost = held != x if wanted.kind in "iu" else np.isfinite(x) & ~np.isfinite(held)
   if lost.any():
     raise SettingError(
-      "x", x[lost][0].item(), f"{wanted} cannot hold it", "Scale it, or number what it stands for from 0."
+      name, x[lost][0].item(), f"{wanted} cannot hold it", "Scale it, or number what it stands for from 0."
     )
   return held
 

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -165,9 +166,10 @@ def _of_json(files: list[tuple[Path, bool]]) -> Source:
   known = np.full(256, -1, np.int8)
   known[[ord(letter) for letter in SYMBOLS]] = np.arange(len(SYMBOLS))
   x, y, runs = [], [], []
-  for rows in read_leaf(files):
-    text = "".join([*map(str, rows.x), *map(str, rows.y)]).encode("latin-1", errors="replace")
-    ids = known[np.frombuffer(text, np.uint8)]
+  for rows in read_leaf(files, counted=False):
+    fits = all(_is_text(x, WINDOW) and _is_text(y, 1) for x, y in zip(rows.x, rows.y))
+    letters = "".join([*rows.x, *rows.y] if fits else ()).encode("latin-1", errors="ignore")
+    ids = known[np.frombuffer(letters, np.uint8)]
     if len(ids) != (WINDOW + 1) * len(rows.y) or (ids < 0).any():
       raise DataError(
         f"{rows.where}: its examples are not texts of {WINDOW} of LEAF's letters, and the next one."
@@ -181,3 +183,7 @@ def _of_json(files: list[tuple[Path, bool]]) -> Source:
   return Source(
     every, labels, every[:0], labels[:0], len(SYMBOLS), "shakespeare", groups, names, (note,), split=split
   )  # fmt: skip
+
+
+def _is_text(given: Any, length: int) -> bool:
+  return isinstance(given, str) and len(given) == length

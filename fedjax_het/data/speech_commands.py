@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source
+from fedjax_het.data.files import Source, text_of
 from fedjax_het.data.packed import contents, locate
 from fedjax_het.errors import DataError, check_choice
 
@@ -55,7 +55,8 @@ def load_speech_commands(folder: Path, subset: str = "all") -> Source | None:
     lists = locate(folder, f"/{ending}")
     if lists is None:
       raise DataError(f"speech_commands wants {ending} for subset='training'; looked in {folder.resolve()}.")
-    apart |= {line for _, text in contents(lists[0], lists[1]) for line in text.decode().split()}
+    for name, content in contents(*lists):
+      apart |= {*text_of(f"{lists[0].resolve()}: {name}", content).split()}
   kept = {name: match for name, match in named.items() if "/".join(name.split("/")[-2:]) not in apart}
   if not kept:
     raise DataError(f"{place.resolve()}: no clip is left that is in neither of {', '.join(LISTS.values())}.")

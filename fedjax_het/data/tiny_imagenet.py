@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source
+from fedjax_het.data.files import Source, text_of
 from fedjax_het.data.images import as_is, read_images
 from fedjax_het.data.packed import locate, names, read_one
 from fedjax_het.errors import DataError
@@ -40,7 +40,7 @@ def load_tiny_imagenet(folder: Path) -> Source | None:
     return None
   place, (listed, *_) = found
   root = listed.removesuffix("wnids.txt")
-  classes = read_one(place, listed).decode().split()
+  classes = text_of(f"{place.resolve()}: {listed}", read_one(place, listed)).split()
   if len(classes) != CLASSES or len(set(classes)) != CLASSES:
     raise DataError(f"{place.resolve()}: {listed} names {len(set(classes))} classes, not {CLASSES}.")
   number = {name: c for c, name in enumerate(classes)}
@@ -73,7 +73,7 @@ def _validation(place: Path, files: list[str], root: str, number: dict[str, int]
   if listed not in files:
     return {}
   test = {}
-  for line in read_one(place, listed).decode().splitlines():
+  for line in text_of(f"{place.resolve()}: {listed}", read_one(place, listed)).splitlines():
     fields = line.split("\t")
     if len(fields) != 6 or fields[1] not in number:
       raise DataError(f"{place.resolve()}: {listed} is not what its authors ship: {line[:60]!r}.")

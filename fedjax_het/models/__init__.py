@@ -19,6 +19,7 @@ from fedjax_het.models.mobilevit import mobilevit
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.residual import resnet9, resnet18, resnet20
 from fedjax_het.models.resnet import resnet10
+from fedjax_het.models.shapes import check_reads
 from fedjax_het.models.simple_cnn import simple_cnn
 from fedjax_het.models.squeezenet import squeezenet
 from fedjax_het.models.stacked_lstm import stacked_lstm
@@ -28,7 +29,7 @@ from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
 from fedjax_het.models.vgg import vgg9, vgg11
 from fedjax_het.models.weight_files import check_file
 from fedjax_het.models.weights import Reader, save_weights, with_weights
-from fedjax_het.tasks import Task, for_classes
+from fedjax_het.tasks import Task, check_task, for_classes
 
 MODELS: dict[str, Callable[..., Model]] = {
   "two_nn": two_nn,
@@ -83,10 +84,12 @@ def make(
       `standardized`, and `weights`, see `with_weights`.
 
   Raises:
-    SettingError: the model or one of its options is unknown, or an option of the wrong type.
+    SettingError: the model or one of its options is unknown, or an option of the wrong type; a tree of
+      shapes for a model that reads one array; no task.
   """
   check_choice("model", name, (*MODELS, *GENERATORS))
   shape = tuple(shape) if isinstance(shape, Sequence) else shape
+  check_reads(name, (MODELS | GENERATORS)[name], shape)
   if name in GENERATORS:
     check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
     return GENERATORS[name](shape, num_classes, **options)
@@ -94,7 +97,8 @@ def make(
   weights = options.pop("weights", "")
   inputs = {option: options.pop(option) for option in COMMON if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
-  task = task or for_classes(num_classes)
+  task = for_classes(num_classes) if task is None else task
+  check_task(task)
   model = factory(shape, task.outputs(num_classes), **options)._replace(task=task)
   if weights:
     model = with_weights(model, weights, reader_of(name))

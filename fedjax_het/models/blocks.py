@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import check_choice, check_range, check_whole
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Conv, DepthwiseConv
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, norm
+from fedjax_het.models.shapes import check_image
 from fedjax_het.models.strided import Sides
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -172,15 +173,14 @@ def classifier(
     remedy: what to do where an image is smaller.
 
   Raises:
-    SettingError: an unknown norm or convolution, a rate out of range, a width below 1, or no such image.
+    SettingError: an unknown norm or convolution, a rate or stride out of range, a width below 1, or no such
+      image.
   """
   check_choice("norm", getattr(module, "norm", "batch"), NORMS)
   check_choice("conv", getattr(module, "conv", "auto"), METHODS)
   check_range("dropout", getattr(module, "dropout", 0.0), 0.0, below=1.0)
   check_range("drop_path", getattr(module, "drop_path", 0.0), 0.0, below=1.0)
   check_range("width", getattr(module, "width", 1), above=0.0)
-  if len(shape) != 3 or min(shape[:2]) < smallest:
-    raise SettingError(
-      "shape", tuple(shape), f"not (height, width, channels) of at least {smallest} x {smallest}", remedy
-    )
+  check_whole("stem_stride", getattr(module, "stem_stride", 1), 1, 2)
+  check_image(shape, smallest, remedy)
   return from_flax(module, tuple(shape), num_classes, name=name, head=head)

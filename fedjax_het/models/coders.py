@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from fedjax_het.models.layers import Conv, Dense, Network, flatten, network
 from fedjax_het.models.norms import GroupNorm
-from fedjax_het.models.resnet import GROUP, check_image
+from fedjax_het.models.resnet import GROUP, check_divisible
 
 
 class Encoder(nn.Module):
@@ -63,11 +63,11 @@ class Decoder(nn.Module):
 
 def conv_encoder(shape: tuple[int, ...], outputs: int, width: int) -> Network:
   """`Encoder` of images of `shape`."""
-  check_image(shape, width)
+  check_divisible(shape, width)
   return network(Encoder(outputs, width), shape)
 
 
 def conv_decoder(inputs: int, shape: tuple[int, ...], width: int) -> Network:
   """`Decoder` of vectors [B, inputs]."""
-  check_image(shape, width)
+  check_divisible(shape, width)
   return network(Decoder(tuple(shape), width), (inputs,))

@@ -6,6 +6,7 @@ Lite0 has no squeeze and excitation, and ReLU6 for Swish; its first and last con
 import jax
 from flax import linen as nn
 
+from fedjax_het.errors import check_whole
 from fedjax_het.models.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.models.layers import Dense, flatten
 from fedjax_het.models.model import Model
@@ -89,6 +90,7 @@ def efficientnet_b0(
   Raises:
     SettingError: a setting that cannot be.
   """
+  check_whole("grid", grid, 1)
   module = EfficientNet(num_classes, False, width, stem_stride, grid, dropout, drop_path, norm, conv)
   return classifier(module, "efficientnet_b0", shape, num_classes)
 

@@ -14,6 +14,7 @@ from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, BatchNorm, GroupNorm
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
+from fedjax_het.models.shapes import check_image
 from fedjax_het.models.torch_names import named
 from fedjax_het.models.two_cnn import GRID as OF_LETTERS
 from fedjax_het.models.two_cnn import two_cnn
@@ -68,8 +69,7 @@ def leaf_cnn(
   check_range("width", width, LEAST)
   if width % LEAST:
     raise SettingError("width", width, f"not divisible by {LEAST}", f"Use {width - width % LEAST}.")
-  if len(shape) != 3:
-    raise SettingError("shape", shape, "not (height, width, channels)", "Use two_nn instead.")
+  check_image(shape)
   module = LeafCNN(num_classes, width, norm, conv)
   return from_flax(module, shape, num_classes, name="leaf_cnn", head=("fc",))
 

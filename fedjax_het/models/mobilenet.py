@@ -3,6 +3,7 @@
 import jax
 from flax import linen as nn
 
+from fedjax_het.errors import check_whole
 from fedjax_het.models.blocks import ConvNorm, classifier
 from fedjax_het.models.layers import Dense
 from fedjax_het.models.model import Model
@@ -57,6 +58,7 @@ def mobilenet(
   Raises:
     SettingError: a setting that cannot be.
   """
+  check_whole("padding", padding, 0)
   module = MobileNet(num_classes, width, padding, norm, conv)
   smallest = 1 if padding else 37
   return classifier(module, "mobilenet", shape, num_classes, ("fc1", "fc2"), smallest, "Set padding=1.")

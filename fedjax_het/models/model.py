@@ -1,7 +1,6 @@
 """What the engine knows of a model: pure functions, whatever they were written with."""
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_het.errors import SettingError, check_range
+from fedjax_het.models.shapes import is_shape
 from fedjax_het.tasks import Task, classification
 
 PyTree = Any
@@ -113,10 +113,6 @@ def batch_of(count: int, shape: PyTree, dtype: Any) -> PyTree:
     shape: of one example, a tuple of whole numbers, or a tree of such.
     dtype: of all arrays, or a tree like `shape`.
   """
-
-  def is_shape(node: Any) -> bool:
-    return isinstance(node, tuple) and all(isinstance(size, numbers.Integral) for size in node)
-
   batch = jax.tree.map(lambda own: jax.ShapeDtypeStruct((count, *own), bool), shape, is_leaf=is_shape)
   return jax.tree.map(lambda own, kind: own.update(dtype=kind), batch, jax.tree.broadcast(dtype, batch))
 

@@ -12,19 +12,19 @@ from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import GroupNorm
+from fedjax_het.models.shapes import check_image
 
 GROUP = 4  # channels that are normalised together, at least
 
 
-def check_image(shape: tuple[int, ...], width: int) -> None:
+def check_divisible(shape: tuple[int, ...], width: int) -> None:
   """Raises `SettingError` for what three halvings, or groups of four channels, cannot divide."""
   check_range("width", width, GROUP)
   if width % GROUP:
     raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
-  if len(shape) != 3 or shape[0] % 8 or shape[1] % 8:
-    raise SettingError(
-      "shape", shape, "not (height, width, channels) divisible by 8", "Resize the images: resize=32."
-    )
+  check_image(shape)
+  if shape[0] % 8 or shape[1] % 8:
+    raise SettingError("shape", shape, "height and width not divisible by 8", "Resize the images: resize=32.")
 
 
 class Block(nn.Module):
@@ -96,6 +96,6 @@ def resnet10(
     SettingError: `shape`, `width` or `conv` cannot be.
   """
   check_choice("conv", conv, METHODS)
-  check_image(shape, width)
+  check_divisible(shape, width)
   module = ResNet10(num_classes, width, conv, spectral)
   return Model(*network(module, shape), "resnet10", tuple(shape), num_classes, head=("fc",))

@@ -9,11 +9,12 @@ import numpy as np
 from flax import linen as nn
 from jax import lax
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import check_choice, check_range
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool
+from fedjax_het.models.shapes import check_image
 
 GRID = (6, 6)
 WIDTHS = (384, 192)
@@ -80,7 +81,6 @@ def simple_cnn(
   """
   check_choice("conv", conv, METHODS)
   check_range("hidden", hidden, 1)
-  if len(shape) != 3:
-    raise SettingError("shape", shape, "not (height, width, channels)", "Use two_nn instead.")
+  check_image(shape)
   module = SimpleCNN(num_classes, hidden, conv)
   return Model(*network(module, shape), "simple_cnn", tuple(shape), num_classes, head=("fc3",))

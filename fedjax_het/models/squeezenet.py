@@ -71,7 +71,7 @@ class SqueezeNet(nn.Module):
 def squeezenet(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
-  version: str = "1.0",
+  version: str | float = "1.0",
   width: float = 1.0,
   dropout: float = 0.5,
   conv: str = "auto",
@@ -83,7 +83,7 @@ def squeezenet(
   Args:
     shape: of one example, (height, width, channels), at least 21 x 21 (1.1: 17 x 17).
     num_classes: C, the number of logits.
-    version: "1.0", or "1.1", which has its maxima earlier and 2.4 times less to do.
+    version: "1.0", or "1.1" (also as numbers), which has its maxima earlier and 2.4 times less to do.
     width: all numbers of channels are multiplied by this.
     dropout: before the last convolution.
     conv: how to convolve, see `convolution.conv2d`.
@@ -91,6 +91,7 @@ def squeezenet(
   Raises:
     SettingError: a setting that cannot be.
   """
+  version = str(version)
   check_choice("version", version, VERSIONS)
   module = SqueezeNet(num_classes, version, width, dropout, conv)
   return classifier(module, "squeezenet", shape, num_classes, ("fc",), 21 if version == "1.0" else 17)

@@ -6,11 +6,12 @@ Source: the authors' Federated-Learning-in-PyTorch, src/models/twocnn.py.
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import check_choice, check_range
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
+from fedjax_het.models.shapes import check_image
 
 GRID = (7, 7)
 
@@ -63,9 +64,6 @@ def two_cnn(
   check_choice("conv", conv, METHODS)
   check_range("hidden", hidden, 1)
   check_range("dense", dense, 1)
-  if len(shape) != 3 or min(shape[:2]) < 6:
-    raise SettingError(
-      "shape", shape, "not (height, width, channels) of at least 6 x 6", "Use two_nn instead."
-    )
+  check_image(shape, 6, "Use two_nn instead.")
   module = TwoCNN(num_classes, hidden, conv, dense)
   return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes, head=("fc2",))

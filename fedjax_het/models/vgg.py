@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import linen as nn
 
+from fedjax_het.errors import check_whole
 from fedjax_het.models.blocks import classifier, dropped
 from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.model import Model
@@ -115,6 +116,7 @@ def vgg11(
   Raises:
     SettingError: a setting that cannot be.
   """
+  check_whole("grid", grid, 1)
   module = VGG(num_classes, width, VGG11, (64 * width,) * 2, grid, True, dropout, norm, conv)
   return classifier(module, "vgg11", shape, num_classes, ("fc3",), 32)
 

@@ -1,7 +1,9 @@
 """What is learnt, one file a task: the loss of an example, metrics, headline, valid labels."""
 
 from collections.abc import Callable
+from typing import Any
 
+from fedjax_het.errors import SettingError
 from fedjax_het.tasks.binary import balanced_positive, binary
 from fedjax_het.tasks.classification import balanced, classification
 from fedjax_het.tasks.multilabel import multilabel
@@ -16,6 +18,14 @@ TASKS: dict[str, Callable[..., Task]] = {
   "next_token": next_token,
   "regression": regression,
 }
+
+
+def check_task(task: Any) -> None:
+  """Raises `SettingError` unless `task` is a `Task`, and not the name or the factory of one."""
+  if not isinstance(task, Task):
+    name = getattr(task, "__name__", task)
+    known = name if name in [*TASKS] else "classification"
+    raise SettingError("task", name, "not a task", f"Give one, such as task=fh.tasks.{known}().")
 
 
 def for_model(num_outputs: int) -> Task:
@@ -34,6 +44,7 @@ __all__ = [
   "balanced",
   "balanced_positive",
   "binary",
+  "check_task",
   "classification",
   "for_classes",
   "for_model",

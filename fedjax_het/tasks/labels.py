@@ -87,6 +87,14 @@ def check_classes(
   )  # fmt: skip
 
 
+def check_count(found: int, num_classes: int, what: str) -> None:
+  """Raises `SettingError` unless labels [N, A] have as many an example as `num_classes` says."""
+  if found != num_classes:
+    raise SettingError(
+      "num_classes", num_classes, f"y has {found} {what} an example", f"Say num_classes={found}."
+    )
+
+
 def check_shape(task: str, shape: tuple[int, ...], wanted: str, fits: bool) -> None:
   """Raises `SettingError` unless a model's outputs fit the task.
 

@@ -9,7 +9,14 @@ import optax
 
 from fedjax_het.errors import SettingError
 from fedjax_het.metrics.classification import auroc
-from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
+from fedjax_het.tasks.labels import (
+  check_axes,
+  check_classes,
+  check_count,
+  check_rows,
+  check_shape,
+  check_whole_labels,
+)
 from fedjax_het.tasks.task import Task, check_weights, mean_over, or_one
 
 
@@ -85,4 +92,4 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
   check_whole_labels(y, rows)
   check_classes(y, 2, rows, ", no and yes")
   if num_classes is not None:
-    check_shape("multilabel", y.shape[1:], f"[B, {num_classes}]", y.shape[1] == num_classes)
+    check_count(y.shape[1], num_classes, "labels")

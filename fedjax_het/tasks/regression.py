@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import SettingError
-from fedjax_het.tasks.labels import check_rows, check_shape
+from fedjax_het.tasks.labels import check_count, check_rows, check_shape
 from fedjax_het.tasks.task import Task, mean_over, or_one
 
 
@@ -70,7 +70,7 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
       "y", y[rows[at]].tolist(), f"the label of row {rows[at]} is not finite", "Leave such rows out of parts."
     )
   if num_classes is not None:
-    check_shape("regression", used.shape[1:], f"[B, {num_classes}]", used.shape[1] == num_classes)
+    check_count(int(np.prod(y.shape[1:])), num_classes, "numbers")
 
 
 def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
