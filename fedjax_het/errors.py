@@ -94,6 +94,11 @@ def check_section(section: str, value: object) -> None:
     raise SettingError(section, value, "not a section", remedy)
 
 
+def is_zero(setting: float | jax.Array) -> bool:
+  """Whether a setting is known to be 0, and what it multiplies can be left out of the program."""
+  return not isinstance(setting, jax.Array) and setting == 0
+
+
 def check_key(key: jax.Array) -> None:
   """Raises `SettingError` unless `key` is one key of `jax.random`."""
   try:

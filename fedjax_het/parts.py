@@ -251,6 +251,7 @@ class ClientUpdate(NamedTuple):
     check_rounds: (T) -> None; raises `SettingError` where a run of T rounds would not be the method that its
       settings describe. None where every T will do.
     milestones: symbol -> the round, from 0, in which the method's training becomes another; for pictures.
+    num_clients: K, for a part that is made for so many; None where any will do.
     upload_norm: what the L2 norm of an upload is shortened to, where nothing else of it tells of the client's
       data; None where there is no such bound.
   """
@@ -273,6 +274,7 @@ class ClientUpdate(NamedTuple):
   sees_data: tuple[str, ...] = ()
   check_rounds: Callable[[int], None] | None = None
   milestones: Mapping[str, float | Array] = MappingProxyType({})
+  num_clients: int | None = None
   upload_norm: float | None = None
 
   def shown(self, function: str, data: ClientData | None) -> Any:

@@ -251,7 +251,8 @@ BAD = {
   "valid_fraction": (dict(valid_fraction=-0.1), "valid_fraction = -0.1"),
   "mu": (dict(algorithm__mu=-1.0), "mu = -1.0"),
   "nu": (dict(algorithm__nu=-1.0), "nu = -1.0"),
-  "start": (dict(algorithm__start=1.0), "algorithm.start = 1.0"),
+  "start": (dict(algorithm__start=1.0), r"never comes \(start = 1\.0\): local models would never move"),
+  "start beyond": (dict(algorithm__start=1.5), "algorithm.start = 1.5"),
   "start twice": (
     dict(algorithm__start_round=2),
     "start_round = 2.*start = 0.3.*algorithm.start=None leaves",

@@ -44,7 +44,7 @@ def test_counts_are_of_the_training_labels_that_a_client_sees():
     (dict(algorithm__rho=0.0), "rho = 0.0"),
     (dict(algorithm__epsilon=-1.0), "epsilon = -1.0"),
     (dict(algorithm__rho="much"), "rho = 'much': not a number"),
-    (dict(algorithm__endpoints=2.0), "endpoints = 2.0: of the wrong type"),
+    (dict(algorithm__endpoints=2.0), "endpoints = 2.0: must be a whole number"),
     (dict(algorithm__regions=3), "algorithm.regions = 3: unknown to sosicfl"),
     (dict(algorithm__seed=3), "algorithm.seed = 3: unknown to sosicfl"),
   ],

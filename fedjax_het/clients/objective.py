@@ -10,7 +10,7 @@ import optax
 from jax import lax
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.errors import SettingError, check_range, check_whole
+from fedjax_het.errors import SettingError, check_range, check_whole, is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models.model import Model
 from fedjax_het.tasks import mean_loss
@@ -116,11 +116,6 @@ def together(updates: PyTree) -> PyTree:
   some = sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates) if leaf.size)
   nothing = 0.0 * jnp.where(jnp.isfinite(some), some, 0.0)
   return jax.tree.map(lambda leaf: leaf + nothing, updates)
-
-
-def is_zero(setting: float | jax.Array) -> bool:
-  """Whether a setting is known to be 0, and what it multiplies can be left out of the program."""
-  return not isinstance(setting, jax.Array) and setting == 0
 
 
 def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import decayed, is_zero
+from fedjax_het.clients.objective import decayed
 from fedjax_het.clients.supervised import received, scheduled, supervised
-from fedjax_het.errors import check_range
+from fedjax_het.errors import check_range, is_zero
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message

@@ -172,6 +172,7 @@ def sosicfl_plus(
   return client._replace(
     check_rounds=starts_within(start_round, "no client would train its region", or_never=True),
     milestones={"t̃": start_round},
+    num_clients=len(centers),
     simplex=Simplex(
       lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats), *regions
     ),

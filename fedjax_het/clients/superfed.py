@@ -123,7 +123,7 @@ def superfed(
   granularity: str = "model",
   mu: float | jax.Array = 0.01,
   nu: float | jax.Array = 2.0,
-  start_round: int | jax.Array = 0,
+  start_round: float | jax.Array = 0,
   lr: float = 0.01,
   lr_decay: float = 1.0,
   momentum: float = 0.9,

@@ -67,6 +67,9 @@ def starts_within(
   def check_rounds(rounds: int) -> None:
     if isinstance(start_round, jax.core.Tracer) or (or_never and start_round == math.inf):
       return
+    if start_round == math.inf:
+      remedy = f"Use 0 to {rounds - 1}, or a smaller share."
+      raise SettingError("start_round", start_round, f"never comes (start = 1.0): {else_}", remedy)
     if start_round >= rounds:
       raise SettingError(
         "start_round", start_round, f"not within rounds = {rounds}: {else_}",

@@ -23,7 +23,7 @@ def check_fit(
 ) -> None:
   """Raises `SettingError`, naming label, row and remedy, where a label is none of the client part's task or
   does not fit the model's outputs, or a metric is unknown; and, quoting its own error, where a model cannot
-  be applied to an example. Also where a client part has regions of other clients than there are.
+  be applied to an example. Also where a client part is made for another number of clients.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
@@ -32,13 +32,11 @@ def check_fit(
     settings: name -> number.
   """
   client = make_algorithm(**settings).client
-  if client.simplex is not None and (owners := len(client.simplex.centers)) != data[0].num_clients:
+  if client.num_clients not in (None, data[0].num_clients):
     raise SettingError(
-      "regions",
-      f"of {owners} clients",
-      f"there are {data[0].num_clients}",
-      "Make them of these clients' counts.",
-    )
+      "num_clients", data[0].num_clients, f"the client part is made for {client.num_clients}",
+      "Make it anew, of these clients.",
+    )  # fmt: skip
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
   task = client.task
   for each, rows in zip(data, used):

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.clients.objective import is_zero
-from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
+from fedjax_het.errors import SettingError, check_choice, check_range, check_whole, is_zero
 from fedjax_het.parts import ClientUpdate, Message, Mixing, ServerUpdate
 from fedjax_het.server.sgld import check_own_rounds, half_cosine, mean_gradient
 
