@@ -32,7 +32,7 @@ OWN = {
 }
 BESIDE = {"particles": dict(per_class=2)}  # a client part's beside a server
 NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
-CLIENTS_AT_MOST = 12  # of the federations that these algorithms run on
+NUM_CLIENTS = 12  # of the federations that these algorithms run on, where nobody says otherwise
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
 
 
@@ -47,18 +47,22 @@ def cases() -> dict[str, tuple[str, str, str]]:
   return found
 
 
-def client(name: str, model: Model, rounds: int = ROUNDS, **offered) -> ClientUpdate:
+def client(
+  name: str, model: Model, rounds: int = ROUNDS, num_clients: int = NUM_CLIENTS, **offered
+) -> ClientUpdate:
   """A client part: around `model`, or a generator of examples of its shape."""
-  return client_of(name, model, rounds, {**OFFERED, **offered, **OWN.get(name, {})})
+  return client_of(name, model, rounds, {**OFFERED, **offered, **OWN.get(name, {})}, num_clients)
 
 
-def client_of(name: str, model: Model, rounds: int, settings: dict) -> ClientUpdate:
+def client_of(
+  name: str, model: Model, rounds: int, settings: dict, num_clients: int = NUM_CLIENTS
+) -> ClientUpdate:
   """The same of its own settings alone, halfway through `rounds` where it changes course."""
   method = CLIENTS[name]
   if method.models is GENERATORS:
     model = NETWORKS.get(name, cvae_mlp)(model.shape, model.num_classes, latent=2, hidden=5)
   halfway = {own: rounds // 2 for own in method.shares.values()}
-  counts = np.random.default_rng(0).integers(0, 20, (CLIENTS_AT_MOST, 3)) + 1
+  counts = np.random.default_rng(0).integers(0, 20, (num_clients, 3)) + 1
   prepared = method.prepared(counts, 0, {"endpoints": 3})
   return method.make({"model": model, **prepared, **halfway, **settings})
 
@@ -69,7 +73,9 @@ def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, *
   return make(**values)
 
 
-def maker(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered):
+def maker(
+  names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, num_clients: int = NUM_CLIENTS, **offered
+):
   """What makes it of the numbers that a launched run's program takes as values, and these numbers."""
   sections = {section: {"name": name, **OWN.get(name, {})} for section, name in zip(METHODS, names)}
   sections["algorithm"] |= BESIDE.get(names[2], {})
@@ -77,7 +83,7 @@ def maker(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **off
 
   def make(**values):
     own = with_values(config, values).to_dict()
-    local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]})
+    local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]}, num_clients)
     mixing, server = MIXINGS[names[1]], SERVERS[names[2]]
     return federated(local, mixing.make(own["mixing"]), server.make({"rounds": rounds, **own["server"]}))
 

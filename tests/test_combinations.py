@@ -39,7 +39,7 @@ def program(of_client):
   scales = [part.scale or (lambda feedback: jax.numpy.ones(feedback.sizes.shape)) for part in mixings]
   data, of_model = (
     federation((6, 3, 9, 4)),
-    client(of_client, linear(), rounds=ROUNDS, epochs=1, batch_size=4),
+    client(of_client, linear(), rounds=ROUNDS, num_clients=4, epochs=1, batch_size=4),
   )
   servers = [federated(of_model, server=part).server for part in servers]
 

@@ -14,9 +14,9 @@ SIZES = {"one batch": [4] * CLIENTS, "two batches": [8] * CLIENTS, "ragged": [9,
 ROUNDS = 3
 
 
-def maker_of(method: str):
+def maker_of(method: str, sizes: str):
   model = fh.models.two_nn(SHAPE, hidden=16)
-  return maker(cases()[method], model, rounds=ROUNDS, epochs=1, batch_size=4)
+  return maker(cases()[method], model, rounds=ROUNDS, num_clients=len(SIZES[sizes]), epochs=1, batch_size=4)
 
 
 def data_of(sizes: str) -> fh.data.FederatedData:
@@ -30,7 +30,7 @@ def data_of(sizes: str) -> fh.data.FederatedData:
 
 def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 1):
   """All that three rounds leave, on the host; numbers are the program's values, as in launched runs."""
-  make, numbers = maker_of(method)
+  make, numbers = maker_of(method, sizes)
   where = dict(devices=devices, client_batch=client_batch)
   engine = fh.Engine(make, data_of(sizes), cohort, settings=numbers, **where)
   state, infos = engine.advance(engine.init(jax.random.key(5)), ROUNDS)
@@ -68,7 +68,7 @@ def test_three_clients_at_once_have_the_same_bits_on_any_number_of_devices():
 @pytest.mark.slow
 def test_a_member_alone_on_its_device_has_the_bits_of_many():
   data, keys = data_of("two batches"), jax.random.split(jax.random.key(6), 4)
-  make, numbers = maker_of("fedavg")
+  make, numbers = maker_of("fedavg", "two batches")
   found = []
   for devices in (1, 4):
     engine = Members(lambda: make(**numbers), data, {}, 4, 5, devices=devices)
