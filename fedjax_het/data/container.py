@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_het.data.rows import as_held, check_parts, count_rows, rows_of
 from fedjax_het.data.scale import as_read
-from fedjax_het.errors import SettingError, check_key, check_range, check_whole
+from fedjax_het.errors import SettingError, check_flag, check_key, check_range, check_whole
 from fedjax_het.tasks import Task, check_task, classification
 from fedjax_het.tasks.labels import check_rows
 
@@ -209,8 +209,7 @@ def federate(
     task.check(train_y, count, owned, num_classes)
   if split is not None:
     split = _checked(split, count)
-  if not isinstance(stratify, bool):
-    raise SettingError("stratify", stratify, "neither True nor False", "Give one of them.")
+  check_flag("stratify", stratify)
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if scale is not None:
