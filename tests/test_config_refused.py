@@ -152,3 +152,11 @@ def test_a_page_wants_a_file_s_name(tmp_path):
   pytest.importorskip("plotly")
   with pytest.raises(SettingError, match="out"):
     write_page({}, "/", title="x")
+
+
+def test_a_summary_that_holds_no_fields_is_none(tmp_path):
+  folder = write_run(tmp_path / "run")
+  for name in ("summary.json", "failed.json"):
+    (folder / name).write_text("[5]")
+  (run,) = find([folder])
+  assert run.summary == {} and run.failed == "" and not run.complete

@@ -15,7 +15,7 @@ from fedjax_het.clients.objective import together
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import check_key, check_seed
 from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.experiment.workdir import read_json, read_json_lines
+from fedjax_het.experiment.workdir import read_json, read_json_lines, read_record
 from fedjax_het.mixing.responses import relative
 from fedjax_het.models.layers import settled
 from fedjax_het.parts import Feedback
@@ -207,7 +207,9 @@ def test_damaged_json_is_as_good_as_none(tmp_path):
   path.write_text('{"a": 1')
   assert read_json(path) is None
   path.write_text(json.dumps({"a": 1}))
-  assert read_json(path) == {"a": 1}
+  assert read_json(path) == read_record(path) == {"a": 1}
+  path.write_text("[1]")
+  assert read_json(path) == [1] and read_record(path) is None
 
 
 def test_a_line_that_is_being_written_is_not_read(tmp_path):

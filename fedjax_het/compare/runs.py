@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.workdir import FAILED, Workdir, read_json, read_json_lines
+from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record
 
 FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
@@ -122,8 +122,8 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
   for path, inside, files in os.walk(folder):
     inside.sort()
-    config = read_json(Path(path) / "config.json") if "config.json" in files else None
-    if isinstance(config, Mapping) and all(name in config for name in FIELDS):
+    config = read_record(Path(path) / "config.json") if "config.json" in files else None
+    if config is not None and all(name in config for name in FIELDS):
       inside.clear()
       yield Path(path), config
 
@@ -142,7 +142,7 @@ def _name(folder: Path, parent: Path) -> str:
 def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   run = Workdir(folder)
   lines = [line for line in read_json_lines(run.metrics_path) if "round" in line]
-  summary, failed = read_json(run.summary_path) or {}, read_json(folder / FAILED) or {}
+  summary, failed = read_record(run.summary_path) or {}, read_record(folder / FAILED) or {}
   starts = read_json_lines(run.starts_path)
   examples = starts[-1].get("data", {}).get("examples") if starts else None
   return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), examples)

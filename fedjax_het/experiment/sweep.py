@@ -27,7 +27,15 @@ from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.values import is_number, numbers, with_values
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Workdir, check, claimed, prepare, read_json, write_atomic
+from fedjax_het.experiment.workdir import (
+  Workdir,
+  check,
+  claimed,
+  prepare,
+  read_json,
+  read_record,
+  write_atomic,
+)
 from fedjax_het.methods import CLIENTS
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
@@ -103,7 +111,7 @@ def run_sweep(
   root = check(workdir, whole, FREE_OF_ALL)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
   sweep = Sweep(config, root, members, configs, runs)
-  if None in map(read_json, (sweep.table, *(run.summary_path for run in runs))):
+  if None in (read_json(sweep.table), *(read_record(run.summary_path) for run in runs)):
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
     display.show(*experiments[0].source.notes)
@@ -112,7 +120,7 @@ def run_sweep(
       prepare(run, own.to_dict(), FREE, writes())
     with claimed(root, writes()):
       _save(sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display))
-  summaries = [read_json(run.summary_path) for run in runs] if writes() else []
+  summaries = [found for run in runs if (found := read_record(run.summary_path))] if writes() else []
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
     place = f"sweep.json{drawn} are in {os.fspath(root)}, each member's files in its members/."

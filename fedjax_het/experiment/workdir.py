@@ -180,6 +180,12 @@ def read_json(path: Path) -> Any:
     return None
 
 
+def read_record(path: Path) -> dict[str, Any] | None:
+  """The same of a file that holds fields and values; None where it holds anything else."""
+  found = read_json(path)
+  return found if isinstance(found, dict) else None
+
+
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
   """The records in a file of one a line, but for a line that is just being written, or damaged."""
   if not path.exists():

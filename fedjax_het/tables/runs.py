@@ -11,7 +11,7 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.sweep import VARIES
 from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.workdir import FAILED, as_json, read_json
+from fedjax_het.experiment.workdir import FAILED, as_json, read_record
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"
@@ -55,8 +55,8 @@ def ended(folder: Path) -> dict[str, Path]:
 
 def outcome(folder: Path) -> dict[str, Any] | None:
   """A run's summary, else why it failed; None where its folder has neither, or only what is damaged."""
-  found = (read_json(folder / name) for name in (SUMMARY, FAILED))
-  return next((own for own in found if isinstance(own, dict)), None)
+  found = (read_record(folder / name) for name in (SUMMARY, FAILED))
+  return next((own for own in found if own is not None), None)
 
 
 def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None) -> list[Program]:
@@ -91,8 +91,8 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
 
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
   """The folders below a folder that hold a run or a sweep, each with its config.json."""
-  found = [(path.parent, read_json(path)) for path in sorted(folder.rglob("config.json"))]
-  return [(folder, config) for folder, config in found if isinstance(config, dict)]
+  found = [(path.parent, read_record(path)) for path in sorted(folder.rglob("config.json"))]
+  return [(folder, config) for folder, config in found if config is not None]
 
 
 def _stored(config: Mapping[str, Any]) -> list[str]:
