@@ -19,3 +19,22 @@ def test_the_table_is_beside_the_run(tmp_path):
     progress.begin(0)
     progress.update(5, train_loss=0.25)
   assert "[1/1] table ETA 0:00:00" in screen.getvalue() and "0.25" in screen.getvalue()
+
+
+def test_a_log_of_a_table_has_rounds_now_and_then_alone(tmp_path):
+  config, log = get_config("algorithm=fedavg"), io.StringIO()
+  program = Program(tmp_path / "cell", config, {}, [SimpleNamespace(config=config)])
+  board = Board([program], [], Console(file=log, width=120))
+  board.begin(program)
+  with board.progress(10) as progress:
+    progress.begin(0)
+    with progress.doing("first state"):
+      progress.update(2, train_loss=0.5)
+    progress._printed -= 31.0
+    progress.update(5, train_loss=0.25)
+    progress.update(10, train_loss=0.125)
+  board.end()
+  first, second, third = log.getvalue().splitlines()
+  assert first == "[1/1] cell"
+  assert second.startswith("round 5/10 (50 %)") and "[1/1] table ETA 0:00:00" in second and "0.25" in second
+  assert "done after" in third

@@ -92,9 +92,13 @@ class Progress:
     """One plain line."""
     self._printed, self._shown = time.monotonic(), self._round
     share = 100 * self._round / max(self._total, 1)
-    self._tell(f"round {self._round}/{self._total} ({share:.0f} %)  {self._rate_text()}  {self._figures()}")
+    self._line(f"round {self._round}/{self._total} ({share:.0f} %)  {self._rate_text()}  {self._figures()}")
 
-  def _tell(self, line: str) -> None:
+  def _tell(self, what: str) -> None:
+    """Says in a log what is done instead of rounds."""
+    self._line(what)
+
+  def _line(self, line: str) -> None:
     self._console.out(line.rstrip(), highlight=False)
     self._console.file.flush()
 

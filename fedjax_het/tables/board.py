@@ -124,8 +124,13 @@ class _OfOne(Progress):
     self._board = board  # on a terminal the first figures are asked for before this has ended
     super().__init__(total, console=console, every=30.0)
 
+  def __exit__(self, *exc: object) -> None:
+    """A log of a whole table has lines of a run's rounds now and then, and none for its last: `end` says it."""
+    self._shown = self._round
+    super().__exit__(*exc)
+
   def _tell(self, what: str) -> None:
-    """A log of a whole table has no line for every program."""
+    """Nor what is done instead of rounds."""
 
   def _figures(self) -> str:
     share = (self._round - self._start) / max(self._total - self._start, 1)
