@@ -10,7 +10,6 @@ import contextlib
 import functools
 import math
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,19 +223,20 @@ def where_of_flags() -> Where:
 
 
 def told(run: Callable[[], None]) -> int:
-  """Runs it; 0, or another status after printing why it stopped or what the user can mend."""
-  from fedjax_het.experiment.stopping import Stopped
+  """Runs it; 0, or another status after printing why it stopped or what the user can mend.
+
+  An interrupt ends the program here: XLA may still compile, and crashes an interpreter that ends in order.
+  """
+  from fedjax_het.experiment.stopping import Stopped, end_now, heard
 
   try:
-    run()
+    with heard():
+      run()
   except Stopped as stopped:
     print(stopped, file=sys.stderr)
     return 128 + stopped.by
   except KeyboardInterrupt:
-    print(
-      "Interrupted; what was written before stays, and the same command goes on from there.", file=sys.stderr
-    )
-    return 128 + signal.SIGINT
+    end_now()
   except (SettingError, DataError, NonFiniteLoss) as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1

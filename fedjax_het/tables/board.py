@@ -125,7 +125,7 @@ class _OfOne(Progress):
     super().__init__(total, console=console, every=30.0)
 
   def __exit__(self, *exc: object) -> None:
-    """A log of a whole table has lines of a run's rounds now and then, and none for its last: `end` says it."""
+    """A log of a table has lines of a run's rounds now and then, and none for its last: `end` says it."""
     self._shown = self._round
     super().__exit__(*exc)
 
