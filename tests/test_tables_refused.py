@@ -93,6 +93,20 @@ def test_a_configuration_file_that_cannot_be_read(tmp_path, line):
     table_of(tmp_path, CONFIG + line)
 
 
+def test_a_get_config_that_raises(tmp_path):
+  line = '  if "fedavg" in cell:\n    raise TypeError("oops")\n'
+  head, sign, rest = CONFIG.partition(":\n")
+  found = table_of(tmp_path, head + sign + line + rest)
+  with pytest.raises(SettingError, match=r"table = .*fedavg.*: .*tiny.py cannot make it \(TypeError: oops\)"):
+    found.get_config("algorithm=fedavg")
+  assert found.get_config("algorithm=ditto")
+
+
+def test_a_method_that_no_run_has(table, tmp_path):
+  with pytest.raises(SettingError, match="against = 'scafold'"):
+    reproduce.reproduce(table, [], tmp_path / "runs", than="scafold")
+
+
 @pytest.mark.parametrize(
   ("printed", "named"),
   [

@@ -91,7 +91,7 @@ def squeezenet(
   Raises:
     SettingError: a setting that cannot be.
   """
-  version = str(version)
+  version = str(float(version)) if isinstance(version, int) else str(version)
   check_choice("version", version, VERSIONS)
   module = SqueezeNet(num_classes, version, width, dropout, conv)
   return classifier(module, "squeezenet", shape, num_classes, ("fc",), 21 if version == "1.0" else 17)

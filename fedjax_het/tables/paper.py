@@ -114,7 +114,22 @@ def read_table(path: str | Path) -> Table:
       cells = read_cells(csv.DictReader(file), printed, module.FIGURES)
   except (UnicodeError, csv.Error) as error:
     raise SettingError("table", str(printed), f"is no CSV in UTF-8 ({error})", "Mend it.") from error
-  return Table(config.stem, title, module.get_config, module.FIGURES, cells)
+  return Table(config.stem, title, _told(module.get_config, config), module.FIGURES, cells)
+
+
+def _told(get_config: Callable[[str], ConfigDict], path: Path) -> Callable[[str], ConfigDict]:
+  """`get_config`, whose mistakes are those of a setting."""
+
+  def told(cell: str) -> ConfigDict:
+    try:
+      return get_config(cell)
+    except SettingError:
+      raise
+    except Exception as error:  # whatever a file of the user's may raise
+      problem = f"{path} cannot make it ({type(error).__name__}: {error})"
+      raise SettingError("table", cell, problem, "Mend its get_config, or the cell.") from error
+
+  return told
 
 
 def check_figures(figures: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from fedjax_het.experiment.workdir import Claimed, write_atomic
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
-from fedjax_het.tables.paper import Cell, Table
+from fedjax_het.tables.paper import Cell, Table, method_of
 from fedjax_het.tables.runs import Program, Wanted, ended, identity, outcome, programs
 
 
@@ -82,16 +82,17 @@ def reproduce(
     where: devices.
     together: see `programs`.
     checkpoint_seconds: see `run_experiment`.
-    than: the method that the others are compared with; by default none.
+    than: the method that the others are compared with, as `method_of` knows it; by default none.
 
   Returns:
     The table's figures.
 
   Raises:
-    SettingError: the folder cannot be written.
+    SettingError: the folder cannot be written, or `than` is no method of the runs.
     DataError: a data set is not there; found before anything runs.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
+  than = method_of(than, [one.cell for one in runs])
   todo = programs(runs, folder, together)
   check_data([one.config for program in todo for one in program.runs])
   make_folder(folder)
