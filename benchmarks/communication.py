@@ -23,8 +23,8 @@ def parts(shape: tuple[int, ...], classes: int) -> dict[str, fh.ClientUpdate]:
   return {
     "FedEvg": fh.fedevg(models.resnet10(shape, classes)),
     "FedAvg of ResNet-10": fh.fedavg(models.resnet10(shape, classes)),
-    "FedCVAE (conv, h = 32)": fh.fedcvae(models.make("cvae_conv", shape, classes)),
-    "FedCGAN (conv, h = 32)": fh.fedcgan(models.make("cgan_conv", shape, classes)),
+    "FedCVAE": fh.fedcvae(models.make("cvae_conv", shape, classes)),
+    "FedCGAN": fh.fedcgan(models.make("cgan_conv", shape, classes)),
   }
 
 

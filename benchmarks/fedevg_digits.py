@@ -66,7 +66,8 @@ ABLATIONS = {
 
 BASELINES = {
   "FedCVAE": (fedcvae, cvae_mlp((8, 8, 1), CLASSES)),
-  "FedCVAE, variance ½": (fedcvae, cvae_mlp((8, 8, 1), CLASSES, variance=0.5)),
+  "FedCVAE, likeliest variance": (fedcvae, cvae_mlp((8, 8, 1), CLASSES, beta=None)),
+  "FedCVAE, variance ½": (fedcvae, cvae_mlp((8, 8, 1), CLASSES, beta=None, variance=0.5)),
   "FedCGAN": (fedcgan, cgan_mlp((8, 8, 1), CLASSES)),
 }
 

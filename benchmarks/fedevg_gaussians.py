@@ -107,7 +107,7 @@ def algorithms(labels: int) -> dict[str, fh.Algorithm]:
     )
 
   cvae = fh.fedcvae(
-    spread_out(cvae_mlp((2,), labels, latent=4, hidden=128)), per_class=per_class, batch_size=64,
+    spread_out(cvae_mlp((2,), labels, latent=4, hidden=128, beta=None)), per_class=per_class, batch_size=64,
     epochs=EPOCHS, lr_decay=0.98,
   )  # fmt: skip
   return {

@@ -6,11 +6,11 @@
 K = 10 clients in every round or 100 of which 10; images at 32 x 32 (MedMNIST at its own size),
 Dirichlet(α), ten examples a class, B = 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T =
 500, β from 10 to 0.01, ResNet-10. FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, and for K = 100 T =
-1000 and every 50, as in the authors' commands; their networks are not the authors' (docs/differences.md). For
-K = 100 clients are equally large (`balance` of the partition): at α = 0.01 Dirichlet's own sizes leave
-somebody without an example in every draw. `width` scales every network that is trained by clients (64 is the
-thesis's ResNet-10), `rounds` overrides T and `steps` caps the local steps a round, so that small machines can
-run a cell: 0 leaves them.
+1000 and every 50, as in the authors' commands; their networks and losses are the authors', with group norm
+for batch norm. For K = 100 clients are equally large (`balance` of the partition): at α = 0.01 Dirichlet's
+own sizes leave somebody without an example in every draw. `width` scales every network that is trained by
+clients (64 is the thesis's), `rounds` overrides T and `steps` caps the local steps a round, so that small
+machines can run a cell: 0 leaves them.
 T, which FedEvg's β falls over, may as well be given as --config.rounds; evaluated twenty times in a run.
 The ResNet-10 that judges what came out has the thesis's width whatever the clients' is, three times from
 fresh parameters, and learns from ten real images a class beside it: `judge_width` makes it narrower,
@@ -61,7 +61,7 @@ def get_config(cell: str = "") -> ConfigDict:
   size = SIZES[chosen["dataset"]]
   digits, energies, many = chosen["dataset"] == "digits", name == "fedevg", chosen["clients"] >= 100
   rounds = FieldReference(chosen["rounds"] or (200 if digits else 500 if energies else 1000 if many else 100))
-  model = {"name": MODELS[name], "width": width if energies else max(4, width // 2)}
+  model = {"name": MODELS[name], "width": width}
   judge = {"name": "resnet10", "width": chosen["judge_width"], "spectral": False}
   return ConfigDict(
     {

@@ -1,7 +1,5 @@
 """FedCVAE and FedCGAN: the losses by hand, and that the averaged generators learn."""
 
-from functools import partial
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -13,9 +11,10 @@ from scipy import optimize, special, stats
 import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.errors import SettingError
-from fedjax_het.models.coders import conv_decoder, conv_encoder
+from fedjax_het.models.coders import Decoder, Discriminator, Encoder, Generator
 from fedjax_het.models.generative import cgan_conv, cgan_mlp, cvae_conv, cvae_mlp, variational
 from fedjax_het.models.layers import Perceptron, network
+from fedjax_het.models.strided import doubled
 
 Y = jnp.array([0, 1, 1, 0])
 X = jax.random.uniform(jax.random.key(4), (4, 3))
@@ -32,7 +31,7 @@ def swish_net(params, h):
 
 
 def test_the_evidence_bound_by_hand():
-  model = cvae_mlp((3,), 2, latent=2, hidden=4)
+  model = cvae_mlp((3,), 2, latent=2, hidden=4, beta=None)
   params, key = model.init(jax.random.key(0)), jax.random.key(1)
   found = model.losses["autoencoder"](params, X, Y, WEIGHT, key)
   own = params["autoencoder"]
@@ -49,9 +48,26 @@ def test_the_evidence_bound_by_hand():
   divergence = -0.5 * (1 + np.log(deviation**2) - mean**2 - deviation**2).sum(1)
   assert likeliest.x == pytest.approx(squares.mean(), rel=1e-3)
   assert found == pytest.approx(likeliest.fun + divergence[:3].mean() / 3, rel=1e-5)
-  fixed = cvae_mlp((3,), 2, latent=2, hidden=4, variance=0.5).losses["autoencoder"]
+  fixed = cvae_mlp((3,), 2, latent=2, hidden=4, beta=None, variance=0.5).losses["autoencoder"]
   wanted = squares.mean() + 0.5 * np.log(np.pi) + divergence[:3].mean() / 3
   assert fixed(params, X, Y, WEIGHT, key) == pytest.approx(wanted, rel=1e-5)
+  for settings, beta in (({}, 1.0), ({"beta": 0.3}, 0.3), ({"beta": 0.0}, 0.0)):
+    weighed = cvae_mlp((3,), 2, latent=2, hidden=4, **settings).losses["autoencoder"]
+    wanted = squares.mean() + beta * divergence[:3].mean()
+    assert weighed(params, X, Y, WEIGHT, key) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  "settings, says",
+  [
+    ({"variance": 0.5}, r"variance = 0.5: has no effect beside beta = 1.0. Set beta=None"),
+    ({"beta": -1.0}, "beta = -1.0: out of range"),
+    ({"beta": None, "variance": 0.0}, "variance = 0.0: out of range"),
+  ],
+)
+def test_weights_of_the_divergence_that_cannot_be(settings, says):
+  with pytest.raises(SettingError, match=says):
+    cvae_mlp((3,), 2, **settings)
 
 
 @pytest.mark.slow
@@ -62,7 +78,7 @@ def test_examples_of_a_class_differ_where_the_variance_is_the_likeliest(variance
   y = np.repeat([0, 1], 128)
   x = np.float32(0.3 + 0.3 * y[:, None] + 0.1 * np.sign(rng.normal(size=(256, 1))) * np.ones((1, 4)))
   data = fh.federate(x, y, [np.arange(256)], jax.random.key(0), num_classes=2, test_fraction=0.0)
-  generator = cvae_mlp((4,), 2, latent=2, hidden=32, variance=variance)
+  generator = cvae_mlp((4,), 2, latent=2, hidden=32, beta=None, variance=variance)
   client = fedcvae(generator, lr=3e-3, lr_decay=1.0, epochs=100, batch_size=64)
   share = client.share(jax.random.key(0))
   upload = jax.jit(client.update)(jax.random.key(1), share, (), data.clients(0), fh.Context())[0]
@@ -78,7 +94,7 @@ def test_the_divergence_is_that_of_the_normal_distributions():
   def loss(mean, deviation):
     raw = np.log(np.expm1(deviation))  # what softplus makes the deviation of
     encoder = (lambda key: {}, lambda params, x: jnp.tile(jnp.array([mean, raw], jnp.float32), (len(x), 1)))
-    model = variational(encoder, decoder, (3,), 2, latent=1, name="one latent dimension")
+    model = variational(encoder, decoder, (3,), 2, latent=1, name="one latent dimension", beta=None)
     return model.losses["autoencoder"](model.init(jax.random.key(0)), X, Y, WEIGHT, jax.random.key(1))
 
   z, q = np.linspace(-20, 20, 20001), stats.norm()
@@ -130,44 +146,142 @@ def test_a_client_moves_the_generator_for_its_own_classes_only():
   assert np.flatnonzero(moved.any(axis=1)).tolist() == [0, 1, 4]
 
 
-@pytest.mark.slow
-def test_a_doubling_convolution_makes_two_by_two_pixels_of_four_channels():
-  init, apply = conv_decoder(3, (16, 8, 1), width=4)
-  params = init(jax.random.key(0))
-  last = lambda k: apply({**params, "conv3": {"kernel": k, "bias": params["conv3"]["bias"]}}, Z)  # noqa: E731
-  kernel = params["conv3"]["kernel"]
-  image = last(kernel)
-  assert image.shape == (5, 16, 8, 1) and kernel.shape == (3, 3, 4, 4)
-  for corner in range(4):
-    only = last(kernel * (jnp.arange(4) == corner))
-    row, column = divmod(corner, 2)
-    np.testing.assert_allclose(only[:, row::2, column::2], image[:, row::2, column::2], atol=1e-6)
-    assert np.count_nonzero(only) <= only.size // 4
+def test_a_doubling_convolution_scatters_each_pixel():
+  """y[2 i + p - 1, 2 j + q - 1] += x[i, j] k[p, q]; what falls outside is lost."""
+  x = np.asarray(jax.random.normal(jax.random.key(0), (2, 3, 2, 3)), float)
+  kernel = np.asarray(jax.random.normal(jax.random.key(1), (4, 4, 3, 5)), float)
+  wanted = np.zeros((2, 3 * 2 + 2, 2 * 2 + 2, 5))
+  for i, j, p, q in np.ndindex(3, 2, 4, 4):
+    wanted[:, 2 * i + p, 2 * j + q] += x[:, i, j] @ kernel[p, q]
+  for method in ("auto", "patches", "lax"):
+    found = doubled(jnp.float32(x), jnp.float32(kernel), method)
+    np.testing.assert_allclose(found, wanted[:, 1:-1, 1:-1], rtol=1e-4, atol=1e-5)
+
+
+def halved(h, kernel):
+  dimensions = ("NHWC", "HWIO", "NHWC")
+  return jax.lax.conv_general_dilated(h, kernel, (2, 2), [(1, 1)] * 2, dimension_numbers=dimensions)
+
+
+def scattered(h, kernel):
+  """PyTorch's transposed convolution by XLA's own."""
+  return jax.lax.conv_general_dilated(
+    h,
+    kernel[::-1, ::-1],
+    (1, 1),
+    [(2, 2)] * 2,
+    lhs_dilation=(2, 2),
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
+
+
+def grouped(h, own):
+  """Normalised in groups of eight channels, or of all where there are fewer."""
+  groups = np.asarray(h).reshape(*h.shape[:3], -1, min(8, h.shape[3]))
+  mean, std = groups.mean((1, 2, 4), keepdims=True), groups.std((1, 2, 4), keepdims=True)
+  return ((groups - mean) / np.sqrt(std**2 + 1e-5)).reshape(h.shape) * own["scale"] + own["bias"]
+
+
+def changed(params):
+  """As drawn, but for biases and scales, which would go unseen."""
+  return jax.tree.map(lambda leaf: leaf + 0.1 * jnp.arange(leaf.size).reshape(leaf.shape) % 0.7, params)
+
+
+def leaky(h):
+  return jnp.where(h > 0, h, 0.2 * h)
 
 
 @pytest.mark.slow
-def test_the_convolutional_coders_are_laxs_convolutions():
-  init, apply = conv_encoder((16, 8, 2), 6, width=4)
-  params = init(jax.random.key(0))
-  h = x = jax.random.uniform(jax.random.key(1), (3, 16, 8, 2))
-  for name in ("conv1", "conv2", "conv3"):
-    h = jax.lax.conv_general_dilated(
-      h, params[name]["kernel"], (2, 2), [(1, 1)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+def test_the_autoencoder_s_networks_are_laxs_convolutions():
+  init, apply = network(Encoder(6, 4), (32, 16, 2))
+  params = changed(init(jax.random.key(0)))
+  h = x = jax.random.uniform(jax.random.key(1), (3, 32, 16, 2))
+  for i in "1234":
+    h = jax.nn.relu(
+      grouped(halved(h, params[f"conv{i}"]["kernel"]) + params[f"conv{i}"]["bias"], params[f"norm{i}"])
     )
-    grouped = np.asarray(h).reshape(*h.shape[:3], -1, 4)
-    mean, std = grouped.mean((1, 2, 4), keepdims=True), grouped.std((1, 2, 4), keepdims=True)
-    normal = ((grouped - mean) / np.sqrt(std**2 + 1e-5)).reshape(h.shape)
-    h = jax.nn.swish(normal + params[name]["bias"])
   wanted = h.reshape(3, -1) @ params["fc"]["kernel"] + params["fc"]["bias"]
   np.testing.assert_allclose(apply(params, x), wanted, rtol=1e-4, atol=1e-4)
+  init, apply = network(Decoder((32, 16, 2), 4), (3,))
+  params = changed(init(jax.random.key(0)))
+  h = jax.nn.relu(Z @ params["fc"]["kernel"] + params["fc"]["bias"]).reshape(5, 2, 1, 16)
+  for i in "123":
+    h = jax.nn.relu(
+      grouped(scattered(h, params[f"conv{i}"]["kernel"]) + params[f"conv{i}"]["bias"], params[f"norm{i}"])
+    )
+  wanted = scattered(h, params["conv4"]["kernel"]) + params["conv4"]["bias"]
+  np.testing.assert_allclose(apply(params, Z), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_adversaries_networks_are_laxs_convolutions():
+  init, apply = network(Generator((16, 8, 2), 4), (3,))
+  params = changed(init(jax.random.key(0)))
+  h = leaky(grouped((Z @ params["fc"]["kernel"]).reshape(5, 2, 1, 16), params["norm0"]))
+  for i in "12":
+    h = leaky(grouped(scattered(h, params[f"conv{i}"]["kernel"]), params[f"norm{i}"]))
+  np.testing.assert_allclose(apply(params, Z), scattered(h, params["conv3"]["kernel"]), rtol=1e-4, atol=1e-4)
+  init, apply = network(Discriminator(3, 4), (16, 8, 2))
+  params = changed(init(jax.random.key(0)))
+  x = jax.random.uniform(jax.random.key(1), (3, 16, 8, 2))
+  h = leaky(halved(x, params["conv1"]["kernel"]))
+  for i in "23":
+    h = leaky(grouped(halved(h, params[f"conv{i}"]["kernel"]), params[f"norm{i}"]))
+  h = h.reshape(3, -1) @ params["fc1"]["kernel"]
+  wanted = h @ params["fc2"]["kernel"] + params["fc2"]["bias"]
+  np.testing.assert_allclose(apply(params, x), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  "factory, counts",
+  [
+    (cvae_conv, {"encoder": 987_904, "decoder": 867_075}),
+    (cgan_conv, {"generator": 1_224_576, "discriminator": 1_710_603}),
+  ],
+)
+def test_image_generators_have_the_authors_sizes(factory, counts):
+  params = jax.eval_shape(factory().init, jax.random.key(0))
+  parts = params.get("autoencoder", params)
+  assert {name: sum(leaf.size for leaf in jax.tree.leaves(own)) for name, own in parts.items()} == counts
+
+
+def test_the_discriminator_drops_half_of_what_it_sees():
+  """Its losses change with the key also where the fakes do not, and those dropped are twice as strong."""
+  model = Discriminator(3, 4)
+  x = jax.random.uniform(jax.random.key(1), (64, 8, 8, 1))
+  params = model.init(jax.random.key(0), x)["params"]
+
+  def hidden(key):
+    rngs = None if key is None else {"dropout": key}
+    found = model.apply({"params": params}, x, key is not None, rngs=rngs, capture_intermediates=True)
+    return np.asarray(found[1]["intermediates"]["Dropout_0"]["__call__"][0])
+
+  whole, dropped = hidden(None), hidden(jax.random.key(2))
+  kept = dropped != 0
+  assert 0.45 < kept.mean() < 0.55
+  np.testing.assert_allclose(dropped[kept], 2.0 * whole[kept], rtol=1e-5)
+  conv = cgan_conv((8, 8, 1), 2, latent=4, width=4)
+  params, ones = conv.init(jax.random.key(0)), jnp.ones(64)
+  own = params["generator"]  # whose fakes are all one image
+  own = {
+    **own,
+    "fc": jax.tree.map(jnp.zeros_like, own["fc"]),
+    "norm0": jax.tree.map(jnp.ones_like, own["norm0"]),
+  }
+  still = {**params, "generator": own}
+  losses = {
+    part: {float(loss(still, x, jnp.zeros(64, int), ones, jax.random.key(i))) for i in range(3)}
+    for part, loss in conv.losses.items()
+  }
+  assert {part: len(found) for part, found in losses.items()} == {"discriminator": 3, "generator": 3}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", [cvae_conv, cgan_conv])
 def test_image_generators_learn_on_one_batch(factory):
-  model = factory((8, 8, 1), 2, latent=4, width=4)
+  model = factory((16, 16, 1), 2, latent=4, width=4)
   params, key = model.init(jax.random.key(0)), jax.random.key(1)
-  x, y, ones = jax.random.uniform(key, (6, 8, 8, 1)), jnp.array([0, 1, 0, 1, 0, 1]), jnp.ones(6)
+  x, y, ones = jax.random.uniform(key, (6, 16, 16, 1)), jnp.array([0, 1, 0, 1, 0, 1]), jnp.ones(6)
   assert model.generate(params, key, y).shape == x.shape
   for part, loss in model.losses.items():
     descend = jax.jit(
@@ -182,10 +296,11 @@ def test_image_generators_learn_on_one_batch(factory):
     assert loss(moved, x, y, ones, key) < loss(params, x, y, ones, key) - 1e-3
 
 
-@pytest.mark.parametrize("settings", [{"width": 6}, {"width": 2}, {"shape": (28, 28, 1)}])
-def test_sizes_that_cannot_be(settings):
-  with pytest.raises(SettingError, match=next(iter(settings))):
-    cvae_conv(**settings)
+@pytest.mark.parametrize("factory, shape", [(cvae_conv, (24, 32, 1)), (cgan_conv, (28, 32, 1))])
+def test_sizes_that_cannot_be(factory, shape):
+  for settings in ({"width": 0}, {"width": 4.0}, {"shape": shape}):
+    with pytest.raises(SettingError, match=next(iter(settings))):
+      factory(**settings)
 
 
 def test_local_steps_are_adams_by_hand():
@@ -259,7 +374,7 @@ def test_a_perceptron_is_its_layers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part, model", [(fedcvae, partial(cvae_mlp, variance=0.5)), (fedcgan, cgan_mlp)])
+@pytest.mark.parametrize("part, model", [(fedcvae, cvae_mlp), (fedcgan, cgan_mlp)])
 def test_two_clients_with_a_class_each_teach_both(part, model):
   """Squares in the corners: each client has one; the averaged generator draws both where they belong."""
   rng = np.random.default_rng(0)

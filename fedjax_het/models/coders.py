@@ -1,19 +1,48 @@
-"""Encoders and decoders of conditional generators, between images and vectors."""
+"""The convolutional networks of FedCVAE and FedCGAN, between images and vectors.
+
+In the manner of Radford et al., Unsupervised Representation Learning with Deep Convolutional Generative
+Adversarial Networks, ICLR 2016. Layers and sizes are those of the authors' FedEvg (src/models/cvae.py and
+acgan.py), with group norm, which keeps no statistics that clients would have to average, for batch norm.
+"""
 
 import math
+from collections.abc import Callable
 
 import jax
 from flax import linen as nn
 
-from fedjax_het.models.layers import Conv, Dense, Network, flatten, network
-from fedjax_het.models.norms import GroupNorm
-from fedjax_het.models.resnet import GROUP, check_divisible
+from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.models.layers import Conv, ConvTranspose, Dense, flatten
+from fedjax_het.models.norms import norm
+from fedjax_het.models.shapes import check_image
+
+SLOPE = 0.2  # of leaky ReLU below 0
+SMALL = nn.initializers.normal(0.02)
+
+
+def check_sizes(shape: tuple[int, ...], width: int, halvings: int) -> None:
+  """Raises `SettingError` for images that cannot be halved so often, or no channels."""
+  check_whole("width", width, 1)
+  check_image(shape)
+  if shape[0] % 2**halvings or shape[1] % 2**halvings:
+    problem = f"height and width not divisible by {2**halvings}"
+    raise SettingError("shape", shape, problem, "Resize the images: resize=32.")
+
+
+def normal(h: jax.Array, number: int, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
+  """The activation of h in groups of eight channels, normalised."""
+  return activation(norm("group", h, False, f"norm{number}"))
+
+
+def leaky(h: jax.Array) -> jax.Array:
+  """max(h, 0.2 h)."""
+  return nn.leaky_relu(h, SLOPE)
 
 
 class Encoder(nn.Module):
-  """Three halving 3 x 3 convolutions to h, 2h, 4h channels, then dense: [B, *shape] -> [B, outputs].
+  """Four halving 4 x 4 convolutions to h, h, 2h, 4h channels, then dense: [B, *shape] -> [B, outputs].
 
-  After each the channels are normalised in groups of four, get their bias, and pass Swish.
+  All but the last are normalised and pass ReLU.
 
   Attributes:
     outputs: numbers an image becomes.
@@ -27,17 +56,38 @@ class Encoder(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """Computes it."""
     h = x
-    for i in range(3):
-      channels = 2**i * self.width
-      norm = GroupNorm(channels // GROUP, affine=False)
-      h = nn.swish(Conv(channels, (3, 3), 2, 1, before_bias=norm, name=f"conv{i + 1}")(h))
+    for i, times in enumerate((1, 1, 2, 4), 1):
+      h = normal(Conv(times * self.width, (4, 4), 2, 1, name=f"conv{i}")(h), i, nn.relu)
     return Dense(self.outputs, name="fc")(flatten(h))
 
 
 class Decoder(nn.Module):
-  """Dense to 4h channels, then three doubling 3 x 3 convolutions: [B, inputs] -> [B, *shape].
+  """Dense to 4h channels, ReLU, four doubling convolutions by way of 2h, h, h: [B, inputs] -> [B, *shape].
 
-  A doubling convolution makes four values a pixel and channel, which become two by two pixels.
+  The first three are normalised and pass ReLU.
+
+  Attributes:
+    shape: of an image.
+    width: h.
+  """
+
+  shape: tuple[int, ...]
+  width: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it."""
+    start = self.shape[0] // 16, self.shape[1] // 16, 4 * self.width
+    h = nn.relu(Dense(math.prod(start), name="fc")(x)).reshape(-1, *start)
+    for i, times in enumerate((2, 1, 1), 1):
+      h = normal(ConvTranspose(times * self.width, name=f"conv{i}")(h), i, nn.relu)
+    return ConvTranspose(self.shape[2], name="conv4")(h)
+
+
+class Generator(nn.Module):
+  """Dense to 4h channels, three doubling convolutions by way of 2h, h, no biases: [B, inputs] -> [B, *shape].
+
+  All but the last are normalised and pass leaky ReLU. Kernels start as N(0, 0.02²).
 
   Attributes:
     shape: of an image.
@@ -51,23 +101,37 @@ class Decoder(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """Computes it."""
     start = self.shape[0] // 8, self.shape[1] // 8, 4 * self.width
-    h = Dense(math.prod(start), name="fc")(x).reshape(-1, *start)
-    for i, channels in enumerate((2 * self.width, self.width, self.shape[2])):
-      h = nn.swish(GroupNorm(h.shape[-1] // GROUP, affine=False)(h))
-      h = Conv(4 * channels, (3, 3), 1, 1, name=f"conv{i + 1}")(h)
-      batch, height, columns, _ = h.shape
-      h = h.reshape(batch, height, columns, 2, 2, channels).transpose(0, 1, 3, 2, 4, 5)
-      h = h.reshape(batch, 2 * height, 2 * columns, channels)
-    return h
+    h = Dense(math.prod(start), use_bias=False, kernel_init=SMALL, name="fc")(x)
+    h = normal(h.reshape(-1, *start), 0, leaky)
+    for i, times in enumerate((2, 1), 1):
+      h = ConvTranspose(times * self.width, use_bias=False, kernel_init=SMALL, name=f"conv{i}")(h)
+      h = normal(h, i, leaky)
+    return ConvTranspose(self.shape[2], use_bias=False, kernel_init=SMALL, name="conv3")(h)
 
 
-def conv_encoder(shape: tuple[int, ...], outputs: int, width: int) -> Network:
-  """`Encoder` of images of `shape`."""
-  check_divisible(shape, width)
-  return network(Encoder(outputs, width), shape)
+class Discriminator(nn.Module):
+  """Three halving 4 x 4 convolutions to h, 2h, 4h channels, dense to 4h, dense: [B, *shape] -> [B, outputs].
 
+  The convolutions pass leaky ReLU, the second and third normalised before it. In training half of what each
+  layer but the last makes is dropped. The last alone has biases. Kernels start as N(0, 0.02²).
 
-def conv_decoder(inputs: int, shape: tuple[int, ...], width: int) -> Network:
-  """`Decoder` of vectors [B, inputs]."""
-  check_divisible(shape, width)
-  return network(Decoder(tuple(shape), width), (inputs,))
+  Attributes:
+    outputs: logits.
+    width: h.
+    dropout: share of a layer's outputs that is dropped.
+  """
+
+  outputs: int
+  width: int
+  dropout: float = 0.5
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+    """Computes it."""
+    drop = nn.Dropout(self.dropout, deterministic=not train)
+    h = x
+    for i, times in enumerate((1, 2, 4), 1):
+      h = Conv(times * self.width, (4, 4), 2, 1, False, kernel_init=SMALL, name=f"conv{i}")(h)
+      h = drop(leaky(h) if i == 1 else normal(h, i, leaky))
+    h = drop(Dense(4 * self.width, use_bias=False, kernel_init=SMALL, name="fc1")(flatten(h)))
+    return Dense(self.outputs, kernel_init=SMALL, name="fc2")(h)

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.errors import check_range
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.local import weighted_mean
-from fedjax_het.models.coders import conv_decoder, conv_encoder
+from fedjax_het.models.coders import Decoder, Discriminator, Encoder, Generator, check_sizes
 from fedjax_het.models.layers import Network, Perceptron, flatten, network
 
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+Judge = tuple[Callable[[jax.Array], PyTree], Callable[[PyTree, jax.Array, jax.Array], jax.Array]]
 SMALLEST_VARIANCE = 1e-6  # of a pixel, about that of rounding to 256 levels
 
 
@@ -43,18 +44,23 @@ class Generative(NamedTuple):
   name: str
 
 
-def variational(encoder: Network, decoder: Network, shape: tuple[int, ...], num_classes: int, latent: int,
-                name: str, variance: float | None = None) -> Generative:  # fmt: skip
+def variational(
+  encoder: Network, decoder: Network, shape: tuple[int, ...], num_classes: int, latent: int, name: str,
+  beta: float | None = 1.0, variance: float | None = None,
+) -> Generative:  # fmt: skip
   """A conditional variational autoencoder, p(x | z, y) N(z; 0, I).
 
+      loss = mean (x - x̂)² over pixels + β·KL(N(m, s²) ‖ N(0, I)),   z = m + s ε,  x̂ = sigmoid(decode(z, y)).
+
+  With β = 1, the authors' and FedCVAE's here, the divergence outweighs the D pixels' mean by D times: z tells
+  next to nothing, and each class's mean is drawn. With β = None instead
+
       loss = mean (x - x̂)²/2v over pixels + ½ log 2πv + 1/D·KL(N(m, s²) ‖ N(0, I)),
-      z = m + s ε,  x̂ = sigmoid(decode(z, y)),
 
   the negative evidence bound for Gaussian pixels of variance v, over the number of pixels D. v is the
   likeliest for each batch, v = mean (x - x̂)² + 1e-6 (the optimal variance of Rybkin et al., Simple and
-  Effective VAE Training with Calibrated Decoders, ICML 2021), or given: ½ makes a plain sum of squares and
-  divergence. Where v exceeds the variance within a class, z tells nothing and each class's mean is drawn. The
-  encoder gives m and s = softplus(·); it does not see y, as in the authors' code.
+  Effective VAE Training with Calibrated Decoders, ICML 2021), or given. The encoder gives m and
+  s = softplus(·); it does not see y, as in the authors' code.
 
   Args:
     encoder: [B, *shape] -> [B, 2 latent].
@@ -63,13 +69,18 @@ def variational(encoder: Network, decoder: Network, shape: tuple[int, ...], num_
     num_classes: C.
     latent: dimensions of z.
     name: for reports.
-    variance: v > 0; None takes the likeliest.
+    beta: β >= 0; None for the evidence bound.
+    variance: v > 0 of the evidence bound; None takes the likeliest.
 
   Raises:
-    SettingError: a variance that is none.
+    SettingError: a β or a variance that is none, or both.
   """
+  if beta is not None:
+    check_range("beta", beta, 0.0)
   if variance is not None:
     check_range("variance", variance, above=0.0)
+    if beta is not None:
+      raise SettingError("variance", variance, f"has no effect beside beta = {beta}", "Set beta=None.")
   (encoder_init, encode), (decoder_init, decode) = encoder, decoder
   size = math.prod(shape)
 
@@ -86,9 +97,11 @@ def variational(encoder: Network, decoder: Network, shape: tuple[int, ...], num_
     deviation = jax.nn.softplus(raw) + 1e-6
     z = mean + deviation * jax.random.normal(key, mean.shape)
     squares = flatten(jnp.square(x - decoded(params, z, y))).mean(axis=1)
+    divergence = 0.5 * (mean**2 + deviation**2 - 1.0 - 2.0 * jnp.log(deviation)).sum(axis=1)
+    if beta is not None:
+      return weighted_mean(squares + beta * divergence, weight)
     likeliest = jax.lax.stop_gradient(weighted_mean(squares, weight)) + SMALLEST_VARIANCE
     v = likeliest if variance is None else variance
-    divergence = 0.5 * (mean**2 + deviation**2 - 1.0 - 2.0 * jnp.log(deviation)).sum(axis=1)
     return weighted_mean(squares * (0.5 / v) + divergence / size, weight) + 0.5 * jnp.log(2.0 * math.pi * v)
 
   def generate(params, key, y):
@@ -97,7 +110,7 @@ def variational(encoder: Network, decoder: Network, shape: tuple[int, ...], num_
   return Generative(init, {"autoencoder": loss}, generate, tuple(shape), num_classes, name)
 
 
-def adversarial(generator: Network, judge: Network, shape: tuple[int, ...], num_classes: int, latent: int,
+def adversarial(generator: Network, judge: Judge, shape: tuple[int, ...], num_classes: int, latent: int,
                 name: str) -> Generative:  # fmt: skip
   """An auxiliary-classifier GAN (Odena et al., ICML 2017).
 
@@ -111,7 +124,7 @@ def adversarial(generator: Network, judge: Network, shape: tuple[int, ...], num_
 
   Args:
     generator: [B, latent + C] -> [B, D] or [B, *shape].
-    judge: [B, *shape] -> [B, 1 + C].
+    judge: [B, *shape] -> [B, 1 + C], with a key for what is drawn in it.
     shape: of one example, D numbers in [0, 1].
     num_classes: C.
     latent: dimensions of z.
@@ -128,8 +141,8 @@ def adversarial(generator: Network, judge: Network, shape: tuple[int, ...], num_
     given = jnp.concatenate([z, jax.nn.one_hot(y, num_classes)], axis=1)
     return jnp.tanh(make(params["generator"], given)).reshape(-1, *shape)
 
-  def verdict(params, x, y, real: float):
-    logits = judged(params["discriminator"], x)
+  def verdict(params, x, y, real: float, key):
+    logits = judged(params["discriminator"], x, key)
     truth = optax.sigmoid_binary_cross_entropy(logits[:, 0], jnp.full(x.shape[0], real))
     return truth + optax.softmax_cross_entropy(logits[:, 1:], jax.nn.one_hot(y, num_classes))
 
@@ -137,11 +150,12 @@ def adversarial(generator: Network, judge: Network, shape: tuple[int, ...], num_
     label_key, noise_key = jax.random.split(key)
     labels = jax.random.randint(label_key, y.shape, 0, num_classes)
     invented = jax.lax.stop_gradient(fake(params, noise_key, labels))
-    real = verdict(params, 2.0 * x - 1.0, y, 1.0)
-    return weighted_mean(real, weight) + weighted_mean(verdict(params, invented, labels, 0.0), weight)
+    real = verdict(params, 2.0 * x - 1.0, y, 1.0, jax.random.fold_in(key, 1))
+    false = verdict(params, invented, labels, 0.0, jax.random.fold_in(key, 2))
+    return weighted_mean(real, weight) + weighted_mean(false, weight)
 
   def generator_loss(params, x, y, weight, key):
-    return weighted_mean(verdict(params, fake(params, key, y), y, 1.0), weight)
+    return weighted_mean(verdict(params, fake(params, key, y), y, 1.0, jax.random.fold_in(key, 1)), weight)
 
   def generate(params, key, y):
     return 0.5 * (fake(params, key, y) + 1.0)
@@ -152,7 +166,7 @@ def adversarial(generator: Network, judge: Network, shape: tuple[int, ...], num_
 
 def cvae_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 16, hidden: int = 256,
-  variance: float | None = None,
+  beta: float | None = 1.0, variance: float | None = None,
 ) -> Generative:  # fmt: skip
   """`variational` of two perceptrons with two hidden layers.
 
@@ -161,11 +175,12 @@ def cvae_mlp(
     num_classes: C.
     latent: dimensions of z.
     hidden: width of the hidden layers.
-    variance: of a pixel, see `variational`.
+    beta: weight of the divergence beside the pixels' mean square; None for the evidence bound.
+    variance: of a pixel, for the evidence bound; None takes the likeliest.
   """
   encoder = network(Perceptron((hidden, hidden, 2 * latent), jax.nn.swish), shape)
   decoder = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
-  return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp", variance)
+  return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp", beta, variance)
 
 
 def cgan_mlp(
@@ -180,32 +195,35 @@ def cgan_mlp(
     hidden: width of the hidden layers.
   """
   generator = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
-  judge = network(Perceptron((hidden, hidden, 1 + num_classes), jax.nn.swish), shape)
+  init, apply = network(Perceptron((hidden, hidden, 1 + num_classes), jax.nn.swish), shape)
+  judge = init, lambda params, x, key: apply(params, x)
   return adversarial(generator, judge, shape, num_classes, latent, "cgan_mlp")
 
 
 def cvae_conv(
-  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 32,
-  variance: float | None = None,
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64,
+  beta: float | None = 1.0, variance: float | None = None,
 ) -> Generative:  # fmt: skip
-  """`variational` of a convolutional encoder and decoder, with group norm where the authors' have batch norm.
+  """`variational` of a convolutional encoder and decoder, 987,904 and 867,075 parameters, as the authors'.
 
   Args:
-    shape: of one image, (height, width, channels), divisible by 8.
+    shape: of one image, (height, width, channels), divisible by 16.
     num_classes: C.
     latent: dimensions of z.
-    width: h, channels of the layer next to the image; 2h and 4h of the others.
-    variance: of a pixel, see `variational`.
+    width: h, channels of the layer next to the image; up to 4h of the others.
+    beta: weight of the divergence beside the pixels' mean square; None for the evidence bound.
+    variance: of a pixel, for the evidence bound; None takes the likeliest.
   """
-  encoder = conv_encoder(shape, 2 * latent, width)
-  decoder = conv_decoder(latent + num_classes, shape, width)
-  return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv", variance)
+  check_sizes(shape, width, 4)
+  encoder = network(Encoder(2 * latent, width), shape)
+  decoder = network(Decoder(tuple(shape), width), (latent + num_classes,))
+  return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv", beta, variance)
 
 
 def cgan_conv(
-  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 32
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64
 ) -> Generative:
-  """`adversarial` of a convolutional generator and judge.
+  """`adversarial` of convolutional networks of 1,224,576 and 1,710,603 parameters, as the authors'.
 
   Args:
     shape: of one image, (height, width, channels), divisible by 8.
@@ -213,8 +231,14 @@ def cgan_conv(
     latent: dimensions of z.
     width: h, channels of the layer next to the image; 2h and 4h of the others.
   """
-  generator = conv_decoder(latent + num_classes, shape, width)
-  judge = conv_encoder(shape, 1 + num_classes, width)
+  check_sizes(shape, width, 3)
+  generator = network(Generator(tuple(shape), width), (latent + num_classes,))
+  module = Discriminator(1 + num_classes, width)
+
+  def judged(params, x, key):
+    return module.apply({"params": params}, x, train=True, rngs={"dropout": key})
+
+  judge = network(module, shape)[0], judged
   return adversarial(generator, judge, shape, num_classes, latent, "cgan_conv")
 
 

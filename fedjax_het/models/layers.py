@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError
-from fedjax_het.models.strided import Sides, convolve, depthwise
+from fedjax_het.models.strided import Sides, convolve, depthwise, doubled
 
 XAVIER = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
 SMALL_BATCH = 20  # examples up to which the kernel's gradient is a sum of outer products
@@ -148,6 +148,31 @@ class Conv(nn.Module):
     h = convolve(x, kernel, self.stride, self.padding, self.dilation, self.method)
     if self.before_bias is not None:
       h = self.before_bias(h)
+    if not self.use_bias:
+      return h
+    return h + self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+
+
+class ConvTranspose(nn.Module):
+  """A doubling convolution, [B, H, W, C] -> [B, 2H, 2W, features]; PyTorch's ConvTranspose2d(C, O, 4, 2, 1).
+
+  Attributes:
+    features: output channels.
+    use_bias: whether a bias is added.
+    method: how to convolve, see `convolution.conv2d`.
+    kernel_init: (key, shape, dtype) -> kernel [4, 4, C, features].
+  """
+
+  features: int
+  use_bias: bool = True
+  method: str = "auto"
+  kernel_init: Callable[..., jax.Array] = XAVIER
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it."""
+    kernel = self.param("kernel", self.kernel_init, (4, 4, x.shape[-1], self.features), jnp.float32)
+    h = doubled(x, kernel, self.method)
     if not self.use_bias:
       return h
     return h + self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)

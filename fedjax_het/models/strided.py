@@ -1,4 +1,4 @@
-"""Convolutions with strides, dilations and of series, brought to those with stride 1; depthwise ones.
+"""Convolutions with strides, dilations and of series, brought to stride 1; doubling and depthwise ones.
 
 The phases of an image, its pixels (s i + a, s j + b) for each a, b < s, are images of their own: a stride s
 is a sum over phases, which become channels; a dilation d keeps phases apart, and they become examples. So
@@ -101,6 +101,32 @@ def _dilated(x, kernel, sides, dilations, method):
   y = y.reshape(len(x), *dilations, rows, columns, -1).transpose(0, 3, 1, 4, 2, 5)
   y = y.reshape(len(x), rows * dilations[0], columns * dilations[1], -1)
   return y[:, : sizes[0], : sizes[1]]
+
+
+def doubled(x: jax.Array, kernel: jax.Array, method: str = "auto") -> jax.Array:
+  """The transposed 4 x 4 convolution of stride 2 and padding 1, as PyTorch's ConvTranspose2d has it.
+
+  y[b, i, j, o] = sum_{p, q, c} x[b, (i + 1 - p) / 2, (j + 1 - q) / 2, c] k[p, q, c, o]
+
+  over those p, q for which both are whole. A pixel of y sees two by two of x: each of y's four phases is a
+  convolution with a 2 x 2 kernel, and all four are one with four times the channels.
+
+  Args:
+    x: float32 [B, H, W, C].
+    kernel: float32 [4, 4, C, O].
+    method: see `convolution.conv2d`.
+
+  Returns:
+    float32 [B, 2H, 2W, O].
+  """
+  (batch, height, width, channels), features = x.shape, kernel.shape[3]
+  taps = kernel[::-1, ::-1].reshape(2, 2, 2, 2, channels, features).transpose(0, 2, 4, 1, 3, 5)
+  y = conv2d(x, taps.reshape(2, 2, channels, 4 * features), 1, method)
+  y = y.reshape(batch, height + 1, width + 1, 2, 2, features)
+  rows = [
+    jnp.stack([y[:, a : a + height, b : b + width, a, b] for b in (0, 1)], axis=3) for a in (0, 1)
+  ]  # [B, H, W, 2, O]
+  return jnp.stack(rows, axis=2).reshape(batch, 2 * height, 2 * width, features)
 
 
 def depthwise(

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import linen as nn
 
-from fedjax_het.models.coders import Encoder
 from fedjax_het.models.inception import inception_features, read_weights
-from fedjax_het.models.layers import Dense, Perceptron, network
+from fedjax_het.models.layers import Conv, Dense, Perceptron, flatten, network
+from fedjax_het.models.norms import GroupNorm
+from fedjax_het.models.resnet import GROUP
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
 BLOCK = 250
@@ -30,6 +32,30 @@ class Features(NamedTuple):
 
   of: Callable[[np.ndarray], np.ndarray]
   name: str
+
+
+class Convolutions(nn.Module):
+  """Three halving 3 x 3 convolutions to h, 2h, 4h channels, then dense: [B, *shape] -> [B, outputs].
+
+  After each the channels are normalised in groups of four, get their bias, and pass Swish.
+
+  Attributes:
+    outputs: numbers an image becomes.
+    width: h.
+  """
+
+  outputs: int
+  width: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it."""
+    h = x
+    for i in range(3):
+      channels = 2**i * self.width
+      norm = GroupNorm(channels // GROUP, affine=False)
+      h = nn.swish(Conv(channels, (3, 3), 2, 1, before_bias=norm, name=f"conv{i + 1}")(h))
+    return Dense(self.outputs, name="fc")(flatten(h))
 
 
 def in_blocks(function: Callable[[np.ndarray], jax.Array]) -> Callable[[np.ndarray], np.ndarray]:
@@ -64,7 +90,7 @@ def classifier_features(
   """
   shape = x.shape[1:]
   image = len(shape) == 3 and not shape[0] % 8 and not shape[1] % 8 and shape[0] > 8
-  body = Encoder(SIZE, WIDTH) if image else Perceptron((256, SIZE), jax.nn.swish)
+  body = Convolutions(SIZE, WIDTH) if image else Perceptron((256, SIZE), jax.nn.swish)
   (body_init, features), (head_init, classify) = network(body, shape), network(Dense(num_classes), (SIZE,))
 
   def hidden(params, x: jax.Array) -> jax.Array:
