@@ -15,7 +15,7 @@ What the paper does not say, or says otherwise:
   (dataset=digits,split=2fold, 60 rounds, seed 0; commit 4f9d63c, 2026-11-22) is 8 %, with 5e-4 95 %.
 - λ of Ditto and SosicFL+: 1. τ = E epochs for the own model.
 - α is drawn anew in every local step (section 3.3). Section 3.4 has a client draw Ω_tr points a round, 1 in
-  SosicFL and 10 in SosicFL+, and take them in turn: not built.
+  SosicFL and 10 in SosicFL+, and take them in turn: `points=1` behind the file's name.
 - a fifth of each client's examples are its test part; the global model is judged on all of these. The
   official test images are not used.
 - Dirichlet: clients are equally large, as where each draws its own shares (`balance` of the partition).
@@ -47,7 +47,7 @@ LOCAL = {  # of a model
 RUN = {"simple_cnn": {"cohort": 30}, "mobilenet_v2": {"mu": 0.1, "beta": 0.3}}
 DEFAULTS = {
   "dataset": "cifar10", "split": "2fold", "model": "", "algorithm": "sosicfl", "endpoints": 0, "clients": 0,
-  "seed": 0,
+  "points": 0, "seed": 0,
 }  # fmt: skip
 FIGURES = {"global": ("best.global.value", 100.0), "local": ("best.personalized.value", 100.0)}
 
@@ -97,6 +97,7 @@ def config_of(
       "clusters": clusters,
       "rho": rho,
       "epsilon": FieldReference(None, field_type=float),
+      "points": optional(chosen["points"] or None),
       "start": optional(0.0),
     }
   if name in ("ditto", "sosicfl_plus"):

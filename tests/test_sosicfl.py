@@ -34,14 +34,20 @@ def one_round(client, data, round=0):
   )
 
 
-@pytest.mark.parametrize("start_round", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_eq_8_by_hand(ragged, start_round):
-  """θ_m <- θ_m - α_m γ ∇F(w_α), α drawn from the step's key on the region, or on the simplex before t̃."""
+@pytest.mark.parametrize(
+  "start_round, points", [(0, None), pytest.param(1, None, marks=pytest.mark.slow), (0, 3), (1, 1)]
+)
+def test_eq_8_by_hand(ragged, start_round, points):
+  """θ_m <- θ_m - α_m γ ∇F(w_α), α drawn from the step's key on the region, or on the simplex before t̃.
+
+  With Ω_tr points a round from the keys 0 to Ω_tr - 1 of the walk's, in turn.
+  """
   regions = owned()
-  client = fh.sosicfl_all(linear(), regions, start_round=start_round, **PLAIN)
+  client = fh.sosicfl_all(linear(), regions, start_round=start_round, points=points, **PLAIN)
   broadcast, _, (upload, after, info) = one_round(client, ragged)
   endpoints, losses = float64(broadcast.params), []
-  for x, y, key in walk(jax.random.key(7), ragged, CLIENT, BATCH, 2):
+  for s, (x, y, key) in enumerate(walk(jax.random.key(7), ragged, CLIENT, BATCH, 2)):
+    key = key if points is None else jax.random.fold_in(jax.random.key(7), s % points)
     center = jnp.asarray(regions.centers[CLIENT])
     alpha = uniform_on_simplex(key, 3) if start_round else uniform_on_region(key, center, regions.radius)
     alpha = np.asarray(alpha, np.float64)
@@ -143,6 +149,9 @@ def test_plus_trains_the_same_endpoints_and_is_judged_by_its_own(ragged):
 def test_what_the_settings_refuse():
   with pytest.raises(SettingError, match="layers"):
     fh.sosicfl(mlp(), owned(), layers="tail")
+  for points in (0, 2.0):
+    with pytest.raises(SettingError, match="points"):
+      fh.sosicfl(mlp(), owned(), points=points)
   with pytest.raises(SettingError, match="start_round"):
     fh.sosicfl(mlp(), owned(), start_round=5).check_rounds(5)
   fh.sosicfl(mlp(), owned(), start_round=4).check_rounds(5)

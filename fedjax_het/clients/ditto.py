@@ -46,7 +46,7 @@ def walk_both(
   near: Callable[[PyTree, PyTree], PyTree],
   first: int | jax.Array = 0,
   last: int | jax.Array | None = None,
-  at: Callable[[jax.Array, PyTree], PyTree] | None = None,
+  at: Callable[[sgd.Step, PyTree], PyTree] | None = None,
 ) -> Pair:
   """Steps for the received model, then for the client's own, kept `near`, over `epochs`; see `sgd.walk`."""
   received = sgd.walk(

@@ -31,7 +31,7 @@ def batch_loss(model: Model, params: PyTree, stats: PyTree, batch: Batch) -> tup
 
 def loss_gradient(
   model: Model, params: PyTree, stats: PyTree, batch: Batch,
-  at: Callable[[jax.Array, PyTree], PyTree] | None = None,
+  at: Callable[[PyTree], PyTree] | None = None,
 ) -> tuple[jax.Array, PyTree, PyTree]:  # fmt: skip
   """`batch_loss`, its gradient with respect to what is trained, and the statistics after it.
 
@@ -40,11 +40,11 @@ def loss_gradient(
     params: what is trained.
     stats: the model's statistics.
     batch: the mini-batch.
-    at: (the step's key, params) -> the model's parameters; None where those are what is trained.
+    at: (params) -> the model's parameters; None where those are what is trained.
   """
 
   def of(params: PyTree) -> tuple[jax.Array, PyTree]:
-    return batch_loss(model, params if at is None else at(batch.key, params), stats, batch)
+    return batch_loss(model, params if at is None else at(params), stats, batch)
 
   (loss, stats), gradient = jax.value_and_grad(of, has_aux=True)(params)
   return loss, gradient, stats

@@ -6,6 +6,7 @@ Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
 Each client minimises  F_i(θ) + (μ/2)·‖θ - θ^g‖²  by mini-batch steps from θ = θ^g; μ = 0 is FedAvg.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -34,6 +35,14 @@ class Local(NamedTuple):
   stats: PyTree = ()
 
 
+class Step(NamedTuple):
+  """A step of a walk: the walk's key, the step's number from 0 in this round, and a key of its own."""
+
+  walk: jax.Array
+  number: jax.Array
+  key: jax.Array
+
+
 def start(params: PyTree, stats: PyTree, optimizer: optax.GradientTransformation) -> Local:
   """Before the first step."""
   return Local(params, optimizer.init(params), jnp.float32(0.0), jnp.int32(0), stats)
@@ -55,15 +64,16 @@ def walk(
   correct: Callable[[PyTree, PyTree], PyTree] | None = None,
   first: int | jax.Array = 0,
   last: int | jax.Array | None = None,
-  at: Callable[[jax.Array, PyTree], PyTree] | None = None,
+  at: Callable[[Step, PyTree], PyTree] | None = None,
 ) -> Local:
   """Steps of SGD on F_i(θ), along the gradients that `correct` makes of (∇F_i, θ); None leaves them.
 
-  With `at` on F_i(at(the step's key, θ)), for a θ that is no model but makes one.
+  With `at` on F_i(at(the step, θ)), for a θ that is no model but makes one.
   """
 
   def step(local: Local, batch: Batch) -> Local:
-    loss, gradient, stats = loss_gradient(model, local.params, local.stats, batch, at)
+    here = None if at is None else functools.partial(at, Step(key, local.steps, batch.key))
+    loss, gradient, stats = loss_gradient(model, local.params, local.stats, batch, here)
     if correct is not None:
       gradient = correct(gradient, local.params)
     updates, state = optimizer.update(gradient, local.optimizer, local.params)

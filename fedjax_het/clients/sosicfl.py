@@ -4,7 +4,8 @@ Connecting solutions by a simplex for federated learning (SosicFL), sections 3.4
 
 The server keeps endpoints θ_1, ..., θ_{M+1} of the last layer (or of all layers), and one of everything else.
 A client has a region R of the simplex Δ^M around its center μ, see `regions`. In every step it draws α
-uniformly on R, takes the gradient at w_α = Σ_m α_m θ_m, and moves
+uniformly on R (or takes the next of Ω_tr points of the round), takes the gradient at w_α = Σ_m α_m θ_m, and
+moves
 
     θ_m <- θ_m - α_m·γ·∇F_i(w_α)                     (eq. 8)
 
@@ -31,7 +32,7 @@ from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
 from fedjax_het.clients.supervised import scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Simplex
@@ -54,6 +55,7 @@ def sosicfl_plus(
   *,
   layers: str = "head",
   head: Head = "",
+  points: int | None = None,
   start_round: float | jax.Array = 0,
   lam: float | None = 1.0,
   local_epochs: int = 10,
@@ -76,6 +78,8 @@ def sosicfl_plus(
     regions: of K clients, in the order of their numbers.
     layers: which have endpoints, "head" or "all".
     head: the head's layers where that is not the model's own, see `heads.parting`.
+    points: Ω_tr, of which a client draws a new one in each of its steps (None), or so many a round, which its
+      steps take in turn; its own endpoints have as many of theirs.
     start_round: t̃, the first round in which a client draws on its region; before on all of the simplex, and
       with `math.inf`, start=1.0 of a configuration, always: learning one simplex together.
     lam: λ >= 0, how near a client's own endpoints are kept to those received; None is SosicFL, with none.
@@ -101,6 +105,8 @@ def sosicfl_plus(
   if not isinstance(regions, Regions):
     remedy = "Give fedjax_het.regions(counts, endpoints=2, clusters=2)."
     raise SettingError("regions", type(regions).__name__, "are no regions", remedy)
+  if points is not None:
+    check_whole("points", points, 1)
   tx_of = scheduled(
     start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,
     weight_decay=weight_decay, epochs=epochs, local_epochs=local_epochs, batch_size=batch_size,
@@ -116,10 +122,11 @@ def sosicfl_plus(
     single, endpoints = part(params)
     return joined(single, jax.tree.map(lambda leaf: jnp.tensordot(alpha, leaf, 1), endpoints))
 
-  def drawn(state: Owner, round: int | jax.Array) -> Callable[[jax.Array, PyTree], PyTree]:
+  def drawn(state: Owner, round: int | jax.Array) -> Callable[[sgd.Step, PyTree], PyTree]:
     """A step's model: w_α, α uniform on the region or before t̃ on the simplex."""
 
-    def point(key: jax.Array, params: PyTree) -> PyTree:
+    def point(step: sgd.Step, params: PyTree) -> PyTree:
+      key = step.key if points is None else jax.random.fold_in(step.walk, step.number % points)
       alpha = lax.cond(
         round >= start_round,
         lambda: uniform_on_region(key, state.center, state.radius),
