@@ -205,7 +205,7 @@ def lambda_curve(
       linestyle="none", zorder=5, label=text,
     )  # fmt: skip
   if ax.get_legend_handles_labels()[0]:
-    ax.legend(fontsize=9, loc="lower center", framealpha=1.0, edgecolor="none")
+    figure.legend(fontsize=9, loc="outside lower center", frameon=False)
   ax.set_xlabel(r"$\lambda$   (0: federated model $\theta^f$,  1: local model $\theta^l$)")
   decorate(ax, ylabel=axis_label(metric))
   figure.suptitle(title, fontsize=12, fontweight="bold")
