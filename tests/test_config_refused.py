@@ -7,8 +7,6 @@ import pytest
 from run_folders import write_run
 
 from configs import table_4_2
-from fedjax_het.compare.data import unlike
-from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.page import write_page
 from fedjax_het.compare.runs import find
 from fedjax_het.data import load
@@ -132,20 +130,12 @@ def test_a_run_tells_what_its_loader_found(tmp_path, monkeypatch, capsys):
   summary = run_experiment(config, str(tmp_path), Where(devices=1))
   assert "Only half of the digits." in capsys.readouterr().out
   (start,) = map(json.loads, (tmp_path / "starts.jsonl").read_text().splitlines())
-  assert start["data"] == {"examples": 1797, "test_examples": 0, "notes": ["Only half of the digits."]}
+  digests = build(config).digests
+  assert start["data"] == {
+    "examples": 1797, "test_examples": 0, "notes": ["Only half of the digits."], **digests,
+  }  # fmt: skip
   assert summary["landscape"]["examples"] == int(build(config).data.test.size.sum())
-  assert find([tmp_path])[0].examples == 1797
-
-
-def test_runs_on_a_part_of_the_data_are_other_runs(tmp_path):
-  for seed, (name, examples) in enumerate((("few", 60), ("all", 600), ("more", 600))):
-    folder = write_run(tmp_path / name, seed=seed)
-    (folder / "starts.jsonl").write_text(json.dumps({"data": {"examples": examples}}) + "\n")
-  few, whole = grouped(find([tmp_path / "few", tmp_path / "all", tmp_path / "more"]))
-  assert [run.name for run in few.runs] == ["few"] and len(whole.runs) == 2
-  assert unlike(few.data, whole.data) == ["examples"]
-  write_run(tmp_path / "old", seed=7)  # of a version that did not write it down
-  assert len(grouped(find([tmp_path]))) == 1
+  assert find([tmp_path])[0].found == {"examples": 1797, "data_digest": digests["data_digest"]}
 
 
 def test_a_page_wants_a_file_s_name(tmp_path):

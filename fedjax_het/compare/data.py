@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-FIELDS = ("dataset", "examples", "num_clients", "test_fraction", "stratify", "unseen.fraction")
+FOUND = ("examples", "data_digest")  # of a data set, where it was read
+FIELDS = ("dataset", *FOUND, "num_clients", "test_fraction", "stratify", "unseen.fraction")
 SECTIONS = ("dataset_options", "partition")  # all of theirs
 
 

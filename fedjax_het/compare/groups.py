@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_het.compare.data import of_data
+from fedjax_het.compare.data import FOUND, of_data
 from fedjax_het.compare.runs import Run, leaves
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
@@ -68,9 +68,9 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
   kinds: dict[tuple[str, int], list[Run]] = {}
   seen: dict[tuple[str, int], int] = {}
   configs: dict[tuple[str, int], dict[str, Any]] = {}
-  known = all(run.examples is not None for run in runs)
+  known = [field for field in FOUND if all(field in run.found for run in runs)]
   for run in runs:
-    config = leaves(run.config, (*FREE, "seed")) | ({"examples": run.examples} if known else {})
+    config = leaves(run.config, (*FREE, "seed")) | {field: run.found[field] for field in known}
     kind = as_json(config)
     copy = seen[kind, run.seed] = seen.get((kind, run.seed), -1) + 1
     kinds.setdefault((kind, copy), []).append(run)

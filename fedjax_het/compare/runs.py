@@ -4,8 +4,10 @@ import os
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fedjax_het.compare.data import FOUND
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record
@@ -26,7 +28,7 @@ class Run(NamedTuple):
     summary: of summary.json; {} where there is none.
     failed: why it came to no summary, where that is written down.
     saved: the round of its newest checkpoint; 0 without one.
-    examples: of the data set that it found; None where that is not written down.
+    found: "examples" of the data set that it found, and their "data_digest", as far as they are written down.
   """
 
   folder: Path
@@ -36,7 +38,7 @@ class Run(NamedTuple):
   summary: Mapping[str, Any]
   failed: str = ""
   saved: int = 0
-  examples: int | None = None
+  found: Mapping[str, Any] = MappingProxyType({})
 
   @property
   def seed(self) -> int:
@@ -144,8 +146,9 @@ def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   lines = [line for line in read_json_lines(run.metrics_path) if "round" in line]
   summary, failed = read_record(run.summary_path) or {}, read_record(folder / FAILED) or {}
   starts = read_json_lines(run.starts_path)
-  examples = starts[-1].get("data", {}).get("examples") if starts else None
-  return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), examples)
+  data = starts[-1].get("data") if starts else None
+  found = {field: data[field] for field in FOUND if field in data} if isinstance(data, dict) else {}
+  return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), found)
 
 
 def _saved(folder: Path) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedjax_het.errors import DataError
@@ -50,6 +51,17 @@ class Source(NamedTuple):
   scale: float | None = None
   task: Task | None = None
   split: np.ndarray | None = None
+
+
+def digest(*arrays: Any) -> str:
+  """Sixteen hex digits of arrays, or trees of them: other values, types, shapes or places have others."""
+  found = hashlib.blake2b(digest_size=8)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+    array = np.asarray(leaf)
+    array = np.ascontiguousarray(array.astype(str) if array.dtype == object else array)
+    found.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape};".encode())
+    found.update(array.reshape(-1).view(np.uint8).data)
+  return found.hexdigest()
 
 
 def find(folder: Path, name: str) -> Path | None:

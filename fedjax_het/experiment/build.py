@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.data.container import FederatedData
-from fedjax_het.data.files import Source
+from fedjax_het.data.files import Source, digest
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
@@ -40,6 +40,8 @@ class Experiment(NamedTuple):
     label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of these
       clients' training and validation labels that became others; None where none are touched.
     prepared: what the client part was given that is made of the clients' label counts, see `prepared_of`.
+    digests: "data_digest" of the data set, whatever the seed, and "clients_digest" of who has which of its
+      rows, with which labels.
   """
 
   algorithm: Algorithm
@@ -51,6 +53,7 @@ class Experiment(NamedTuple):
   unseen: FederatedData | None = None
   label_noise: Mapping[str, Any] | None = None
   prepared: Mapping[str, Any] = {}
+  digests: Mapping[str, str] = {}
 
 
 def engine_of(config: ConfigDict, experiment: Experiment, where: Where) -> Engine:
@@ -119,4 +122,8 @@ def build(config: ConfigDict) -> Experiment:
     for judge in (asked, to_follow(asked) or {}):
       classifier(judge.get("model"), source)
   check_variance(config, algorithm.client, model)
-  return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise, prepared)
+  digests = {
+    "data_digest": digest(source.x, source.y, source.x_test, source.y_test, source.groups, source.split),
+    "clients_digest": digest(parts, data.y, data.train, data.valid, data.test, unseen and unseen.y),
+  }
+  return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise, prepared, digests)

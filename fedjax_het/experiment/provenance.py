@@ -5,13 +5,15 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 import jax
 
 from fedjax_het.data.files import Source
-from fedjax_het.experiment.workdir import Workdir
+from fedjax_het.errors import DataError
+from fedjax_het.experiment.workdir import Workdir, read_json_lines
 
 TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
 
@@ -56,8 +58,24 @@ def provenance() -> dict[str, str | int | None]:
   }
 
 
-def note_start(run: Workdir, source: Source) -> None:
+def check_start(run: Workdir, digests: Mapping[str, str]) -> None:
+  """Raises `DataError` for a run that began with other data, or with the same among its clients otherwise."""
+  for line in read_json_lines(run.starts_path)[:1]:
+    began = line["data"] if isinstance(line.get("data"), dict) else {}
+    by = f"version {line.get('version')}, commit {line.get('commit')}, {line.get('date')}"
+    for name, what, remedy in (
+      ("data_digest", "other data", "Give it the same files"),
+      ("clients_digest", "the same data, divided otherwise", "Use the code that began it"),
+    ):
+      if name in began and began[name] != digests[name]:
+        text = f"{run.root} began with {what} ({name} {began[name]}; now {digests[name]}; {by})"
+        raise DataError(f"{text}. {remedy}, or start in another workdir.")
+
+
+def note_start(run: Workdir, source: Source, digests: Mapping[str, str]) -> None:
   """Adds a line to a run's starts.jsonl: what continues it now, and what its data set was found to be."""
-  found = {"examples": len(source.y), "test_examples": len(source.y_test), "notes": source.notes}
+  found = {
+    "examples": len(source.y), "test_examples": len(source.y_test), "notes": source.notes, **digests,
+  }  # fmt: skip
   with run.starts_path.open("a", encoding="utf-8") as file:
     file.write(json.dumps({**provenance(), "data": found}) + "\n")

@@ -16,7 +16,7 @@ from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment
-from fedjax_het.experiment.provenance import note_start
+from fedjax_het.experiment.provenance import check_start, note_start
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
 from fedjax_het.parts import Algorithm, Context
@@ -37,6 +37,7 @@ class Record:
 
   Raises:
     SettingError: two yardsticks of one name.
+    DataError: the run began with other data.
   """
 
   def __init__(
@@ -45,6 +46,7 @@ class Record:
   ):  # fmt: skip
     """See the class."""
     self.run, self._config, self._experiment = run, config, experiment
+    check_start(run, experiment.digests)
     self._steps = 0
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
@@ -87,7 +89,7 @@ class Record:
       self._earlier = Seconds(**books["seconds"])
       self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
-      note_start(self.run, self._watched.source)
+      note_start(self.run, self._experiment.source, self._experiment.digests)
       self.run.failed_path.unlink(missing_ok=True)
       self._tracker.truncate(rounds_done if rounds_done else -1)
     kept = books["yardsticks"] if books is not None else {}

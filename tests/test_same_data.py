@@ -1,0 +1,88 @@
+"""A run knows its data: it goes on with no other, and runs on other data are not averaged."""
+
+import json
+
+import numpy as np
+import pytest
+from run_folders import write_run
+from test_config_refused import config_of
+
+from fedjax_het.compare.data import unlike
+from fedjax_het.compare.groups import grouped
+from fedjax_het.compare.runs import find
+from fedjax_het.data import load
+from fedjax_het.data.files import digest
+from fedjax_het.errors import DataError
+from fedjax_het.experiment import build as building
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.stopping import Stopped, StopRequest
+from fedjax_het.experiment.where import Where
+
+
+def test_a_digest_tells_values_types_shapes_and_places_apart():
+  rows = np.arange(6, dtype=np.int32)
+  several = [
+    (rows,), (rows[::-1],), (rows.astype(np.int64),), (rows.reshape(2, 3),), ({"a": rows},), ({"b": rows},),
+    (rows, rows[:0]), (rows[:3], rows[3:]), (rows.astype(str),), (np.array(["a", None], object),), ([],),
+  ]  # fmt: skip
+  assert len({digest(*own) for own in several}) == len(several)
+  assert digest(rows) == digest(np.repeat(rows, 2)[::2]) and len(digest(rows)) == 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "changed, says",
+  [
+    ("data", r"began with other data \(data_digest [0-9a-f]{16}; now [0-9a-f]{16}; version .*the same files"),
+    ("clients", r"began with the same data, divided otherwise .*Use the code that began it"),
+  ],
+)
+def test_a_run_goes_on_with_the_data_that_it_began_with(changed, says, tmp_path, monkeypatch):
+  config = config_of(rounds=4, eval_every=2, model__hidden=2, local__epochs=1)
+
+  class Stop(StopRequest):
+    made = property(lambda self: True, lambda self, value: None)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(experiment, "StopRequest", Stop)
+    with pytest.raises(Stopped, match="after round 1"):
+      run_experiment(config, str(tmp_path), Where(devices=1))
+  before = (tmp_path / "starts.jsonl").read_text(), (tmp_path / "metrics.jsonl").read_text()
+  if changed == "data":
+    source = load("digits")
+    x = np.array(source.x)
+    x[0, 0, 0] += 1
+    monkeypatch.setattr(building.datasets, "load", lambda *_, **__: source._replace(x=x))
+  else:
+    whole = building.datasets.partition
+    monkeypatch.setattr(building.datasets, "partition", lambda *own, **options: whole(*own, **options)[::-1])
+  with pytest.raises(DataError, match=says):
+    run_experiment(config, str(tmp_path), Where(devices=1))
+  assert before == ((tmp_path / "starts.jsonl").read_text(), (tmp_path / "metrics.jsonl").read_text())
+  monkeypatch.undo()
+  assert run_experiment(config, str(tmp_path), Where(devices=1))["rounds"] == 4
+
+
+def test_runs_on_other_data_of_one_size_are_other_runs(tmp_path):
+  for seed, value in enumerate("aab"):
+    folder = write_run(tmp_path / str(seed), seed=seed)
+    data = {"examples": 60, "data_digest": value}
+    (folder / "starts.jsonl").write_text(json.dumps({"data": data}) + "\n")
+  same, other = grouped(find([tmp_path]))
+  assert [len(own.runs) for own in (same, other)] == [2, 1] and unlike(same.data, other.data) == [
+    "data_digest"
+  ]
+  (folder / "starts.jsonl").write_text('{"data": ["no fields"]}\n')
+  assert find([tmp_path])[2].found == {}
+
+
+def test_runs_on_a_part_of_the_data_are_other_runs(tmp_path):
+  for seed, (name, examples) in enumerate((("few", 60), ("all", 600), ("more", 600))):
+    folder = write_run(tmp_path / name, seed=seed)
+    (folder / "starts.jsonl").write_text(json.dumps({"data": {"examples": examples}}) + "\n")
+  few, whole = grouped(find([tmp_path / "few", tmp_path / "all", tmp_path / "more"]))
+  assert [run.name for run in few.runs] == ["few"] and len(whole.runs) == 2
+  assert unlike(few.data, whole.data) == ["examples"]
+  write_run(tmp_path / "old", seed=7)  # of a version that did not write it down
+  assert len(grouped(find([tmp_path]))) == 1
