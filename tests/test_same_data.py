@@ -18,6 +18,7 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import Where
+from fedjax_het.tables.compare import made
 
 
 def test_a_digest_tells_values_types_shapes_and_places_apart():
@@ -75,6 +76,17 @@ def test_runs_on_other_data_of_one_size_are_other_runs(tmp_path):
   ]
   (folder / "starts.jsonl").write_text('{"data": ["no fields"]}\n')
   assert find([tmp_path])[2].found == {}
+
+
+def test_a_table_says_where_its_runs_are_of_other_data(tmp_path):
+  folders = []
+  for i, (options, value) in enumerate((({}, "a"), ({}, "a"), ({"resize": 8}, "b"), ({}, "c"))):
+    folders.append(write_run(tmp_path / str(i), seed=i, dataset="mnist", dataset_options=options))
+    (folders[-1] / "starts.jsonl").write_text(
+      json.dumps({"version": "1", "data": {"data_digest": value}}) + "\n"
+    )
+  assert made(folders[:3]) == "version 1"
+  assert made(folders) == "version 1; mnist was not the same data in all runs: data_digest a, c"
 
 
 def test_runs_on_a_part_of_the_data_are_other_runs(tmp_path):

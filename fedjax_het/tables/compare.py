@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.experiment.values import is_number
-from fedjax_het.experiment.workdir import STARTS, read_json_lines
+from fedjax_het.experiment.workdir import STARTS, read_json_lines, read_record
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
 
@@ -105,7 +106,23 @@ def made(folders: Sequence[Path]) -> str:
     values = sorted({str(start[name]) for start in starts if start.get(name)})
     if values:
       texts.append(f"{name} {', '.join(values) if len(values) < 4 else f'{values[0]} to {values[-1]}'}")
-  return "; ".join(texts)
+  return "; ".join(texts + _of_other_data(folders))
+
+
+def _of_other_data(folders: Sequence[Path]) -> list[str]:
+  """Of each data set that was not the same in all runs, as far as they say, a text that does."""
+  seen = defaultdict(set)
+  for folder in folders:
+    config = read_record(folder / "config.json") or {}
+    for start in read_json_lines(folder / STARTS):
+      if isinstance(found := start.get("data"), Mapping) and "data_digest" in found:
+        name = " ".join(str(config[field]) for field in ("dataset", "dataset_options") if config.get(field))
+        seen[name].add(str(found["data_digest"]))
+  return [
+    f"{name} was not the same data in all runs: data_digest {', '.join(sorted(own))}"
+    for name, own in seen.items()
+    if len(own) > 1
+  ]
 
 
 def read(
