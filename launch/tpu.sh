@@ -18,5 +18,6 @@ git -C "$here" archive --format=tar.gz -o "$archive" HEAD
 gcloud compute tpus tpu-vm scp "$archive" "$TPU:fedjax_het.tar.gz" --zone="$ZONE" --worker=all
 on_all "mkdir -p fedjax_het && tar -xzf fedjax_het.tar.gz -C fedjax_het && cd fedjax_het \
   && python3 -m venv .venv && .venv/bin/pip install -q -e . 'jax[tpu]'"
-printf -v flags ' %q' "$@"
+flags=
+(($#)) && printf -v flags ' %q' "$@"
 on_all "cd fedjax_het && .venv/bin/python -m fedjax_het.run --distributed$flags"

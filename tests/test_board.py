@@ -1,8 +1,11 @@
 """A table's progress on a terminal."""
 
+import datetime
 import io
+import time
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from fedjax_het.experiment.quickstart import get_config
@@ -38,3 +41,26 @@ def test_a_log_of_a_table_has_rounds_now_and_then_alone(tmp_path):
   assert first == "[1/1] cell"
   assert second.startswith("round 5/10 (50 %)") and "[1/1] table ETA 0:00:00" in second and "0.25" in second
   assert "done after" in third
+
+
+@pytest.mark.parametrize("clients", [20, None])
+def test_the_time_left_of_runs_that_are_taken_up(tmp_path, monkeypatch, clients):
+  """A second a round; the first of four runs of 100 rounds had 90 of them done."""
+  now = [0.0]
+  monkeypatch.setattr(time, "monotonic", lambda: now[0])
+  config = get_config("algorithm=fedavg")
+  with config.ignore_type():
+    config.rounds, config.num_clients = 100, clients
+  programs = [Program(tmp_path / str(i), config, {}, [SimpleNamespace(config=config)]) for i in range(4)]
+  board = Board(programs, [], Console(file=io.StringIO(), width=120))
+  told = "time left not known yet", "table ETA 0:05:00", "table ETA 0:03:20"
+  for i, start in enumerate((90, 0, 0)):
+    board.begin(programs[i])
+    assert board.left() == told[i]
+    progress = board.progress(100)
+    progress.begin(start)
+    now[0] += 5.0
+    left = datetime.timedelta(seconds=400 - 100 * i - start - 5)
+    assert board.left(5.0 / (100 - start)) == f"table ETA {left}"
+    now[0] += 95.0 - start
+    board.end()

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -224,21 +226,25 @@ def test_the_time_left(table, tmp_path):
 
 @pytest.fixture(scope="module")
 def ran(table, tmp_path_factory):
-  """A table of one learning rate, stopped after its first run, and continued."""
+  """A table of one learning rate, asked to stop when its first run was all but over, and continued."""
   folder = tmp_path_factory.mktemp("ran") / "runs"
   wanted = reproduce.wanted(table, chosen(table.cells, {"lr": ["0.05"]}), [0], unchanged)
-  called, whole = [], reproduce.run_experiment
+  called, whole, chunks = [], reproduce.run_experiment, experiment.chunks
 
-  def one_then_stop(config, workdir, *args, **kwargs):
+  def counted(config, workdir, *args, **kwargs):
     called.append(config.algorithm.name)
-    if len(called) == 2:
-      raise Stopped("asked to")
     return whole(config, workdir, *args, **kwargs)
 
+  def asked_after_the_last(*args):
+    yield from chunks(*args)
+    os.kill(os.getpid(), signal.SIGTERM)
+
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(reproduce, "run_experiment", one_then_stop)
-    with pytest.raises(Stopped):
-      reproduce.reproduce(table, wanted, folder, Where(devices=1))
+    patch.setattr(reproduce, "run_experiment", counted)
+    with pytest.MonkeyPatch.context() as once:
+      once.setattr(experiment, "chunks", asked_after_the_last)
+      with pytest.raises(Stopped, match="Stopped by SIGTERM with 1 of 2 programs to go; the same command"):
+        reproduce.reproduce(table, wanted, folder, Where(devices=1))
     between = (folder / "table.md").read_text()
     found = reproduce.reproduce(table, wanted, folder, Where(devices=1), than="FedAvg")
   return folder, wanted, called, between, found
@@ -246,7 +252,7 @@ def ran(table, tmp_path_factory):
 
 def test_a_stopped_table_goes_on(ran):
   _, _, called, between, found = ran
-  assert called == ["fedavg", "fedper", "fedper"]
+  assert called == ["fedavg", "fedper"]
   assert "| FedPer | not run |" in between and "| FedAvg | not run |" not in between
   assert [(entry.cell.method, entry.metric) for entry in found] == [
     ("FedAvg", "top1"), ("FedAvg", "loss"), ("FedPer", "top1"), ("FedPer", "loss"),

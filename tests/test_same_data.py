@@ -33,13 +33,17 @@ def test_a_digest_tells_values_types_shapes_and_places_apart():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "changed, says",
+  "changed, older, says",
   [
-    ("data", r"began with other data \(data_digest [0-9a-f]{16}; now [0-9a-f]{16}; version .*the same files"),
-    ("clients", r"began with the same data, divided otherwise .*Use the code that began it"),
+    (
+      "data",
+      False,
+      r"began with other data \(data_digest [0-9a-f]{16}; now [0-9a-f]{16}; version .*the same files",
+    ),
+    ("clients", True, r"began with the same data, divided otherwise .*Use the code that began it"),
   ],
 )
-def test_a_run_goes_on_with_the_data_that_it_began_with(changed, says, tmp_path, monkeypatch):
+def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tmp_path, monkeypatch):
   config = config_of(rounds=4, eval_every=2, model__hidden=2, local__epochs=1)
 
   class Stop(StopRequest):
@@ -49,6 +53,9 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(changed, says, tmp_path,
     patch.setattr(experiment, "StopRequest", Stop)
     with pytest.raises(Stopped, match="after round 1"):
       run_experiment(config, str(tmp_path), Where(devices=1))
+  first = (tmp_path / "starts.jsonl").read_text()
+  if older:
+    (tmp_path / "starts.jsonl").write_text('{"version": "0"}\n{"data": 3}\n' + first)
   before = (tmp_path / "starts.jsonl").read_text(), (tmp_path / "metrics.jsonl").read_text()
   if changed == "data":
     source = load("digits")
@@ -97,4 +104,9 @@ def test_runs_on_a_part_of_the_data_are_other_runs(tmp_path):
   assert [run.name for run in few.runs] == ["few"] and len(whole.runs) == 2
   assert unlike(few.data, whole.data) == ["examples"]
   write_run(tmp_path / "old", seed=7)  # of a version that did not write it down
-  assert len(grouped(find([tmp_path]))) == 1
+  assert [len(own.runs) for own in grouped(find([tmp_path]))] == [2, 1, 1]  # all and more, few, old
+  assert len(grouped(find([tmp_path / "all", tmp_path / "more", tmp_path / "old"]))) == 1
+  other = write_run(tmp_path / "other", seed=8, dataset="mnist")
+  (other / "starts.jsonl").write_text('{"data": {"examples": 5}}\n')
+  alone = grouped(find([tmp_path / "all", tmp_path / "old", tmp_path / "other"]))
+  assert [set(own.fields) for own in alone] == [{"dataset"}] * 2

@@ -101,6 +101,45 @@ def test_ctrl_c_is_answered_where_python_cannot_hear_it_and_the_second_ends(open
       child.kill()
 
 
+DROPPED = """
+import gc, os, signal, sys, time
+from fedjax_het.experiment.launcher import told
+
+def interrupted(phase, info):
+  gc.callbacks.clear()
+  signal.raise_signal(signal.SIGINT)
+  time.sleep(0.1)  # where Python runs the handler, and drops what it raises
+
+def run():
+  gc.callbacks[:] = [interrupted]
+  gc.collect()
+  print("went on", flush=True)
+  time.sleep(30.0)
+  print("to the end", flush=True)
+
+sys.exit(told(run))
+"""
+
+
+def test_an_interrupt_that_python_dropped_is_repeated():
+  ended = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=20.0)
+  assert (ended.returncode, ended.stdout) == (130, "went on\n")
+  assert "Exception ignored in" in ended.stderr and ended.stderr.endswith(LATER.decode() + NOW.decode())
+
+
+def test_a_request_within_a_request_is_both_s(capfd, ctrl_c):
+  with StopRequest() as outer:
+    with StopRequest() as inner:
+      os.kill(os.getpid(), signal.SIGINT)
+      assert inner.made and outer.made and outer.by == signal.SIGINT
+    with StopRequest() as later:
+      assert later.made and later.by == signal.SIGINT
+      with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+  assert capfd.readouterr().err == SOON.decode()
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_where_python_hears_ctrl_c_nothing_is_added(capfd, ctrl_c):
   with heard():
     with StopRequest():

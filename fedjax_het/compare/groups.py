@@ -13,6 +13,7 @@ from fedjax_het.experiment.workdir import as_json
 NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # which a label says first, and alone
 PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name
 LAST = ("rounds", "eval_every")
+UNKNOWN = "not known"  # what a run's data were
 ALWAYS = ("dataset", "rounds")  # which every label says where any two differ in them
 
 
@@ -68,9 +69,10 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
   kinds: dict[tuple[str, int], list[Run]] = {}
   seen: dict[tuple[str, int], int] = {}
   configs: dict[tuple[str, int], dict[str, Any]] = {}
-  known = [field for field in FOUND if all(field in run.found for run in runs)]
+  differing_data = _found(runs)
   for run in runs:
-    config = leaves(run.config, (*FREE, "seed")) | {field: run.found[field] for field in known}
+    config = leaves(run.config, (*FREE, "seed"))
+    config |= {field: run.found.get(field, UNKNOWN) for field in differing_data[_data_set(run)]}
     kind = as_json(config)
     copy = seen[kind, run.seed] = seen.get((kind, run.seed), -1) + 1
     kinds.setdefault((kind, copy), []).append(run)
@@ -87,6 +89,20 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     one = f"{first['algorithm']['name']} on {first.get('dataset', '?')}"
     groups = [group._replace(label=one if len(groups) == 1 else group.runs[0].name) for group in groups]
   return groups
+
+
+def _data_set(run: Run) -> str:
+  return as_json({field: run.config.get(field) for field in ("dataset", "dataset_options")})
+
+
+def _found(runs: Sequence[Run]) -> dict[str, list[str]]:
+  """Data set -> the fields in which it was not the same to all runs that have written them down."""
+  seen: dict[str, dict[str, set[Any]]] = {}
+  for run in runs:
+    own = seen.setdefault(_data_set(run), {field: set() for field in FOUND})
+    for field, value in run.found.items():
+      own[field].add(value)
+  return {name: [field for field, values in own.items() if len(values) > 1] for name, own in seen.items()}
 
 
 def _counted(runs: Sequence[Run]) -> tuple[list[Run], int | None]:

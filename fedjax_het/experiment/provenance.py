@@ -60,16 +60,20 @@ def provenance() -> dict[str, str | int | None]:
 
 def check_start(run: Workdir, digests: Mapping[str, str]) -> None:
   """Raises `DataError` for a run that began with other data, or with the same among its clients otherwise."""
-  for line in read_json_lines(run.starts_path)[:1]:
-    began = line["data"] if isinstance(line.get("data"), dict) else {}
-    by = f"version {line.get('version')}, commit {line.get('commit')}, {line.get('date')}"
-    for name, what, remedy in (
-      ("data_digest", "other data", "Give it the same files"),
-      ("clients_digest", "the same data, divided otherwise", "Use the code that began it"),
-    ):
-      if name in began and began[name] != digests[name]:
-        text = f"{run.root} began with {what} ({name} {began[name]}; now {digests[name]}; {by})"
+  starts = read_json_lines(run.starts_path)
+  for name, what, remedy in (
+    ("data_digest", "other data", "Give it the same files"),
+    ("clients_digest", "the same data, divided otherwise", "Use the code that began it"),
+  ):
+    for line in starts:
+      began = line["data"].get(name) if isinstance(line.get("data"), dict) else None
+      if began is None:
+        continue
+      if began != digests[name]:
+        by = f"version {line.get('version')}, commit {line.get('commit')}, {line.get('date')}"
+        text = f"{run.root} began with {what} ({name} {began}; now {digests[name]}; {by})"
         raise DataError(f"{text}. {remedy}, or start in another workdir.")
+      break
 
 
 def note_start(run: Workdir, source: Source, digests: Mapping[str, str]) -> None:

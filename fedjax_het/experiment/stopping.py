@@ -16,7 +16,7 @@ NOW = b"\nInterrupted; what was written before stays, and the same command goes 
 SHOWN = b"\x1b[?25h"  # the cursor, which a live bar hides
 PATIENCE = 0.5  # seconds in which Python runs a signal's handler, unless it is in a long call of a library
 
-_noted = threading.Event()  # by a `StopRequest` that is open
+_noted = threading.Event()  # by a `StopRequest`, while `heard` is open
 
 
 class Stopped(Exception):
@@ -36,6 +36,8 @@ class Stopped(Exception):
 class StopRequest:
   """Notes SIGTERM and the first Ctrl-C while it is open, in place of dying of them; only in the main thread.
 
+  One that is opened within another tells it what it notes, and knows what that has noted.
+
   Attributes:
     made: whether somebody has asked.
     by: the signal that asked; SIGTERM where another process was asked.
@@ -45,6 +47,7 @@ class StopRequest:
     """Nobody has asked yet."""
     self.made = False
     self.by = signal.SIGTERM
+    self._outer: StopRequest | None = None
 
   def __enter__(self) -> "StopRequest":
     """Listens."""
@@ -53,20 +56,27 @@ class StopRequest:
       ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as a shell has it for jobs behind &
       for number in (signal.SIGTERM, *([] if ignored else [signal.SIGINT])):
         self._before[number] = signal.signal(number, self._note)
+        own = getattr(self._before[number], "__self__", None)
+        self._outer = own if isinstance(own, StopRequest) else self._outer
+    if self._outer is not None and self._outer.made:
+      self.made, self.by = True, self._outer.by
     return self
 
   def __exit__(self, *exc: object) -> None:
     """Hands the signals back."""
     for number, handler in self._before.items():
       signal.signal(number, handler)
-    _noted.clear()
 
   def _note(self, number: int, frame: FrameType | None) -> None:
+    again = self.made and self.by == signal.SIGINT == number
     self.made, self.by = True, signal.Signals(number)
-    if number == signal.SIGINT:
+    if self._outer is not None:
+      self._outer._note(number, frame)
+    elif again:
+      raise KeyboardInterrupt
+    elif number == signal.SIGINT:
       _noted.set()
       os.write(2, SOON)
-      signal.signal(number, self._before[self.by])
 
 
 def end_now() -> NoReturn:
@@ -84,12 +94,14 @@ def heard() -> Iterator[None]:
   """Hears Ctrl-C also while the main thread cannot, as when XLA compiles: for a program's whole run.
 
   The first is then answered at once and heeded later; the second ends the program. Where Python runs the
-  signal's handler within `PATIENCE`, nothing is added to what that does. Only in the main thread, and not
-  where somebody else has the signals' wakeup descriptor, as an event loop.
+  signal's handler within `PATIENCE`, nothing is added to what that does; but an interrupt that came where
+  Python drops exceptions, as in a callback of its garbage collector, is repeated until it is heeded. Only in
+  the main thread, and not where somebody else has the signals' wakeup descriptor, as an event loop.
   """
   if threading.current_thread() is not threading.main_thread():
     yield
     return
+  _noted.clear()
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
   before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -106,15 +118,22 @@ def heard() -> Iterator[None]:
 
 def _listen(reader: int) -> None:
   """Reads the numbers of signals until the other end is closed."""
-  pressed = 0
-  while number := os.read(reader, 1):
-    if number[0] != signal.SIGINT:
-      continue
-    pressed += 1
-    if select.select([reader], [], [], PATIENCE)[0]:
-      continue
-    if pressed > 1:
+  pressed = repeated = 0
+  wait = PATIENCE
+  while True:
+    pending = pressed > 1 or (pressed and not _noted.is_set())
+    if select.select([reader], [], [], wait if pending else None)[0]:
+      number = os.read(reader, 1)
+      if not number:
+        return os.close(reader)
+      if number[0] == signal.SIGINT and repeated:
+        repeated -= 1
+      elif number[0] == signal.SIGINT:
+        pressed, wait = pressed + 1, PATIENCE
+    elif pressed > 1:
       end_now()
-    if not _noted.is_set():
-      os.write(2, LATER)
-  os.close(reader)
+    elif not _noted.is_set():
+      if wait == PATIENCE:
+        os.write(2, LATER)
+      wait, repeated = 4 * PATIENCE, repeated + 1
+      os.kill(os.getpid(), signal.SIGINT)

@@ -18,8 +18,11 @@ from fedjax_het.tables.runs import Program
 
 
 def work(config: ConfigDict) -> float:
-  """What a run has to do, to compare it with others of one data set: passes over all clients' examples."""
-  return config.rounds * config.cohort_size * config.local.get("epochs", 1) / config.num_clients
+  """What a run has to do, to compare it with others of one data set: passes over all clients' examples.
+
+  Where the data say how many clients there are, as many times that.
+  """
+  return config.rounds * config.cohort_size * config.local.get("epochs", 1) / (config.num_clients or 1)
 
 
 class Board(Display):
@@ -39,7 +42,7 @@ class Board(Display):
     console: Console | None = None,
   ):  # fmt: skip
     self._console = console or Console(quiet=not writes())
-    self._left = list(programs)
+    self._left, self._todo = list(programs), 1.0  # what share of the present one this start has to do
     self._total = self._runs_left = sum(len(program.runs) for program in programs)
     self._spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, work
     for config, summary in past:
@@ -60,15 +63,20 @@ class Board(Display):
 
   def begin(self, program: Program) -> None:
     """Says which program is next."""
-    self.now, self._began = program, time.monotonic()
+    self.now, self._began, self._todo = program, time.monotonic(), 1.0
     also = f", {len(program.runs)} runs as one program" if len(program.runs) > 1 else ""
     self._say(f"[{self.position}] {program.folder.name}{also}")
+
+  def resume(self, share: float) -> None:
+    """Says that so much of the program that was begun had been done before."""
+    self._todo = 1.0 - share
 
   def end(self, outcome: str = "") -> None:
     """Books the program that was begun."""
     seconds, program = time.monotonic() - self._began, self._left.pop(0)
-    if not outcome:
-      self._book(program.config, seconds, sum(work(one.config) for one in program.runs))
+    if not outcome and self._todo:
+      self._book(program.config, seconds, self._todo * sum(work(one.config) for one in program.runs))
+    self._todo = 1.0
     self._runs_left -= len(program.runs)
     self._say(f"    {outcome or 'done'} after {duration(seconds)}; {self.left()}")
 
@@ -78,12 +86,12 @@ class Board(Display):
     return f"{min(self._total - self._runs_left + 1, self._total)}/{self._total}"
 
   def left(self, share: float = 0.0) -> str:
-    """The time left for the table, where `share` of the present program's rounds is done."""
+    """The time left for the table, where `share` of what was left to do of the present program is done."""
     if not self._left:
       return "the table is done"
     if share:
       now, seconds = self._left[0], time.monotonic() - self._began
-      rates = {kind(now.config): seconds / (share * sum(work(one.config) for one in now.runs))}
+      rates = {kind(now.config): seconds / (share * self._todo * sum(work(one.config) for one in now.runs))}
     else:
       rates = {}
     rates |= {name: seconds / units for name, (seconds, units) in self._spent.items() if name not in rates}
@@ -91,7 +99,7 @@ class Board(Display):
       return "time left not known yet"
     mean = sum(rates.values()) / len(rates)
     seconds = sum(
-      (1.0 - (share if program is self._left[0] else 0.0))
+      ((1.0 - share) * self._todo if program is self._left[0] else 1.0)
       * sum(work(one.config) * rates.get(kind(one.config), mean) for one in program.runs)
       for program in self._left
     )
@@ -123,6 +131,11 @@ class _OfOne(Progress):
   def __init__(self, board: Board, total: int, console: Console):
     self._board = board  # on a terminal the first figures are asked for before this has ended
     super().__init__(total, console=console, every=30.0)
+
+  def begin(self, start: int) -> None:
+    """See `Progress`."""
+    super().begin(start)
+    self._board.resume(start / max(self._total, 1))
 
   def __exit__(self, *exc: object) -> None:
     """A log of a table has lines of a run's rounds now and then, and none for its last: `end` says it."""

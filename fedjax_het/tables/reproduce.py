@@ -7,11 +7,12 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
-from fedjax_het.engine.processes import writes
+from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Claimed, write_atomic
@@ -101,10 +102,14 @@ def reproduce(
   past = [(config, own) for config, key in keys if key in over and (own := outcome(over[key]))]
   board = Board(todo, past)
   found: list[Entry] = []
-  for program in todo:
-    board.begin(program)
-    board.end(_run(program, where, checkpoint_seconds, board))
-    found = write(table, runs, folder, than)
+  with StopRequest() as stop:
+    for i, program in enumerate(todo):
+      if agreed(stop.made)[0]:
+        text = f"Stopped by {stop.by.name} with {len(todo) - i} of {len(todo)} programs to go"
+        raise Stopped(f"{text}; the same command goes on from there.", stop.by)
+      board.begin(program)
+      board.end(_run(program, where, checkpoint_seconds, board))
+      found = write(table, runs, folder, than)
   return found or write(table, runs, folder, than)
 
 
