@@ -34,7 +34,8 @@ def _first(values: np.ndarray) -> Any:
 class Members(Base):
   """`Runs` of M members that differ in their keys, in settings that are numbers, and in their data.
 
-  Each member computes what `Engine` does with its key, settings and data. Members are spread over the
+  Each member computes what `Engine` does with its key, settings and data, but for the last place where
+  members' data differ in size (limits are those of the largest). Members are spread over the
   devices, and each stays on one. Where members have data of their own that differ only in how the same
   examples are divided and ordered, a device holds each example once.
 

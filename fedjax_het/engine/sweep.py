@@ -87,8 +87,9 @@ def sweep(
   """Runs every seed with every combination of a grid's values as one compiled program, over the devices.
 
   Each member computes what `fedjax_het.run` does with `jax.random.key(seed)`, its data and, as `settings`,
-  its values of the grid; on CPUs bit for bit.
-  Where one diverges the others go on.
+  its values of the grid; on CPUs bit for bit, but where members' data differ in size: what is summed over a
+  client's examples is then as long as the largest of all members', and may differ in the last place. Where
+  one diverges the others go on.
 
   Args:
     make_algorithm: (**settings) -> algorithm; called with the numbers of each combination, which checks them,
