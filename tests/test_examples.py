@@ -55,5 +55,5 @@ def test_windows_hold_their_cohorts_and_no_more():
 
 
 def test_too_little_room_is_named():
-  with pytest.raises(fh.SettingError, match=r"device_rows = 69.*70 examples"):
+  with pytest.raises(fh.SettingError, match=r"device_rows = 69.*have 35 examples. Use 70 or more"):
     engine(69)

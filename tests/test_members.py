@@ -104,9 +104,11 @@ def test_too_little_room_for_the_members_cohorts_is_named():
     return Members(lambda: algorithm, data, {}, count, 3, devices=1, device_rows=rows, seeds=seeds)
 
   on(federation(SIZES), 3, 70, seeds=1)
-  with pytest.raises(fh.SettingError, match=r"^device_rows = 185: the largest 9 clients, twice, have 186 "):
+  with pytest.raises(
+    fh.SettingError, match=r"^device_rows = 185: half of them is a window, and the largest 9 clients have 93 "
+  ):
     on(federation(SIZES), 3, 185)
-  with pytest.raises(fh.SettingError, match=r"largest 3 clients of each of 2 members, twice, have 156 .*400"):
+  with pytest.raises(fh.SettingError, match=r"largest 3 clients of each of 2 members have 78 .*400"):
     on([split(0), split(1)], 2, 155)
 
 

@@ -135,7 +135,8 @@ class Streamed:
       everything = held * len(data[0].y)
       enough = f"Use {least} or more. " if least < everything else ""
       raise SettingError(
-        "device_rows", device_rows, f"half of them is a window, and the largest {visitors} clients{of_each} have {least // 2} examples",
+        "device_rows", device_rows,
+        f"half of them is a window, and the largest {visitors} clients{of_each} have {least // 2} examples",
         f"{enough}Leave it out to keep all {everything} on the device.",
       )  # fmt: skip
     draw = functools.partial(cohort_of, num_clients=self._num_clients, cohort_size=cohort_size)
