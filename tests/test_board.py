@@ -64,3 +64,16 @@ def test_the_time_left_of_runs_that_are_taken_up(tmp_path, monkeypatch, clients)
     assert board.left(5.0 / (100 - start)) == f"table ETA {left}"
     now[0] += 95.0 - start
     board.end()
+
+
+def test_the_time_left_is_by_method(tmp_path):
+  """Runs of a method that has run take its time, others the mean's."""
+  fedavg, fedper = (get_config(f"algorithm={name}") for name in ("fedavg", "fedper"))
+  todo = [
+    Program(tmp_path / str(i), config, {}, [SimpleNamespace(config=config)])
+    for i, config in enumerate((fedavg, fedavg, fedper, fedper))
+  ]
+  past = [(fedavg, {"seconds": {"compile": 1.0, "train": 2.0}}), (fedper, {"seconds": {"train": 10.0}})]
+  told = [Board(todo, past[:known], Console(file=io.StringIO())).left() for known in range(3)]
+  assert told == ["time left not known yet", "table ETA 0:00:12", "table ETA 0:00:26"]
+  assert Board(todo, past, Console(file=io.StringIO())).position == "1/4"

@@ -1,7 +1,6 @@
 """A paper's table: reading it, what runs together and what is done, a stop, the command."""
 
 import csv
-import io
 import json
 import os
 import signal
@@ -13,7 +12,6 @@ import jax
 import pytest
 from compiler import environment
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
@@ -21,7 +19,6 @@ from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
 from fedjax_het.experiment.workdir import Workdir, claimed
 from fedjax_het.tables import reproduce
-from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import columns, entries
 from fedjax_het.tables.launcher import change, take_changes
 from fedjax_het.tables.paper import chosen, parse_where, read_table
@@ -206,22 +203,6 @@ def test_wrong_seeds_and_cells_that_are_one_run(table):
       reproduce.wanted(table, table.cells, seeds, unchanged)
   with pytest.raises(SettingError, match="same run"):
     reproduce.wanted(table, table.cells, [0], lambda config: change(config, {"local.lr": 0.1}))
-
-
-def test_the_time_left(table, tmp_path):
-  """Runs of a method that has run take its time, others the mean's."""
-  wanted = reproduce.wanted(table, table.cells, [0], unchanged)
-  todo = [Program(tmp_path / str(i), one.config, {}, [one]) for i, one in enumerate(wanted)]
-  board = Board(todo, [], Console(file=io.StringIO()))
-  assert "not known" in board.left()
-  fedavg, fedper = wanted[0].config, wanted[2].config
-  seconds = {"seconds": {"compile": 1.0, "train": 2.0}}
-  board = Board(todo, [(fedavg, seconds)], Console(file=io.StringIO()))
-  assert board.left() == "table ETA 0:00:12"
-  board = Board(
-    todo, [(fedavg, seconds), (fedper, {"seconds": {"train": 10.0}})], Console(file=io.StringIO())
-  )
-  assert board.left() == "table ETA 0:00:26" and board.position == "1/4"
 
 
 @pytest.fixture(scope="module")
