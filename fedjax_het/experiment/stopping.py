@@ -118,7 +118,9 @@ def heard() -> Iterator[None]:
 
 def _listen(reader: int) -> None:
   """Reads the numbers of signals until the other end is closed."""
-  pressed = repeated = 0
+  main = threading.main_thread().ident
+  assert main is not None
+  pressed, repeated = 0, False
   wait = PATIENCE
   while True:
     pending = pressed > 1 or (pressed and not _noted.is_set())
@@ -127,7 +129,7 @@ def _listen(reader: int) -> None:
       if not number:
         return os.close(reader)
       if number[0] == signal.SIGINT and repeated:
-        repeated -= 1
+        repeated = False
       elif number[0] == signal.SIGINT:
         pressed, wait = pressed + 1, PATIENCE
     elif pressed > 1:
@@ -135,5 +137,7 @@ def _listen(reader: int) -> None:
     elif not _noted.is_set():
       if wait == PATIENCE:
         os.write(2, LATER)
-      wait, repeated = 4 * PATIENCE, repeated + 1
-      os.kill(os.getpid(), signal.SIGINT)
+      wait = 4 * PATIENCE
+      if not repeated:  # to a thread: sent to the process, it would become one with somebody's that is under way
+        repeated = True
+        signal.pthread_kill(main, signal.SIGINT)
