@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fedjax_het.compare.data import FOUND
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record
+from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record, read_starts
 
 FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
@@ -145,9 +145,9 @@ def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   run = Workdir(folder)
   lines = [line for line in read_json_lines(run.metrics_path) if "round" in line]
   summary, failed = read_record(run.summary_path) or {}, read_record(folder / FAILED) or {}
-  starts = read_json_lines(run.starts_path)
-  data = starts[-1].get("data") if starts else None
-  found = {field: data[field] for field in FOUND if field in data} if isinstance(data, dict) else {}
+  starts = read_starts(folder)
+  data = starts[-1]["data"] if starts else {}
+  found = {field: data[field] for field in FOUND if field in data}
   return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), found)
 
 

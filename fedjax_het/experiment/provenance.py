@@ -13,7 +13,7 @@ import jax
 
 from fedjax_het.data.files import Source
 from fedjax_het.errors import DataError
-from fedjax_het.experiment.workdir import Workdir, read_json_lines
+from fedjax_het.experiment.workdir import Workdir, read_starts
 
 TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
 
@@ -60,20 +60,16 @@ def provenance() -> dict[str, str | int | None]:
 
 def check_start(run: Workdir, digests: Mapping[str, str]) -> None:
   """Raises `DataError` for a run that began with other data, or with the same among its clients otherwise."""
-  starts = read_json_lines(run.starts_path)
+  starts = read_starts(run.root)
   for name, what, remedy in (
     ("data_digest", "other data", "Give it the same files"),
     ("clients_digest", "the same data, divided otherwise", "Use the code that began it"),
   ):
-    for line in starts:
-      began = line["data"].get(name) if isinstance(line.get("data"), dict) else None
-      if began is None:
-        continue
-      if began != digests[name]:
-        by = f"version {line.get('version')}, commit {line.get('commit')}, {line.get('date')}"
-        text = f"{run.root} began with {what} ({name} {began}; now {digests[name]}; {by})"
-        raise DataError(f"{text}. {remedy}, or start in another workdir.")
-      break
+    first = next((start for start in starts if start["data"].get(name) is not None), None)
+    if first is not None and (began := first["data"][name]) != digests[name]:
+      by = f"version {first.get('version')}, commit {first.get('commit')}, {first.get('date')}"
+      text = f"{run.root} began with {what} ({name} {began}; now {digests[name]}; {by})"
+      raise DataError(f"{text}. {remedy}, or start in another workdir.")
 
 
 def note_start(run: Workdir, source: Source, digests: Mapping[str, str]) -> None:

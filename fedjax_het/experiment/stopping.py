@@ -138,6 +138,6 @@ def _listen(reader: int) -> None:
       if wait == PATIENCE:
         os.write(2, LATER)
       wait = 4 * PATIENCE
-      if not repeated:  # to a thread: sent to the process, it would become one with somebody's that is under way
+      if not repeated:  # to a thread: to the process, it would become one with somebody's under way
         repeated = True
         signal.pthread_kill(main, signal.SIGINT)

@@ -194,6 +194,12 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
   return [record for record in records if isinstance(record, dict)]
 
 
+def read_starts(folder: Path) -> list[dict[str, Any]]:
+  """A run's starts in order, each with what its data set was found to be in "data"; {} if unknown."""
+  starts = read_json_lines(folder / STARTS)
+  return [start | {"data": data if isinstance(data := start.get("data"), dict) else {}} for start in starts]
+
+
 def _parsed(text: str) -> Any:
   try:
     return json.loads(text)

@@ -11,22 +11,11 @@ from collections.abc import Callable
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.models.layers import Conv, ConvTranspose, Dense, flatten
 from fedjax_het.models.norms import norm
-from fedjax_het.models.shapes import check_image
 
 SLOPE = 0.2  # of leaky ReLU below 0
 SMALL = nn.initializers.normal(0.02)
-
-
-def check_sizes(shape: tuple[int, ...], width: int, halvings: int) -> None:
-  """Raises `SettingError` for images that cannot be halved so often, or no channels."""
-  check_whole("width", width, 1)
-  check_image(shape)
-  if shape[0] % 2**halvings or shape[1] % 2**halvings:
-    problem = f"height and width not divisible by {2**halvings}"
-    raise SettingError("shape", shape, problem, "Resize the images: resize=32.")
 
 
 def normal(h: jax.Array, number: int, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_range, check_whole
 from fedjax_het.local import weighted_mean
-from fedjax_het.models.coders import Decoder, Discriminator, Encoder, Generator, check_sizes
+from fedjax_het.models.coders import Decoder, Discriminator, Encoder, Generator
 from fedjax_het.models.layers import Network, Perceptron, flatten, network
+from fedjax_het.models.shapes import check_halved
 
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -214,7 +215,8 @@ def cvae_conv(
     beta: weight of the divergence beside the pixels' mean square; None for the evidence bound.
     variance: of a pixel, for the evidence bound; None takes the likeliest.
   """
-  check_sizes(shape, width, 4)
+  check_whole("width", width, 1)
+  check_halved(shape, 4)
   encoder = network(Encoder(2 * latent, width), shape)
   decoder = network(Decoder(tuple(shape), width), (latent + num_classes,))
   return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv", beta, variance)
@@ -231,7 +233,8 @@ def cgan_conv(
     latent: dimensions of z.
     width: h, channels of the layer next to the image; 2h and 4h of the others.
   """
-  check_sizes(shape, width, 3)
+  check_whole("width", width, 1)
+  check_halved(shape, 3)
   generator = network(Generator(tuple(shape), width), (latent + num_classes,))
   module = Discriminator(1 + num_classes, width)
 

@@ -86,6 +86,11 @@ def check_numbers(x: jax.Array) -> None:
     raise SettingError("x", str(x.dtype), "this model reads numbers, and whole ones are read as ids", remedy)
 
 
+def biased(layer: nn.Module, h: jax.Array) -> jax.Array:
+  """h [..., features] with the layer's bias [features], at first 0."""
+  return h + layer.param("bias", nn.initializers.zeros, (h.shape[-1],), jnp.float32)
+
+
 class Dense(nn.Module):
   """x W + b, [..., inputs] -> [..., features]; `linen.Dense`.
 
@@ -109,9 +114,7 @@ class Dense(nn.Module):
     if self.spectral:
       kernel = kernel / jnp.maximum(spectral_norm(kernel), 1e-12)
     product = matmul(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.features)
-    if not self.use_bias:
-      return product
-    return product + self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+    return biased(self, product) if self.use_bias else product
 
 
 class Conv(nn.Module):
@@ -148,9 +151,7 @@ class Conv(nn.Module):
     h = convolve(x, kernel, self.stride, self.padding, self.dilation, self.method)
     if self.before_bias is not None:
       h = self.before_bias(h)
-    if not self.use_bias:
-      return h
-    return h + self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+    return biased(self, h) if self.use_bias else h
 
 
 class ConvTranspose(nn.Module):
@@ -173,9 +174,7 @@ class ConvTranspose(nn.Module):
     """Computes it."""
     kernel = self.param("kernel", self.kernel_init, (4, 4, x.shape[-1], self.features), jnp.float32)
     h = doubled(x, kernel, self.method)
-    if not self.use_bias:
-      return h
-    return h + self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+    return biased(self, h) if self.use_bias else h
 
 
 class DepthwiseConv(nn.Module):
@@ -204,9 +203,7 @@ class DepthwiseConv(nn.Module):
     """Computes it."""
     kernel = self.param("kernel", self.kernel_init, (*self.kernel_size, 1, x.shape[-1]), jnp.float32)
     h = depthwise(x, kernel, self.stride, self.padding, self.dilation)
-    if not self.use_bias:
-      return h
-    return h + self.param("bias", nn.initializers.zeros, (x.shape[-1],), jnp.float32)
+    return biased(self, h) if self.use_bias else h
 
 
 class Perceptron(nn.Module):

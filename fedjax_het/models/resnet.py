@@ -12,7 +12,7 @@ from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import GroupNorm
-from fedjax_het.models.shapes import check_image
+from fedjax_het.models.shapes import check_halved
 
 GROUP = 4  # channels that are normalised together, at least
 
@@ -22,9 +22,7 @@ def check_divisible(shape: tuple[int, ...], width: int) -> None:
   check_range("width", width, GROUP)
   if width % GROUP:
     raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
-  check_image(shape)
-  if shape[0] % 8 or shape[1] % 8:
-    raise SettingError("shape", shape, "height and width not divisible by 8", "Resize the images: resize=32.")
+  check_halved(shape, 3)
 
 
 class Block(nn.Module):

@@ -28,6 +28,14 @@ def check_image(shape: Any, smallest: int = 1, remedy: str = "Use larger images:
     raise SettingError("shape", shape, f"not at least {smallest} x {smallest} pixels", remedy)
 
 
+def check_halved(shape: Any, times: int) -> None:
+  """Raises `SettingError` unless `shape` is that of an image which can be halved so often."""
+  check_image(shape)
+  if shape[0] % 2**times or shape[1] % 2**times:
+    problem = f"height and width not divisible by {2**times}"
+    raise SettingError("shape", shape, problem, "Resize the images: resize=32.")
+
+
 def check_reads(name: str, factory: Callable[..., Any], shape: Any) -> None:
   """Raises `SettingError` for a tree of shapes where a model reads one array, as its default shape is."""
   own = inspect.signature(factory).parameters.get("shape")

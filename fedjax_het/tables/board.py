@@ -63,7 +63,7 @@ class Board(Display):
 
   def begin(self, program: Program) -> None:
     """Says which program is next."""
-    self.now, self._began, self._todo = program, time.monotonic(), 1.0
+    self.now, self._began = program, time.monotonic()
     also = f", {len(program.runs)} runs as one program" if len(program.runs) > 1 else ""
     self._say(f"[{self.position}] {program.folder.name}{also}")
 

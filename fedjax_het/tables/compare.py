@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.experiment.values import is_number
-from fedjax_het.experiment.workdir import STARTS, read_json_lines, read_record
+from fedjax_het.experiment.workdir import read_record, read_starts
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
 
@@ -100,24 +100,23 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
 
 def made(folders: Sequence[Path]) -> str:
   """By which code, where and when the runs in some folders were made, of all their starts."""
-  starts = [start for folder in folders for start in read_json_lines(folder / STARTS)]
+  runs = [(folder, read_starts(folder)) for folder in folders]
+  starts = [start for _, own in runs for start in own]
   texts = []
   for name in ("version", "commit", "machine", "devices", "jax", "date"):
     values = sorted({str(start[name]) for start in starts if start.get(name)})
     if values:
       texts.append(f"{name} {', '.join(values) if len(values) < 4 else f'{values[0]} to {values[-1]}'}")
-  return "; ".join(texts + _of_other_data(folders))
+  return "; ".join(texts + _of_other_data(runs))
 
 
-def _of_other_data(folders: Sequence[Path]) -> list[str]:
+def _of_other_data(runs: Sequence[tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
   """Of each data set that was not the same in all runs, as far as they say, a text that does."""
-  seen = defaultdict(set)
-  for folder in folders:
+  seen: dict[str, set[str]] = defaultdict(set)
+  for folder, starts in runs:
     config = read_record(folder / "config.json") or {}
-    for start in read_json_lines(folder / STARTS):
-      if isinstance(found := start.get("data"), Mapping) and "data_digest" in found:
-        name = " ".join(str(config[field]) for field in ("dataset", "dataset_options") if config.get(field))
-        seen[name].add(str(found["data_digest"]))
+    name = " ".join(str(config[field]) for field in ("dataset", "dataset_options") if config.get(field))
+    seen[name] |= {str(start["data"]["data_digest"]) for start in starts if "data_digest" in start["data"]}
   return [
     f"{name} was not the same data in all runs: data_digest {', '.join(sorted(own))}"
     for name, own in seen.items()
