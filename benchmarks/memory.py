@@ -1,36 +1,47 @@
-"""Memory and time of SuPerFed with a state for each of many clients.
+"""Memory and time of very many clients, with a state for each (SuPerFed-MM) and without (FedAvg).
 
-    python benchmarks/memory.py --clients 10000      one JSON line; run it also with --clients 100
+    python benchmarks/memory.py [--methods superfed_mm fedavg] [--clients 100 1000 10000] [--device_states 64]
 
-SuPerFed-MM on TwoNN (199,210 parameters a client's state), 40 examples a client, cohort 5, B = 10, one epoch.
-Peak memory is the process's resident set at its largest, by the operating system.
+TwoNN of 199,210 parameters, a client's state; cohort 5, B = 10, one epoch. Each measurement is a process of
+its own. Peak memory is its resident set at the largest, by the operating system; what is expected is that of
+100 clients and, for each client more, its state and its examples, each once on the host and, where they are
+not streamed, once on the devices. Joins docs/results/memory.json.
 """
 
 import argparse
 import json
 import resource
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
+from provenance import provenance
 
 import fedjax_het as fh
 
+OUT = Path(__file__).resolve().parent.parent / "docs" / "results" / "memory.json"
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--clients", type=int, default=10_000)
-  parser.add_argument("--rounds", type=int, default=100)
-  args = parser.parse_args()
-  fh.prepare_cpu()
-  rng, each = np.random.default_rng(0), 40
-  rows = args.clients * each
-  data = fh.federate(
+
+def federation(clients: int, examples: int) -> fh.data.FederatedData:
+  """Random images of 28 x 28, so many a client, all to train on."""
+  rng, rows = np.random.default_rng(0), clients * examples
+  return fh.federate(
     rng.integers(0, 256, (rows, 28, 28, 1), np.uint8), rng.integers(0, 10, rows),
-    np.split(np.arange(rows), args.clients), jax.random.key(0), num_classes=10, test_fraction=0.0,
+    np.arange(rows).reshape(clients, examples), jax.random.key(0), num_classes=10, test_fraction=0.0,
   )  # fmt: skip
-  client = fh.superfed(fh.models.two_nn((28, 28, 1)), epochs=1, batch_size=10, lr=0.01)
-  engine = fh.Engine(fh.federated(client), data, 5)
+
+
+def measured(method: str, clients: int, args: argparse.Namespace) -> dict:
+  """What one process takes."""
+  fh.prepare_cpu()
+  data = federation(clients, args.examples)
+  part = {"superfed_mm": fh.superfed, "fedavg": fh.fedavg}[method]
+  client = part(fh.models.two_nn((28, 28, 1)), epochs=1, batch_size=10, lr=0.01)
+  held = args.device_states if method == "superfed_mm" else None
+  engine = fh.Engine(fh.federated(client), data, 5, device_rows=args.device_rows, device_states=held)
 
   def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
@@ -42,21 +53,49 @@ def main() -> None:
   started = time.perf_counter()
   state, _ = engine.advance(state, args.rounds)
   seconds = time.perf_counter() - started
-  states = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients)) / 1e9
-  print(
-    json.dumps(
-      {
-        "clients": args.clients,
-        "data_gb": data.x.nbytes / 1e9,
-        "states_gb": states,
-        "peak_before_gb": before,
-        "peak_after_init_gb": after_init,
-        "peak_gb": peak(),
-        "milliseconds_a_round": 1e3 * seconds / args.rounds,
-        "devices": engine.mesh.size,
-      }
-    )
-  )
+  return {
+    "method": method, "clients": clients, "examples": args.examples, "device_rows": args.device_rows,
+    "device_states": held, "data_gb": data.x.nbytes / 1e9,
+    "states_gb": sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients)) / 1e9,
+    "peak_before_gb": before, "peak_after_init_gb": after_init, "peak_gb": peak(),
+    "milliseconds_a_round": 1e3 * seconds / args.rounds, "devices": engine.mesh.size,
+  }  # fmt: skip
+
+
+def expected(row: dict, base: dict) -> float:
+  """Peak memory in GB, of that of few clients and of what each client more brings."""
+  copies = 1 + (row["devices"] if row["device_rows"] is None else 0)
+  held = lambda own: max(2 * own["data_gb"], copies * own["data_gb"] + own["states_gb"])  # noqa: E731
+  return base["peak_gb"] + held(row) - held(base)  # two of the data while they are laid out
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--methods", nargs="+", default=["superfed_mm", "fedavg"])
+  parser.add_argument("--clients", type=int, nargs="+", default=[100, 1000, 10_000])
+  parser.add_argument("--examples", type=int, default=40, help="of each client")
+  parser.add_argument("--rounds", type=int, default=100)
+  parser.add_argument("--device_rows", type=int)
+  parser.add_argument("--device_states", type=int)
+  parser.add_argument("--one", action="store_true", help="measure the first in this process, and print it")
+  args = parser.parse_args()
+  if args.one:
+    print(json.dumps(measured(args.methods[0], args.clients[0], args)))
+    return
+  rows = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
+  for method in args.methods:
+    base = None
+    for clients in sorted({100, *args.clients}):
+      own = [sys.executable, __file__, "--one", "--methods", method, "--clients", str(clients)]
+      for name in ("examples", "rounds", "device_rows", "device_states"):
+        own += [] if getattr(args, name) is None else [f"--{name}", str(getattr(args, name))]
+      row = json.loads(subprocess.run(own, capture_output=True, text=True, check=True).stdout)
+      base = base or row
+      row |= {"expected_gb": expected(row, base), **provenance()}
+      rows.append(row)
+      print(json.dumps(row), flush=True)
+      command = "python benchmarks/memory.py"
+      OUT.write_text(json.dumps({"command": command, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_two_processes_are_one_and_one_takes_up_what_two_left(whole, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_write_once_and_end_alike(whole, tmp_path):
-  run = together(tmp_path)
+  run = together(tmp_path, "--device_states=8")
   output, _ = run.communicate(timeout=120)
   assert run.returncode == 0, output
   assert output.count("best common λ") == 1

@@ -1,6 +1,7 @@
 """What one run and several have in common: checks, programs and their clock, the walk over examples."""
 
 import abc
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from fedjax_het.engine.fit import check_fit
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
+from fedjax_het.engine.states import OnDevices, States
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.parts import Algorithm, Context, Message
 
@@ -47,6 +49,7 @@ class Base(Runs):
   Attributes:
     seconds, doing, has_validation, task: see `Runs`.
     examples: where the clients' examples are.
+    states: where the clients' states are.
     inside: the devices that each run's own clients are spread over; None where all stay on one.
 
   Raises:
@@ -55,6 +58,7 @@ class Base(Runs):
   """
 
   examples: Examples
+  states: States = OnDevices()
   inside: Mesh | None = None
   _settings: PyTree = ()  # on the devices, of all runs
   _runs: tuple[slice, ...] = ()  # the axis in front of what the host reads, and which of it are runs
@@ -100,19 +104,23 @@ class Base(Runs):
     last, parts = now + num_rounds, []
     while now < last:
       data, until = self.examples.rounds(state.key, now)
-      count = min(until, last) - now
-      state, infos = self._call(
-        "advance", self._rounds, data, state, jnp.int32(count), spends="train", donate=True
-      )
+      visit = self.states.bring(state, now, min(until, last))
+      count = visit.last - now
+      more = jnp.int32(count), visit.slots
+      after, infos = self._call("advance", self._rounds, data, visit.state, more, spends="train", donate=True)
+      state = self.states.take_back(state, visit, after)
       parts.append(self._read(infos, count))
       now += count
-    return state, self._joined(parts)
+    axis = len(self._runs)
+    return state, jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)
 
   def _rounds(
-    self, algorithm: Algorithm, data: FederatedData, state: State, count: jax.Array
+    self, algorithm: Algorithm, data: FederatedData, state: State, more: tuple[jax.Array, jax.Array | None]
   ) -> tuple[State, RoundInfo]:
+    count, slots = more
+
     def step(state: State) -> tuple[State, RoundInfo]:
-      return round_step(algorithm, self.inside, self.cohort_size, self.client_batch, data, state)
+      return round_step(algorithm, self.inside, self.cohort_size, self.client_batch, data, state, slots)
 
     return many_rounds(step, state, count)
 
@@ -123,12 +131,14 @@ class Base(Runs):
       count, batch = data.num_clients if ids is None else len(ids), self.client_batch
       if batch is None and self.inside is not None:
         batch = min(32, -(-count // self.inside.size))
+      if ids is not None and self.states.held is None:
+        state = state._replace(clients=jax.tree.map(lambda leaf: leaf[ids], state.clients))
       return (), evaluate_clients(
         of(algorithm.client), self.inside, self.cohort_size, batch, part, data, state, ids
       )
 
-    seen = parts_seen(of(self._client), part)
-    return self._in_blocks(("evaluate", part, of), one, state, seen, "eval", np.float64)
+    seen, args = parts_seen(of(self._client), part), functools.partial(self.states.of, state)
+    return self._in_blocks(("evaluate", part, of), one, args, seen, "eval", np.float64)
 
   def _init_client(
     self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
@@ -138,25 +148,38 @@ class Base(Runs):
     own = None if data is None else data.clients(i)
     return init_client(algorithm.client, clients_key(key), broadcast, own, context)
 
-  def _init_seeing(self, keys: Array, broadcast: Message) -> PyTree:
-    """The clients' first states where they are made of their examples, for keys' raw data; on the host."""
+  def _init_in_blocks(self, keys: Array, broadcast: Message) -> PyTree:
+    """The clients' first states, which may be made of their examples, for keys' raw data; on the host."""
 
     def one(algorithm, data, args, ids):
       key, broadcast = jax.random.wrap_key_data(args[0]), args[1]
       ids = jnp.arange(self.num_clients) if ids is None else ids
       return (), in_batches(lambda i: self._init_client(algorithm, key, broadcast, data, i), ids)
 
-    return self._in_blocks("init of examples", one, (keys, broadcast), ("train",), "compile")
+    args = lambda ids: (keys, broadcast)  # noqa: E731
+    return self._in_blocks("init of examples", one, args, ("train",), "compile")
 
   def _in_blocks(
-    self, name: Any, function: RunFn, args: PyTree, parts: Sequence[str], spends: str, dtype: Any = None
-  ) -> Any:
-    """What a function reads of all clients, given their numbers, a block of them after another."""
-    values = []
-    for block in self.examples.blocks(*parts):
-      _, found = self._call(name, function, block.data, args, block.ids, spends=spends)
-      values.append(self._read(found, block.real, dtype))
-    return self._joined(values)
+    self, name: Any, function: RunFn, args: Callable[[Array | None], PyTree], parts: Sequence[str],
+    spends: str, dtype: Any = None,
+  ) -> Any:  # fmt: skip
+    """What a function reads of all clients, given their numbers, a block of them after another.
+
+    `args` is what the function is given beside them, of their numbers; None for all.
+    """
+    axis, first, whole = len(self._runs), 0, None
+
+    def room(leaf: np.ndarray) -> np.ndarray:  # for all at once: states that are joined later are there twice
+      return np.empty((*leaf.shape[:axis], self.num_clients, *leaf.shape[axis + 1 :]), leaf.dtype)
+
+    for block in self.examples.blocks(*parts, at_most=self.states.held):
+      _, found = self._call(name, function, block.data, args(block.ids), block.ids, spends=spends)
+      some = self._read(found, block.real, dtype)
+      whole = jax.tree.map(room, some) if whole is None else whole
+      place = (*self._runs, slice(first, first + block.real))
+      jax.tree.map(lambda all_, own: all_.__setitem__(place, own), whole, some)  # noqa: B023
+      first += block.real
+    return whole
 
   def _call(
     self, name: Any, function: RunFn, data: Any, args: PyTree, more: PyTree = None, *, spends: str,
@@ -187,7 +210,3 @@ class Base(Runs):
   def _read(self, tree: PyTree, count: int, dtype: Any = None) -> PyTree:
     """The first rounds or clients of what the host reads."""
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype)[(*self._runs, slice(count))], tree)
-
-  def _joined(self, parts: Sequence[PyTree]) -> Any:
-    """Rounds or clients of several calls, one after another."""
-    return jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=len(self._runs)), *parts)

@@ -19,7 +19,8 @@ from fedjax_het.engine.divergence import Divergence, check_finite, divergence, f
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State, first_state, in_batches
-from fedjax_het.errors import SettingError, check_key
+from fedjax_het.engine.states import OnHost
+from fedjax_het.errors import SettingError, check_key, check_whole
 from fedjax_het.parts import Algorithm
 
 PyTree = Any
@@ -42,6 +43,8 @@ class Engine(Base):
       same `client_batch`, any number gives the same bits.
     device_rows: examples that a device holds at once, where they stay on the host; by default all are
       brought to the devices. The numbers are the same.
+    device_states: clients' states that the devices hold at once, where all stay on the host, as NumPy
+      arrays; by default all lie on the devices. The numbers are the same.
     settings: name -> number, or tree of arrays, that the program takes as a value: other numbers are the same
       program, and the bits are those of a member of a sweep. What is a constant XLA may round otherwise.
 
@@ -50,8 +53,8 @@ class Engine(Base):
 
   Raises:
     SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
-      be applied to, labels that it cannot tell apart, devices that are not there, or too few rows for
-      a cohort.
+      be applied to, labels that it cannot tell apart, devices that are not there, or too few rows or
+      states for a cohort.
   """
 
   def __init__(
@@ -63,6 +66,7 @@ class Engine(Base):
     client_batch: int | None = None,
     devices: int | None = None,
     device_rows: int | None = None,
+    device_states: int | None = None,
     settings: Mapping[str, Any] | None = None,
   ):
     self._make = maker(algorithm, settings)
@@ -80,6 +84,26 @@ class Engine(Base):
         together="personalize" in self._client.sees_data,
       )
     )  # fmt: skip
+    if device_states is not None:
+      self._hold_states(device_states)
+
+  def _hold_states(self, device_states: int) -> None:
+    """Keeps the clients' states on the host, where the devices are not to hold all."""
+    check_whole("device_states", device_states, 1)
+    if not jax.tree.leaves(self._states_of(np.arange(1))):
+      problem = f"the clients of {self._client.name} keep no state"
+      raise SettingError("device_states", device_states, problem, "Leave it out.")
+    if device_states < self.num_clients:
+      self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states))
+
+  def _states_of(self, ids: np.ndarray) -> PyTree:
+    """The shapes of so many clients' states."""
+    key, algorithm = jax.random.key(0), self._make(**self._numbers)
+
+    def own(i: jax.Array, data: FederatedData) -> PyTree:
+      return self._init_client(algorithm, key, algorithm.client.share(key), data, i)
+
+    return jax.eval_shape(jax.vmap(own, (0, None)), ids, self.examples.shapes())
 
   def init(self, key: jax.Array) -> State:
     """See `Runs`."""
@@ -93,19 +117,21 @@ class Engine(Base):
       )
       state = jax.block_until_ready(program(*args))
     self._book("compile", started)
-    if self._sees:
-      clients = self._init_seeing(args[1], state.broadcast)
-      state = state._replace(clients=placement.place(clients, self._over_clients))
+    if self._later:
+      clients = self._init_in_blocks(args[1], state.broadcast)
+      if self.states.held is None:
+        clients = placement.place(clients, self._over_clients)
+      state = state._replace(clients=clients)
     return state
 
   @property
-  def _sees(self) -> bool:
-    """Whether the clients' first states are made of their examples."""
-    return "init" in self._client.sees_data
+  def _later(self) -> bool:
+    """Whether the clients' first states are made in blocks: of their examples, or to stay on the host."""
+    return "init" in self._client.sees_data or self.states.held is not None
 
   @property
   def _over_clients(self) -> NamedSharding:
-    return placement.over_clients(self.mesh, self.num_clients)
+    return placement.over_clients(self.mesh, self.states.held or self.num_clients)
 
   def _init(self, settings: PyTree, raw: jax.Array, sizes: jax.Array) -> State:
     algorithm, key = self._make(**settings), jax.random.wrap_key_data(raw)
@@ -120,10 +146,10 @@ class Engine(Base):
       return mapped(jnp.arange(self.num_clients))
 
     later = lambda key, broadcast: ()  # noqa: E731
-    return first_state(algorithm, key, sizes, later if self._sees else where_they_stay)
+    return first_state(algorithm, key, sizes, later if self._later else where_they_stay)
 
   def shardings(self, state: State) -> State:
-    """Where each leaf of a state lives: client states over the devices, the rest on all of them."""
+    """Where each leaf of a state lives on devices: client states over them, the rest on all of them."""
     everywhere = jax.tree.map(lambda _: placement.replicated(self.mesh), state)
     return everywhere._replace(clients=jax.tree.map(lambda _: self._over_clients, state.clients))
 
@@ -148,23 +174,23 @@ class Engine(Base):
     key = jax.random.key(0)
     sizes = np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, self._settings, jax.random.key_data(key), sizes)
-    if self._sees:
-      own = functools.partial(self._init_client, self._make(**self._numbers), key)
-      states = jax.eval_shape(jax.vmap(own, (None, None, 0)), shapes.broadcast, self.examples.shapes(),
-                              jnp.arange(self.num_clients))  # fmt: skip
-      shapes = shapes._replace(clients=states)
+    if self._later:
+      shapes = shapes._replace(clients=self._states_of(np.arange(self.num_clients)))
+    held = self.states.held
+    here = shapes if held is None else shapes._replace(clients=self._states_of(np.arange(held)))
     state = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-      shapes,
-      self.shardings(shapes),
+      here,
+      self.shardings(here),
     )
-    args = self._settings, self.examples.shapes(), state, jnp.int32(1)
+    slots = None if held is None else np.zeros(self.num_clients, np.int32)
+    args = self._settings, self.examples.shapes(), state, (jnp.int32(1), slots)
     return shapes, self._program("advance", self._rounds, args, donate=True)
 
   def _rounds(
-    self, algorithm: Algorithm, data: FederatedData, state: State, count: jax.Array
+    self, algorithm: Algorithm, data: FederatedData, state: State, more: tuple[jax.Array, jax.Array | None]
   ) -> tuple[State, RoundInfo]:
-    state, infos = super()._rounds(algorithm, data, state, count)
+    state, infos = super()._rounds(algorithm, data, state, more)
     return lax.with_sharding_constraint(state, self.shardings(state)), infos
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:

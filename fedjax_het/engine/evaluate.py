@@ -65,7 +65,10 @@ def evaluate_clients(
   state: State,
   ids: jax.Array | None = None,
 ) -> Evaluation:
-  """Evaluates clients `ids` (None: all) on their `part` of the data ("train", "valid" or "test")."""
+  """Evaluates clients `ids` (None: all), whose states `state` has, on their `part` of the data.
+
+  The part is "train", "valid" or "test".
+  """
   lambdas = jnp.asarray(client.lambdas, jnp.float32)
   everybody = jnp.arange(data.num_clients) if ids is None else ids
   view, training = data.clients(everybody, part), data.clients(everybody)
@@ -86,9 +89,8 @@ def evaluate_clients(
       return lax.map(at, lambdas), {}
     return lax.map(at, lambdas), judged(client.globalize(broadcast))
 
-  states = state.clients if ids is None else jax.tree.map(lambda leaf: leaf[ids], state.clients)
   shared, slices = (state.broadcast, state.round), (training.start, training.size)
-  values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, states)
+  values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, state.clients)
   return Evaluation(*constrain(values, mesh))
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_het.data.container import FederatedData, Part
+from fedjax_het.data.container import Array, FederatedData, Part
 from fedjax_het.engine.cohort import cohort_of
 from fedjax_het.engine.placement import place, replicated
 from fedjax_het.errors import SettingError
@@ -35,7 +35,7 @@ class Block(NamedTuple):
     real: clients before the repetitions.
   """
 
-  ids: jax.Array | None
+  ids: Array | None
   data: PyTree
   real: int
 
@@ -53,6 +53,12 @@ class Window(NamedTuple):
     return self.first <= round < self.last and np.array_equal(self.keys, keys)
 
 
+def equal_blocks(count: int, each: int) -> Iterator[tuple[np.ndarray, int]]:
+  """All numbers below `count` in equal blocks, and how many each has before its last is repeated."""
+  for first in range(0, count, each):
+    yield np.minimum(np.arange(first, first + each, dtype=np.int32), count - 1), min(each, count - first)
+
+
 class Examples(Protocol):
   """Where the examples are."""
 
@@ -64,8 +70,13 @@ class Examples(Protocol):
       first: the round's number from 0.
     """
 
-  def blocks(self, *parts: str) -> Iterator[Block]:
-    """All clients in blocks, with their examples of some parts ("train", "valid", "test")."""
+  def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
+    """All clients in blocks, with their examples of some parts ("train", "valid", "test").
+
+    Args:
+      parts: which.
+      at_most: how many clients a block may have.
+    """
 
   def shapes(self) -> PyTree:
     """The shapes of what `rounds` gives."""
@@ -86,9 +97,13 @@ class Resident:
     """See `Examples`."""
     return self._data, np.iinfo(np.int32).max
 
-  def blocks(self, *parts: str) -> Iterator[Block]:
+  def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
     """See `Examples`."""
-    yield Block(None, self._data, self._num_clients)
+    if at_most is None or at_most >= self._num_clients:
+      yield Block(None, self._data, self._num_clients)
+      return
+    for ids, real in equal_blocks(self._num_clients, at_most):
+      yield Block(ids, self._data, real)
 
   def shapes(self) -> PyTree:
     """See `Examples`."""
@@ -173,23 +188,21 @@ class Streamed:
       last += 1
     return Window(keys, first, last, self._gather([np.flatnonzero(own) for own in needed], "train"))
 
-  def blocks(self, *parts: str) -> Iterator[Block]:
-    """See `Examples`; blocks of equally many clients, so that one program serves all."""
+  def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
+    """See `Examples`."""
     limit = sum(self._limits[PARTS.index(part)] for part in parts)
     count = self._num_clients
-    each = min(count, self._capacity // max(limit, 1))
+    numbered = equal_blocks(count, min(count, self._capacity // max(limit, 1), at_most or count))
 
-    def block(first: int) -> Block:
-      ids = np.minimum(np.arange(first, first + each), count - 1)
-      gathered = self._gather([np.unique(ids)] * len(self._data), *parts)
-      return Block(self._share(jnp.asarray(ids)), gathered, min(each, count - first))
+    def block(ids: np.ndarray, real: int) -> Block:
+      gathered = self._gather([ids[:real]] * len(self._data), *parts)
+      return Block(self._share(jnp.asarray(ids)), gathered, real)
 
     self._now = self._next = None  # room for the blocks
-    coming = self._worker.submit(block, 0)
-    for first in range(0, count, each):
-      now = coming.result()
-      if first + each < count:
-        coming = self._worker.submit(block, first + each)
+    coming: Future[Block] | None = self._worker.submit(block, *next(numbered))
+    while coming is not None:
+      now, after = coming.result(), next(numbered, None)
+      coming = self._worker.submit(block, *after) if after else None
       yield now
 
   def _gather(self, clients: Sequence[np.ndarray], *parts: str) -> PyTree:

@@ -135,7 +135,7 @@ class Members(Base):
     args = keys, self._spread(self._sizes)
     state, _ = self._call("init", one, Fields({}, {}), args, spends="compile")
     if sees:
-      state = state._replace(clients=self._spread(self._init_seeing(keys, state.broadcast)))
+      state = state._replace(clients=self._spread(self._init_in_blocks(keys, state.broadcast)))
     return state
 
   def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:

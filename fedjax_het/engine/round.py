@@ -48,13 +48,18 @@ def round_step(
   client_batch: int | None,
   data: FederatedData,
   state: State,
+  slots: jax.Array | None = None,
 ) -> tuple[State, RoundInfo]:
-  """One round of `algorithm`, a pure function of the state."""
+  """One round of `algorithm`, a pure function of the state.
+
+  `slots`, int32 [K], says where each client's state is among those that `state` has; None: all in order.
+  """
   client, mixing, server = algorithm
   _, clients_key, server_key = round_keys(state.key, state.round)
   cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   view = data.clients(cohort)
-  before = jax.tree.map(lambda leaf: leaf[cohort], state.clients)
+  places = cohort if slots is None else slots[cohort]
+  before = jax.tree.map(lambda leaf: leaf[places], state.clients)
   keys = jax.vmap(lambda i: jax.random.fold_in(clients_key, i))(cohort)
   shared = (state.broadcast, state.round)
 
@@ -88,7 +93,7 @@ def round_step(
   broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
-    return constrain(everybody.at[cohort].set(constrain(some, mesh)), mesh, everybody.shape[0])
+    return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
 
   clients = jax.tree.map(scatter, state.clients, after)
   figures = () if mixing.figures is None else mixing.figures(feedback)

@@ -138,6 +138,7 @@ def run(
   client_batch: int | None = None,
   devices: int | None = None,
   device_rows: int | None = None,
+  device_states: int | None = None,
   settings: Mapping[str, Any] | None = None,
 ) -> Result:
   """Runs `algorithm` on `data` and evaluates it on every client.
@@ -155,6 +156,7 @@ def run(
     client_batch: clients that a device trains at once; see `Engine`.
     devices: devices to use; by default all.
     device_rows: examples that a device holds at once, where not all fit; see `Engine`.
+    device_states: clients' states that the devices hold at once, where not all fit; see `Engine`.
     settings: name -> number that the program takes as a value, as a sweep's programs do; see `Engine`.
 
   Raises:
@@ -164,7 +166,7 @@ def run(
   check_rounds(rounds, eval_every, maker(algorithm, settings)(**settings or {}))
   engine = Engine(
     algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
-    settings=settings,
+    device_states=device_states, settings=settings,
   )  # fmt: skip
   history: list[dict] = []
   losses: list[float] = []

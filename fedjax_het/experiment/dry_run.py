@@ -26,7 +26,8 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
 
   Returns:
     parameters: of the broadcast model.
-    data_bytes, client_state_bytes: all clients' data, on every device; their states, over the devices.
+    data_bytes, client_state_bytes: all clients' data, on every device; their states.
+    states: where these are.
     memory_bytes: of one device during a chunk of rounds: arguments, results that reuse none, temporaries.
     bytes: {"up", "down"} a round.
     client_steps: expected, over the run.
@@ -48,6 +49,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   plan = {
     "parameters": sum(leaf.size for leaf in jax.tree.leaves(shapes.broadcast.params)),
     "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
+    "states": "over the devices" if engine.states.held is None else "on the host",
     "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
     "memory_bytes": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
@@ -112,7 +114,7 @@ def print_plan(plan: dict[str, Any]) -> None:
   for what, value in (
     ("parameters", f"{plan['parameters']:,}"),
     ("data, on every device", mega(plan["data_bytes"])),
-    ("client states, over the devices", mega(plan["client_state_bytes"])),
+    (f"client states, {plan['states']}", mega(plan["client_state_bytes"])),
     (f"memory of each of {plan['devices']} devices", mega(plan["memory_bytes"])),
     ("a round, up", mega(plan["bytes"]["up"])),
     ("a round, down", mega(plan["bytes"]["down"])),

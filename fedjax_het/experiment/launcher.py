@@ -78,6 +78,12 @@ def define_machine_flags() -> None:
     None,
     "Examples that a device holds at once, the others staying on the host; by default all.",
   )
+  flags.DEFINE_integer(
+    "device_states",
+    None,
+    "Clients' states (such as their own models) that the devices hold at once, all staying on the host; "
+    "by default all are on the devices.",
+  )
   flags.DEFINE_bool(
     "distributed", False, "Join the processes of a SLURM, Kubernetes or TPU job, or those of --coordinator."
   )
@@ -219,7 +225,7 @@ def leave_out_waiting() -> None:
 def where_of_flags() -> Where:
   """Devices and memory."""
   given = flags.FLAGS
-  return Where(parse_mesh(given.mesh), given.client_batch, given.device_rows)
+  return Where(parse_mesh(given.mesh), given.client_batch, given.device_rows, given.device_states)
 
 
 def told(run: Callable[[], None]) -> int:

@@ -105,6 +105,11 @@ def run_sweep(
     NonFiniteLoss: every member has diverged.
   """
   where.check()
+  if where.device_states is not None:
+    raise SettingError(
+      "device_states", where.device_states, "a sweep keeps its members' clients' states on the devices",
+      "Leave it out, or run the members one by one.",
+    )  # fmt: skip
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
   members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}

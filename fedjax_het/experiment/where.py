@@ -13,11 +13,13 @@ class Where(NamedTuple):
     client_batch: clients that a device trains at once; None decides by the backend. Numbers differ with it by
       rounding.
     device_rows: examples that a device holds at once, the others staying on the host; None holds all.
+    device_states: clients' states that the devices hold at once, all staying on the host; None holds all.
   """
 
   devices: int | None = None
   client_batch: int | None = None
   device_rows: int | None = None
+  device_states: int | None = None
 
   def check(self) -> None:
     """Raises `SettingError` where a number is below 1."""
