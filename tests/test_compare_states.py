@@ -6,7 +6,7 @@ from run_folders import write_run
 from test_compare import shown
 
 from fedjax_het.compare.content import content
-from fedjax_het.compare.groups import grouped
+from fedjax_het.compare.groups import baseline_of, grouped
 from fedjax_het.compare.runs import find
 
 
@@ -82,3 +82,12 @@ def test_a_failed_run_says_why(tmp_path):
     own = content([group])
     assert own["groups"][0]["state"] == own["runs"][0]["state"] == state
     assert own["runs"][0]["diverged"] == note
+
+
+def test_a_group_without_figures_is_no_baseline_unless_named(tmp_path):
+  gone = {"diverged": {"round": 12, "client": 3, "loss": None}}
+  write_run(tmp_path / "a", summary=gone, algorithm__lr=9.0)
+  write_run(tmp_path / "b")
+  groups = grouped(find([tmp_path / "a", tmp_path / "b"]))
+  assert [len(group.counted) for group in groups] == [0, 1]
+  assert baseline_of(groups) == 1 and baseline_of(groups[:1]) == 0 and baseline_of(groups, "a") == 0

@@ -59,7 +59,12 @@ def test_groups_are_clients():
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, alpha=1.0), "setting = 'alpha': unknown"),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, "natural"), "Use from_groups"),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, "iids"), "Did you mean 'iid'"),
-    (lambda: fh.data.from_arrays(KEY, X, X[:, 0], 5), "num_classes = None: cannot be told"),
+    (lambda: fh.data.from_arrays(KEY, X, X[:, 0], 5), "y = dtype.'float32'.: classes are whole numbers"),
+    (lambda: fh.data.from_arrays(KEY, X, GROUPS, 5, num_classes=3), "names, y = np.unique.y, return_inv"),
+    (
+      lambda: fh.data.from_arrays(KEY, X, X[:, 0], 5, task=fh.tasks.regression()),
+      "num_classes = None: cannot be told.*of numbers to be told",
+    ),
     (lambda: fh.data.from_groups(KEY, X, Y, GROUPS[1:]), r"groups = \(59,\): not one for each of 60"),
     (lambda: fh.data.from_groups(KEY, X, Y, GROUPS, min_size=31), "min_size = 31"),
     (lambda: fh.data.from_groups(KEY, X, Y, GROUPS, sample=4), "sample = 4"),

@@ -337,10 +337,16 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
     ("--config.cohort_size=50", "cohort_size = 50"),
     ("--mesh=client:2", "Write --mesh=clients:4"),
     ("--distributed", "found no cluster"),
+    (
+      "--config.model=resnet20",
+      "config.model = resnet20: is a section of settings. Write",
+    ),
+    ("--config.rounds=3 --config=configs/quickstart.py", "Put --config=FILE before"),
+    ("--list superfed_mm", "settings are given as --list=superfed_mm"),
   ],
 )
 def test_command_line_says_what_is_wrong_in_one_line(flag, message, tmp_path):
-  done = launch(flag, f"--workdir={tmp_path / 'run'}")
+  done = launch(*flag.split(), f"--workdir={tmp_path / 'run'}")
   assert done.returncode == 1
   assert message in done.stderr and "Traceback" not in done.stderr
   assert len(done.stderr.strip().splitlines()) == 1

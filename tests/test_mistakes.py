@@ -4,17 +4,23 @@ import ast
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from parts import federation, mlp
 from test_launcher import small
 
+from fedjax_het.clients.sgd import fedavg
 from fedjax_het.data.partition import dirichlet
+from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.fields import print_fields
 from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.federated import federated
+from fedjax_het.parts import Mixing
 
 LEFT = {  # a part chosen by its name alone -> the first of the settings that the one before it has left
   "server": ("sgld", "server.lr = 1.0"),
@@ -99,3 +105,28 @@ def test_a_cohort_that_the_mixing_does_not_take_is_refused_with_the_other_checks
   apart.cohort_size = 9
   with pytest.raises(SettingError, match=r"^cohort_size = 9: AAggFF-S needs all 10 clients"):
     build(apart)
+
+
+@pytest.mark.parametrize(
+  "update, text",
+  [
+    (lambda s, f: (jnp.ones(2) / 2, s), r"coefficients are float32 \(2,\), not floats \(3,\)"),
+    (lambda s, f: (jnp.float32(1.0), s), r"coefficients are float32 \(\), not floats \(3,\)"),
+    (lambda s, f: (jnp.ones(3, int), s), r"coefficients are int32 \(3,\)"),
+    (lambda s, f: jnp.ones(3) / 3, "gives ShapeDtypeStruct, not a pair"),
+    (lambda s, f: (jnp.ones(3) / 3, jnp.ones(1)), r"its state becomes \(\(1,\), .* and was \(\)"),
+    (lambda s, f: (f.uploads().params["w"][:, 0, 0], s), None),
+    (lambda s, f: (f.sizes.astype(float), s), "coefficients of a round sum to 13, the least is 3"),
+    (lambda s, f: (jnp.array([2.0, -0.5, -0.5]), s), "sum to 1, the least is -0.5"),
+  ],
+)
+def test_a_mixing_that_gives_no_mixture_is_named(update, text):
+  own = Mixing(lambda sizes: (), update, "mine")
+  data, algorithm = federation((3, 4, 6)), federated(fedavg(mlp(), lr=0.1), own)
+  if text is None:  # what is asked of the uploads has its shape
+    with pytest.raises(KeyError, match="w"):
+      Engine(algorithm, data, 3)
+    return
+  with pytest.raises(SettingError, match=f"mixing = 'mine': .*{text}"):
+    engine = Engine(algorithm, data, 3)
+    engine.advance(engine.init(jax.random.key(0)), 1)

@@ -115,7 +115,7 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
     for run in ("fedavg", "ditto"):
       write_run(tmp_path / "runs" / run, algorithm__name=run)
   elif not any(argument.startswith(SHORT) for argument in arguments):
-    arguments += FEW
+    arguments += FEW[:2] if any("device_" in argument for argument in arguments) else FEW
   program = sys.executable if program == "python" else str(tmp_path / program)
   path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
   env = environment(PYTHONPATH=str(ROOT), PATH=path, PROCESSES="2", DEVICES="1")

@@ -160,13 +160,15 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def baseline_of(groups: Sequence[Group], name: str = "") -> int:
-  """The group that the others are compared with: by its label, or a run's name or folder; else the first.
+  """The group that the others are compared with: by its label, or a run's name or folder.
+
+  By default the first that has figures to compare.
 
   Raises:
     SettingError: nobody is called that.
   """
   if not name:
-    return 0
+    return next((place for place, group in enumerate(groups) if group.counted), 0)
   known = {group.label: place for place, group in enumerate(groups)}
   for place, group in enumerate(groups):
     for run in group.runs:

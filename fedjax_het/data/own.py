@@ -102,9 +102,15 @@ def _laid_out(
   if task is not None:
     check_task(task)
   y = np.asanyarray(y)
+  if (task is None or task.classes) and y.dtype.kind not in "iub":
+    raise SettingError(
+      "y", y.dtype, "classes are whole numbers from 0 on",
+      "Number them: names, y = np.unique(y, return_inverse=True); or name another task.",
+    )  # fmt: skip
   if num_classes is None:
-    if (task and not task.classes) or y.dtype.kind not in "iub" or not y.size:
-      raise SettingError("num_classes", None, "cannot be told from the labels", "Give it.")
+    if (task and not task.classes) or not y.size:
+      remedy = "Give it: the number of labels (multilabel), of tokens (next_token), or of numbers to be told."
+      raise SettingError("num_classes", None, "cannot be told from the labels", remedy)
     num_classes = max(int(y.max()) + 1, 2)
   check_whole("num_classes", num_classes, 1)
   deal, divide = jax.random.split(key)

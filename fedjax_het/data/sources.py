@@ -73,13 +73,13 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
     "shakespeare",
     load_shakespeare,
     "100.txt or 100-0.txt, unpacked or not, from https://www.gutenberg.org/files/100/ (LEAF's own:"
-    " old/1994-01-100.zip there)",
+    f" old/1994-01-100.zip there); or {_LEAF.format('shakespeare')}",
   ),
   "celeba": (
     "celeba",
     load_celeba,
     "identity_CelebA.txt, list_attr_celeba.txt and img_align_celeba.zip, unpacked or not, from"
-    " https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+    f" https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html; or {_LEAF.format('celeba')}",
   ),
   "reddit": (
     "reddit",

@@ -16,7 +16,7 @@ from fedjax_het.engine import placement
 from fedjax_het.engine.cpu import options_of_one_run
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples
-from fedjax_het.engine.fit import check_fit
+from fedjax_het.engine.fit import check_fit, check_simplex
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
 from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
@@ -84,7 +84,8 @@ class Base(Runs):
     self.client_batch = client_batch or placement.default_client_batch()
     self.has_validation = any(each.limits[1] > 0 for each in data)
     self.seconds = Seconds()
-    self._client = make_algorithm(**settings).client
+    algorithm = make_algorithm(**settings)
+    self._client, self._mixing = algorithm.client, algorithm.mixing.name
     self.task = self._client.task
     self._compiled: dict[Any, Any] = {}
 
@@ -110,6 +111,7 @@ class Base(Runs):
       after, infos = self._call("advance", self._rounds, data, visit.state, more, spends="train", donate=True)
       state = self.states.take_back(state, visit, after)
       parts.append(self._read(infos, count))
+      check_simplex(self._mixing, parts[-1].coefficients)
       now += count
     axis = len(self._runs)
     return state, jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)

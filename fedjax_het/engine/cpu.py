@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from fedjax_het.errors import SettingError
+
 # Of programs that run once: a level below LLVM's highest, which unrolls the random draws of a first state.
 ONCE: dict[str, Any] = {"xla_backend_optimization_level": 2}
 
@@ -17,12 +19,19 @@ def prepare_cpu(devices: int | None = None) -> None:
 
   Args:
     devices: number of CPU devices; by default the number of cores that this process may use.
+
+  Raises:
+    SettingError: a device was used before.
   """
   flags = os.environ.get("XLA_FLAGS", "")
   chosen = "xla_force_host_platform_device_count" in flags
   chosen |= jax.config.jax_num_cpu_devices >= 1  # type: ignore[attr-defined]
   if devices is not None or not chosen:
-    jax.config.update("jax_num_cpu_devices", devices or usable_cores())
+    try:
+      jax.config.update("jax_num_cpu_devices", devices or usable_cores())
+    except RuntimeError as error:
+      remedy = "Start anew and call prepare_cpu() first."
+      raise SettingError("prepare_cpu", devices, "JAX has used a device already", remedy) from error
 
 
 def usable_cores() -> int:

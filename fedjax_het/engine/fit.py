@@ -11,7 +11,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, Context
+from fedjax_het.parts import Algorithm, Context, Feedback
 from fedjax_het.tasks.task import check_metrics
 
 
@@ -59,7 +59,52 @@ def check_fit(
         "Make the model for the examples' shape, or reshape x.",
       ) from error  # fmt: skip
 
+  check_mixing(make_algorithm(**settings), data[0], cohort_size)
   found = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings))
   for each, rows in zip(data, used):
     task.check_outputs(np.asarray(each.y), rows, found.shape[1:], each.num_classes)
   check_metrics(task, found, jax.ShapeDtypeStruct((1, *data[0].y.shape[1:]), data[0].y.dtype))
+
+
+def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
+  """Raises `SettingError` unless the mixing part gives float coefficients [S], and a state as before."""
+  client, mixing, _ = algorithm
+
+  def asked(key: jax.Array, data: FederatedData) -> tuple[Any, Any]:
+    own, sizes = data.clients(jnp.int32(0)), jnp.asarray(data.train.size)
+    broadcast, state = client.share(key), mixing.init(sizes)
+
+    def uploads() -> Any:
+      context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
+      sent = client.update(key, broadcast, init_client(client, key, broadcast, own, context), own, context)[0]
+      return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (cohort_size, *leaf.shape)), sent)
+
+    cohort = jnp.arange(cohort_size, dtype=jnp.int32)
+    losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
+    heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
+    return state, mixing.update(state, heard)
+
+  def like(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+  before, found = jax.eval_shape(asked, jax.random.key(0), data)
+  if not (isinstance(found, tuple) and len(found) == 2):
+    problem = f"its update gives {type(found).__name__}, not a pair"
+  elif getattr(found[0], "shape", None) != (cohort_size,) or not jnp.issubdtype(found[0].dtype, jnp.floating):
+    given = " ".join(str(getattr(found[0], what, "")) for what in ("dtype", "shape"))
+    problem = f"its coefficients are {given}, not floats ({cohort_size},), one a client of the cohort"
+  elif like(found[1]) != like(before):
+    problem = f"its state becomes {like(found[1])}, and was {like(before)}"
+  else:
+    return
+  raise SettingError("mixing", mixing.name, problem, "Let its update return (coefficients, state).")
+
+
+def check_simplex(mixing: str, coefficients: np.ndarray) -> None:
+  """Raises `SettingError` where coefficients [..., S] are below 0, or do not sum to 1; NaN passes."""
+  total = coefficients.sum(-1)
+  wrong = (np.abs(total - 1.0) > 1e-3) | (coefficients < -1e-6).any(-1)
+  if wrong.any():
+    own = coefficients[wrong][0]
+    problem = f"the coefficients of a round sum to {own.sum():.4g}, the least is {own.min():.4g}"
+    raise SettingError("mixing", mixing, problem, "They are to be 0 or more and to sum to 1: p / p.sum().")

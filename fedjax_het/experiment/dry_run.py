@@ -118,7 +118,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     (f"memory of each of {plan['devices']} devices", mega(plan["memory_bytes"])),
     ("a round, up", mega(plan["bytes"]["up"])),
     ("a round, down", mega(plan["bytes"]["down"])),
-    ("client steps", f"{plan['client_steps']:,}"),
+    ("client steps, about", f"{plan['client_steps']:,}"),
     ("a client step", f"{plan['flops_a_client_step'] / 1e6:,.1f} MFLOP"),
     ("compilation", f"{plan['compile_seconds']:.1f} s"),
     ("training, at the matrix product's speed", at_least(plan["seconds_at_least"])),

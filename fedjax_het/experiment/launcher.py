@@ -10,6 +10,7 @@ import contextlib
 import functools
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,10 @@ def mistakes_in_one_line() -> Iterator[None]:
     text = text.replace("\\n", " ").strip()
     nested = "Traceback" in text or "Attempted" in text  # of a config file: the last line says what is wrong
     text = text.splitlines()[-1].strip() if nested else " ".join(text.split())
+    if section := re.match(r"flag --(config\.\w+)=(\S+): Failed to parse .* as a ConfigDict", text):
+      text = f"{section[1]} = {section[2]}: is a section of settings. Write --{section[1]}.name={section[2]}."
+    if "before a value for --config was specified" in text:
+      text += " Put --config=FILE before --config.FIELD=VALUE."
     if "No such file or directory" in text:
       text += f", seen from {Path.cwd()}. Name a configuration file that is there."
     print(text, file=sys.stderr)
@@ -123,7 +128,7 @@ def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
   """The command line without its --sweep.FIELD=values, and those as a grid.
 
   Raises:
-    SettingError: a sweep flag without values.
+    SettingError: a sweep flag without values, or for a field that another has.
   """
   rest: list[str] = []
   grid: dict[str, list[Any]] = {}
@@ -133,14 +138,16 @@ def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
       rest.append(argument)
       continue
     path = name.lstrip("-").removeprefix("sweep.")
+    if path in grid:
+      remedy = f"Write --sweep.{path}={','.join([*map(str, grid[path]), values])}."
+      raise SettingError(f"sweep.{path}", values, "was given before", remedy)
     grid[path] = []
     for value in values.split(","):
       try:
         grid[path].append(ast.literal_eval(value))
       except (ValueError, SyntaxError) as error:
-        raise SettingError(
-          f"sweep.{path}", values, f"{value!r} is no number", f"Write --sweep.{path}=0,1,2."
-        ) from error
+        remedy = "Sweep numbers, as --sweep.seed=0,1,2; start a run of its own for each name."
+        raise SettingError(f"sweep.{path}", values, f"{value!r} is no number", remedy) from error
   return rest, grid
 
 
@@ -182,7 +189,9 @@ def prepare_jax() -> None:
 def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
   """Runs what the flags say; 0, or 1 after printing what the user can mend."""
   if len(argv) > 1:
-    print(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", file=sys.stderr)
+    blank = next((flag for flag in ("list", "describe") if flags.FLAGS[flag].value == "true"), None)
+    remedy = f"--{blank}={argv[1]}" if blank else "--config.key=value"
+    print(f"Unexpected argument {argv[1]!r}: settings are given as {remedy}.", file=sys.stderr)
     return 1
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   leave_out_waiting()

@@ -17,7 +17,7 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
 from fedjax_het.experiment.build import Experiment, build
-from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
@@ -128,7 +128,7 @@ def run_sweep(
   summaries = [found for run in runs if (found := read_record(run.summary_path))] if writes() else []
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
-    place = f"sweep.json{drawn} are in {os.fspath(root)}, each member's files in its members/."
+    place = f"In {os.fspath(root)}: sweep.json{drawn}, and each member's files in members/."
     display.show(members_table(members, summaries), place, beside(root))
   return summaries
 
@@ -257,6 +257,9 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
   """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
   for path, values in grid.items():
     section, _, field = path.partition(".")
+    if section in (*FIELDS, *OPTIONAL) and section not in ("seed", *VARIES):
+      problem = "is not a seed, nor a number of algorithm, local, mixing or server"
+      raise SettingError(f"sweep.{path}", list(values), problem, "Start a run of its own for each value.")
     check_choice("sweep's field", section, ("seed", *VARIES))
     are_numbers = all(map(is_number, values))
     whole = all(isinstance(v, int) for v in values)

@@ -41,5 +41,7 @@ def build_task(given: Mapping[str, Any], source: Source, y: np.ndarray | None = 
   for setting, (weights, plain) in balance.items():
     if settings.get(setting) == "balanced":
       settings[setting] = plain if y is None else weights(y)
+    elif isinstance(settings.get(setting), str):
+      check_choice(setting, settings[setting], ["balanced"])
   check_settings(f"task's field for {name}", TASKS[name], settings)
   return TASKS[name](**settings)

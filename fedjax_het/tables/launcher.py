@@ -26,9 +26,7 @@ from fedjax_het.experiment.shipped import shipped
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_string(
-    "table", "configs/table_2_3.py", "The table: a configuration file with a .csv beside it."
-  )
+  flags.DEFINE_string("table", None, "The table: a configuration file with a .csv beside it.")
   flags.DEFINE_string("where", "", "Only these cells: key=value,key=value|value, by the columns of the .csv.")
   flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
   flags.DEFINE_string("workdir", None, "Where runs and table are kept; by default runs/NAME of the table.")
@@ -112,6 +110,8 @@ def make_table(changes: dict[str, Any]) -> None:
   from fedjax_het.tables.reproduce import reproduce, show, wanted
 
   given = flags.FLAGS
+  if given.table is None:
+    raise SettingError("table", None, "no table is named", "Write --table=configs/table_2_3.py.")
   if given.data_dir is not None:
     changes = {**changes, "data_dir": given.data_dir}
   table = read_table(shipped(given.table))
