@@ -84,8 +84,7 @@ class Base(Runs):
     self.client_batch = client_batch or placement.default_client_batch()
     self.has_validation = any(each.limits[1] > 0 for each in data)
     self.seconds = Seconds()
-    algorithm = make_algorithm(**settings)
-    self._client, self._mixing = algorithm.client, algorithm.mixing.name
+    self._client = make_algorithm(**settings).client
     self.task = self._client.task
     self._compiled: dict[Any, Any] = {}
 
@@ -111,7 +110,7 @@ class Base(Runs):
       after, infos = self._call("advance", self._rounds, data, visit.state, more, spends="train", donate=True)
       state = self.states.take_back(state, visit, after)
       parts.append(self._read(infos, count))
-      check_simplex(self._mixing, parts[-1].coefficients)
+      check_simplex(parts[-1].coefficients)
       now += count
     axis = len(self._runs)
     return state, jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)

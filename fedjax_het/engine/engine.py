@@ -91,8 +91,7 @@ class Engine(Base):
     """Keeps the clients' states on the host, where the devices are not to hold all."""
     check_whole("device_states", device_states, 1)
     if not jax.tree.leaves(self._states_of(np.arange(1))):
-      problem = f"the clients of {self._client.name} keep no state"
-      raise SettingError("device_states", device_states, problem, "Leave it out.")
+      raise SettingError("device_states", device_states, "clients of this method keep none", "Leave it out.")
     if device_states < self.num_clients:
       self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states))
 

@@ -89,22 +89,22 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
 
   before, found = jax.eval_shape(asked, jax.random.key(0), data)
   if not (isinstance(found, tuple) and len(found) == 2):
-    problem = f"its update gives {type(found).__name__}, not a pair"
+    given, problem = type(found).__name__, "is what its update gives, and no pair"
   elif getattr(found[0], "shape", None) != (cohort_size,) or not jnp.issubdtype(found[0].dtype, jnp.floating):
     given = " ".join(str(getattr(found[0], what, "")) for what in ("dtype", "shape"))
-    problem = f"its coefficients are {given}, not floats ({cohort_size},), one a client of the cohort"
+    problem = f"its coefficients are not floats ({cohort_size},), one a client of the cohort"
   elif like(found[1]) != like(before):
-    problem = f"its state becomes {like(found[1])}, and was {like(before)}"
+    given, problem = str(like(found[1])), f"is what its state becomes, and it was {like(before)}"
   else:
     return
-  raise SettingError("mixing", mixing.name, problem, "Let its update return (coefficients, state).")
+  raise SettingError("mixing", given, problem, "Let its update return (coefficients, state).")
 
 
-def check_simplex(mixing: str, coefficients: np.ndarray) -> None:
+def check_simplex(coefficients: np.ndarray) -> None:
   """Raises `SettingError` where coefficients [..., S] are below 0, or do not sum to 1; NaN passes."""
   total = coefficients.sum(-1)
   wrong = (np.abs(total - 1.0) > 1e-3) | (coefficients < -1e-6).any(-1)
   if wrong.any():
     own = coefficients[wrong][0]
-    problem = f"the coefficients of a round sum to {own.sum():.4g}, the least is {own.min():.4g}"
-    raise SettingError("mixing", mixing, problem, "They are to be 0 or more and to sum to 1: p / p.sum().")
+    problem = f"a round's coefficients sum to {own.sum():.4g}, the least is {own.min():.4g}"
+    raise SettingError("mixing", own.tolist()[:5], problem, "Let them be 0 or more, of sum 1: p / p.sum().")

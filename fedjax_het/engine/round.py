@@ -126,6 +126,7 @@ def many_rounds(
   step: Callable[[State], tuple[State, RoundInfo]], state: State, num_rounds: jax.Array
 ) -> tuple[State, RoundInfo]:
   """`num_rounds` <= MAX_CHUNK rounds; the infos are stacked, [MAX_CHUNK, ...], and zero after the last."""
+  step = jax.jit(step, inline=True)  # traced once, for its shapes and for the loop
   shapes = jax.eval_shape(step, state)[1]
   infos = jax.tree.map(lambda leaf: jnp.zeros((MAX_CHUNK, *leaf.shape), leaf.dtype), shapes)
 
