@@ -104,11 +104,15 @@ class Base(Runs):
     last, parts = now + num_rounds, []
     while now < last:
       data, until = self.examples.rounds(state.key, now)
+      started = time.perf_counter()
       visit = self.states.bring(state, now, min(until, last))
+      self._book("train", started)
       count = visit.last - now
       more = jnp.int32(count), visit.slots
       after, infos = self._call("advance", self._rounds, data, visit.state, more, spends="train", donate=True)
+      started = time.perf_counter()
       state = self.states.take_back(state, visit, after)
+      self._book("train", started)
       parts.append(self._read(infos, count))
       check_simplex(parts[-1].coefficients)
       now += count
