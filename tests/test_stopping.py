@@ -72,7 +72,8 @@ def test_an_interrupted_program_ends_there(capfd, monkeypatch):
 
 
 DEAF = """
-import contextlib, hashlib, os, sys
+import contextlib, hashlib, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for jobs behind &
 from fedjax_het.experiment.launcher import told
 from fedjax_het.experiment.stopping import StopRequest
 
@@ -103,6 +104,7 @@ def test_ctrl_c_is_answered_where_python_cannot_hear_it_and_the_second_ends(open
 
 DROPPED = """
 import gc, os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from fedjax_het.experiment.launcher import told
 
 def interrupted(phase, info):
