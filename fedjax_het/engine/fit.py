@@ -101,9 +101,12 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
 
 
 def check_simplex(coefficients: np.ndarray) -> None:
-  """Raises `SettingError` where coefficients [..., S] are below 0, or do not sum to 1; NaN passes."""
+  """Raises `SettingError` where coefficients [..., S] are below 0, or do not sum to 1.
+
+  NaN and infinite ones pass: they are of a run that diverges, which is told otherwise.
+  """
   total = coefficients.sum(-1)
-  wrong = (np.abs(total - 1.0) > 1e-3) | (coefficients < -1e-6).any(-1)
+  wrong = np.isfinite(total) & ((np.abs(total - 1.0) > 1e-3) | (coefficients < -1e-6).any(-1))
   if wrong.any():
     own = coefficients[wrong][0]
     problem = f"a round's coefficients sum to {own.sum():.4g}, the least is {own.min():.4g}"
