@@ -130,3 +130,14 @@ def test_a_mixing_that_gives_no_mixture_is_named(update, text):
   with pytest.raises(SettingError, match=f"mixing = .*{text}"):
     engine = Engine(algorithm, data, 3)
     engine.advance(engine.init(jax.random.key(0)), 1)
+
+
+def test_a_mixing_is_shown_uploads_of_the_cohort_before_anything_is_compiled():
+  shapes = []
+
+  def update(state, feedback):
+    shapes.append([(leaf.shape[0], leaf.ndim > 1) for leaf in jax.tree.leaves(feedback.uploads().params)])
+    return jnp.ones(3) / 3, state
+
+  Engine(federated(fedavg(mlp(), lr=0.1), Mixing(lambda sizes: (), update)), federation((3, 4, 6, 2)), 3)
+  assert len(shapes) == 1 and len(shapes[0]) > 1 and {*shapes[0]} == {(3, True)}

@@ -108,8 +108,11 @@ def test_a_checksum_is_one_on_host_and_devices():
     "whole": np.int32([[-7, 2], [3, 4]]), "bytes": np.int8([-1, 5]), "said": np.array([True, False]),
   }  # fmt: skip
   tree["brain"] = np.asarray(jax.numpy.asarray([1.5, -2.0, 3.0], "bfloat16"))
-  assert digest(tree) == digest(jax.tree.map(jax.numpy.asarray, tree))
+  before = digest(tree)
+  assert before == digest(jax.tree.map(jax.numpy.asarray, tree))
   tree["floats"][2, 1499, 999] += 1.0
+  changed = [one != other for one, other in zip(digest(tree), before, strict=True)]
+  assert changed == [name == "floats" for name in sorted(tree)]
   assert digest(tree) != digest(jax.tree.map(np.zeros_like, tree))
 
 

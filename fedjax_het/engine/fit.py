@@ -31,7 +31,8 @@ def check_fit(
     cohort_size: S.
     settings: name -> number.
   """
-  client = make_algorithm(**settings).client
+  algorithm = make_algorithm(**settings)
+  client = algorithm.client
   if client.num_clients not in (None, data[0].num_clients):
     raise SettingError(
       "num_clients", data[0].num_clients, f"the client part is made for {client.num_clients}",
@@ -59,7 +60,7 @@ def check_fit(
         "Make the model for the examples' shape, or reshape x.",
       ) from error  # fmt: skip
 
-  check_mixing(make_algorithm(**settings), data[0], cohort_size)
+  check_mixing(algorithm, data[0], cohort_size)
   found = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings))
   for each, rows in zip(data, used):
     task.check_outputs(np.asarray(each.y), rows, found.shape[1:], each.num_classes)
