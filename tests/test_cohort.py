@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_het.engine.cohort import sample_cohort
+from fedjax_het.engine.cohort import AHEAD, CohortsAhead, cohort_of, sample_cohort
+from fedjax_het.engine.placement import client_mesh
 
 
 def cohorts(count, num_clients, size):
@@ -45,3 +46,17 @@ def test_pairs_of_clients_are_uniform():
 
 def test_everybody_comes_in_order():
   np.testing.assert_array_equal(cohorts(3, 7, 7), np.tile(np.arange(7), (3, 1)))
+
+
+@pytest.mark.parametrize("num_clients, size", [(12, 5), (3, 3)])
+def test_cohorts_ahead_are_those_of_the_rounds(num_clients, size):
+  """In any order, for one run and for two, drawn anew or remembered."""
+  ahead = CohortsAhead(client_mesh(1), num_clients, size)
+  for keys in (jax.random.key(7), jax.random.split(jax.random.key(8), 2)):
+    raw = ahead.raw(keys)
+    for first in (0, 1, AHEAD // 2, AHEAD // 2 + 2, 3, AHEAD, 10**6):
+      drawn = ahead.of(raw, first)
+      assert len(drawn) >= AHEAD // 2
+      for i in (0, len(drawn) - 1):
+        expected = [cohort_of(key, first + i, num_clients, size) for key in jax.numpy.atleast_1d(keys)]
+        np.testing.assert_array_equal(drawn[i], expected)

@@ -169,3 +169,14 @@ def test_stratified_parts_have_the_clients_class_shares(sizes, fraction):
     if part == "test":
       wanted = count * np.asarray(sizes) / len(y)
       assert np.abs(np.bincount(np.asarray(data.y)[own], minlength=len(sizes)) - wanted).max() < 1
+
+
+@pytest.mark.parametrize(
+  "sizes, blocks", [((40, 40), (40, 32)), ((7, 1), (7, 7)), ((40, 3), (16, 16)), ((1601, 3), (101, 32))]
+)
+def test_blocks_of_unequal_clients_are_small(sizes, blocks):
+  x = np.zeros((sum(sizes), 1), np.float32)
+  parts = np.split(np.arange(sum(sizes)), [sizes[0]])
+  data = federate(x, np.zeros(len(x), np.int32), parts, jax.random.key(0), num_classes=2, test_fraction=0.0)
+  view = data.clients(jnp.arange(2))
+  assert (view.block(512), view.block(32)) == blocks

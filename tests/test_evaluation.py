@@ -55,13 +55,33 @@ def test_evaluation_is_a_loop_over_clients_and_lambdas(part, devices):
   assert np.ptp(evaluation.personalized["loss"][0]) > 0.01
 
 
-@pytest.mark.slow
-def test_evaluation_in_pieces_is_evaluation_at_once(monkeypatch):
-  data = federation(SIZES, tests=[1 + i for i in range(len(SIZES))])
-  values = []
-  for rows_at_once in (512, 5):  # 12 rows: two pieces and a part of one
-    monkeypatch.setattr(evaluation_module, "ROWS_AT_ONCE", rows_at_once)
-    engine = Engine(federated(fedavg(mlp(), **LOCAL)), data, 5, devices=1)
+@pytest.mark.parametrize("tests", [lambda i: 35, lambda i: (7 * i) % 36], ids=["equal", "unequal"])
+def test_evaluation_in_pieces_is_evaluation_at_once(monkeypatch, tests):
+  data, values = federation(SIZES, tests=[tests(i) for i in range(len(SIZES))]), []
+  assert data.limits[2] == 35 and data.num_classes == CLASSES
+  for rows, batch in ((512, 1), (10, 1), (10, None)):  # 35 rows: three pieces and a part of one
+    monkeypatch.setattr(evaluation_module, "ROWS_AT_ONCE", rows)
+    engine = Engine(federated(fedavg(mlp(), **LOCAL)), data, 5, devices=1, client_batch=batch)
     values.append(engine.evaluate(engine.init(jax.random.key(0))))
-  assert data.limits[2] == 12 and data.num_classes == CLASSES
-  chex.assert_trees_all_close(*values, rtol=1e-6, atol=1e-7)
+  for other in values[1:]:
+    chex.assert_trees_all_close(values[0], other, rtol=1e-6, atol=1e-7)
+
+
+def test_a_client_is_judged_on_no_more_blocks_than_its_rows_fill():
+  """Each block is noted as it is put through the model."""
+  model, blocks = mlp(), []
+
+  def noted(params, x):
+    jax.debug.callback(lambda: blocks.append(len(x)))
+    return model.apply(params, x)
+
+  tests = [(11 * i) % 40 for i in range(len(SIZES))]
+  client = fedavg(model, **LOCAL)._replace(apply=noted)
+  engine = Engine(federated(client), federation(SIZES, tests=tests), 5, devices=1)
+  state = engine.init(jax.random.key(0))
+  blocks.clear()
+  engine.evaluate(state)
+  jax.effects_barrier()
+  assert max(tests) > 32 and blocks == [16] * sum(
+    -(-count // 16) for count in tests
+  )  # once: everyone's model is the global one

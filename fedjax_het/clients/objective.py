@@ -61,9 +61,9 @@ def training_loss(model: Model, joined: PyTree, data: ClientData, batch_size: in
     model: whose task says what the loss is.
     joined: its parameters, with their statistics where it has some, see `Model.joined`.
     data: the client's examples.
-    batch_size: of the blocks.
+    batch_size: of the blocks, at most; see `ClientData.block`.
   """
-  batch_size = min(batch_size, data.limit)
+  batch_size = data.block(batch_size)
 
   @jax.checkpoint
   def of_block(first):

@@ -65,6 +65,14 @@ class ClientData:
     """The number of rows, a Python int where all clients have the same (so loops stay static)."""
     return self.limit if self.uniform else self.size
 
+  def block(self, most: int) -> int:
+    """How many rows to put through a model at once, 1 to `most`.
+
+    All of them; of unequal clients a 16th of the largest, at the least 16: most clients are far smaller.
+    """
+    wanted = self.limit if self.uniform else max(-(-self.limit // 16), 16)
+    return max(min(wanted, self.limit, most), 1)
+
   def take(self, index: jax.Array) -> tuple[PyTree, jax.Array]:
     """Rows `index` (int, [B], each in [0, limit)) of this client: examples and labels, [B, ...] each."""
     rows = self.start + index

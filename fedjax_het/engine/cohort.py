@@ -1,8 +1,16 @@
 """Which clients take part in a round."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.sharding import Mesh
+
+from fedjax_het.engine.placement import replicated
+
+AHEAD = 128  # rounds whose cohorts are drawn at once
 
 
 def sample_cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
@@ -42,3 +50,33 @@ def round_keys(key: jax.Array, round: jax.Array) -> tuple[jax.Array, jax.Array, 
 def cohort_of(key: jax.Array, round: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
   """The cohort of a round of the run with `key`, int32 [S]; nothing else decides it."""
   return sample_cohort(round_keys(key, round)[0], num_clients, cohort_size)
+
+
+class CohortsAhead:
+  """The cohorts of the rounds to come, on the host, for what has to be brought to the devices in time.
+
+  Args:
+    mesh: the devices.
+    num_clients: K.
+    cohort_size: S.
+  """
+
+  def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int):
+    draw = functools.partial(cohort_of, num_clients=num_clients, cohort_size=cohort_size)
+    self._draw = jax.jit(jax.vmap(jax.vmap(draw, (0, None)), (None, 0)))
+    self._raw = jax.jit(jax.random.key_data, out_shardings=replicated(mesh))
+    self._drawn = np.zeros(0), 0, np.zeros((0, 0, 0), np.int32)
+
+  def raw(self, keys: jax.Array) -> np.ndarray:
+    """The raw data of typed keys, [R, ...]; of a single run's key [1, ...]."""
+    raw = np.asarray(self._raw(keys))
+    return raw.reshape(-1, raw.shape[-1])
+
+  def of(self, keys: np.ndarray, first: int) -> np.ndarray:
+    """Of at least half of AHEAD rounds from `first` on, for runs of these raw keys: int32 [rounds, R, S]."""
+    own, start, drawn = self._drawn
+    if not (np.array_equal(keys, own) and 0 <= first - start <= AHEAD // 2):
+      rounds = first + np.arange(AHEAD, dtype=np.int32)
+      drawn, start = np.asarray(self._draw(jax.random.wrap_key_data(jnp.asarray(keys)), rounds)), first
+      self._drawn = keys, start, drawn
+    return drawn[first - start :]

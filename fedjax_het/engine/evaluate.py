@@ -1,6 +1,7 @@
 """All clients' metrics on their own local data, with their personalised models and the global one."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -32,12 +33,15 @@ class Evaluation(NamedTuple):
 
 
 def rows_at_once(outputs: int) -> int:
-  """How many examples are put through a model together, each of so many outputs."""
+  """How many examples may be put through a model together, each of so many outputs."""
   return min(ROWS_AT_ONCE, max(OUTPUTS_AT_ONCE // outputs, 1))
 
 
 def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[str, jax.Array]:
-  """Metrics of one model on one client's rows, over the whole set at once, of outputs a block at a time."""
+  """Metrics of one model on one client's rows, over the whole set at once, of outputs a block at a time.
+
+  A client smaller than the largest skips the blocks that it lacks.
+  """
 
   def scores(index: jax.Array) -> PyTree:
     x, y = data.take(index)
@@ -45,14 +49,30 @@ def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[
 
   rows = jnp.arange(max(data.limit, 1))
   outputs = jax.eval_shape(lambda: apply(params, data.take(rows[:1])[0])).size
-  at_once = rows_at_once(outputs)
+  at_once = data.block(rows_at_once(outputs))
   if data.limit <= at_once:
     found = scores(rows)
   else:
-    batches = -(-data.limit // at_once)
-    blocks = lax.map(scores, jnp.arange(batches * at_once).reshape(batches, at_once))
-    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: data.limit], blocks)
+    block = jnp.arange(at_once)
+
+    def fill(i: jax.Array, found: PyTree) -> PyTree:
+      put = functools.partial(lax.dynamic_update_slice_in_dim, start_index=i * at_once, axis=0)
+      return jax.tree.map(put, found, scores(i * at_once + block))
+
+    room = -(-data.limit // at_once) * at_once
+    shapes = jax.eval_shape(scores, block)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((room, *leaf.shape[1:]), leaf.dtype), shapes)
+    found = lax.fori_loop(0, -(-data.length // at_once), fill, empty)
+    found = jax.tree.map(lambda leaf: leaf[: data.limit], found)
   return task.metrics(found, data.take(rows)[1], rows < data.size)
+
+
+def same_arrays(first: PyTree, second: PyTree) -> bool:
+  """Whether two trees have the same array in each place, not only equal ones."""
+  ours, theirs = jax.tree.leaves_with_path(first), jax.tree.leaves_with_path(second)
+  if len(ours) != len(theirs):
+    return False
+  return all(place == other and one is another for (place, one), (other, another) in zip(ours, theirs))
 
 
 def evaluate_clients(
@@ -81,13 +101,18 @@ def evaluate_clients(
     def judged(params: PyTree) -> dict[str, jax.Array]:
       return evaluate_model(client.task, client.apply, params, own)
 
-    def at(lam: jax.Array) -> dict[str, jax.Array]:
+    def personal(lam: jax.Array) -> PyTree:
       shown = client.shown("personalize", rows)
-      return judged(client.personalize(broadcast, own_state, shown, context, lam))
+      return client.personalize(broadcast, own_state, shown, context, lam)
 
+    each = lambda: lax.map(lambda lam: judged(personal(lam)), lambdas)  # noqa: E731
     if client.globalize is None:
-      return lax.map(at, lambdas), {}
-    return lax.map(at, lambdas), judged(client.globalize(broadcast))
+      return each(), {}
+    model = client.globalize(broadcast)
+    values = judged(model)
+    if same_arrays(personal(lambdas[0]), model):  # every client uses the global model: judged once
+      return jax.tree.map(lambda value: jnp.repeat(value[None], len(lambdas), 0), values), values
+    return each(), values
 
   shared, slices = (state.broadcast, state.round), (training.start, training.size)
   values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, state.clients)

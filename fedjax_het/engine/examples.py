@@ -16,14 +16,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_het.data.container import Array, FederatedData, Part
-from fedjax_het.engine.cohort import cohort_of
+from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.placement import place, replicated
 from fedjax_het.errors import SettingError
 
 PyTree = Any
 PutFn = Callable[[Sequence[FederatedData]], PyTree]
 PARTS = ("train", "valid", "test")
-AHEAD = 128  # rounds whose cohorts are drawn at once
 
 
 class Block(NamedTuple):
@@ -154,9 +153,7 @@ class Streamed:
         f"half of them is a window, and the largest {visitors} clients{of_each} have {least // 2} examples",
         f"{enough}Leave it out to keep all {everything} on the device.",
       )  # fmt: skip
-    draw = functools.partial(cohort_of, num_clients=self._num_clients, cohort_size=cohort_size)
-    self._cohorts = jax.jit(jax.vmap(jax.vmap(draw, (0, None)), (None, 0)))
-    self._raw = jax.jit(jax.random.key_data, out_shardings=replicated(mesh))
+    self._cohorts = CohortsAhead(mesh, self._num_clients, cohort_size)
     self._share = functools.partial(place, sharding=replicated(mesh))
     self._worker = ThreadPoolExecutor(1, "examples")
     self._now: Window | None = None
@@ -164,8 +161,7 @@ class Streamed:
 
   def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
     """See `Examples`."""
-    raw = np.asarray(self._raw(keys))
-    raw = raw.reshape(-1, raw.shape[-1])[: self._runs]
+    raw = self._cohorts.raw(keys)[: self._runs]
     if self._now is None or not self._now.serves(raw, first):
       self._now, coming = None, self._next and self._next.result()
       self._now = coming if coming and coming.serves(raw, first) else self._window(raw, first)
@@ -177,8 +173,8 @@ class Streamed:
     sizes = [np.asarray(each.train.size) for each in self._data]
     needed, rows = np.zeros((len(sizes), self._num_clients), bool), np.zeros(len(sizes), int)
     last = first
-    drawn = self._cohorts(jax.random.wrap_key_data(jnp.asarray(keys)), first + np.arange(AHEAD))
-    for cohorts in np.asarray(drawn).reshape(AHEAD, len(sizes), -1):
+    drawn = self._cohorts.of(keys, first)
+    for cohorts in drawn.reshape(len(drawn), len(sizes), -1):
       new = [np.unique(cohort[~own[cohort]]) for cohort, own in zip(cohorts, needed)]
       rows += [int(size[more].sum()) for size, more in zip(sizes, new)]
       if rows.max() > self._capacity:

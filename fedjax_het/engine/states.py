@@ -1,19 +1,17 @@
 """Where the clients' states are: on the devices, or on the host and some on the devices for some rounds."""
 
-import functools
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_het.engine.cohort import cohort_of
+from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.placement import over_clients, place, replicated
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 
 PyTree = Any
-AHEAD = 128  # rounds whose cohorts are drawn at once
 
 
 class Visit(NamedTuple):
@@ -90,15 +88,14 @@ class OnHost:
         f"Use {cohort_size} or more, or leave it out to keep all {num_clients} on the devices.",
       )  # fmt: skip
     self.held, self._num_clients, self._mesh = held, num_clients, mesh
-    draw = functools.partial(cohort_of, num_clients=num_clients, cohort_size=cohort_size)
-    self._cohorts = jax.jit(jax.vmap(draw, (None, 0)), out_shardings=replicated(mesh))
+    self._cohorts = CohortsAhead(mesh, num_clients, cohort_size)
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
 
   def bring(self, state: State, first: int, last: int) -> Visit:
     """See `States`."""
     slots, visitors, count, end = np.full(self._num_clients, -1, np.int32), [], 0, first
-    cohorts = np.asarray(self._cohorts(state.key, first + np.arange(AHEAD, dtype=np.int32)))
-    for cohort in cohorts[: last - first]:
+    cohorts = self._cohorts.of(self._cohorts.raw(state.key), first)
+    for cohort in cohorts[: last - first, 0]:
       new = cohort[slots[cohort] < 0]
       if count + len(new) > self.held:
         break
