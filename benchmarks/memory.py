@@ -63,6 +63,13 @@ def measured(method: str, clients: int, args: argparse.Namespace) -> dict:
   }  # fmt: skip
 
 
+def setting(row: dict) -> tuple:
+  """What was measured: a later figure of the same takes the place of an earlier one."""
+  return tuple(
+    row[name] for name in ("method", "clients", "examples", "device_rows", "device_states", "devices")
+  )
+
+
 def expected(row: dict, base: dict) -> float:
   """Peak memory in GB: while the data are laid out, when they are there twice, or in the rounds."""
   copies = 1 + (row["devices"] if row["device_rows"] is None else 0)
@@ -94,7 +101,7 @@ def main() -> None:
       row = json.loads(subprocess.run(own, capture_output=True, text=True, check=True).stdout)
       base = base or row
       row |= {"expected_gb": expected(row, base), **provenance()}
-      rows.append(row)
+      rows = [other for other in rows if setting(other) != setting(row)] + [row]
       print(json.dumps(row), flush=True)
       command = "python benchmarks/memory.py"
       OUT.write_text(json.dumps({"command": command, "rows": rows}, indent=2) + "\n")

@@ -17,7 +17,7 @@ from fedjax_het.engine.cpu import options_of_one_run
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples
 from fedjax_het.engine.fit import check_fit, check_simplex
-from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, many_rounds, round_step
+from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
 from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
 from fedjax_het.engine.states import OnDevices, States
@@ -108,7 +108,7 @@ class Base(Runs):
       visit = self.states.bring(state, now, min(until, last))
       self._book("train", started)
       count = visit.last - now
-      more = jnp.int32(count), visit.slots
+      more = Stretch(jnp.int32(count), visit.slots)
       after, infos = self._call("advance", self._rounds, data, visit.state, more, spends="train", donate=True)
       started = time.perf_counter()
       state = self.states.take_back(state, visit, after)
@@ -120,14 +120,12 @@ class Base(Runs):
     return state, jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)
 
   def _rounds(
-    self, algorithm: Algorithm, data: FederatedData, state: State, more: tuple[jax.Array, jax.Array | None]
+    self, algorithm: Algorithm, data: FederatedData, state: State, more: Stretch
   ) -> tuple[State, RoundInfo]:
-    count, slots = more
-
     def step(state: State) -> tuple[State, RoundInfo]:
-      return round_step(algorithm, self.inside, self.cohort_size, self.client_batch, data, state, slots)
+      return round_step(algorithm, self.inside, self.cohort_size, self.client_batch, data, state, more.slots)
 
-    return many_rounds(step, state, count)
+    return many_rounds(step, state, more.rounds)
 
   def evaluate(self, state: State, part: str = "test", of: OfFn = itself) -> Evaluation:
     """See `Runs`."""

@@ -17,7 +17,7 @@ from fedjax_het.engine.base import PROGRAMS, Base, RunFn
 from fedjax_het.engine.cpu import options_of_one_run
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite
 from fedjax_het.engine.examples import Resident, Streamed
-from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost
 from fedjax_het.errors import SettingError, check_key, check_whole
@@ -183,11 +183,11 @@ class Engine(Base):
       self.shardings(here),
     )
     slots = None if held is None else np.zeros(self.num_clients, np.int32)
-    args = self._settings, self.examples.shapes(), state, (jnp.int32(1), slots)
+    args = self._settings, self.examples.shapes(), state, Stretch(jnp.int32(1), slots)
     return shapes, self._program("advance", self._rounds, args, donate=True)
 
   def _rounds(
-    self, algorithm: Algorithm, data: FederatedData, state: State, more: tuple[jax.Array, jax.Array | None]
+    self, algorithm: Algorithm, data: FederatedData, state: State, more: Stretch
   ) -> tuple[State, RoundInfo]:
     state, infos = super()._rounds(algorithm, data, state, more)
     return lax.with_sharding_constraint(state, self.shardings(state)), infos

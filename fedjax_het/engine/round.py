@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
-from fedjax_het.data.container import FederatedData
+from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import balance
 from fedjax_het.engine.cohort import cohort_of, round_keys
 from fedjax_het.engine.placement import constrain, map_clients, rounded, weighted_sum
@@ -21,6 +21,18 @@ from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, Context, Feedback, Info, Message
 
 MAX_CHUNK = 128
+
+
+class Stretch(NamedTuple):
+  """Rounds that are trained in one call.
+
+  Attributes:
+    rounds: how many, int32 scalar, at most MAX_CHUNK.
+    slots: where each client's state is, int32 [K]; None where client k's is the k-th.
+  """
+
+  rounds: jax.Array
+  slots: Array | None
 
 
 class RoundInfo(NamedTuple):
@@ -48,7 +60,7 @@ def round_step(
   client_batch: int | None,
   data: FederatedData,
   state: State,
-  slots: jax.Array | None = None,
+  slots: Array | None = None,
 ) -> tuple[State, RoundInfo]:
   """One round of `algorithm`, a pure function of the state.
 
