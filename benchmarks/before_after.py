@@ -6,8 +6,10 @@
 Steps: a process of each tree compiles every row once, and then takes windows of a fraction of a second in
 turns with the other (before, after, before, ...), so that what else the machine does falls on both: 100
 clients of 480 random examples, cohort 5, B = 10, one epoch, with the papers' momentum of 0.9 and weight decay
-of 1e-4 or plain SGD. A ratio is the median over the turns' own. "start" is a process's time until two rounds
-are done, without and with a compilation cache. Writes JSON.
+of 1e-4 or plain SGD. "unequal": of 4 to 900 examples (Pareto's law), half to train on; AAggFF-D asks for F_i;
+"judged": an evaluation's test examples a second instead of client steps. A ratio is the median over the
+turns' own. "start" is a process's time until two rounds are done, without and with a compilation cache.
+Writes JSON.
 """
 
 import argparse
@@ -20,18 +22,37 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from provenance import ROOT, commit, provenance
 
 PLAIN, PAPERS = {"momentum": 0.0, "weight_decay": 0.0}, {"momentum": 0.9, "weight_decay": 1e-4}
-ROWS = {  # name -> method, model, its settings, rounds of a window
-  "FedAvg, plain SGD, TwoNN": ("fedavg", "two_nn", PLAIN, 4),
-  "FedAvg, TwoNN": ("fedavg", "two_nn", PAPERS, 4),
-  "SCAFFOLD, TwoNN": ("scaffold", "two_nn", PAPERS, 2),
-  "Ditto, TwoNN": ("ditto", "two_nn", PAPERS, 2),
-  "APFL, TwoNN": ("apfl", "two_nn", PAPERS, 2),
-  "SuPerFed-MM, TwoNN": ("superfed_mm", "two_nn", PAPERS, 2),
-  "FedAvg, TwoCNN": ("fedavg", "two_cnn", PAPERS, 1),
+
+
+class Row(NamedTuple):
+  """What is measured of a method on a model: windows of so many rounds; where there are none, evaluations."""
+
+  method: str
+  model: str
+  settings: dict
+  rounds: int = 0
+  unequal: bool = False
+  mixing: str = "static"
+
+
+ROWS = {
+  "FedAvg, plain SGD, TwoNN": Row("fedavg", "two_nn", PLAIN, 4),
+  "FedAvg, TwoNN": Row("fedavg", "two_nn", PAPERS, 4),
+  "SCAFFOLD, TwoNN": Row("scaffold", "two_nn", PAPERS, 2),
+  "Ditto, TwoNN": Row("ditto", "two_nn", PAPERS, 2),
+  "APFL, TwoNN": Row("apfl", "two_nn", PAPERS, 2),
+  "SuPerFed-MM, TwoNN": Row("superfed_mm", "two_nn", PAPERS, 2),
+  "FedAvg, TwoCNN": Row("fedavg", "two_cnn", PAPERS, 1),
+  "FedAvg, unequal, AAggFF-D, TwoNN": Row("fedavg", "two_nn", PAPERS, 16, True, "aaggff_d"),
+  "FedAvg, judged, TwoNN": Row("fedavg", "two_nn", PAPERS),
+  "FedAvg, unequal, judged, TwoNN": Row("fedavg", "two_nn", PAPERS, unequal=True),
+  "SuPerFed-MM, unequal, judged, TwoNN": Row("superfed_mm", "two_nn", PAPERS, unequal=True),
+  "FedAvg, unequal, judged, TwoCNN": Row("fedavg", "two_cnn", PAPERS, unequal=True),
 }
 SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3)}
 
@@ -45,28 +66,39 @@ def serve(rows: list[str]) -> None:
 
   fh.prepare_cpu()
 
-  def made(method: str, model: str, settings: dict, rounds: int) -> Callable[[], float]:
+  def made(row: Row) -> Callable[[], float]:
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (48_000, *SHAPES[model]), np.uint8)
-    parts = np.split(np.arange(len(x)), 100)
-    key = jax.random.key(0)
-    data = fh.federate(x, rng.integers(0, 10, len(x)), parts, key, num_classes=10, test_fraction=0.0)
-    network = getattr(fh.models, model)(SHAPES[model])
-    client = getattr(fh, method)(network, epochs=1, batch_size=10, lr=0.01, **settings)
-    engine = fh.Engine(fh.federated(client), data, 5)
+    sizes = np.full(100, 480)
+    if row.unequal:
+      sizes = np.clip(4 + 20 * rng.pareto(1.0, 100), 4, 900).astype(int)
+    x = rng.integers(0, 256, (sizes.sum(), *SHAPES[row.model]), np.uint8)
+    parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
+    key, test = jax.random.key(0), 0.0 if row.rounds and not row.unequal else 0.5
+    data = fh.federate(x, rng.integers(0, 10, len(x)), parts, key, num_classes=10, test_fraction=test)
+    network = getattr(fh.models, row.model)(SHAPES[row.model])
+    client = getattr(fh, row.method)(network, epochs=1, batch_size=10, lr=0.01, **row.settings)
+    engine = fh.Engine(fh.federated(client, getattr(fh.mixing, row.mixing)()), data, 5)
     state, _ = engine.advance(engine.init(key), 1)
 
     def window() -> float:
       nonlocal state
       started = time.perf_counter()
-      state, infos = engine.advance(state, rounds)
+      state, infos = engine.advance(state, row.rounds)
       seconds = time.perf_counter() - started
       assert np.isfinite(infos.clients.loss).all()
       return int(infos.clients.steps.sum()) / seconds
 
-    return window
+    def judged() -> float:
+      started = time.perf_counter()
+      found = engine.evaluate(state)
+      assert np.isfinite(found.personalized["loss"]).all()
+      return int(np.asarray(data.test.size).sum()) / (time.perf_counter() - started)
 
-  windows = {name: made(*ROWS[name]) for name in rows}
+    measure = window if row.rounds else judged
+    measure()  # compiled
+    return measure
+
+  windows = {name: made(ROWS[name]) for name in rows}
   print("ready", flush=True)
   for line in sys.stdin:
     print(windows[line.strip()](), flush=True)
@@ -147,7 +179,8 @@ def main() -> None:
     parser.error("--before is required")
   trees = {"before": args.before.resolve(), "after": ROOT}
   found = steps(trees, args.rows, args.turns)
-  found = {f"{name}: client steps a second": sides for name, sides in found.items()}
+  unit = lambda name: "client steps" if ROWS[name].rounds else "test examples"  # noqa: E731
+  found = {f"{name}: {unit(name)} a second": sides for name, sides in found.items()}
   found |= starts(trees, args.starts)
   report = {
     **provenance(), "before": commit(trees["before"]), "turns": args.turns,

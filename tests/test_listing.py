@@ -101,3 +101,8 @@ def test_the_command_line_lists_without_an_accelerator(tmp_path):
   assert "synthetic examples a class" in one.stdout and "fedavg" not in one.stdout
   assert typo.returncode == 1 and typo.stderr.startswith("SettingError: list = 'fedevv'")
   assert not (tmp_path / "run").exists()
+
+
+def test_a_data_sets_options_are_listed_with_those_of_all(capsys):
+  out = printed(capsys, "ham10000")
+  assert "one_per_lesion" in out and "resize" in out

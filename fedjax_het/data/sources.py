@@ -143,7 +143,7 @@ def load(
   Args:
     name: which data set, one of `DATASETS`.
     data_dir: where the data sets' folders are; None or "" for $FEDJAX_HET_DATA, else ./data.
-    resize: the height and width that images are brought to, see `resized`; None leaves them.
+    resize: the height and width that images are brought to (all else cannot be); None leaves them.
     **options: the loader's own, by name, such as berka's `leaky`.
 
   Raises:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
-from fedjax_het.data.sources import FOLDERS, load_digits
+from fedjax_het.data.sources import FOLDERS, load, load_digits
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, Method, bare, partners
 from fedjax_het.models import COMMON, GENERATORS, MODELS
@@ -103,9 +103,10 @@ def entries() -> dict[str, list[Entry]]:
   """Everything that has a name, by the configuration's field that takes it."""
   found = {f"{section}.name": [*map(functools.partial(_method, section), METHODS[section].values())]
            for section in METHODS}  # fmt: skip
-  digits = Entry("digits", load_digits, "bundled with scikit-learn")
+  common = explained(load, {"resize": inspect.signature(load).parameters["resize"]})
+  digits = Entry("digits", load_digits, "bundled with scikit-learn", more=common)
   found["dataset"] = [digits] + [
-    Entry(name, loader, f"{folder}/: {wanted}", ("folder", "name"))
+    Entry(name, loader, f"{folder}/: {wanted}", ("folder", "name"), common)
     for name, (folder, loader, wanted) in FOLDERS.items()
   ]
   found["model.name"] = [_model(name, factory) for name, factory in (MODELS | GENERATORS).items()]
