@@ -1,0 +1,106 @@
+"""Seconds of compiling of the papers' configurations, with nothing compiled before.
+
+    python benchmarks/compile_times.py [--cells CELL ...] [--turns 3] [--out docs/results/compile_times.json]
+
+A process each, without a compilation cache: the first state, the rounds and the evaluation of a cell with its
+own model and settings, on two clients a round. What is compiled does not depend on how many examples there
+are, so that data sets come as the tests' small files of the true format, or, MNIST and CIFAR-10, from
+$FEDJAX_HET_DATA. Medians over the turns, and the goal of 20 s (TwoNN's: 4 s) on two cores.
+"""
+
+import argparse
+import json
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from provenance import ROOT, provenance
+
+CELLS = (
+  "table_2_3.py:dataset=mnist,clients=100,algorithm=fedavg",
+  "table_2_3.py:dataset=mnist,clients=100,algorithm=superfed_mm",
+  "table_2_3.py:dataset=cifar10,clients=100,algorithm=fedavg",
+  "table_2_3.py:dataset=cifar10,clients=100,algorithm=superfed_mm",
+  "table_2_4.py:dataset=cifar100,algorithm=fedavg",
+  "table_2_4.py:dataset=cifar100,algorithm=superfed_mm",
+  "table_2_4.py:dataset=tiny_imagenet,algorithm=fedavg",
+  "table_2_4.py:dataset=tiny_imagenet,algorithm=superfed_mm",
+  "table_2_5.py:dataset=femnist,algorithm=fedavg",
+  "table_2_5.py:dataset=femnist,algorithm=superfed_mm",
+  "table_2_5.py:dataset=shakespeare,algorithm=fedavg",
+  "table_2_5.py:dataset=shakespeare,algorithm=superfed_mm",
+  "table_3_8.py:dataset=mqp,mixing=aaggff_s",
+  "table_3_8.py:dataset=isic2019,mixing=aaggff_s",
+  "table_3_9.py:dataset=celeba,mixing=aaggff_d",
+  "table_3_9.py:dataset=reddit,mixing=aaggff_d",
+  "table_3_9.py:dataset=speech_commands,mixing=aaggff_d",
+  "table_3_10.py:dataset=tiny_imagenet,mixing=aaggff_d",
+  "sosicfl_2.py:dataset=cifar10,split=2fold,algorithm=sosicfl",
+)
+REAL = ("mnist", "cifar10")
+
+
+def compiled(cell: str) -> dict:
+  """Compiles one cell in this process."""
+  import fedjax_het as fh
+
+  fh.prepare_cpu()
+  import jax
+  import pytest
+
+  sys.path.insert(0, str(ROOT / "tests"))
+  from small_files import write_small
+
+  from fedjax_het.experiment.build import build, engine_of
+  from fedjax_het.experiment.where import EVERYWHERE
+
+  file, _, keys = cell.partition(":")
+  config = runpy.run_path(str(ROOT / "configs" / file))["get_config"](keys)
+  with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+    with config.ignore_type(), config.unlocked():
+      if config.mixing.name != "aaggff_s":  # which wants everybody
+        config.cohort_size = 2
+      if config.dataset not in REAL:
+        write_small(config.dataset, Path(folder), patch)
+        config.data_dir = folder
+        if config.partition.name == "dirichlet":
+          config.num_clients, config.partition.min_size = 3, 5
+    experiment = build(config)
+  engine = engine_of(config, experiment, EVERYWHERE)
+  state = engine.init(jax.random.key(0))
+  engine.evaluate(state)
+  before = engine.seconds.compile
+  engine.compile()
+  return {"rounds": engine.seconds.compile - before, "all": engine.seconds.compile}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--cells", nargs="+", default=CELLS, metavar="CELL")
+  parser.add_argument("--turns", type=int, default=3)
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "compile_times.json")
+  parser.add_argument("--one", help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.one:
+    print(json.dumps(compiled(args.one)))
+    return
+  rows: dict[str, dict[str, list[float]]] = {cell: {"rounds": [], "all": []} for cell in args.cells}
+  for turn in range(args.turns):
+    for cell, row in rows.items():
+      ran = subprocess.run([sys.executable, __file__, "--one", cell], capture_output=True, text=True)
+      if ran.returncode:
+        raise SystemExit(f"{cell}: {ran.stderr[-2000:]}")
+      for what, seconds in json.loads(ran.stdout.splitlines()[-1]).items():
+        row[what].append(round(seconds, 2))
+      print(f"turn {turn + 1} of {args.turns}: {cell}: {row['rounds'][-1]} of {row['all'][-1]} s", flush=True)
+    args.out.write_text(json.dumps({**provenance(), "seconds": rows}, indent=1) + "\n")
+  print("| cell | rounds | with the first state and the evaluation |\n|---|---|---|")
+  for cell, row in rows.items():
+    print(f"| {cell} | {statistics.median(row['rounds']):.1f} | {statistics.median(row['all']):.1f} |")
+
+
+if __name__ == "__main__":
+  main()
