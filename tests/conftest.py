@@ -1,5 +1,6 @@
 """Eight CPU devices, compiled programs kept on disk, and two small federations."""
 
+import ctypes
 import gc
 import os
 import signal
@@ -85,6 +86,14 @@ def compiler(request):
            "test_superfed", "test_sweep_launched", "test_synthetic")  # fmt: skip
   quick = os.environ.get("FEDJAX_HET_TEST_COMPILER", "quick") == "quick"
   jax.config.update("jax_disable_most_optimizations", quick and request.module.__name__ not in exact)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def given_back():
+  """What compilers freed goes back to the system, where glibc would keep gigabytes of it."""
+  yield
+  if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+    trim(0)
 
 
 @pytest.fixture
