@@ -135,6 +135,8 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
   def of(entry: Entry, section: str) -> Iterator[Field]:
     parameters = inspect.signature(entry.factory).parameters
     for name, (default, about) in entry.settings.items():
+      if f"{section}.{name}" in ARGUMENTS:  # of every data set
+        continue
       own = parameters.get(name)
       kind, value = (kind_of(own), own.default) if own else ("", default or None)
       yield field(f"{section}.{name}", about, kind, value)
