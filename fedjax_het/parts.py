@@ -127,14 +127,14 @@ class LocalTraining(NamedTuple):
     start: (broadcast, state, context) -> what local training changes, before the first step.
     walk: (key, broadcast, state, data, context, work, first, last) -> work after the steps first, ...,
       last - 1; with 0 and None after all of them.
-    finish: (broadcast, state, context, work) -> (upload, state, info).
+    finish: (broadcast, state, data, context, work) -> (upload, state, info).
     gradients: of a step; for people, see `Info.steps`.
   """
 
   steps: Callable[[ClientData], int | Array]
   start: Callable[[Message, PyTree, Context], PyTree]
   walk: Callable[..., PyTree]
-  finish: Callable[[Message, PyTree, Context, PyTree], tuple[Message, PyTree, Info]]
+  finish: Callable[[Message, PyTree, ClientData, Context, PyTree], tuple[Message, PyTree, Info]]
   gradients: int = 1
 
 
@@ -144,7 +144,7 @@ def in_one_go(training: LocalTraining) -> ClientUpdateFn:
   def update(key, broadcast, state, data, context):
     work = training.start(broadcast, state, context)
     work = training.walk(key, broadcast, state, data, context, work, 0, None)
-    return training.finish(broadcast, state, context, work)
+    return training.finish(broadcast, state, data, context, work)
 
   return update
 
@@ -169,19 +169,6 @@ class PersonalizeFn(Protocol):
   def __call__(  # noqa: D102
     self, broadcast: Message, state: PyTree, data: ClientData, context: Context, lam: jax.Array
   ) -> PyTree: ...
-
-
-EndpointsFn = Callable[[Message, PyTree], tuple[PyTree, PyTree]]
-
-
-def on_line(endpoints: EndpointsFn) -> PersonalizeFn:
-  """The `personalize` of a straight line, θ(λ) = (1 - λ)·θ^f + λ·θ^l; see `ClientUpdate.endpoints`."""
-
-  def personalize(broadcast, state, data, context, lam):
-    federated, local = endpoints(broadcast, state)
-    return jax.tree.map(lambda f, l: (1.0 - lam) * f + lam * l, federated, local)
-
-  return personalize
 
 
 class Simplex(NamedTuple):
@@ -236,9 +223,9 @@ class ClientUpdate(NamedTuple):
 
     lambdas: what it offers: where on its line a personalised model is evaluated; one point for methods
       without a line.
-    endpoints: (broadcast, state) -> (θ^f, θ^l), the federated and the local model of a client that has both,
-      as `apply` takes them. The line between them is studied, wherever on it the client's own model is. None
-      for a client without such two.
+    line: as `personalize`, the model θ(λ) = (1 - λ)·θ^f + λ·θ^l between the federated and the local one of a
+      client that has both. It is studied, wherever on it the client's own model is. None for a client without
+      such two.
     simplex: the simplex of models that the server keeps, for a method with one; studied likewise.
     training: `update` in pieces, for a method that offers them.
     synthesize: (key, broadcast) -> (x, y), labelled examples that the server can make of a broadcast,
@@ -265,7 +252,7 @@ class ClientUpdate(NamedTuple):
   globalize: Callable[[Message], PyTree] | None = None
   task: Task = classification()
   lambdas: tuple[float, ...] = (0.0,)
-  endpoints: EndpointsFn | None = None
+  line: PersonalizeFn | None = None
   simplex: Simplex | None = None
   training: LocalTraining | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None

@@ -21,7 +21,7 @@ from fedjax_het.experiment.workdir import Workdir, claimed
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.compare import columns, entries
 from fedjax_het.tables.launcher import change, take_changes
-from fedjax_het.tables.paper import chosen, parse_where, read_table
+from fedjax_het.tables.paper import chosen, parse_where, read_table, with_keys
 from fedjax_het.tables.runs import Program, ended, identity, programs
 
 ROOT = Path(__file__).parents[1]
@@ -111,6 +111,18 @@ def test_only_the_cells_asked_for(table):
   ):
     with pytest.raises(SettingError, match=named):
       chosen(table.cells, parse_where(text))
+
+
+def test_keys_that_are_no_columns():
+  table = read_table(ROOT / "configs" / "table_2_6.py")
+  cells = chosen(table.cells, parse_where("dataset=mnist,noise=pair,ratio=0.1,algorithm=ditto"))
+  more = with_keys(table, cells, "alpha=100.0")
+  assert more.changed == "alpha=100.0" and more.get_config(cells[0].text).partition.alpha == 100.0
+  assert more.cells == table.cells and with_keys(table, cells, "") is table
+  assert with_keys(table, cells, "alpha=10.0").changed == ""
+  for text, named in (("noise=pair", "--where=noise=pair"), ("seed=3", "--seeds=3"), ("alpah=1.0", "alpha")):
+    with pytest.raises(SettingError, match=named):
+      with_keys(table, cells, text)
 
 
 def test_changes_of_the_command_line_and_what_follows_from_them():

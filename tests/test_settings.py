@@ -47,7 +47,7 @@ def test_local_training_may_be_cut_at_any_step(name, ragged):
     work = part.training.start(broadcast, state, context)
     for start, end in ((0, at), (at, part.training.steps(data))):
       work = part.training.walk(*first, work, start, end)
-    return part.training.finish(broadcast, state, context, work)
+    return part.training.finish(broadcast, state, data, context, work)
 
   whole = jax.jit(part.update)(*first)
   steps = int(part.training.steps(data))

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from parts import CLASSES, FEATURES, one_client, round_draws, walk
+from parts import CLASSES, FEATURES, float64, mlp, one_client, round_draws, rows_of, walk
 
 import fedjax_het as fh
-from fedjax_het.clients import superfed as superfed_module
-from fedjax_het.clients.superfed import Pair, lambda_of_stats, share_out
+from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.errors import SettingError
+from fedjax_het.models import Model
 
 MOMENTUM = 0.9
 LOCAL = dict(lr=0.1, epochs=2, batch_size=4)
@@ -25,14 +25,15 @@ METHODS = {
 
 
 class Net(nn.Module):
-  """norm - dense - relu - dropout - dense; what is normalised first depends on the data alone."""
+  """norm - dense - norm - relu - dropout - dense; what is normalised first depends on the data alone."""
 
   rate: float = 0.0
 
   @nn.compact
   def __call__(self, x, train):
     h = nn.BatchNorm(not train, momentum=MOMENTUM, name="norm")(x)
-    h = nn.Dropout(self.rate, deterministic=not train)(nn.relu(nn.Dense(5, name="hidden")(h)))
+    h = nn.BatchNorm(not train, momentum=MOMENTUM, name="inner")(nn.Dense(5, name="hidden")(h))
+    h = nn.Dropout(self.rate, deterministic=not train)(nn.relu(h))
     return nn.Dense(CLASSES, name="out")(h)
 
 
@@ -63,30 +64,81 @@ def test_statistics_become_the_clients_average_whatever_the_server(ragged, serve
     np.testing.assert_allclose(found[name], infos.coefficients[0] @ np.stack(own), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lam", [0.0, 0.3, 1.0])
-def test_superfed_moves_the_ends_statistics_as_its_weights(uniform, monkeypatch, lam):
-  """With one λ throughout: s(λ) moves as one model's would, each end by its share of every change."""
-  monkeypatch.setattr(
-    superfed_module, "draw_lambda", lambda key, params, _: jax.tree.map(lambda _: jnp.float32(lam), params)
-  )
+def statistics_by_hand(params, data, i, batch_size):
+  """Client i's own statistics of `Net` at these parameters: batch by batch in the order of its rows."""
+  x = rows_of(data, i)[0]
+  found, params = {"norm": [], "inner": []}, float64(params)
+  for first in range(0, len(x), batch_size):
+    batch = x[first : first + batch_size]
+    spread = np.sqrt(batch.var(0) + 1e-5)
+    h = (batch - batch.mean(0)) / spread * params["norm"]["scale"] + params["norm"]["bias"]
+    h = h @ params["hidden"]["kernel"] + params["hidden"]["bias"]
+    for name, values in (("norm", batch), ("inner", h)):
+      found[name].append((len(batch), values.mean(0), values.var(0)))
+  return {
+    name: {part: sum(own[0] * own[j] for own in each) / len(x) for j, part in ((1, "mean"), (2, "var"))}
+    for name, each in found.items()
+  }
+
+
+@pytest.mark.parametrize("i", [0, 1, 2])  # of 40 examples, one, and seven
+def test_own_statistics_are_those_of_the_clients_batches(ragged, i):
   net = model()
-  client = fh.superfed(net, **LOCAL)
+  params = net.init(jax.random.key(1))
+  found = jax.jit(lambda data: own_statistics(net, params, net.stats, data, 4))(one_client(ragged, i))
+  wanted = statistics_by_hand(params, ragged, i, 4)
+  chex.assert_trees_all_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_that_training_leaves_alone_stay(ragged):
+  """A frozen norm's, and a counter."""
+
+  def train(params, stats, x, real, key):
+    return x, {
+      "frozen": stats["frozen"],
+      "moved": 0.5 * stats["moved"] + 0.5 * x.max(),
+      "count": stats["count"] + 1,
+    }
+
+  net = Model(lambda key: {}, lambda params, x, stats: x, train=train)
+  stats = {"frozen": jnp.float32(7.0), "moved": jnp.float32(1e6), "count": jnp.int32(3)}
+  found = own_statistics(net, {}, stats, one_client(ragged, 0), 40)
+  assert found == {"frozen": 7.0, "moved": pytest.approx(rows_of(ragged, 0)[0].max()), "count": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("granularity", ["model", "layer"])
+def test_superfed_uploads_the_statistics_of_the_federated_model(ragged, granularity):
+  """From round L on; FedAvg's before. A client keeps no statistics."""
+  net = model()
+  client = fh.superfed(net, granularity=granularity, start_round=1, nu=0.0, mu=0.0, **LOCAL)
   broadcast = client.share(jax.random.key(0))
-  broadcast = broadcast._replace(stats=jax.tree.map(lambda s: s + 0.5, broadcast.stats))
   own = client.init(jax.random.key(1), broadcast, None, fh.Context())
-  upload, kept, _ = jax.jit(client.update)(
-    jax.random.key(2), broadcast, own, one_client(uniform, 1), fh.Context()
+  update = jax.jit(client.update)
+  rows = one_client(ragged, 2)
+  upload, kept, _ = update(jax.random.key(2), broadcast, own, rows, fh.Context(round=0))
+  alone, *_ = jax.jit(fh.fedavg(net, **LOCAL).update)(jax.random.key(2), broadcast, (), rows, fh.Context())
+  chex.assert_trees_all_close(upload.stats, alone.stats, rtol=1e-6)
+  chex.assert_trees_all_equal_structs(own, kept, broadcast.params)
+  upload, kept, _ = update(jax.random.key(2), broadcast, own, rows, fh.Context(round=1))
+  chex.assert_trees_all_close(
+    upload.stats, statistics_by_hand(upload.params, ragged, 2, 4), rtol=1e-4, atol=1e-5
   )
-  for j, name in enumerate(("mean", "var")):
-    start = np.float64(0.5 + j), np.float64(j)
-    ends = [np.full(FEATURES, value) for value in start]
-    for x, _, _ in walk(jax.random.key(2), uniform, 1, 4, 2):
-      between = (1 - lam) * ends[0] + lam * ends[1]
-      change = (1 - MOMENTUM) * ((x.mean(0), x.var(0))[j] - between)
-      ends = [ends[0] + (1 - lam) * change, ends[1] + lam * change]
-    np.testing.assert_allclose(upload.stats["norm"][name], ends[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(kept.stats["norm"][name], ends[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [fh.superfed, fh.apfl, fh.ditto, fh.pfedme])
+def test_a_model_on_the_line_has_its_own_statistics(method, ragged):
+  client = method(model(), **LOCAL)
+  broadcast = client.share(jax.random.key(0))
+  state = client.init(jax.random.key(1), broadcast, None, fh.Context())
+  kept = state.local if hasattr(state, "local") else state
+  kept = jax.tree.map(lambda leaf: leaf + 0.3, model().split(kept).params)
+  state = state._replace(local=kept) if hasattr(state, "local") else kept
+  found = client.line(broadcast, state, one_client(ragged, 2), fh.Context(), 0.3)
+  between = jax.tree.map(lambda f, l: 0.7 * f + 0.3 * l, broadcast.params, kept)
+  chex.assert_trees_all_close(found.params, between, rtol=1e-6)
+  chex.assert_trees_all_close(found.stats, statistics_by_hand(between, ragged, 2, 4), rtol=1e-4, atol=1e-5)
+  assert client.sees_data == ("personalize",) and method(mlp(), **LOCAL).sees_data == ()
 
 
 @pytest.mark.parametrize("method", [fh.fedavg, fh.scaffold, fh.apfl, fh.pfedme, fh.ditto, fh.superfed])
@@ -95,19 +147,10 @@ def test_the_first_broadcast_has_the_models_statistics(method):
   assert net.stats and method(net).share(jax.random.key(0)).stats is net.stats
 
 
-def test_each_layer_s_statistics_have_its_lambda():
-  lam = {
-    "a": {"kernel": 0.1},
-    "norm": {"scale": 0.2, "bias": 0.2},
-    "b": {"norm": {"scale": 0.3}, "kernel": 0.4},
-  }
-  stats = {"norm": {"mean": 0}, "b": {"norm": {"var": 0}}, "bare": {"mean": 0}}
-  assert lambda_of_stats(lam, stats) == {
-    "norm": {"mean": 0.2},
-    "b": {"norm": {"var": 0.3}},
-    "bare": {"mean": 0.1},
-  }
-  assert share_out(Pair(1.0, 2.0), 0.5, 0.2) == Pair(1.4, 2.1)
+def test_endpoints_of_all_layers_want_no_statistics():
+  regions = fh.regions(np.eye(CLASSES) * 5, endpoints=2, clusters=2)
+  with pytest.raises(SettingError, match=r"layers = 'all': Net has running statistics.*norm=\"group\""):
+    fh.sosicfl_all(model(), regions)
 
 
 @pytest.mark.slow
@@ -116,6 +159,7 @@ def test_runs_map_resume_and_evaluate(method, ragged):
   """One device and four, whole and in chunks, within rounding; evaluated with the statistics, by λ."""
   algorithm = fh.federated(METHODS[method](model(0.5)))
   whole, chunked = fh.Engine(algorithm, ragged, 5, devices=1), fh.Engine(algorithm, ragged, 5, devices=4)
+  streamed = fh.Engine(algorithm, ragged, 2, devices=1, device_rows=140)
   state, infos = whole.advance(whole.init(jax.random.key(0)), 3)
   other = chunked.init(jax.random.key(0))
   for length in (1, 2):
@@ -126,6 +170,7 @@ def test_runs_map_resume_and_evaluate(method, ragged):
   )  # fmt: skip
   assert np.isfinite(infos.clients.loss).all()
   evaluation = whole.evaluate(state)
+  chex.assert_trees_all_close(streamed.evaluate(state), evaluation, rtol=1e-5, atol=1e-6)
   net, broadcast = model(0.5), state.broadcast
   x, y = (np.asarray(leaf) for leaf in one_client(ragged, 2, "test").take(jnp.arange(ragged.test.size[2])))
   logits = net.apply(broadcast.params, x, broadcast.stats)
@@ -133,9 +178,9 @@ def test_runs_map_resume_and_evaluate(method, ragged):
   if method != "fedavg":
     lam = algorithm.client.lambdas[3]
     own = jax.tree.map(lambda leaf: leaf[2], state.clients)
-    line = jax.tree.map(lambda f, l: (1 - lam) * f + lam * l, tuple(broadcast[::2]), tuple(own))
-    logits = net.apply(line[0], x, line[1])
-    loss = -np.asarray(jax.nn.log_softmax(logits))[np.arange(len(y)), y].mean()
+    params = jax.tree.map(lambda f, l: (1 - lam) * f + lam * l, broadcast.params, own)
+    stats = own_statistics(net, params, broadcast.stats, one_client(ragged, 2), LOCAL["batch_size"])
+    loss = -np.asarray(jax.nn.log_softmax(net.apply(params, x, stats)))[np.arange(len(y)), y].mean()
     assert evaluation.personalized["loss"][2, 3] == pytest.approx(loss, rel=1e-4)
 
 

@@ -22,7 +22,7 @@ import optax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, together
-from fedjax_het.clients.supervised import ends, received, scheduled, supervised
+from fedjax_het.clients.supervised import line, received, scheduled, supervised
 from fedjax_het.errors import check_flag, check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
@@ -66,8 +66,8 @@ def apfl(
 ) -> ClientUpdate:
   """APFL's client part. Its state is v, which starts at the first θ^g, and α; the global model is FedAvg's.
 
-  A model's running statistics: the federated model's are averaged, those of the mixture v̄ stay with v. On the
-  line of models between θ^g and v these are mixed too, so that λ = α is not v̄ there; without running
+  A model's running statistics: the federated model's are averaged, those of the mixture v̄ stay with v. A
+  model on the line between θ^g and v has its own, so that λ = α is not quite v̄ there; without running
   statistics it is.
 
   Args:
@@ -120,7 +120,7 @@ def apfl(
 
     return for_each_batch(key, data, batch_size, epochs, step, work, first, last)
 
-  def finish(broadcast, state, context, work: Pair):
+  def finish(broadcast, state, data, context, work: Pair):
     upload = Message(work.federated.params, stats=work.federated.stats)
     own, figures = work.own, {"alpha": work.alpha} if adaptive else ()
     state = Own(model.joined(own.params, own.stats), work.alpha)
@@ -134,5 +134,5 @@ def apfl(
   return supervised(
     model, training, own_model, name="apfl", globalize=received(model),
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.asarray(alpha, jnp.float32)),
-    endpoints=ends(model, lambda state: state.local),
+    line=line(model, batch_size, lambda state: state.local),
   )  # fmt: skip

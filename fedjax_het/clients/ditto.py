@@ -19,7 +19,7 @@ import optax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.sgd import afterwards, mean_loss
-from fedjax_het.clients.supervised import ends, received, scheduled, supervised
+from fedjax_het.clients.supervised import line, received, scheduled, supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
@@ -101,7 +101,7 @@ def ditto(
     near, passes = sgd.near(broadcast.params, lam), (epochs, local_epochs)
     return walk_both(key, model, data, work, tx_of(context), passes, batch_size, near, first, last)
 
-  def finish(broadcast, state, context, work: Pair):
+  def finish(broadcast, state, data, context, work: Pair):
     upload = Message(work.received.params, stats=work.received.stats)
     return upload, model.joined(work.own.params, work.own.stats), mean_loss(*work)
 
@@ -112,5 +112,5 @@ def ditto(
   return supervised(
     model, training, lambda broadcast, state, *_: state, name="ditto",
     init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
-    endpoints=ends(model),
+    line=line(model, batch_size),
   )  # fmt: skip

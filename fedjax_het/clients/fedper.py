@@ -79,7 +79,7 @@ def fedper(
     tx = tx_of(context)
     return sgd.walk(key, model, data, local, tx, epochs, batch_size, None, first, last)
 
-  def finish(broadcast, state, context, local):
+  def finish(broadcast, state, data, context, local):
     return *parted(local.params, local.stats), Info(local.loss / local.steps, local.steps)
 
   def own_model(broadcast: Message, state: Own, *_) -> PyTree:

@@ -82,7 +82,7 @@ def fedrep(
     body = sgd.walk(key, bottom, data, work.body, tx, body_epochs, batch_size, None, first, last)
     return Phases(own, body)
 
-  def finish(broadcast, state, context, work: Phases):
+  def finish(broadcast, state, data, context, work: Phases):
     return Message(work.body.params, stats=work.body.stats), work.head.params, mean_loss(*work)
 
   def own_model(broadcast: Message, state: PyTree, *_) -> PyTree:

@@ -21,7 +21,7 @@ from jax import lax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, together
-from fedjax_het.clients.supervised import ends, received, scheduled, supervised
+from fedjax_het.clients.supervised import line, received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
@@ -107,7 +107,7 @@ def pfedme(
 
     return for_each_batch(key, data, batch_size, epochs, step, work, first, last)
 
-  def finish(broadcast, state, context, work: Work):
+  def finish(broadcast, state, data, context, work: Work):
     info = Info(work.loss / work.steps, work.steps)
     return Message(work.federated, stats=work.stats), model.joined(work.own, work.stats), info
 
@@ -117,5 +117,5 @@ def pfedme(
   return supervised(
     model, training, lambda broadcast, state, *_: state, name="pfedme",
     init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
-    endpoints=ends(model),
+    line=line(model, batch_size),
   )  # fmt: skip

@@ -77,7 +77,7 @@ def scaffold(
 
     return sgd.walk(key, model, data, local, tx, epochs, batch_size, correct, first, last)
 
-  def finish(broadcast, state, context, local):
+  def finish(broadcast, state, data, context, local):
     scale = 1.0 / (decayed(lr, lr_decay, context.round) * times_counted(local.steps, momentum))
     share = context.cohort_size / context.num_clients
     moved = jax.tree.map(

@@ -143,7 +143,7 @@ def fedprox(
       key, model, data, local, tx_of(context), epochs, batch_size,
       None if mu is None else near(broadcast.params, mu), first, last,
     ),
-    finish=lambda broadcast, state, context, local: (
+    finish=lambda broadcast, state, data, context, local: (
       Message(local.params, stats=local.stats), state, Info(local.loss / local.steps, local.steps)
     ),
   )  # fmt: skip

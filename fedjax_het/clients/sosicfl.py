@@ -30,6 +30,7 @@ from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.regions import Regions
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
+from fedjax_het.clients.statistics import has_statistics
 from fedjax_het.clients.supervised import scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError, check_choice, check_whole
@@ -94,14 +95,19 @@ def sosicfl_plus(
     name: name in tables.
 
   Raises:
-    SettingError: a setting out of range; when a run is set up, a head that the model has not; from
-      `check_rounds`, of a run that ends before t̃.
+    SettingError: a setting out of range; endpoints of all layers of a model with running statistics; when a
+      run is set up, a head that the model has not; from `check_rounds`, of a run that ends before t̃.
   """
   check_choice("layers", layers, ("head", "all"))
   if layers == "all" and head:
     raise SettingError(
       "head", head, "all layers have endpoints, and it would have no effect", "Leave it out."
     )
+  if layers == "all" and has_statistics(model):
+    raise SettingError(
+      "layers", layers, f"{model.name} has running statistics, and no two points of a simplex have the same",
+      'Use layers="head", or a norm without them, such as norm="group".',
+    )  # fmt: skip
   if not isinstance(regions, Regions):
     remedy = "Give fedjax_het.regions(counts, endpoints=2, clusters=2)."
     raise SettingError("regions", type(regions).__name__, "are no regions", remedy)
@@ -159,7 +165,7 @@ def sosicfl_plus(
     near, passes = sgd.near(broadcast.params, lam), (epochs, local_epochs)
     return walk_both(key, model, data, work, tx, passes, batch_size, near, first, last, of_region)
 
-  def finish(broadcast, state: Owner, context, work):
+  def finish(broadcast, state: Owner, data, context, work):
     if lam is None:
       return Message(work.params, stats=work.stats), state, Info(work.loss / work.steps, work.steps)
     received, own = work

@@ -11,9 +11,9 @@ mini-batch step it mixes it with the federated model θ^f, which started the rou
 and minimises  F_i(θ(λ)) + (μ/2)·‖θ^f - θ^g‖² + ν·cos²(θ^f, θ^l)  over both ends with one backward pass.
 MM draws one λ for the model; LM draws one for each layer.
 
-A model's running statistics s are mixed like its weights, with each layer's own λ, and move as the ends do: a
-batch that changes s(λ) = (1 - λ)·s^f + λ·s^l by δ moves s^f by (1 - λ)·δ and s^l by λ·δ. They are no part of
-‖θ^f - θ^g‖ and cos².
+A model between two models has running statistics that are no mixture of theirs. Where a model has some, a
+client takes them anew of its training examples: θ^f's after local training, which are averaged, and θ(λ)'s
+where it is used (`statistics.own_statistics`). Before round L they are FedAvg's.
 """
 
 import functools
@@ -26,12 +26,13 @@ from jax import lax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import Optimizer, loss_gradient, together
-from fedjax_het.clients.supervised import ends, received, scheduled, starts_within, supervised
+from fedjax_het.clients.statistics import has_statistics, own_statistics
+from fedjax_het.clients.supervised import line, received, scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import check_choice
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message, on_line
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
 
@@ -53,17 +54,6 @@ def draw_lambda(key: jax.Array, params: PyTree, granularity: str) -> PyTree:
   names = list(dict.fromkeys(layers))
   draws = jax.random.uniform(key, (len(names),))
   return jax.tree.unflatten(structure, [draws[names.index(layer)] for layer in layers])
-
-
-def lambda_of_stats(lam: PyTree, stats: PyTree) -> PyTree:
-  """For each leaf of the statistics the λ of its own layer: of the parameter nearest to it in the tree."""
-  paths = jax.tree_util.tree_leaves_with_path(lam)
-
-  def nearest(path, _):
-    shared = [next((i for i, (a, b) in enumerate(zip(path, own)) if a != b), len(own)) for own, _ in paths]
-    return paths[shared.index(max(shared))][1]
-
-  return jax.tree_util.tree_map_with_path(nearest, stats)
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
@@ -100,21 +90,13 @@ class Pair(NamedTuple):
 
 
 class Line(NamedTuple):
-  """What changes in local training: both ends, their optimisers' states, the sums for `Info`, statistics."""
+  """What changes in local training: both ends, their optimisers, the sums for `Info`, θ^f's statistics."""
 
   ends: Pair
   optimizers: Pair
   loss: jax.Array
   steps: jax.Array
-  stats: Pair
-
-
-def share_out(stats: Pair, change: PyTree, lam: PyTree) -> Pair:
-  """Both ends' statistics after those between them have changed: s^f + (1 - λ)·δ and s^l + λ·δ."""
-  return Pair(
-    jax.tree.map(lambda s, d, t: s + (1.0 - t) * d, stats.federated, change, lam),
-    jax.tree.map(lambda s, d, t: s + t * d, stats.local, change, lam),
-  )
+  stats: PyTree
 
 
 def superfed(
@@ -164,9 +146,7 @@ def superfed(
   def step_on_line(center, tx, training: Line, batch: Batch) -> Line:
     federated, local = training.ends
     lam = draw_lambda(batch.key, federated, granularity)
-    stats_lam = lambda_of_stats(lam, training.stats.federated)
-    stats = mix(*training.stats, stats_lam)
-    loss, gradient, moved = loss_gradient(model, mix(federated, local, lam), stats, batch)
+    loss, gradient, _ = loss_gradient(model, mix(federated, local, lam), training.stats, batch)
     a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
     gradients = Pair(  # eq. 2.3
       jax.tree.map(
@@ -177,22 +157,17 @@ def superfed(
     )  # fmt: skip
     updates, optimizers = zip(*map(tx.update, gradients, training.optimizers, training.ends))
     ends = optax.apply_updates(training.ends, together(Pair(*updates)))
-    return Line(
-      ends, Pair(*optimizers), training.loss + loss, training.steps + 1,
-      share_out(training.stats, jax.tree.map(jnp.subtract, moved, stats), stats_lam),
-    )  # fmt: skip
+    return Line(ends, Pair(*optimizers), training.loss + loss, training.steps + 1, training.stats)
 
   def walk(key, broadcast, state, data, context, training: Line, first, last) -> Line:
     center, tx = broadcast.params, tx_of(context)
 
     def before(training):  # λ = 0: the federated model alone
-      (federated, local), (own, other), loss, steps, (stats, kept) = training
+      (federated, local), (own, other), loss, steps, stats = training
       trained = sgd.Local(federated, own, loss, steps, stats)
       trained = sgd.walk(key, model, data, trained, tx, epochs, batch_size, sgd.near(center, mu), first, last)
-      return Line(
-        Pair(trained.params, local), Pair(trained.optimizer, other), trained.loss, trained.steps,
-        Pair(trained.stats, kept),
-      )  # fmt: skip
+      ends, optimizers = Pair(trained.params, local), Pair(trained.optimizer, other)
+      return Line(ends, optimizers, trained.loss, trained.steps, trained.stats)
 
     def after(training):
       step = functools.partial(step_on_line, center, tx)
@@ -201,27 +176,29 @@ def superfed(
     return lax.cond(context.round >= start_round, after, before, training)
 
   def start(broadcast, state, context) -> Line:
-    local, tx = model.split(state), tx_of(context)
-    ends, stats = Pair(broadcast.params, local.params), Pair(broadcast.stats, local.stats)
-    return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0), stats)
+    ends, tx = Pair(broadcast.params, state), tx_of(context)
+    return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0), broadcast.stats)
 
-  def finish(broadcast, state, context, training: Line):
-    figures = {"cosine": cosine(*training.ends)}
-    info = Info(training.loss / training.steps, training.steps, figures)
-    upload = Message(training.ends.federated, stats=training.stats.federated)
-    return upload, model.joined(training.ends.local, training.stats.local), info
+  def finish(broadcast, state, data, context, training: Line):
+    (federated, local), stats = training.ends, training.stats
+    if has_statistics(model):
+      stats = lax.cond(
+        context.round >= start_round,
+        lambda: own_statistics(model, federated, stats, data, batch_size),
+        lambda: stats,
+      )
+    info = Info(training.loss / training.steps, training.steps, {"cosine": cosine(federated, local)})
+    return Message(federated, stats=stats), local, info
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
-
+  between = line(model, batch_size)
   client = supervised(
     model, training, lambda broadcast, state, *_: received(model)(broadcast), globalize=received(model),
-    name="superfed_mm" if granularity == "model" else "superfed_lm", endpoints=ends(model),
-    init=lambda key, broadcast, data, context: model.joined(
-      model.init(jax.random.fold_in(key, context.client)), model.stats
-    ),
+    name="superfed_mm" if granularity == "model" else "superfed_lm", line=between,
+    init=lambda key, broadcast, data, context: model.init(jax.random.fold_in(key, context.client)),
   )  # fmt: skip
   return client._replace(
-    personalize=on_line(ends(model)),
+    personalize=between,
     lambdas=LAMBDAS,
     check_rounds=starts_within(start_round, "local models would never move"),
     milestones={"L": start_round},

@@ -15,9 +15,10 @@ from fedjax_het.clients.objective import (
   momentum_sgd,
   training_loss,
 )
+from fedjax_het.clients.statistics import has_statistics, own_statistics
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Context, EndpointsFn, LocalTraining, Message, ShareFn, in_one_go
+from fedjax_het.parts import ClientUpdate, Context, LocalTraining, Message, PersonalizeFn, ShareFn, in_one_go
 
 PyTree = Any
 
@@ -48,9 +49,28 @@ def received(model: Model) -> Callable[[Message], PyTree]:
   return lambda broadcast: model.joined(broadcast.params, broadcast.stats)
 
 
-def ends(model: Model, local: Callable[[PyTree], PyTree] = lambda state: state) -> EndpointsFn:
-  """`ClientUpdate.endpoints` of the received model and one that the client keeps; by default its state."""
-  return lambda broadcast, state: (received(model)(broadcast), local(state))
+def line(
+  model: Model, batch_size: int, local: Callable[[PyTree], PyTree] = lambda state: state
+) -> PersonalizeFn:
+  """`ClientUpdate.line` from the received model to one that the client keeps.
+
+  Running statistics between two models are no mixture of theirs: every model of the line, the ends too, has
+  those of the client's training examples, see `statistics.own_statistics`.
+
+  Args:
+    model: the model.
+    batch_size: of the batches that the statistics are taken of.
+    local: (state) -> the kept model, with or without statistics; by default the state.
+  """
+
+  def at(broadcast: Message, state: PyTree, data: Any, context: Context, lam: jax.Array) -> PyTree:
+    ends = broadcast.params, model.split(local(state)).params
+    params = jax.tree.map(lambda f, l: (1.0 - lam) * f + lam * l, *ends)
+    if not has_statistics(model):
+      return params
+    return model.joined(params, own_statistics(model, params, broadcast.stats, data, batch_size))
+
+  return at
 
 
 def starts_within(
@@ -88,7 +108,7 @@ def supervised(
   init: Callable[..., PyTree] = lambda *_: (),
   share: ShareFn | None = None,
   globalize: Callable[[Message], PyTree] | None = None,
-  endpoints: EndpointsFn | None = None,
+  line: PersonalizeFn | None = None,
 ) -> ClientUpdate:
   """The client part of a method that trains `model`.
 
@@ -101,7 +121,7 @@ def supervised(
     init: see `ClientUpdate`; by default a client keeps nothing.
     share: see `ClientUpdate`; by default the whole model is shared.
     globalize: see `ClientUpdate`.
-    endpoints: see `ClientUpdate`.
+    line: see `ClientUpdate`.
   """
 
   def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
@@ -116,7 +136,8 @@ def supervised(
     apply=model.logits,
     task=model.task,
     globalize=globalize,
-    endpoints=endpoints,
+    line=line,
+    sees_data=("personalize",) if line and has_statistics(model) else (),
     training=training,
     name=name,
   )

@@ -107,8 +107,8 @@ def train(
       return training.start(broadcast, state, where)
 
     def end(j, work):
-      _, _, state, where, _ = client(j)
-      return training.finish(broadcast, state, where, work)
+      _, own, state, where, _ = client(j)
+      return training.finish(broadcast, state, own, where, work)
 
     is_tail = (first + 1 == last) & (tail > 0)
     early = jnp.where(head > 0, head, jnp.minimum(plan.handover, client(0)[4]))
@@ -125,7 +125,11 @@ def train(
         work = lax.cond(cut, lambda: received, lambda: work)
         from_ = jnp.where(cut, tail, jnp.where(goes_on, early, 0))
         work = walk(j, work, from_, jnp.where(late, client(j)[4], early))
-        results = jax.tree.map(lambda leaf, one: leaf.at[j].set(one), results, end(j, work))
+        results = lax.cond(
+          late,
+          lambda: jax.tree.map(lambda leaf, one: leaf.at[j].set(one), results, end(j, work)),
+          lambda: results,
+        )
         return work, received, results
 
       late = turn == 1

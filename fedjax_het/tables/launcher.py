@@ -28,6 +28,7 @@ def define_flags() -> None:
   """Defines the flags."""
   flags.DEFINE_string("table", None, "The table: a configuration file with a .csv beside it.")
   flags.DEFINE_string("where", "", "Only these cells: key=value,key=value|value, by the columns of the .csv.")
+  flags.DEFINE_string("cell", "", "More of every cell: key=value,key=value, of keys that are no columns.")
   flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
   flags.DEFINE_string("workdir", None, "Where runs and table are kept; by default runs/NAME of the table.")
   flags.DEFINE_alias("runs", "workdir")
@@ -106,7 +107,7 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
 def make_table(changes: dict[str, Any]) -> None:
   """Runs and shows the table of the flags."""
   from fedjax_het.experiment.report import beside
-  from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table
+  from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table, with_keys
   from fedjax_het.tables.reproduce import reproduce, show, wanted
 
   given = flags.FLAGS
@@ -116,7 +117,9 @@ def make_table(changes: dict[str, Any]) -> None:
     changes = {**changes, "data_dir": given.data_dir}
   table = read_table(shipped(given.table))
   cells = chosen(table.cells, parse_where(given.where))
-  table = table._replace(changed=told_of(changes, [table.get_config(cell.text) for cell in cells]))
+  table = with_keys(table, cells, given.cell)
+  fields = told_of(changes, [table.get_config(cell.text) for cell in cells])
+  table = table._replace(changed=", ".join(filter(None, (table.changed, fields))))
   than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
   prepare_jax()
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))

@@ -214,6 +214,27 @@ def chosen(cells: Sequence[Cell], where: Mapping[str, Sequence[str]]) -> list[Ce
   return left
 
 
+def with_keys(table: Table, cells: Sequence[Cell], text: str) -> Table:
+  """The table with more keys, "model=minilm", of `cells`: such as `get_config` takes and no column has.
+
+  Raises:
+    SettingError: a part without "=", a key twice, one that is a column, or the seed.
+  """
+  if not text:
+    return table
+  for key, values in parse_where(text).items():
+    value = "|".join(values)
+    if key == "seed":
+      raise SettingError("cell", text, "every cell has the seeds of --seeds", f"Write --seeds={value}.")
+    if key in cells[0].keys:
+      raise SettingError("cell", text, f"{key} is a column of the table", f"Write --where={key}={value}.")
+  get_config = table.get_config
+  same = all(get_config(cell.text) == get_config(f"{cell.text},{text}") for cell in cells)
+  return table._replace(
+    get_config=lambda cell: get_config(f"{cell},{text}"), changed="" if same else text.replace(",", ", ")
+  )
+
+
 def method_of(name: str, cells: Sequence[Cell]) -> str:
   """The method of some cells that is called so by the paper, or by its key `algorithm`; "" for "".
 

@@ -17,7 +17,7 @@ from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations, Pick, pick, picking
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
-from fedjax_het.parts import ClientUpdate, on_line
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save
 from fedjax_het.yardsticks.text import named, spread
 from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
@@ -26,10 +26,9 @@ GRID = tuple(i / 10 for i in range(11))
 
 
 class LambdaLine(Yardstick):
-  """`lambda` of the summary, for a client part with several `lambdas` or with `endpoints`; lambda_curve.png.
+  """`lambda` of the summary, for a client part with several `lambdas` or with a `line`; lambda_curve.png.
 
-  Where the client's models are at one λ, or one of each client's own, the line between its endpoints is
-  evaluated once, at the end.
+  Where the client's models are at one λ, or one of each client's own, the line is evaluated once, at the end.
   """
 
   name = "lambda_line"
@@ -38,7 +37,7 @@ class LambdaLine(Yardstick):
   def fits(cls, run: Watched) -> bool:
     """Whether there is a line of models."""
     client = run.algorithm.client
-    return len(client.lambdas) > 1 or client.endpoints is not None
+    return len(client.lambdas) > 1 or client.line is not None
 
   def section(self, now: Moment) -> dict[str, Any]:
     """{"lambda": see `lambda_report`}."""
@@ -64,9 +63,9 @@ class LambdaLine(Yardstick):
 
 
 def between_endpoints(client: ClientUpdate) -> ClientUpdate:
-  """The client part whose models are on the line between its `endpoints`, at the λ of `GRID`."""
-  assert client.endpoints is not None
-  return client._replace(personalize=on_line(client.endpoints), lambdas=GRID)
+  """The client part whose models are on its `line`, at the λ of `GRID`."""
+  assert client.line is not None
+  return client._replace(personalize=client.line, lambdas=GRID)
 
 
 def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:
