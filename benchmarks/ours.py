@@ -70,7 +70,10 @@ def make_engine(args):
   from fedjax_het.federated import federated
 
   model = {"two_nn": models.two_nn, "two_cnn": models.two_cnn}[args.model](IMAGE[args.model])
-  settings = dict(lr=args.lr, epochs=args.epochs, batch_size=args.batch, momentum=0.0, weight_decay=0.0)
+  settings = dict(
+    lr=args.lr, epochs=args.epochs, batch_size=args.batch, momentum=args.momentum,
+    weight_decay=args.weight_decay,
+  )  # fmt: skip
   if args.algorithm == "fedavg":
     client = fedavg(model, **settings)
   else:
@@ -147,6 +150,8 @@ def main():
   parser.add_argument("--batch", type=int, default=10)
   parser.add_argument("--epochs", type=int, default=1)
   parser.add_argument("--lr", type=float, default=0.01)
+  parser.add_argument("--momentum", type=float, default=0.0)
+  parser.add_argument("--weight_decay", type=float, default=0.0)
   parser.add_argument("--rounds", type=int, default=40, help="timed rounds, at most one chunk (128)")
   parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts")
   parser.add_argument("--seed", type=int, default=0)

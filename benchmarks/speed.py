@@ -1,9 +1,10 @@
-"""Client steps a second beside pfl-research and FedJAX on the same work, on this machine's CPU.
+"""Client steps a second beside other systems and a plain loop on the same work, on this machine's CPU.
 
-    python benchmarks/speed.py [--repeats 3] [--without fedjax_google] [--out docs/results/speed.json]
+    python benchmarks/speed.py [--repeats 3] [--without fluke flower] [--out docs/results/speed.json]
 
 Makes each peer's virtual environment (`peers/envs.py`), then runs ours and theirs in turn, every run in a
-fresh process, and prints medians over the turns, ratios and what was asked for. See README.md here.
+fresh process, and prints medians over the turns, ratios and what was asked for. All take SGD steps with the
+papers' momentum and weight decay; ours also plain ones. See README.md here.
 """
 
 import argparse
@@ -23,7 +24,15 @@ from peers import envs
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-WORK = {"clients": 100, "samples": 480, "cohort": 5, "batch": 10, "epochs": 1}
+WORK = {
+  "clients": 100,
+  "samples": 480,
+  "cohort": 5,
+  "batch": 10,
+  "epochs": 1,
+  "momentum": 0.9,
+  "weight_decay": 1e-4,
+}
 ROUNDS = {"two_nn": (40, 2), "two_cnn": (2, 1)}  # timed and warm-up rounds
 
 Run = collections.namedtuple("Run", "name model command environment", defaults=({},))
@@ -44,28 +53,54 @@ def plan(without: list[str]) -> list[Run]:
   """One turn: every run, ours next to the peers it is compared with."""
   ours = [sys.executable, str(HERE / "ours.py")]
   cores = len(os.sched_getaffinity(0))
-  one_thread = {"OMP_NUM_THREADS": "1"}
   runs = []
+
+  def add(name: str, model: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+    runs.append(Run(f"{model}: {name}", model, command, environment or {}))
+
+  def peer(script: str, model: str, environment: str) -> list[str]:
+    return [str(envs.ensure(environment)), str(HERE / "peers" / f"{script}.py"), *work(model)]
+
   for model in ("two_nn", "two_cnn"):
-    runs.append(Run(f"{model}: fedjax_het", model, [*ours, *work(model), "--peak"]))
-    if "pfl_research" not in without:
-      python = str(envs.ensure("pfl_research"))
-      script = [str(HERE / "peers" / "pfl_research.py"), *work(model)]
-      for threads in sorted({1, cores}):
-        name = f"{model}: pfl-research, {threads} thread{'s' if threads > 1 else ''}"
-        runs.append(Run(name, model, [python, *script, "--threads", str(threads)]))
+    add("fedjax_het", model, [*ours, *work(model), "--peak"])
+    if "pfl_research" not in without:  # and a plain loop, in its environment
+      for script, name in (("torch_loop", "PyTorch loop"), ("pfl_research", "pfl-research")):
+        command = peer(script, model, "pfl_research")
+        for threads in sorted({1, cores}):
+          add(
+            f"{name}, {threads} thread{'s' if threads > 1 else ''}",
+            model,
+            [*command, "--threads", str(threads)],
+          )
+      if cores > 1:  # pfl-research's own way of using them
+        launch = [
+          "-W",
+          "ignore",
+          "-m",
+          "torch.distributed.run",
+          "--standalone",
+          "--nproc_per_node",
+          str(cores),
+        ]
+        command = [command[0], *launch, *command[1:], "--threads", "1"]
+        add(f"pfl-research, {cores} processes", model, command, {"OMP_NUM_THREADS": "1"})
+    if model == "two_nn" and "fedjax_google" not in without:
+      command = peer("fedjax_google", model, "fedjax_google")
+      add("FedJAX, 1 core", model, [*command, "--threads", "1"])
       if cores > 1:
-        launch = [python, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
-        command = [*launch, str(cores), *script, "--threads", "1"]
-        runs.append(Run(f"{model}: pfl-research, {cores} processes", model, command, one_thread))
-    if "fedjax_google" not in without and model == "two_nn":
-      command = [str(envs.ensure("fedjax_google")), str(HERE / "peers" / "fedjax_google.py"), *work(model)]
-      runs.append(Run(f"{model}: FedJAX, 1 core", model, [*command, "--threads", "1"]))
-      if cores > 1:
-        runs.append(Run(f"{model}: FedJAX, {cores} cores", model, command))
-        runs.append(Run(f"{model}: FedJAX, pmap on {cores} devices", model, [*command, "--backend", "pmap"]))
-  superfed = [*ours, *work("two_nn"), "--algorithm", "superfed_mm"]
-  runs.append(Run("two_nn: fedjax_het, SuPerFed-MM", "two_nn", superfed))
+        add(f"FedJAX, {cores} cores", model, command)
+        add(f"FedJAX, pmap on {cores} devices", model, [*command, "--backend", "pmap"])
+    if model == "two_nn" and "fluke" not in without:
+      add("fluke", model, [*peer("fluke_bench", model, "fluke"), "--threads", "1"])
+      add(
+        "fluke, SuPerFed-MM",
+        model,
+        [*peer("fluke_bench", model, "fluke"), "--threads", "1", "--algorithm", "superfed"],
+      )
+    if model == "two_nn" and "flower" not in without:
+      add("Flower", model, peer("flower", model, "flower"))
+  add("fedjax_het, plain SGD", "two_nn", [*ours, *work("two_nn"), "--momentum", "0", "--weight_decay", "0"])
+  add("fedjax_het, SuPerFed-MM", "two_nn", [*ours, *work("two_nn"), "--algorithm", "superfed_mm"])
   return runs
 
 

@@ -19,6 +19,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import fedjax
 import jax
 import numpy as np
+import optax
 
 
 def measure(args, data):
@@ -27,7 +28,11 @@ def measure(args, data):
   with fedjax.for_each_client_backend(args.backend):
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
       fedjax.model_grad(model),
-      client_optimizer=fedjax.optimizers.sgd(learning_rate=args.lr),
+      client_optimizer=fedjax.optimizers.create_optimizer_from_optax(
+        optax.chain(optax.add_decayed_weights(args.weight_decay), optax.sgd(args.lr, args.momentum or None))
+        if args.momentum or args.weight_decay
+        else optax.sgd(args.lr)
+      ),
       server_optimizer=fedjax.optimizers.sgd(learning_rate=1.0),
       client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=args.batch, num_epochs=args.epochs),
     )
@@ -54,6 +59,8 @@ def main():
   parser.add_argument("--batch", type=int, default=10)
   parser.add_argument("--epochs", type=int, default=1)
   parser.add_argument("--lr", type=float, default=0.01)
+  parser.add_argument("--momentum", type=float, default=0.0)
+  parser.add_argument("--weight_decay", type=float, default=0.0)
   parser.add_argument("--rounds", type=int, default=20, help="timed rounds")
   parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts, at least 1")
   parser.add_argument("--seed", type=int, default=0)

@@ -92,7 +92,9 @@ def measure(args, data, threads, optimizer):
   module = {"two_nn": two_nn, "two_cnn": two_cnn, "small_cnn": small_cnn}[args.model]()
   model = PyTorchModel(
     module,
-    local_optimizer_create=functools.partial(torch.optim.SGD, fused=optimizer == "fused"),
+    local_optimizer_create=functools.partial(
+      torch.optim.SGD, momentum=args.momentum, weight_decay=args.weight_decay, fused=optimizer == "fused"
+    ),
     central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
   )
   dataset = FederatedDataset(data.__getitem__, get_user_sampler("random", list(range(args.clients))))
@@ -126,6 +128,8 @@ def main():
   parser.add_argument("--batch", type=int, default=10)
   parser.add_argument("--epochs", type=int, default=1)
   parser.add_argument("--lr", type=float, default=0.01)
+  parser.add_argument("--momentum", type=float, default=0.0)
+  parser.add_argument("--weight_decay", type=float, default=0.0)
   parser.add_argument("--rounds", type=int, default=20, help="timed rounds")
   parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts, at least 1")
   parser.add_argument("--seed", type=int, default=0)

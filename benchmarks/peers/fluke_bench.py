@@ -1,0 +1,108 @@
+"""Client steps a second of fluke, by its own FedAVG or SuPerFed, without evaluation; clients in memory.
+
+Runs inside `.envs/fluke` (see `envs.py`) and prints one JSON line.
+
+    .envs/fluke/bin/python peers/fluke_bench.py --model two_nn --threads 1 --algorithm superfed
+"""
+
+import argparse
+import importlib.metadata
+import json
+import time
+
+import torch
+from fluke import DDict, FlukeENV
+from fluke.algorithms.fedavg import FedAVG
+from fluke.algorithms.superfed import SuPerFed
+from fluke.data import FastDataLoader
+from fluke.evaluation import ClassificationEval
+from torch import nn
+
+
+class TwoNN(nn.Module):
+  """784-200-200-10 with ReLU; 199,210 parameters."""
+
+  def __init__(self):
+    super().__init__()
+    self.fc1, self.fc2, self.fc3 = nn.Linear(784, 200), nn.Linear(200, 200), nn.Linear(200, 10)
+
+  def forward(self, x):
+    return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x.flatten(1))))))
+
+
+class Dealt:
+  """Clients' random examples, as fluke asks for them."""
+
+  def __init__(self, args):
+    x, y = torch.rand(args.clients, args.samples, 1, 28, 28), torch.randint(10, (args.clients, args.samples))
+    self.loaders = [
+      FastDataLoader(*own, num_labels=10, batch_size=args.batch, shuffle=True) for own in zip(x, y)
+    ]
+    self.num_classes = 10
+
+  def assign(self, n_clients, batch_size):
+    return (self.loaders, [None] * n_clients), None
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--model", choices=("two_nn",), default="two_nn")
+  parser.add_argument("--algorithm", choices=("fedavg", "superfed"), default="fedavg")
+  parser.add_argument("--clients", type=int, default=100)
+  parser.add_argument("--samples", type=int, default=480)
+  parser.add_argument("--cohort", type=int, default=5)
+  parser.add_argument("--batch", type=int, default=10)
+  parser.add_argument("--epochs", type=int, default=1)
+  parser.add_argument("--lr", type=float, default=0.01)
+  parser.add_argument("--momentum", type=float, default=0.0)
+  parser.add_argument("--weight_decay", type=float, default=0.0)
+  parser.add_argument("--rounds", type=int, default=20, help="timed rounds")
+  parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts")
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--threads", type=int, default=1)
+  args = parser.parse_args()
+  torch.set_num_threads(args.threads)
+  torch.manual_seed(args.seed)
+  environment = FlukeENV()
+  environment.set_seed(args.seed)
+  environment.set_device("cpu")
+  environment.set_inmemory(True)
+  environment.set_evaluator(ClassificationEval(1, 10))
+  environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
+
+  client = DDict(
+    batch_size=args.batch, local_epochs=args.epochs, loss=nn.CrossEntropyLoss,
+    optimizer=DDict(name="SGD", lr=args.lr, momentum=args.momentum, weight_decay=args.weight_decay),
+    scheduler=DDict(name="StepLR", step_size=1, gamma=1.0),
+  )  # fmt: skip
+  kind = FedAVG
+  if args.algorithm == "superfed":  # λ drawn from the first round on
+    kind, client = SuPerFed, DDict(**client, mode="mm", start_mix=0, mu=0.01, nu=2.0)
+    client.model = TwoNN()
+  model = TwoNN()
+  run = kind(args.clients, Dealt(args), DDict(client=client, server=DDict(weighted=True), model=model))
+  share = args.cohort / args.clients
+  if args.warmup:
+    run.run(args.warmup, share, finalize=False)
+  started = time.perf_counter()
+  run.run(args.rounds, share, finalize=False)
+  seconds = time.perf_counter() - started
+  steps = args.rounds * args.cohort * args.epochs * -(-args.samples // args.batch)
+  line = {
+    "peer": "fluke",
+    "version": importlib.metadata.version("fluke-fl"),
+    "torch": torch.__version__,
+    "algorithm": args.algorithm,
+    "model": args.model,
+    "parameters": sum(p.numel() for p in model.parameters()),
+    "steps": steps,
+    "client_steps_per_second": steps / seconds,
+    "seconds": seconds,
+    "threads": args.threads,
+    "finite": all(torch.isfinite(p).all().item() for p in run.server.model.parameters()),
+  }
+  print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+  main()
