@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 from peers import envs
 
@@ -49,7 +50,7 @@ def work(model: str) -> list[str]:
   return [text for name, value in values.items() for text in (f"--{name}", str(value))]
 
 
-def plan(without: list[str]) -> list[Run]:
+def plan(without: list[str], models: Sequence[str]) -> list[Run]:
   """One turn: every run, ours next to the peers it is compared with."""
   ours = [sys.executable, str(HERE / "ours.py")]
   cores = len(os.sched_getaffinity(0))
@@ -61,7 +62,7 @@ def plan(without: list[str]) -> list[Run]:
   def peer(script: str, model: str, environment: str) -> list[str]:
     return [str(envs.ensure(environment)), str(HERE / "peers" / f"{script}.py"), *work(model)]
 
-  for model in ("two_nn", "two_cnn"):
+  for model in models:
     add("fedjax_het", model, [*ours, *work(model), "--peak"])
     if "pfl_research" not in without:  # and a plain loop, in its environment
       for script, name in (("torch_loop", "PyTorch loop"), ("pfl_research", "pfl-research")):
@@ -190,21 +191,36 @@ def summarize(runs: list[Run], results: dict[str, list[dict]], start: list[dict]
       "others": {name: ours / value for name, value in found.items() if name != fastest}
     }
 
-  mm = median["two_nn: fedjax_het"] / median["two_nn: fedjax_het, SuPerFed-MM"]
+  def over(faster: str, slower: str) -> dict | None:
+    """A row of TwoNN's over another, by medians."""
+    both = [median.get(f"two_nn: {name}") for name in (faster, slower)]
+    return {"value": both[0] / both[1]} if None not in both else None
+
   first, second = (
     statistics.median(turn[name][field] for turn in start)
     for name, field in (("first", "compile_seconds"), ("second", "ready_seconds"))
   )
+  peers = ("PyTorch loop", "pfl-research", "FedJAX", "fluke", "Flower")
   comparisons = [
-    ("TwoNN, times pfl-research", ratio("two_nn", "pfl-research"), "at least", 4.0),
-    ("TwoNN, times FedJAX", ratio("two_nn", "FedJAX"), "at least", 2.0),
-    ("TwoCNN, times pfl-research", ratio("two_cnn", "pfl-research"), "at least", 1.6),
-    ("SuPerFed-MM's client step, times FedAvg's", {"value": mm}, "at most", 2.0),
-    ("First compile of the TwoNN run, s", {"value": first}, "at most", 15.0),
+    *((f"TwoNN, times {peer}", ratio("two_nn", peer), "at least", 8.0) for peer in peers),
+    *((f"TwoCNN, times {peer}", ratio("two_cnn", peer), "at least", 1.6) for peer in peers[:2]),
+    (
+      "TwoNN, SuPerFed-MM, times fluke's",
+      over("fedjax_het, SuPerFed-MM", "SuPerFed-MM of fluke"),
+      "at least",
+      8.0,
+    ),
+    ("Plain SGD, times with momentum", over("fedjax_het, plain SGD", "fedjax_het"), "at most", 2.0),
+    (
+      "SuPerFed-MM's client step, times FedAvg's",
+      over("fedjax_het", "fedjax_het, SuPerFed-MM"),
+      "at most",
+      2.0,
+    ),
+    ("First compile of the TwoNN run, s", {"value": first}, "at most", 4.0),
     ("Second start, whole process, s", {"value": second}, "at most", 5.0),
   ]
-  shares = [row["share_of_peak"] for row in results["two_cnn: fedjax_het"]]
-  peaks = [row["matmul_peak_flops"] for row in results["two_cnn: fedjax_het"]]
+  cnn = results.get("two_cnn: fedjax_het", [])
   return {
     "client_steps_per_second": {
       name: {"median": median[name], "min": min(values), "max": max(values)} for name, values in rates.items()
@@ -215,8 +231,8 @@ def summarize(runs: list[Run], results: dict[str, list[dict]], start: list[dict]
       for what, found, side, bound in comparisons
       if found is not None
     ],
-    "two_cnn_share_of_matmul_peak": statistics.median(shares),
-    "matmul_peak_gflops": statistics.median(peaks) / 1e9,
+    "two_cnn_share_of_matmul_peak": statistics.median(row["share_of_peak"] for row in cnn) if cnn else None,
+    "matmul_peak_gflops": statistics.median(row["matmul_peak_flops"] for row in cnn) / 1e9 if cnn else None,
   }
 
 
@@ -231,21 +247,24 @@ def show(summary: dict) -> None:
     against = f"  (against {row['against'].split(': ')[1]})" if "against" in row else ""
     print(f"{row['what']:<44}{row['value']:>10.2f}  {row['bound']:<14}{verdict}{against}")
   share, peak = summary["two_cnn_share_of_matmul_peak"], summary["matmul_peak_gflops"]
-  print(f"\nTwoCNN reaches {100 * share:.0f} % of the matrix product's peak, {peak:.0f} GFLOP/s.")
+  if share is not None:
+    print(f"\nTwoCNN reaches {100 * share:.0f} % of the matrix product's peak, {peak:.0f} GFLOP/s.")
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--repeats", type=int, default=3, help="turns, each of all runs")
   parser.add_argument(
-    "--without", nargs="*", default=[], choices=("pfl_research", "fedjax_google"), help="peers to leave out"
-  )
+    "--without", nargs="*", default=[], choices=("pfl_research", "fedjax_google", "fluke", "flower"),
+    help="peers to leave out",
+  )  # fmt: skip
+  parser.add_argument("--models", nargs="+", default=list(ROUNDS), choices=list(ROUNDS), help="which")
   parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "results" / "speed.json")
   args = parser.parse_args()
   about = machine()
   results, start = collections.defaultdict(list), []
   try:
-    runs = plan(args.without)
+    runs = plan(args.without, args.models)
     for turn in range(args.repeats):
       for run in runs:
         row = result_of(run)

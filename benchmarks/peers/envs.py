@@ -1,6 +1,6 @@
 """Virtual environments of the peers, each with its own pinned packages.
 
-    python benchmarks/peers/envs.py [pfl_research fedjax_google torch_models] [--remake]
+    python benchmarks/peers/envs.py [pfl_research fluke ...] [--remake]
 
 An environment is `benchmarks/.envs/NAME`, made from `benchmarks/peers/NAME.txt` unless it is there already.
 """
@@ -13,7 +13,7 @@ import sys
 
 PEERS = pathlib.Path(__file__).resolve().parent
 ENVS = PEERS.parent / ".envs"
-NAMES = ("pfl_research", "fedjax_google", "torch_models")
+NAMES = ("pfl_research", "fedjax_google", "fluke", "flower", "torch_models")
 PYTHONS = ((3, 11), (3, 12))  # the peers' pinned wheels exist for these
 
 
