@@ -94,7 +94,7 @@ def plan(without: list[str], models: Sequence[str]) -> list[Run]:
     if model == "two_nn" and "fluke" not in without:
       add("fluke", model, [*peer("fluke_bench", model, "fluke"), "--threads", "1"])
       add(
-        "fluke, SuPerFed-MM",
+        "SuPerFed-MM of fluke",
         model,
         [*peer("fluke_bench", model, "fluke"), "--threads", "1", "--algorithm", "superfed"],
       )
