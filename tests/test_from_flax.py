@@ -8,6 +8,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 
+import fedjax_het as fh
 from fedjax_het.errors import SettingError
 from fedjax_het.models import from_flax, standardized
 
@@ -175,3 +176,25 @@ def test_statistics_are_asked_for(kind):
   model = from_flax(module(kind), (4,), 3)
   with pytest.raises(SettingError, match="running statistics"):
     model.apply(model.init(jax.random.key(0)), x)
+
+
+def test_a_module_that_cannot_be_called_says_with_what():
+  class Conv(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return nn.Dense(3)(nn.Conv(2, (3, 3))(x).reshape(len(x), -1))
+
+  class Frozen(nn.Module):  # does not say whether it trains
+    @nn.compact
+    def __call__(self, x):
+      return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(x))
+
+  for module, shape in ((Conv(), (4,)), (Frozen(), (4,))):
+    with pytest.raises(SettingError, match=rf"{type(module).__name__}.*shape \(4,\).*Error.*Give the shape"):
+      from_flax(module, shape, 3)
+
+
+def test_a_bare_module_is_no_model():
+  for method in (fh.fedavg, fh.superfed, fh.ditto, fh.fedrep, fh.pfedme):
+    with pytest.raises(SettingError, match=r"model = 'Dense'.*from_flax"):
+      method(nn.Dense(3))

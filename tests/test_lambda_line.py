@@ -10,6 +10,7 @@ import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.experiment import experiment
+from fedjax_het.experiment.display import console
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks.lambda_line import GRID, between_endpoints, lambda_table, own_report
@@ -56,6 +57,14 @@ def test_the_report_of_a_line_beside_the_clients_own_models():
   assert (report["common"], report["picked_on"]) == (None, "own")
   texts = [str(part) for part in lambda_table(report).renderables]
   assert "the clients' own models, at the method's λ: 60.00 ± 20.00 %" in texts
+
+
+def test_statistics_of_each_client_s_own_are_said(capsys):
+  """λ = 0 has others than the global model then."""
+  curve = {"grid": [0.0, 1.0], "metric": "top1", "mean": [0.1, 0.2], "std": [0.0, 0.0]}
+  for more, said in (({"statistics": "own"}, True), ({}, False)):
+    console().print(lambda_table(curve | more))
+    assert ("λ = 0 is not the global model" in capsys.readouterr().out) == said
 
 
 @pytest.mark.slow

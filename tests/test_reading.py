@@ -67,6 +67,9 @@ def configurations() -> dict[str, ConfigDict]:
     "own": with_values(
       get_config("algorithm=apfl"), SMALL | {"algorithm": {"name": "apfl", "adaptive": True}}
     ),
+    "statistics": with_values(
+      get_config("algorithm=superfed_mm"), few | {"model": {"name": "leaf_cnn", "width": 8, "norm": "batch"}}
+    ),
     "synthetic": with_values(
       cell("table_4_2", "dataset=digits,alpha=1.0,algorithm=fedevg"), few | {"downstream": judged}
     ),

@@ -208,6 +208,7 @@ def test_progress_in_a_log_file(monkeypatch):
       progress.update(r, train_loss=0.25, top1=0.5)
       now[0] += 2.0
   lines = out.getvalue().splitlines()
+  assert lines.pop(0) == "continuing after round 20"
   assert lines.pop(0) == "compiling the rounds" and 3 <= len(lines) <= 5
   assert lines[0].startswith("round 30/100 (30 %)")
   assert "5 rounds/s" in lines[1] and "ETA 0:00:0" in lines[1]  # the compilation does not count

@@ -149,7 +149,7 @@ def test_the_first_broadcast_has_the_models_statistics(method):
 
 def test_endpoints_of_all_layers_want_no_statistics():
   regions = fh.regions(np.eye(CLASSES) * 5, endpoints=2, clusters=2)
-  with pytest.raises(SettingError, match=r"layers = 'all': Net has running statistics.*norm=\"group\""):
+  with pytest.raises(SettingError, match=r"model = 'Net': has running statistics.*Use sosicfl"):
     fh.sosicfl_all(model(), regions)
 
 

@@ -17,7 +17,7 @@ from fedjax_het.tables import layout, reproduce
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, read
 from fedjax_het.tables.launcher import change, parse_seeds, told_of
-from fedjax_het.tables.paper import Beside, method_of, parse_where, read_table
+from fedjax_het.tables.paper import Beside, chosen, method_of, parse_where, read_table, with_keys
 from fedjax_het.tables.runs import Program, ended, programs
 
 BROKEN = [  # what may stand in a config.json that no run of ours has written
@@ -53,6 +53,17 @@ def test_a_key_of_where_twice():
     parse_where("algorithm=ditto,algorithm=scaffold")
   with pytest.raises(SettingError, match=r"lr=0\.1\|0\.2\|0\.3"):
     parse_where("lr = 0.1|0.2, lr=0.3")
+
+
+def test_what_is_no_column_is_a_cell_s_key(table):
+  with pytest.raises(SettingError, match=r"where's key = 'alpha'.*--cell=alpha=1\.0"):
+    chosen(table.cells, parse_where("alpha=1.0"))
+  for text, named in (
+    ("alpha", r"^cell = .*--cell=key=value"),
+    ("alpha=1,alpha=2", r"^cell = .*Give it once"),
+  ):
+    with pytest.raises(SettingError, match=named):
+      with_keys(table, table.cells, text)
 
 
 def test_a_key_of_a_cell_twice():

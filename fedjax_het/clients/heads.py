@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from flax import traverse_util
 
+from fedjax_het.clients.objective import check_model
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.models.model import within
@@ -40,8 +41,9 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
     is no head, or nothing beside it: so a run ends before anything is compiled.
 
   Raises:
-    SettingError: `head` is neither.
+    SettingError: `head` is neither, or `model` is none.
   """
+  check_model(model)
   if not isinstance(head, str) and not callable(head):
     raise SettingError("head", head, "neither names nor a function of a path", 'Write head="fc2,fc3".')
   names: list[str] = []

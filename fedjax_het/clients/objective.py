@@ -123,6 +123,13 @@ def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:
   return lr * jnp.asarray(lr_decay, jnp.float32) ** round
 
 
+def check_model(model: Any) -> None:
+  """Raises `SettingError` for what is no `Model`, such as a bare Flax module."""
+  if not isinstance(model, Model):
+    remedy = "Make one of a Flax module by fedjax_het.models.from_flax(module, shape, num_classes)."
+    raise SettingError("model", type(model).__name__, "is no fedjax_het.Model", remedy)
+
+
 def check_training(**settings: Any) -> None:
   """Checks the settings that all local trainings share; names are the factories' own."""
   for name, value in settings.items():

@@ -105,8 +105,8 @@ def sosicfl_plus(
     )
   if layers == "all" and has_statistics(model):
     raise SettingError(
-      "layers", layers, f"{model.name} has running statistics, and no two points of a simplex have the same",
-      'Use layers="head", or a norm without them, such as norm="group".',
+      "model", model.name, "has running statistics, which no two points of a simplex of all layers share",
+      "Use sosicfl, whose endpoints are of the head alone, or a model without batch normalisation.",
     )  # fmt: skip
   if not isinstance(regions, Regions):
     remedy = "Give fedjax_het.regions(counts, endpoints=2, clusters=2)."

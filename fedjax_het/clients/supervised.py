@@ -9,6 +9,7 @@ import optax
 
 from fedjax_het.clients.objective import (
   Optimizer,
+  check_model,
   check_optimizer,
   check_training,
   decayed,
@@ -122,7 +123,12 @@ def supervised(
     share: see `ClientUpdate`; by default the whole model is shared.
     globalize: see `ClientUpdate`.
     line: see `ClientUpdate`.
+
+  Raises:
+    SettingError: what is no model.
   """
+
+  check_model(model)
 
   def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
     return training_loss(model, own_model(broadcast, state, context), data)

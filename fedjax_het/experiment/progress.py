@@ -60,6 +60,8 @@ class Progress:
   def begin(self, start: int) -> None:
     """Says that `start` rounds were done before this start: 0, or the checkpoint's."""
     self._round = self._start = self._shown = start
+    if start:
+      self._line(f"continuing after round {start}")
     if self._bar is not None:
       self._bar.update(self._task, completed=start)
 

@@ -54,8 +54,8 @@ def from_flax(
     head: names of the layers that are its head, for methods that part it, such as ("Dense_1",).
 
   Raises:
-    SettingError: no such module, one that keeps more than parameters and batch statistics, or whose output is
-      not [B, C] (of a given task [B, ..., C]).
+    SettingError: no such module, one that cannot be called, that keeps more than parameters and batch
+      statistics, or whose output is not [B, C] (of a given task [B, ..., C]).
   """
   if isinstance(module, type):
     raise SettingError(
@@ -65,11 +65,19 @@ def from_flax(
     raise SettingError("module", type(module).__name__, "is no Flax module", "Give a linen or nnx module.")
   make: Callable[..., Model] = _linen if isinstance(module, nn.Module) else _nnx
   shape = tuple(shape) if isinstance(shape, list) else shape
-  model = make(module, shape, num_classes, dtype)
-  model = model._replace(name=name or model.name, task=task or for_model(num_classes), head=tuple(head))
   example = batch_of(2, shape, dtype)
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  found = jax.eval_shape(model.apply, params, example, model.stats)
+  try:
+    model = make(module, shape, num_classes, dtype)
+    model = model._replace(name=name or model.name, task=task or for_model(num_classes), head=tuple(head))
+    found = jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), example, model.stats)
+  except SettingError:
+    raise
+  except Exception as error:  # whatever the module raises
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    raise SettingError(
+      "module", type(module).__name__, f"cannot be called with examples of shape {shape} ({said})",
+      "Give the shape and dtype of one example; a module with batch norm or dropout takes `train`.",
+    ) from error  # fmt: skip
   outputs = getattr(found, "shape", ())
   if outputs != (2, num_classes) and not (
     task and outputs[:1] == (2,) and outputs[1:][-1:] == (num_classes,)

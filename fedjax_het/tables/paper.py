@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import SettingError, check_choice, near
 from fedjax_het.experiment.values import is_number
 
 NOT_KEYS = ("method", "metric", "mean", "std")
@@ -179,7 +179,7 @@ def finite(text: str) -> float:
   return number
 
 
-def parse_where(text: str) -> dict[str, list[str]]:
+def parse_where(text: str, flag: str = "where") -> dict[str, list[str]]:
   """ "dataset=mnist,clients=50|100" -> {"dataset": ["mnist"], "clients": ["50", "100"]}.
 
   Raises:
@@ -189,10 +189,11 @@ def parse_where(text: str) -> dict[str, list[str]]:
   for part in filter(None, text.split(",")):
     key, equals, values = (own.strip() for own in part.partition("="))
     if not equals:
-      raise SettingError("where", part, "says no value", "Write --where=key=value,key=value|value.")
+      raise SettingError(flag, part, "says no value", f"Write --{flag}=key=value,key=value.")
     if key in found:
       both = "|".join([*found[key], values])
-      raise SettingError("where", text, f"names {key} twice", f"Write {key}={both} for any of these.")
+      remedy = f"Write {key}={both} for any of these." if flag == "where" else "Give it once."
+      raise SettingError(flag, text, f"names {key} twice", remedy)
     found[key] = [value.strip() for value in values.split("|")]
   return found
 
@@ -205,7 +206,9 @@ def chosen(cells: Sequence[Cell], where: Mapping[str, Sequence[str]]) -> list[Ce
   """
   own = [{"method": cell.method, **cell.keys} for cell in cells]
   for key, values in where.items():
-    check_choice("where's key", key, own[0])
+    if key not in own[0]:
+      remedy = f"{near(key, own[0])} What is no column is set by --cell={key}={values[0]}."
+      raise SettingError("where's key", key, "is no column of the table", remedy)
     for value in values:
       check_choice(f"where={key}", value, {keys[key] for keys in own})
   left = [c for c, keys in zip(cells, own) if all(keys[key] in values for key, values in where.items())]
@@ -222,7 +225,7 @@ def with_keys(table: Table, cells: Sequence[Cell], text: str) -> Table:
   """
   if not text:
     return table
-  for key, values in parse_where(text).items():
+  for key, values in parse_where(text, "cell").items():
     value = "|".join(values)
     if key == "seed":
       raise SettingError("cell", text, "every cell has the seeds of --seeds", f"Write --seeds={value}.")

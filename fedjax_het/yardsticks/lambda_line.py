@@ -43,9 +43,10 @@ class LambdaLine(Yardstick):
     """{"lambda": see `lambda_report`}."""
     assert now.evaluations is not None
     client = self.run.algorithm.client
+    statistics = {"statistics": "own"} if "personalize" in client.sees_data else {}
     if len(client.lambdas) > 1:
-      return {"lambda": lambda_report(client.lambdas, now.evaluations)}
-    return {"lambda": own_report(GRID, now.evaluate(between_endpoints), now.evaluations)}
+      return {"lambda": lambda_report(client.lambdas, now.evaluations) | statistics}
+    return {"lambda": own_report(GRID, now.evaluate(between_endpoints), now.evaluations) | statistics}
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
@@ -58,7 +59,7 @@ class LambdaLine(Yardstick):
     lambda_curve(
       curve["grid"], curve["mean"], curve["std"], self.run.figures / "lambda_curve.png",
       metric=curve["metric"], common=curve["common"], picked_on=curve["picked_on"], own=curve.get("own"),
-      title=self.run.title,
+      title=self.run.title, statistics=curve.get("statistics", ""),
     )  # fmt: skip
 
 
@@ -152,6 +153,8 @@ def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
     )
     if sweep.get(name) is not None
   ]
+  if sweep.get("statistics") == "own":
+    lines.append("running statistics are each client's own: λ = 0 is not the global model")
   return Group(Text("\nmodels θ(λ) = (1 - λ) θf + λ θl"), table, *map(Text, lines))
 
 
@@ -166,6 +169,7 @@ def lambda_curve(
   picked_on: str = "test",
   own: Mapping[str, float] | None = None,
   title: str = "Personalised models between federated and local",
+  statistics: str = "",
 ) -> Path:
   """Draws a metric against λ with error bars, the common λ marked (as thesis figure 2.5).
 
@@ -179,6 +183,7 @@ def lambda_curve(
     picked_on: what that was picked on, "validation" or "test".
     own: mean and std of the clients' own models, where these are the headline: a line instead of the mark.
     title: the figure's title.
+    statistics: "own" for models with running statistics of each client's examples; then said.
 
   Returns:
     `path`.
@@ -209,5 +214,6 @@ def lambda_curve(
   decorate(ax, ylabel=axis_label(metric))
   figure.suptitle(title, fontsize=12, fontweight="bold")
   formula = r"$\theta(\lambda) = (1-\lambda)\,\theta^f + \lambda\,\theta^l$"
-  ax.set_title(f"{formula} · mean ± std over clients", fontsize=9, color=GREY, loc="left")
+  whose = " · each client's own running statistics" if statistics == "own" else ""
+  ax.set_title(f"{formula} · mean ± std over clients{whose}", fontsize=9, color=GREY, loc="left")
   return save(figure, path)
