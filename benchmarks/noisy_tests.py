@@ -11,20 +11,17 @@ docs/results/noisy_tests.json.
 import argparse
 import dataclasses
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
+from ended import ended
 from provenance import provenance
 
 import fedjax_het as fh
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise
 from fedjax_het.engine.pick import Evaluations, pick
-from fedjax_het.experiment.build import build, engine_of
-from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.build import engine_of
 from fedjax_het.experiment.where import Where
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,17 +29,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def judged(folder: Path) -> dict[str, float]:
   """Top-1 of the clients' models at the common λ of the clean labels, mean over the clients."""
-  config = ConfigDict(json.loads((folder / "config.json").read_text()))
-  experiment = build(config)
+  config, experiment, engine, state = ended(folder)
   noise = {name: value for name, value in config.label_noise.items() if name != "name"}
   transition = LABEL_NOISES[config.label_noise.name](experiment.data.num_classes, **noise)
   rows, y = experiment.data.test.rows(), np.array(experiment.data.y)
   y[rows] = label_noise(jax.random.key(12), y[rows], transition)
   noisy = experiment._replace(data=dataclasses.replace(experiment.data, y=y))
-  engine = engine_of(config, experiment, Where())
-  with tempfile.TemporaryDirectory() as copy:  # a reader may move what it finds damaged
-    shutil.copytree(folder / "checkpoints", copy, dirs_exist_ok=True)
-    state, _ = Checkpoints(Path(copy)).restore(engine.init(experiment.key))
   clean = engine.evaluate(state)
   column = pick(Evaluations(clean)).column
   other = engine_of(config, noisy, Where()).evaluate(state)

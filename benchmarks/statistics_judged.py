@@ -12,21 +12,16 @@ Top-1 and top-5 in percent, mean over the clients with test examples. docs/resul
 
 import argparse
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
+from ended import ended
 from provenance import provenance
 
 import fedjax_het as fh
 from fedjax_het.clients.statistics import own_statistics
-from fedjax_het.experiment.build import build, engine_of
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.where import Where
 from fedjax_het.models.real_rows import only
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,13 +30,8 @@ KINDS = ("running", "own", "test")
 
 def judged(folder: Path) -> dict[str, float]:
   """Mean top-1 and top-5 over the clients, by kind."""
-  config = ConfigDict(json.loads((folder / "config.json").read_text()))
-  experiment = build(config)
+  config, experiment, _, state = ended(folder)
   model, data = experiment.model, experiment.data
-  engine = engine_of(config, experiment, Where())
-  with tempfile.TemporaryDirectory() as copy:  # a reader may move what it finds damaged
-    shutil.copytree(folder / "checkpoints", copy, dirs_exist_ok=True)
-    state, _ = Checkpoints(Path(copy)).restore(engine.init(experiment.key))
   params, stats = state.broadcast.params, state.broadcast.stats
   data = jax.tree.map(jnp.asarray, data)
   rows = jnp.arange(max(int(np.max(data.test.size)), 1))

@@ -30,7 +30,6 @@ from fedjax_het.clients.objective import Optimizer
 from fedjax_het.clients.regions import Regions
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
-from fedjax_het.clients.statistics import has_statistics
 from fedjax_het.clients.supervised import scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError, check_choice, check_whole
@@ -103,7 +102,7 @@ def sosicfl_plus(
     raise SettingError(
       "head", head, "all layers have endpoints, and it would have no effect", "Leave it out."
     )
-  if layers == "all" and has_statistics(model):
+  if layers == "all" and model.stateful:
     raise SettingError(
       "model", model.name, "has running statistics, which no two points of a simplex of all layers share",
       "Use sosicfl, whose endpoints are of the head alone, or a model without batch normalisation.",

@@ -13,11 +13,6 @@ from fedjax_het.models import Model
 PyTree = Any
 
 
-def has_statistics(model: Model) -> bool:
-  """Whether there is anything that training moves and no gradient does."""
-  return bool(jax.tree.leaves(model.stats))
-
-
 def own_statistics(model: Model, params: PyTree, stats: PyTree, data: ClientData, batch_size: int) -> PyTree:
   """s = Σ_k n_k s_k / n over a client's batches of n_k rows, in the order of its rows; as `model.stats`.
 

@@ -26,7 +26,7 @@ from jax import lax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.objective import Optimizer, loss_gradient, together
-from fedjax_het.clients.statistics import has_statistics, own_statistics
+from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.clients.supervised import line, received, scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import check_choice
@@ -181,7 +181,7 @@ def superfed(
 
   def finish(broadcast, state, data, context, training: Line):
     (federated, local), stats = training.ends, training.stats
-    if has_statistics(model):
+    if model.stateful:
       stats = lax.cond(
         context.round >= start_round,
         lambda: own_statistics(model, federated, stats, data, batch_size),

@@ -16,7 +16,7 @@ from fedjax_het.clients.objective import (
   momentum_sgd,
   training_loss,
 )
-from fedjax_het.clients.statistics import has_statistics, own_statistics
+from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, LocalTraining, Message, PersonalizeFn, ShareFn, in_one_go
@@ -67,7 +67,7 @@ def line(
   def at(broadcast: Message, state: PyTree, data: Any, context: Context, lam: jax.Array) -> PyTree:
     ends = broadcast.params, model.split(local(state)).params
     params = jax.tree.map(lambda f, l: (1.0 - lam) * f + lam * l, *ends)
-    if not has_statistics(model):
+    if not model.stateful:
       return params
     return model.joined(params, own_statistics(model, params, broadcast.stats, data, batch_size))
 
@@ -143,7 +143,7 @@ def supervised(
     task=model.task,
     globalize=globalize,
     line=line,
-    sees_data=("personalize",) if line and has_statistics(model) else (),
+    sees_data=("personalize",) if line and model.stateful else (),
     training=training,
     name=name,
   )

@@ -49,6 +49,11 @@ class Model(NamedTuple):
   task: Task = classification()
   head: tuple[str, ...] = ()
 
+  @property
+  def stateful(self) -> bool:
+    """Whether there are running statistics."""
+    return bool(jax.tree.leaves(self.stats))
+
   def in_training(
     self, params: PyTree, stats: PyTree, x: jax.Array, real: jax.Array, key: jax.Array
   ) -> tuple[jax.Array, PyTree]:
@@ -57,7 +62,7 @@ class Model(NamedTuple):
 
   def joined(self, params: PyTree, stats: PyTree) -> PyTree:
     """What `logits` takes: the parameters, with their statistics where the model has some."""
-    return Variables(params, stats) if jax.tree.leaves(self.stats) else params
+    return Variables(params, stats) if self.stateful else params
 
   def split(self, joined: PyTree) -> Variables:
     """The inverse of `joined`."""
