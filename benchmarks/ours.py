@@ -6,10 +6,11 @@
 A run of its own process each: one CPU device a core unless `--devices` says otherwise.
 """
 
-import argparse
 import json
 import os
 import time
+
+from peers.work import arguments, client_steps
 
 IMAGE = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3)}
 ALGORITHMS = ("fedavg", "superfed_mm", "superfed_lm")
@@ -107,7 +108,7 @@ def speed(args) -> dict:
   state, infos = engine.advance(state, args.rounds)
   seconds = time.perf_counter() - start
   steps = int(infos.clients.steps.sum())
-  expected = args.rounds * args.cohort * args.epochs * -(-args.samples // args.batch)
+  expected = client_steps(args)
   if steps != expected:
     raise SystemExit(f"The engine reports {steps} client steps, the work is {expected}.")
   rate = steps / seconds
@@ -141,20 +142,8 @@ def start(args) -> dict:
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--model", choices=sorted(IMAGE), default="two_nn")
+  parser = arguments(__doc__, IMAGE, rounds=40)
   parser.add_argument("--algorithm", choices=ALGORITHMS, default="fedavg")
-  parser.add_argument("--clients", type=int, default=100)
-  parser.add_argument("--samples", type=int, default=480)
-  parser.add_argument("--cohort", type=int, default=5)
-  parser.add_argument("--batch", type=int, default=10)
-  parser.add_argument("--epochs", type=int, default=1)
-  parser.add_argument("--lr", type=float, default=0.01)
-  parser.add_argument("--momentum", type=float, default=0.0)
-  parser.add_argument("--weight_decay", type=float, default=0.0)
-  parser.add_argument("--rounds", type=int, default=40, help="timed rounds, at most one chunk (128)")
-  parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts")
-  parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--devices", type=int, default=len(os.sched_getaffinity(0)), help="CPU devices")
   parser.add_argument("--client-batch", type=int, default=None, help="clients a device trains at once")
   parser.add_argument("--peak", action="store_true", help="also measure the matrix product's peak")

@@ -25,15 +25,8 @@ from peers import envs
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-WORK = {
-  "clients": 100,
-  "samples": 480,
-  "cohort": 5,
-  "batch": 10,
-  "epochs": 1,
-  "momentum": 0.9,
-  "weight_decay": 1e-4,
-}
+WORK = {"clients": 100, "samples": 480, "cohort": 5, "batch": 10, "epochs": 1}
+WORK |= {"momentum": 0.9, "weight_decay": 1e-4}  # the papers'
 ROUNDS = {"two_nn": (40, 2), "two_cnn": (2, 1)}  # timed and warm-up rounds
 
 Run = collections.namedtuple("Run", "name model command environment", defaults=({},))
@@ -74,15 +67,8 @@ def plan(without: list[str], models: Sequence[str]) -> list[Run]:
             [*command, "--threads", str(threads)],
           )
       if cores > 1:  # pfl-research's own way of using them
-        launch = [
-          "-W",
-          "ignore",
-          "-m",
-          "torch.distributed.run",
-          "--standalone",
-          "--nproc_per_node",
-          str(cores),
-        ]
+        launch = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+        launch += ["--nproc_per_node", str(cores)]
         command = [command[0], *launch, *command[1:], "--threads", "1"]
         add(f"pfl-research, {cores} processes", model, command, {"OMP_NUM_THREADS": "1"})
     if model == "two_nn" and "fedjax_google" not in without:

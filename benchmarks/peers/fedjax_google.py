@@ -8,7 +8,6 @@ as many CPU devices as there are cores.
     .envs/fedjax_google/bin/python peers/fedjax_google.py --backend jit --threads 1
 """
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -20,6 +19,7 @@ import fedjax
 import jax
 import numpy as np
 import optax
+from work import arguments, client_steps
 
 
 def measure(args, data):
@@ -51,19 +51,7 @@ def measure(args, data):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--model", choices=("two_nn",), default="two_nn")
-  parser.add_argument("--clients", type=int, default=100)
-  parser.add_argument("--samples", type=int, default=480)
-  parser.add_argument("--cohort", type=int, default=5)
-  parser.add_argument("--batch", type=int, default=10)
-  parser.add_argument("--epochs", type=int, default=1)
-  parser.add_argument("--lr", type=float, default=0.01)
-  parser.add_argument("--momentum", type=float, default=0.0)
-  parser.add_argument("--weight_decay", type=float, default=0.0)
-  parser.add_argument("--rounds", type=int, default=20, help="timed rounds")
-  parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts, at least 1")
-  parser.add_argument("--seed", type=int, default=0)
+  parser = arguments(__doc__, ["two_nn"])
   parser.add_argument("--backend", choices=("jit", "pmap"), default="jit")
   parser.add_argument("--threads", type=int, default=None, help="cores to use; all where not given")
   args = parser.parse_args()
@@ -84,7 +72,7 @@ def main():
       for client in range(args.clients)
     }
   )
-  steps = args.rounds * args.cohort * args.epochs * -(-args.samples // args.batch)
+  steps = client_steps(args)
   seconds, parameters, finite = measure(args, data)
   line = {
     "peer": "fedjax",

@@ -6,7 +6,6 @@ PyTorch thread and all clients' examples, made once.
     .envs/flower/bin/python peers/flower.py --model two_nn
 """
 
-import argparse
 import functools
 import importlib
 import importlib.metadata
@@ -25,13 +24,8 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
-
-
-def two_nn():
-  """784-200-200-10 with ReLU; 199,210 parameters."""
-  return nn.Sequential(
-    nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
-  )
+from torch_classifiers import two_nn
+from work import arguments, client_steps
 
 
 @functools.cache
@@ -81,19 +75,7 @@ class Clocked(FedAvg):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--model", choices=("two_nn",), default="two_nn")
-  parser.add_argument("--clients", type=int, default=100)
-  parser.add_argument("--samples", type=int, default=480)
-  parser.add_argument("--cohort", type=int, default=5)
-  parser.add_argument("--batch", type=int, default=10)
-  parser.add_argument("--epochs", type=int, default=1)
-  parser.add_argument("--lr", type=float, default=0.01)
-  parser.add_argument("--momentum", type=float, default=0.0)
-  parser.add_argument("--weight_decay", type=float, default=0.0)
-  parser.add_argument("--rounds", type=int, default=20, help="timed rounds")
-  parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts, at least 1")
-  parser.add_argument("--seed", type=int, default=0)
+  parser = arguments(__doc__, ["two_nn"])
   args = parser.parse_args()
   warnings.filterwarnings("ignore")
   logging.disable(logging.WARNING)
@@ -115,7 +97,7 @@ def main():
     backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": cores}},
   )  # fmt: skip
   seconds = Clocked.times[-1] - Clocked.times[args.warmup - 1]
-  steps = args.rounds * args.cohort * args.epochs * -(-args.samples // args.batch)
+  steps = client_steps(args)
   model = end["arrays"].to_torch_state_dict().values()
   line = {
     "peer": "Flower",

@@ -5,7 +5,6 @@ Runs inside `.envs/fluke` (see `envs.py`) and prints one JSON line.
     .envs/fluke/bin/python peers/fluke_bench.py --model two_nn --threads 1 --algorithm superfed
 """
 
-import argparse
 import importlib.metadata
 import json
 import time
@@ -17,17 +16,8 @@ from fluke.algorithms.superfed import SuPerFed
 from fluke.data import FastDataLoader
 from fluke.evaluation import ClassificationEval
 from torch import nn
-
-
-class TwoNN(nn.Module):
-  """784-200-200-10 with ReLU; 199,210 parameters."""
-
-  def __init__(self):
-    super().__init__()
-    self.fc1, self.fc2, self.fc3 = nn.Linear(784, 200), nn.Linear(200, 200), nn.Linear(200, 10)
-
-  def forward(self, x):
-    return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x.flatten(1))))))
+from torch_classifiers import two_nn
+from work import arguments, client_steps
 
 
 class Dealt:
@@ -45,20 +35,8 @@ class Dealt:
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--model", choices=("two_nn",), default="two_nn")
+  parser = arguments(__doc__, ["two_nn"])
   parser.add_argument("--algorithm", choices=("fedavg", "superfed"), default="fedavg")
-  parser.add_argument("--clients", type=int, default=100)
-  parser.add_argument("--samples", type=int, default=480)
-  parser.add_argument("--cohort", type=int, default=5)
-  parser.add_argument("--batch", type=int, default=10)
-  parser.add_argument("--epochs", type=int, default=1)
-  parser.add_argument("--lr", type=float, default=0.01)
-  parser.add_argument("--momentum", type=float, default=0.0)
-  parser.add_argument("--weight_decay", type=float, default=0.0)
-  parser.add_argument("--rounds", type=int, default=20, help="timed rounds")
-  parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts")
-  parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--threads", type=int, default=1)
   args = parser.parse_args()
   torch.set_num_threads(args.threads)
@@ -78,8 +56,8 @@ def main():
   kind = FedAVG
   if args.algorithm == "superfed":  # λ drawn from the first round on
     kind, client = SuPerFed, DDict(**client, mode="mm", start_mix=0, mu=0.01, nu=2.0)
-    client.model = TwoNN()
-  model = TwoNN()
+    client.model = two_nn()
+  model = two_nn()
   run = kind(args.clients, Dealt(args), DDict(client=client, server=DDict(weighted=True), model=model))
   share = args.cohort / args.clients
   if args.warmup:
@@ -87,7 +65,7 @@ def main():
   started = time.perf_counter()
   run.run(args.rounds, share, finalize=False)
   seconds = time.perf_counter() - started
-  steps = args.rounds * args.cohort * args.epochs * -(-args.samples // args.batch)
+  steps = client_steps(args)
   line = {
     "peer": "fluke",
     "version": importlib.metadata.version("fluke-fl"),

@@ -8,10 +8,8 @@ given is timed one after another in this process and the fastest is the result; 
 pfl-research can also split a cohort over processes: `torchrun --nproc_per_node 2 pfl_research.py ...`.
 """
 
-import argparse
 import functools
 import importlib.metadata
-import itertools
 import json
 import logging
 import time
@@ -30,8 +28,8 @@ from pfl.internal.ops import pytorch_ops
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
-
-SHAPES = {"two_nn": (1, 28, 28), "two_cnn": (3, 32, 32), "small_cnn": (3, 32, 32)}
+from torch_classifiers import CLASSIFIERS, SHAPES
+from work import add_ways, arguments, fastest
 
 
 class Classifier(nn.Sequential):
@@ -44,33 +42,6 @@ class Classifier(nn.Sequential):
   def metrics(self, x, y):
     loss = nn.functional.cross_entropy(self(x), y, reduction="sum")
     return {"loss": Weighted(loss.item(), len(y))}
-
-
-def two_nn():
-  """784-200-200-10 with ReLU; 199,210 parameters."""
-  return Classifier(
-    nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
-  )
-
-
-def two_cnn():
-  """Two 5 x 5 convolutions and two dense layers; 1,664,970 parameters on 32 x 32 x 3.
-
-  ReLU follows the maximum, with which it commutes: the cheaper order, the same function.
-  """
-  return Classifier(
-    nn.Conv2d(3, 32, 5, padding=1), nn.MaxPool2d(2, padding=1), nn.ReLU(),
-    nn.Conv2d(32, 64, 5, padding=1), nn.MaxPool2d(2, padding=1), nn.ReLU(),
-    nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
-  )  # fmt: skip
-
-
-def small_cnn():
-  """The small CNN of pfl-research's CIFAR-10 benchmark, without its dropout."""
-  return Classifier(
-    nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Flatten(), nn.Linear(14 * 14 * 64, 128), nn.ReLU(), nn.Linear(128, 10),
-  )  # fmt: skip
 
 
 class Clock(TrainingProcessCallback):
@@ -89,7 +60,7 @@ def measure(args, data, threads, optimizer):
   torch.set_num_threads(threads)
   np.random.seed(args.seed)  # noqa: NPY002 (what pfl-research samples cohorts with)
   torch.manual_seed(args.seed)
-  module = {"two_nn": two_nn, "two_cnn": two_cnn, "small_cnn": small_cnn}[args.model]()
+  module = Classifier(*CLASSIFIERS[args.model]())
   model = PyTorchModel(
     module,
     local_optimizer_create=functools.partial(
@@ -120,21 +91,8 @@ def measure(args, data, threads, optimizer):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--model", choices=sorted(SHAPES), default="two_nn")
-  parser.add_argument("--clients", type=int, default=100)
-  parser.add_argument("--samples", type=int, default=480)
-  parser.add_argument("--cohort", type=int, default=5)
-  parser.add_argument("--batch", type=int, default=10)
-  parser.add_argument("--epochs", type=int, default=1)
-  parser.add_argument("--lr", type=float, default=0.01)
-  parser.add_argument("--momentum", type=float, default=0.0)
-  parser.add_argument("--weight_decay", type=float, default=0.0)
-  parser.add_argument("--rounds", type=int, default=20, help="timed rounds")
-  parser.add_argument("--warmup", type=int, default=2, help="rounds before the clock starts, at least 1")
-  parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="PyTorch threads to try")
-  parser.add_argument("--optimizers", nargs="+", choices=("loop", "fused"), default=["loop"])
+  parser = arguments(__doc__, SHAPES)
+  add_ways(parser, "loop")
   args = parser.parse_args()
   logging.disable(logging.WARNING)
 
@@ -147,20 +105,7 @@ def main():
     )
     for user in range(args.clients)
   ]
-  steps = args.rounds * args.cohort * args.epochs * -(-args.samples // args.batch)
-  tried = []
-  for threads, optimizer in itertools.product(args.threads, args.optimizers):
-    seconds, parameters, finite = measure(args, data, threads, optimizer)
-    tried.append(
-      {
-        "client_steps_per_second": steps / seconds,
-        "seconds": seconds,
-        "threads": threads,
-        "optimizer": optimizer,
-        "finite": finite,
-      }
-    )
-  best = max(tried, key=lambda row: row["client_steps_per_second"])
+  found = fastest(args, functools.partial(measure, args, data))
   context = pytorch_ops.distributed
   if context.global_rank == 0:
     line = {
@@ -168,11 +113,8 @@ def main():
       "version": importlib.metadata.version("pfl"),
       "torch": torch.__version__,
       "model": args.model,
-      "parameters": parameters,
-      "steps": steps,
       "processes": context.world_size,
-      **best,
-      "tried": tried,
+      **found,
     }
     print(json.dumps(line), flush=True)
 
