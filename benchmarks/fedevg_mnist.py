@@ -1,16 +1,17 @@
 """FedEvg, FedCVAE and FedCGAN on MNIST at 32 x 32, of the same local work, judged by networks of full width.
 
-    python benchmarks/fedevg_mnist.py --data DATA --runs RUNS [--rounds 20] [--steps 8] [--judge_seeds 2] \
+    python benchmarks/fedevg_mnist.py --data DATA --runs RUNS [--seeds 0 1 2] [--rounds 20] [--steps 8] \
       [--methods fedevg "repulsion, τ = β = 1" ...]
 
 Cells of configs/table_4_2.py with narrow networks, few rounds and few local steps a round, as a machine
-without an accelerator can run them: each method takes the same number of local steps. What a cell
-synthesises, and ten random real training images a class beside it, is then judged:
+without an accelerator can run them: each method takes the same number of local steps. A seed is that of the
+whole run: partition, parameters, draws. What a cell synthesises, and ten random real training images a class
+beside it, is then judged:
 
 TwoNN       three times, on all clients' test parts and the whole official test set, with the distances, by
             `yardsticks.synthetic.worth`
-ResNet-10   of the thesis's width, `judge_seeds` times from fresh parameters (and from other real images), at
-            most `passes` passes of Adam; top-1 on `judged` random official test images, the same for all
+ResNet-10   of the thesis's width, from fresh parameters by the run's seed, at most `passes` passes of Adam;
+            top-1 on `judged` random official test images, the same for all. --passes 0 leaves it out
 
 Beside the three, --methods takes any name of fedevg_settings.py, which is FedEvg with these settings.
 Runs continue where they stopped; what docs/results/fedevg_mnist.json holds is not judged again.
@@ -44,11 +45,11 @@ METHODS, CLASSES, PER_CLASS, BLOCK = ("fedevg", "fedcvae", "fedcgan"), 10, 10, 1
 YARDSTICKS = {"model": {"name": "two_nn"}, "seeds": 3, "features": "classifier"}
 
 
-def config_of(args: argparse.Namespace, method: str, alpha: float) -> ConfigDict:
+def config_of(args: argparse.Namespace, method: str, alpha: float, seed: int) -> ConfigDict:
   """A cell, whose launched run judges in no time: `main` judges."""
   client, server = BEYOND.get(method, ({}, {}))
   cell = f"dataset=mnist,alpha={alpha},algorithm={'fedevg' if server else method},width={args.width}"
-  config = table_4_2.get_config(f"{cell},rounds={args.rounds},steps={args.steps}")
+  config = table_4_2.get_config(f"{cell},rounds={args.rounds},steps={args.steps},seed={seed}")
   config.data_dir, config.eval_every = str(args.data), max(1, args.rounds // 2)
   config.downstream = ConfigDict({"model": {"name": "two_nn"}, "steps": 1})
   if server:
@@ -71,16 +72,15 @@ def verdict(seed: int, x: np.ndarray, y: np.ndarray, test: Images, passes: int) 
 
 
 def table(results: dict[str, dict]) -> str:
-  """A row a synthetic set: top-1 in percent, by seed where there are several; then the distances."""
-  head = "| set | ResNet-10 by seed | loss | TwoNN, official | clients | Fréchet | kernel | within a class |"
+  """A row a synthetic set: top-1 in percent, TwoNN's of each trial; then the distances."""
+  head = "| set | ResNet-10 | loss | TwoNN, official | clients | Fréchet | kernel | within a class |"
   rows = [head, "|---" * 8 + "|"]
   for name, found in results.items():
-    judged = [verdict for label, verdict in found.items() if label.startswith("ResNet-10")]
-    seen, own = found["yardsticks"], found["yardsticks"]["downstream"]
+    judged, seen = found.get("ResNet-10"), found["yardsticks"]
+    own = seen["downstream"]
     cells = [
       name,
-      ", ".join(f"{100 * verdict['top1']:.1f}" for verdict in judged),
-      f"{max((verdict['loss'] for verdict in judged), default=float('nan')):.3f}",
+      *([f"{100 * judged['top1']:.1f}", f"{judged['loss']:.3f}"] if judged else ["not run", ""]),
       ", ".join(f"{100 * trial['official']:.1f}" for trial in own["seeds"]),
       f"{100 * own['local']['mean']:.1f} ± {100 * own['local']['std']:.1f}",
       f"{seen['frechet']:.1f}",
@@ -89,6 +89,28 @@ def table(results: dict[str, dict]) -> str:
     ]
     rows.append(f"| {' | '.join(cells)} |")
   return "\n".join(rows)
+
+
+def summary(results: dict[str, dict]) -> str:
+  """A row a method and α: each judge's top-1 in percent, mean over the seeds ± their sample std."""
+  rows = ["| | seeds | ResNet-10 | TwoNN, official | clients |", "|---" * 5 + "|"]
+  names = dict.fromkeys(name.rpartition(", seed")[0] for name in results)
+  for name in names:
+    own = [found for label, found in results.items() if label.rpartition(", seed")[0] == name]
+    tops = [
+      [found["ResNet-10"]["top1"] for found in own if "ResNet-10" in found],
+      [found["yardsticks"]["downstream"]["official"] for found in own],
+      [found["yardsticks"]["downstream"]["local"]["mean"] for found in own],
+    ]
+    rows.append(f"| {name} | {len(own)} | {' | '.join(map(over, tops))} |")
+  return "\n".join(rows)
+
+
+def over(values: list[float]) -> str:
+  """Mean ± sample std in percent."""
+  if len(values) < 2:
+    return ", ".join(f"{100 * value:.1f}" for value in values) or "not run"
+  return f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
 
 
 def main() -> None:
@@ -100,7 +122,7 @@ def main() -> None:
   parser.add_argument("--width", type=int, default=8, help="of clients' ResNet-10; generators have twice it")
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
   parser.add_argument("--methods", nargs="*", default=METHODS)
-  parser.add_argument("--judge_seeds", type=int, default=2)
+  parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
   parser.add_argument("--passes", type=int, default=40)
   parser.add_argument("--judged", type=int, default=1000)
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
@@ -108,47 +130,44 @@ def main() -> None:
   path = args.out / "fedevg_mnist.json"
   results = json.loads(path.read_text())["results"] if path.exists() else {}
   sizes = ("rounds", "steps", "width", "passes", "judged")
-  about = {
-    "command": "python benchmarks/fedevg_mnist.py --data DATA --runs RUNS",
-    **provenance(),
-    **{name: getattr(args, name) for name in sizes},
-  }  # fmt: skip
+  about = {**provenance(), **{name: getattr(args, name) for name in sizes}}
+  command = {"command": "python benchmarks/fedevg_mnist.py --data DATA --runs RUNS"}
 
   def keep(name: str, found: dict) -> None:
-    results.setdefault(name, {}).update(found)
+    results.setdefault(name, {}).update(found | about)
     print(f"{name}: {json.dumps(found)}", flush=True)
-    path.write_text(json.dumps(about | {"results": results}, indent=2, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(command | {"results": results}, indent=2, ensure_ascii=False) + "\n")
 
   sets = {}
-  for alpha in args.alphas:
-    for method in args.methods:
-      slug = re.sub(r"\W+", "_", method)
-      config, workdir = config_of(args, method, alpha), args.runs / f"{slug}_{alpha}"
-      run_experiment(config, str(workdir), Where(devices=1))
-      with np.load(max((workdir / "samples").glob("[0-9]*.npz"))) as file:
-        own = file["x"], file["y"]
-      name = f"{method}, α = {alpha}"
-      sets[name] = [own] * args.judge_seeds
-      if "yardsticks" not in results.get(name, {}):
-        built = build(config)
-        keep(name, {"yardsticks": worth(YARDSTICKS, built.source, built.data, built.key, *own)})
-  experiment = build(config_of(args, "fedevg", args.alphas[0]))
-  if "yardsticks" not in results.get("real", {}):
-    first = results[f"{args.methods[0]}, α = {args.alphas[0]}"]["yardsticks"]
-    spread = {"synthetic": first["within_class_distance"]["real"]}
-    keep("real", {"yardsticks": first["real"] | {"within_class_distance": spread}})
-  rows = experiment.data.train.rows()
-  train = np.asarray(experiment.data.x)[rows], np.asarray(experiment.data.y)[rows]
-  labels = np.repeat(np.arange(CLASSES), PER_CLASS)
-  drawn = [as_many(np.random.default_rng(seed), train, labels) for seed in range(args.judge_seeds)]
-  sets["real"] = [(as_read(x, experiment.source.scale), y) for x, y in drawn]
-  asked = np.random.default_rng(0).permutation(len(experiment.source.y_test))[: args.judged]
-  test = as_read(experiment.source.x_test[asked], experiment.source.scale), experiment.source.y_test[asked]
-  for seed in range(args.judge_seeds):
-    for name, own in sets.items():
-      if (label := f"ResNet-10, seed {seed}") not in results.get(name, {}):
-        keep(name, {label: verdict(seed, *own[seed], test, args.passes)})
-  print(table(results))
+  for seed in args.seeds:
+    for alpha in args.alphas:
+      for method in args.methods:
+        slug = re.sub(r"\W+", "_", method)
+        config, workdir = config_of(args, method, alpha, seed), args.runs / f"{slug}_{alpha}_{seed}"
+        run_experiment(config, str(workdir), Where(devices=1))
+        with np.load(max((workdir / "samples").glob("[0-9]*.npz"))) as file:
+          own = file["x"], file["y"]
+        name = f"{method}, α = {alpha}, seed {seed}"
+        sets[name] = seed, own
+        if "yardsticks" not in results.get(name, {}):
+          built = build(config)
+          found = worth(YARDSTICKS, built.source, built.data, built.key, *own)
+          keep(name, {"yardsticks": found})
+          if "yardsticks" not in results.get(f"real, seed {seed}", {}):
+            spread = {"synthetic": found["within_class_distance"]["real"]}
+            keep(f"real, seed {seed}", {"yardsticks": found["real"] | {"within_class_distance": spread}})
+  for seed in args.seeds:
+    built = build(config_of(args, args.methods[0], args.alphas[0], seed))
+    source, rows = built.source, built.data.train.rows()
+    train = np.asarray(built.data.x)[rows], np.asarray(built.data.y)[rows]
+    x, y = as_many(np.random.default_rng(seed), train, np.repeat(np.arange(CLASSES), PER_CLASS))
+    sets[f"real, seed {seed}"] = seed, (as_read(x, source.scale), y)
+  asked = np.random.default_rng(0).permutation(len(source.y_test))[: args.judged]
+  test = as_read(source.x_test[asked], source.scale), source.y_test[asked]
+  for name, (seed, own) in sets.items():
+    if args.passes and "ResNet-10" not in results.get(name, {}):
+      keep(name, {"ResNet-10": verdict(seed, *own, test, args.passes)})
+  print(table(results), summary(results), sep="\n\n")
 
 
 if __name__ == "__main__":

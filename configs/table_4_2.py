@@ -3,14 +3,15 @@
     python -m fedjax_het.run \
       --config=configs/table_4_2.py:dataset=mnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR
 
-K = 10 clients in every round or 100 of which 10; images at 32 x 32 (MedMNIST at its own size),
-Dirichlet(α), ten examples a class, B = 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T =
-500, β from 10 to 0.01, ResNet-10. FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, and for K = 100 T =
-1000 and every 50, as in the authors' commands; their networks and losses are the authors', with group norm
-for batch norm. For K = 100 clients are equally large (`balance` of the partition): at α = 0.01 Dirichlet's
-own sizes leave somebody without an example in every draw. `width` scales every network that is trained by
-clients (64 is the thesis's), `rounds` overrides T and `steps` caps the local steps a round, so that small
-machines can run a cell: 0 leaves them.
+K = 10 clients in every round or 100 of which 10; images at 32 x 32 (MedMNIST at its own size; ham10000 are
+DermaMNIST's photographs, of which no table has a figure at this size), Dirichlet(α), ten examples a class, B
+= 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T = 500, β from 10 to 0.01, ResNet-10.
+FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, and for K = 100 T = 1000 and every 50, as in the
+authors' commands; their networks and losses are the authors', with group norm for batch norm. For K = 100
+clients are equally large (`balance` of the partition): at α = 0.01 Dirichlet's own sizes leave somebody
+without an example in every draw. `width` scales every network that is trained by clients (64 is the
+thesis's), `rounds` overrides T and `steps` caps the local steps a round, so that small machines can run a
+cell: 0 leaves them.
 T, which FedEvg's β falls over, may as well be given as --config.rounds; evaluated twenty times in a run.
 The ResNet-10 that judges what came out has the thesis's width whatever the clients' is, three times from
 fresh parameters, and learns from ten real images a class beside it: `judge_width` makes it narrower,
@@ -39,6 +40,7 @@ SIZES = {
   "cifar10": 32,
   "dermamnist": None,
   "organcmnist": None,
+  "ham10000": 32,
   "bloodmnist": None,
 }
 MODELS = {"fedevg": "resnet10", "fedcvae": "cvae_conv", "fedcgan": "cgan_conv"}
@@ -48,7 +50,7 @@ DEFAULTS = {
   "steps": 0, "judge_width": 64, "seed": 0,
 }  # fmt: skip
 IMAGES = ("mnist", "cifar10", "fashion_mnist", "digits")
-MEDICAL = ("dermamnist", "organcmnist", "bloodmnist")
+MEDICAL = ("dermamnist", "organcmnist", "bloodmnist", "ham10000")
 FIGURES = {"top1": ("synthetic.downstream.official", 100.0)}
 
 
