@@ -5,14 +5,15 @@
 scikit-learn's digits (8 x 8), K = 10 clients by Dirichlet(α), all in every round, ten synthetic examples a
 class, T = 200, an energy MLP 64-256-256-10, B = 32, one local epoch. Downstream: TwoNN trained to the end
 on the synthetic set alone, top-1 on all clients' test rows, by five judges (other initial parameters);
-"real" is the same with ten real training examples a class, other ones for each judge. Diversity: mean
-distance within a class, over that of the ten real ones, between pixels and between the 128 features of a
-classifier trained on the real training rows, to which noise is no diversity. FedCVAE and FedCGAN are
-perceptrons with as many hidden units, the same rounds, epochs and batches. All yardsticks see pixels kept
-in [0, 1]. The first seed is drawn where all that is drawn has run. What is measured joins what
+"real" is the same with ten real training examples a class ("20 real a class" with more), other ones for each
+judge. Diversity: mean distance within a class, over that of the ten real ones, between pixels and between the
+128 features of a classifier trained on the real training rows, to which noise is no diversity. FedCVAE and
+FedCGAN are perceptrons with as many hidden units, the same rounds, epochs and batches. All yardsticks see
+pixels kept in [0, 1]. The first seed is drawn where all that is drawn has run. What is measured joins what
 docs/results/fedevg_digits.json holds, row by row with its commit and date; --missing leaves out what it
 holds. Ablations change one setting of "β from 1" (β from 10 is the thesis's); what goes beyond the thesis
-stands in fedevg_settings.py.
+stands in fedevg_settings.py, but for repulsion between learnt features: a TwoNN's last hidden units, trained
+on all training rows of the first seed's clients, which no server has, to tell what they could give at best.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
-from fedevg_settings import BEYOND
+from fedevg_settings import BEYOND, repulsive
 from provenance import provenance
 
 import fedjax_het as fh
@@ -42,6 +43,8 @@ from matplotlib import pyplot as plt
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS, CLIENTS, CLASSES, PER_CLASS, JUDGES = 200, 10, 10, 10, 5
 LABELS = np.repeat(np.arange(CLASSES), PER_CLASS)
+REAL = {"real": PER_CLASS, "20 real a class": 20, "50 real a class": 50}
+LEARNT = "repulsion between learnt features, τ = β = "
 DRAWN = ("as the thesis: β from 10, signed, fresh", "β from 1")
 SHOWN = ("FedCVAE", "FedCGAN", *DRAWN)
 FROM_1 = {"step_size": 1.0}
@@ -85,19 +88,24 @@ def judge(key, x, y, test):
   return (model.apply(params, test[0]).argmax(1) == test[1]).mean()
 
 
-def real_examples(data: fh.data.FederatedData, rng: np.random.Generator) -> jax.Array:
-  """Ten random real training examples a class, class after class."""
+def real_examples(data: fh.data.FederatedData, rng: np.random.Generator, per_class: int) -> jax.Array:
+  """Random real training examples, class after class."""
   x, y = rows_of(data, "train")
-  pick = [rng.choice(np.flatnonzero(y == c), PER_CLASS, replace=False) for c in range(CLASSES)]
+  pick = [rng.choice(np.flatnonzero(y == c), per_class, replace=False) for c in range(CLASSES)]
   return jnp.asarray(x[np.concatenate(pick)])
 
 
 trial = jax.jit(judge)
 
 
+def labels_of(x) -> np.ndarray:
+  """Of a set with as many examples a class, class after class."""
+  return np.repeat(np.arange(CLASSES), len(x) // CLASSES)
+
+
 def apart(sets) -> np.ndarray:
   """Mean distance within a class, by seed."""
-  return np.array([float(within_class_distance(jnp.asarray(x), LABELS, CLASSES).mean()) for x in sets])
+  return np.array([float(within_class_distance(jnp.asarray(x), labels_of(x), CLASSES).mean()) for x in sets])
 
 
 def interval(values: np.ndarray) -> dict[str, float]:
@@ -112,8 +120,7 @@ class Split:
   Attributes:
     federations: the data of each seed.
     seeds: the runs' keys.
-    real: real examples, by judge, then seed.
-    spread: mean distance within a class of the first judge's, by seed, between pixels.
+    spread: mean distance within a class of ten real examples, the first judge's, by seed, between pixels.
     far: the same between features.
   """
 
@@ -129,16 +136,35 @@ class Split:
     keys = jax.random.split(jax.random.key(7), count)
     self.seeds = jnp.stack([jax.random.fold_in(jax.random.key(seed), 2) for seed in range(count)])
     self._judges = [keys] + [jax.vmap(lambda k: jax.random.fold_in(k, j))(keys) for j in range(1, JUDGES)]  # noqa: B023
-    self.real = [
+    x, y = rows_of(self.federations[0], "train")
+    self._features = classifier_features(jax.random.key(5), np.asarray, x, y, CLASSES)
+    first = self.real(PER_CLASS)[0]
+    self.spread, self.far = apart(first), self.apart(first)
+
+  def real(self, per_class: int) -> list:
+    """Real examples, by judge, then seed."""
+    return [
       [
-        real_examples(data, np.random.default_rng([seed, j] if j else seed))
+        real_examples(data, np.random.default_rng([seed, j] if j else seed), per_class)
         for seed, data in enumerate(self.federations)
       ]
       for j in range(JUDGES)
     ]
-    x, y = rows_of(self.federations[0], "train")
-    self._features = classifier_features(jax.random.key(5), np.asarray, x, y, CLASSES)
-    self.spread, self.far = apart(self.real[0]), self.apart(self.real[0])
+
+  def learnt(self):
+    """A TwoNN's last hidden units, which learnt on the first seed's training rows."""
+    model = fh.models.two_nn((8, 8, 1))
+    learn = jax.jit(lambda key, x, y: downstream(key, model, x, y))
+    params, _ = learn(jax.random.key(6), *rows_of(self.federations[0], "train"))
+    layers = [params[f"fc{i}"] for i in (1, 2)]
+
+    def of(x):
+      h = x.reshape(len(x), -1)
+      for layer in layers:
+        h = jax.nn.relu(h @ layer["kernel"] + layer["bias"])
+      return h
+
+    return of
 
   def apart(self, sets) -> np.ndarray:
     """Mean distance within a class between features, by seed."""
@@ -147,7 +173,7 @@ class Split:
   def worth(self, draws) -> dict:
     """Top-1 by the first judge over the seeds, and each judge's mean; `draws` by judge, then seed."""
     top = np.array(
-      [[float(trial(*given[:2], LABELS, given[2])) for given in zip(*own)]
+      [[float(trial(*given[:2], labels_of(given[1]), given[2])) for given in zip(*own)]
        for own in zip(self._judges, draws, [self._tests] * JUDGES)]
     )  # fmt: skip
     return {"downstream": interval(top[0]), "tops": top[0].tolist(), "judges": top.mean(axis=1).tolist()}
@@ -196,21 +222,24 @@ def main() -> None:
 
   source = fh.data.load("digits")
   splits = {alpha: Split(source, alpha, args.seeds) for alpha in args.alphas}
-  for alpha, split in splits.items():
-    if wanted("real", alpha, args.seeds):
-      keep("real", alpha, split.worth(split.real) | {"seeds": args.seeds})
+  for name, per_class in REAL.items():
+    for alpha, split in splits.items():
+      if wanted(name, alpha, args.seeds):
+        keep(name, alpha, split.worth(split.real(per_class)) | {"seeds": args.seeds})
   methods = BASELINES | SETTINGS | ABLATIONS | BEYOND
-  for name in args.only or methods:
-    if name == "real":
+  for name in args.only or [*methods, f"{LEARNT}0.3", f"{LEARNT}1"]:
+    if name in REAL:
       continue
-    settings = methods[name]
+    settings = methods.get(name)
     count = args.ablation_seeds if name in ABLATIONS else args.seeds
     for alpha, split in splits.items():
       if wanted(name, alpha, count):
+        if name.startswith(LEARNT):
+          settings = {}, repulsive(float(name.removeprefix(LEARNT)), space=split.learnt())
         made = baseline(*settings) if name in BASELINES else fedevg(args.rounds, *settings)
         row, sets = split.row(made, args.rounds, count)
         keep(name, alpha, row)
-        grids[name, alpha] = sets[0].reshape(CLASSES, PER_CLASS, 8, 8)
+        grids[name, alpha] = sets[0].reshape(CLASSES, -1, 8, 8)[:, :PER_CLASS]
         if args.sets:
           args.sets.mkdir(parents=True, exist_ok=True)
           np.save(args.sets / f"{name}, α = {alpha}.npy", sets[0])
@@ -221,10 +250,11 @@ def main() -> None:
 
 
 def table(results: dict[str, dict], alphas: list[float]) -> str:
-  """A row a setting of fedevg_settings.py that has run: top-1 in percent, diversity by pixels, features."""
+  """What has run of real examples and beyond the thesis: top-1 in percent, diversity by pixels, features."""
   rows = ["| | seeds |" + "".join(f" α = {alpha:g}: downstream | pixels | features |" for alpha in alphas)]
   rows.append("|---" * (2 + 3 * len(alphas)) + "|")
-  for name in BEYOND:
+  known = dict.fromkeys(name.rpartition(", α = ")[0] for name in results)
+  for name in (name for name in known if name in BEYOND or name in REAL or name.startswith(LEARNT)):
     found = [results.get(f"{name}, α = {alpha}") for alpha in alphas]
     if any(found):
       cells = [cell for own in found for cell in (figures(own) if own else ["not run", "", ""])]
@@ -234,10 +264,10 @@ def table(results: dict[str, dict], alphas: list[float]) -> str:
 
 def figures(row: dict) -> list[str]:
   """The three cells of one α."""
-  top, pixels, features = (row[part] for part in ("downstream", "diversity", "feature diversity"))
-  return [
-    f"{100 * top['mean']:.1f} ± {100 * top['half']:.1f}", f"{pixels['mean']:.2f}", f"{features['mean']:.2f}"
-  ]  # fmt: skip
+  top, apart = row["downstream"], [row.get(part) for part in ("diversity", "feature diversity")]
+  return [f"{100 * top['mean']:.1f} ± {100 * top['half']:.1f}"] + [
+    f"{own['mean']:.2f}" if own else "" for own in apart
+  ]
 
 
 def fedevg(rounds: int, client: dict, server: dict):
@@ -245,7 +275,7 @@ def fedevg(rounds: int, client: dict, server: dict):
   spectral = client.get("spectral", True)
   client = {name: value for name, value in client.items() if name != "spectral"}
   model = fh.models.energy_mlp((8, 8, 1), CLASSES, spectral=spectral)
-  part = fh.fedevg(model, per_class=PER_CLASS, batch_size=32, **client)
+  part = fh.fedevg(model, **{"per_class": PER_CLASS, "batch_size": 32} | client)
   server = {"name": "sgld", **server}
   move = METHODS["server"][server.pop("name")].make({"rounds": rounds}, **server)
   return fh.federated(part, server=move), lambda params: params

@@ -1,7 +1,8 @@
 """FedEvg's settings that its benchmarks compare: name -> (client part's, server part's with its name).
 
 Beside "β from 1", the thesis's step from a smaller β: τ = β means that G is followed by as much as there, and
-that the repulsion is as much larger as τ is.
+that the repulsion is as much larger as τ is. What is renewed is of the thesis's β from 10, where examples
+come nearest; 0.1 is a third of what a pixel differs by between two real digits of a class.
 """
 
 SGLD = {"name": "sgld", "step_size": 1.0}
@@ -35,4 +36,10 @@ BEYOND = {
   "Langevin noise, T from 0.001 to 0": ({}, quiet(heat=0.001)),
   "x̃ begins at a scale of 0.2": ({"start_scale": 0.2}, SGLD),
   "λ = 1, repulsion, τ = β = 1": ({"lam": 1.0}, repulsive(1.0)),
+  "λ = 1, repulsion, τ = β = 0.3": ({"lam": 1.0}, repulsive(0.3)),
+  "β from 10, renewed below 0.1": ({}, quiet(step_size=10.0, renew_below=0.1)),
+  "20 a class": ({"per_class": 20}, SGLD),
+  "50 a class": ({"per_class": 50}, SGLD),
+  "20 a class, repulsion, τ = β = 0.3": ({"per_class": 20}, repulsive(0.3)),
+  "50 a class, repulsion, τ = β = 0.3": ({"per_class": 50}, repulsive(0.3)),
 }

@@ -188,6 +188,18 @@ def test_repulsion_between_features_is_pulled_back():
   np.testing.assert_allclose(features("convolutions", shape, 3)(x), found, rtol=1e-4, atol=1e-5)
 
 
+def test_repulsion_between_features_of_the_caller_s():
+  """z = A x, whose Jacobian is A."""
+  x, total, gradient = some()
+  a = np.random.default_rng(1).normal(size=(4, 3))
+  force = repelled(np.asarray(x, float) @ a, np.asarray(LABELS)) @ a.T
+  own = dict(space=lambda x: x @ jnp.asarray(a, jnp.float32), noise=0, pixels="free", last_step_size=1.0)
+  after, _ = stepped(x, total, {}, **own)
+  np.testing.assert_allclose(after.params, np.asarray(x) + force - gradient, rtol=1e-4, atol=1e-4)
+  with pytest.raises(fh.SettingError, match=r"makes \(2,\) of two examples, which is no vector an example"):
+    stepped(x, total, {}, space=lambda x: x.sum(1))
+
+
 @pytest.mark.parametrize("cap", [pytest.param(None, marks=pytest.mark.slow), 0.5])
 @pytest.mark.parametrize(
   "energy", [pytest.param(own, marks=[] if own == "signed" else pytest.mark.slow) for own in ENERGIES]

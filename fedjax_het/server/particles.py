@@ -11,8 +11,8 @@ example follows its own. j runs over the n examples of x_i's class, and the kern
 (of an even number of distances the mean of the middle two), h_i held in gradients, z = φ(x) the pixels or
 features in which examples are to differ. Through φ the repulsion is pulled back by its Jacobian at x_i:
 r_i = (2 / (n h_i)) Σ_j k (∂z_i/∂x_i)ᵀ (z_i - z_j), which is the above where φ is linear. A class of one
-example is not moved by it. Features that a classifier has learnt are not among the choices: the classifiers
-stay with the clients, and the server has none.
+example is not moved by it. Clients' classifiers stay with them, so learnt features are those of a network
+that the server has, from public data.
 """
 
 from collections.abc import Callable
@@ -28,6 +28,7 @@ from fedjax_het.server.sgld import check_own_rounds, half_cosine, mean_gradient
 SPACES = ("pixels", "blocks", "convolutions")
 CHANNELS = 32
 SMALLEST = 1e-6  # of a median squared distance
+Map = Callable[[jax.Array], jax.Array]
 
 
 class Particles(NamedTuple):
@@ -85,12 +86,20 @@ def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.
   return (apart < least**2) & ~first
 
 
-def features(space: str, shape: tuple[int, ...], seed: int) -> Callable[[jax.Array], jax.Array]:
+def features(space: str | Map, shape: tuple[int, ...], seed: int) -> Map:
   """φ of `particles`, [M, ...] -> [M, d].
 
   Raises:
-    SettingError: `space` needs images of even sides, and examples of `shape` are none.
+    SettingError: `space` needs images of even sides, and examples of `shape` are none; or gives no vectors.
   """
+  if callable(space):
+    given = jax.eval_shape(space, jax.ShapeDtypeStruct((2, *shape), jnp.float32)).shape
+    if len(given) != 2 or given[0] != 2:
+      raise SettingError(
+        "server's space", space, f"makes {given} of two examples, which is no vector an example",
+        "Return an array [examples, numbers].",
+      )  # fmt: skip
+    return space
   if space == "pixels":
     return lambda x: x.reshape(len(x), -1)
   if len(shape) != 3 or shape[0] % 2 or shape[1] % 2:
@@ -110,7 +119,7 @@ def features(space: str, shape: tuple[int, ...], seed: int) -> Callable[[jax.Arr
   return of
 
 
-DRAWN: dict[str, Callable[[jax.Array], jax.Array]] = {
+DRAWN: dict[str, Map] = {
   "bounded": lambda x: jnp.clip(x, 0.0, 1.0),
   "free": lambda x: x,
   "sigmoid": jax.nn.sigmoid,
@@ -123,7 +132,7 @@ def particles(
   last_step_size: float = 0.01,
   temperature: float = 1.0,
   repulsion_weight: float = 1.0,
-  space: str = "pixels",
+  space: str | Map = "pixels",
   space_seed: int = 0,
   heat: float = 0.0,
   last_heat: float = 0.0,
@@ -144,7 +153,8 @@ def particles(
     temperature: τ > 0, what the gradient is divided by.
     repulsion_weight: ρ >= 0.
     space: what examples of a class differ in: "pixels"; "blocks", means of 2 x 2 pixels; "convolutions", 32
-      random 3 x 3 ones, Swish, means of 2 x 2.
+      random 3 x 3 ones, Swish, means of 2 x 2; or φ itself, a differentiable function of examples [M, ...]
+      that gives [M, d], such as the features of a pretrained network.
     space_seed: of the random convolutions; 0 for other spaces.
     heat: T_0 >= 0; with T = τ = 1 and ρ = 0 a step is Langevin's of the density that falls as exp(-E).
     last_heat: T_T >= 0.
@@ -164,7 +174,8 @@ def particles(
       of a run with another T.
   """
   check_whole("rounds", rounds, 1)
-  check_choice("server's space", space, SPACES)
+  if not callable(space):
+    check_choice("server's space", space, SPACES)
   check_choice("server's pixels", pixels, DRAWN)
   positive = {"step_size": step_size, "last_step_size": last_step_size, "temperature": temperature}
   for name, value in (positive if rms is None else positive | {"rms": rms}).items():
