@@ -48,6 +48,10 @@ from fedjax_het.experiment.record import timeless
 
 ROOT = Path(__file__).resolve().parent.parent
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
+ENVIRONMENT = os.environ | {
+  "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+  "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1",
+}  # fmt: skip
 
 
 def output(*command: str) -> str:
@@ -61,11 +65,7 @@ def submit(workdir: Path, rounds: int, tasks: int, *limits: str) -> str:
     "--gpus-per-node=0", f"--output={workdir}.log", *limits, f"{ROOT}/launch/slurm.sh",
     f"--workdir={workdir}", f"--config.rounds={rounds}", "--config.eval_every=100",
   ]  # fmt: skip
-  environment = os.environ | {
-    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-    "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1",
-  }  # fmt: skip
-  done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+  done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
   return done.stdout.strip().split(";")[0]
 
 

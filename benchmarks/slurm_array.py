@@ -1,0 +1,154 @@
+"""A paper-like table made by a SLURM job array, whose node dies on the way, against one made by one process.
+
+    python benchmarks/slurm_array.py [--members 2] [--rounds 400] [--cut COMMAND --revive COMMAND]
+
+The table is four methods on digits, two seeds each, --rounds rounds. `launch/slurm.sh reproduce` makes it as
+an array of --members jobs, a CPU each and all at a time, which share one folder. Where --cut is given, that
+command kills the node's daemons once two runs are at work, and what these had started is killed too (SIGKILL,
+as by a power cut); --revive starts the node's daemon anew, which then tells the controller that it knows
+nothing of these jobs, and they are put back into the queue. A requeued job waits two minutes. SLURM must be
+at hand, as for slurm.py. On a node made of this machine by root:
+
+    --cut 'pkill -KILL slurmstepd; pkill -KILL slurmd' --revive slurmd
+
+The exit status is 0 where every run was made once, by either member, and metrics.jsonl and summary.json of
+each are the same bytes as in the table made by one process, `seconds` aside.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from provenance import provenance
+from slurm import ENVIRONMENT, output, record, wait
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = '''"""Four methods on digits."""
+
+from fedjax_het.experiment.quickstart import get_config as quickstart
+
+FIGURES = {"top1": ("metrics.personalized.top1", 100.0)}
+
+
+def get_config(cell=""):
+  """Such as "algorithm=ditto"."""
+  config = quickstart(cell)
+  config.rounds, config.eval_every = ROUNDS, ROUNDS // 4
+  return config
+'''
+METHODS = {"FedAvg": "fedavg", "FedRep": "fedrep", "Ditto": "ditto", "APFL": "apfl"}
+SEEDS = 2
+
+
+def write_table(folder: Path, rounds: int) -> Path:
+  """The table's two files."""
+  path = folder / "digits_table.py"
+  path.write_text(f"ROUNDS = {rounds}\n\n{CONFIG}")
+  lines = [f"{name},{key},top1,,\n" for name, key in METHODS.items()]
+  path.with_suffix(".csv").write_text("".join(["method,algorithm,metric,mean,std\n", *lines]))
+  return path
+
+
+def arguments(table: Path, workdir: Path) -> list[str]:
+  """Of `reproduce`."""
+  seeds = ",".join(map(str, range(SEEDS)))
+  return [f"--table={table}", f"--workdir={workdir}", f"--seeds={seeds}"]
+
+
+def submit(table: Path, workdir: Path, members: int) -> str:
+  """Puts the array into the queue: its number."""
+  command = [
+    "sbatch", "--parsable", f"--array=0-{members - 1}", "--nodes=1", "--ntasks-per-node=1",
+    "--cpus-per-task=1", "--gpus-per-node=0", "--time=60", f"--output={workdir}-%a.log",
+    f"{ROOT}/launch/slurm.sh", "reproduce", *arguments(table, workdir),
+  ]  # fmt: skip
+  done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
+  return done.stdout.strip().split(";")[0]
+
+
+def processes(array: str) -> list[int]:
+  """Those that the members have started, by their environment."""
+  found = []
+  for path in Path("/proc").glob("[0-9]*/environ"):
+    try:
+      variables = path.read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is another's
+      continue
+    if f"SLURM_ARRAY_JOB_ID={array}".encode() in variables:
+      found.append(int(path.parent.name))
+  return found
+
+
+def at_work(folder: Path) -> list[str]:
+  """The runs that have been evaluated and not ended."""
+  begun = (path.parent for path in folder.rglob("metrics.jsonl") if path.stat().st_size)
+  return sorted(path.name for path in begun if not (path / "summary.json").exists())
+
+
+def die(array: str, folder: Path, cut: str, revive: str) -> dict[str, Any]:
+  """Kills the node's daemons and what they had started, in the midst of two runs."""
+  while len(runs := at_work(folder)) < 2:
+    time.sleep(0.5)
+  killed, done = processes(array), len(list(folder.rglob("summary.json")))
+  subprocess.run(cut, shell=True, check=False)
+  for process in killed:
+    with contextlib.suppress(ProcessLookupError):  # it went with the one before
+      os.kill(process, signal.SIGKILL)
+  subprocess.run(revive, shell=True, check=True)
+  return {"killed_processes": len(killed), "killed_in": runs, "done_before": done}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--members", type=int, default=2)
+  parser.add_argument("--rounds", type=int, default=400)
+  parser.add_argument("--cut", default="", help="what kills the node's daemons; by default nothing does")
+  parser.add_argument("--revive", default="slurmd", help="what starts the node's daemon again")
+  parser.add_argument("--folder", type=Path, help="made where missing; by default a temporary one, removed")
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "slurm_array.json")
+  args = parser.parse_args()
+  if not shutil.which("sbatch") or subprocess.run(["sinfo"], capture_output=True).returncode:
+    raise SystemExit("No SLURM answers here: slurm.py --help says how to make one of this machine.")
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = (args.folder or Path(temporary)).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    table = write_table(folder, args.rounds)
+    array = submit(table, folder / "array", args.members)
+    death = die(array, folder / "array", args.cut, args.revive) if args.cut else {}
+    ended = wait({f"member {i}": f"{array}_{i}" for i in range(args.members)})
+    alone = [sys.executable, "-m", "fedjax_het.reproduce", *arguments(table, folder / "alone")]
+    subprocess.run(alone, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
+    expected = runs_of(folder / "alone")
+    found = runs_of(folder / "array")
+  document = {
+    "command": shlex.join(["python", "benchmarks/slurm_array.py", *sys.argv[1:]]),
+    "slurm": output("sinfo", "--version"), **provenance(), **death,
+    "members": {
+      name: {"state": own["JobState"], "requeued": int(own["Restarts"])} for name, own in ended.items()
+    },
+    "runs": len(found), "once": len({*found}) == len(found) == len(METHODS) * SEEDS,
+    "same": sorted(found) == sorted(expected),
+  }  # fmt: skip
+  args.out.write_text(json.dumps(document, indent=2) + "\n")
+  print(json.dumps(document, indent=2))
+  if not document["once"] or not document["same"]:
+    raise SystemExit("The tables DIFFER.")
+
+
+def runs_of(folder: Path) -> list[str]:
+  """What each run that has ended wrote, `seconds` aside."""
+  return [record(path.parent) for path in sorted(folder.rglob("summary.json"))]
+
+
+if __name__ == "__main__":
+  main()
