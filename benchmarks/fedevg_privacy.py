@@ -92,6 +92,8 @@ def membership(
     [rows_of_client(data, part, client) for part in ("train", "test")] for client in range(data.num_clients)
   ]
   both = [tuple(np.concatenate(pair) for pair in zip(*parts)) for parts in examples]
+  longest = max(len(y) for _, y in both)
+  filled = [tuple(np.resize(own, (longest, *own.shape[1:])) for own in pair) for pair in both]  # one compile
   everybody = range(data.num_clients)
   pulled = {shift: [np.zeros(len(y)) for _, y in both] for shift in (0, 1)}
   held = {shift: [np.zeros(len(y)) for _, y in both] for shift in (0, 1)}
@@ -105,8 +107,10 @@ def membership(
     for shift in (0, 1):
       for client in everybody:
         seen = looked[(client + shift) % len(looked)]
-        own, held[shift][client] = map(np.asarray, scores(broadcast, *seen, *both[client]))
+        count = len(both[client][1])
+        own, kept = (np.asarray(each)[:count] for each in scores(broadcast, *seen, *filled[client]))
         pulled[shift][client] += own
+        held[shift][client] = kept
   member = [np.repeat([1, 0], [len(train[1]), len(test[1])]) for train, test in examples]
 
   def area(each: list) -> float:
