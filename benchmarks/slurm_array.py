@@ -92,7 +92,7 @@ def processes(array: str) -> list[int]:
 def at_work(folder: Path) -> list[str]:
   """The runs that have been evaluated and not ended."""
   begun = (path.parent for path in folder.rglob("metrics.jsonl") if path.stat().st_size)
-  return sorted(path.name for path in begun if not (path / "summary.json").exists())
+  return sorted(str(path.relative_to(folder)) for path in begun if not (path / "summary.json").exists())
 
 
 def die(array: str, folder: Path, cut: str, revive: str) -> dict[str, Any]:

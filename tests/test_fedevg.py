@@ -10,7 +10,7 @@ from scipy import special
 from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
-from fedjax_het.clients.energies import logit, signals
+from fedjax_het.clients.energies import of_class, signals
 from fedjax_het.clients.fedevg import contrast, labels_of, nearest
 from fedjax_het.experiment.record import traffic
 from fedjax_het.langevin import langevin_step
@@ -47,7 +47,7 @@ def test_raw_energies_give_the_gradient_of_the_mixture(offset):
   total, _ = aggregate(stacked, w, message, "raw")
 
   def mixture(x):
-    values = jax.vmap(lambda params: logit(MODEL, params, x, LABELS))(stacked)
+    values = jax.vmap(lambda params: of_class(MODEL.apply(params, x), LABELS))(stacked)
     return -jax.scipy.special.logsumexp(values, b=w[:, None], axis=0).sum()
 
   np.testing.assert_allclose(total.params / total.extra[:, None], jax.grad(mixture)(x), rtol=1e-5, atol=1e-5)
@@ -55,7 +55,7 @@ def test_raw_energies_give_the_gradient_of_the_mixture(offset):
   after, step = server.update(jax.random.key(0), jnp.int32(3), message, total)
   beta = 0.5 + 1.5 * 0.5 * (1 + np.cos(np.pi * 3 / 7))
   np.testing.assert_allclose(after.params, x - beta * jax.grad(mixture)(x), rtol=1e-4, atol=1e-5)
-  values = np.asarray(jax.vmap(lambda params: logit(MODEL, params, x, LABELS))(stacked), np.float64)
+  values = np.asarray(jax.vmap(lambda params: of_class(MODEL.apply(params, x), LABELS))(stacked), np.float64)
   np.testing.assert_allclose(after.extra, np.log((w[:, None] * np.exp(values)).sum(0)), rtol=1e-5, atol=1e-5)
   assert step == 4
 
@@ -104,14 +104,16 @@ def test_a_local_step_by_hand():
   message = fh.Message(x_tilde, jnp.zeros(6))
   upload, _, info = jax.jit(client.update)(key, message, (), own, fh.Context())
   x, y = own.take(jnp.arange(9))
-  ascent = jax.jit(jax.grad(lambda x: logit(MODEL, params, x, LABELS).sum()))(x_tilde)
+  ascent = jax.jit(jax.grad(lambda x: of_class(MODEL.apply(params, x), LABELS).sum()))(x_tilde)
   chain = x_tilde + jnp.clip(ascent, -0.5, 0.5)
 
   def ce(params, x, y):
     return -jnp.take_along_axis(jax.nn.log_softmax(MODEL.apply(params, x)), y[:, None], 1).mean()
 
   def objective(params):
-    contrast = -logit(MODEL, params, x, y).mean() + logit(MODEL, params, chain, LABELS).mean()
+    contrast = (
+      -of_class(MODEL.apply(params, x), y).mean() + of_class(MODEL.apply(params, chain), LABELS).mean()
+    )
     return contrast + ce(params, x, y) + 0.1 * ce(params, x_tilde, LABELS)
 
   loss, gradient = jax.jit(jax.value_and_grad(objective))(params)
@@ -237,7 +239,8 @@ def test_training_lowers_the_energy_of_real_data_against_samples():
   x, y = data.clients(jnp.int32(0)).take(jnp.arange(60))
   noise = jax.random.normal(jax.random.key(9), (300, 4)) * 4.0
   gap = lambda state: float(  # noqa: E731
-    logit(MODEL, params(state), x, y).mean() - logit(MODEL, params(state), noise, jnp.arange(300) % 3).mean()
+    of_class(MODEL.apply(params(state), x), y).mean()
+    - of_class(MODEL.apply(params(state), noise), jnp.arange(300) % 3).mean()
   )
   before = gap(state)
   state, _ = engine.advance(state, 1)

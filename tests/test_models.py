@@ -8,6 +8,7 @@ from jax import lax
 
 from fedjax_het import models
 from fedjax_het.errors import SettingError
+from fedjax_het.models import convolution
 from fedjax_het.models.convolution import choose, conv2d
 from fedjax_het.models.layers import SMALL_BATCH, matmul
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
@@ -103,9 +104,40 @@ def test_convolution_of_stacked_clients(method):
   close(summed, jax.grad(lambda k: jax.vmap(lambda x, k: conv2d(x, k, 1, "lax"))(x, k).sum())(k))
 
 
+@pytest.mark.parametrize("method", ["patches", pytest.param("winograd", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("images", [9, pytest.param(17, marks=pytest.mark.slow)])
+def test_convolution_of_a_few_images_at_a_time(method, images, monkeypatch):
+  """The last chunk is not full; of stacked clients; and differentiated once more."""
+  monkeypatch.setattr(convolution, "chunk", lambda count, *_: 4)
+  x, k = normal(0, 2, images, 7, 6, 3), normal(1, 2, 3, 3, 3, 5)
+
+  def both(method):
+    return jax.vmap(lambda x, k: value_and_pullback(lambda x, k: conv2d(x, k, 1, method), x, k))
+
+  assert "while" in jax.jit(both(method)).lower(x, k).as_text()
+  close(jax.jit(both(method))(x, k), both("lax")(x, k))
+
+  def steepness(method):
+    def norm(k):
+      return sum((jax.grad(lambda k: (conv2d(x[0], k, 1, method) ** 2).mean())(k) ** 2).ravel())
+
+    return jax.grad(norm)(k[0])
+
+  close(steepness(method), steepness("lax"), 1e-4)
+
+
+def test_how_many_images_at_a_time():
+  cache = convolution.CACHE
+  assert convolution.chunk(64, cache // 8, 0) == 8  # eight times the cache: in eight
+  assert convolution.chunk(63, cache // 8, 0) == 63
+  assert convolution.chunk(64, cache // 2, cache) == 8  # whose kernel is four caches: in eight
+  assert convolution.chunk(50, cache, 0) == convolution.chunk(1, cache * 50, 0) == 1
+  assert convolution.chunk(50, cache // 3, 0) == 4
+
+
 def test_the_method_chosen_on_cpu(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-  assert choose((5, 5, 32, 64)) == "winograd"
+  assert choose((5, 5, 32, 64)) == choose((3, 3, 8, 8)) == "winograd"
   assert choose((5, 5, 3, 32)) == choose((7, 7, 32, 64)) == "patches"
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   assert choose((5, 5, 32, 64)) == "patches"

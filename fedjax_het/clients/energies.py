@@ -36,14 +36,14 @@ def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:
   return jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
 
 
-def logit(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
-  """f(x)[y] = -E(x, y), float32 [B]."""
-  return of_class(model.apply(params, x), y)
+def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(∇_x E(x, y) = -∇_x f(x)[y], one a row, like x; f(x)[y], float32 [B])."""
 
+  def energy(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    value = of_class(model.apply(params, x), y)
+    return -value.sum(), value
 
-def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
-  """∇_x E(x, y) = -∇_x f(x)[y], one a row, like x."""
-  return jax.grad(lambda x: -logit(model, params, x, y).sum())(x)
+  return jax.grad(energy, has_aux=True)(x)
 
 
 def mean_logit(model: Model, params: PyTree, data: ClientData) -> jax.Array:
@@ -116,7 +116,7 @@ def signals(
     upload_norm: bound on the L2 norm of all of e·∇E, see `shortened`.
   """
   x = broadcast.params
-  gradient = clipped(energy_gradient(model, params, x, labels), clip)
-  value = logit(model, params, x, labels)
+  gradient, value = energy_gradient(model, params, x, labels)
+  gradient = clipped(gradient, clip)
   weight = jnp.exp(log_weight(model, params, broadcast, value, data, energy, cap))
   return Message(shortened(weight.reshape(-1, *[1] * (x.ndim - 1)) * gradient, upload_norm), weight)

@@ -28,7 +28,6 @@ from fedjax_het.clients.energies import (
   check_energy,
   clipped,
   energy_gradient,
-  logit,
   of_class,
   signals,
 )
@@ -177,7 +176,7 @@ def fedevg(
     """R steps of the chains."""
 
     def step(r, x):
-      gradient = clipped(energy_gradient(model, params, x, y), clip)
+      gradient = clipped(energy_gradient(model, params, x, y)[0], clip)
       return langevin_step(jax.random.fold_in(key, r), x, gradient, chain_step_size, chain_noise, bounded)
 
     return jax.lax.fori_loop(0, chain_steps, step, x)
@@ -193,8 +192,8 @@ def fedevg(
       chains = walk(chain_key, local.params, local.chains[chosen], y_tilde)
 
       def objective(params):
-        logits = model.apply(params, batch.x)
-        energies = contrast(of_class(logits, batch.y), batch.weight, logit(model, params, chains, y_tilde))
+        logits, sampled = model.apply(params, batch.x), model.apply(params, chains)
+        energies = contrast(of_class(logits, batch.y), batch.weight, of_class(sampled, y_tilde))
         own = mean_loss(model.task, logits, batch.y, batch.weight)
         shown = model.apply(params, broadcast.params[chosen])
         return energies + own + lam * mean_loss(model.task, shown, y_tilde, jnp.ones(slots))

@@ -9,12 +9,16 @@ is a matrix product, which a stack of clients turns into a batched one:
              products instead of 2r, y = A^T [(G k) * (B^T d)] with A, G, B^{-1} Vandermonde matrices
              (Lavin & Gray, CVPR 2016, eq. 5). For r = 5: 6 products instead of 10, and 3/5 of the memory.
 
+On CPU both take a few images at a time where the windows of all would not stay in a core's cache, and make
+them again for the gradient, which is faster than to read them back.
+
 Both have gradients of their own, of the same matrix products, and work under jit, vmap and `jax.grad`.
 Second derivatives work through `jax.grad` of `jax.grad` and `jax.jvp` of `jax.grad`; `jax.jvp` on its own is
 not defined for them. Other strides, dilations and numbers of axes come to this one in `strided.py`.
 """
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +30,7 @@ from fedjax_het.errors import SettingError, check_choice
 METHODS = ("auto", "winograd", "patches", "lax")
 TILE = 2  # output rows of one Winograd tile
 POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # and infinity; as many as the tallest kernel has rows
+CACHE = 1 << 20  # bytes of windows that a core goes through at a time, at least
 apart = lax.optimization_barrier  # keeps XLA from recomputing a value inside each fusion that reads it
 
 
@@ -36,10 +41,10 @@ def conv2d(
 
   y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
 
-  "auto" follows what was measured on CPU (`benchmarks/convolution.py`): "winograd" for 16 or more input
+  "auto" follows what was measured on CPU (`benchmarks/convolution.py`): "winograd" for 8 or more input
   channels and kernels 2 to 5 rows high, else "patches". On GPU and TPU it takes "patches", one batched
-  product; that choice was not measured. The intermediate arrays of both take about height * width * C values
-  a pixel, so evaluate in batches of a few hundred images.
+  product; that choice was not measured. There the intermediate arrays of both take about height * width * C
+  values a pixel, so evaluate in batches of a few hundred images.
 
   Args:
     x: images, float32 [B, H, W, C].
@@ -61,15 +66,17 @@ def conv2d(
     return lax.conv_general_dilated(x, kernel, (1, 1), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
   rows = x.shape[1] + 2 * both(padding)[0] - kernel.shape[0] + 1
   if method == "patches":
-    return _patches_conv(pad(x, padding), kernel)
+    return _few_at_a_time(_patches_conv, pad(x, padding), kernel, kernel.shape[0])
   if kernel.shape[0] > len(POINTS):
     raise SettingError("conv", method, f"made for kernels of at most {len(POINTS)} rows", "Use 'patches'.")
-  return _winograd_conv(pad(x, padding, -rows % TILE), kernel)[:, :rows]
+  points = kernel.shape[0] + TILE - 1
+  y = _few_at_a_time(_winograd_conv, pad(x, padding, -rows % TILE), kernel, points, 1 / TILE)
+  return y[:, :rows]
 
 
 def choose(kernel_shape: Sequence[int]) -> str:
   """The method "auto" stands for, given the kernel's shape and JAX's default backend."""
-  tall, deep = 2 <= kernel_shape[0] <= len(POINTS), kernel_shape[2] >= 16
+  tall, deep = 2 <= kernel_shape[0] <= len(POINTS), kernel_shape[2] >= 8
   return "winograd" if jax.default_backend() == "cpu" and tall and deep else "patches"
 
 
@@ -102,6 +109,71 @@ def total(terms: Iterable[jax.Array]) -> jax.Array:
   """The sum, without the zero that Python's starts from."""
   first, *rest = terms
   return sum(rest, start=first)
+
+
+# ------------------------------------------------------------------------------------ a few at a time
+
+Form = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def _few_at_a_time(form: Form, x: jax.Array, kernel: jax.Array, taps: int, share: float = 1.0) -> jax.Array:
+  """form(x, kernel), on CPU by chunks of images of `chunk`."""
+  height, width, channels, features = kernel.shape
+  rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
+  windows, weights = rows * columns * width * channels, width * channels * features
+  size = chunk(len(x), 4 * int(share * taps * windows), 4 * taps * weights)
+  if jax.default_backend() != "cpu" or size == len(x):
+    return form(x, kernel)
+  return _chunks(form, size, x, kernel)
+
+
+def chunk(images: int, windows: int, weights: int) -> int:
+  """How many images are convolved at a time; all where that is less than eight times the cache.
+
+  Args:
+    images: their number.
+    windows: bytes of an image's.
+    weights: bytes of the kernel's, of which a chunk's windows are four times as many, or they would be what
+      is read.
+  """
+  count = images * windows // max(CACHE, 4 * weights)
+  return images if count < 8 else -(-images // count)
+
+
+def _split(size: int, x: jax.Array) -> jax.Array:
+  """[B, ...] -> [chunks, size, ...], the last filled up by zeros."""
+  x = jnp.pad(x, ((0, -len(x) % size), *[(0, 0)] * (x.ndim - 1)))
+  return x.reshape(-1, size, *x.shape[1:])
+
+
+def _join(parts: jax.Array, count: int) -> jax.Array:
+  """Back to the first `count` images."""
+  return parts.reshape(-1, *parts.shape[2:])[:count]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chunks(form: Form, size: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
+  return _chunks_forward(form, size, x, kernel)[0]
+
+
+def _chunks_forward(form, size, x, kernel):
+  y = lax.map(lambda part: form(part, kernel), _split(size, apart(x)))
+  return _join(y, len(x)), (x, kernel)
+
+
+def _chunks_backward(form, size, residuals, g):
+  x, kernel = residuals
+
+  def add(kernel_bar, part):
+    x_bar, own = jax.vjp(form, part[0], kernel)[1](part[1])
+    return kernel_bar + own, x_bar
+
+  parts = _split(size, x), _split(size, apart(g))
+  kernel_bar, x_bar = lax.scan(add, jnp.zeros_like(kernel), parts)
+  return _join(x_bar, len(x)), kernel_bar
+
+
+_chunks.defvjp(_chunks_forward, _chunks_backward)
 
 
 # ------------------------------------------------------------------------------------------- patches
