@@ -19,6 +19,7 @@ not defined for them. Other strides, dilations and numbers of axes come to this 
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,11 +67,11 @@ def conv2d(
     return lax.conv_general_dilated(x, kernel, (1, 1), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
   rows = x.shape[1] + 2 * both(padding)[0] - kernel.shape[0] + 1
   if method == "patches":
-    return _few_at_a_time(_patches_conv, pad(x, padding), kernel, kernel.shape[0])
+    return _few_at_a_time(PATCHES, pad(x, padding), kernel, kernel.shape[0])
   if kernel.shape[0] > len(POINTS):
     raise SettingError("conv", method, f"made for kernels of at most {len(POINTS)} rows", "Use 'patches'.")
   points = kernel.shape[0] + TILE - 1
-  y = _few_at_a_time(_winograd_conv, pad(x, padding, -rows % TILE), kernel, points, 1 / TILE)
+  y = _few_at_a_time(WINOGRAD, pad(x, padding, -rows % TILE), kernel, points, 1 / TILE)
   return y[:, :rows]
 
 
@@ -113,18 +114,26 @@ def total(terms: Iterable[jax.Array]) -> jax.Array:
 
 # ------------------------------------------------------------------------------------ a few at a time
 
-Form = Callable[[jax.Array, jax.Array], jax.Array]
+
+class Form(NamedTuple):
+  """How to convolve.
+
+  Attributes:
+    forward: (x, kernel) -> (y, what the gradient needs).
+    backward: (that, of y) -> gradients of x and kernel.
+  """
+
+  forward: Callable[[jax.Array, jax.Array], tuple[jax.Array, Any]]
+  backward: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def _few_at_a_time(form: Form, x: jax.Array, kernel: jax.Array, taps: int, share: float = 1.0) -> jax.Array:
-  """form(x, kernel), on CPU by chunks of images of `chunk`."""
+  """The convolution by a form; on CPU by chunks of images of `chunk`."""
   height, width, channels, features = kernel.shape
   rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
   windows, weights = rows * columns * width * channels, width * channels * features
   size = chunk(len(x), 4 * int(share * taps * windows), 4 * taps * weights)
-  if jax.default_backend() != "cpu" or size == len(x):
-    return form(x, kernel)
-  return _chunks(form, size, x, kernel)
+  return _convolved(form, len(x) if jax.default_backend() != "cpu" else size, x, kernel)
 
 
 def chunk(images: int, windows: int, weights: int) -> int:
@@ -152,36 +161,34 @@ def _join(parts: jax.Array, count: int) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _chunks(form: Form, size: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
-  return _chunks_forward(form, size, x, kernel)[0]
+def _convolved(form: Form, size: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
+  return _forward(form, size, x, kernel)[0]
 
 
-def _chunks_forward(form, size, x, kernel):
-  y = lax.map(lambda part: form(part, kernel), _split(size, apart(x)))
+def _forward(form, size, x, kernel):
+  if size == len(x):
+    return form.forward(x, kernel)
+  y = lax.map(lambda part: form.forward(part, kernel)[0], _split(size, apart(x)))
   return _join(y, len(x)), (x, kernel)
 
 
-def _chunks_backward(form, size, residuals, g):
+def _backward(form, size, residuals, g):
+  if size == len(g):
+    return form.backward(residuals, g)
   x, kernel = residuals
 
   def add(kernel_bar, part):
-    x_bar, own = jax.vjp(form, part[0], kernel)[1](part[1])
+    x_bar, own = form.backward(form.forward(part[0], kernel)[1], part[1])
     return kernel_bar + own, x_bar
 
-  parts = _split(size, x), _split(size, apart(g))
-  kernel_bar, x_bar = lax.scan(add, jnp.zeros_like(kernel), parts)
+  kernel_bar, x_bar = lax.scan(add, jnp.zeros_like(kernel), (_split(size, x), _split(size, apart(g))))
   return _join(x_bar, len(x)), kernel_bar
 
 
-_chunks.defvjp(_chunks_forward, _chunks_backward)
+_convolved.defvjp(_forward, _backward)
 
 
 # ------------------------------------------------------------------------------------------- patches
-
-
-@jax.custom_vjp
-def _patches_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  return _patches_forward(x, kernel)[0]
 
 
 def _patches_forward(x, kernel):
@@ -206,7 +213,7 @@ def _patches_backward(residuals, g):
   return _columns_adjoint(stripes), kernel_bar
 
 
-_patches_conv.defvjp(_patches_forward, _patches_backward)
+PATCHES = Form(_patches_forward, _patches_backward)
 
 
 # ------------------------------------------------------------------------------------------ winograd
@@ -229,11 +236,6 @@ def _toom_cook(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _mix(coefficients: np.ndarray, values) -> jax.Array:
   """sum_k c_k v_k over the coefficients that are not zero."""
   return total(v if c == 1 else np.float32(c) * v for c, v in zip(coefficients, values) if c)
-
-
-@jax.custom_vjp
-def _winograd_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  return _winograd_forward(x, kernel)[0]
 
 
 def _winograd_forward(x, kernel):
@@ -280,4 +282,4 @@ def _winograd_backward(residuals, y_bar):
   return x_bar[:, : rows + height - 1], kernel_bar
 
 
-_winograd_conv.defvjp(_winograd_forward, _winograd_backward)
+WINOGRAD = Form(_winograd_forward, _winograd_backward)
