@@ -5,11 +5,11 @@
 
 Steps: a process of each tree compiles every row once, and then takes windows of a fraction of a second in
 turns with the other (before, after, before, ...), so that what else the machine does falls on both: 100
-clients of 480 random examples, cohort 5, B = 10, one epoch, with the papers' momentum of 0.9 and weight decay
-of 1e-4 or plain SGD. "unequal": of 4 to 900 examples (Pareto's law), half to train on; AAggFF-D asks for F_i;
-"judged": an evaluation's test examples a second instead of client steps. A ratio is the median over the
-turns' own. "start" is a process's time until two rounds are done, without and with a compilation cache.
-Writes JSON.
+clients of 480 random examples, cohort 5, B = 10 unless said, one epoch, with the papers' momentum of 0.9 and
+weight decay of 1e-4 or plain SGD. "unequal": of 4 to 900 examples (Pareto's law), half to train on; AAggFF-D
+asks for F_i; "judged": an evaluation's test examples a second instead of client steps. A ratio is the median
+over the turns' own. "start" is a process's time until two rounds are done, without and with a compilation
+cache. Writes JSON.
 """
 
 import argparse
@@ -38,6 +38,7 @@ class Row(NamedTuple):
   rounds: int = 0
   unequal: bool = False
   mixing: str = "static"
+  batch: int = 10
 
 
 ROWS = {
@@ -48,13 +49,15 @@ ROWS = {
   "APFL, TwoNN": Row("apfl", "two_nn", PAPERS, 2),
   "SuPerFed-MM, TwoNN": Row("superfed_mm", "two_nn", PAPERS, 2),
   "FedAvg, TwoCNN": Row("fedavg", "two_cnn", PAPERS, 1),
+  "FedAvg, B = 50, SimpleCNN": Row("fedavg", "simple_cnn", PAPERS, 1, batch=50),
+  "FedAvg, VGG-9": Row("fedavg", "vgg9", PAPERS, 1),
   "FedAvg, unequal, AAggFF-D, TwoNN": Row("fedavg", "two_nn", PAPERS, 16, True, "aaggff_d"),
   "FedAvg, judged, TwoNN": Row("fedavg", "two_nn", PAPERS),
   "FedAvg, unequal, judged, TwoNN": Row("fedavg", "two_nn", PAPERS, unequal=True),
   "SuPerFed-MM, unequal, judged, TwoNN": Row("superfed_mm", "two_nn", PAPERS, unequal=True),
   "FedAvg, unequal, judged, TwoCNN": Row("fedavg", "two_cnn", PAPERS, unequal=True),
 }
-SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3)}
+SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3), "simple_cnn": (32, 32, 3), "vgg9": (28, 28, 1)}
 
 
 def serve(rows: list[str]) -> None:
@@ -76,7 +79,7 @@ def serve(rows: list[str]) -> None:
     key, test = jax.random.key(0), 0.0 if row.rounds and not row.unequal else 0.5
     data = fh.federate(x, rng.integers(0, 10, len(x)), parts, key, num_classes=10, test_fraction=test)
     network = getattr(fh.models, row.model)(SHAPES[row.model])
-    client = getattr(fh, row.method)(network, epochs=1, batch_size=10, lr=0.01, **row.settings)
+    client = getattr(fh, row.method)(network, epochs=1, batch_size=row.batch, lr=0.01, **row.settings)
     engine = fh.Engine(fh.federated(client, getattr(fh.mixing, row.mixing)()), data, 5)
     state, _ = engine.advance(engine.init(key), 1)
 
