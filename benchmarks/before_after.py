@@ -50,6 +50,7 @@ ROWS = {
   "SuPerFed-MM, TwoNN": Row("superfed_mm", "two_nn", PAPERS, 2),
   "FedAvg, TwoCNN": Row("fedavg", "two_cnn", PAPERS, 1),
   "FedAvg, B = 50, SimpleCNN": Row("fedavg", "simple_cnn", PAPERS, 1, batch=50),
+  "FedAvg, B = 50, ResNet-10, h = 8": Row("fedavg", "resnet10", PAPERS, 1, batch=50),
   "FedAvg, VGG-9": Row("fedavg", "vgg9", PAPERS, 1),
   "FedAvg, unequal, AAggFF-D, TwoNN": Row("fedavg", "two_nn", PAPERS, 16, True, "aaggff_d"),
   "FedAvg, judged, TwoNN": Row("fedavg", "two_nn", PAPERS),
@@ -57,7 +58,13 @@ ROWS = {
   "SuPerFed-MM, unequal, judged, TwoNN": Row("superfed_mm", "two_nn", PAPERS, unequal=True),
   "FedAvg, unequal, judged, TwoCNN": Row("fedavg", "two_cnn", PAPERS, unequal=True),
 }
-SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3), "simple_cnn": (32, 32, 3), "vgg9": (28, 28, 1)}
+MODELS = {
+  "two_nn": {"shape": (28, 28, 1)},
+  "two_cnn": {"shape": (32, 32, 3)},
+  "simple_cnn": {"shape": (32, 32, 3)},
+  "resnet10": {"shape": (32, 32, 3), "width": 8},
+  "vgg9": {"shape": (28, 28, 1)},
+}
 
 
 def serve(rows: list[str]) -> None:
@@ -74,11 +81,11 @@ def serve(rows: list[str]) -> None:
     sizes = np.full(100, 480)
     if row.unequal:
       sizes = np.clip(4 + 20 * rng.pareto(1.0, 100), 4, 900).astype(int)
-    x = rng.integers(0, 256, (sizes.sum(), *SHAPES[row.model]), np.uint8)
+    x = rng.integers(0, 256, (sizes.sum(), *MODELS[row.model]["shape"]), np.uint8)
     parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
     key, test = jax.random.key(0), 0.0 if row.rounds and not row.unequal else 0.5
     data = fh.federate(x, rng.integers(0, 10, len(x)), parts, key, num_classes=10, test_fraction=test)
-    network = getattr(fh.models, row.model)(SHAPES[row.model])
+    network = getattr(fh.models, row.model)(**MODELS[row.model])
     client = getattr(fh, row.method)(network, epochs=1, batch_size=row.batch, lr=0.01, **row.settings)
     engine = fh.Engine(fh.federated(client, getattr(fh.mixing, row.mixing)()), data, 5)
     state, _ = engine.advance(engine.init(key), 1)
