@@ -21,6 +21,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -156,6 +157,14 @@ def main() -> None:
           if "yardsticks" not in results.get(f"real, seed {seed}", {}):
             spread = {"synthetic": found["within_class_distance"]["real"]}
             keep(f"real, seed {seed}", {"yardsticks": found["real"] | {"within_class_distance": spread}})
+  if args.passes:
+    judge(args, sets, results, keep)
+  print(table(results), summary(results), sep="\n\n")
+
+
+def judge(args: argparse.Namespace, sets: dict, results: dict[str, dict], keep: Callable) -> None:
+  """ResNet-10's verdict on each set, (seed, examples) by name, and on real ones, where there is none yet."""
+  sets = dict(sets)
   for seed in args.seeds:
     built = build(config_of(args, args.methods[0], args.alphas[0], seed))
     source, rows = built.source, built.data.train.rows()
@@ -165,9 +174,8 @@ def main() -> None:
   asked = np.random.default_rng(0).permutation(len(source.y_test))[: args.judged]
   test = as_read(source.x_test[asked], source.scale), source.y_test[asked]
   for name, (seed, own) in sets.items():
-    if args.passes and "ResNet-10" not in results.get(name, {}):
+    if "ResNet-10" not in results.get(name, {}):
       keep(name, {"ResNet-10": verdict(seed, *own, test, args.passes)})
-  print(table(results), summary(results), sep="\n\n")
 
 
 if __name__ == "__main__":

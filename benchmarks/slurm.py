@@ -30,6 +30,7 @@ SLURM must be at hand (`sinfo` shows a node). Where it is not, Debian makes one 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -39,6 +40,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,29 @@ ENVIRONMENT = os.environ | {
 
 def output(*command: str) -> str:
   return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+
+
+def check_slurm() -> None:
+  """Ends the program where no SLURM answers."""
+  if not shutil.which("sbatch") or subprocess.run(["sinfo"], capture_output=True).returncode:
+    raise SystemExit("No SLURM answers here: slurm.py --help says how to make one of this machine.")
+
+
+@contextlib.contextmanager
+def place(folder: Path | None) -> Iterator[Path]:
+  """A folder, made where missing; a temporary one for None."""
+  with tempfile.TemporaryDirectory() as temporary:
+    own = (folder or Path(temporary)).resolve()
+    own.mkdir(parents=True, exist_ok=True)
+    yield own
+
+
+def keep(path: Path, found: dict[str, Any]) -> None:
+  """Writes and prints what was found, with the command and where it ran."""
+  command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+  document = {"command": command, "slurm": output("sinfo", "--version"), **provenance(), **found}
+  path.write_text(json.dumps(document, indent=2) + "\n")
+  print(json.dumps(document, indent=2))
 
 
 def submit(workdir: Path, rounds: int, tasks: int, *limits: str) -> str:
@@ -110,11 +135,8 @@ def main() -> None:
   parser.add_argument("--folder", type=Path, help="made where missing; by default a temporary one, removed")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "slurm.json")
   args = parser.parse_args()
-  if not shutil.which("sbatch") or subprocess.run(["sinfo"], capture_output=True).returncode:
-    raise SystemExit("No SLURM answers here: see --help for how to make one of this machine.")
-  with tempfile.TemporaryDirectory() as temporary:
-    folder = (args.folder or Path(temporary)).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+  check_slurm()
+  with place(args.folder) as folder:
     limits = [f"--time={args.minutes}", f"--signal=B:TERM@{args.warning}"]
     jobs = {"whole": submit(folder / "whole", args.rounds, 1, "--time=1-0")}
     for name in (f"run{number}" for number in range(args.runs)):
@@ -123,13 +145,7 @@ def main() -> None:
     expected = record(folder / "whole")
     for name in jobs.keys() - {"whole"}:
       results[name]["same"] = record(folder / name) == expected
-  document = {
-    "command": shlex.join(["python", "benchmarks/slurm.py", *sys.argv[1:]]),
-    "slurm": output("sinfo", "--version"), **provenance(),
-    "runs": {name: results[name] for name in jobs},
-  }  # fmt: skip
-  args.out.write_text(json.dumps(document, indent=2) + "\n")
-  print(json.dumps(document, indent=2))
+  keep(args.out, {"runs": {name: results[name] for name in jobs}})
   if any(results[name]["requeued"] < 2 for name in jobs.keys() - {"whole"}):
     raise SystemExit("A run was not requeued twice: give --rounds more, or --minutes fewer.")
   if not all(results[name]["same"] for name in jobs.keys() - {"whole"}):

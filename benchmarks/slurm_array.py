@@ -17,20 +17,15 @@ each are the same bytes as in the table made by one process, `seconds` aside.
 
 import argparse
 import contextlib
-import json
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from provenance import provenance
-from slurm import ENVIRONMENT, output, record, wait
+from slurm import ENVIRONMENT, check_slurm, keep, place, record, wait
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = '''"""Four methods on digits."""
@@ -117,11 +112,8 @@ def main() -> None:
   parser.add_argument("--folder", type=Path, help="made where missing; by default a temporary one, removed")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "slurm_array.json")
   args = parser.parse_args()
-  if not shutil.which("sbatch") or subprocess.run(["sinfo"], capture_output=True).returncode:
-    raise SystemExit("No SLURM answers here: slurm.py --help says how to make one of this machine.")
-  with tempfile.TemporaryDirectory() as temporary:
-    folder = (args.folder or Path(temporary)).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+  check_slurm()
+  with place(args.folder) as folder:
     table = write_table(folder, args.rounds)
     array = submit(table, folder / "array", args.members)
     death = die(array, folder / "array", args.cut, args.revive) if args.cut else {}
@@ -130,18 +122,13 @@ def main() -> None:
     subprocess.run(alone, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
     expected = runs_of(folder / "alone")
     found = runs_of(folder / "array")
-  document = {
-    "command": shlex.join(["python", "benchmarks/slurm_array.py", *sys.argv[1:]]),
-    "slurm": output("sinfo", "--version"), **provenance(), **death,
-    "members": {
-      name: {"state": own["JobState"], "requeued": int(own["Restarts"])} for name, own in ended.items()
-    },
-    "runs": len(found), "once": len({*found}) == len(found) == len(METHODS) * SEEDS,
-    "same": sorted(found) == sorted(expected),
-  }  # fmt: skip
-  args.out.write_text(json.dumps(document, indent=2) + "\n")
-  print(json.dumps(document, indent=2))
-  if not document["once"] or not document["same"]:
+  members = {
+    name: {"state": own["JobState"], "requeued": int(own["Restarts"])} for name, own in ended.items()
+  }
+  once = len({*found}) == len(found) == len(METHODS) * SEEDS
+  same = sorted(found) == sorted(expected)
+  keep(args.out, death | {"members": members, "runs": len(found), "once": once, "same": same})
+  if not once or not same:
     raise SystemExit("The tables DIFFER.")
 
 
