@@ -10,11 +10,12 @@ beside it, is then judged:
 
 TwoNN       three times, on all clients' test parts and the whole official test set, with the distances, by
             `yardsticks.synthetic.worth`
-ResNet-10   of the thesis's width, from fresh parameters by the run's seed, at most `passes` passes of Adam;
-            top-1 on `judged` random official test images, the same for all. --passes 0 leaves it out
+ResNet-10   of the thesis's width, `judges` times, from fresh parameters by the run's seed s, s + 100, s + 200
+            ..., at most `passes` passes of Adam; top-1 on `judged` random official test images, the same for
+            all. --passes 0 leaves it out
 
 Beside the three, --methods takes any name of fedevg_settings.py, which is FedEvg with these settings.
-Runs continue where they stopped; what docs/results/fedevg_mnist.json holds is not judged again.
+Runs continue where they stopped; verdicts that OUT/fedevg_mnist.json holds are not taken again.
 """
 
 import argparse
@@ -61,15 +62,19 @@ def config_of(args: argparse.Namespace, method: str, alpha: float, seed: int) ->
   return config
 
 
-def verdict(seed: int, x: np.ndarray, y: np.ndarray, test: Images, passes: int) -> dict[str, float]:
-  """Top-1 of a ResNet-10 that learns from (x, y) alone, and its last training loss."""
+def judge(test: Images, passes: int) -> Callable[[int, Images], tuple[float, float]]:
+  """(seed, examples) -> top-1 of a ResNet-10 that learns from them alone, and its last training loss."""
   model = fh.models.resnet10((32, 32, 1), CLASSES, spectral=False)
   learn = jax.jit(lambda key, x, y: downstream(key, model, x, y, steps=passes))
-  params, loss = learn(jax.random.key(seed), x, y)
   apply = jax.jit(model.apply)
-  blocks = (slice(i, i + BLOCK) for i in range(0, len(test[1]), BLOCK))
-  hits = [np.asarray(apply(params, test[0][own])).argmax(1) == test[1][own] for own in blocks]
-  return {"top1": float(np.concatenate(hits).mean()), "loss": float(loss)}
+
+  def verdict(seed: int, own: Images) -> tuple[float, float]:
+    params, loss = learn(jax.random.key(seed), *own)
+    blocks = (slice(i, i + BLOCK) for i in range(0, len(test[1]), BLOCK))
+    hits = [np.asarray(apply(params, test[0][block])).argmax(1) == test[1][block] for block in blocks]
+    return float(np.concatenate(hits).mean()), float(loss)
+
+  return verdict
 
 
 def table(results: dict[str, dict]) -> str:
@@ -81,7 +86,8 @@ def table(results: dict[str, dict]) -> str:
     own = seen["downstream"]
     cells = [
       name,
-      *([f"{100 * judged['top1']:.1f}", f"{judged['loss']:.3f}"] if judged else ["not run", ""]),
+      ", ".join(f"{100 * top:.1f}" for top in judged["top1"]) if judged else "not run",
+      f"{max(judged['loss']):.3f}" if judged else "",
       ", ".join(f"{100 * trial['official']:.1f}" for trial in own["seeds"]),
       f"{100 * own['local']['mean']:.1f} ± {100 * own['local']['std']:.1f}",
       f"{seen['frechet']:.1f}",
@@ -93,13 +99,16 @@ def table(results: dict[str, dict]) -> str:
 
 
 def summary(results: dict[str, dict]) -> str:
-  """A row a method and α: each judge's top-1 in percent, mean over the seeds ± their sample std."""
+  """A row a method and α: each judge's top-1 in percent, mean over the seeds ± their sample std.
+
+  Of several verdicts on a seed's set the mean is taken first.
+  """
   rows = ["| | seeds | ResNet-10 | TwoNN, official | clients |", "|---" * 5 + "|"]
   names = dict.fromkeys(name.rpartition(", seed")[0] for name in results)
   for name in names:
     own = [found for label, found in results.items() if label.rpartition(", seed")[0] == name]
     tops = [
-      [found["ResNet-10"]["top1"] for found in own if "ResNet-10" in found],
+      [float(np.mean(found["ResNet-10"]["top1"])) for found in own if "ResNet-10" in found],
       [found["yardsticks"]["downstream"]["official"] for found in own],
       [found["yardsticks"]["downstream"]["local"]["mean"] for found in own],
     ]
@@ -125,6 +134,7 @@ def main() -> None:
   parser.add_argument("--methods", nargs="*", default=METHODS)
   parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
   parser.add_argument("--passes", type=int, default=40)
+  parser.add_argument("--judges", type=int, default=1, help="verdicts of ResNet-10 a set")
   parser.add_argument("--judged", type=int, default=1000)
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
   args = parser.parse_args()
@@ -158,12 +168,12 @@ def main() -> None:
             spread = {"synthetic": found["within_class_distance"]["real"]}
             keep(f"real, seed {seed}", {"yardsticks": found["real"] | {"within_class_distance": spread}})
   if args.passes:
-    judge(args, sets, results, keep)
+    judge_all(args, sets, results, keep)
   print(table(results), summary(results), sep="\n\n")
 
 
-def judge(args: argparse.Namespace, sets: dict, results: dict[str, dict], keep: Callable) -> None:
-  """ResNet-10's verdict on each set, (seed, examples) by name, and on real ones, where there is none yet."""
+def judge_all(args: argparse.Namespace, sets: dict, results: dict[str, dict], keep: Callable) -> None:
+  """ResNet-10's verdicts on each set, (seed, examples) by name, and on real ones, where they are missing."""
   sets = dict(sets)
   for seed in args.seeds:
     built = build(config_of(args, args.methods[0], args.alphas[0], seed))
@@ -172,10 +182,13 @@ def judge(args: argparse.Namespace, sets: dict, results: dict[str, dict], keep: 
     x, y = as_many(np.random.default_rng(seed), train, np.repeat(np.arange(CLASSES), PER_CLASS))
     sets[f"real, seed {seed}"] = seed, (as_read(x, source.scale), y)
   asked = np.random.default_rng(0).permutation(len(source.y_test))[: args.judged]
-  test = as_read(source.x_test[asked], source.scale), source.y_test[asked]
-  for name, (seed, own) in sets.items():
-    if "ResNet-10" not in results.get(name, {}):
-      keep(name, {"ResNet-10": verdict(seed, *own, test, args.passes)})
+  verdict = judge((as_read(source.x_test[asked], source.scale), source.y_test[asked]), args.passes)
+  for trial in range(args.judges):
+    for name, (seed, own) in sets.items():
+      found = results.get(name, {}).get("ResNet-10", {"top1": [], "loss": []})
+      if len(found["top1"]) <= trial:
+        top, loss = verdict(seed + 100 * trial, own)
+        keep(name, {"ResNet-10": {"top1": [*found["top1"], top], "loss": [*found["loss"], loss]}})
 
 
 if __name__ == "__main__":

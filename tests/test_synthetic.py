@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 from PIL import Image
+from sklearn.metrics import balanced_accuracy_score
 
 import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
@@ -23,7 +24,7 @@ from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import Watched
-from fedjax_het.yardsticks.downstream import to_follow
+from fedjax_het.yardsticks.downstream import Judge, downstream, to_follow
 from fedjax_het.yardsticks.samples import sample_grid
 from fedjax_het.yardsticks.synthetic import Synthetic, as_many, in_range, worth
 
@@ -105,6 +106,24 @@ def test_what_the_examples_are_worth(whole):
   assert found["real"]["frechet"] < found["frechet"] / 2
 
 
+def test_balanced_accuracy_is_scikit_learns_and_naming_one_class_is_worth_one_class():
+  source, key = fh.data.load("digits"), jax.random.key(3)
+  kept = np.flatnonzero((source.y < 3) & ((source.y > 0) | (np.arange(len(source.y)) % 9 == 0)))
+  source = source._replace(x=source.x[kept], y=source.y[kept], num_classes=3)
+  parts = fh.data.dirichlet(key, source.y, num_clients=4, alpha=1.0)
+  data = fh.federate(source.x, source.y, parts, key, num_classes=3)
+  judge = Judge(key, source, data, steps=4)
+  x, y = source.x[:60], source.y[:60]
+  found = judge([(x, y)])
+  params, _ = jax.jit(lambda key: downstream(key, judge.model, x, y, steps=4))(jax.random.fold_in(key, 0))
+  test, labels = (np.asarray(own)[data.test.rows()] for own in (data.x, data.y))
+  named = judge.model.apply(params, test).argmax(1)
+  assert found["balanced"] == pytest.approx(balanced_accuracy_score(labels, named))
+  assert abs(found["balanced"] - (named == labels).mean()) > 0.02
+  one_class = Judge(key, source, data)([(x, np.ones_like(y))])
+  assert one_class["balanced"] == pytest.approx(1 / 3) and one_class["local"]["mean"] > 0.4
+
+
 def followed(workdir) -> list[dict]:
   lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
   return [line["synthetic"]["downstream"] for line in lines]
@@ -116,7 +135,9 @@ def test_what_they_are_worth_is_followed_over_the_rounds(whole):
   workdir, summary = whole
   lines, final = followed(workdir), summary["synthetic"]["downstream"]
   assert len(lines) == 3 and lines[-1] == {name: final[name] for name in lines[-1]}
-  assert {*lines[-1]} == {"loss", "local", "official"} and len({line["loss"] for line in lines}) == 3
+  assert {*lines[-1]} == {"loss", "local", "balanced", "official"} and len(
+    {line["loss"] for line in lines}
+  ) == 3
   assert to_follow({"steps": 5, "seeds": 3}) is None and to_follow({"follow": False}) is None
   settings = {"steps": 5, "lr": 0.1, "seeds": 3, "features": "classifier"}
   assert to_follow({**settings, "follow": True}) == {"steps": 5, "lr": 0.1, "seeds": 1}

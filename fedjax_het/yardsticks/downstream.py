@@ -65,6 +65,8 @@ class Judge:
     Returns:
       loss: the last training loss.
       local: top-1 over the clients' test parts, {mean, std}.
+      balanced: mean over the classes of the share of their examples named right, in all clients' test parts
+        together: 1/C for a classifier that names one class alone, however common that class is.
       official: top-1 on the official test set, None where there is none.
     """
     found = [self._trial(jax.random.fold_in(self.key, seed), *own) for seed, own in enumerate(sets)]
@@ -78,12 +80,14 @@ class Judge:
       logits = logits_of(x)
       return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
 
-    by_client = np.split(right(*self._test), np.cumsum(self._sizes)[:-1])
-    local = [own.mean() for own in by_client if len(own)]
+    hits = right(*self._test)
+    local = [own.mean() for own in np.split(hits, np.cumsum(self._sizes)[:-1]) if len(own)]
+    classes = [hits[self._test[1] == label].mean() for label in np.unique(self._test[1])]
     official = self._source.x_test, self._source.y_test
     return {
       "loss": float(loss),
       "local": {"mean": float(np.mean(local)), "std": float(np.std(local))},
+      "balanced": float(np.mean(classes)),
       "official": float(right(*official).mean()) if len(official[1]) else None,
     }
 

@@ -69,7 +69,9 @@ class Synthetic(Yardstick):
       return {}
     source = self.run.source
     found = self._judge([(in_range(x, source.x, source.scale), y)] * self._judge.seeds)
-    return {"synthetic": {"downstream": {name: found[name] for name in ("loss", "local", "official")}}}
+    return {
+      "synthetic": {"downstream": {name: found[name] for name in ("loss", "local", "balanced", "official")}}
+    }
 
   def section(self, now: Moment) -> dict[str, Any]:
     """{"synthetic": see `worth`}; of the newest examples."""
@@ -125,9 +127,9 @@ def worth(
 
   Returns:
     examples: their number M.
-    downstream: top-1 of the classifier: over all clients' test parts {mean, std}, and on the official test
-      set where there is one; its last training loss; each a mean over the seeds, and each seed's under
-      `seeds`; its model's name.
+    downstream: top-1 of the classifier: over all clients' test parts {mean, std}, balanced over their
+      classes, and on the official test set where there is one; its last training loss; each a mean over the
+      seeds, and each seed's under `seeds` (see `downstream.Judge`); its model's name.
     within_class_distance: of the synthetic examples, and of as many real ones.
     real: {downstream, frechet, kernel} of as many real examples.
     frechet, kernel, features: distances to real test examples, and in which features; where asked for.
@@ -179,6 +181,9 @@ def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
   table.add_row(
     "top-1 on the clients' test parts (%)", spread(learner["local"]), spread(known["local"]), style="bold"
   )
+  if "balanced" in learner:
+    figures = (number(own["balanced"], "top1") for own in (learner, known))
+    table.add_row("  mean over classes (%)", *figures)
   if learner.get("official") is not None:
     figures = (number(own["official"], "top1") for own in (learner, known))
     table.add_row("top-1 on the official test set (%)", *figures)
