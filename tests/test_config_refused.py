@@ -55,6 +55,26 @@ def test_what_cannot_be_is_refused_before_training(changes, setting):
 
 
 @pytest.mark.parametrize(
+  ("partition", "named"),
+  [
+    ({"name": "dirichlet", "alpha": -1.0}, r"alpha = -1\.0"),
+    ({"name": "dirichlet", "alpha": "1"}, "alpha"),
+    ({"name": "dirichlet", "alpha": 1.0, "balance": "no"}, "balance = 'no': of the wrong type"),
+    ({"name": "dirichlet", "alpha": 1.0, "min_size": 0}, "min_size = 0"),
+    ({"name": "pathological", "deal": "round robin"}, "Did you mean 'round_robin'"),
+    ({"name": "pathological", "shards_per_client": 1.5}, r"shards_per_client = 1\.5"),
+    ({"name": "primary_class", "num_folds": 1}, "num_folds = 1"),
+    ({"name": "primary_class", "num_folds": 2, "fraction": 80}, "fraction = 80"),
+    ({"name": "natural", "sample": 0}, "sample = 0"),
+  ],
+)
+def test_a_partition_that_cannot_be_is_refused_before_data_are_read(partition, named):
+  """A table's last cell was refused after all others had run."""
+  with pytest.raises(SettingError, match=named):
+    check_config(config_of(partition=partition))
+
+
+@pytest.mark.parametrize(
   ("changes", "named"),
   [
     ({"steps": 0}, "steps"),

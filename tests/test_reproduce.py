@@ -354,6 +354,7 @@ def test_the_command(tmp_path):
   assert {"table.md", "table.csv", "table.tex"} <= {path.name for path in (tmp_path / "runs").iterdir()}
   again = start(f"--runs={tmp_path}/runs", "--data_dir=elsewhere")
   assert "table ETA" not in again.stdout and "Other than in the table: rounds=3." in again.stdout
+  assert "2 of 2 runs" in start("--where=algorithm=fedavg", "--dry_run").stdout  # flags add up
   for flag, named in (
     ("--seeds=a", "seeds"), ("--against=Fed", "FedAvg"), ("--table=x.py", "x.py"), ("--where=lr", "where"),
     ("--config.rounds=-1", "rounds"), ("--mesh=1", "mesh"), ("--nonsense=1", "nonsense"),

@@ -6,6 +6,7 @@ from fedjax_het.data.label_noise import LABEL_NOISES, label_noise, pair_flip, sy
 from fedjax_het.data.own import from_arrays, from_groups
 from fedjax_het.data.partition import (
   PARTITIONERS,
+  check_option,
   dirichlet,
   iid,
   natural,
@@ -16,7 +17,8 @@ from fedjax_het.data.partition import (
 from fedjax_het.data.sources import DATASETS, Source, load
 
 __all__ = [
-  "DATASETS", "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "dirichlet",
+  "DATASETS", "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_option",
+  "dirichlet",
   "federate", "from_arrays", "from_groups", "iid", "label_counts", "label_noise", "load", "natural",
   "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
   "symmetric_flip",

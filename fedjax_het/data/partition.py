@@ -21,7 +21,14 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het.errors import SettingError, check_choice, check_key, check_range, check_settings
+from fedjax_het.errors import (
+  SettingError,
+  check_choice,
+  check_flag,
+  check_key,
+  check_range,
+  check_settings,
+)
 
 Parts = list[np.ndarray]
 
@@ -68,7 +75,7 @@ def pathological(
   """
   labels = _labels(labels, num_clients)
   _whole("shards_per_client", shards_per_client, len(labels) // num_clients)
-  check_choice("deal", deal, ("random", "round_robin"))
+  check_option("deal", deal)
   count = num_clients * shards_per_client
   if deal == "random":
     rng = _generator(key)
@@ -118,9 +125,9 @@ def dirichlet(
     SettingError: a setting out of range, or no draw in `max_tries` gave every client `min_size` rows.
   """
   labels = _labels(labels, num_clients)
-  check_range("alpha", alpha, 1e-6, 1e6)
-  _whole("max_tries", max_tries)
-  _whole("min_size", min_size)
+  own = {"alpha": alpha, "max_tries": max_tries, "min_size": min_size, "balance": balance}
+  for name, value in own.items():
+    check_option(name, value)
   if min_size * num_clients > len(labels):
     raise SettingError(
       "num_clients", num_clients,
@@ -188,7 +195,7 @@ def primary_class(
   if len(classes) < 2:
     raise SettingError("labels", classes.tolist(), "hold a single class", "Folds need at least two.")
   _whole("num_folds", num_folds, len(classes), low=2)
-  check_range("fraction", fraction, 0.0, 1.0)
+  check_option("fraction", fraction)
   if num_clients % num_folds:
     raise SettingError(
       "num_clients", num_clients, f"cannot be cut into num_folds = {num_folds} equal groups",
@@ -271,6 +278,25 @@ def partition(
       "num_clients", num_clients, f"the data come in {len(parts)} groups", "Set that, or leave it out."
     )
   return parts
+
+
+def check_option(name: str, value: object) -> None:
+  """What can be said of a partitioner's option before there are labels; raises `SettingError`."""
+  match name:
+    case "alpha":
+      check_range(name, value, 1e-6, 1e6)  # type: ignore[arg-type]
+    case "fraction":
+      check_range(name, value, 0.0, 1.0)  # type: ignore[arg-type]
+    case "deal":
+      check_choice(name, value, ("random", "round_robin"))  # type: ignore[arg-type]
+    case "balance":
+      check_flag(name, value)  # type: ignore[arg-type]
+    case "sample" if value is None:
+      pass
+    case "num_folds":
+      _whole(name, value, low=2)
+    case "shards_per_client" | "min_size" | "max_tries" | "sample":
+      _whole(name, value)
 
 
 def _generator(key: jax.Array) -> np.random.Generator:

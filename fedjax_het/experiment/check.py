@@ -122,6 +122,8 @@ def check_partition(given: Mapping[str, Any]) -> None:
   check_known(name, {"partition": given}, of_all[name], lambda: set().union(*of_all.values()))
   options = {option: value for option, value in given.items() if option != "name"}
   check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
+  for option, value in options.items():
+    datasets.check_option(option, value)
 
 
 def check_fit(client: Method, model: str) -> None:

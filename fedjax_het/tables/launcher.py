@@ -27,8 +27,12 @@ from fedjax_het.experiment.shipped import shipped
 def define_flags() -> None:
   """Defines the flags."""
   flags.DEFINE_string("table", None, "The table: a configuration file with a .csv beside it.")
-  flags.DEFINE_string("where", "", "Only these cells: key=value,key=value|value, by the columns of the .csv.")
-  flags.DEFINE_string("cell", "", "More of every cell: key=value,key=value, of keys that are no columns.")
+  flags.DEFINE_multi_string(
+    "where", [], "Only these cells: key=value,key=value|value, by the columns of the .csv."
+  )
+  flags.DEFINE_multi_string(
+    "cell", [], "More of every cell: key=value,key=value, of keys that are no columns."
+  )
   flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
   flags.DEFINE_string("workdir", None, "Where runs and table are kept; by default runs/NAME of the table.")
   flags.DEFINE_alias("runs", "workdir")
@@ -116,8 +120,8 @@ def make_table(changes: dict[str, Any]) -> None:
   if given.data_dir is not None:
     changes = {**changes, "data_dir": given.data_dir}
   table = read_table(shipped(given.table))
-  cells = chosen(table.cells, parse_where(given.where))
-  table = with_keys(table, cells, given.cell)
+  cells = chosen(table.cells, parse_where(",".join(given.where)))
+  table = with_keys(table, cells, ",".join(given.cell))
   fields = told_of(changes, [table.get_config(cell.text) for cell in cells])
   table = table._replace(changed=", ".join(filter(None, (table.changed, fields))))
   than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
