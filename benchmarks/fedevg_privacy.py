@@ -4,7 +4,7 @@
 
 Digits, by Dirichlet(1), an energy MLP 64-256-256-10, ten synthetic examples a class, β from 1.
 
-Membership. Ten clients; a client's candidates are its own training examples (members) and its own test
+Membership. Ten clients, of one local pass a round, or of twenty; a client's candidates are its own training examples (members) and its own test
 examples (not), of one distribution. Two scores, each as AUROC, mean over clients, by seed:
 upload   the sum over `looks` rounds, evenly spaced, of `metrics.membership.pull_towards`, which a server can
          compute that sees the client's (e·∇E, e) at the synthetic set by itself. Nothing is evaluated at the
@@ -43,6 +43,9 @@ KINDS = {
   "raw, cap 2": {"energy": "raw", "cap": 2.0},
   "raw": {"energy": "raw"},
   "centred, cap 2": {"energy": "centred", "cap": 2.0},
+  "signed, 20 passes": {"epochs": 20},
+  "raw, 20 passes": {"energy": "raw", "epochs": 20},
+  "raw, cap 2, 20 passes": {"energy": "raw", "cap": 2.0, "epochs": 20},
 }
 NORM, DELTA, CROWD = 1.0, 1e-3, 100
 EPSILONS = {
@@ -50,6 +53,8 @@ EPSILONS = {
   "private, ε = 100": 100.0,
   "private, ε = 30": 30.0,
   "private, ε = 10": 10.0,
+  "private, ε = 3": 3.0,
+  "private, ε = 1": 1.0,
 }
 
 
