@@ -4,8 +4,9 @@
 
 Digits, by Dirichlet(1), an energy MLP 64-256-256-10, ten synthetic examples a class, β from 1.
 
-Membership. Ten clients, of one local pass a round, or of twenty; a client's candidates are its own training examples (members) and its own test
-examples (not), of one distribution. Two scores, each as AUROC, mean over clients, by seed:
+Membership. Ten clients, of one local pass a round, or of twenty; a client's candidates are its own training
+examples (members) and its own test examples (not), of one distribution. Two scores, each as AUROC, mean over
+clients, by seed:
 upload   the sum over `looks` rounds, evenly spaced, of `metrics.membership.pull_towards`, which a server can
          compute that sees the client's (e·∇E, e) at the synthetic set by itself. Nothing is evaluated at the
          candidates: no client sends that.
