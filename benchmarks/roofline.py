@@ -1,0 +1,218 @@
+"""Where a step of TwoNN goes, on one core: products, passes over memory, and what both at least take.
+
+    taskset -c 0 python benchmarks/roofline.py [--turns 7] [--out docs/results/roofline.json]
+
+TwoNN at B = 10 with momentum and weight decay, the tables' setting. Each piece is a loop of its own in one
+program, and pieces take turns:
+
+product       the machine's float32 matrix product, 1024 x 1024: the peak
+triad         y <- a y + x of arrays as large as one model, which lie in cache as a step's do: 3 passes
+gradient      the model's loss and gradient on a batch, at fixed parameters
+SGD           m, θ <- of a gradient that is there
+mix           θ(λ) of two ends
+cosine        cos² and the factors of its gradient, of two ends
+both ends     eq. 2.3's two gradients, and both updates
+
+Beside them whole client steps of the engine on one device: FedAvg's and SuPerFed-MM's. A pass is an array of
+a model's size read or written. They are counted as if a kernel could write several arrays ("fewest": SGD
+reads g, θ, m and writes θ, m), and as XLA's kernels for CPU do, which write one each ("single": m of g, θ, m,
+then θ of θ, m). A bound is the larger of a piece's arithmetic at the peak and its passes at the triad's
+speed. Microseconds, medians over the turns. Writes JSON.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import fedjax_het as fh
+
+fh.prepare_cpu(devices=1)
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from provenance import ROOT, provenance  # noqa: E402
+
+from fedjax_het.clients import superfed  # noqa: E402
+from fedjax_het.clients.objective import loss_gradient, momentum_sgd, together  # noqa: E402
+from fedjax_het.local import Batch  # noqa: E402
+
+BATCH, LOOP, SIDE = 10, 400, 1024
+PASSES = {  # (fewest, single)
+  "triad": (3, 3),
+  "gradient": (2, 2),  # θ, and g
+  "SGD": (5, 7),
+  "mix": (3, 3),
+  "cosine": (2, 2),
+  "both ends": (10, 17),  # 5 and 6 of the momenta, of g, the ends and the centre, and 3 each of the ends
+}
+STEPS = {
+  "FedAvg": ("fedavg", ("gradient", "SGD")),
+  "SuPerFed-MM": ("superfed_mm", ("mix", "gradient", "cosine", "both ends")),
+}
+
+
+def tree_map(function: Callable, *trees):
+  """`jax.tree.map`."""
+  return jax.tree.map(function, *trees)
+
+
+def pieces(model: fh.Model) -> dict[str, Callable[[], float]]:
+  """Name -> seconds of one turn of the loop's body."""
+  keys = jax.random.split(jax.random.key(0), 4)
+  first, second, center = (model.init(key) for key in keys[:3])
+  zeros, tx = tree_map(jnp.zeros_like, first), momentum_sgd(0.9, 1e-4)(0.01)
+  batch = Batch(jnp.ones((BATCH, 28, 28, 1)), jnp.arange(BATCH) % 10, jnp.ones(BATCH), keys[3])
+  size = sum(leaf.size for leaf in jax.tree.leaves(first))
+
+  def triad(carry):
+    y, x = carry
+    return 0.999 * y + x, x
+
+  def gradient(carry):
+    shift, _ = carry
+    own = batch._replace(x=batch.x + 1e-6 * shift)
+    loss, found, _ = loss_gradient(model, first, (), own)
+    return loss, found
+
+  def sgd(carry):
+    params, state, found = carry
+    updates, state = tx.update(found, state, params)
+    return jax.tree.map(jnp.add, params, together(updates)), state, found
+
+  def mixed(carry):
+    t, one, other, _ = carry
+    found = superfed.mix(one, other, tree_map(lambda _: t, one))
+    return t * 0.999, one, other, found
+
+  def cosine(carry):
+    t, one, other = carry
+    a, b, c = superfed.cosine_squared_factors(tree_map(lambda leaf: leaf + 1e-6 * t, one), other)
+    return 1e-3 * (a + b + c), one, other
+
+  def both(carry):
+    t, ends, states, found, origin = carry
+    one, other = ends
+    gradients = (
+      tree_map(lambda g, f, l, o: (1 - t) * g + 0.01 * (f - o) + t * l - t * f, found, one, other, origin),
+      tree_map(lambda g, f, l: t * g + t * f - t * l, found, one, other),
+    )
+    updates, states = zip(*map(tx.update, gradients, states, ends))
+    return t * 0.999, tree_map(jnp.add, ends, together(updates)), states, found, origin
+
+  t, state = jnp.float32(0.5), tx.init(first)
+  ends, states = (first, second), (state, state)
+  y, x = jnp.ones(size), jnp.full(size, 1e-3)
+  loops = {
+    "triad": (triad, (y, x)),
+    "gradient": (gradient, (t, zeros)),
+    "SGD": (sgd, (first, state, zeros)),
+    "mix": (mixed, (t, first, second, zeros)),
+    "cosine": (cosine, (t, first, second)),
+    "both ends": (both, (t, ends, states, center, center)),
+  }
+
+  def timed(body: Callable, carry) -> Callable[[], float]:
+    program = jax.jit(lambda carry: jax.lax.fori_loop(0, LOOP, lambda _, own: body(own), carry))
+    jax.block_until_ready(program(carry))
+
+    def seconds() -> float:
+      started = time.perf_counter()
+      jax.block_until_ready(program(carry))
+      return (time.perf_counter() - started) / LOOP
+
+    return seconds
+
+  square = jnp.ones((SIDE, SIDE))
+  product = jax.jit(jnp.dot)
+  jax.block_until_ready(product(square, square))
+
+  def multiplied() -> float:
+    started = time.perf_counter()
+    for _ in range(10):
+      jax.block_until_ready(product(square, square))
+    return (time.perf_counter() - started) / 10
+
+  return {"product": multiplied} | {name: timed(*loop) for name, loop in loops.items()}
+
+
+def engine_steps(model: fh.Model) -> dict[str, Callable[[], float]]:
+  """Name -> seconds a client step of a run on one device."""
+  rng, sizes = np.random.default_rng(0), np.full(20, 480)
+  x, y = rng.integers(0, 256, (sizes.sum(), 28, 28, 1), np.uint8), rng.integers(0, 10, sizes.sum())
+  parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
+  data = fh.federate(x, y, parts, jax.random.key(0), num_classes=10, test_fraction=0.0)
+
+  def timed(method: str) -> Callable[[], float]:
+    client = getattr(fh, method)(model, epochs=1, batch_size=BATCH, lr=0.01)
+    engine = fh.Engine(fh.federated(client), data, 5)
+    state, _ = engine.advance(engine.init(jax.random.key(1)), 1)
+
+    def seconds() -> float:
+      nonlocal state
+      started = time.perf_counter()
+      state, infos = engine.advance(state, 2)
+      return (time.perf_counter() - started) / int(infos.clients.steps.sum())
+
+    seconds()
+    return seconds
+
+  return {name: timed(method) for name, (method, _) in STEPS.items()}
+
+
+def table(found: dict) -> str:
+  """Pieces and whole steps, with what they at least take; shares of the time that is measured."""
+  rows = ["| | µs | passes, single | bound, µs | share | passes, fewest | bound, µs |", "|---" * 7 + "|"]
+  for name, own in found.items():
+    (few, single), (least, bound) = own["passes"], own["bounds_us"]
+    share = bound / own["us"]
+    rows.append(f"| {name} | {own['us']:.0f} | {single} | {bound:.0f} | {share:.2f} | {few} | {least:.0f} |")
+  return "\n".join(rows)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--turns", type=int, default=7)
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "roofline.json")
+  args = parser.parse_args()
+  model = fh.models.two_nn((28, 28, 1), 10)
+  timed = pieces(model) | engine_steps(model)
+  turns: dict[str, list[float]] = {name: [] for name in timed}
+  for _ in range(args.turns):
+    for name, measure in timed.items():
+      turns[name].append(1e6 * measure())
+  us = {name: statistics.median(own) for name, own in turns.items()}
+  params = model.init(jax.random.key(0))
+  size = sum(leaf.size for leaf in jax.tree.leaves(params))
+  kernels = [leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
+  flops = BATCH * (6 * sum(kernels) - 2 * params["fc1"]["kernel"].size)  # no gradient for the images
+  peak, a_pass = 2 * SIDE**3 / us["product"], us["triad"] / 3  # a µs
+  found: dict[str, dict] = {}
+  for name, passes in PASSES.items():
+    least = flops / peak if name == "gradient" else 0.0
+    bounds = [max(count * a_pass, least) for count in passes]
+    found[name] = {"us": us[name], "passes": passes, "bounds_us": bounds}
+  for name, (_, of) in STEPS.items():
+    sums = {key: [*map(sum, zip(*(found[p][key] for p in of)))] for key in ("passes", "bounds_us")}
+    found[name] = {"us": us[name], "pieces_us": sum(us[piece] for piece in of)} | sums
+  about = {
+    "command": "taskset -c 0 python benchmarks/roofline.py",
+    **provenance(),
+    "parameters": size,
+    "flops_a_gradient": flops,
+    "peak_gflops": peak / 1e3,
+    "triad_gb_a_second": 4 * size / a_pass / 1e3,
+  }
+  args.out.write_text(json.dumps(about | {"found": found, "turns_us": turns}, indent=2) + "\n")
+  print(
+    f"peak {about['peak_gflops']:.0f} GFLOP/s, triad {about['triad_gb_a_second']:.1f} GB/s",
+    table(found),
+    sep="\n",
+  )
+
+
+if __name__ == "__main__":
+  main()
