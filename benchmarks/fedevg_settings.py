@@ -1,7 +1,7 @@
 """FedEvg's settings that its benchmarks compare: name -> (client part's, server part's with its name).
 
 Beside "β from 1", the thesis's step from a smaller β: τ = β means that G is followed by as much as there, and
-that the repulsion is as much larger as τ is. What is renewed is of the thesis's β from 10, where examples
+that the repulsion is as much larger as τ is; β from 10 τ, that it is followed as in the thesis. What is renewed is of the thesis's β from 10, where examples
 come nearest; 0.1 is a third of what a pixel differs by between two real digits of a class.
 """
 
@@ -23,6 +23,8 @@ BEYOND = {
   "repulsion, τ = β = 0.1": ({}, repulsive(0.1)),
   "repulsion, τ = β = 0.3": ({}, repulsive(0.3)),
   "repulsion, τ = β = 1": ({}, repulsive(1.0)),
+  "repulsion, τ = 0.1, β from 10 τ": ({}, repulsive(0.1, step_size=1.0)),
+  "repulsion, τ = 0.3, β from 10 τ": ({}, repulsive(0.3, step_size=3.0)),
   "repulsion between blocks, τ = β = 1": ({}, repulsive(1.0, space="blocks")),
   "repulsion between convolutions, τ = β = 1": ({}, repulsive(1.0, space="convolutions")),
   "raw energies, cap 2": ({"energy": "raw", "cap": 2.0}, SGLD),
