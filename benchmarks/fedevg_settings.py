@@ -1,8 +1,9 @@
 """FedEvg's settings that its benchmarks compare: name -> (client part's, server part's with its name).
 
 Beside "β from 1", the thesis's step from a smaller β: τ = β means that G is followed by as much as there, and
-that the repulsion is as much larger as τ is; β from 10 τ, that it is followed as in the thesis. What is renewed is of the thesis's β from 10, where examples
-come nearest; 0.1 is a third of what a pixel differs by between two real digits of a class.
+that the repulsion is as much larger as τ is; β from 10 τ, that it is followed as in the thesis. What is
+renewed is of the thesis's β from 10, where examples come nearest; 0.1 is a third of what a pixel differs by
+between two real digits of a class.
 """
 
 SGLD = {"name": "sgld", "step_size": 1.0}
