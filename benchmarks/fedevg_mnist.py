@@ -37,13 +37,14 @@ from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks.downstream import Images, downstream
+from fedjax_het.yardsticks.features import in_blocks
 from fedjax_het.yardsticks.synthetic import as_many, worth
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 from configs import table_4_2  # noqa: E402
 
-METHODS, CLASSES, PER_CLASS, BLOCK = ("fedevg", "fedcvae", "fedcgan"), 10, 10, 100
+METHODS, CLASSES, PER_CLASS = ("fedevg", "fedcvae", "fedcgan"), 10, 10
 YARDSTICKS = {"model": {"name": "two_nn"}, "seeds": 3, "features": "classifier"}
 
 
@@ -70,9 +71,8 @@ def judge(test: Images, passes: int) -> Callable[[int, Images], tuple[float, flo
 
   def verdict(seed: int, own: Images) -> tuple[float, float]:
     params, loss = learn(jax.random.key(seed), *own)
-    blocks = (slice(i, i + BLOCK) for i in range(0, len(test[1]), BLOCK))
-    hits = [np.asarray(apply(params, test[0][block])).argmax(1) == test[1][block] for block in blocks]
-    return float(np.concatenate(hits).mean()), float(loss)
+    logits = in_blocks(lambda x: apply(params, x))(test[0])
+    return float((logits.argmax(1) == test[1]).mean()), float(loss)
 
   return verdict
 

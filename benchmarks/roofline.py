@@ -33,7 +33,7 @@ fh.prepare_cpu(devices=1)
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+from client_steps import clients  # noqa: E402
 from provenance import ROOT, provenance  # noqa: E402
 
 from fedjax_het.clients import superfed  # noqa: E402
@@ -55,16 +55,11 @@ STEPS = {
 }
 
 
-def tree_map(function: Callable, *trees):
-  """`jax.tree.map`."""
-  return jax.tree.map(function, *trees)
-
-
 def pieces(model: fh.Model) -> dict[str, Callable[[], float]]:
   """Name -> seconds of one turn of the loop's body."""
   keys = jax.random.split(jax.random.key(0), 4)
   first, second, center = (model.init(key) for key in keys[:3])
-  zeros, tx = tree_map(jnp.zeros_like, first), momentum_sgd(0.9, 1e-4)(0.01)
+  zeros, tx = jax.tree.map(jnp.zeros_like, first), momentum_sgd(0.9, 1e-4)(0.01)
   batch = Batch(jnp.ones((BATCH, 28, 28, 1)), jnp.arange(BATCH) % 10, jnp.ones(BATCH), keys[3])
   size = sum(leaf.size for leaf in jax.tree.leaves(first))
 
@@ -85,23 +80,25 @@ def pieces(model: fh.Model) -> dict[str, Callable[[], float]]:
 
   def mixed(carry):
     t, one, other, _ = carry
-    found = superfed.mix(one, other, tree_map(lambda _: t, one))
+    found = superfed.mix(one, other, jax.tree.map(lambda _: t, one))
     return t * 0.999, one, other, found
 
   def cosine(carry):
     t, one, other = carry
-    a, b, c = superfed.cosine_squared_factors(tree_map(lambda leaf: leaf + 1e-6 * t, one), other)
+    a, b, c = superfed.cosine_squared_factors(jax.tree.map(lambda leaf: leaf + 1e-6 * t, one), other)
     return 1e-3 * (a + b + c), one, other
 
   def both(carry):
     t, ends, states, found, origin = carry
     one, other = ends
     gradients = (
-      tree_map(lambda g, f, l, o: (1 - t) * g + 0.01 * (f - o) + t * l - t * f, found, one, other, origin),
-      tree_map(lambda g, f, l: t * g + t * f - t * l, found, one, other),
+      jax.tree.map(
+        lambda g, f, l, o: (1 - t) * g + 0.01 * (f - o) + t * l - t * f, found, one, other, origin
+      ),
+      jax.tree.map(lambda g, f, l: t * g + t * f - t * l, found, one, other),
     )
     updates, states = zip(*map(tx.update, gradients, states, ends))
-    return t * 0.999, tree_map(jnp.add, ends, together(updates)), states, found, origin
+    return t * 0.999, jax.tree.map(jnp.add, ends, together(updates)), states, found, origin
 
   t, state = jnp.float32(0.5), tx.init(first)
   ends, states = (first, second), (state, state)
@@ -141,10 +138,7 @@ def pieces(model: fh.Model) -> dict[str, Callable[[], float]]:
 
 def engine_steps(model: fh.Model) -> dict[str, Callable[[], float]]:
   """Name -> seconds a client step of a run on one device."""
-  rng, sizes = np.random.default_rng(0), np.full(20, 480)
-  x, y = rng.integers(0, 256, (sizes.sum(), 28, 28, 1), np.uint8), rng.integers(0, 10, sizes.sum())
-  parts = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
-  data = fh.federate(x, y, parts, jax.random.key(0), num_classes=10, test_fraction=0.0)
+  data = clients(20, 480)
 
   def timed(method: str) -> Callable[[], float]:
     client = getattr(fh, method)(model, epochs=1, batch_size=BATCH, lr=0.01)

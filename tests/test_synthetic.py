@@ -135,9 +135,8 @@ def test_what_they_are_worth_is_followed_over_the_rounds(whole):
   workdir, summary = whole
   lines, final = followed(workdir), summary["synthetic"]["downstream"]
   assert len(lines) == 3 and lines[-1] == {name: final[name] for name in lines[-1]}
-  assert {*lines[-1]} == {"loss", "local", "balanced", "official"} and len(
-    {line["loss"] for line in lines}
-  ) == 3
+  assert {*lines[-1]} == {"loss", "local", "balanced", "official"}
+  assert len({line["loss"] for line in lines}) == 3
   assert to_follow({"steps": 5, "seeds": 3}) is None and to_follow({"follow": False}) is None
   settings = {"steps": 5, "lr": 0.1, "seeds": 3, "features": "classifier"}
   assert to_follow({**settings, "follow": True}) == {"steps": 5, "lr": 0.1, "seeds": 1}

@@ -18,8 +18,7 @@ from fedjax_het.data.sources import DATASETS, Source, load
 
 __all__ = [
   "DATASETS", "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_option",
-  "dirichlet",
-  "federate", "from_arrays", "from_groups", "iid", "label_counts", "label_noise", "load", "natural",
-  "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
+  "dirichlet", "federate", "from_arrays", "from_groups", "iid", "label_counts", "label_noise", "load",
+  "natural", "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
   "symmetric_flip",
 ]  # fmt: skip
