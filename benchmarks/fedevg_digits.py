@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROUNDS, CLIENTS, CLASSES, PER_CLASS, JUDGES = 200, 10, 10, 10, 5
 LABELS = np.repeat(np.arange(CLASSES), PER_CLASS)
 REAL = {"real": PER_CLASS, "20 real a class": 20, "50 real a class": 50}
-LEARNT = "repulsion between learnt features, τ = β = "
+LEARNT = {f"repulsion between learnt features, τ = {tau}, β from 1": tau for tau in (0.3, 1)}
 DRAWN = ("as the thesis: β from 10, signed, fresh", "β from 1")
 SHOWN = ("FedCVAE", "FedCGAN", *DRAWN)
 FROM_1 = {"step_size": 1.0}
@@ -227,15 +227,15 @@ def main() -> None:
       if wanted(name, alpha, args.seeds):
         keep(name, alpha, split.worth(split.real(per_class)) | {"seeds": args.seeds})
   methods = BASELINES | SETTINGS | ABLATIONS | BEYOND
-  for name in args.only or [*methods, f"{LEARNT}0.3", f"{LEARNT}1"]:
+  for name in args.only or [*methods, *LEARNT]:
     if name in REAL:
       continue
     settings = methods.get(name)
     count = args.ablation_seeds if name in ABLATIONS else args.seeds
     for alpha, split in splits.items():
       if wanted(name, alpha, count):
-        if name.startswith(LEARNT):
-          settings = {}, repulsive(float(name.removeprefix(LEARNT)), space=split.learnt())
+        if name in LEARNT:
+          settings = {}, repulsive(float(LEARNT[name]), space=split.learnt())
         made = baseline(*settings) if name in BASELINES else fedevg(args.rounds, *settings)
         row, sets = split.row(made, args.rounds, count)
         keep(name, alpha, row)
@@ -254,7 +254,7 @@ def table(results: dict[str, dict], alphas: list[float]) -> str:
   rows = ["| | seeds |" + "".join(f" α = {alpha:g}: downstream | pixels | features |" for alpha in alphas)]
   rows.append("|---" * (2 + 3 * len(alphas)) + "|")
   known = dict.fromkeys(name.rpartition(", α = ")[0] for name in results)
-  for name in (name for name in known if name in BEYOND or name in REAL or name.startswith(LEARNT)):
+  for name in (name for name in known if name in BEYOND or name in REAL or name in LEARNT):
     found = [results.get(f"{name}, α = {alpha}") for alpha in alphas]
     if any(found):
       cells = [cell for own in found for cell in (figures(own) if own else ["not run", "", ""])]

@@ -113,10 +113,10 @@ def algorithms(labels: int) -> dict[str, fh.Algorithm]:
   return {
     "FedEvg, signed": evg(),
     "FedEvg, raw": evg(energy="raw"),
-    "raw, Langevin at T = 0.4": evg(moved(repulsion_weight=0, heat=0.4, last_heat=0.4), energy="raw"),
-    "raw, repulsion": evg(moved(), energy="raw"),
+    "raw, Langevin at T = 0.4": evg(moved(temperature=0.0, heat=0.4, last_heat=0.4), energy="raw"),
+    "raw, repulsion": evg(moved(temperature=1.0), energy="raw"),
     "raw capped at 3, Langevin at T = 0.4": evg(
-      moved(repulsion_weight=0, heat=0.4, last_heat=0.4), energy="raw", cap=3.0
+      moved(temperature=0.0, heat=0.4, last_heat=0.4), energy="raw", cap=3.0
     ),
     "FedCVAE": fh.federated(cvae),
   }

@@ -1,7 +1,7 @@
 """FedEvg, FedCVAE and FedCGAN on MNIST at 32 x 32, of the same local work, judged by networks of full width.
 
     python benchmarks/fedevg_mnist.py --data DATA --runs RUNS [--seeds 0 1 2] [--rounds 20] [--steps 8] \
-      [--methods fedevg "repulsion, τ = β = 1" ...]
+      [--methods fedevg "repulsion, τ = 1, β from 1" ...]
 
 Cells of configs/table_4_2.py with narrow networks, few rounds and few local steps a round, as a machine
 without an accelerator can run them: each method takes the same number of local steps. A seed is that of the

@@ -149,7 +149,7 @@ def private(source: fh.data.Source, epsilon: float | None, seeds: int, rounds: i
     energy_model(), per_class=PER_CLASS, batch_size=32, epochs=20, energy="even", upload_norm=NORM
   )
   server = fh.server.particles(
-    rounds, rms=1.0, step_size=0.05, last_step_size=0.0005, repulsion_weight=0.0,
+    rounds, rms=1.0, step_size=0.05, last_step_size=0.0005, temperature=0.0,
     signal_noise=z * NORM / CROWD,
   )  # fmt: skip
   algorithm = fh.federated(client, fh.mixing.uniform(), server)

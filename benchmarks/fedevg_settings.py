@@ -1,9 +1,8 @@
 """FedEvg's settings that its benchmarks compare: name -> (client part's, server part's with its name).
 
-Beside "β from 1", the thesis's step from a smaller β: τ = β means that G is followed by as much as there, and
-that the repulsion is as much larger as τ is; β from 10 τ, that it is followed as in the thesis. What is
-renewed is of the thesis's β from 10, where examples come nearest; 0.1 is a third of what a pixel differs by
-between two real digits of a class.
+β is the thesis's, from 10, or from 1 where the name says so or says nothing; τ is the repulsion's. What is
+renewed is of the thesis's β, where examples come nearest; 0.1 is a third of what a pixel differs by between
+two real digits of a class.
 """
 
 SGLD = {"name": "sgld", "step_size": 1.0}
@@ -11,23 +10,22 @@ SGLD = {"name": "sgld", "step_size": 1.0}
 
 def repulsive(tau: float, **others) -> dict:
   """Particles whose gradient step is that of "β from 1"."""
-  own = {"step_size": tau, "last_step_size": 0.01 * tau, "temperature": tau}
-  return {"name": "particles", **own, **others}
+  return {"name": "particles", "step_size": 1.0, "temperature": tau, **others}
 
 
 def quiet(**others) -> dict:
   """Particles without repulsion."""
-  return {"name": "particles", "repulsion_weight": 0.0, **others}
+  return {"name": "particles", "step_size": 1.0, "temperature": 0.0, **others}
 
 
 BEYOND = {
-  "repulsion, τ = β = 0.1": ({}, repulsive(0.1)),
-  "repulsion, τ = β = 0.3": ({}, repulsive(0.3)),
-  "repulsion, τ = β = 1": ({}, repulsive(1.0)),
-  "repulsion, τ = 0.1, β from 10 τ": ({}, repulsive(0.1, step_size=1.0)),
-  "repulsion, τ = 0.3, β from 10 τ": ({}, repulsive(0.3, step_size=3.0)),
-  "repulsion between blocks, τ = β = 1": ({}, repulsive(1.0, space="blocks")),
-  "repulsion between convolutions, τ = β = 1": ({}, repulsive(1.0, space="convolutions")),
+  "repulsion, τ = 0.1, β from 1": ({}, repulsive(0.1)),
+  "repulsion, τ = 0.3, β from 1": ({}, repulsive(0.3)),
+  "repulsion, τ = 1, β from 1": ({}, repulsive(1.0)),
+  "repulsion, τ = 0.1, β from 10": ({}, repulsive(0.1, step_size=10.0)),
+  "repulsion, τ = 0.3, β from 10": ({}, repulsive(0.3, step_size=10.0)),
+  "repulsion between blocks, τ = 1, β from 1": ({}, repulsive(1.0, space="blocks")),
+  "repulsion between convolutions, τ = 1, β from 1": ({}, repulsive(1.0, space="convolutions")),
   "raw energies, cap 2": ({"energy": "raw", "cap": 2.0}, SGLD),
   "raw energies, cap 3": ({"energy": "raw", "cap": 3.0}, SGLD),
   "centred energies, cap 2": ({"energy": "centred", "cap": 2.0}, SGLD),
@@ -38,11 +36,11 @@ BEYOND = {
   "G of RMS 1, β from 0.05": ({}, quiet(rms=1.0, step_size=0.05, last_step_size=0.0005)),
   "Langevin noise, T from 0.001 to 0": ({}, quiet(heat=0.001)),
   "x̃ begins at a scale of 0.2": ({"start_scale": 0.2}, SGLD),
-  "λ = 1, repulsion, τ = β = 1": ({"lam": 1.0}, repulsive(1.0)),
-  "λ = 1, repulsion, τ = β = 0.3": ({"lam": 1.0}, repulsive(0.3)),
+  "λ = 1, repulsion, τ = 1, β from 1": ({"lam": 1.0}, repulsive(1.0)),
+  "λ = 1, repulsion, τ = 0.3, β from 1": ({"lam": 1.0}, repulsive(0.3)),
   "β from 10, renewed below 0.1": ({}, quiet(step_size=10.0, renew_below=0.1)),
   "20 a class": ({"per_class": 20}, SGLD),
   "50 a class": ({"per_class": 50}, SGLD),
-  "20 a class, repulsion, τ = β = 0.3": ({"per_class": 20}, repulsive(0.3)),
-  "50 a class, repulsion, τ = β = 0.3": ({"per_class": 50}, repulsive(0.3)),
+  "20 a class, repulsion, τ = 0.3, β from 1": ({"per_class": 20}, repulsive(0.3)),
+  "50 a class, repulsion, τ = 0.3, β from 1": ({"per_class": 50}, repulsive(0.3)),
 }

@@ -15,11 +15,11 @@ cell: 0 leaves them.
 T, which FedEvg's β falls over, may as well be given as --config.rounds; evaluated twenty times in a run.
 The ResNet-10 that judges what came out has the thesis's width whatever the clients' is, three times from
 fresh parameters, and learns from ten real images a class beside it: `judge_width` makes it narrower,
---config.downstream.seeds=1 lets it judge once. Two cores take minutes for that. `dataset=digits`, which
-needs no download, has perceptrons, B = 32 and T = 200.
+--config.downstream.seeds=1 lets it judge once. Two cores take minutes for that, at any width.
+`dataset=digits`, which needs no download, has perceptrons, B = 32 and T = 200.
 
-What goes beyond the thesis is set by name, such as a server whose examples of a class repel one another,
---config.server.name=particles --config.server.space=blocks, or raw weights that are capped,
+What goes beyond the thesis is set by name, such as a server whose examples of a class repel one another
+beside the thesis's steps, --config.server.name=particles, or raw weights that are capped,
 --config.algorithm.energy=raw --config.algorithm.cap=3.0 (fedjax-het run --list=particles, --list=fedevg).
 
 The Fréchet distance is taken in the features of a classifier trained on the real training set;

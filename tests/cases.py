@@ -21,16 +21,16 @@ OWN = {
   "pfedme": dict(lam=2.0, inner_steps=2),
   "ditto": dict(local_epochs=1),
   "sosicfl_plus": dict(local_epochs=1),
-  "fedevg": dict(ADAM, per_class=1, lam=0.0, bounded=False),
+  "fedevg": dict(ADAM, per_class=2, lam=0.0, bounded=False),
   "fedcvae": ADAM,
   "fedcgan": ADAM,
   "adam": dict(lr=0.1),
   "yogi": dict(lr=0.1),
   "adagrad": dict(lr=0.1),
   "sgld": dict(bounded=False),
-  "particles": dict(pixels="free", repulsion_weight=1e-3),  # of copies but for noise, which it is large for
+  # Of copies but for noise, which it is large for.
+  "particles": dict(pixels="free", step_size=1.0, temperature=1e-3),
 }
-BESIDE = {"particles": dict(per_class=2)}  # a client part's beside a server
 NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
 NUM_CLIENTS = 12  # of the federations that these algorithms run on, where nobody says otherwise
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
@@ -78,7 +78,6 @@ def maker(
 ):
   """What makes it of the numbers that a launched run's program takes as values, and these numbers."""
   sections = {section: {"name": name, **OWN.get(name, {})} for section, name in zip(METHODS, names)}
-  sections["algorithm"] |= BESIDE.get(names[2], {})
   config = ConfigDict({**sections, "local": {**OFFERED, **offered}})
 
   def make(**values):

@@ -227,6 +227,22 @@ def test_synthetic_examples_are_pictures_of_ten_rounds(tmp_path):
   np.testing.assert_allclose(image[1:5, 1:6] / 255, x[0, ..., 0], atol=0.5 / 255 + 1e-6)
 
 
+def test_what_synthetic_examples_are_worth_is_a_table_of_its_own(seeds):
+  assert "synthetic" not in shown(grouped(find([seeds])))
+  for name, values in (("fedavg", FEDAVG), ("ditto", DITTO)):
+    for seed, value in enumerate(values):
+      path = seeds / f"{name}{seed}" / "summary.json"
+      summary = json.loads(path.read_text())
+      own = {"local": {"mean": value / 2, "std": 0.1}}
+      path.write_text(json.dumps(summary | {"synthetic": {"downstream": own}}))
+  groups = grouped(find([seeds]))
+  assert groups[0].values("synthetic", "top1", "mean") == {seed: v / 2 for seed, v in enumerate(DITTO)}
+  table = shown(groups, baseline=1).split("learnt from the synthetic examples alone")[1]
+  assert f"{100 * np.mean(FEDAVG) / 2:.2f}" in table and f"{100 * np.mean(DITTO) / 2:.2f}" in table
+  apart = np.subtract(DITTO, FEDAVG[:3]) / 2
+  assert f"+{100 * apart.mean():.2f}" in table
+
+
 def test_without_plotly_there_is_the_table(seeds, tmp_path, monkeypatch, capsys):
   monkeypatch.setitem(sys.modules, "plotly.offline", None)
   monkeypatch.setenv("COLUMNS", "80")

@@ -343,6 +343,7 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
     ),
     ("--config.rounds=3 --config=configs/quickstart.py", "Put --config=FILE before"),
     ("--list superfed_mm", "settings are given as --list=superfed_mm"),
+    ("--rounds=3", "Settings are given as --config.NAME=VALUE"),
   ],
 )
 def test_command_line_says_what_is_wrong_in_one_line(flag, message, tmp_path):

@@ -75,7 +75,7 @@ def test_copies_stay_finite_and_together():
 def test_a_step_by_hand(pixels):
   x, total, gradient = some()
   own = np.asarray(x, float)
-  settings = dict(step_size=2.0, last_step_size=0.5, temperature=0.3, repulsion_weight=0.7, heat=0.2,
+  settings = dict(step_size=2.0, last_step_size=0.5, temperature=0.3, heat=0.2,
                   last_heat=0.1, noise=0.05, pixels=pixels)  # fmt: skip
   latent = np.asarray(special.logit(np.clip(own, 0.05, 0.95)) if pixels == "sigmoid" else own)
   state = {"latent": jnp.asarray(latent, jnp.float32)} if pixels == "sigmoid" else {}
@@ -83,7 +83,7 @@ def test_a_step_by_hand(pixels):
   fall = 0.5 * (1 + np.cos(np.pi / 4))
   beta, heat = 0.5 + 1.5 * fall, 0.1 + 0.1 * fall
   noise = np.asarray(jax.random.normal(KEY, x.shape), float)
-  force = 0.7 * repelled(own, np.asarray(LABELS)) - gradient / 0.3
+  force = 0.3 * repelled(own, np.asarray(LABELS)) - gradient
   slope = special.expit(latent) * (1 - special.expit(latent)) if pixels == "sigmoid" else 1.0
   moved = latent + beta * slope * force + np.sqrt(0.05**2 + 2 * beta * heat) * noise
   drawn = {"bounded": lambda x: np.clip(x, 0, 1), "free": lambda x: x, "sigmoid": special.expit}[pixels]
@@ -97,7 +97,7 @@ def test_a_step_by_hand(pixels):
 
 def test_a_sigmoid_s_numbers_begin_as_what_is_first_sent():
   client = fh.fedevg(MODEL, per_class=1, start_scale=3.0)
-  server = fh.federated(client, server=particles(4, pixels="sigmoid")).server
+  server = fh.federated(client, server=particles(4, temperature=0, pixels="sigmoid")).server
   first = client.share(KEY)
   np.testing.assert_array_equal(server.init(first).latent, first.params)
   np.testing.assert_allclose(first.params, 3.0 * jax.random.normal(KEY, (3, 4)), rtol=1e-6)
@@ -108,7 +108,7 @@ def test_without_repulsion_it_is_sgld():
   total, before = total._replace(extra=total.extra), fh.Message(x, jnp.arange(12.0))
   plain, _ = sgld(4, step_size=1.0, noise=0.3).update(KEY, jnp.int32(1), before, total)
   client = fh.fedevg(MODEL, per_class=4, energy="raw")
-  server = fh.federated(client, server=particles(4, repulsion_weight=0, noise=0.3)).server
+  server = fh.federated(client, server=particles(4, step_size=1.0, temperature=0, noise=0.3)).server
   after, _ = server.update(KEY, Particles(jnp.int32(1), LABELS), before, total)
   np.testing.assert_allclose(after.params, plain.params, rtol=1e-5, atol=1e-6)
   np.testing.assert_array_equal(after.extra, plain.extra)
@@ -117,7 +117,7 @@ def test_without_repulsion_it_is_sgld():
 
 def test_gradients_of_a_given_size():
   x, total, gradient = some()
-  after, _ = stepped(x, total, {}, rms=0.02, step_size=1.0, last_step_size=1.0, repulsion_weight=0, noise=0,
+  after, _ = stepped(x, total, {}, rms=0.02, step_size=1.0, last_step_size=1.0, temperature=0, noise=0,
                      pixels="free")  # fmt: skip
   moved = np.asarray(x, float) - np.asarray(after.params, float)
   np.testing.assert_allclose(moved, 0.02 * gradient / np.sqrt((gradient**2).mean()), rtol=1e-3, atol=1e-5)
@@ -126,7 +126,10 @@ def test_gradients_of_a_given_size():
 @pytest.mark.slow
 def test_noise_of_the_sum_and_uploads_of_bounded_length():
   x, total, gradient = some()
-  weight, own = np.asarray(total.extra, float)[:, None], dict(repulsion_weight=0, noise=0, pixels="free")
+  weight, own = (
+    np.asarray(total.extra, float)[:, None],
+    dict(step_size=1.0, temperature=0, noise=0, pixels="free"),
+  )
   after, _ = stepped(x, total, {}, signal_noise=0.4, last_step_size=1.0, **own)
   noise = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 1), x.shape), float)
   np.testing.assert_allclose(
@@ -156,7 +159,7 @@ def test_copies_are_drawn_afresh():
     np.testing.assert_array_equal(collapsed(close, LABELS, least), expected)
   np.testing.assert_array_equal(collapsed(close[4:6], LABELS[:2] + jnp.arange(2), 9.0), [False, False])
   total = total._replace(params=0.0 * total.params)
-  still = dict(repulsion_weight=0, noise=0, pixels="free", renew_below=0.05)
+  still = dict(temperature=0, noise=0, pixels="free", renew_below=0.05)
   fresh = jax.random.normal(jax.random.fold_in(KEY, 2), x.shape)
   for rounds, mask in ((4, wanted), (2, 0 * wanted)):
     after, _ = stepped(close, total, {}, rounds=rounds, **still)
@@ -175,8 +178,9 @@ def test_repulsion_between_features_is_pulled_back():
   np.testing.assert_allclose(features("blocks", shape, 0)(x), blocks, rtol=1e-5)
   force = repelled(blocks, np.arange(9) // 3).reshape(9, 2, 3, 2) / 4
   force = force.repeat(2, axis=1).repeat(2, axis=2)
-  after, _ = stepped(x, total, {}, shape=shape, space="blocks", noise=0, pixels="free", last_step_size=1.0)
-  np.testing.assert_allclose(after.params, own + force - gradient, rtol=1e-4, atol=1e-4)
+  moving = dict(noise=0, pixels="free", step_size=1.0, last_step_size=1.0, temperature=0.4)
+  after, _ = stepped(x, total, {}, shape=shape, space="blocks", **moving)
+  np.testing.assert_allclose(after.params, own + 0.4 * force - gradient, rtol=1e-4, atol=1e-4)
   kernel = np.asarray(jax.random.normal(jax.random.key(3), (3, 3, 2, CHANNELS)), float) / np.sqrt(18)
   padded, found = np.pad(own, ((0, 0), (1, 1), (1, 1), (0, 0))), np.zeros((9, 4, 6, CHANNELS))
   for row in range(4):
@@ -193,9 +197,10 @@ def test_repulsion_between_features_of_the_caller_s():
   x, total, gradient = some()
   a = np.random.default_rng(1).normal(size=(4, 3))
   force = repelled(np.asarray(x, float) @ a, np.asarray(LABELS)) @ a.T
-  own = dict(space=lambda x: x @ jnp.asarray(a, jnp.float32), noise=0, pixels="free", last_step_size=1.0)
+  own = dict(space=lambda x: x @ jnp.asarray(a, jnp.float32), noise=0, pixels="free", step_size=1.0,
+             last_step_size=1.0, temperature=2.0)  # fmt: skip
   after, _ = stepped(x, total, {}, **own)
-  np.testing.assert_allclose(after.params, np.asarray(x) + force - gradient, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(after.params, np.asarray(x) + 2.0 * force - gradient, rtol=1e-4, atol=1e-4)
   with pytest.raises(fh.SettingError, match=r"makes \(2,\) of two examples, which is no vector an example"):
     stepped(x, total, {}, space=lambda x: x.sum(1))
 
@@ -233,7 +238,8 @@ def test_weights(energy, cap):
 @pytest.mark.parametrize(
   "settings, message",
   [
-    (dict(temperature=0.0), "server's temperature = 0.0: out of range"),
+    (dict(temperature=-0.1), "server's temperature = -0.1: out of range"),
+    (dict(step_size=0.5, last_step_size=0.6), "server's last_step_size = 0.6: above step_size = 0.5"),
     (dict(heat=-1.0), "server's heat = -1.0: out of range"),
     (dict(rms=0.0), "server's rms = 0.0"),
     (dict(space="pixel"), "server's space = 'pixel': unknown. Did you mean 'pixels'"),
@@ -256,6 +262,8 @@ def test_what_it_does_not_go_with():
   lonely = particles(5)
   with pytest.raises(fh.SettingError, match="asks the client part for the examples' labels"):
     lonely.init(fh.Message(jnp.zeros((3, 4))))
+  with pytest.raises(fh.SettingError, match=r"temperature = 0\.3: has no effect on classes of one example"):
+    fh.federated(fh.fedevg(MODEL, per_class=1), server=lonely)
   nameless = fh.fedevg(MODEL)._replace(synthesize=None)
   with pytest.raises(fh.SettingError, match="keeps examples of a class apart, and fedevg synthesises none"):
     fh.federated(nameless, server=lonely)

@@ -10,6 +10,7 @@ import chex
 import jax
 import pytest
 from compiler import environment
+from ml_collections import ConfigDict
 from orbax.checkpoint import CheckpointManager
 from rich.console import Console
 from test_launcher import records, small
@@ -306,3 +307,5 @@ def test_sweep_flags_are_a_grid():
   for field in ("rounds", "partition.alpha", "landscape.points"):
     with pytest.raises(SettingError, match=f"sweep.{field} = .*is not a seed.*Start a run of its own"):
       sweep.check_one_program({field: [1, 2]})
+  with pytest.raises(SettingError, match=r"Write --sweep\.local\.lr=0\.1,0\.2\."):
+    sweep.check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})

@@ -61,8 +61,9 @@ class Local(NamedTuple):
 
 
 def labels_of(num_classes: int, per_class: int) -> jax.Array:
-  """ỹ, int32 [M], class after class."""
-  return jnp.repeat(jnp.arange(num_classes), per_class)
+  """ỹ, int32 [M], class after class: known numbers also where a program is being traced."""
+  with jax.ensure_compile_time_eval():
+    return jnp.repeat(jnp.arange(num_classes), per_class)
 
 
 def contrast(real: jax.Array, weight: jax.Array, sampled: jax.Array) -> jax.Array:

@@ -55,10 +55,16 @@ class Group(NamedTuple):
     return run.metrics(self.round if any(run is own for own in self.counted) else None)
 
   def values(self, model: str, metric: str, figure: str) -> dict[int, float]:
-    """seed -> a figure over the clients, of the runs that count and have it."""
+    """seed -> a figure over the clients, of the runs that count and have it.
+
+    Of the model "synthetic" it is top-1 of the classifier that learnt from a run's synthetic examples alone.
+    """
     found = {}
     for run in self.counted:
-      value = ((self.metrics(run).get(model) or {}).get(metric) or {}).get(figure)
+      metrics = self.metrics(run)
+      if model == "synthetic" and run.summary.get("synthetic"):
+        metrics = {"synthetic": {"top1": run.summary["synthetic"]["downstream"]["local"]}}
+      value = ((metrics.get(model) or {}).get(metric) or {}).get(figure)
       if value is not None:
         found[run.seed] = value
     return found

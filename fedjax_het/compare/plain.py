@@ -42,6 +42,10 @@ def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalize
     against = f"; differences from {groups[baseline].label}" if len(groups) > 1 else ""
     own = [group for group in groups if headline(group) == metric]
     parts += [Text(title + against, style="bold"), table(own, metric, groups[baseline], model)]
+  makers = [group for group in groups if group.values("synthetic", "top1", "mean")]
+  if makers:
+    title = f"{named('top1')} of a classifier that learnt from the synthetic examples alone"
+    parts += [Text(title, style="bold"), table(makers, "top1", groups[baseline], "synthetic")]
   early = [group for group in groups if not headline(group)]
   parts += [Text(f"{group.label}: {group.state}") for group in early]
   if known:

@@ -41,6 +41,8 @@ def mistakes_in_one_line() -> Iterator[None]:
       text = f"{section[1]} = {section[2]}: is a section of settings. Write --{section[1]}.name={section[2]}."
     if "before a value for --config was specified" in text:
       text += " Put --config=FILE before --config.FIELD=VALUE."
+    if text.startswith("Unknown command line flag"):
+      text = text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
     if "No such file or directory" in text:
       text += f", seen from {Path.cwd()}. Name a configuration file that is there."
     print(text, file=sys.stderr)

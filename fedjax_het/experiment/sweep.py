@@ -141,6 +141,11 @@ def check_sweep(
   Raises:
     SettingError: a member cannot be, or not as one program with the others.
   """
+  for path, values in grid.items():
+    given = ",".join(map(str, values))
+    homes = [f"--sweep.{name}.{path}={given}" for name in VARIES if path in config.get(name, {})]
+    if homes:
+      raise SettingError(f"sweep.{path}", list(values), "is in a section", f"Write {' or '.join(homes)}.")
   check_one_program(grid)
   members = grid_of(grid)
   configs = [with_values(config, values) for values in members]

@@ -1,10 +1,11 @@
 r"""A synthetic set as interacting particles: downhill in the clients' energies, and apart from one another.
 
-x_i <- x_i + β_t [ -G_i/τ + ρ r_i ] + √(δ² + 2 β_t T_t) ε,   r_i = (1/n) Σ_j ∇_{x_j} k(x_j, x_i)
+x_i <- x_i + β_t [ -G_i + τ r_i ] + √(δ² + 2 β_t T_t) ε,   r_i = (1/n) Σ_j ∇_{x_j} k(x_j, x_i)
 
 G is FedEvg's (equation 4.13 of the thesis). r is the repulsion of Stein variational gradient descent (Liu and
-Wang, NeurIPS 2016), whose other half, gradients averaged over neighbours by the kernel, is left out: every
-example follows its own. j runs over the n examples of x_i's class, and the kernel is Gaussian,
+Wang, NeurIPS 2016; β here is β/τ there, so that it is `sgld`'s whatever τ is), whose other half, gradients
+averaged over neighbours by the kernel, is left out: every example follows its own. j runs over the n examples
+of x_i's class, and the kernel is Gaussian,
 
     k(x_j, x_i) = exp(-|z_j - z_i|² / h_i),   h_i = median_{j ≠ i} |z_j - z_i|² / log n
 
@@ -20,10 +21,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_het.errors import SettingError, check_choice, check_range, check_whole, is_zero
 from fedjax_het.parts import ClientUpdate, Message, Mixing, ServerUpdate
-from fedjax_het.server.sgld import check_own_rounds, half_cosine, mean_gradient
+from fedjax_het.server.sgld import check_fall, check_own_rounds, half_cosine, mean_gradient
 
 SPACES = ("pixels", "blocks", "convolutions")
 CHANNELS = 32
@@ -128,10 +130,9 @@ DRAWN: dict[str, Map] = {
 
 def particles(
   rounds: int,
-  step_size: float = 1.0,
+  step_size: float = 10.0,
   last_step_size: float = 0.01,
-  temperature: float = 1.0,
-  repulsion_weight: float = 1.0,
+  temperature: float = 0.3,
   space: str | Map = "pixels",
   space_seed: int = 0,
   heat: float = 0.0,
@@ -144,19 +145,20 @@ def particles(
 ) -> ServerUpdate:
   """One step of interacting particles a round, for any client part that synthesises labelled examples.
 
-  With `repulsion_weight=0` and defaults else it is `sgld` from the same step size.
+  With `temperature=0` and defaults else it is `sgld`; with the defaults, `sgld`'s steps and repulsion beside
+  them, which is what was best on digits and MNIST (docs/results/fedevg_digits.md, fedevg_mnist.md). From a
+  smaller β examples are more diverse, and need more rounds to be of their class.
 
   Args:
     rounds: T of the run, over which β and the heat fall along half a cosine each, see `sgld.half_cosine`.
     step_size: β_0 > 0.
-    last_step_size: β_T > 0.
-    temperature: τ > 0, what the gradient is divided by.
-    repulsion_weight: ρ >= 0.
+    last_step_size: 0 < β_T <= β_0.
+    temperature: τ >= 0, how much repulsion there is beside the gradient; 0 for none.
     space: what examples of a class differ in: "pixels"; "blocks", means of 2 x 2 pixels; "convolutions", 32
       random 3 x 3 ones, Swish, means of 2 x 2; or φ itself, a differentiable function of examples [M, ...]
       that gives [M, d], such as the features of a pretrained network.
     space_seed: of the random convolutions; 0 for other spaces.
-    heat: T_0 >= 0; with T = τ = 1 and ρ = 0 a step is Langevin's of the density that falls as exp(-E).
+    heat: T_0 >= 0; with T = 1 and τ = 0 a step is Langevin's of the density that falls as exp(-E).
     last_heat: T_T >= 0.
     noise: δ >= 0, whatever the step.
     rms: where given, G is scaled to this root mean square over the whole set, so that β is in pixels.
@@ -177,16 +179,16 @@ def particles(
   if not callable(space):
     check_choice("server's space", space, SPACES)
   check_choice("server's pixels", pixels, DRAWN)
-  positive = {"step_size": step_size, "last_step_size": last_step_size, "temperature": temperature}
-  for name, value in (positive if rms is None else positive | {"rms": rms}).items():
-    check_range(f"server's {name}", value, above=0.0)
-  others = {"repulsion_weight": repulsion_weight, "heat": heat, "last_heat": last_heat, "noise": noise}
+  check_fall(step_size, last_step_size)
+  if rms is not None:
+    check_range("server's rms", rms, above=0.0)
+  others = {"temperature": temperature, "heat": heat, "last_heat": last_heat, "noise": noise}
   others |= {"signal_noise": signal_noise, "renew_below": renew_below}
   for name, value in others.items():
     check_range(f"server's {name}", value, 0.0, below=jnp.inf)
   if space != "convolutions" and not is_zero(space_seed):
     raise SettingError("server's space_seed", space_seed, f"is not used in {space}", "Leave it out.")
-  if space != "pixels" and is_zero(repulsion_weight):
+  if space != "pixels" and is_zero(temperature):
     raise SettingError("server's space", space, "has no effect without repulsion", "Leave it out.")
   check_whole("server's space_seed", space_seed, 0)
 
@@ -204,7 +206,14 @@ def particles(
         "server", "particles", f"keeps examples of a class apart, and {client.name} synthesises none",
         "Use sgld.",
       )  # fmt: skip
-    shape = jax.eval_shape(client.share, jax.random.key(0)).params.shape[1:]
+    first = client.share(jax.random.key(0))
+    shape, kinds = first.params.shape[1:], synthesize(jax.random.key(0), first)[1]
+    known = not isinstance(kinds, jax.core.Tracer)
+    if known and not is_zero(temperature) and len(np.unique(kinds)) == len(kinds):
+      raise SettingError(
+        "server's temperature", temperature, "has no effect on classes of one example, which nothing repels",
+        "Set the client's per_class to 2 or more, or temperature=0.",
+      )  # fmt: skip
     phi = features(space, shape, space_seed)
 
     def init(broadcast: Message) -> Particles:
@@ -225,7 +234,7 @@ def particles(
       apart = back(repulsion(z, state.labels))[0]
       beta = half_cosine(state.step, rounds, step_size, last_step_size)
       deviation = jnp.sqrt(noise**2 + 2.0 * beta * half_cosine(state.step, rounds, heat, last_heat))
-      x = x + beta * pull(repulsion_weight * apart - gradient / temperature)
+      x = x + beta * pull(temperature * apart - gradient)
       x = x + deviation * jax.random.normal(key, x.shape)
       copies = collapsed(DRAWN[pixels](x), state.labels, renew_below) & (state.step < rounds / 2)
       fresh = client.share(jax.random.fold_in(key, 2)).params

@@ -37,6 +37,18 @@ def check_own_rounds(name: str, rounds: int, own: int) -> None:
     )  # fmt: skip
 
 
+def check_fall(step_size: float, last_step_size: float) -> None:
+  """Raises `SettingError` unless 0 < β_T <= β_0, as far as both are known."""
+  for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
+    check_range(name, value, above=0.0)
+  known = not isinstance(step_size, jax.Array) and not isinstance(last_step_size, jax.Array)
+  if known and last_step_size > step_size:
+    raise SettingError(
+      "server's last_step_size", last_step_size, f"above step_size = {step_size}, from which it falls",
+      "Give at most that.",
+    )  # fmt: skip
+
+
 def sgld(
   rounds: int,
   step_size: float = 10.0,
@@ -49,7 +61,7 @@ def sgld(
   Args:
     rounds: T of the run, over which β_t falls along half a cosine, see `half_cosine`.
     step_size: β_0 > 0.
-    last_step_size: β_T > 0.
+    last_step_size: 0 < β_T <= β_0.
     noise: δ >= 0.
     bounded: whether x̃ is kept in [0, 1], as pixels are.
 
@@ -58,8 +70,7 @@ def sgld(
   """
   check_whole("rounds", rounds, 1)
   check_flag("server's bounded", bounded)
-  for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
-    check_range(name, value, above=0.0)
+  check_fall(step_size, last_step_size)
   check_range("server's noise", noise, 0.0)
 
   def update(key, step, broadcast: Message, aggregate: Message):

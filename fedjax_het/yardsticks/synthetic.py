@@ -1,6 +1,7 @@
 """Synthetic examples: those of every evaluation, what they are worth, and their pictures."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,12 @@ class Synthetic(Yardstick):
     if now.diverged or not self.run.writes:
       return {}
     run, newest = self.run, self._read(self._paths()[-1])
-    print("Judging the synthetic examples, by a classifier that learns from them alone ...", flush=True)
-    return {"synthetic": worth(self._settings, run.source, run.data, run.key, *newest)}
+    begun = time.perf_counter()
+
+    def tell(step: str) -> None:
+      print(f"Judging the synthetic examples, {time.perf_counter() - begun:.0f} s: {step} ...", flush=True)
+
+    return {"synthetic": worth(self._settings, run.source, run.data, run.key, *newest, tell=tell)}
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
@@ -110,7 +115,7 @@ class Synthetic(Yardstick):
 
 def worth(
   settings: Mapping[str, Any], source: Source, data: FederatedData, key: jax.Array, x: np.ndarray,
-  y: np.ndarray,
+  y: np.ndarray, tell: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:  # fmt: skip
   """What synthetic examples are worth, beside as many real training examples.
 
@@ -124,6 +129,7 @@ def worth(
     key: the run's.
     x: synthetic examples, [M, ...].
     y: their labels, [M].
+    tell: is called with each step that is begun.
 
   Returns:
     examples: their number M.
@@ -146,9 +152,13 @@ def worth(
   x = in_range(x, source.x, source.scale)
   drawn = (as_many(np.random.default_rng(seed), train, y) for seed in range(judge.seeds))
   real = [(read(own), labels) for own, labels in drawn]
+  times = f"{judge.model.name}, {judge.seeds} time{'s' * (judge.seeds > 1)}"
+  tell(f"{times}, learns from them alone")
+  learnt = judge([(x, y)] * judge.seeds)
+  tell(f"{times}, learns from as many real ones")
   report: dict[str, Any] = {
     "examples": len(y),
-    "downstream": {"model": judge.model.name} | judge([(x, y)] * judge.seeds),
+    "downstream": {"model": judge.model.name} | learnt,
     "within_class_distance": {
       "synthetic": distance(x, y, source.num_classes),
       "real": distance(*real[0], source.num_classes),
@@ -156,6 +166,7 @@ def worth(
     "real": {"downstream": judge(real)},
   }
   if wanted:
+    tell("features for the distances")
     features = (
       classifier_features(judge.key, read, *train, source.num_classes) if wanted == "classifier"
       else read_inception(wanted)
