@@ -138,6 +138,7 @@ def main() -> None:
   parser.add_argument("--judged", type=int, default=1000)
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
   args = parser.parse_args()
+  args.out.mkdir(parents=True, exist_ok=True)
   path = args.out / "fedevg_mnist.json"
   results = json.loads(path.read_text())["results"] if path.exists() else {}
   sizes = ("rounds", "steps", "width", "passes", "judged")

@@ -45,7 +45,7 @@ CASES = {  # (model, batch size) -> algorithm
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),
 }
-BATCH = 4
+BATCH = 6  # as many as FedEvg's synthetic examples, which a step takes no more of than real ones
 GENERATIVE = [name for name, method in CLIENTS.items() if method.models is GENERATORS]
 EVALUATED = sorted({*CASES} - {*METHODS["mixing"], *METHODS["server"]})  # whose client part is their own
 ONE_OF_A_KIND = {"fedavg"}
