@@ -19,6 +19,7 @@ def quiet(**others) -> dict:
 
 
 BEYOND = {
+  "the plain step, β from 1": ({}, SGLD),
   "repulsion, τ = 0.1, β from 1": ({}, repulsive(0.1)),
   "repulsion, τ = 0.3, β from 1": ({}, repulsive(0.3)),
   "repulsion, τ = 1, β from 1": ({}, repulsive(1.0)),
@@ -30,6 +31,7 @@ BEYOND = {
   "raw energies, cap 3": ({"energy": "raw", "cap": 3.0}, SGLD),
   "centred energies, cap 2": ({"energy": "centred", "cap": 2.0}, SGLD),
   "centred energies": ({"energy": "centred"}, SGLD),
+  "centred energies, β from 10": ({"energy": "centred"}, {"name": "sgld"}),
   "absolute energies, cap 2": ({"energy": "absolute", "cap": 2.0}, SGLD),
   "even weights": ({"energy": "even"}, SGLD),
   "sigmoid pixels, β from 4": ({}, quiet(pixels="sigmoid", step_size=4.0, last_step_size=0.04)),
