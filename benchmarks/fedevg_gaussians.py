@@ -82,7 +82,7 @@ def spread_out(model):
     for part, loss in model.losses.items()
   }
   generate = lambda params, key, y: SPAN * (2.0 * model.generate(params, key, y) - 1.0)  # noqa: E731
-  return model._replace(losses=losses, generate=generate)
+  return model._replace(losses=losses, generate=generate, bounded=False)
 
 
 def algorithms(labels: int) -> dict[str, fh.Algorithm]:

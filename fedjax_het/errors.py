@@ -61,6 +61,13 @@ def check_range(
     raise SettingError(setting, value, "out of range", f"It must be {wanted}.")
 
 
+def check_pixels(setting: str, value: object, least: float, largest: float, remedy: str) -> None:
+  """Raises `SettingError` unless examples from `least` to `largest` lie in [0, 1], but for a last place."""
+  if not (least >= -1e-5 and largest <= 1.0 + 1e-5):
+    problem = f"is of examples in [0, 1], and the clients' reach from {least:.6g} to {largest:.6g}"
+    raise SettingError(setting, value, problem, remedy)
+
+
 def check_whole(setting: str, value: float, low: float | None = None, high: float | None = None) -> None:
   """Raises `SettingError` unless `value` is an integer and low <= value <= high (each bound optional).
 

@@ -237,6 +237,8 @@ class ClientUpdate(NamedTuple):
     sees_data: which of "init" and "personalize" look at the client's training examples.
     check_rounds: (T) -> None; raises `SettingError` where a run of T rounds would not be the method that its
       settings describe. None where every T will do.
+    check_examples: (least, largest) -> None, of all numbers in the clients' examples as they are read; raises
+      `SettingError` where the part keeps what it makes within others. None where every example will do.
     milestones: symbol -> the round, from 0, in which the method's training becomes another; for pictures.
     num_clients: K, for a part that is made for so many; None where any will do.
     upload_norm: what the L2 norm of an upload is shortened to, where nothing else of it tells of the client's
@@ -260,6 +262,7 @@ class ClientUpdate(NamedTuple):
   uploads_model: bool = True
   sees_data: tuple[str, ...] = ()
   check_rounds: Callable[[int], None] | None = None
+  check_examples: Callable[[float, float], None] | None = None
   milestones: Mapping[str, float | Array] = MappingProxyType({})
   num_clients: int | None = None
   upload_norm: float | None = None
@@ -324,6 +327,7 @@ class ServerUpdate(NamedTuple):
       with `even` as `Message` says).
     name: the method's name.
     check_rounds: see `ClientUpdate`.
+    check_examples: see `ClientUpdate`.
     takes_models: whether the aggregate's params are to be an average of models; False where they are to be
       one of signals, see `ClientUpdate.uploads_model`.
     beside: (client part, mixing part) -> the part that it is beside these, for a part that has to ask them
@@ -335,6 +339,7 @@ class ServerUpdate(NamedTuple):
   update: Callable[[jax.Array, PyTree, Message, Message], tuple[Message, PyTree]]
   name: str = "custom"
   check_rounds: Callable[[int], None] | None = None
+  check_examples: Callable[[float, float], None] | None = None
   takes_models: bool = True
   beside: "Callable[[ClientUpdate, Mixing], ServerUpdate] | None" = None
 

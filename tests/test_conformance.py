@@ -37,8 +37,10 @@ CASES = {  # (model, batch size) -> algorithm
     for name, names in cases().items()
   },
   "fedevg, persistent": lambda m, b: federated(
-    fedevg(m, per_class=1, energy="raw", persistent=True, lam=0.0, epochs=EPOCHS, batch_size=b),
-    server=server.sgld(ROUNDS, step_size=1.0),
+    fedevg(
+      m, per_class=1, energy="raw", persistent=True, lam=0.0, epochs=EPOCHS, batch_size=b, bounded=False
+    ),
+    server=server.sgld(ROUNDS, step_size=1.0, bounded=False),
   ),
   "part: control variate": lambda m, b: federated(scaffold(m, batch_size=b)),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),

@@ -223,8 +223,8 @@ def test_chains_walk_with_noise_and_stay_where_they_are(clip, bounded):
 def test_signed_energies_need_nothing_beside_the_examples():
   """What summary.json counts: M·D numbers down, M(D + 1) up; raw energies are relative to M more."""
   for energy, extra in (("signed", 0), ("raw", 6)):
-    client = fh.fedevg(MODEL, per_class=2, energy=energy, batch_size=4)
-    algorithm, data = fh.federated(client, server=sgld(5)), federation([9, 5])
+    client = fh.fedevg(MODEL, per_class=2, energy=energy, batch_size=4, bounded=False)
+    algorithm, data = fh.federated(client, server=sgld(5, bounded=False)), federation([9, 5])
     state = fh.Engine(algorithm, data, 2).init(jax.random.key(0))
     assert traffic(algorithm, data, state, 10) == {"up": 10 * 4 * 6 * 5, "down": 10 * 4 * (6 * 4 + extra)}
 
@@ -276,3 +276,39 @@ def test_bad_settings_are_named():
     fh.fedevg(MODEL._replace(shape={"text": (4,), "mask": (4,)}))
   with pytest.raises(fh.SettingError, match="step_size"):
     sgld(10, step_size=0.0)
+  for settings in ({"clip": np.inf}, {"energy": "even", "upload_norm": np.inf}):
+    with pytest.raises(fh.SettingError, match=f"{[*settings][-1]} = inf: out of range"):
+      fh.fedevg(MODEL, **settings)
+  with pytest.raises(fh.SettingError, match=r"cap = 0: .* must be above 0.0 and at most 60.0"):
+    fh.fedevg(MODEL, energy="raw", cap=0)
+  with pytest.raises(fh.SettingError, match=r"chain_noise = 5\.0: has no effect without chains"):
+    fh.fedevg(MODEL, chain_steps=0, chain_noise=5.0)
+  fh.fedevg(MODEL, chain_steps=0)
+
+
+@pytest.mark.parametrize("least, largest", [(-0.2, 1.0), (0.0, 1.2)])
+def test_examples_beyond_what_is_bounded_are_an_error(least, largest):
+  """Of either end that is bounded; bytes are looked at as they are read."""
+  x = np.linspace(least, largest, 24 * 4, dtype=np.float32).reshape(24, 4)
+
+  def engine(x, server, **settings):
+    data = fh.federate(x, np.arange(24) % 3, np.split(np.arange(24), 2), jax.random.key(0), num_classes=3)
+    fh.Engine(fh.federated(fh.fedevg(MODEL, per_class=2, **settings), server=server), data, 2)
+
+  free, reach = sgld(5, bounded=False), rf"and the clients' reach from {least:g} to {largest:g}"
+  for server, settings, name in (
+    (free, {}, "bounded"),
+    (sgld(5), {"bounded": False}, "server's bounded"),
+    (fh.server.particles(5, pixels="sigmoid"), {"bounded": False}, "server's pixels"),
+  ):
+    with pytest.raises(fh.SettingError, match=f"^{name} = .*{reach}"):
+      engine(x, server, **settings)
+  engine(x, free, bounded=False)
+  engine(np.clip(x, 0.0, 1.0), sgld(5))
+  table = np.arange(96, dtype=np.uint8).reshape(24, 4)
+  with pytest.raises(fh.SettingError, match="from 0 to 95"):
+    engine(table, sgld(5))
+  with pytest.raises(fh.SettingError, match=r"^model = 'cvae_mlp'.*Scale them"):
+    client = fh.fedcvae(fh.models.make("cvae_mlp", (4,), 3), per_class=2)
+    data = fh.federate(x, np.arange(24) % 3, np.split(np.arange(24), 2), jax.random.key(0), num_classes=3)
+    fh.Engine(fh.federated(client), data, 2)

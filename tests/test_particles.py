@@ -242,6 +242,8 @@ def test_weights(energy, cap):
     (dict(step_size=0.5, last_step_size=0.6), "server's last_step_size = 0.6: above step_size = 0.5"),
     (dict(heat=-1.0), "server's heat = -1.0: out of range"),
     (dict(rms=0.0), "server's rms = 0.0"),
+    (dict(rms=np.inf), "server's rms = inf"),
+    (dict(step_size=np.inf), "server's step_size = inf"),
     (dict(space="pixel"), "server's space = 'pixel': unknown. Did you mean 'pixels'"),
     (dict(pixels="bound"), "server's pixels = 'bound': unknown. Did you mean 'bounded'"),
     (dict(space="blocks"), r"server's space = 'blocks': needs images .* shape \(4,\)"),
@@ -264,6 +266,8 @@ def test_what_it_does_not_go_with():
     lonely.init(fh.Message(jnp.zeros((3, 4))))
   with pytest.raises(fh.SettingError, match=r"temperature = 0\.3: has no effect on classes of one example"):
     fh.federated(fh.fedevg(MODEL, per_class=1), server=lonely)
+  with pytest.raises(fh.SettingError, match=r"renew_below = 0\.1: has no effect on classes of one example"):
+    fh.federated(fh.fedevg(MODEL, per_class=1), server=particles(5, temperature=0.0, renew_below=0.1))
   nameless = fh.fedevg(MODEL)._replace(synthesize=None)
   with pytest.raises(fh.SettingError, match="keeps examples of a class apart, and fedevg synthesises none"):
     fh.federated(nameless, server=lonely)

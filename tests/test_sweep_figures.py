@@ -74,6 +74,21 @@ def test_the_table_has_the_loss_and_both_spreads(capsys):
   assert "92.67 ± 4.04" in shown and "0.7200 ± 0.4000" in shown
 
 
+def test_what_synthesises_is_told_apart_by_what_its_examples_are_worth(capsys):
+  grid = {"server.temperature": [0.0, 0.3]}
+  members = grid_of(grid)
+  local = [{"mean": 0.868, "std": 0.1}, {"mean": 0.877, "std": 0.2}]
+  seen = [summary((0.8, 0.1), (1.0, 0.1)) | {"synthetic": {"downstream": {"local": own}}} for own in local]
+  laid = grid_of_members(members, seen)
+  assert (laid.model, [*laid.figures]) == ("synthetic", ["top1"])
+  np.testing.assert_allclose(laid.figures["top1"], [[[0.868, 0.1]], [[0.877, 0.2]]])
+  diverged = summary((None, None), (None, None)) | {"synthetic": None}
+  Console(width=120).print(members_table([*members, {"server.temperature": 9.0}], [*seen, diverged]))
+  shown = capsys.readouterr().out
+  assert "87.70 ± 20.00" in shown and "80.00" not in shown
+  assert shown.startswith("A classifier of the synthetic examples alone")
+
+
 # Table 2.7.
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 from PIL import Image
+from rich.console import Console
 from sklearn.metrics import balanced_accuracy_score
 
 import fedjax_het as fh
@@ -26,7 +27,7 @@ from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import Watched
 from fedjax_het.yardsticks.downstream import Judge, downstream, to_follow
 from fedjax_het.yardsticks.samples import sample_grid
-from fedjax_het.yardsticks.synthetic import Synthetic, as_many, in_range, worth
+from fedjax_het.yardsticks.synthetic import Synthetic, as_many, in_range, synthetic_table, worth
 
 sys.path.append(str(Path(__file__).parents[1]))
 from configs import table_4_2
@@ -183,6 +184,21 @@ def test_all_yardsticks_see_the_same_pixels():
   np.testing.assert_array_equal(in_range(wide, 2.0 * wide), wide)
 
 
+def test_classes_that_nobody_has_are_named(capsys):
+  config = small(downstream__steps=5)
+  source = build(config).source
+  known = source.y < 8
+  x, y = source.x[known], source.y[known]
+  data = fh.federate(x, y, np.array_split(np.arange(len(y)), 2), jax.random.key(0), num_classes=10)
+  x = np.zeros((30, *x.shape[1:]), np.float32)
+  found = worth(config.downstream.to_dict(), source, data, jax.random.key(0), x, np.repeat(np.arange(10), 3))
+  assert (found["examples"], found["absent"], found["real"]["examples"]) == (30, [8, 9], 24)
+  found["within_class_distance"] = {"synthetic": None, "real": np.nan}
+  Console(width=120).print(synthetic_table(found))
+  shown = capsys.readouterr().out
+  assert "24 real" in shown and "no client has an example of class 8, 9" in shown and "nan" not in shown
+
+
 @pytest.mark.slow
 def test_a_stopped_run_keeps_the_same_samples(whole, tmp_path):
   workdir, summary = whole
@@ -212,7 +228,7 @@ def test_averaged_generators_are_launched_alike(algorithm, tmp_path):
   assert summary["bytes"]["up"] == ROUNDS * 10 * 4 * parameters
   plan = dry_run(small(algorithm, algorithm__steps=2), Where(devices=1))
   assert plan["client_steps"] == ROUNDS * 10 * 2
-  assert plan["parameters"] == parameters and plan["flops_a_client_step"] > 1e5
+  assert plan["parameters"] == plan["trained"] == parameters and plan["flops_a_client_step"] > 1e5
 
 
 @pytest.mark.slow
@@ -222,6 +238,11 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
   assert len(members) == 2
   last = [samples(member)["000020.npz"] for member in members]
   assert all(np.abs(a - b).max() > 0.1 for i, a in enumerate(last) for b in last[:i])
+  own = [json.loads((member / "summary.json").read_text())["synthetic"] for member in members]
+  rows = json.loads((tmp_path / "sweep.json").read_text())
+  assert sorted(row["synthetic"]["downstream"]["local"]["mean"] for row in rows) == sorted(
+    found["downstream"]["local"]["mean"] for found in own
+  )
   for member in members:
     assert json.loads((member / "summary.json").read_text())["synthetic"]["examples"] == 30
     assert (member / "figures" / "samples.gif").exists()

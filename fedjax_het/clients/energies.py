@@ -68,7 +68,7 @@ def check_energy(energy: str, cap: float | None, upload_norm: float | None = Non
   """Raises `SettingError` for a kind of weight that is not known, or bounds that do not go with it."""
   check_choice("energy", energy, ENERGIES)
   if upload_norm is not None:
-    check_range("upload_norm", upload_norm, above=0.0)
+    check_range("upload_norm", upload_norm, above=0.0, below=jnp.inf)
     if energy != "even":
       raise SettingError(
         "upload_norm", upload_norm, f"bounds e·∇E, and {energy} weights e would still tell of the data",
@@ -76,7 +76,7 @@ def check_energy(energy: str, cap: float | None, upload_norm: float | None = Non
       )  # fmt: skip
   if cap is None:
     return
-  check_range("cap", cap, 0.0, LARGEST, above=0.0)
+  check_range("cap", cap, high=LARGEST, above=0.0)
   if energy in ("signed", "even"):
     raise SettingError("cap", cap, f"{energy} weights have none", "Use energy='raw', or leave it out.")
 

@@ -32,7 +32,7 @@ from fedjax_het.clients.energies import (
   signals,
 )
 from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
-from fedjax_het.errors import SettingError, check_flag, check_range, check_whole
+from fedjax_het.errors import SettingError, check_flag, check_pixels, check_range, check_whole, is_zero
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
@@ -132,7 +132,8 @@ def fedevg(
     chain_noise: σ.
     lam: λ, weight of the received examples' cross-entropy.
     clip: bound on every entry of a gradient with respect to x; None leaves it out.
-    bounded: whether chains are kept in [0, 1], as pixels are; the server's part says it of x̃.
+    bounded: whether chains are kept in [0, 1], as pixels are, and examples have to be; the server's part says
+      it of x̃.
     lr: Adam's step size in round 0.
     lr_decay: factor on it each round.
     b1: Adam's first decay.
@@ -143,7 +144,8 @@ def fedevg(
     batch_size: B, real examples a step; synthetic ones as many, at most M.
 
   Raises:
-    SettingError: a setting out of range, or a model that does not say its shape.
+    SettingError: a setting out of range or without effect, or a model that does not say its shape; when a
+      run is set up, examples beyond [0, 1] where chains are bounded.
   """
   check_energy(energy, cap, upload_norm)
   check_training(
@@ -154,10 +156,14 @@ def fedevg(
   if steps is not None:
     check_whole("steps", steps, 1)
   if clip is not None:
-    check_range("clip", clip, above=0.0)
+    check_range("clip", clip, above=0.0, below=jnp.inf)
   check_range("start_scale", start_scale, above=0.0, below=jnp.inf)
   for name, value in (("chain_step_size", chain_step_size), ("chain_noise", chain_noise), ("lam", lam)):
     check_range(name, value, 0.0, below=jnp.inf)
+  if is_zero(chain_steps):
+    for name, value, usual in (("chain_step_size", chain_step_size, 1.0), ("chain_noise", chain_noise, 0.01)):
+      if not isinstance(value, jax.Array) and value != usual:
+        raise SettingError(name, value, "has no effect without chains", "Leave it out, or set chain_steps.")
   for name, flag in (("persistent", persistent), ("bounded", bounded)):
     check_flag(name, flag)
   if not isinstance(model.shape, tuple) or not model.shape or model.num_classes < 2 or not model.task.classes:
@@ -218,6 +224,10 @@ def fedevg(
 
   judged = model._replace(apply=apply)
 
+  def check_examples(least, largest):
+    remedy = "Scale them, or set bounded=False, here and of sgld (of particles pixels='free')."
+    check_pixels("bounded", True, least, largest, remedy)
+
   def own_model(broadcast, state):
     return state if persistent else broadcast.params
 
@@ -239,5 +249,6 @@ def fedevg(
     synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",
     uploads_model=False,
+    check_examples=check_examples if bounded else None,
     upload_norm=upload_norm,
   )

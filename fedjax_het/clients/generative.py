@@ -12,7 +12,7 @@ from fedjax_het.clients.fedevg import labels_of, nearest
 from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
 from fedjax_het.clients.sgd import Local
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.errors import SettingError, check_pixels, check_whole
 from fedjax_het.local import for_each_batch
 from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.model import Model
@@ -52,7 +52,8 @@ def generative(
     name: name in tables.
 
   Raises:
-    SettingError: a setting out of range, or a model that generates nothing.
+    SettingError: a setting out of range, or a model that generates nothing; when a run is set up, examples
+      beyond [0, 1], which is where it generates.
   """
   check_training(
     lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size
@@ -91,6 +92,9 @@ def generative(
     examples = model.generate(params, jax.random.key(0), labels)
     return nearest(examples, labels, model.num_classes, x)
 
+  def check_examples(least, largest):
+    check_pixels("model", model.name, least, largest, "Scale them, or take one that is not `bounded`.")
+
   classifier = Model(model.init, apply, model.name, num_classes=model.num_classes)
 
   return ClientUpdate(
@@ -103,6 +107,7 @@ def generative(
     globalize=lambda broadcast: broadcast.params,
     synthesize=lambda key, broadcast: (model.generate(broadcast.params, key, labels), labels),
     name=name,
+    check_examples=check_examples if model.bounded else None,
   )
 
 

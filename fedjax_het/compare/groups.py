@@ -9,6 +9,7 @@ from fedjax_het.compare.runs import Run, leaves
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.workdir import as_json
+from fedjax_het.yardsticks.client_metrics import downstream_metrics
 
 NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # which a label says first, and alone
 PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name
@@ -62,8 +63,8 @@ class Group(NamedTuple):
     found = {}
     for run in self.counted:
       metrics = self.metrics(run)
-      if model == "synthetic" and run.summary.get("synthetic"):
-        metrics = {"synthetic": {"top1": run.summary["synthetic"]["downstream"]["local"]}}
+      if model == "synthetic":
+        metrics = {"synthetic": downstream_metrics(run.summary)}
       value = ((metrics.get(model) or {}).get(metric) or {}).get(figure)
       if value is not None:
         found[run.seed] = value

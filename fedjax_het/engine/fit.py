@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
+from fedjax_het.data.scale import as_read
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Algorithm, Context, Feedback
@@ -23,7 +24,8 @@ def check_fit(
 ) -> None:
   """Raises `SettingError`, naming label, row and remedy, where a label is none of the client part's task or
   does not fit the model's outputs, or a metric is unknown; and, quoting its own error, where a model cannot
-  be applied to an example. Also where a client part is made for another number of clients.
+  be applied to an example. Also where a client part is made for another number of clients, or a part for
+  examples within others.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
@@ -38,6 +40,10 @@ def check_fit(
       "num_clients", data[0].num_clients, f"the client part is made for {client.num_clients}",
       "Make it anew, of these clients.",
     )  # fmt: skip
+  for check in (client.check_examples, algorithm.server.check_examples):
+    if check is not None:
+      for each in data:
+        check(*extent(each))
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
   task = client.task
   for each, rows in zip(data, used):
@@ -65,6 +71,15 @@ def check_fit(
   for each, rows in zip(data, used):
     task.check_outputs(np.asarray(each.y), rows, found.shape[1:], each.num_classes)
   check_metrics(task, found, jax.ShapeDtypeStruct((1, *data[0].y.shape[1:]), data[0].y.dtype))
+
+
+def extent(data: FederatedData) -> tuple[float, float]:
+  """The least and the largest number in all examples, as they are read."""
+  ends = [
+    as_read(np.array([leaf.min(), leaf.max()]).reshape(2, *[1] * (leaf.ndim - 1)), data.scale)
+    for leaf in map(np.asarray, jax.tree.leaves(data.x))
+  ]
+  return float(min(own[0].item() for own in ends)), float(max(own[1].item() for own in ends))
 
 
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:

@@ -17,7 +17,7 @@ from fedjax_het.experiment.build import Experiment, build, engine_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.models import Generative
+from fedjax_het.models import Generative, count_parameters
 from fedjax_het.tasks import mean_loss
 
 
@@ -25,7 +25,8 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   """Compiles a configuration's rounds, trains nothing, and prints what they would take.
 
   Returns:
-    parameters: of the broadcast model.
+    parameters: numbers that are broadcast, a model's or a synthetic set's.
+    trained: parameters of the model that a client trains.
     data_bytes, client_state_bytes: all clients' data, on every device; their states.
     states: where these are.
     memory_bytes: of one device during a chunk of rounds: arguments, results that reuse none, temporaries.
@@ -47,7 +48,8 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   steps = steps_of_clients(config, experiment).mean() * config.cohort_size * config.rounds
   flops = step_flops(experiment, batch)
   plan = {
-    "parameters": sum(leaf.size for leaf in jax.tree.leaves(shapes.broadcast.params)),
+    "parameters": count_parameters(shapes.broadcast.params),
+    "trained": count_parameters(jax.eval_shape(experiment.model.init, jax.random.key(0))),
     "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
     "states": "over the devices" if engine.states.held is None else "on the host",
     "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
@@ -112,7 +114,8 @@ def print_plan(plan: dict[str, Any]) -> None:
   table = Table("what", "how much", box=None, padding=(0, 2, 0, 0))
   mega = lambda count: f"{count / 1e6:,.1f} MB"  # noqa: E731
   for what, value in (
-    ("parameters", f"{plan['parameters']:,}"),
+    ("parameters of a client's model", f"{plan['trained']:,}"),
+    ("numbers that are broadcast", f"{plan['parameters']:,}"),
     ("data, on every device", mega(plan["data_bytes"])),
     (f"client states, {plan['states']}", mega(plan["client_state_bytes"])),
     (f"memory of each of {plan['devices']} devices", mega(plan["memory_bytes"])),

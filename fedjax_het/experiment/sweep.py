@@ -82,7 +82,8 @@ def run_sweep(
 
   Each member's files are in `workdir`/members/NAME, as its own run would leave them, with the final state as
   its only checkpoint; `workdir` has the whole sweep's checkpoints, figures/sweep.png where they differ in one
-  or two numbers (see `plot_members`), and, written last, sweep.json: the members and their metrics. The same
+  or two numbers (see `plot_members`), and, written last, sweep.json: the members and their metrics, and what
+  their synthetic examples are worth. The same
   call continues a stopped sweep. Where a member's training loss, or what its server sends, becomes NaN or
   infinite the others go on; its summary and its row say `diverged` (round, client, loss), and its metrics are
   null from then on.
@@ -247,7 +248,7 @@ def _save(
     plot_members(grid, sweep.root.figures / "sweep.png", title=title)
     rows = [
       {"member": name_of(values), **values}
-      | {name: summary[name] for name in ("diverged", "metrics") if name in summary}
+      | {name: summary[name] for name in ("diverged", "metrics", "synthetic") if name in summary}
       for values, summary in zip(sweep.members, summaries)
     ]
     write_atomic(sweep.table, to_json(rows, indent=2))

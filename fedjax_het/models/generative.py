@@ -29,12 +29,13 @@ class Generative(NamedTuple):
 
   Attributes:
     init: (key) -> params, a dict of parts.
-    losses: part -> (params, x [B, ...] in [0, 1], y [B], weight [B], key) -> loss, float32 scalar; a step
+    losses: part -> (params, x [B, ...], y [B], weight [B], key) -> loss, float32 scalar; a step
       trains the parts in this order, each with the parts before it already moved.
-    generate: (params, key, y [M]) -> examples in [0, 1], float32 [M, ...].
+    generate: (params, key, y [M]) -> examples, float32 [M, ...].
     shape: of one example.
     num_classes: C.
     name: for reports.
+    bounded: whether it generates in [0, 1] alone, as pixels are, where examples then have to be.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -43,6 +44,7 @@ class Generative(NamedTuple):
   shape: tuple[int, ...]
   num_classes: int
   name: str
+  bounded: bool = True
 
 
 def variational(

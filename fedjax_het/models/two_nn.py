@@ -60,7 +60,7 @@ def energy_mlp(
 
   A joint energy model, E(x, y) = -f(x)[y], E(x) = -log Σ_y exp f(x)[y], as FedEvg's clients train it (thesis,
   chapter IV): Swish, so that the energy is smooth in x, and a last layer whose norm is 1, so that energies
-  cannot run away.
+  grow more slowly; the hidden layers' norms are free.
 
   Args:
     shape: of one example, flattened row-major to D numbers.

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import SettingError, check_choice, check_range, check_whole, is_zero
+from fedjax_het.errors import SettingError, check_choice, check_pixels, check_range, check_whole, is_zero
 from fedjax_het.parts import ClientUpdate, Message, Mixing, ServerUpdate
 from fedjax_het.server.sgld import check_fall, check_own_rounds, half_cosine, mean_gradient
 
@@ -146,8 +146,9 @@ def particles(
   """One step of interacting particles a round, for any client part that synthesises labelled examples.
 
   With `temperature=0` and defaults else it is `sgld`; with the defaults, `sgld`'s steps and repulsion beside
-  them, which is what was best on digits and MNIST (docs/results/fedevg_digits.md, fedevg_mnist.md). From a
-  smaller β examples are more diverse, and need more rounds to be of their class.
+  them, which on digits and MNIST gave examples as diverse as real ones that were worth as much as `sgld`'s
+  (docs/results/fedevg_digits.md, fedevg_mnist.md). From a smaller β examples are more diverse, and need more
+  rounds to be of their class.
 
   Args:
     rounds: T of the run, over which β and the heat fall along half a cosine each, see `sgld.half_cosine`.
@@ -168,12 +169,12 @@ def particles(
       none at the same S.
     renew_below: in the first T/2 rounds, of a class whose examples differ by less than this root mean square
       a pixel all but one are drawn afresh, as the set began, see `collapsed`; 0 for never.
-    pixels: "bounded", kept in [0, 1]; "free"; or "sigmoid", of numbers u that move instead, by the
-      chain rule; u begins as the set that the clients receive first.
+    pixels: "bounded", kept in [0, 1], as examples have to be; "free"; or "sigmoid", likewise, of numbers u
+      that move instead, by the chain rule; u begins as the set that the clients receive first.
 
   Raises:
-    SettingError: a setting out of range, or one that does not go with the client part; from `check_rounds`,
-      of a run with another T.
+    SettingError: a setting out of range or without effect, or one that does not go with the client part; from
+      `check_rounds`, of a run with another T; from `check_examples`, of examples beyond [0, 1].
   """
   check_whole("rounds", rounds, 1)
   if not callable(space):
@@ -181,7 +182,7 @@ def particles(
   check_choice("server's pixels", pixels, DRAWN)
   check_fall(step_size, last_step_size)
   if rms is not None:
-    check_range("server's rms", rms, above=0.0)
+    check_range("server's rms", rms, above=0.0, below=jnp.inf)
   others = {"temperature": temperature, "heat": heat, "last_heat": last_heat, "noise": noise}
   others |= {"signal_noise": signal_noise, "renew_below": renew_below}
   for name, value in others.items():
@@ -209,11 +210,13 @@ def particles(
     first = client.share(jax.random.key(0))
     shape, kinds = first.params.shape[1:], synthesize(jax.random.key(0), first)[1]
     known = not isinstance(kinds, jax.core.Tracer)
-    if known and not is_zero(temperature) and len(np.unique(kinds)) == len(kinds):
-      raise SettingError(
-        "server's temperature", temperature, "has no effect on classes of one example, which nothing repels",
-        "Set the client's per_class to 2 or more, or temperature=0.",
-      )  # fmt: skip
+    lonely_kinds = known and len(np.unique(kinds)) == len(kinds)
+    for name, value in (("temperature", temperature), ("renew_below", renew_below)):
+      if lonely_kinds and not is_zero(value):
+        raise SettingError(
+          f"server's {name}", value, "has no effect on classes of one example",
+          f"Set the client's per_class to 2 or more, or {name}=0.",
+        )  # fmt: skip
     phi = features(space, shape, space_seed)
 
     def init(broadcast: Message) -> Particles:
@@ -249,8 +252,11 @@ def particles(
       "server", "particles", "asks the client part for the examples' labels", "Give it to fh.federated."
     )
 
+  def check_examples(least, largest):
+    check_pixels("server's pixels", pixels, least, largest, "Scale them, or set the server's pixels='free'.")
+
   part = ServerUpdate(
     lonely, lonely, "particles", lambda own: check_own_rounds("particles", rounds, own),
-    takes_models=False, beside=beside,
+    None if pixels == "free" else check_examples, takes_models=False, beside=beside,
   )  # fmt: skip
   return part

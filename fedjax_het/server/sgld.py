@@ -6,7 +6,7 @@ G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε      
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError, check_flag, check_range, check_whole
+from fedjax_het.errors import SettingError, check_flag, check_pixels, check_range, check_whole
 from fedjax_het.langevin import langevin_step
 from fedjax_het.parts import Message, ServerUpdate
 
@@ -40,7 +40,7 @@ def check_own_rounds(name: str, rounds: int, own: int) -> None:
 def check_fall(step_size: float, last_step_size: float) -> None:
   """Raises `SettingError` unless 0 < β_T <= β_0, as far as both are known."""
   for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
-    check_range(name, value, above=0.0)
+    check_range(name, value, above=0.0, below=jnp.inf)
   known = not isinstance(step_size, jax.Array) and not isinstance(last_step_size, jax.Array)
   if known and last_step_size > step_size:
     raise SettingError(
@@ -63,15 +63,19 @@ def sgld(
     step_size: β_0 > 0.
     last_step_size: 0 < β_T <= β_0.
     noise: δ >= 0.
-    bounded: whether x̃ is kept in [0, 1], as pixels are.
+    bounded: whether x̃ is kept in [0, 1], as pixels are, and examples have to be.
 
   Raises:
-    SettingError: a setting out of range; from `check_rounds`, of a run with another T.
+    SettingError: a setting out of range; from `check_rounds`, of a run with another T; from `check_examples`,
+      of examples beyond [0, 1] where x̃ is bounded.
   """
   check_whole("rounds", rounds, 1)
   check_flag("server's bounded", bounded)
   check_fall(step_size, last_step_size)
-  check_range("server's noise", noise, 0.0)
+  check_range("server's noise", noise, 0.0, below=jnp.inf)
+
+  def check_examples(least, largest):
+    check_pixels("server's bounded", True, least, largest, "Scale them, or set the server's bounded=False.")
 
   def update(key, step, broadcast: Message, aggregate: Message):
     gradient, extra = mean_gradient(broadcast, aggregate)
@@ -80,5 +84,6 @@ def sgld(
 
   return ServerUpdate(
     lambda broadcast: jnp.int32(0), update, "sgld",
-    lambda own: check_own_rounds("sgld", rounds, own), takes_models=False,
+    lambda own: check_own_rounds("sgld", rounds, own), check_examples if bounded else None,
+    takes_models=False,
   )  # fmt: skip

@@ -86,6 +86,12 @@ def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
   return headline(metrics["personalized"])
 
 
+def downstream_metrics(summary: Mapping[str, Any]) -> dict[str, Any]:
+  """{} or {"top1": figures}: of the classifier that learnt from a run's synthetic examples alone."""
+  found = summary.get("synthetic")
+  return {"top1": found["downstream"]["local"]} if found else {}
+
+
 def metrics_table(metrics: Mapping[str, Any]) -> Table:
   """One row a metric, under a heading a model; what is missing or null is left out or a dash."""
   table = Table(box=SIMPLE_HEAD, caption="over all clients' local test sets", caption_justify="left")

@@ -13,11 +13,15 @@ from rich.table import Table
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.metrics.catalogue import shown
-from fedjax_het.yardsticks.client_metrics import headline_of
+from fedjax_het.yardsticks.client_metrics import downstream_metrics, headline_of
 from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save, spelled
 from fedjax_het.yardsticks.text import named, number, spread
 
 Members = Sequence[Mapping[str, Any]]
+MODELS = {
+  "personalized": f"the {spelled('personalized')} models",
+  "synthetic": "a classifier of the synthetic examples alone",
+}
 
 
 class Grid(NamedTuple):
@@ -27,37 +31,49 @@ class Grid(NamedTuple):
     fields: name -> its values in rising order, of each number beside the seed that has several.
     figures: metric -> mean and std over the clients, float64 [V_1, ..., V_F, seeds, 2]; NaN where a member
       has none.
+    model: whose these are, of `MODELS`.
   """
 
   fields: dict[str, list[float]]
   figures: dict[str, np.ndarray]
+  model: str = "personalized"
+
+
+def judged(summaries: Members) -> tuple[str, list[str], list[Mapping[str, Any]]]:
+  """Of which model some runs are to be told apart, by which metrics, and each run's.
+
+  Where examples are synthesised, it is what a classifier learns from them; else the personalised models.
+  """
+  found: list[Mapping[str, Any]] = [downstream_metrics(summary) for summary in summaries]
+  if any(found):
+    return "synthetic", ["top1"], found
+  metrics = [*dict.fromkeys((headline_of(summaries[0]["metrics"]), "loss"))]
+  return "personalized", metrics, [summary["metrics"]["personalized"] for summary in summaries]
 
 
 def members_table(members: Members, summaries: Members) -> Table:
-  """The headline and the loss of some runs' personalised models: a row a run, with what is its own."""
-  metric = headline_of(summaries[0]["metrics"])
-  others = [name for name in ("loss",) if name != metric]
+  """What tells some runs apart, see `judged`: a row a run, with what is its own."""
+  model, (metric, *others), found = judged(summaries)
   columns = [f"{named(name)}, mean ± std" for name in (metric, *others)]
-  title = f"The {spelled('personalized')} models, over the clients"
+  title = f"{MODELS[model].capitalize()}, over the clients"
   table = Table(
     *members[0], columns[0], "worst 10 %", *columns[1:], "", box=None, title=title, title_justify="left"
   )
-  for values, summary in zip(members, summaries):
-    own = summary["metrics"]["personalized"]
+  for values, summary, own in zip(members, summaries, found):
 
     def both(name: str, own: Mapping[str, Any] = own) -> str:
-      return f"{number(own[name]['mean'], name)} ± {number(own[name]['std'], name)}"
+      return spread(own.get(name, {}), name)
 
     gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
     table.add_row(
-      *map(str, values.values()), both(metric), number(own[metric]["worst10"], metric),
+      *map(str, values.values()), both(metric), number(own.get(metric, {}).get("worst10"), metric),
       *map(both, others), gone,
     )  # fmt: skip
   return table
 
 
 def grid_of_members(members: Members, summaries: Members) -> Grid:
-  """The headline and the loss of a sweep's members, laid out by what they differ in.
+  """What tells a sweep's members apart, see `judged`, laid out by what they differ in.
 
   Args:
     members: what is each one's own, field -> value: every combination of some values and seeds.
@@ -67,14 +83,14 @@ def grid_of_members(members: Members, summaries: Members) -> Grid:
   fields = {name: values for name, values in each.items() if len(values) > 1}
   seeds = sorted({own.get("seed", 0) for own in members})
   shape = (*map(len, fields.values()), len(seeds), 2)
-  metrics = dict.fromkeys((headline_of(summaries[0]["metrics"]), "loss"))
+  model, metrics, found = judged(summaries)
   figures = {metric: np.full(shape, np.nan) for metric in metrics}
-  for own, summary in zip(members, summaries):
+  for own, seen in zip(members, found):
     at = *(values.index(own[name]) for name, values in fields.items()), seeds.index(own.get("seed", 0))
     for metric, values in figures.items():
-      found = summary["metrics"]["personalized"][metric]
-      values[at] = [np.nan if found[name] is None else found[name] for name in ("mean", "std")]
-  return Grid(fields, figures)
+      known = seen.get(metric) or {}
+      values[at] = [np.nan if known.get(name) is None else known[name] for name in ("mean", "std")]
+  return Grid(fields, figures, model)
 
 
 def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sweep") -> Path | None:
@@ -107,18 +123,18 @@ def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sw
   figure.suptitle(title, fontsize=12, fontweight="bold")
   draw = _curve if len(grid.fields) == 1 else _heat_map
   for ax, (metric, figures) in zip(axes, grid.figures.items()):
-    draw(ax, grid.fields, figures, metric)
+    draw(ax, grid, figures, metric)
   if len(grid.fields) == 1:
     seeds = next(iter(grid.figures.values())).shape[1]
     seen = f"mean over {seeds} seeds, points: each" if seeds > 1 else "mean over clients"
-    seen = f"{spelled('personalized')} models · {seen} · band: std over clients"
+    seen = f"{MODELS[grid.model]} · {seen} · band: std over clients"
     axes[0].set_title(seen, fontsize=9, color=GREY, loc="left")
     axes[-1].set_xlabel(next(iter(grid.fields)))
   return save(figure, path)
 
 
-def _curve(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, metric: str) -> None:
-  (values,) = fields.values()
+def _curve(ax: Axes, grid: Grid, figures: np.ndarray, metric: str) -> None:
+  (values,) = grid.fields.values()
   factor, style, place = shown(metric).factor, STYLES["personalized"], np.arange(len(values))
   means, stds = np.moveaxis(factor * figures, -1, 0)
   mean, std = _over_seeds(means), _over_seeds(stds)
@@ -130,8 +146,8 @@ def _curve(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, metric
   decorate(ax, ylabel=axis_label(metric))
 
 
-def _heat_map(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, metric: str) -> None:
-  (down, rows), (across, columns) = fields.items()
+def _heat_map(ax: Axes, grid: Grid, figures: np.ndarray, metric: str) -> None:
+  (down, rows), (across, columns) = grid.fields.items()
   mean, std = (_over_seeds(part) for part in np.moveaxis(figures, -1, 0))
   colours = mpl.colormaps["cividis" if shown(metric).higher_is_better else "cividis_r"]
   image = ax.imshow(shown(metric).factor * mean, cmap=colours, aspect="auto")
@@ -146,7 +162,7 @@ def _heat_map(ax: Axes, fields: dict[str, list[float]], figures: np.ndarray, met
   ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
   ax.set_xlabel(across)
   ax.set_ylabel(down)
-  seen = f"{axis_label(metric)}\n{spelled('personalized')} models, mean ± std over clients"
+  seen = f"{axis_label(metric)}\n{MODELS[grid.model]}, mean ± std over clients"
   ax.set_title(seen, fontsize=9, color=GREY, loc="left")
 
 

@@ -19,7 +19,7 @@ from fedjax_het.yardsticks.downstream import Images, Judge, to_follow, within_cl
 from fedjax_het.yardsticks.features import Features, classifier_features, read_inception
 from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
 from fedjax_het.yardsticks.samples import animate, plot_samples
-from fedjax_het.yardsticks.text import number, spread
+from fedjax_het.yardsticks.text import MISSING, number, spread
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
 
 
@@ -133,11 +133,12 @@ def worth(
 
   Returns:
     examples: their number M.
+    absent: their classes of which no client has a training example, so that nothing has shaped them.
     downstream: top-1 of the classifier: over all clients' test parts {mean, std}, balanced over their
       classes, and on the official test set where there is one; its last training loss; each a mean over the
       seeds, and each seed's under `seeds` (see `downstream.Judge`); its model's name.
     within_class_distance: of the synthetic examples, and of as many real ones.
-    real: {downstream, frechet, kernel} of as many real examples.
+    real: {examples, downstream, frechet, kernel} of as many real examples, or of all where a class has fewer.
     frechet, kernel, features: distances to real test examples, and in which features; where asked for.
   """
   wanted = settings.get("features", "")
@@ -158,12 +159,13 @@ def worth(
   tell(f"{times}, learns from as many real ones")
   report: dict[str, Any] = {
     "examples": len(y),
+    "absent": np.setdiff1d(y, train[1]).tolist(),
     "downstream": {"model": judge.model.name} | learnt,
     "within_class_distance": {
       "synthetic": distance(x, y, source.num_classes),
       "real": distance(*real[0], source.num_classes),
     },
-    "real": {"downstream": judge(real)},
+    "real": {"examples": len(real[0][1]), "downstream": judge(real)},
   }
   if wanted:
     tell("features for the distances")
@@ -188,7 +190,8 @@ def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
   table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
   learner, distance, real = found["downstream"], found["within_class_distance"], found["real"]
   known = real["downstream"]
-  table.add_row("", "synthetic", "as many real")
+  count = real.get("examples", found["examples"])
+  table.add_row("", "synthetic", "as many real" if count == found["examples"] else f"{count} real")
   table.add_row(
     "top-1 on the clients' test parts (%)", spread(learner["local"]), spread(known["local"]), style="bold"
   )
@@ -198,7 +201,9 @@ def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
   if learner.get("official") is not None:
     figures = (number(own["official"], "top1") for own in (learner, known))
     table.add_row("top-1 on the official test set (%)", *figures)
-  table.add_row("distance within a class", f"{distance['synthetic']:.3g}", f"{distance['real']:.3g}")
+  known_distances = [distance[name] for name in ("synthetic", "real")]
+  apart = (MISSING if own is None or np.isnan(own) else f"{own:.3g}" for own in known_distances)
+  table.add_row("distance within a class", *apart)
   if "frechet" in found:
     figures = (f"{own['frechet']:.2f}, {own['kernel']:.4f}" for own in (found, real))
     table.add_row("Fréchet, kernel distance", *figures)
@@ -206,6 +211,8 @@ def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
   text = f"\n{found['examples']} synthetic examples, and a {learner['model']} trained on them alone"
   if len(learner["seeds"]) > 1:
     text += f", {len(learner['seeds'])} times"
+  if found.get("absent"):
+    text += f"; no client has an example of class {', '.join(map(str, found['absent']))}"
   return Group(Text(text), table)
 
 
