@@ -15,7 +15,10 @@ ResNet-10   of the thesis's width, `judges` times, from fresh parameters by the 
             all. --passes 0 leaves it out
 
 Beside the three, --methods takes any name of fedevg_settings.py, which is FedEvg with these settings.
-Runs continue where they stopped; verdicts that OUT/fedevg_mnist.json holds are not taken again.
+Runs continue where they stopped; verdicts that OUT/fedevg_mnist.json holds are not taken again. Sets of
+another --rounds, --steps or --width than the defaults have these in their names, and runs of their own; real
+ones are as many as the method's. What a judge says keeps commit, date and machine under `about`, TwoNN
+those of the run (until commit 9ae5fef a set had those of its last verdict alone).
 """
 
 import argparse
@@ -45,6 +48,7 @@ sys.path.append(str(ROOT))
 from configs import table_4_2  # noqa: E402
 
 METHODS, CLASSES, PER_CLASS = ("fedevg", "fedcvae", "fedcgan"), 10, 10
+SIZES = {"rounds": (20, "T"), "steps": (8, "steps"), "width": (8, "width")}  # default, and what a name says
 YARDSTICKS = {"model": {"name": "two_nn"}, "seeds": 3, "features": "classifier"}
 
 
@@ -61,6 +65,19 @@ def config_of(args: argparse.Namespace, method: str, alpha: float, seed: int) ->
   elif method != "fedevg":
     config.model.width = 2 * args.width
   return config
+
+
+def name_of(args: argparse.Namespace, method: str, alpha: float, seed: int) -> str:
+  """Such as "fedevg, α = 1.0, T = 60, seed 0"."""
+  other = [
+    f"{said} = {getattr(args, size)}" for size, (usual, said) in SIZES.items() if getattr(args, size) != usual
+  ]
+  return ", ".join([method, f"α = {alpha}", *other, f"seed {seed}"])
+
+
+def real_name(count: int, seed: int) -> str:
+  """Of so many real examples a class."""
+  return f"real, {f'{count} a class, ' if count != PER_CLASS else ''}seed {seed}"
 
 
 def judge(test: Images, passes: int) -> Callable[[int, Images], tuple[float, float]]:
@@ -127,9 +144,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data", type=Path, required=True, help="holds mnist/")
   parser.add_argument("--runs", type=Path, required=True, help="where the launched runs are kept")
-  parser.add_argument("--rounds", type=int, default=20)
-  parser.add_argument("--steps", type=int, default=8)
-  parser.add_argument("--width", type=int, default=8, help="of clients' ResNet-10; generators have twice it")
+  for size, (usual, _) in SIZES.items():
+    parser.add_argument(f"--{size}", type=int, default=usual)  # generators have twice the width
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
   parser.add_argument("--methods", nargs="*", default=METHODS)
   parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
@@ -141,12 +157,15 @@ def main() -> None:
   args.out.mkdir(parents=True, exist_ok=True)
   path = args.out / "fedevg_mnist.json"
   results = json.loads(path.read_text())["results"] if path.exists() else {}
-  sizes = ("rounds", "steps", "width", "passes", "judged")
-  about = {**provenance(), **{name: getattr(args, name) for name in sizes}}
+  origin = provenance()
+  about = {
+    "yardsticks": {**origin, **{size: getattr(args, size) for size in SIZES}},
+    "ResNet-10": {**origin, "passes": args.passes, "judged": args.judged},
+  }
   command = {"command": "python benchmarks/fedevg_mnist.py --data DATA --runs RUNS"}
 
-  def keep(name: str, found: dict) -> None:
-    results.setdefault(name, {}).update(found | about)
+  def keep(name: str, part: str, found: dict) -> None:
+    results.setdefault(name, {})[part] = found | {"about": about[part]}
     print(f"{name}: {json.dumps(found)}", flush=True)
     path.write_text(json.dumps(command | {"results": results}, indent=2, ensure_ascii=False) + "\n")
 
@@ -154,20 +173,20 @@ def main() -> None:
   for seed in args.seeds:
     for alpha in args.alphas:
       for method in args.methods:
-        slug = re.sub(r"\W+", "_", method)
-        config, workdir = config_of(args, method, alpha, seed), args.runs / f"{slug}_{alpha}_{seed}"
+        name = name_of(args, method, alpha, seed)
+        config, workdir = config_of(args, method, alpha, seed), args.runs / re.sub(r"[^\w.]+", "_", name)
         run_experiment(config, str(workdir), Where(devices=1))
         with np.load(max((workdir / "samples").glob("[0-9]*.npz"))) as file:
           own = file["x"], file["y"]
-        name = f"{method}, α = {alpha}, seed {seed}"
         sets[name] = seed, own
         if "yardsticks" not in results.get(name, {}):
           built = build(config)
           found = worth(YARDSTICKS, built.source, built.data, built.key, *own)
-          keep(name, {"yardsticks": found})
-          if "yardsticks" not in results.get(f"real, seed {seed}", {}):
+          keep(name, "yardsticks", found)
+          real = real_name(len(own[1]) // CLASSES, seed)
+          if "yardsticks" not in results.get(real, {}):
             spread = {"synthetic": found["within_class_distance"]["real"]}
-            keep(f"real, seed {seed}", {"yardsticks": found["real"] | {"within_class_distance": spread}})
+            keep(real, "yardsticks", found["real"] | {"within_class_distance": spread})
   if args.passes:
     judge_all(args, sets, results, keep)
   print(table(results), summary(results), sep="\n\n")
@@ -181,7 +200,7 @@ def judge_all(args: argparse.Namespace, sets: dict, results: dict[str, dict], ke
     source, rows = built.source, built.data.train.rows()
     train = np.asarray(built.data.x)[rows], np.asarray(built.data.y)[rows]
     x, y = as_many(np.random.default_rng(seed), train, np.repeat(np.arange(CLASSES), PER_CLASS))
-    sets[f"real, seed {seed}"] = seed, (as_read(x, source.scale), y)
+    sets[real_name(PER_CLASS, seed)] = seed, (as_read(x, source.scale), y)
   asked = np.random.default_rng(0).permutation(len(source.y_test))[: args.judged]
   verdict = judge((as_read(source.x_test[asked], source.scale), source.y_test[asked]), args.passes)
   for trial in range(args.judges):
@@ -189,7 +208,7 @@ def judge_all(args: argparse.Namespace, sets: dict, results: dict[str, dict], ke
       found = results.get(name, {}).get("ResNet-10", {"top1": [], "loss": []})
       if len(found["top1"]) <= trial:
         top, loss = verdict(seed + 100 * trial, own)
-        keep(name, {"ResNet-10": {"top1": [*found["top1"], top], "loss": [*found["loss"], loss]}})
+        keep(name, "ResNet-10", {"top1": [*found["top1"], top], "loss": [*found["loss"], loss]})
 
 
 if __name__ == "__main__":
