@@ -17,7 +17,7 @@ ResNet-10   of the thesis's width, `judges` times, from fresh parameters by the 
 Beside the three, --methods takes any name of fedevg_settings.py, which is FedEvg with these settings.
 Runs continue where they stopped; verdicts that OUT/fedevg_mnist.json holds are not taken again. Sets of
 another --rounds, --steps or --width than the defaults have these in their names, and runs of their own; real
-ones are as many as the method's. What a judge says keeps commit, date and machine under `about`, TwoNN
+ones are as many as the method's. What a judge says keeps commit, date and machine under `about`, TwoNN's
 those of the run (until commit 9ae5fef a set had those of its last verdict alone).
 """
 

@@ -5,11 +5,15 @@
 Digits, by Dirichlet(1), an energy MLP 64-256-256-10, ten synthetic examples a class, β from 1.
 
 Membership. Ten clients, of one local pass a round, or of twenty; a client's candidates are its own training
-examples (members) and its own test examples (not), of one distribution. Two scores, each as AUROC, mean over
+examples (members) and its own test examples (not), of one distribution. Scores, each as AUROC, mean over
 clients, by seed:
 upload   the sum over `looks` rounds, evenly spaced, of `metrics.membership.pull_towards`, which a server can
          compute that sees the client's (e·∇E, e) at the synthetic set by itself. Nothing is evaluated at the
          candidates: no client sends that.
+asked e  the sum over these rounds of log e at the candidates, which a server learns that puts them among the
+         synthetic examples: sgn f(x)[y] of signed weights, f(x)[y] of raw ones, but for its cut
+asked ∇E likewise of -‖∇E(x)‖. (That the client then trains on the candidates as it does on synthetic
+         examples is left out of both.)
 model    f(x)[y] of the client's classifier after the last of these rounds, which never leaves it: what would
          be known by one who held it.
 Each beside its control, the same candidates scored by the next client's upload and classifier, which saw
@@ -34,6 +38,7 @@ from fedevg_digits import CLASSES, LABELS, PER_CLASS, interval, rows_of, trial
 from provenance import provenance
 
 import fedjax_het as fh
+from fedjax_het.clients.energies import energy_gradient
 from fedjax_het.metrics.classification import auroc
 from fedjax_het.metrics.membership import pull_towards
 from fedjax_het.parts import Context
@@ -48,6 +53,7 @@ KINDS = {
   "raw, 20 passes": {"energy": "raw", "epochs": 20},
   "raw, cap 2, 20 passes": {"energy": "raw", "cap": 2.0, "epochs": 20},
 }
+SCORES = ("upload", "asked e", "asked ∇E", "model")
 NORM, DELTA, CROWD = 1.0, 1e-3, 100
 EPSILONS = {
   "private, no noise": None,
@@ -73,8 +79,8 @@ def energy_model() -> fh.Model:
 def membership(
   data: fh.data.FederatedData, seed: int, kind: dict, rounds: int, looks: int
 ) -> dict[str, float]:
-  """AUROC of both scores, mean over clients."""
-  model = energy_model()
+  """AUROC of each score, mean over clients."""
+  model, signed = energy_model(), kind.get("energy", "signed") == "signed"
   part = functools.partial(fh.fedevg, model, per_class=PER_CLASS, batch_size=32, **kind)
   algorithm = fh.federated(part(), server=fh.server.sgld(rounds, step_size=1.0))
   engine = fh.Engine(algorithm, data, data.num_clients)
@@ -91,8 +97,13 @@ def membership(
 
   @jax.jit
   def scores(broadcast, upload, params, x, y):
-    pulled = pull_towards(x, y, broadcast.params, LABELS, upload.params)
-    return pulled, jnp.take_along_axis(model.apply(params, x), y[:, None], 1)[:, 0]
+    gradient, own = energy_gradient(model, params, x, y)
+    return {
+      "upload": pull_towards(x, y, broadcast.params, LABELS, upload.params),
+      "asked e": jnp.sign(own) if signed else own,
+      "asked ∇E": -jnp.sqrt((gradient**2).sum(range(1, gradient.ndim))),
+      "model": own,
+    }
 
   examples = [
     [rows_of_client(data, part, client) for part in ("train", "test")] for client in range(data.num_clients)
@@ -101,8 +112,7 @@ def membership(
   longest = max(len(y) for _, y in both)
   filled = [tuple(np.resize(own, (longest, *own.shape[1:])) for own in pair) for pair in both]  # one compile
   everybody = range(data.num_clients)
-  pulled = {shift: [np.zeros(len(y)) for _, y in both] for shift in (0, 1)}
-  held = {shift: [np.zeros(len(y)) for _, y in both] for shift in (0, 1)}
+  sums = {(name, shift): [0.0] * len(both) for name in SCORES for shift in (0, 1)}
   done = 0
   for stop in np.linspace(rounds // looks, rounds, looks).astype(int) - 1:
     if stop > done:
@@ -114,9 +124,9 @@ def membership(
       for client in everybody:
         seen = looked[(client + shift) % len(looked)]
         count = len(both[client][1])
-        own, kept = (np.asarray(each)[:count] for each in scores(broadcast, *seen, *filled[client]))
-        pulled[shift][client] += own
-        held[shift][client] = kept
+        for name, own in scores(broadcast, *seen, *filled[client]).items():
+          before = 0.0 if name == "model" else sums[name, shift][client]
+          sums[name, shift][client] = before + np.asarray(own)[:count]
   member = [np.repeat([1, 0], [len(train[1]), len(test[1])]) for train, test in examples]
 
   def area(each: list) -> float:
@@ -124,8 +134,7 @@ def membership(
     own = [float(auroc(jnp.asarray(s), m, np.ones(len(m), bool))) for s, m in zip(each, member)]
     return float(np.nanmean(own))
 
-  found = {"upload": area(pulled[0]), "upload, control": area(pulled[1])}
-  return found | {"model": area(held[0]), "model, control": area(held[1])}
+  return {name + ", control" * shift: area(own) for (name, shift), own in sums.items()}
 
 
 def rows_of_client(data: fh.data.FederatedData, part: str, client: int) -> tuple[np.ndarray, np.ndarray]:
