@@ -62,7 +62,8 @@ def members_table(members: Members, summaries: Members) -> Table:
   for values, summary, own in zip(members, summaries, found):
 
     def both(name: str, own: Mapping[str, Any] = own) -> str:
-      return spread(own.get(name, {}), name)
+      mean, std = (number(own.get(name, {}).get(figure), name) for figure in ("mean", "std"))
+      return f"{mean} ± {std}"
 
     gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
     table.add_row(
