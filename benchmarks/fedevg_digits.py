@@ -258,7 +258,7 @@ def table(results: dict[str, dict], alphas: list[float]) -> str:
     found = [results.get(f"{name}, α = {alpha}") for alpha in alphas]
     if any(found):
       cells = [cell for own in found for cell in (figures(own) if own else ["not run", "", ""])]
-      rows.append(f"| {name} | {max(own.get('seeds', 0) for own in found if own) or '–'} | {' | '.join(cells)} |")
+      rows.append(f"| {name} | {max(own.get('seeds', 0) for own in found if own)} | {' | '.join(cells)} |")
   return "\n".join(rows)
 
 
