@@ -40,7 +40,6 @@ BEYOND = {
   "Langevin noise, T from 0.001 to 0": ({}, quiet(heat=0.001)),
   "Langevin noise, T from 0.001 to 0, β from 10": ({}, quiet(heat=0.001, step_size=10.0)),
   "Langevin noise, T from 0.001 to 0, repulsion, τ = 0.3": ({}, repulsive(0.3, heat=0.001)),
-  "x̃ begins at a scale of 0.2": ({"start_scale": 0.2}, SGLD),
   "λ = 1, β from 1": ({"lam": 1.0}, SGLD),
   "λ = 1, repulsion, τ = 1, β from 1": ({"lam": 1.0}, repulsive(1.0)),
   "λ = 1, repulsion, τ = 0.3, β from 1": ({"lam": 1.0}, repulsive(0.3)),
