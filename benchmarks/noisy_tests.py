@@ -4,8 +4,8 @@
 
 RUN is the workdir of a run with `label_noise`, whose last checkpoint is judged as the run judges it, and
 again with the test rows' labels drawn from the same transition, by a key of their own: the code of SuPerFed's
-authors puts noise on all labels, before it parts them. Top-1 in percent, mean over the clients;
-docs/results/noisy_tests.json.
+authors puts noise on all labels, before it parts them. Top-1 in percent, mean over the clients; beside what
+docs/results/noisy_tests.json has of other runs.
 """
 
 import argparse
@@ -50,13 +50,15 @@ def main() -> None:
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "noisy_tests.json")
   args = parser.parse_args()
   fh.prepare_cpu()
-  results = []
+  results = json.loads(args.out.read_text())["results"] if args.out.exists() else []
   for folder in args.runs:
     config = json.loads((folder / "config.json").read_text())
     about = {name: config[name] for name in ("dataset", "label_noise", "rounds", "seed")}
-    results.append(about | {"algorithm": config["algorithm"]["name"]} | judged(folder))
+    about |= {"algorithm": config["algorithm"]["name"]}
+    results = [own for own in results if not about.items() <= own.items()]
+    results.append(about | judged(folder) | provenance())
     print(json.dumps(results[-1]), flush=True)
-  made = {"command": "python benchmarks/noisy_tests.py RUN ...", **provenance()}
+  made = {"command": "python benchmarks/noisy_tests.py RUN ..."}
   args.out.write_text(json.dumps(made | {"results": results}, indent=1, ensure_ascii=False) + "\n")
 
 
