@@ -124,29 +124,29 @@ class Split:
     far: the same between features.
   """
 
-  def __init__(self, source: fh.data.Source, alpha: float, count: int):
-    self.federations = []
-    for seed in range(count):
+  def __init__(self, source: fh.data.Source, alpha: float, count: int, first: int = 0):
+    self.federations, self._numbers = [], range(first, first + count)
+    for seed in self._numbers:
       key = jax.random.key(seed)
       parts = fh.data.dirichlet(jax.random.fold_in(key, 0), source.y, num_clients=CLIENTS, alpha=alpha)
       self.federations.append(
         fh.federate(source.x, source.y, parts, jax.random.fold_in(key, 1), num_classes=CLASSES)
       )
     self._tests = [rows_of(data, "test") for data in self.federations]
-    keys = jax.random.split(jax.random.key(7), count)
-    self.seeds = jnp.stack([jax.random.fold_in(jax.random.key(seed), 2) for seed in range(count)])
+    keys = jax.random.split(jax.random.key(7 + first), count)
+    self.seeds = jnp.stack([jax.random.fold_in(jax.random.key(seed), 2) for seed in self._numbers])
     self._judges = [keys] + [jax.vmap(lambda k: jax.random.fold_in(k, j))(keys) for j in range(1, JUDGES)]  # noqa: B023
     x, y = rows_of(self.federations[0], "train")
     self._features = classifier_features(jax.random.key(5), np.asarray, x, y, CLASSES)
-    first = self.real(PER_CLASS)[0]
-    self.spread, self.far = apart(first), self.apart(first)
+    real = self.real(PER_CLASS)[0]
+    self.spread, self.far = apart(real), self.apart(real)
 
   def real(self, per_class: int) -> list:
     """Real examples, by judge, then seed."""
     return [
       [
         real_examples(data, np.random.default_rng([seed, j] if j else seed), per_class)
-        for seed, data in enumerate(self.federations)
+        for seed, data in zip(self._numbers, self.federations)
       ]
       for j in range(JUDGES)
     ]
@@ -197,6 +197,7 @@ class Split:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--seeds", type=int, default=10)
+  parser.add_argument("--first", type=int, default=0, help="the first seed; names of others than 0 say it")
   parser.add_argument("--rounds", type=int, default=ROUNDS)
   parser.add_argument("--ablation_seeds", type=int, default=3, help="0: no ablations")
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
@@ -210,18 +211,21 @@ def main() -> None:
   results = json.loads(path.read_text())["results"] if path.exists() else {}
   about = {"rounds": args.rounds, **provenance()}
 
+  def full(name: str, alpha: float) -> str:
+    return f"{name}, {f'seeds from {args.first}, ' if args.first else ''}α = {alpha}"
+
   def keep(name: str, alpha: float, row: dict) -> None:
-    results[f"{name}, α = {alpha}"] = row | about
+    results[full(name, alpha)] = row | about
     print(f"α = {alpha}: {name}: {json.dumps(row, ensure_ascii=False)}", flush=True)
     command = {"command": "python benchmarks/fedevg_digits.py"}
     path.write_text(json.dumps(command | {"results": results}, indent=2, ensure_ascii=False) + "\n")
 
   def wanted(name: str, alpha: float, count: int) -> bool:
-    had = results.get(f"{name}, α = {alpha}", {}).get("seeds", 0)
+    had = results.get(full(name, alpha), {}).get("seeds", 0)
     return count > (had if args.missing else 0) and (not args.only or name in args.only)
 
   source = fh.data.load("digits")
-  splits = {alpha: Split(source, alpha, args.seeds) for alpha in args.alphas}
+  splits = {alpha: Split(source, alpha, args.seeds, args.first) for alpha in args.alphas}
   for name, per_class in REAL.items():
     for alpha, split in splits.items():
       if wanted(name, alpha, args.seeds):
