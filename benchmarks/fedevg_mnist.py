@@ -145,7 +145,8 @@ def main() -> None:
   parser.add_argument("--data", type=Path, required=True, help="holds mnist/")
   parser.add_argument("--runs", type=Path, required=True, help="where the launched runs are kept")
   for size, (usual, _) in SIZES.items():
-    parser.add_argument(f"--{size}", type=int, default=usual)  # generators have twice the width
+    note = "of clients' ResNet-10; generators have twice it" if size == "width" else None
+    parser.add_argument(f"--{size}", type=int, default=usual, help=note)
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
   parser.add_argument("--methods", nargs="*", default=METHODS)
   parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])

@@ -40,10 +40,11 @@ def check_fit(
       "num_clients", data[0].num_clients, f"the client part is made for {client.num_clients}",
       "Make it anew, of these clients.",
     )  # fmt: skip
-  for check in (client.check_examples, algorithm.server.check_examples):
-    if check is not None:
-      for each in data:
-        check(*extent(each))
+  checks = [part.check_examples for part in (client, algorithm.server) if part.check_examples is not None]
+  for each in data if checks else ():
+    ends = extent(each)
+    for check in checks:
+      check(*ends)
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
   task = client.task
   for each, rows in zip(data, used):
