@@ -1,6 +1,5 @@
 """What a run would take, without running it."""
 
-import math
 import time
 from typing import Any
 
@@ -15,6 +14,7 @@ from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
 from fedjax_het.experiment.build import Experiment, build, engine_of
 from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.flops import flops
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.models import Generative, count_parameters
@@ -32,7 +32,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     memory_bytes: of one device during a chunk of rounds: arguments, results that reuse none, temporaries.
     bytes: {"up", "down"} a round.
     client_steps: expected, over the run.
-    flops_a_client_step: of a forward and backward pass of the model on one batch, as XLA counts them.
+    flops_a_client_step: of a forward and backward pass of the model on one batch, see `flops`.
     seconds_at_least: flops over what this machine's matrix product reaches, measured for half a second.
 
   Raises:
@@ -46,7 +46,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   memory = compiled.memory_analysis()
   batch = int(min(config.local.batch_size, np.max(experiment.data.train.size)))
   steps = steps_of_clients(config, experiment).mean() * config.cohort_size * config.rounds
-  flops = step_flops(experiment, batch)
+  each = step_flops(experiment, batch)
   plan = {
     "parameters": count_parameters(shapes.broadcast.params),
     "trained": count_parameters(jax.eval_shape(experiment.model.init, jax.random.key(0))),
@@ -59,8 +59,8 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     + memory.temp_size_in_bytes,
     "bytes": traffic(experiment.algorithm, experiment.data, shapes, config.cohort_size),
     "client_steps": round(float(steps)),
-    "flops_a_client_step": flops,
-    "seconds_at_least": float(steps) * flops / matmul_peak(),
+    "flops_a_client_step": each,
+    "seconds_at_least": float(steps) * each / matmul_peak(),
     "compile_seconds": engine.seconds.compile,
     "devices": engine.mesh.size,
   }
@@ -79,7 +79,7 @@ def steps_of_clients(config: ConfigDict, experiment: Experiment) -> np.ndarray:
 
 
 def step_flops(experiment: Any, batch: int) -> float:
-  """FLOPs of the gradient of one batch's loss, counted by XLA before it optimises."""
+  """`flops` of the gradient of one batch's loss."""
   data, model = experiment.data, experiment.model
 
   def rows(leaf):
@@ -93,8 +93,7 @@ def step_flops(experiment: Any, batch: int) -> float:
       return sum(part(params, x, y, jnp.ones(batch), jax.random.key(0)) for part in model.losses.values())
     return mean_loss(model.task, model.logits(model.joined(params, model.stats), x), y, jnp.ones(batch))
 
-  cost = jax.jit(jax.grad(loss)).lower(params, x, y).cost_analysis() or {}
-  return float(cost.get("flops", math.nan))
+  return flops(jax.grad(loss), params, x, y)
 
 
 def matmul_peak(size: int = 2048, seconds: float = 0.5) -> float:
