@@ -1,14 +1,15 @@
-"""Client steps a second of every convolutional model, beside a plain loop of PyTorch.
+"""Client steps a second of every model, beside a plain loop of PyTorch.
 
     python benchmarks/models.py [--models resnet9 vgg9] [--turns 3] [--out docs/results/models.json]
     python benchmarks/models.py --small --out /tmp/models.json       few steps, to try the script
 
 FedAvg's local training as users run it: a cohort of 4 clients a round on all cores, batches of 10 random
-images, plain SGD, one epoch of 6 steps. Ours is one compiled call a turn, compiled before. PyTorch's is
+examples, plain SGD, one epoch of 6 steps. Ours is one compiled call a turn, compiled before. PyTorch's is
 `peers/torch_models.py` in an environment that `peers/envs.py` makes (or --torch PYTHON), three ways: one
 thread, a thread a core, and a process a core of one thread each; the fastest counts. Ours and PyTorch's take
-turns; medians over the turns are shown. Models are the published ones (torchvision's, timm's, or the
-authors'), of as many parameters on both sides, which is checked; VGG-11 has a quarter of the width.
+turns; medians over the turns are shown. Models are the published ones (torchvision's, timm's, transformers',
+or the authors'), of as many parameters on both sides, which is checked; VGG-11 has a quarter of the width,
+encoders of texts have two layers of 128.
 """
 
 import argparse
@@ -17,7 +18,10 @@ import os
 import statistics
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import fedjax_het as fh
 
@@ -29,33 +33,91 @@ from peers.envs import ensure  # noqa: E402
 from provenance import ROOT, provenance  # noqa: E402
 
 COHORT, STEPS, BATCH = 4, 6, 10
-CIFAR, TINY = ((32, 32, 3), 10), ((64, 64, 3), 200)
-CASES = {  # shape and classes, and options
-  "resnet9": (*CIFAR, {}),
-  "resnet18": (*TINY, {}),
-  "resnet20": (*CIFAR, {}),
-  "mobilenet": (*TINY, {}),
-  "mobilenet_v2": (*TINY, {}),
-  "mobilenet_v3_small": (*TINY, {}),
-  "vgg9": ((28, 28, 1), 62, {}),
-  "vgg11": (*CIFAR, {"width": 16, "dropout": 0.0}),
-  "squeezenet": (*TINY, {}),
-  "efficientnet_b0": (*TINY, {"drop_path": 0.0}),
-  "efficientnet_lite0": (*TINY, {"dropout": 0.0, "drop_path": 0.0}),
-  "mobilevit": (*TINY, {"dropout": 0.0}),
+
+
+class Case(NamedTuple):
+  """A model, and the examples that it is given.
+
+  Attributes:
+    shape: of one example.
+    classes: number of labels.
+    options: of the model.
+    kind: "images", "series", "tokens", or "texts", which have several arrays of the shape.
+    vocabulary: number of tokens.
+    name: of the model, where the row's is another.
+  """
+
+  shape: tuple[int, ...]
+  classes: int
+  options: Mapping[str, Any] = MappingProxyType({})
+  kind: str = "images"
+  vocabulary: int = 0
+  name: str = ""
+
+  @property
+  def every(self) -> bool:
+    """Whether every position has a label."""
+    return self.options.get("positions") == "every"
+
+
+CIFAR, TINY, TEXT = ((32, 32, 3), 10), ((64, 64, 3), 200), ((64,), 3)
+ENCODER = {"width": 128, "layers": 2, "heads": 2, "dropout": 0.0}
+WORDS = {"vocabulary": 10_000, "embedding": 200, "positions": "every"}
+CASES = {
+  "two_nn": Case((28, 28, 1), 10),
+  "two_cnn": Case(*CIFAR),
+  "simple_cnn": Case(*CIFAR),
+  "leaf_cnn": Case((84, 84, 3), 10),
+  "femnist_cnn": Case((28, 28, 1), 62),
+  "resnet9": Case(*CIFAR),
+  "resnet18": Case(*TINY),
+  "resnet20": Case(*CIFAR),
+  "mobilenet": Case(*TINY),
+  "mobilenet_v2": Case(*TINY),
+  "mobilenet_v3_small": Case(*TINY),
+  "vgg9": Case((28, 28, 1), 62),
+  "vgg11": Case(*CIFAR, {"width": 16, "dropout": 0.0}),
+  "squeezenet": Case(*TINY),
+  "efficientnet_b0": Case(*TINY, {"drop_path": 0.0}),
+  "efficientnet_lite0": Case(*TINY, {"dropout": 0.0, "drop_path": 0.0}),
+  "mobilevit": Case(*TINY, {"dropout": 0.0}),
+  "m5": Case((16_000,), 35, kind="series"),
+  "stacked_lstm": Case((80,), 80, kind="tokens", vocabulary=80),
+  "stacked_lstm_words": Case((10,), 10_000, WORDS, "tokens", 10_000, "stacked_lstm"),
+  "bert": Case(*TEXT, ENCODER, "texts", 30_522),
+  "distilbert": Case(*TEXT, ENCODER, "texts", 30_522),
 }
+
+
+def drawn(case: Case, count: int) -> tuple[Any, np.ndarray, Any]:
+  """So many random examples and labels, and the shape of an example as the model wants it."""
+  rng = np.random.default_rng(0)
+  y = rng.integers(0, case.classes, (count, *(case.shape if case.every else ())), np.int32)
+  if case.kind == "images":
+    return rng.integers(0, 256, (count, *case.shape), np.uint8), y, case.shape
+  if case.kind == "series":
+    return rng.normal(size=(count, *case.shape)).astype(np.float32), y, case.shape
+  tokens = rng.integers(1, case.vocabulary, (count, *case.shape), np.int32)
+  if case.kind == "tokens":
+    return tokens, y, case.shape
+  texts = {"tokens": tokens, "mask": np.ones_like(tokens), "types": np.zeros_like(tokens)}
+  return texts, y, {name: case.shape for name in texts}
 
 
 class Ours:
   """A model's engine, compiled: steps a second of a turn."""
 
   def __init__(self, name: str, rounds: int, steps: int):
-    shape, classes, options = CASES[name]
-    rng, rows, count = np.random.default_rng(0), BATCH * steps, 2 * COHORT
-    x, y = rng.integers(0, 256, (rows * count, *shape), np.uint8), rng.integers(0, classes, rows * count)
-    parts = np.split(np.arange(rows * count), count)
-    data = fh.federate(x, y, parts, jax.random.key(0), num_classes=classes, test_fraction=0.0)
-    model = fh.models.make(name, shape, classes, **options)
+    case, count = CASES[name], 2 * COHORT
+    x, y, shape = drawn(case, BATCH * steps * count)
+    parts = np.split(np.arange(len(y)), count)
+    task = fh.tasks.next_token() if case.every else None
+    data = fh.federate(
+      x, y, parts, jax.random.key(0), num_classes=case.classes, task=task, test_fraction=0.0
+    )  # fmt: skip
+    model = fh.models.make(case.name or name, shape, case.classes, **case.options)
+    assert isinstance(model, fh.models.Model)
+    model = model if task is None else model._replace(task=task)
     self.parameters = fh.models.count_parameters(jax.eval_shape(model.init, jax.random.key(0)))
     client = fh.fedavg(model, epochs=1, batch_size=BATCH, lr=0.01)
     self.engine, self.rounds = fh.Engine(fh.federated(client), data, COHORT), rounds
@@ -71,11 +133,12 @@ class Ours:
 
 def theirs(python: Path, name: str, rounds: int, steps: int, cores: int) -> dict[str, list[dict]]:
   """What each way of using the cores printed."""
-  shape, classes, _ = CASES[name]
+  case = CASES[name]
   script = ROOT / "benchmarks" / "peers" / "torch_models.py"
   command = [
-    str(python), str(script), name, f"--shape={','.join(map(str, shape))}", f"--classes={classes}",
+    str(python), str(script), name, f"--shape={','.join(map(str, case.shape))}", f"--classes={case.classes}",
     f"--clients={COHORT}", f"--steps={steps}", f"--batch={BATCH}", f"--rounds={rounds}",
+    f"--kind={case.kind}", f"--vocabulary={case.vocabulary}", *(["--every"] if case.every else []),
   ]  # fmt: skip
   found = {}
   for way, processes, threads in (("one thread", 1, 1), ("threads", 1, cores), ("processes", cores, 1)):
@@ -97,15 +160,23 @@ def main():
   parser.add_argument("--turns", type=int, default=3)
   parser.add_argument("--rounds", type=int, default=4, help="a turn")
   parser.add_argument("--small", action="store_true")
-  parser.add_argument("--torch", help="Python of an environment that has PyTorch, torchvision and timm")
+  parser.add_argument(
+    "--torch", help="Python of an environment that has PyTorch, torchvision, timm and transformers"
+  )
   parser.add_argument("--out", default=str(ROOT / "docs" / "results" / "models.json"))
   args = parser.parse_args()
   turns, rounds, steps = (1, 1, 1) if args.small else (args.turns, args.rounds, STEPS)
   python = Path(args.torch) if args.torch else ensure("torch_models")
-  cores, rows = os.cpu_count() or 1, {}
+  cores = os.cpu_count() or 1
+  rows: dict[str, dict[str, Any]] = {}
   for name in args.models:
     ours = Ours(name, rounds, steps)
-    row = {"parameters": ours.parameters, "compile_s": ours.compile, "ours": [], "pytorch": {}}
+    row: dict[str, Any] = {
+      "parameters": ours.parameters,
+      "compile_s": ours.compile,
+      "ours": [],
+      "pytorch": {},
+    }
     for _ in range(turns):
       row["ours"].append(ours.turn())
       for way, printed in theirs(python, name, rounds, steps, cores).items():

@@ -15,11 +15,21 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "parity"))
 
 import originals
+import sequences
 import timm
 import torch
 from originals import theirs
+from torch_classifiers import CLASSIFIERS
 
-MODELS = {  # of a number of classes, with the widths of models.py
+ENCODER = {
+  "width": 128, "layers": 2, "heads": 2, "vocabulary": 30522, "positions": 512, "dropout": 0.0
+}  # fmt: skip
+MODELS = {  # of a number of classes, with the sizes of models.py
+  "two_nn": lambda c: CLASSIFIERS["two_nn"](),
+  "two_cnn": lambda c: CLASSIFIERS["two_cnn"](),
+  "simple_cnn": originals.SimpleCNN,
+  "leaf_cnn": lambda c: sequences.LeafCNN(c, 32, "group"),
+  "femnist_cnn": lambda c: sequences.FemnistCNN(c, 32, 2048),
   "resnet9": lambda c: originals.ResNet9(c, 64, True),
   "resnet18": lambda c: theirs.resnet18(num_classes=c),
   "resnet20": originals.resnet20,
@@ -32,7 +42,22 @@ MODELS = {  # of a number of classes, with the widths of models.py
   "efficientnet_b0": lambda c: theirs.efficientnet_b0(num_classes=c, stochastic_depth_prob=0.0),
   "efficientnet_lite0": lambda c: timm.create_model("efficientnet_lite0", num_classes=c),
   "mobilevit": lambda c: timm.create_model("mobilevit_xxs", num_classes=c),
+  "m5": lambda c: sequences.M5(c, 64),
+  "stacked_lstm": lambda c: sequences.StackedLSTM(c, 80, 8, 256, False, True),
+  "stacked_lstm_words": lambda c: sequences.StackedLSTM(c, 10_000, 200, 256, True, True),
+  "bert": lambda c: sequences.Bert(c, "cls", **ENCODER),
+  "distilbert": lambda c: sequences.DistilBert(c, **ENCODER),
 }
+
+
+def drawn(kind, ahead, shape, vocabulary):
+  """Random examples [*ahead, ...], a tensor or several, on PyTorch's axes."""
+  if kind in ("tokens", "texts"):
+    tokens = torch.randint(1, vocabulary, (*ahead, *shape))
+    texts = {"tokens": tokens, "mask": torch.ones_like(tokens), "types": torch.zeros_like(tokens)}
+    return texts if kind == "texts" else tokens
+  *sides, channels = shape
+  return torch.rand(*ahead, channels, *sides) if kind == "images" else torch.rand(*ahead, *shape)
 
 
 def main():
@@ -41,22 +66,29 @@ def main():
   parser.add_argument("--shape", type=lambda text: tuple(map(int, text.split(","))), required=True)
   for number in ("classes", "clients", "steps", "batch", "rounds", "threads"):
     parser.add_argument(f"--{number}", type=int, required=True)
+  parser.add_argument("--kind", choices=("images", "series", "tokens", "texts"), default="images")
+  parser.add_argument("--vocabulary", type=int, default=0)
+  parser.add_argument("--every", action="store_true", help="a label at every position")
   args = parser.parse_args()
   torch.set_num_threads(args.threads)
   torch.manual_seed(0)
   model = MODELS[args.name](args.classes).train()
   start = {name: value.clone() for name, value in model.state_dict().items()}
-  *sides, channels = args.shape
-  x = torch.rand(args.clients, args.steps, args.batch, channels, *sides)
-  y = torch.randint(args.classes, (args.clients, args.steps, args.batch))
+  batches = [
+    [drawn(args.kind, (args.batch,), args.shape, args.vocabulary) for _ in range(args.steps)]
+    for _ in range(args.clients)
+  ]
+  every = args.shape if args.every else ()
+  y = torch.randint(args.classes, (args.clients, args.steps, args.batch, *every))
 
   def train_round():
-    for images, labels in zip(x, y):
+    for own, labels in zip(batches, y):
       model.load_state_dict(start)
       optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-      for batch, wanted in zip(images, labels):
+      for batch, wanted in zip(own, labels):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(batch), wanted).backward()
+        logits = model(batch).flatten(0, -2)
+        torch.nn.functional.cross_entropy(logits, wanted.flatten()).backward()
         optimizer.step()
 
   train_round()

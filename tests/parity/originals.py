@@ -158,3 +158,21 @@ def narrow(width):
             (6, 5, 1, 80, 112, 3), (6, 5, 2, 112, 192, 4), (6, 3, 1, 192, 320, 1)]  # fmt: skip
   settings = [functools.partial(MBConvConfig, width_mult=width, depth_mult=1.0)(*stage) for stage in stages]
   return EfficientNet(settings, 0.0, 0.0, 5)
+
+
+class SimpleCNN(nn.Module):
+  """The authors' of SosicFL."""
+
+  def __init__(self, classes, hidden=64):
+    super().__init__()
+    self.features = nn.Sequential(
+      nn.Conv2d(3, hidden, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.LocalResponseNorm(9, 0.001),
+      nn.Conv2d(hidden, hidden, 5, padding=2), nn.ReLU(), nn.LocalResponseNorm(9, 0.001),
+      nn.MaxPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(6), nn.Flatten(),
+    )  # fmt: skip
+    self.classifier = nn.Sequential(
+      nn.Linear(36 * hidden, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, classes)
+    )
+
+  def forward(self, x):
+    return self.classifier(self.features(x))
