@@ -11,6 +11,7 @@ from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.runs import find
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import NonFiniteLoss
+from fedjax_het.experiment.sweep import run_sweep
 
 
 @pytest.mark.slow
@@ -33,3 +34,13 @@ def test_it_names_round_client_and_checkpoint_and_leaves_a_note(tmp_path, monkey
   assert group.runs[0].diverged == why
   start(small(), str(tmp_path))
   assert not note.exists() and (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_of_a_sweep_that_diverges_whole_each_member_notes_its_own(tmp_path):
+  with pytest.raises(NonFiniteLoss, match="Every member has diverged"):
+    run_sweep(small(), {"seed": [0, 1], "local.lr": [1e30]}, str(tmp_path))
+  notes = [json.loads(path.read_text())["failed"] for path in sorted(tmp_path.rglob("failed.json"))]
+  assert len(notes) == 2
+  for note in notes:
+    assert note.startswith("diverged: The training loss became") and note.count("client") == 1

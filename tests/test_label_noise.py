@@ -195,3 +195,13 @@ def test_a_cell_of_table_2_6_is_run(tmp_path):
   )
   assert "label_noise" not in clean
   assert clean["metrics"]["global"]["top1"]["mean"] > summary["metrics"]["global"]["top1"]["mean"] + 0.1
+
+
+@pytest.mark.parametrize("labels", [Y + 0.5, np.stack([Y, Y], 1), np.array(3)])
+def test_what_are_no_classes(labels):
+  with pytest.raises(SettingError, match=r"labels = .*: not one whole number an example\. Give classes"):
+    fh.data.label_noise(KEY, labels, fh.data.pair_flip(5, 0.1))
+
+
+def test_a_label_that_is_no_class_of_the_matrix_stays():
+  assert fh.data.label_noise(KEY, [-1, 5, 0], fh.data.pair_flip(5, 1.0)).tolist() == [-1, 5, 1]

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedjax_het.experiment.check import check_config
+from fedjax_het.tables.compare import beside, columns, entries, printed
+from fedjax_het.tables.paper import chosen, read_table
+from fedjax_het.tables.reproduce import wanted
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 METRICS = {
@@ -26,6 +29,11 @@ METRICS = {
   "sosicfl_3": ({"global", "local"}, 60),
   "sosicfl_5": ({"global", "local"}, 168),
 }
+COLUMNS = {  # beside the data set
+  "table_2_3": ["clients"], "table_2_4": ["alpha"], "table_2_6": ["noise", "ratio"], "sosicfl_2": ["split"],
+  "sosicfl_3": ["split"], "sosicfl_5": ["model", "split"],
+  **{name: ["alpha", "clients"] for name in ("table_4_2", "table_4_3", "table_4_4", "table_4_5")},
+}  # fmt: skip
 PRINTED = {"sosicfl_2": 52, "sosicfl_3": 52, "sosicfl_5": 40}  # figures, where the paper has not all
 HEADLINES = {"berka": "auroc", "mqp": "auroc", "heart": "auroc", "isic2019": "top5", "tiny_imagenet": "top5",
              "celeba": "top1", "reddit": "top1", "speech_commands": "top5"}  # fmt: skip
@@ -66,3 +74,30 @@ def test_the_cells_of_a_paper_s_table_are_its_configuration_s(name):
     assert not row["mean"] or 0 < float(row["mean"]) <= most
     assert not row["std"] or 0 <= float(row["std"]) < 0.6 * most
   assert sum(bool(row["mean"]) for row in rows) == PRINTED.get(name, count)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_columns_are_what_a_method_is_run_on(name):
+  """And not a part of the method, as the mixing is in table 3.10."""
+  cells = read_table(CONFIGS / f"{name}.py").cells
+  own = ["start"] if name == "table_2_7" else ["dataset", *COLUMNS.get(name, [])]
+  assert sorted(columns(cells)) == sorted(own)
+
+
+def test_a_method_with_another_mixing_is_beside_the_one_without():
+  table = read_table(CONFIGS / "table_3_10.py")
+  cells = chosen(table.cells, {"dataset": ["heart"]})
+  found = entries(table, wanted(table, cells, [0], lambda config: None), {})
+  assert len(found) == 20 and {entry.metric for entry in found} == {"avg", "worst"}
+  other = beside(found[2], found, "FedAvg", columns(table.cells))
+  assert found[2].cell.method == "FedAvg+AAggFF" and other is found[0]
+
+
+def test_figures_that_no_method_has_on_a_data_set_are_left_out():
+  table = read_table(CONFIGS / "table_3_8.py")
+  shown = printed(table.cells, [*table.figures])
+  assert shown["dataset=mqp,mixing=static"] == ["auroc_gap"]
+  assert shown["dataset=isic2019,mixing=aaggff_s"] == ["top5_gap"]
+  assert set(map(tuple, printed(table.cells, ["of_our_own", *table.figures]).values())) == {
+    ("of_our_own", "auroc_gap"), ("of_our_own", "top5_gap"),
+  }  # fmt: skip

@@ -55,11 +55,11 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
 
   Args:
     key: typed key.
-    labels: classes, whole numbers in [0, C), [N]; anything else stays what it is.
+    labels: classes, whole numbers, [N]; one that is not in [0, C) stays what it is.
     transition: T, [C, C], rows >= 0 with sum 1, such as `pair_flip(10, 0.1)`.
 
   Raises:
-    SettingError: what is no key, or no such matrix.
+    SettingError: what is no key, no such matrix, or no classes.
   """
   check_key(key)
   rows = np.asarray(transition, np.float64)
@@ -70,6 +70,9 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
       "transition", rows.tolist(), "its rows are no probabilities", "Let each be >= 0 and sum to 1."
     )
   labels = np.asarray(labels)
+  if labels.ndim != 1 or not np.array_equal(labels, np.floor(labels)):
+    problem = "not one whole number an example"
+    raise SettingError("labels", f"{labels.dtype} {list(labels.shape)}", problem, "Give classes, [N].")
   draws = np.random.default_rng(np.asarray(jax.random.key_data(key))).random(len(labels))
   noisy = labels.copy()
   for i, upto in enumerate(np.cumsum(rows, axis=1)[:, :-1]):

@@ -105,7 +105,7 @@ def train(
       return _train(engine, key, records, config, checkpoints, checkpoint_seconds, progress)
     except NonFiniteLoss as error:
       for record in records:
-        record.fail(f"diverged: {error}")
+        record.fail(f"diverged: {record.diverged or error}")
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
 
 

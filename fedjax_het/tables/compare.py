@@ -67,7 +67,7 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
   found = []
   folders = {id(one): ended.get(identity(one.config)) for one in wanted}
   known = {one: outcome(folder) if folder else None for one, folder in folders.items()}
-  places = [*columns(table.cells)]
+  places, shown = columns(table.cells), printed(table.cells, [*table.figures])
 
   def other(one: Wanted, figure: tuple[str, float] | Beside) -> dict[str, Any] | None:
     if not isinstance(figure, Beside):
@@ -81,7 +81,8 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
   for _, group in itertools.groupby(wanted, key=lambda one: one.cell.text + one.cell.method):
     runs = list(group)
     results = {one.seed: known[id(one)] for one in runs}
-    for metric, source in table.figures.items():
+    for metric in shown[runs[0].cell.text]:
+      source = table.figures[metric]
       others = {one.seed: other(one, source) for one in runs}
       ours, failed = {}, {}
       for seed, result in results.items():
@@ -170,12 +171,41 @@ def beside(entry: Entry, entries: Sequence[Entry], method: str, column: Sequence
 
 
 def columns(cells: Sequence[Cell]) -> list[str]:
-  """The keys that say in which column of a table its cells stand: those that differ within a method."""
+  """The keys that say in which column of a table its cells stand: those that differ within a method.
+
+  But not one that is the method's own, such as its mixing: which the others determine within a method, and in
+  which methods differ where the others are the same.
+  """
+
+  def values(cell: Cell, keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cell.keys[key] for key in keys)
 
   def differs(key: str) -> bool:
     return len({(cell.method, cell.keys[key]) for cell in cells}) > len({cell.method for cell in cells})
 
-  return [key for key in cells[0].keys if differs(key)]
+  found = [key for key in cells[0].keys if differs(key)]
+  for key in [*found]:
+    others = [other for other in found if other != key]
+    determined = len({(cell.method, *values(cell, others)) for cell in cells}) == len(cells)
+    if determined and len({values(cell, found) for cell in cells}) > len(
+      {values(cell, others) for cell in cells}
+    ):
+      found = others
+  return found
+
+
+def printed(cells: Sequence[Cell], metrics: Sequence[str]) -> dict[str, list[str]]:
+  """A cell's text -> its metrics: those that a line of its column has, of it or another method.
+
+  A metric that no line of the table has is every cell's.
+  """
+  known = {metric for cell in cells for metric in cell.paper}
+  keys = columns(cells)
+  of: dict[tuple[str, ...], set[str]] = defaultdict(lambda: {*metrics} - known)
+  places = {cell.text: tuple(cell.keys[key] for key in keys) for cell in cells}
+  for cell in cells:
+    of[places[cell.text]] |= {*cell.paper}
+  return {text: [metric for metric in metrics if metric in of[place]] for text, place in places.items()}
 
 
 def _lacks(
