@@ -147,6 +147,62 @@ def test_the_first_broadcast_has_the_models_statistics(method):
   assert net.stats and method(net).share(jax.random.key(0)).stats is net.stats
 
 
+VISIT = {  # method -> settings, steps of the statistics that are sent, of those that are kept
+  "fedavg": ({}, 2, None),
+  "scaffold": ({}, 2, None),
+  "fedper": (dict(head="out"), 2, None),
+  "lg_fedavg": (dict(head="out"), None, 2),
+  "fedrep": (dict(head="out", body_epochs=3), 3, None),
+  "apfl": ({}, 2, 2),
+  "ditto": (dict(local_epochs=3), 2, 3),
+  "pfedme": (dict(inner_steps=3), 6, 6),
+}
+
+
+def moved(stats, x, steps):
+  """The first norm's after so many steps on all of x at once, whatever the parameters are by then."""
+  kept = MOMENTUM**steps
+  wanted = {"mean": (1 - kept) * x.mean(0), "var": kept + (1 - kept) * x.var(0)}
+  chex.assert_trees_all_close(dict(stats["norm"]), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", VISIT)
+def test_statistics_move_with_the_model_that_is_sent_and_with_the_one_that_is_kept(ragged, name):
+  """Twice: what is kept goes on from where it was."""
+  settings, sent, kept = VISIT[name]
+  client = getattr(fh, name)(model(), lr=0.1, epochs=2, batch_size=64, **settings)
+  rows, x, context = one_client(ragged, 0), rows_of(ragged, 0)[0], fh.Context(cohort_size=1, num_clients=4)
+  broadcast = client.share(jax.random.key(0))
+  state = client.init(jax.random.key(1), broadcast, None, context)
+  update = jax.jit(client.update)
+  for visit in (1, 2):
+    upload, state, _ = update(jax.random.key(visit), broadcast, state, rows, context)
+    own = model().split(client.personalize(broadcast, state, rows, context, None))
+    if sent:
+      moved(upload.stats, x, sent * visit if name == "pfedme" else sent)  # whose θ goes on from its last
+    moved(own.stats, x, (kept or 0) * visit)
+
+
+def test_pfedme_draws_anew_in_every_inner_step(ragged):
+  """Here what is drawn becomes the statistic."""
+
+  def train(params, stats, x, real, key):
+    return x @ params, {"drawn": stats["drawn"] + jax.random.normal(key)}
+
+  net = Model(
+    lambda key: jnp.ones((FEATURES, CLASSES)), lambda params, x, stats: x @ params, train=train,
+    stats={"drawn": jnp.float32(0.0)},
+  )  # fmt: skip
+  totals = [0.0]
+  for steps in (1, 2, 3):
+    client = fh.pfedme(net, inner_steps=steps, epochs=1, batch_size=64)
+    broadcast = client.share(jax.random.key(0))
+    state = client.init(jax.random.key(1), broadcast, None, fh.Context())
+    upload, *_ = client.update(jax.random.key(2), broadcast, state, one_client(ragged, 0), fh.Context())
+    totals.append(float(upload.stats["drawn"]))
+  assert len({round(own, 5) for own in np.diff(totals)}) == 3
+
+
 def test_endpoints_of_all_layers_want_no_statistics():
   regions = fh.regions(np.eye(CLASSES) * 5, endpoints=2, clusters=2)
   with pytest.raises(SettingError, match=r"model = 'Net': has running statistics.*Use sosicfl"):

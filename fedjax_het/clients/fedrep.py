@@ -75,7 +75,6 @@ def fedrep(
     tx = tx_of(context)
     top = beside(model, broadcast.params)
     own = sgd.walk(key, top, data, work.head, tx, epochs, batch_size, None, first, last)
-    own = own._replace(stats=work.head.stats)
     steps = epochs * steps_per_epoch(data, batch_size)
     first, last, key = afterwards(steps, first, last, key)
     bottom = beside(model, own.params)

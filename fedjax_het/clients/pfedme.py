@@ -60,7 +60,7 @@ def pfedme(
 
   Args:
     model: the model.
-    lam: λ > 0 of the envelope.
+    lam: λ > 0 of the envelope. With 0 w would never move: pFedMe has no setting in which it is FedAvg.
     inner_steps: R >= 1.
     outer_lr: η_w in round 0; None takes η.
     lr: η > 0 in round 0, of the inner steps.
