@@ -50,7 +50,14 @@ def test_which_files_are_of_which_set(tmp_path):
   assert [path.name for path, _ in leaf.leaf_files(tmp_path)] == ["all_data.json"]
   (tmp_path / "val_data.json").write_text("{}")
   (tmp_path / "test_data.json").write_text("{}")
-  assert [(path.name, test) for path, test in leaf.leaf_files(tmp_path)] == [("test_data.json", True)]
+  with pytest.raises(
+    DataError, match=r"test_data\.json is a file of tests, and none of training.*train_data"
+  ):
+    leaf.leaf_files(tmp_path)
+  (tmp_path / "train_data.json").write_text("{}")
+  assert [(path.name, test) for path, test in leaf.leaf_files(tmp_path)] == [
+    ("train_data.json", False), ("test_data.json", True),
+  ]  # fmt: skip
 
 
 # FEMNIST

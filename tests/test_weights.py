@@ -73,11 +73,34 @@ def test_running_statistics_are_read_too(tmp_path):
 def test_a_head_of_other_classes_stays_random_and_it_is_said(path, params, caplog):
   with caplog.at_level(logging.WARNING):
     model = two_nn(classes=7, weights=path)
-  assert "no fc3 for this model, which starts at random" in caplog.text
+  assert "has fc3 for other classes, which starts at random" in caplog.text
   one, two = (model.init(jax.random.key(seed)) for seed in (0, 1))
   assert one["fc3"]["kernel"].shape == (5, 7) and not np.allclose(one["fc3"]["kernel"], two["fc3"]["kernel"])
   for layer in ("fc1", "fc2"):
     chex.assert_trees_all_equal(one[layer], params[layer])
+
+
+def test_a_file_without_a_head(tmp_path, params, caplog):
+  fh.models.save_weights(tmp_path / "body.npz", {name: params[name] for name in ("fc1", "fc2")})
+  with caplog.at_level(logging.WARNING):
+    two_nn(weights=str(tmp_path / "body.npz"))
+  assert "has no fc3 for this model, which starts at random" in caplog.text
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (6, 7), (4, 5)])
+def test_a_head_of_other_inputs_is_refused(tmp_path, params, shape):
+  """Also one of other classes besides, and one that lies on its side."""
+  head = {"kernel": np.ones(shape, np.float32), "bias": np.ones(shape[1], np.float32)}
+  fh.models.save_weights(tmp_path / "other.npz", params | {"fc3": head})
+  with pytest.raises(SettingError, match=rf"other shapes of .*params/fc3/kernel \({shape[0]}, {shape[1]}\)"):
+    two_nn(weights=str(tmp_path / "other.npz"))
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path, params):
+  broken = {"kernel": params["fc2"]["kernel"] * np.nan, "bias": params["fc2"]["bias"]}
+  fh.models.save_weights(tmp_path / "nan.npz", params | {"fc2": broken})
+  with pytest.raises(DataError, match=r"nan\.npz: params/fc2/kernel is not finite"):
+    two_nn(weights=str(tmp_path / "nan.npz"))
 
 
 def test_what_the_model_has_no_place_for_is_said(tmp_path, params, caplog):
@@ -91,7 +114,7 @@ def test_what_the_model_has_no_place_for_is_said(tmp_path, params, caplog):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (dict(hidden=6), r"this two_nn: it has other shapes of params/fc1/bias \(5,\), not \(6,\).* and 1 more"),
+    (dict(hidden=6), r"this two_nn: it has other shapes of params/fc1/bias \(5,\), not \(6,\).* and 2 more"),
     (dict(layers=3), r"other shapes of params/fc3/bias \(4,\), not \(5,\), params/fc3/kernel"),
     (dict(bias=False, shape=(2,)), r"other shapes of params/fc1/kernel \(3, 5\), not \(2, 5\)"),
     (dict(weights="nowhere.npz"), "no such file"),

@@ -40,6 +40,9 @@ def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
 
   A file's set is told by its folder, train or test, or by its name. Where there are such, other files (whole
   data, a validation set, a vocabulary) are left alone.
+
+  Raises:
+    DataError: files of tests alone.
   """
   found = sorted(path for path in folder.rglob("*") if path.name.endswith((".json", ".json.gz")))
   sets: dict[str, list[Path]] = {"train": [], "test": [], "all": []}
@@ -50,7 +53,12 @@ def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
       sets[parts.pop()].append(path)
     elif words[:2] == ["all", "data"]:
       sets["all"].append(path)
-  if sets["train"] or sets["test"]:
+  if sets["test"] and not sets["train"]:
+    raise DataError(
+      f"{folder.resolve()}: {sets['test'][0].name} is a file of tests, and none of training is there."
+      " Add LEAF's train/*.json or train_data.json."
+    )
+  if sets["train"]:
     return [(path, part == "test") for part in ("train", "test") for path in sets[part]]
   return [(path, False) for path in sets["all"]]
 

@@ -12,7 +12,7 @@ from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.model import Model
-from fedjax_het.models.norms import NORMS, BatchNorm, GroupNorm
+from fedjax_het.models.norms import NORMS, GroupNorm, norm
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
 from fedjax_het.models.shapes import check_image
 from fedjax_het.models.torch_names import named
@@ -38,10 +38,10 @@ class LeafCNN(nn.Module):
     h = x
     for i in range(LAYERS):
       h = Conv(self.width, (3, 3), 1, 1, False, self.conv, name=f"conv{i + 1}")(h)
-      if self.norm == "batch":
-        h = BatchNorm(name=f"norm{i + 1}")(h, train)
-      else:
+      if self.norm == "group":
         h = GroupNorm(self.width >> i, name=f"norm{i + 1}")(h)
+      else:
+        h = norm(self.norm, h, train, f"norm{i + 1}")
       h = nn.relu(max_pool2(h, 1))
     return Dense(self.num_classes, name="fc")(flatten(adaptive_average_pool(h, GRID)))
 
@@ -58,7 +58,7 @@ def leaf_cnn(
     shape: of one example, (height, width, channels).
     num_classes: C, the number of logits.
     width: w, a multiple of 8.
-    norm: "group", of w, w/2, w/4 and w/8 groups, layer by layer, as the thesis; "batch" as LEAF.
+    norm: "group", of w, w/2, w/4 and w/8 groups, layer by layer, as the thesis; "batch" as LEAF; or "none".
     conv: how to convolve, see `convolution.conv2d`.
 
   Raises:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import DataError, SettingError
 from fedjax_het.models.model import Model, within
 from fedjax_het.models.weight_files import Arrays, check_file, read_arrays, write_arrays
 
@@ -67,8 +67,8 @@ def read_weights(
 def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | None = None) -> Model:
   """The same model, whose parameters and running statistics start as a file says, whatever the key.
 
-  Layers of the head (`Model.head`) that the file lacks, or has for another number of classes, stay random; a
-  warning says so, and which of the file's arrays are not used.
+  Layers of the head (`Model.head`) that the file lacks, and the last one where the file has it for another
+  number of classes, stay random; a warning says so, and which of the file's arrays are not used.
 
   Args:
     model: any model.
@@ -76,27 +76,40 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
     reader: see `read_weights`.
 
   Raises:
-    SettingError, DataError: see `read_weights`; also for arrays that are missing or have other shapes.
+    SettingError, DataError: see `read_weights`; also for arrays that are missing, have other shapes or are
+      not finite.
   """
   arrays = read_weights(check_file(path), reader, model.name)
   wanted = by_name(jax.eval_shape(model.init, jax.random.key(0)), model.stats)
   missing = [name for name in wanted if name not in arrays]
   different = [name for name in wanted if name in arrays and arrays[name].shape != wanted[name].shape]
-  random = {layer_of(name) for name in (*missing, *different) if _within(name, model.head)}
+
+  def for_others(name: str) -> bool:
+    """Whether the file has the layer for another number of classes."""
+    have, want = arrays[name].shape, wanted[name].shape
+    return have[:-1] == want[:-1] and want[-1:] == (model.num_classes,) and len(have) == len(want)
+
+  resized = [name for name in different if _within(name, model.head) and for_others(name)]
+  absent = [name for name in missing if _within(name, model.head)]
+  random = {layer_of(name) for name in (*absent, *resized)}
+  wrong = [name for name in different if name not in resized]
+  lost = [name for name in missing if name not in absent]
   shapes = {name: f"{name} {arrays[name].shape}, not {wanted[name].shape}" for name in different}
-  for names, what in ((missing, "it lacks"), (different, "it has other shapes of")):
-    if names := [shapes.get(name, name) for name in names if layer_of(name) not in random]:
+  for names, what in ((lost, "it lacks"), (wrong, "it has other shapes of")):
+    if names:
       raise SettingError(
         "weights", os.fspath(path),
-        f"not those of this {model.name}: {what} {_few(names)}",
+        f"not those of this {model.name}: {what} {_few([shapes.get(name, name) for name in names])}",
         "Use this model's file, or give the model the options that the file was made with.",
       )  # fmt: skip
   loaded = {
     name: arrays[name].astype(leaf.dtype) for name, leaf in wanted.items() if layer_of(name) not in random
   }
-  if random:
-    layers = ", ".join(sorted(layer.partition("/")[2] for layer in random))
-    logging.warning("%s has no %s for this model, which starts at random.", os.fspath(path), layers)
+  if broken := [name for name, own in loaded.items() if not np.isfinite(own).all()]:
+    raise DataError(f"{os.fspath(path)}: {_few(broken)} is not finite. Write the weights anew.")
+  for names, what in ((absent, "has no %s for this model"), (resized, "has %s for other classes")):
+    if layers := ", ".join(sorted({layer_of(name).partition("/")[2] for name in names})):
+      logging.warning(f"%s {what}, which starts at random.", os.fspath(path), layers)
   if unused := [name for name in arrays if name not in loaded and layer_of(name) not in random]:
     logging.warning("%s: this model has no place for %s.", os.fspath(path), _few(unused))
 
