@@ -213,6 +213,8 @@ def test_celeba_by_leaf_s_json(tmp_path):
   assert np.abs(source.x[:, 6, 6, 0].astype(int) - [0, 10, 20, 30]).max() <= 4
   with pytest.raises(SettingError, match="Smiling alone"):
     sources.load("celeba", tmp_path, attributes="Male")
+  with pytest.raises(SettingError, match=r"min_images = 3: LEAF's json files come without them"):
+    sources.load("celeba", tmp_path, min_images=3)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_json_that_is_not_leaf_s(tmp_path, name, change, says):
 def test_counts_are_those_of_the_rows_where_leaf_keeps_them_so(tmp_path):
   more = leaf("femnist") | {"num_samples": [81, 81]}
   with pytest.raises(DataError, match="user a: 2 rows, where num_samples says 81"):
-    load(tmp_path, "femnist", {"test/a_test_9.json": more})
+    load(tmp_path, "femnist", {"train/a_train_9.json": more})
   for name in ("shakespeare", "reddit"):  # counted before rows were taken away
     assert len(load(tmp_path, name, {"train/a_train_9.json": leaf(name) | {"num_samples": [81, 81]}}).y) == 4
 

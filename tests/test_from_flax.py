@@ -1,5 +1,7 @@
 """A user's own Flax modules: parameters, statistics of real rows, dropout's keys; errors."""
 
+import logging
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -192,6 +194,38 @@ def test_a_module_that_cannot_be_called_says_with_what():
   for module, shape in ((Conv(), (4,)), (Frozen(), (4,))):
     with pytest.raises(SettingError, match=rf"{type(module).__name__}.*shape \(4,\).*Error.*Give the shape"):
       from_flax(module, shape, 3)
+
+
+def test_a_module_whose_mode_is_called_otherwise_says_so(caplog):
+  class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x, is_train=False):
+      x = nn.BatchNorm(use_running_average=not is_train)(x)
+      return nn.Dense(3)(nn.Dropout(0.5, deterministic=not is_train)(x))
+
+  class Plain(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return nn.Dense(3)(x)
+
+  with caplog.at_level(logging.WARNING):
+    from_flax(Plain(), (4,), 3)
+    assert not caplog.text
+    from_flax(Net(), (4,), 3)
+  assert "Net is the same in training and in use: no argument of its __call__ (is_train) is" in caplog.text
+
+
+def test_an_nnx_module_that_keeps_more_is_refused():
+  class Net(nnx.Module):
+    def __init__(self, rngs):
+      self.dense, self.count = nnx.Linear(4, 3, rngs=rngs), nnx.Variable(jnp.zeros(()))
+
+    def __call__(self, x):
+      self.count.value += 1
+      return self.dense(x)
+
+  with pytest.raises(SettingError, match=r"Net.*keeps Variable.*Only Param and BatchStat"):
+    from_flax(lambda rngs: Net(rngs), (4,), 3)
 
 
 def test_a_bare_module_is_no_model():

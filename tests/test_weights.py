@@ -217,9 +217,23 @@ def test_what_cannot_be_converted_is_said(tmp_path, known, capsys):
   with pytest.raises(SystemExit) as stopped:
     main(["--model=two_nn", str(tmp_path / "no.npz"), str(tmp_path / "out.npz")])
   assert stopped.value.code == 2 and "no such file" in capsys.readouterr().err
-  (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04")
-  with pytest.raises(DataError, match=r"bad\.npz cannot be read"):
-    convert("two_nn", str(tmp_path / "bad.npz"), str(tmp_path / "out.npz"))
+  with pytest.raises(SettingError, match="its folder is not there"):
+    convert("two_nn", str(tmp_path / "in.npz"), str(tmp_path / "nowhere" / "out.npz"))
+  fh.models.save_weights(tmp_path / "ours.npz", read(STATE)[0])
+  with pytest.raises(SettingError, match="has our names already"):
+    convert("two_nn", str(tmp_path / "ours.npz"), str(tmp_path / "out.npz"))
+  np.savez(tmp_path / "none.npz")
+  with pytest.raises(DataError, match="holds no arrays"):
+    convert("two_nn", str(tmp_path / "none.npz"), str(tmp_path / "out.npz"))
+  np.save(tmp_path / "array.npy", np.ones(3))
+  for content in (b"PK\x03\x04", (tmp_path / "array.npy").read_bytes()):
+    (tmp_path / "bad.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"bad\.npz cannot be read"):
+      convert("two_nn", str(tmp_path / "bad.npz"), str(tmp_path / "out.npz"))
+  for header in (b"[]", b'{"a": "b"}'):
+    (tmp_path / "bad.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(DataError, match=r"bad\.safetensors cannot be read"):
+      convert("two_nn", str(tmp_path / "bad.safetensors"), str(tmp_path / "out.npz"))
 
 
 def test_foreign_names_of_a_model_that_nobody_mapped(tmp_path):

@@ -21,10 +21,11 @@ from fedjax_het.tasks import multilabel
 
 IDENTITIES, ATTRIBUTES = "identity_CelebA.txt", "list_attr_celeba.txt"
 SMILING = "Smiling"
+MIN_IMAGES = 5
 
 
 def load_celeba(
-  folder: Path, attributes: tuple[str, ...] | str = (SMILING,), size: int = 84, min_images: int = 5
+  folder: Path, attributes: tuple[str, ...] | str = (SMILING,), size: int = 84, min_images: int = MIN_IMAGES
 ) -> Source | None:
   """Images uint8 [N, size, size, 3], squeezed; y int32 [N], or of several attributes [N, A]; by celebrity.
 
@@ -39,7 +40,7 @@ def load_celeba(
     The data set, or None where neither lists nor json files are there.
 
   Raises:
-    SettingError: an attribute that is not in the list, or other than Smiling with LEAF's json.
+    SettingError: an attribute that is not in the list; with LEAF's json other than Smiling, or `min_images`.
     DataError: a list missing beside the other or damaged, or an image that is missing or damaged.
   """
   check_range("size", size, 1)
@@ -53,6 +54,8 @@ def load_celeba(
     names, y, groups, split, note = _of_lists(folder, lists, wanted, min_images)
     read_from = [path.name for path in lists.values()]
   elif files:
+    if min_images != MIN_IMAGES:
+      raise SettingError("min_images", min_images, "LEAF's json files come without them", "Leave it out.")
     if wanted != [SMILING]:
       raise SettingError("attributes", wanted, "LEAF's json files have Smiling alone", f"Add {ATTRIBUTES}.")
     runs = list(read_leaf(files))

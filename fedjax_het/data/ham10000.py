@@ -108,6 +108,9 @@ def read_jpegs(
   """
   absent = [image for image in images if image not in files]
   if absent:
-    raise DataError(f"{place.resolve()}: {absent[0]}.jpg is missing; it is one of {len(absent)}.")
+    raise DataError(
+      f"{place.resolve()}: {absent[0]}.jpg is missing; it is one of {len(absent)}."
+      " Of several archives unpack all into one folder."
+    )
   prepare = functools.partial(middle, size=size, short=short)
   return read_images(place, {files[image]: i for i, image in enumerate(images)}, size, prepare)

@@ -136,6 +136,6 @@ def _vocabulary(folder: Path, file: str) -> Path:
   if path is None:
     raise DataError(
       f"tokenizer='wordpiece' wants the vocabulary of bert-base-uncased: looked for"
-      f" {file or places[0].resolve()}. Put it there, or name it by vocabulary_file, from https://huggingface.co/bert-base-uncased."
+      f" {file or ', '.join(str(place.resolve()) for place in places)}. Put it there, or name it by vocabulary_file, from https://huggingface.co/bert-base-uncased."
     )
   return path

@@ -102,6 +102,8 @@ def _laid_out(
   if task is not None:
     check_task(task)
   y = np.asanyarray(y)
+  if not y.ndim:
+    raise SettingError("y", y, "is one label", "Give one for each example, [N].")
   if (task is None or task.classes) and y.dtype.kind not in "iub":
     raise SettingError(
       "y", y.dtype, "classes are whole numbers from 0 on",

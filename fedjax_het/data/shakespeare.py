@@ -90,6 +90,11 @@ def load_shakespeare(folder: Path, train: float | None = 0.8, stride: int = 1) -
     y.append(windows[:, -1])
     sizes.append(len(windows))
     split.append(own)
+  if not sizes:
+    raise DataError(
+      f"{place.resolve()}: none of {len(said)} roles is long enough for windows of {WINDOW} characters"
+      f" {stride} apart that are divided. A smaller stride gives more windows."
+    )
   groups = np.repeat(np.arange(len(sizes)), sizes)
   notes = (
     f"{len(said)} roles with more than {WINDOW} characters, {left} of them too short to be divided;"

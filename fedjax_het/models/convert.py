@@ -6,13 +6,14 @@ with PyTorch's names; OUT is what `fh.models.make(..., weights=OUT)` and `--conf
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from fedjax_het.errors import DataError, SettingError, check_choice
 from fedjax_het.models import MODELS, reader_of
-from fedjax_het.models.weight_files import write_arrays
-from fedjax_het.models.weights import read_weights
+from fedjax_het.models.weight_files import read_arrays, write_arrays
+from fedjax_het.models.weights import PARTS, by_name
 
 
 def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
@@ -27,8 +28,9 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
     The shapes of the arrays that were written, by name.
 
   Raises:
-    SettingError: an unknown model, one that has no names in PyTorch, or a file of a kind that is not read.
-    DataError: a damaged file, or names that the model does not have.
+    SettingError: an unknown model, one that has no names in PyTorch, a file of a kind that is not read, or
+      that has our names already, or a folder that is not there.
+    DataError: a damaged file, one without arrays, or names that the model does not have.
   """
   check_choice("model", name, MODELS)
   reader = reader_of(name)
@@ -37,7 +39,14 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
     raise SettingError("model", name, "has no names in PyTorch", f"Those that have: {', '.join(having)}.")
   if not target.endswith(".npz"):
     raise SettingError("OUT", target, "not an .npz", f"Use {target}.npz.")
-  arrays = read_weights(source, reader, name)
+  if not Path(target).expanduser().parent.is_dir():
+    raise SettingError("OUT", target, "its folder is not there", "Make it, or name another.")
+  state = read_arrays(source)
+  if not state:
+    raise DataError(f"{source} holds no arrays.")
+  if any(own.partition("/")[0] in PARTS for own in state):
+    raise SettingError("IN", source, "has our names already", "Use it as it is: --config.model.weights.")
+  arrays = by_name(*reader(state))
   write_arrays(target, arrays)
   return {own: array.shape for own, array in arrays.items()}
 

@@ -122,6 +122,13 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
       f"Only params and {STATISTICS} are averaged; leave the others out.",
     )  # fmt: skip
   stateful = STATISTICS in collections
+  flags = [name for name, own in known.items() if isinstance(own.default, bool)]
+  if (stateful or flags) and not modes:
+    logging.warning(
+      "%s is the same in training and in use: no argument of its __call__%s is one of %s. Batch statistics do "
+      "not move, and nothing is dropped out.",
+      type(module).__name__, f" ({', '.join(flags)})" if flags else "", ", ".join(IN_TRAINING),
+    )  # fmt: skip
   first = jax.jit(lambda: variables(jax.random.key(0))[STATISTICS])() if stateful else ()
 
   def init(key):
@@ -182,6 +189,13 @@ def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
   first = jax.tree.map(np.asarray, jax.jit(lambda: pieces(key)[1])())
   stateful = bool(jax.tree.leaves(first))
   abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+  known = (nnx.Param, nnx.BatchStat, nnx.RngState)
+  kept = [leaf for _, leaf in nnx.iter_graph(abstract) if isinstance(leaf, nnx.Variable)]
+  if others := sorted({type(leaf).__name__ for leaf in kept if not isinstance(leaf, known)}):
+    raise SettingError(
+      "module", type(abstract).__name__, f"keeps {', '.join(others)}",
+      "Only Param and BatchStat are averaged; leave the others out.",
+    )  # fmt: skip
   draws = any(isinstance(part, nnx.RngStream) for _, part in nnx.iter_graph(abstract))
 
   def init(key):

@@ -55,7 +55,7 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
   read = {".npz": _npz, ".safetensors": _safetensors}.get(found.suffix, _torch)
   try:
     arrays = read(found)
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
     if isinstance(error, SettingError):
       raise
     raise DataError(f"{found} cannot be read as {found.suffix}: {error}") from error

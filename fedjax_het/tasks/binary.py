@@ -29,8 +29,11 @@ def binary(positive_weight: float | jax.Array = 1.0) -> Task:
     check_shape("binary", shape, "[B, 1]", shape == (1,))
     base.check_outputs(y, rows, shape, num_classes)
 
+  def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
+    base.check(y, num_examples, rows, num_classes and 2)
+
   return base._replace(
-    name="binary", losses=losses, check_outputs=check_outputs, outputs=lambda num_classes: 1
+    name="binary", check=check, losses=losses, check_outputs=check_outputs, outputs=lambda num_classes: 1
   )
 
 
