@@ -43,6 +43,7 @@ def test_resnet20_knows_cifar10():
   model = models.make("resnet20", (32, 32, 3), 10, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
   use = jax.jit(lambda x: model.apply(params, x / 255.0, stats).argmax(-1))
   found = np.concatenate([use(x[i : i + 200].astype(np.float32)) for i in range(0, len(x), 200)])
+  print(f"ResNet-20: {(found == y).mean():.1%} of {len(y)} test images")
   assert 0.90 <= (found == y).mean() <= 0.935
 
 
@@ -72,5 +73,6 @@ def test_squeezenet_names_images_of_classes_it_knows():
 
   blue_first, red_first = (first_five(jnp.asarray(images, jnp.float32)) for images in (x[..., ::-1], x))
   known = (np.asarray(blue_first) == y[:, None]).any(1).mean()
+  print(f"SqueezeNet: {known:.1%} of {len(y)} images of {len(CLASSES)} classes among the best five")
   assert known >= 0.5  # by chance 0.005
   assert known > (np.asarray(red_first) == y[:, None]).any(1).mean()
