@@ -134,8 +134,9 @@ def _vocabulary(folder: Path, file: str) -> Path:
   ]
   path = next((path for path in ([Path(file).expanduser()] if file else places) if path.is_file()), None)
   if path is None:
+    looked = file or ", ".join(str(place.resolve()) for place in places)
     raise DataError(
-      f"tokenizer='wordpiece' wants the vocabulary of bert-base-uncased: looked for"
-      f" {file or ', '.join(str(place.resolve()) for place in places)}. Put it there, or name it by vocabulary_file, from https://huggingface.co/bert-base-uncased."
+      f"tokenizer='wordpiece' wants the vocabulary of bert-base-uncased: looked for {looked}."
+      " Put it there, or name it by vocabulary_file, from https://huggingface.co/bert-base-uncased."
     )
   return path

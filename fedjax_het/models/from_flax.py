@@ -125,8 +125,8 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
   flags = [name for name, own in known.items() if isinstance(own.default, bool)]
   if (stateful or flags) and not modes:
     logging.warning(
-      "%s is the same in training and in use: no argument of its __call__%s is one of %s. Batch statistics do "
-      "not move, and nothing is dropped out.",
+      "%s is the same in training and in use: no argument of its __call__%s is one of %s. Batch statistics "
+      "do not move, and nothing is dropped out.",
       type(module).__name__, f" ({', '.join(flags)})" if flags else "", ", ".join(IN_TRAINING),
     )  # fmt: skip
   first = jax.jit(lambda: variables(jax.random.key(0))[STATISTICS])() if stateful else ()
