@@ -155,8 +155,8 @@ def page(report: dict, command: str) -> str:
     f"Medians of {report['turns']} turns in which the methods take their places one after another.", "",
     "A step is one gradient step as the method counts them; a visit is one client's local training: an epoch",
     "of 48 batches, and what a method does beside (FedRep's body, Ditto's own model, pFedMe's inner steps).",
-    "\"x FedAvg's\" is the median of the turns' ratios, not the ratio of the medians. FedRep's body and Ditto's",
-    "own model have one epoch here, as the rest; the tables give them five beside FedAvg's ten.",
+    "\"x FedAvg's\" is the median of the turns' ratios, not the ratio of the medians. FedRep's body and",
+    "Ditto's own model have one epoch here, as the rest; the tables give them five beside FedAvg's ten.",
     "",
     *HEAD,
   ]  # fmt: skip
