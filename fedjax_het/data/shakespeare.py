@@ -1,9 +1,9 @@
 """Shakespeare: the next character after eighty, a client a speaking role, by LEAF's rule from the plain text.
 
 A line "  ROLE. words" begins what a role says, and lines indented by four go on; in The Comedy of Errors none
-is indented. Roles of two lines or fewer are left out, and those that say no more than eighty characters. What
-a role says is joined by spaces, of which two or more become one. Sources: McMahan et al. 2017; Caldas et al.,
-LEAF, 2018; text: Project Gutenberg, eBook 100.
+is indented. Roles of two lines or fewer are left out, those that say no more than eighty characters, and
+plays of one role. What a role says is joined by spaces, of which two or more become one. Sources: McMahan et
+al. 2017; Caldas et al., LEAF, 2018; text: Project Gutenberg, eBook 100.
 """
 
 import re
@@ -37,9 +37,10 @@ _LIKE = str.maketrans(
 def load_shakespeare(folder: Path, train: float | None = 0.8, stride: int = 1) -> Source | None:
   """Windows x of 80 characters, int8 [N, 80], and the next character y, ids of `SYMBOLS`; by role.
 
-  `split` is LEAF's (`-t sample -tf 0.8`): of the n windows of a role the first ⌊train · n⌋ train, those from
-  79 further on test, which share one character at most with them. Roles of which none is left to test on are
-  left out: of the release of 2018, in which nine plays are set otherwise and give no roles, 630 of 907 stay.
+  `split` is LEAF's (`-t sample -tf 0.8`): of the n windows of a role the first ⌊train · n⌋ train, at least
+  one, those from 79 further on test, which share one character at most with them. Roles of which none is left
+  to test on are left out: of the release of 2018, in which nine plays are set otherwise and give no roles,
+  630 of 907 stay.
 
   Args:
     folder: where the text is (100.txt, 100-0.txt, pg100.txt or raw_data.txt), in an archive or not, or
