@@ -25,7 +25,7 @@ MNIST and Fashion-MNIST have TwoNN with ten clients a round, digits a small one 
 
 from ml_collections import ConfigDict, FieldReference
 
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.experiment.cell import optional, parse_cell
 
 MODELS = {
@@ -91,6 +91,9 @@ def config_of(
   algorithm: dict = {"name": name}
   if name == "fedprox":
     algorithm["mu"] = mu
+  for key in ("endpoints", "points"):
+    if chosen[key] and name not in SOSICFL:
+      raise SettingError(key, chosen[key], f"{name} has none", f"Leave it out, or use {SOSICFL[0]}.")
   if name in SOSICFL:
     algorithm |= {
       "endpoints": chosen["endpoints"] or endpoints,

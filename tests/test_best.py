@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
@@ -65,6 +66,15 @@ def test_a_run_s_course_also_after_a_stop():
   text = "\n".join(str(line) for line in Best.rows(found).renderables)
   assert "  personalised 50.00 (round 3)\n  global 50.00 (round 6)\n" in text
   assert "in round 6, after 4 s" in text
+
+
+@pytest.mark.parametrize("given", [{"global": 0.45}, ConfigDict({"global": 0.45})])
+def test_a_level_of_one_model_also_as_a_configuration_has_it(given):
+  yardstick = Best(types.SimpleNamespace(config=ConfigDict({"to_accuracy": given})))
+  yardstick.resume(0, None)
+  yardstick.watch(None, moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
+  found = yardstick.section(moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
+  assert found["to_accuracy"] == {"global": {"level": 0.45, "round": 3, "seconds": 2.0}}
 
 
 def test_levels_that_are_refused():

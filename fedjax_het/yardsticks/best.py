@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -124,6 +125,7 @@ def check_to_accuracy(given: Any) -> None:
 
 def levels_of(given: Any) -> dict[str, float]:
   """model -> level, of a number for both, a number each, or nothing."""
+  given = given.to_dict() if isinstance(given, ConfigDict) else given
   if given is None or (isinstance(given, Mapping) and not given):
     return {}
   if not isinstance(given, Mapping):

@@ -1,0 +1,44 @@
+"""How points of the simplex become regions, a rule a test."""
+
+import numpy as np
+import pytest
+
+from fedjax_het.clients import regions as rules
+from fedjax_het.clients.simplex import mean_distance
+
+POINTS = np.array([[0.4, 0.4, 0.2], [0.6, 0.2, 0.2], [0.18, 0.51, 0.31], [0.6, 0.2, 0.2]])
+COUNTS = np.array([[30, 5, 1], [40, 2, 8], [9, 9, 9], [25, 25, 0]])
+
+
+@pytest.fixture
+def given(monkeypatch):
+  """What topics are made of, where `POINTS` are what they come to."""
+  seen = []
+
+  def topics(counts, endpoints, seed):
+    seen.append(counts)
+    return POINTS
+
+  monkeypatch.setattr(rules, "topics", topics)
+  return seen
+
+
+def test_clusters_go_by_the_distance_of_l1(given):
+  """By which the first is nearer to the second (0.4, 0.44); the other way round by L2 (0.28, 0.27)."""
+  z = rules.regions(COUNTS, endpoints=3, clusters=2).clusters
+  assert z[0] == z[1] == z[3] != z[2]
+
+
+def test_the_radius_is_a_mean_over_clusters_and_a_center_one_over_clients(given):
+  found = rules.regions(COUNTS, endpoints=3, clusters=2, rho=0.5)
+  many, one = POINTS[[0, 1, 3]].mean(0), POINTS[2]
+  np.testing.assert_allclose(found.centers, [many, many, one, many], rtol=1e-6)
+  assert found.radius == pytest.approx(0.5 * (mean_distance(many) + mean_distance(one)) / 2)
+
+
+def test_noise_is_on_the_counts_that_topics_are_made_of(given):
+  for epsilon in (None, 0.1):
+    rules.regions(COUNTS, endpoints=3, clusters=2, epsilon=epsilon, seed=3)
+  np.testing.assert_array_equal(given[0], COUNTS)
+  np.testing.assert_array_equal(given[1], rules.noised(COUNTS, 0.1, 3))
+  assert np.abs(given[1] - COUNTS).max() > 1
