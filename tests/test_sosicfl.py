@@ -155,3 +155,13 @@ def test_what_the_settings_refuse():
   with pytest.raises(SettingError, match="start_round"):
     fh.sosicfl(mlp(), owned(), start_round=5).check_rounds(5)
   fh.sosicfl(mlp(), owned(), start_round=4).check_rounds(5)
+
+
+def test_without_a_start_every_client_is_the_whole_simplex_s():
+  """Also in the pictures, and so in `Client.simplex`."""
+  regions = owned()
+  for start_round, centers, radius in ((3, regions.centers, 0.4), (np.inf, np.full((K, 3), 1 / 3), 2.0)):
+    found = fh.sosicfl_all(linear(), regions, start_round=start_round, **PLAIN).simplex
+    np.testing.assert_allclose(found.centers, centers, rtol=1e-6)
+    assert float(found.radius) == pytest.approx(radius)
+    np.testing.assert_array_equal(found.points, regions.points)

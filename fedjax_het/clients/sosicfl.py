@@ -178,6 +178,7 @@ def sosicfl_plus(
   def globalize(broadcast: Message) -> PyTree:
     return model.joined(at(broadcast.params, middle), broadcast.stats)
 
+  never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # then all are the whole simplex's
   passes = epochs if lam is None else epochs + local_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
@@ -186,7 +187,11 @@ def sosicfl_plus(
     milestones={"t̃": start_round},
     num_clients=len(centers),
     simplex=Simplex(
-      lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats), *regions
+      lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats),
+      jnp.where(never, middle, centers),
+      jnp.where(never, 2.0, regions.radius),
+      regions.points,
+      regions.clusters,
     ),
   )
 
