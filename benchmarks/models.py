@@ -189,8 +189,8 @@ def main():
     row["ratio"] = own / best
     print(f"{name:20} {own:9.2f} steps/s, PyTorch ({way}) {best:9.2f}: {row['ratio']:.2f}", flush=True)
     rows[name] = row
-  record = {**provenance(), "cores": cores, "cohort": COHORT, "steps": steps, "batch": BATCH, "models": rows}
-  Path(args.out).write_text(json.dumps(record, indent=2) + "\n")
+    work = {"cores": cores, "cohort": COHORT, "steps": steps, "batch": BATCH, "rounds": rounds}
+    Path(args.out).write_text(json.dumps({**provenance(), **work, "models": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
