@@ -28,16 +28,18 @@ def rounded(tree: Any) -> Any:
   return float(f"{tree:.6g}") if isinstance(tree, float) else tree
 
 
+def starts(folder: Path) -> list[dict[str, Any]]:
+  """A run's starts: commit, day and machine."""
+  names = ("commit", "date", "machine", "devices", "jax")
+  return [{name: start.get(name) for name in names} for start in read_starts(folder)]
+
+
 def figures(run: Workdir, summary: dict[str, Any]) -> dict[str, Any]:
   """A run's row."""
   headline = next(iter(summary["metrics"]["personalized"]))
   course = [
     [row["round"], *(row["metrics"][model][headline]["mean"] for model in summary["metrics"])]
     for row in read_json_lines(run.metrics_path)
-  ]
-  starts = [
-    {name: start.get(name) for name in ("commit", "date", "machine", "devices", "jax")}
-    for start in read_starts(run.root)
   ]
   metrics = {
     model: {
@@ -51,7 +53,9 @@ def figures(run: Workdir, summary: dict[str, Any]) -> dict[str, Any]:
   row.get("best", {}).pop("course", None)
   if "lambda" in summary:
     row["lambda"] = {name: summary["lambda"][name] for name in ("common", "grid", "mean")}
-  return rounded(row | {"course": {"of": ["round", *summary["metrics"]], headline: course}, "starts": starts})
+  return rounded(
+    row | {"course": {"of": ["round", *summary["metrics"]], headline: course}, "starts": starts(run.root)}
+  )
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from provenance import ROOT
-from run_figures import rounded
+from run_figures import rounded, starts
 
-from fedjax_het.experiment.workdir import read_json_lines, read_record, read_starts
+from fedjax_het.experiment.workdir import read_json_lines, read_record
 from fedjax_het.methods import CLIENTS
 from fedjax_het.yardsticks.landscape import plot_surfaces
 from fedjax_het.yardsticks.plots import save
@@ -58,11 +58,8 @@ def row(folder: Path, summary: dict) -> dict:
     for own in read_json_lines(folder / "metrics.jsonl")
     if "cosine" in own.get("clients", {})
   ]
-  starts = [
-    {name: own.get(name) for name in ("commit", "date", "machine", "jax")} for own in read_starts(folder)
-  ]
   parts = {name: summary[name] for name in ("landscape", "lambda", "unseen") if name in summary}
-  return {"top1": found, **parts, **({"cosine": cosine} if cosine else {}), "starts": starts}
+  return {"top1": found, **parts, **({"cosine": cosine} if cosine else {}), "starts": starts(folder)}
 
 
 def main() -> None:
