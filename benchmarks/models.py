@@ -1,15 +1,18 @@
 """Client steps a second of every model, beside a plain loop of PyTorch.
 
     python benchmarks/models.py [--models resnet9 vgg9] [--turns 3] [--out docs/results/models.json]
+    python benchmarks/models.py --table [--out docs/results/models.json]      what it holds, as Markdown
     python benchmarks/models.py --small --out /tmp/models.json       few steps, to try the script
 
 FedAvg's local training as users run it: a cohort of 4 clients a round on all cores, batches of 10 random
-examples, plain SGD, one epoch of 6 steps. Ours is one compiled call a turn, compiled before. PyTorch's is
-`peers/torch_models.py` in an environment that `peers/envs.py` makes (or --torch PYTHON), three ways: one
-thread, a thread a core, and a process a core of one thread each; the fastest counts. Ours and PyTorch's take
-turns; medians over the turns are shown. Models are the published ones (torchvision's, timm's, transformers',
-or the authors'), of as many parameters on both sides, which is checked; VGG-11 has a quarter of the width,
-encoders of texts have two layers of 128.
+examples, SGD with momentum 0.9 and weight decay 1e-4 (PyTorch's fused one), one epoch of 6 steps. Ours is one
+compiled call a turn, compiled before. PyTorch's is `peers/torch_models.py` in an environment that
+`peers/envs.py` makes (or --torch PYTHON), three ways: one thread, a thread a core, and a process a core of
+one thread each, whose rates are added though nothing is averaged between them; the fastest counts. Ours and
+PyTorch's take turns; medians over the turns and of the turns' ratios are shown. Models are the published ones
+(torchvision's, timm's, transformers', or the authors'), of as many parameters on both sides, which is
+checked; VGG-11 has a quarter of the width, encoders of texts have two layers of 128. Rows of other models
+that the file has from before stay; each says its commit, day, machine, and how busy others kept it.
 """
 
 import argparse
@@ -31,8 +34,10 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from peers.envs import ensure  # noqa: E402
 from provenance import ROOT, provenance  # noqa: E402
+from speed import busy  # noqa: E402
 
 COHORT, STEPS, BATCH = 4, 6, 10
+SGD = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}  # the papers', and of peers/torch_models.py
 
 
 class Case(NamedTuple):
@@ -119,7 +124,7 @@ class Ours:
     assert isinstance(model, fh.models.Model)
     model = model if task is None else model._replace(task=task)
     self.parameters = fh.models.count_parameters(jax.eval_shape(model.init, jax.random.key(0)))
-    client = fh.fedavg(model, epochs=1, batch_size=BATCH, lr=0.01)
+    client = fh.fedavg(model, epochs=1, batch_size=BATCH, **SGD)
     self.engine, self.rounds = fh.Engine(fh.federated(client), data, COHORT), rounds
     started = time.perf_counter()
     self.state, _ = self.engine.advance(self.engine.init(jax.random.key(1)), 1)
@@ -154,43 +159,63 @@ def theirs(python: Path, name: str, rounds: int, steps: int, cores: int) -> dict
   return found
 
 
+def measured(python: Path, name: str, turns: int, rounds: int, steps: int) -> dict[str, Any]:
+  """A model's row."""
+  cores, others = os.cpu_count() or 1, busy()
+  ours = Ours(name, rounds, steps)
+  work = {"cores": cores, "cohort": COHORT, "steps": steps, "batch": BATCH, "rounds": rounds, **SGD}
+  rates: list[float] = []
+  ways: dict[str, list[float]] = {}
+  for _ in range(turns):
+    rates.append(ours.turn())
+    for way, printed in theirs(python, name, rounds, steps, cores).items():
+      assert all(one["parameters"] == ours.parameters for one in printed), (name, printed, ours.parameters)
+      ways.setdefault(way, []).append(sum(one["steps_per_second"] for one in printed))
+  best = max(ways, key=lambda way: statistics.median(ways[way]))
+  ratios = [own / other for own, other in zip(rates, ways[best])]
+  return {
+    **provenance(), "work": work, "busy_before": others, "parameters": ours.parameters,
+    "compile_s": ours.compile, "ours": rates, "pytorch": ways, "fastest": best, "ratios": ratios,
+    "ratio": statistics.median(ratios),
+  }  # fmt: skip
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+  """The rows as Markdown, the slowest beside PyTorch first."""
+  lines = ["| | steps a second | range | PyTorch | ratio | range | compile, s |", "|---" * 7 + "|"]
+  for name, row in sorted(rows.items(), key=lambda pair: pair[1]["ratio"]):
+    own, ratios = sorted(row["ours"]), sorted(row["ratios"])
+    lines.append(
+      f"| `{name}` | {statistics.median(own):.1f} | {own[0]:.1f} – {own[-1]:.1f}"
+      f" | {statistics.median(row['pytorch'][row['fastest']]):.1f}, {row['fastest']}"
+      f" | {row['ratio']:.2f} | {ratios[0]:.2f} – {ratios[-1]:.2f} | {row['compile_s']:.0f} |"
+    )
+  return "\n".join(lines)
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--models", nargs="*", choices=CASES, default=[*CASES])
   parser.add_argument("--turns", type=int, default=3)
   parser.add_argument("--rounds", type=int, default=4, help="a turn")
   parser.add_argument("--small", action="store_true")
+  parser.add_argument("--table", action="store_true", help="measure nothing, show what --out holds")
   parser.add_argument(
     "--torch", help="Python of an environment that has PyTorch, torchvision, timm and transformers"
   )
-  parser.add_argument("--out", default=str(ROOT / "docs" / "results" / "models.json"))
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "models.json")
   args = parser.parse_args()
+  rows: dict[str, dict[str, Any]] = json.loads(args.out.read_text())["models"] if args.out.exists() else {}
+  if args.table:
+    print(table(rows))
+    return
   turns, rounds, steps = (1, 1, 1) if args.small else (args.turns, args.rounds, STEPS)
   python = Path(args.torch) if args.torch else ensure("torch_models")
-  cores = os.cpu_count() or 1
-  rows: dict[str, dict[str, Any]] = {}
   for name in args.models:
-    ours = Ours(name, rounds, steps)
-    row: dict[str, Any] = {
-      "parameters": ours.parameters,
-      "compile_s": ours.compile,
-      "ours": [],
-      "pytorch": {},
-    }
-    for _ in range(turns):
-      row["ours"].append(ours.turn())
-      for way, printed in theirs(python, name, rounds, steps, cores).items():
-        assert all(one["parameters"] == ours.parameters for one in printed), (name, printed, ours.parameters)
-        row["pytorch"].setdefault(way, []).append(sum(one["steps_per_second"] for one in printed))
-    way, best = max(
-      ((way, statistics.median(each)) for way, each in row["pytorch"].items()), key=lambda pair: pair[1]
-    )
-    own = statistics.median(row["ours"])
-    row["ratio"] = own / best
-    print(f"{name:20} {own:9.2f} steps/s, PyTorch ({way}) {best:9.2f}: {row['ratio']:.2f}", flush=True)
-    rows[name] = row
-    work = {"cores": cores, "cohort": COHORT, "steps": steps, "batch": BATCH, "rounds": rounds}
-    Path(args.out).write_text(json.dumps({**provenance(), **work, "models": rows}, indent=1) + "\n")
+    row = rows[name] = measured(python, name, turns, rounds, steps)
+    text = f"{statistics.median(row['ours']):9.2f} steps/s, PyTorch ({row['fastest']}), ratio"
+    print(f"{name:20} {text} {row['ratio']:.2f}", flush=True)
+    args.out.write_text(json.dumps({"models": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

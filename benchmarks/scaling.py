@@ -10,7 +10,6 @@ timings of the compiled rounds, after one that is not counted.
 import argparse
 import json
 import os
-import resource
 import time
 from pathlib import Path
 
@@ -53,7 +52,6 @@ def measure(name: str, data: fh.data.FederatedData, cohort: int, hidden: int, ro
   point = {
     "method": name, "clients": data.num_clients, "cohort": cohort, "hidden": hidden, "parameters": parameters,
     "seconds_a_round": float(np.median(times[1:])), "client_state_bytes": held,
-    "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
   }  # fmt: skip
   print(
     f"{name:>12} K={data.num_clients:<6} S={cohort:<3} hidden={hidden:<4}"

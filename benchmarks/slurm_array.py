@@ -11,8 +11,9 @@ at hand, as for slurm.py. On a node made of this machine by root:
 
     --cut 'pkill -KILL slurmstepd; pkill -KILL slurmd' --revive slurmd
 
-The exit status is 0 where every run was made once, by either member, and metrics.jsonl and summary.json of
-each are the same bytes as in the table made by one process, `seconds` aside.
+The exit status is 0 where every run was begun once, by either member, and went on once more where it was
+killed, and metrics.jsonl and summary.json of each are the same bytes as in the table made by one process,
+`seconds` aside.
 """
 
 import argparse
@@ -43,6 +44,7 @@ def get_config(cell=""):
 '''
 METHODS = {"FedAvg": "fedavg", "FedRep": "fedrep", "Ditto": "ditto", "APFL": "apfl"}
 SEEDS = 2
+PATIENCE = 1800  # seconds until two runs must be at work
 
 
 def write_table(folder: Path, rounds: int) -> Path:
@@ -84,16 +86,22 @@ def processes(array: str) -> list[int]:
   return found
 
 
-def at_work(folder: Path) -> list[str]:
-  """The runs that have been evaluated and not ended."""
-  begun = (path.parent for path in folder.rglob("metrics.jsonl") if path.stat().st_size)
+def at_work(folder: Path, sign: str) -> list[str]:
+  """The runs that have a file `sign` with something in it, and have not ended."""
+  begun = (path.parent for path in folder.rglob(sign) if path.stat().st_size)
   return sorted(str(path.relative_to(folder)) for path in begun if not (path / "summary.json").exists())
 
 
 def die(array: str, folder: Path, cut: str, revive: str) -> dict[str, Any]:
   """Kills the node's daemons and what they had started, in the midst of two runs."""
-  while len(runs := at_work(folder)) < 2:
+  until = time.monotonic() + PATIENCE
+  while len(at_work(folder, "metrics.jsonl")) < 2:
+    if time.monotonic() > until:
+      raise SystemExit(
+        f"No two runs were evaluated within {PATIENCE} s: see the array's logs in {folder.parent}."
+      )
     time.sleep(0.5)
+  runs = at_work(folder, "starts.jsonl")
   killed, done = processes(array), len(list(folder.rglob("summary.json")))
   subprocess.run(cut, shell=True, check=False)
   for process in killed:
@@ -122,14 +130,23 @@ def main() -> None:
     subprocess.run(alone, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
     expected = runs_of(folder / "alone")
     found = runs_of(folder / "array")
+    started = starts_of(folder / "array")
   members = {
     name: {"state": own["JobState"], "requeued": int(own["Restarts"])} for name, own in ended.items()
   }
-  once = len({*found}) == len(found) == len(METHODS) * SEEDS
+  complete = len(found) == len(METHODS) * SEEDS
   same = sorted(found) == sorted(expected)
-  keep(args.out, death | {"members": members, "runs": len(found), "once": once, "same": same})
-  if not once or not same:
-    raise SystemExit("The tables DIFFER.")
+  once = all(count <= 1 + (name in death.get("killed_in", [])) for name, count in started.items())
+  seen = {"members": members, "runs": len(found), "starts": started, "once": once, "same": same}
+  keep(args.out, death | seen)
+  if not (complete and once and same):
+    raise SystemExit("The tables DIFFER, or a run was made twice.")
+
+
+def starts_of(folder: Path) -> dict[str, int]:
+  """How often each run was begun or continued."""
+  paths = sorted(folder.rglob("starts.jsonl"))
+  return {str(path.parent.relative_to(folder)): len(path.read_text().splitlines()) for path in paths}
 
 
 def runs_of(folder: Path) -> list[str]:

@@ -1,10 +1,11 @@
 """Client steps a second beside other systems and a plain loop on the same work, on this machine's CPU.
 
-    python benchmarks/speed.py [--repeats 3] [--without fluke flower] [--out docs/results/speed.json]
+    python benchmarks/speed.py [--repeats 3] [--without fluke flower] [--out docs/results/speed_momentum.json]
 
 Makes each peer's virtual environment (`peers/envs.py`), then runs ours and theirs in turn, every run in a
-fresh process, and prints medians over the turns, ratios and what was asked for. All take SGD steps with the
-papers' momentum and weight decay; ours also plain ones. See README.md here.
+fresh process, and prints medians over the turns, ratios and what was asked for. A ratio is the median, with
+its range, of the turns' own ratios. All take SGD steps with the papers' momentum and weight decay; ours also
+plain ones. See README.md here.
 """
 
 import argparse
@@ -66,6 +67,8 @@ def plan(without: list[str], models: Sequence[str]) -> list[Run]:
             model,
             [*command, "--threads", str(threads)],
           )
+        if script == "torch_loop" and cores > 1:
+          add(f"{name}, {cores} processes", model, [*command, "--threads", "1", "--processes", str(cores)])
       if cores > 1:  # pfl-research's own way of using them
         launch = ["-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
         launch += ["--nproc_per_node", str(cores)]
@@ -85,7 +88,9 @@ def plan(without: list[str], models: Sequence[str]) -> list[Run]:
         [*peer("fluke_bench", model, "fluke"), "--threads", "1", "--algorithm", "superfed"],
       )
     if model == "two_nn" and "flower" not in without:
-      add("Flower", model, peer("flower", model, "flower"))
+      for threads in sorted({1, cores}):
+        name = f"Flower, {cores // threads} actors of {threads} threads"
+        add(name, model, [*peer("flower", model, "flower"), "--threads", str(threads)])
   add("fedjax_het, plain SGD", "two_nn", [*ours, *work("two_nn"), "--momentum", "0", "--weight_decay", "0"])
   add("fedjax_het, SuPerFed-MM", "two_nn", [*ours, *work("two_nn"), "--algorithm", "superfed_mm"])
   return runs
@@ -166,21 +171,20 @@ def summarize(runs: list[Run], results: dict[str, list[dict]], start: list[dict]
   rates = {run.name: [row["client_steps_per_second"] for row in results[run.name]] for run in runs}
   median = {name: statistics.median(values) for name, values in rates.items()}
 
-  def ratio(model: str, peer: str) -> dict | None:
-    """Ours over the peer's fastest way of running, by medians."""
-    found = {name: value for name, value in median.items() if name.startswith(f"{model}: {peer}")}
-    if not found:
-      return None
-    fastest = max(found, key=found.get)
-    ours = median[f"{model}: fedjax_het"]
-    return {"value": ours / found[fastest], "against": fastest} | {
-      "others": {name: ours / value for name, value in found.items() if name != fastest}
-    }
-
   def over(faster: str, slower: str) -> dict | None:
-    """A row of TwoNN's over another, by medians."""
-    both = [median.get(f"two_nn: {name}") for name in (faster, slower)]
-    return {"value": both[0] / both[1]} if None not in both else None
+    """One row's rate over another's: the median and the range of the turns' ratios."""
+    if faster not in rates or slower not in rates:
+      return None
+    turns = [own / other for own, other in zip(rates[faster], rates[slower])]
+    return {"value": statistics.median(turns), "min": min(turns), "max": max(turns)}
+
+  def ratio(model: str, peer: str) -> dict | None:
+    """Ours over the peer's fastest way of running, the one of the largest median."""
+    found = {name: value for name, value in median.items() if name.startswith(f"{model}: {peer}")}
+    fastest, ours = max(found, key=found.get, default=""), f"{model}: fedjax_het"
+    others = {name: over(ours, name) for name in found if name != fastest}
+    both = over(ours, fastest)
+    return both and {**both, "against": fastest, "others": others}
 
   first, second = (
     statistics.median(turn[name][field] for turn in start)
@@ -192,14 +196,19 @@ def summarize(runs: list[Run], results: dict[str, list[dict]], start: list[dict]
     *((f"TwoCNN, times {peer}", ratio("two_cnn", peer), "at least", 1.6) for peer in peers[:2]),
     (
       "TwoNN, SuPerFed-MM, times fluke's",
-      over("fedjax_het, SuPerFed-MM", "SuPerFed-MM of fluke"),
+      over("two_nn: fedjax_het, SuPerFed-MM", "two_nn: SuPerFed-MM of fluke"),
       "at least",
       8.0,
     ),
-    ("Plain SGD, times with momentum", over("fedjax_het, plain SGD", "fedjax_het"), "at most", 2.0),
+    (
+      "Plain SGD, times with momentum",
+      over("two_nn: fedjax_het, plain SGD", "two_nn: fedjax_het"),
+      "at most",
+      2.0,
+    ),
     (
       "SuPerFed-MM's client step, times FedAvg's",
-      over("fedjax_het", "fedjax_het, SuPerFed-MM"),
+      over("two_nn: fedjax_het", "two_nn: fedjax_het, SuPerFed-MM"),
       "at most",
       2.0,
     ),
@@ -227,11 +236,12 @@ def show(summary: dict) -> None:
   print(f"\n{'client steps a second':<44}{'median':>10}{'min':>10}{'max':>10}")
   for name, row in summary["client_steps_per_second"].items():
     print(f"{name:<44}{row['median']:>10.1f}{row['min']:>10.1f}{row['max']:>10.1f}")
-  print(f"\n{'asked for':<44}{'value':>10}  {'bound':<14}")
+  print(f"\n{'asked for':<44}{'value':>10}  {'turns':<16}{'bound':<14}")
   for row in summary["comparisons"]:
     verdict = "holds" if row["holds"] else "DOES NOT HOLD"
     against = f"  (against {row['against'].split(': ')[1]})" if "against" in row else ""
-    print(f"{row['what']:<44}{row['value']:>10.2f}  {row['bound']:<14}{verdict}{against}")
+    span = f"{row['min']:.2f} to {row['max']:.2f}" if "min" in row else ""
+    print(f"{row['what']:<44}{row['value']:>10.2f}  {span:<16}{row['bound']:<14}{verdict}{against}")
   share, peak = summary["two_cnn_share_of_matmul_peak"], summary["matmul_peak_gflops"]
   if share is not None:
     print(f"\nTwoCNN reaches {100 * share:.0f} % of the matrix product's peak, {peak:.0f} GFLOP/s.")
@@ -245,7 +255,7 @@ def main():
     help="peers to leave out",
   )  # fmt: skip
   parser.add_argument("--models", nargs="+", default=list(ROUNDS), choices=list(ROUNDS), help="which")
-  parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "results" / "speed.json")
+  parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "results" / "speed_momentum.json")
   args = parser.parse_args()
   about = machine()
   results, start = collections.defaultdict(list), []

@@ -1,9 +1,9 @@
 """Client steps a second of Flower: its FedAvg and its simulation engine, a PyTorch loop in its clients.
 
-Runs inside `.envs/flower` (see `envs.py`) and prints one JSON line. Each of Ray's actors has one core, one
-PyTorch thread and all clients' examples, made once.
+Runs inside `.envs/flower` (see `envs.py`) and prints one JSON line. Each of Ray's actors has --threads cores,
+as many PyTorch threads and all clients' examples, made once.
 
-    .envs/flower/bin/python peers/flower.py --model two_nn
+    .envs/flower/bin/python peers/flower.py --model two_nn --threads 1
 """
 
 import functools
@@ -29,9 +29,9 @@ from work import arguments, client_steps
 
 
 @functools.cache
-def examples(clients, samples, seed):
+def examples(clients, samples, seed, threads):
   """All clients' examples; a process makes them once."""
-  torch.set_num_threads(1)
+  torch.set_num_threads(threads)
   torch.manual_seed(seed)
   return torch.rand(clients, samples, 1, 28, 28), torch.randint(10, (clients, samples))
 
@@ -42,7 +42,7 @@ def client_app(args):
 
   @app.train()
   def train(message, context):
-    x, y = examples(args.clients, args.samples, args.seed)
+    x, y = examples(args.clients, args.samples, args.seed, args.threads)
     client = int(context.node_config["partition-id"])
     model = two_nn()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -76,6 +76,7 @@ class Clocked(FedAvg):
 
 def main():
   parser = arguments(__doc__, ["two_nn"])
+  parser.add_argument("--threads", type=int, default=1, help="of an actor")
   args = parser.parse_args()
   warnings.filterwarnings("ignore")
   logging.disable(logging.WARNING)
@@ -94,7 +95,10 @@ def main():
 
   run_simulation(
     server, client_app(args), args.clients,
-    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": cores}},
+    backend_config={
+      "client_resources": {"num_cpus": args.threads, "num_gpus": 0.0},
+      "init_args": {"num_cpus": cores},
+    },
   )  # fmt: skip
   seconds = Clocked.times[-1] - Clocked.times[args.warmup - 1]
   steps = client_steps(args)
@@ -108,7 +112,8 @@ def main():
     "steps": steps,
     "client_steps_per_second": steps / seconds,
     "seconds": seconds,
-    "processes": cores,
+    "processes": cores // args.threads,
+    "threads": args.threads,
     "finite": bool(model) and all(torch.isfinite(p).all().item() for p in model),
   }
   print(json.dumps(line), flush=True)

@@ -2,12 +2,15 @@
 
 Runs inside `.envs/pfl_research` (see `envs.py`) and prints one JSON line. Every combination of the settings
 given is timed one after another in this process and the fastest is the result; the others stay in "tried".
+With --processes N as many processes do all the work each at the same time; their rates are added.
 
     .envs/pfl_research/bin/python peers/torch_loop.py --model two_nn --threads 1 2 --optimizers loop fused
 """
 
 import functools
 import json
+import subprocess
+import sys
 import time
 
 import torch
@@ -50,7 +53,17 @@ def measure(args, x, y, threads, optimizer):
 def main():
   parser = arguments(__doc__, SHAPES)
   add_ways(parser, "fused")
+  parser.add_argument("--processes", type=int, default=1)
   args = parser.parse_args()
+  if args.processes > 1:
+    command = [sys.executable, *sys.argv, "--processes", "1"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(args.processes)]
+    lines = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+    rate = sum(line["client_steps_per_second"] for line in lines)
+    finite = all(line["finite"] for line in lines)
+    line = lines[0] | {"client_steps_per_second": rate, "finite": finite, "processes": lines}
+    print(json.dumps(line), flush=True)
+    return
 
   torch.manual_seed(args.seed)
   x = torch.rand(args.clients, args.samples, *SHAPES[args.model])

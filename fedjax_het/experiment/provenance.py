@@ -19,12 +19,16 @@ TREE = Path(__file__).parents[2]  # a checkout's, or what the package is install
 
 
 def machine() -> str:
-  """The processor's name and its cores, as the machine says."""
+  """The processor's name, its family and model where they are told, and its cores."""
   file = Path("/proc/cpuinfo")
   lines = file.read_text().splitlines() if file.exists() else []
-  names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+  pairs = [[part.strip() for part in line.partition(":")[::2]] for line in reversed(lines)]
+  told = dict(pair for pair in pairs if pair[0])
+  name = told.get("model name", platform.machine())
+  if {"cpu family", "model"} <= told.keys():
+    name += f" (family {told['cpu family']}, model {told['model']})"
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return f"{names[0] if names else platform.machine()}, {cores} cores"
+  return f"{name}, {cores} cores"
 
 
 def commit(tree: str | os.PathLike[str] = TREE) -> str | None:
