@@ -2,12 +2,18 @@
 
 import difflib
 import inspect
+import lzma
 import operator
+import tarfile
 import typing
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
+import optax
 
 
 class SettingError(ValueError):
@@ -24,6 +30,13 @@ class SettingError(ValueError):
 
 class DataError(RuntimeError):
   """A data file that is missing, truncated or not what its authors shipped."""
+
+
+DAMAGE = (
+  OSError, EOFError, RuntimeError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error,
+  lzma.LZMAError,
+)  # fmt: skip
+"""What reading a damaged archive, or arrays in one, raises; RuntimeError where it seems encrypted."""
 
 
 class NonFiniteLoss(FloatingPointError):
@@ -131,6 +144,18 @@ def near(value: object, choices: Iterable[str]) -> str:
   found = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
   hint = f"Did you mean {found[0]!r}? " if found else ""
   return f"{hint}Known: {', '.join(choices)}."
+
+
+def check_transformation(setting: str, name: str, made: optax.GradientTransformation) -> None:
+  """Raises `SettingError` for one that asks for more than a gradient, its state and the parameters."""
+  if not isinstance(made, optax.GradientTransformationExtraArgs):
+    return
+  try:
+    jax.eval_shape(lambda own: made.update(own, made.init(own), own), {"w": jnp.zeros(1)})
+  except Exception as error:  # others: it wants a model's own parameters, which are not at hand
+    if isinstance(error, TypeError) and "keyword-only" in str(error):
+      remedy = "Take one that does with a gradient, its state and the parameters."
+      raise SettingError(setting, name, f"its {error}", remedy) from error
 
 
 def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> None:

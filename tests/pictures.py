@@ -1,6 +1,7 @@
 """Pictures in files, for tests of the loaders that read them."""
 
 import io
+import struct
 import tarfile
 import zipfile
 
@@ -53,3 +54,11 @@ def refused(folder, name, files, change, says):
   write(folder, files)
   with pytest.raises(DataError, match=says):
     sources.load(name, folder.parent)
+
+
+def scrambled(path, arrays):
+  """A compressed .npz whose first array cannot be unpacked."""
+  np.savez_compressed(path, **arrays)
+  content = bytearray(path.read_bytes())
+  content[30 + sum(struct.unpack("<HH", content[26:30]))] = 0xFF  # no kind of block that there is
+  path.write_bytes(content)

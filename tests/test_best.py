@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from parts import mlp
 
 import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
@@ -78,8 +79,13 @@ def test_a_level_of_one_model_also_as_a_configuration_has_it(given):
 
 
 def test_levels_that_are_refused():
+  client = fh.fedavg(mlp())
   for good in (None, {}, 0.7, {"global": 0.5}):
-    check_to_accuracy(good)
-  for bad in ("much", True, {"global": "much"}, {"all": 0.5}):
+    check_to_accuracy(good, client)
+  for bad in ("much", True, {"global": "much"}, {"all": 0.5}, float("nan"), {"global": float("inf")}):
     with pytest.raises(fh.SettingError, match="to_accuracy"):
-      check_to_accuracy(bad)
+      check_to_accuracy(bad, client)
+  local = client._replace(globalize=None, name="local")
+  check_to_accuracy(0.7, local)  # of the models that there are
+  with pytest.raises(fh.SettingError, match="local has no global model"):
+    check_to_accuracy({"global": 0.5}, local)

@@ -189,9 +189,12 @@ def test_without_a_whole_checkpoint_the_metrics_are_kept(run, tmp_path, caplog):
   shutil.copytree(run[0], workdir)
   (workdir / "summary.json").unlink()
   lines = (workdir / "metrics.jsonl").read_bytes()
+  (workdir / "samples").mkdir()
+  (workdir / "samples" / "000002.npz").touch()
   for step in (2, 4):
     (workdir / "checkpoints" / str(step) / "state" / "manifest.ocdbt").unlink()
   summary = start(tiny(), str(workdir))
   assert (workdir / "metrics.before_damage.jsonl").read_bytes() == lines
+  assert (workdir / "samples.before_damage" / "000002.npz").exists()
   assert "starts at round 0" in caplog.text and str(workdir / "metrics.before_damage.jsonl") in caplog.text
   assert summary["metrics"] == run[1]["metrics"] and records(workdir) == records(run[0])

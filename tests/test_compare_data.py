@@ -53,7 +53,7 @@ def test_rounds_are_named_and_subtracted(tmp_path):
 @pytest.mark.parametrize(
   "field, value",
   [("num_clients", 50), ("partition__alpha", 1.0), ("dataset_options__resize", 8), ("test_fraction", 0.5),
-   ("unseen__fraction", 0.2)],
+   ("unseen__fraction", 0.2), ("dataset_options__train", None), ("dataset_options__train", 0)],
 )  # fmt: skip
 def test_other_clients_of_a_data_set_are_not_subtracted(tmp_path, field, value):
   groups = groups_of(tmp_path, {}, {field: value, "algorithm__name": "ditto"})

@@ -22,6 +22,9 @@ def test_an_unfinished_run_counts_where_none_has_ended(tmp_path):
   assert group.values("personalized", "top1", "mean") == {2: 0.3}
   write_run(tmp_path / "3", (), ended=False, seed=3, algorithm__name="ditto")
   early = grouped(find([tmp_path]))[1]
+  early.runs[0].config["eval_every"] = None
+  assert early.runs[0].state == "round 0 of 30, first evaluation at 30"
+  early.runs[0].config["eval_every"] = 10
   assert (
     early.values("personalized", "top1", "mean") == {}
     and early.state == "round 0 of 30, first evaluation at 10"

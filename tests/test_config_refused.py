@@ -1,11 +1,13 @@
 """Configurations that cannot be are refused before anything is trained; what a run found is told."""
 
+import inspect
 import json
 
 import numpy as np
 import pytest
 from run_folders import write_run
 
+import fedjax_het as fh
 from configs import table_4_2
 from fedjax_het.compare.page import write_page
 from fedjax_het.compare.runs import find
@@ -14,7 +16,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment import build as building
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.dry_run import steps_of_clients
+from fedjax_het.experiment.dry_run import steps_of_clients, training_of
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import check_sweep
@@ -128,6 +130,15 @@ def test_expected_steps_are_those_that_a_method_takes():
     config.local.update(epochs)
     config.algorithm.update(settings)
     np.testing.assert_array_equal(steps_of_clients(config, build(config)), walks * passes)
+
+
+def test_a_training_setting_is_the_algorithm_s_the_local_one_or_the_method_s_own():
+  config = config_of()
+  assert training_of(config, "batch_size") == config.local.batch_size
+  del config.local["batch_size"]
+  assert training_of(config, "batch_size") == inspect.signature(fh.fedavg).parameters["batch_size"].default
+  config.algorithm.batch_size = 7
+  assert training_of(config, "batch_size") == 7
 
 
 @pytest.mark.parametrize("unseen", [{}, {"fraction": 0.5}])

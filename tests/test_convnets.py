@@ -57,8 +57,9 @@ def test_parameters(name, classes, options, count):
     ("vgg11", {"dropout": 1.0}, "dropout"),
     ("squeezenet", {"version": "1.2"}, "1.1"),
     ("squeezenet", {"shape": (20, 20, 3)}, "21 x 21"),
-    ("mobilenet", {"shape": (36, 36, 3)}, "padding=1"),
+    ("mobilenet", {"shape": (32, 32, 3)}, "padding=1"),
     ("mobilenet_v2", {"width": 0.0}, "width"),
+    ("mobilenet_v2", {"width": np.inf}, "width"),
     ("mobilenet_v3_small", {"shape": (28, 28)}, r"\(height, width, channels\). Add an axis of channels"),
     ("mobilenet", {"shape": (28, 28)}, "Add an axis of channels"),
     ("two_cnn", {"shape": (28, 28)}, "Add an axis of channels"),
@@ -110,10 +111,16 @@ def test_a_task_is_made():
     models.make("two_nn", (3,), 2, task=fh.tasks.binary)
 
 
+def test_mobilenet_s_smallest_image_without_padding():
+  model = models.mobilenet((33, 33, 3), 3, width=4)
+  params = jax.jit(model.init)(jax.random.key(0))
+  assert np.isfinite(jax.jit(model.apply)(params, jnp.ones((1, 33, 33, 3)), model.stats)).all()
+
+
 @slow
 @pytest.mark.parametrize("name", ["vgg9", "squeezenet", "mobilenet"])
 def test_the_smallest_image_that_is_taken_leaves_a_pixel(name):
-  side = {"vgg9": 16, "squeezenet": 21, "mobilenet": 37}[name]
+  side = {"vgg9": 16, "squeezenet": 21, "mobilenet": 33}[name]
   model = models.MODELS[name]((side, side, 3), 3)
   x = jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32)
   params = jax.eval_shape(model.init, jax.random.key(0))

@@ -180,3 +180,9 @@ def test_blocks_of_unequal_clients_are_small(sizes, blocks):
   data = federate(x, np.zeros(len(x), np.int32), parts, jax.random.key(0), num_classes=2, test_fraction=0.0)
   view = data.clients(jnp.arange(2))
   assert (view.block(512), view.block(32)) == blocks
+
+
+def test_missing_values_of_half_precision_are_filled_too():
+  x = np.array([[1.0], [3.0], [np.nan], [1.0], [3.0]], jnp.bfloat16)
+  data = federate(x, np.zeros(5, int), [np.arange(5)], KEY, num_classes=1, split=np.array([0, 0, 1, 0, 0]))
+  assert data.x.dtype == jnp.bfloat16 and np.asarray(data.x)[-1] == 2.0

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pictures import scrambled
 
 from fedjax_het import data
 from fedjax_het.data import medmnist
@@ -73,6 +74,9 @@ def test_no_file_a_torn_file_and_an_unknown_size(tmp_path):
   write(tmp_path, "dermamnist_64.npz", arrays(64))
   path = tmp_path / "medmnist" / "dermamnist_64.npz"
   path.write_bytes(path.read_bytes()[:500])
+  with pytest.raises(DataError, match="truncated or damaged"):
+    data.load("dermamnist", tmp_path)
+  scrambled(path, arrays(64))
   with pytest.raises(DataError, match="truncated or damaged"):
     data.load("dermamnist", tmp_path)
   with pytest.raises(SettingError, match="size = 32: not a size"):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from pictures import refused, write
+from pictures import refused, scrambled, write
 from test_data_images import faces
 
 from fedjax_het.data import sources
@@ -136,6 +136,13 @@ def test_arrays_that_are_not_femnist_by_writer(tmp_path, change, says):
   (tmp_path / "femnist").mkdir()
   np.savez(tmp_path / "femnist" / "femnist_by_writer.npz", **by_writer(**change))
   with pytest.raises(DataError, match=says):
+    sources.load("femnist", tmp_path)
+
+
+def test_femnist_by_writer_that_cannot_be_unpacked(tmp_path):
+  (tmp_path / "femnist").mkdir()
+  scrambled(tmp_path / "femnist" / "femnist_by_writer.npz", by_writer())
+  with pytest.raises(DataError, match="truncated or damaged"):
     sources.load("femnist", tmp_path)
 
 

@@ -49,6 +49,10 @@ def test_ham10000(tmp_path, monkeypatch):
       "wants the columns lesion_id",
     ),
     (lambda f: f.update({"HAM10000_metadata.csv": f["HAM10000_metadata.csv"][:180]}), "wants the columns"),
+    (
+      lambda f: f.update({"HAM10000_metadata.csv": f["HAM10000_metadata.csv"].replace("bkl", "b\rl")}),
+      "truncated or damaged: new-line",
+    ),
     (lambda f: f.pop("images/ISIC_3.jpg"), "ISIC_3.jpg is missing; it is one of 1"),
     (lambda f: [f.pop(f"images/ISIC_{i}.jpg") for i in range(1, 5)], "No images ISIC"),
   ],
@@ -120,6 +124,10 @@ def test_light_is_evened_out():
       "wants the columns image, MEL",
     ),
     (lambda f: f.update({isic2019.TRUTH: f[isic2019.TRUTH][:150]}), "rows, not 8"),
+    (
+      lambda f: f.update({isic2019.TRUTH: f[isic2019.TRUTH].replace("1.0", "1\r0")}),
+      "truncated or damaged: new-line",
+    ),
   ],
 )
 def test_isic2019_of_something_else(tmp_path, monkeypatch, change, says):

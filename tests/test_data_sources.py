@@ -69,8 +69,12 @@ def test_images_are_resized_as_pillow_does():
   np.testing.assert_allclose(smaller.x.mean(), source.x.mean(), rtol=0.05)
   with pytest.raises(SettingError, match="resize = 32: heart has no images"):
     sources.resized(source._replace(x=source.x[:, 0, 0], name="heart"), 32)
+  with pytest.raises(SettingError, match="resize = 32: mqp has no images"):
+    sources.resized(source._replace(x={"tokens": source.x}, name="mqp"), 32)
   with pytest.raises(SettingError, match="resize = 0: out of range"):
     sources.load("digits", resize=0)
+  with pytest.raises(SettingError, match=r"resize = 28.0: must be a whole number. Write 28"):
+    sources.load("digits", resize=28.0)
 
 
 def test_an_unknown_name_hears_the_nearest():

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from parts import federation, float64, walk
 from scipy import special
 from scipy.spatial.distance import pdist
@@ -284,6 +285,24 @@ def test_bad_settings_are_named():
   with pytest.raises(fh.SettingError, match=r"chain_noise = 5\.0: has no effect without chains"):
     fh.fedevg(MODEL, chain_steps=0, chain_noise=5.0)
   fh.fedevg(MODEL, chain_steps=0)
+
+
+class Dropped(nn.Module):
+  rate: float
+
+  @nn.compact
+  def __call__(self, x, train):
+    return nn.Dense(3)(nn.Dropout(self.rate, deterministic=not train)(x))
+
+
+def test_the_energy_is_a_function_of_x_alone():
+  small = {"shape": (8, 8, 3), "num_classes": 3, "width": 8}
+  for model in (fh.models.leaf_cnn(**small), fh.models.from_flax(Dropped(0.0), (4,), 3)):
+    assert model.train is not None
+    fh.fedevg(model, per_class=1)
+  for model in (fh.models.leaf_cnn(norm="batch", **small), fh.models.from_flax(Dropped(0.5), (4,), 3)):
+    with pytest.raises(fh.SettingError, match="Use group normalisation, and no dropout"):
+      fh.fedevg(model, per_class=1)
 
 
 @pytest.mark.parametrize("least, largest", [(-0.2, 1.0), (0.0, 1.2)])

@@ -239,3 +239,7 @@ def test_uploads_that_are_no_models_are_refused():
 def test_settings_are_checked(settings, named):
   with pytest.raises(SettingError, match=named):
     mixing.fedmgda(**settings)
+
+
+def test_one_client_s_step_of_length_one_is_not_fedavg():
+  assert mixing.fedmgda(step="unit").check_cohort is None

@@ -50,7 +50,9 @@ def test_no_update_leaves_the_model(name):
   np.testing.assert_array_equal(moved.params["w"], broadcast.params["w"])
 
 
-@pytest.mark.parametrize("settings", [{"lr": 0.0}, {"b1": 1.0}, {"b2": -0.1}, {"tau": 0.0}])
+@pytest.mark.parametrize(
+  "settings", [{"lr": 0.0}, {"lr": np.inf}, {"b1": 1.0}, {"b2": -0.1}, {"tau": 0.0}, {"tau": np.inf}]
+)
 def test_settings_are_checked(settings):
   with pytest.raises(fh.SettingError, match=f"server's {next(iter(settings))}"):
     fh.server.adam(**settings)

@@ -232,3 +232,54 @@ def test_a_bare_module_is_no_model():
   for method in (fh.fedavg, fh.superfed, fh.ditto, fh.fedrep, fh.pfedme):
     with pytest.raises(SettingError, match=r"model = 'Dense'.*from_flax"):
       method(nn.Dense(3))
+
+
+def test_a_batch_norm_of_a_user_s_own_is_masked_too():
+  class Norm(nnx.BatchNorm):
+    def __call__(self, x):
+      return super().__call__(2.0 * x)
+
+  class Net(nnx.Module):
+    def __init__(self, rngs):
+      self.norm, self.out = Norm(4, momentum=0.9, rngs=rngs), nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x):
+      return self.out(self.norm(x))
+
+  class ByName(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+      return nn.Dense(3)(nn.BatchNorm(not train, momentum=0.9, name="norm")(x=2.0 * x))
+
+  for module in (lambda rngs: Net(rngs), ByName()):
+    model = from_flax(module, (4,), 3)
+    _, stats = model.train(model.init(jax.random.key(0)), model.stats, x, real, jax.random.key(1))
+    np.testing.assert_allclose(stats["norm"]["mean"], 0.2 * x[:REAL].mean(0), rtol=1e-4, atol=1e-6)
+
+
+def half(kind, **settings):
+  if kind == "linen":
+    return Drawn(**settings)
+  return lambda rngs: nnx.Sequential(nnx.Linear(4, 3, rngs=rngs, **settings), nnx.Dropout(0.5, rngs=rngs))
+
+
+class Drawn(nn.Module):
+  dtype: object = None
+  param_dtype: object = jnp.float32
+
+  @nn.compact
+  def __call__(self, x, train):
+    h = nn.Dense(3, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+    return nn.Dropout(0.5, deterministic=not train)(h)
+
+
+def test_a_module_may_compute_in_other_floats(kind):
+  model = from_flax(half(kind, dtype=jnp.bfloat16), (4,), 3)
+  params = model.init(jax.random.key(0))
+  logits, _ = model.train(params, (), x, real, jax.random.key(1))
+  assert model.apply(params, x).dtype == logits.dtype == jnp.float32
+
+
+def test_parameters_of_other_floats_are_refused(kind):
+  with pytest.raises(SettingError, match=r"its .*(kernel|bias) is bfloat16.*param_dtype=jnp\.float32"):
+    from_flax(half(kind, param_dtype=jnp.bfloat16), (4,), 3)

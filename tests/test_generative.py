@@ -60,7 +60,9 @@ def test_the_evidence_bound_by_hand():
   [
     ({"variance": 0.5}, r"variance = 0.5: has no effect beside beta = 1.0. Set beta=None"),
     ({"beta": -1.0}, "beta = -1.0: out of range"),
+    ({"beta": np.inf}, "beta = inf: out of range"),
     ({"beta": None, "variance": 0.0}, "variance = 0.0: out of range"),
+    ({"beta": None, "variance": np.inf}, "variance = inf: out of range"),
   ],
 )
 def test_weights_of_the_divergence_that_cannot_be(settings, says):

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from pictures import scrambled
 
 from fedjax_het.errors import DataError
 from fedjax_het.models.inception import PARTS, inception_features, layers, pool, read_weights
@@ -29,6 +30,9 @@ def test_a_file_that_is_something_else(tmp_path):
   (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04torn")
   with pytest.raises(DataError, match=r"torn.npz cannot be read"):
     read_weights(tmp_path / "torn.npz", names_only=True)
+  scrambled(tmp_path / "torn.npz", {f"{name}.{part}": np.zeros(9) for name in layers() for part in PARTS})
+  with pytest.raises(DataError, match=r"torn.npz cannot be read"):
+    read_weights(tmp_path / "torn.npz")
   others = {f"{name}.{part}": np.zeros(1) for name in layers()[1:] for part in PARTS}
   np.savez(tmp_path / "half.npz", **others)
   with pytest.raises(DataError, match=r"5 arrays are missing, the first is Conv2d_1a_3x3.conv.weight"):

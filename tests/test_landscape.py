@@ -15,7 +15,7 @@ from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.where import Where
 from fedjax_het.yardsticks import landscape
-from fedjax_het.yardsticks.landscape import filter_normalised, loss_surface, plot_surfaces
+from fedjax_het.yardsticks.landscape import Landscape, filter_normalised, loss_surface, plot_surfaces
 
 KEY = jax.random.key(0)
 
@@ -78,8 +78,14 @@ def test_mistakes_are_named():
     with pytest.raises(SettingError, match=message):
       check_config(config(**changes))
   model = mlp()
+  with pytest.raises(SettingError, match="part = 'valid': no client has examples"):  # a thousandth of twenty
+    experiment.build(small(landscape={"points": 3, "part": "valid"}, valid_fraction=1e-3))
   with pytest.raises(SettingError, match="no client has examples"):
     loss_surface(KEY, model.task, model.apply, model.init(KEY), federation((3, 4)), part="valid")
+
+
+def test_figures_that_are_infinite_are_shown_as_none():
+  assert "4.0000, at most –" in str(Landscape.rows({"landscape": {"center": 4.0, "most": None}}))
 
 
 @pytest.mark.slow

@@ -99,11 +99,14 @@ def test_each_members_examples_may_stay_on_the_host_or_lie_together(monkeypatch)
 def test_too_little_room_for_the_members_cohorts_is_named():
   """Members of one seed have one cohort; members of several have so many, on data of all or their own."""
 
-  def on(data, count, rows, seeds=None):
+  def on(data, count, rows, seeds=None, **options):
     algorithm = fh.federated(fh.fedavg(linear(), epochs=1))
-    return Members(lambda: algorithm, data, {}, count, 3, devices=1, device_rows=rows, seeds=seeds)
+    return Members(lambda: algorithm, data, {}, count, 3, devices=1, device_rows=rows, seeds=seeds, **options)
 
   on(federation(SIZES), 3, 70, seeds=1)
+  for batch in (0, -1, 1.5):
+    with pytest.raises(fh.SettingError, match=f"^member_batch = {batch}"):
+      on(federation(SIZES), 3, 70, seeds=1, member_batch=batch)
   with pytest.raises(
     fh.SettingError, match=r"^device_rows = 185: half of them is a window, and the largest 9 clients have 93 "
   ):

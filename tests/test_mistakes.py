@@ -72,6 +72,22 @@ def test_a_slip_of_the_pen(change, text):
     check_config(small(**change))
 
 
+@pytest.mark.parametrize("section", ["partition", "model", "algorithm", "mixing", "server"])
+def test_a_section_without_a_name(section):
+  with pytest.raises(SettingError, match=rf"^{section}\.name = None: is missing"):
+    check_config(small(**{section: {}}))
+
+
+def test_a_setting_in_both_sections():
+  both = small(algorithm={"name": "fedavg", "lr": 0.5})
+  with pytest.raises(
+    SettingError, match=r"^algorithm\.lr = 0\.5: is given in local too, as 0\.\d+\. Give it once"
+  ):
+    check_config(both)
+  del both.local["lr"]
+  check_config(both)
+
+
 def test_more_clients_than_the_rows_allow():
   labels = np.arange(1797) % 10
   text = r"^num_clients = 900: 1797 rows .*min_size = 10 rows\. Use at most 179 .*min_size = 1 with .*balance"

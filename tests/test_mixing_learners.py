@@ -386,8 +386,9 @@ def test_regret_on_real_losses_is_below_both_theorems(dataset, folder, cdf):
 
 
 def test_settings_are_checked():
-  with pytest.raises(SettingError, match="lipschitz"):
-    exponentiated_gradient(3, 0.0)
+  for bound in (0.0, np.inf):
+    with pytest.raises(SettingError, match="lipschitz"):
+      exponentiated_gradient(3, bound)
   for settings_ in ({"lipschitz": -1.0}, {"lipschitz": 1.0, "alpha": 0.0}, {"lipschitz": 1.0, "beta": -0.1}):
     with pytest.raises(SettingError):
       online_newton_step(3, **settings_)

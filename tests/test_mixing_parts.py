@@ -60,6 +60,17 @@ def test_a_cohort_of_one(name):
 
 
 @EVERY_PART
+def test_fair_mixing_of_one_client_alone_would_be_fedavg(name):
+  check = FACTORIES[name]().check_cohort
+  if name in ("static", "uniform"):
+    assert check is None
+  elif name != "aaggff_s":
+    check(2, 5)
+    with pytest.raises(SettingError, match=r"cohort_size = 1: .* FedAvg"):
+      check(1, 5)
+
+
+@EVERY_PART
 def test_order_of_the_cohort_is_irrelevant(name):
   order = np.array([3, 0, 4, 2, 1])
   part, updates = FACTORIES[name](), np.random.default_rng(1).normal(size=(5, 6))
@@ -106,6 +117,11 @@ def test_settings_may_be_mapped_over(factory, values):
     (lambda: mixing.qffl(-1.0), "q = "),
     (lambda: mixing.term(math.nan), "lam = "),
     (lambda: mixing.term(math.inf), "lam = "),
+    (lambda: mixing.qffl(math.inf), "q = inf"),
+    (lambda: mixing.propfair(math.inf), "baseline = inf"),
+    (lambda: mixing.propfair(margin=math.inf), "margin = inf"),
+    (lambda: mixing.afl(math.inf), "mixing's lr = inf"),
+    (lambda: mixing.tilted(None, zeta=math.inf), "zeta = inf"),
     (lambda: mixing.propfair(0.1), "baseline = "),
     (lambda: mixing.propfair(margin=0.0), "margin = "),
     (lambda: mixing.afl(0.0), "mixing's lr = "),

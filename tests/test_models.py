@@ -135,10 +135,20 @@ def test_how_many_images_at_a_time():
 
 def test_the_method_chosen_on_cpu(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-  assert choose((5, 5, 32, 64)) == choose((3, 3, 8, 8)) == "winograd"
-  assert choose((5, 5, 3, 32)) == choose((7, 7, 32, 64)) == "patches"
+  assert choose((5, 5, 32, 64), 32) == choose((3, 3, 8, 8), 8) == choose((2, 2, 8, 8), 16) == "winograd"
+  assert choose((5, 5, 3, 32), 99) == choose((7, 7, 32, 64), 99) == "patches"
+  assert choose((5, 5, 32, 64), 31) == choose((3, 3, 8, 8), 7) == choose((2, 2, 8, 8), 15) == "patches"
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  assert choose((5, 5, 32, 64)) == "patches"
+  assert choose((5, 5, 32, 64), 99) == "patches"
+
+
+def test_few_pixels_are_not_transformed(monkeypatch):
+  """Of all images together, whatever is cut off by the padding."""
+  monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+  asked = []
+  monkeypatch.setattr(convolution, "choose", lambda *own: asked.append(own) or "lax")
+  convolution.conv2d(jnp.ones((5, 4, 6, 8)), jnp.ones((3, 2, 8, 16)), (1, 0))
+  assert asked == [((3, 2, 8, 16), 5 * 4 * 5)]
 
 
 @pytest.mark.slow
@@ -248,6 +258,8 @@ def test_text_pair_is_drawn_anew_from_its_key_alone_and_refuses_larger_ids():
     (lambda: models.make("two_nn", (28, 28, 1), 10, hiden=3), "hidden"),
     (lambda: models.two_cnn(conv="patch"), "patches"),
     (lambda: models.two_cnn(shape=(784,)), "two_nn"),
+    (lambda: models.two_cnn(hidden=np.inf), "hidden = inf: must be a whole number"),
+    (lambda: models.two_nn(hidden=2.5), "hidden = 2.5: must be a whole number"),
     (lambda: models.make("text_pair", (64,), 2), "two texts"),
     (lambda: models.make("text_pair", (2, 64), 2, vocabulry=9), "vocabulary"),
     (lambda: conv2d(normal(0, 1, 9, 9, 2), normal(1, 7, 7, 2, 2), 0, "winograd"), "patches"),
@@ -305,5 +317,6 @@ def test_standardized_inputs():
   shown = models.make("logistic_regression", (4,), 3, mean=0.25, std=0.5)
   params = plain.init(jax.random.key(0))
   np.testing.assert_allclose(shown.apply(params, x), plain.apply(params, (x - 0.25) / 0.5), rtol=1e-6)
-  with pytest.raises(SettingError, match="std"):
-    models.make("logistic_regression", (4,), 3, std=0.0)
+  for settings in ({"std": 0.0}, {"std": np.inf}, {"mean": -np.inf}, {"mean": np.nan}):
+    with pytest.raises(SettingError, match=f"{next(iter(settings))} = .*out of range"):
+      models.make("logistic_regression", (4,), 3, **settings)

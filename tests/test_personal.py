@@ -5,10 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from parts import float64, linear, linear_loss_and_gradient, mlp, one_client, walk
 
 import fedjax_het as fh
-from fedjax_het.clients.heads import joined, parting
+from fedjax_het.clients.heads import joined, layers_of_head, parting
+from fedjax_het.clients.scaffold import times_counted
 from fedjax_het.errors import SettingError
 
 LR, BATCH, CLIENT, DECAY = 0.1, 4, 5, 0.8
@@ -72,6 +74,26 @@ def test_scaffold_by_hand(ragged, momentum):
     return (upload, after), (fh.Message(sgd.params, even=even), new)
 
   two_rounds(fh.scaffold(linear(), epochs=2, momentum=momentum, **LOCAL), ragged, check)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9, 0.999, 0.9999, 0.999999])
+def test_how_often_scaffold_s_gradients_count(momentum):
+  """Σ_{j<n} (n - j) β^j, also of clients of unequal sizes, and of a β that is traced."""
+  steps = np.array([0, 1, 2, 3, 10, 100, 1000, 4321, 20_000])
+  powers = np.float64(np.float32(momentum)) ** np.arange(steps.max())
+  wanted = [(np.arange(n, 0, -1) * powers[:n]).sum() for n in steps]
+  found = jax.jit(jax.vmap(times_counted, (0, None)))(jnp.asarray(steps), momentum)
+  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  np.testing.assert_allclose([times_counted(jnp.asarray(n), momentum) for n in steps], wanted, rtol=1e-5)
+
+
+def test_scaffold_keeps_its_control_variates_where_no_step_is_left(ragged):
+  client, key = fh.scaffold(linear(), epochs=1, **LOCAL | {"lr_decay": 0.5}), jax.random.key(0)
+  broadcast, context = client.share(key), fh.Context(CLIENT, 200, 3, 12)
+  own = jax.tree.map(jnp.ones_like, client.init(key, broadcast, None, context))
+  upload, after, _ = jax.jit(client.update)(key, broadcast, own, one_client(ragged, CLIENT), context)
+  chex.assert_trees_all_equal(after, own)
+  chex.assert_trees_all_equal(upload.even, broadcast.even)
 
 
 @pytest.mark.parametrize("method", [fh.fedper, pytest.param(fh.lg_fedavg, marks=pytest.mark.slow)])
@@ -211,6 +233,32 @@ def test_heads_are_named_by_their_layers():
   assert set(parting(model, "fc2,fc3")(params).head) == {"fc2", "fc3"}
   assert set(parting(model, lambda path: path[-1] == "bias")(params).head["fc1"]) == {"bias"}
   chex.assert_trees_all_equal(joined(*parting(model, "fc1")(params)), params)
+
+
+class Listed(nnx.Module):
+  """Layers in a list, whose parameters' paths have whole numbers in them."""
+
+  def __init__(self, rngs):
+    self.layers = nnx.List([nnx.Linear(3, 4, rngs=rngs), nnx.relu, nnx.Linear(4, 2, rngs=rngs)])
+
+  def __call__(self, x):
+    for layer in self.layers:
+      x = layer(x)
+    return x
+
+
+def test_layers_of_a_list_are_named_by_their_numbers():
+  model = fh.models.from_flax(lambda rngs: Listed(rngs), (3,), 2, head=("layers/2",))
+  params = model.init(jax.random.key(0))
+  own = parting(model, "")(params)
+  assert set(own.head["layers"]) == {2} and set(own.body["layers"]) == {0}
+  chex.assert_trees_all_equal(joined(*own), params)
+  assert set(parting(model, lambda path: path == ("layers", "0", "bias"))(params).head["layers"]) == {0}
+  assert len(layers_of_head(model)(params)) == 2
+  with pytest.raises(SettingError, match=r"no layer 'layers/1'.*It has layers/0, layers/2"):
+    parting(model, "layers/1")(params)
+  for method in (fh.fedper, fh.fedrep, fh.lg_fedavg):
+    method(model).share(jax.random.key(0))
 
 
 @pytest.mark.parametrize(

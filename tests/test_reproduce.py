@@ -22,7 +22,7 @@ from fedjax_het.tables import reproduce
 from fedjax_het.tables.compare import columns, entries
 from fedjax_het.tables.launcher import change, take_changes
 from fedjax_het.tables.paper import chosen, parse_where, read_table, with_keys
-from fedjax_het.tables.runs import Program, ended, identity, programs
+from fedjax_het.tables.runs import ended, identity, programs
 
 ROOT = Path(__file__).parents[1]
 CONFIG = '''"""Two methods on the digits. Not printed anywhere."""
@@ -50,20 +50,19 @@ FedPer,fedper,0.1,top1,,
 """
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("table")
+def tiny_table(folder):
   (folder / "tiny.py").write_text(CONFIG)
   (folder / "tiny.csv").write_text(PRINTED)
   return read_table(folder / "tiny.py")
 
 
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+  return tiny_table(tmp_path_factory.mktemp("table"))
+
+
 def unchanged(config: ConfigDict) -> None:
   """Nothing else is asked for."""
-
-
-def plan(todo: list[Program]) -> list[tuple[str, dict, list[int]]]:
-  return [(program.folder.name, program.grid, [one.seed for one in program.runs]) for program in todo]
 
 
 def test_a_table_s_cells_and_what_is_printed(table):
@@ -135,78 +134,6 @@ def test_changes_of_the_command_line_and_what_follows_from_them():
     change(config, {"rounds": "many"})
   with pytest.raises(SettingError, match=r"config\.locale\.lr.*local"):
     change(config, {"locale.lr": 0.1})
-
-
-def test_runs_that_differ_in_numbers_are_one_program(table, tmp_path):
-  wanted = reproduce.wanted(table, table.cells, [0, 1, 2], unchanged)
-  whole = plan(programs(wanted, tmp_path))
-  grid = {"local.lr": [0.05, 0.1], "seed": [0, 1, 2]}
-  assert whole == [
-    (f"algorithm={name},lr=0.05+0.1,seed=0+1+2", grid, [0, 1, 2, 0, 1, 2]) for name in ("fedavg", "fedper")
-  ]
-  by_cell = plan(programs(wanted[:3], tmp_path, together=2))
-  assert by_cell == [
-    ("algorithm=fedavg,lr=0.05,seed=0+1", {"seed": [0, 1]}, [0, 1]),
-    ("algorithm=fedavg,lr=0.05,seed=2", {}, [2]),
-  ]
-  assert [name for name, *_ in plan(programs(wanted[:2], tmp_path, together=3))] == [
-    "algorithm=fedavg,lr=0.05,seed=0", "algorithm=fedavg,lr=0.05,seed=1",
-  ]  # fmt: skip
-  no_grid = [wanted[0], wanted[1], wanted[3]]  # lr 0.05 with seeds 0 and 1, 0.1 with 0 alone
-  assert [seeds for _, _, seeds in plan(programs(no_grid, tmp_path))] == [[0, 1], [0]]
-
-
-def test_a_program_s_runs_are_in_its_members_order(table, tmp_path):
-  wanted = reproduce.wanted(table, table.cells[:2], [0, 1], unchanged)
-  (program,) = programs(wanted[::-1], tmp_path)
-  assert program.grid == {"local.lr": [0.1, 0.05], "seed": [1, 0]}
-  assert [(one.config.local.lr, one.seed) for one in program.runs] == [
-    (0.1, 1),
-    (0.1, 0),
-    (0.05, 1),
-    (0.05, 0),
-  ]
-
-
-def leave(folder: Path, config: dict, summary: bool = True) -> Path:
-  folder.mkdir(parents=True)
-  (folder / "config.json").write_text(json.dumps(config))
-  if summary:
-    (folder / "summary.json").write_text("{}")
-  return folder
-
-
-def test_what_has_ended_counts_by_its_configuration_alone(table, tmp_path):
-  wanted = reproduce.wanted(table, table.cells[:1], [0, 1], unchanged)
-  first = wanted[0].config.to_dict()
-  assert ended(tmp_path / "nowhere") == {}
-  here = leave(tmp_path / "any" / "name", first | {"data_dir": "/elsewhere"})
-  leave(tmp_path / "algorithm=fedavg,lr=0.05,seed=0", first | {"rounds": 3})
-  assert ended(tmp_path)[identity(wanted[0].config)] == here
-  assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1", {}, [1])]
-  (tmp_path / "algorithm=fedavg,lr=0.05,seed=1").mkdir()  # nobody's yet
-  assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1", {}, [1])]
-  (here / "summary.json").unlink()
-  todo = programs(wanted, tmp_path)
-  assert [(program.folder, program.grid) for program in todo] == [
-    (here, {}), (tmp_path / "algorithm=fedavg,lr=0.05,seed=1", {}),
-  ]  # fmt: skip
-  (here / "failed.json").write_text("{}")
-  assert len(programs(wanted, tmp_path)) == 1
-
-
-def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):
-  wanted = reproduce.wanted(table, table.cells[:1], [0, 1, 2], unchanged)
-  whole = leave(tmp_path / "sweep", {"config": wanted[0].config.to_dict(), "sweep": {"seed": [0, 1]}}, False)
-  leave(whole / "members" / "seed=0", wanted[0].config.to_dict(), summary=False)
-  leave(whole / "members" / "seed=1", wanted[1].config.to_dict(), summary=False)
-  todo = programs(wanted, tmp_path)
-  assert plan(todo) == [
-    ("sweep", {"seed": [0, 1]}, [0, 1]), ("algorithm=fedavg,lr=0.05,seed=2", {}, [2]),
-  ]  # fmt: skip
-  assert plan(programs(wanted[1:], tmp_path)) == [
-    ("algorithm=fedavg,lr=0.05,seed=1+2", {"seed": [1, 2]}, [1, 2])
-  ]
 
 
 def test_wrong_seeds_and_cells_that_are_one_run(table):

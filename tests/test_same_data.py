@@ -18,6 +18,7 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import Where
+from fedjax_het.experiment.workdir import read_starts
 from fedjax_het.tables.compare import made
 
 
@@ -54,6 +55,7 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tm
     with pytest.raises(Stopped, match="after round 1"):
       run_experiment(config, str(tmp_path), Where(devices=1))
   first = (tmp_path / "starts.jsonl").read_text()
+  (tmp_path / "starts.jsonl").write_text(first + first[:20])  # cut short by a full disk
   if older:
     (tmp_path / "starts.jsonl").write_text('{"version": "0"}\n{"data": 3}\n' + first)
   before = (tmp_path / "starts.jsonl").read_text(), (tmp_path / "metrics.jsonl").read_text()
@@ -70,6 +72,7 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tm
   assert before == ((tmp_path / "starts.jsonl").read_text(), (tmp_path / "metrics.jsonl").read_text())
   monkeypatch.undo()
   assert run_experiment(config, str(tmp_path), Where(devices=1))["rounds"] == 4
+  assert len(read_starts(tmp_path)) == 2 + 2 * older
 
 
 def test_runs_on_other_data_of_one_size_are_other_runs(tmp_path):

@@ -80,6 +80,8 @@ def test_an_optimizer_that_local_training_cannot_use(make, problem):
 def test_a_server_takes_a_transformation_not_what_makes_one():
   with pytest.raises(fh.SettingError, match=r"adam.*optax.adam\(0.01\)"):
     fh.server.optimizer(optax.adam)
+  with pytest.raises(fh.SettingError, match=r"transformation = 'custom': its .*'value'"):
+    fh.server.optimizer(optax.polyak_sgd())
 
 
 @pytest.mark.parametrize(

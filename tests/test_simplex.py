@@ -122,8 +122,9 @@ def test_noised_counts():
   noise = noised(counts, epsilon=0.5, seed=1) - counts
   assert stats.kstest(noise.ravel(), "laplace", (0, 2.0)).pvalue > 1e-3
   assert (noised(np.zeros((50, 3)), 1.0) >= 0).all() and (noised(np.zeros((50, 3)), 1.0).sum(1) > 0).all()
-  with pytest.raises(SettingError, match="epsilon"):
-    noised(counts, 0.0)
+  for epsilon in (0.0, np.inf):
+    with pytest.raises(SettingError, match="epsilon"):
+      noised(counts, epsilon)
 
 
 def test_uniform_on_the_simplex():

@@ -4,6 +4,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.path import Path as Outline
@@ -96,3 +97,13 @@ def test_section_rows_and_pictures(tmp_path, endpoints, files):
   np.testing.assert_allclose(found["clusters"][1], values[owned.clusters == 1].mean(0))
   assert f"best {100 * np.nanmean(values, 0).max():.2f} at α" in str(SimplexMap.rows(section))
   assert yardstick.section(now._replace(diverged=True)) == {}
+  picture = tmp_path / "simplex.png"
+  wide = matplotlib.image.imread(picture).shape[1]
+  nothing = [np.nan] * points
+  yardstick.draw(
+    [], {"simplex": found | {"clusters": found["clusters"] | {1: nothing}}}
+  )  # without test examples
+  assert matplotlib.image.imread(picture).shape[1] < wide or endpoints == 2
+  picture.unlink()
+  yardstick.draw([], {"simplex": found | {"all": nothing, "clusters": {}}})
+  assert not picture.exists()

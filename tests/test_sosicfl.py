@@ -152,6 +152,8 @@ def test_what_the_settings_refuse():
   for points in (0, 2.0):
     with pytest.raises(SettingError, match="points"):
       fh.sosicfl(mlp(), owned(), points=points)
+  with pytest.raises(SettingError, match=r"local_epochs = 3: .* lam = None"):
+    fh.sosicfl_plus(mlp(), owned(), lam=None, local_epochs=3)
   with pytest.raises(SettingError, match="start_round"):
     fh.sosicfl(mlp(), owned(), start_round=5).check_rounds(5)
   fh.sosicfl(mlp(), owned(), start_round=4).check_rounds(5)

@@ -39,7 +39,7 @@ def small(algorithm="fedevg", **changes) -> ConfigDict:
   """A few rounds of a cell on digits; changes as field__subfield=value."""
   config = table_4_2.get_config(f"dataset=digits,alpha=1.0,algorithm={algorithm},rounds={ROUNDS}")
   config.eval_every = 8
-  config.algorithm.epochs = 2
+  config.local.epochs = 2
   config.model.hidden = 32
   config.algorithm.per_class = 3
   config.downstream.steps = 100
@@ -121,6 +121,10 @@ def test_balanced_accuracy_is_scikit_learns_and_naming_one_class_is_worth_one_cl
   named = judge.model.apply(params, test).argmax(1)
   assert found["balanced"] == pytest.approx(balanced_accuracy_score(labels, named))
   assert abs(found["balanced"] - (named == labels).mean()) > 0.02
+  nobody = fh.federate(source.x, source.y, parts, key, num_classes=3, test_fraction=0.0)
+  unknown = Judge(key, source, nobody, steps=4)([(x, y)])
+  assert np.isnan([unknown["local"]["mean"], unknown["local"]["std"], unknown["balanced"]]).all()
+  assert unknown["loss"] == found["loss"] and unknown["official"] == found["official"]
   one_class = Judge(key, source, data)([(x, np.ones_like(y))])
   assert one_class["balanced"] == pytest.approx(1 / 3) and one_class["local"]["mean"] > 0.4
 
@@ -265,6 +269,8 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
       "follow's field = 'step': unknown. Did you mean 'steps'",
     ),
     ({"downstream__follow": {"seeds": 0}}, "downstream.follow.seeds = 0: out of range"),
+    ({"downstream__features": True}, "downstream.features = True: no such file"),
+    ({"downstream__model": "two_nn"}, "downstream.model = 'two_nn': "),
     ({"downstream__features": "nowhere.npz"}, "downstream.features = 'nowhere.npz': no such file"),
     ({"downstream__model": ConfigDict({"name": "two_n"})}, "Did you mean 'two_nn'"),
     ({"algorithm__energy": "squared"}, "energy = 'squared': unknown"),

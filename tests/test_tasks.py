@@ -178,6 +178,8 @@ def test_a_client_that_does_not_define_a_metric_has_none():
     assert np.isnan(list(judged(task, z, y, nothing).values())).all(), task.name
   ignored = judged(tasks.next_token((2,)), np.ones((B, T, V)), np.full((B, T), 2))
   assert np.isnan(list(ignored.values())).all()
+  inexact = judged(tasks.regression(), np.ones((7, 1)), np.full(7, 0.1))  # whose float32 mean is not 0.1
+  assert np.isnan(inexact["r2"])
   alike = judged(tasks.regression(), np.ones((B, 1)), np.full(B, 2.0))
   assert np.isnan(alike.pop("r2")) and set(alike.values()) == {1.0}
   of_one_kind = judged(tasks.multilabel(), np.ones((B, C)), np.ones((B, C), int))
@@ -293,9 +295,16 @@ def test_outputs_that_do_not_fit_a_task_are_named(task, y, shape, says):
   ("make", "says"),
   [
     (lambda: tasks.classification((1.0, -1.0)), "class_weights = -1.0"),
+    (lambda: tasks.classification(2.0), r"class_weights = 2.0: not a row of numbers"),
+    (lambda: tasks.classification(((1.0, 2.0),)), r"class_weights = .*: not a row of numbers"),
+    (lambda: tasks.classification((1.0, None)), "class_weights = None: not a number"),
+    (lambda: tasks.classification((0, 0.0)), "class_weights = .*: no class counts"),
     (lambda: tasks.binary(0.0), "positive_weight = 0.0"),
+    (lambda: tasks.binary([1.0, 2.0]), r"positive_weight = \[1.0, 2.0\]: not a number"),
+    (lambda: tasks.binary(np.ones(2)), "positive_weight = array.*: not a number"),
     (lambda: tasks.multilabel(-1.0), "positive_weight = -1.0"),
     (lambda: tasks.next_token((0.5,)), "ignore = 0.5"),
+    (lambda: tasks.next_token(0), r"ignore = 0: not a row of ids. Write ignore=\(0,\)"),
   ],
 )
 def test_settings_of_tasks_are_checked(make, says):

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pictures import scrambled
 
 import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
@@ -101,6 +102,19 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, params):
   fh.models.save_weights(tmp_path / "nan.npz", params | {"fc2": broken})
   with pytest.raises(DataError, match=r"nan\.npz: params/fc2/kernel is not finite"):
     two_nn(weights=str(tmp_path / "nan.npz"))
+
+
+def test_a_file_that_cannot_be_unpacked_is_damaged(tmp_path, params):
+  scrambled(tmp_path / "torn.npz", {"params/fc1/kernel": params["fc1"]["kernel"]})
+  with pytest.raises(DataError, match=r"torn\.npz cannot be read as \.npz"):
+    two_nn(weights=str(tmp_path / "torn.npz"))
+
+
+def test_weights_of_half_precision_are_written_as_float32(tmp_path, params):
+  half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), params)
+  fh.models.save_weights(tmp_path / "half.npz", half)
+  read = two_nn(weights=str(tmp_path / "half.npz")).init(jax.random.key(0))
+  chex.assert_trees_all_equal(read, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), half))
 
 
 def test_what_the_model_has_no_place_for_is_said(tmp_path, params, caplog):

@@ -131,6 +131,17 @@ def test_two_yardsticks_of_one_name(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_picture_that_cannot_be_drawn_costs_no_summary(tmp_path, caplog):
+  class Unpaintable(Drift):
+    def draw(self, lines, summary):
+      raise ValueError("too dark")
+
+  summary = start(tmp_path, Unpaintable)
+  assert "not all pictures could be drawn" in caplog.text and "too dark" in caplog.text
+  assert json.loads((tmp_path / "summary.json").read_text())["drift"] == summary["drift"]
+
+
+@pytest.mark.slow
 def test_a_yardstick_changes_nothing_else(tmp_path):
   """And one that does not fit is not there; a field belongs to one."""
 

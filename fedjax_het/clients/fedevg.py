@@ -36,6 +36,7 @@ from fedjax_het.errors import SettingError, check_flag, check_pixels, check_rang
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
+from fedjax_het.models.model import trains_as_used
 from fedjax_het.parts import ClientUpdate, Info, Message
 from fedjax_het.tasks import mean_loss
 
@@ -171,10 +172,10 @@ def fedevg(
       "model", model.name, "does not say its shape, or has fewer than two logits, the energies of classes",
       "Use one with `shape` and `num_classes`, such as models.energy_mlp(shape, num_classes=2).",
     )  # fmt: skip
-  if model.train is not None:
+  if not trains_as_used(model):
     raise SettingError(
       "model", model.name, "has running statistics or dropout: its energy is no function of x alone",
-      "Use group normalisation.",
+      "Use group normalisation, and no dropout.",
     )  # fmt: skip
   labels = labels_of(model.num_classes, per_class)
   slots = min(batch_size, len(labels))

@@ -11,7 +11,7 @@ from fedjax_het.models import Model
 from fedjax_het.models.model import within
 
 PyTree = Any
-Path = tuple[str, ...]
+Path = tuple[str, ...]  # whole numbers, of a list of layers, as words
 Head = str | Callable[[Path], bool]
 
 
@@ -34,7 +34,8 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
   Args:
     model: whose parameters are nested dicts.
     head: the head's layers, with commas between them, such as "fc2,fc3" or "block4/conv2"; "" takes the
-      model's own, `Model.head`. Or a predicate on paths, such as ("fc3", "kernel").
+      model's own, `Model.head`. Or a predicate on paths, such as ("fc3", "kernel")
+      or ("layers", "2", "bias").
 
   Returns:
     A function of the parameters, which raises `SettingError` for a layer that the model has not, where there
@@ -51,11 +52,11 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
     names = [name.strip() for name in head.split(",")] if head else list(model.head)
 
   def is_head(path: Path) -> bool:
-    return any(within(path, name) for name in names) if isinstance(head, str) else head(path)
+    return any(within(path, name) for name in names) if isinstance(head, str) else head(tuple(map(str, path)))
 
   def part(params: PyTree) -> Parted:
     flat = traverse_util.flatten_dict(params)
-    layers = ", ".join(dict.fromkeys("/".join(path[:-1]) for path in flat))
+    layers = ", ".join(dict.fromkeys("/".join(map(str, path[:-1])) for path in flat))
     for name in names:
       if not any(within(path, name) for path in flat):
         raise SettingError("head", head or name, f"{model.name} has no layer {name!r}", f"It has {layers}.")

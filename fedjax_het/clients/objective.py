@@ -10,7 +10,7 @@ import optax
 from jax import lax
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.errors import SettingError, check_range, check_whole, is_zero
+from fedjax_het.errors import SettingError, check_range, check_transformation, check_whole, is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models.model import Model
 from fedjax_het.tasks import mean_loss
@@ -152,17 +152,6 @@ def check_training(**settings: Any) -> None:
       check_range(name, value, 0.0, below=np.inf)
 
 
-def _wanted_beside(made: optax.GradientTransformation) -> str:
-  """What a transformation asks for beside a gradient, its state and the parameters; empty for nothing."""
-  if not isinstance(made, optax.GradientTransformationExtraArgs):
-    return ""
-  try:
-    jax.eval_shape(lambda own: made.update(own, made.init(own), own), {"w": jnp.zeros(1)})
-  except Exception as error:  # others: it wants a model's own parameters, which are not at hand
-    return str(error) if isinstance(error, TypeError) and "keyword-only" in str(error) else ""
-  return ""
-
-
 def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Array) -> None:
   """Checks what stands in for local SGD, and that nothing is set that only SGD would heed.
 
@@ -182,10 +171,7 @@ def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Arra
   if not isinstance(made, optax.GradientTransformation):
     name = getattr(make, "__name__", type(make).__name__)
     raise SettingError("optimizer", name, f"gives {type(made).__name__}, no optax transformation", remedy)
-  if wants := _wanted_beside(made):
-    name = getattr(make, "__name__", type(make).__name__)
-    remedy = "Take one that does with a gradient, its state and the parameters."
-    raise SettingError("optimizer", name, f"its {wants}", remedy)
+  check_transformation("optimizer", getattr(make, "__name__", type(make).__name__), made)
   for name, usual in (("momentum", MOMENTUM), ("weight_decay", WEIGHT_DECAY)):
     value = of_sgd[name]
     if isinstance(value, jax.core.Tracer) or value != usual:

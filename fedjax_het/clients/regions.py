@@ -139,9 +139,9 @@ def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:
   all of a client's are 0 after that, each is 1.
 
   Raises:
-    SettingError: ε is not positive.
+    SettingError: ε is not positive, or infinite.
   """
-  check_range("epsilon", epsilon, above=0.0)
+  check_range("epsilon", epsilon, above=0.0, below=float("inf"))
   counts = np.asarray(counts, np.float64)
   drawn = np.maximum(
     counts + np.random.default_rng(seed).laplace(scale=1.0 / epsilon, size=counts.shape), 0.0

@@ -10,7 +10,8 @@ g - c_i + c, and after n steps, at y,
 
 a_n is how often a gradient counts in x - y: n for plain SGD. With momentum β the steps' gradients count
 (1 - β^k)/(1 - β) times, k = 1, ..., n, and a_n = (n - β (1 - βⁿ)/(1 - β)) / (1 - β): then (x - y) / (η a_n)
-still is a weighted mean of g - c_i + c, as option II wants. Weight decay is a part of g.
+still is a weighted mean of g - c_i + c, as option II wants. Weight decay is a part of g. Where η has decayed
+so far that 1/(η a_n) is beyond float32, c_i stays as it is.
 
 The models are mixed as the mixing part says (by n_i in the thesis), the control variates evenly
 (`Message.even`).
@@ -27,13 +28,21 @@ from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
+TERMS = 6  # of the series below; the next is below 1e-7
+
 
 def times_counted(steps: jax.Array, momentum: float | jax.Array) -> jax.Array:
-  """a_n, float32 scalar."""
+  """a_n, float32 scalar: where nε < 1/2, ε = 1 - β, by Σ_k (-ε)^k C(n+1, k+2), in which nothing cancels."""
   if is_zero(momentum):
     return steps.astype(jnp.float32)
-  geometric = momentum * (1.0 - momentum**steps) / (1.0 - momentum)
-  return (steps - geometric) / (1.0 - momentum)
+  momentum = jnp.asarray(momentum, jnp.float32)
+  rest, steps = 1.0 - momentum, jnp.asarray(steps, jnp.float32)
+  geometric = momentum * (1.0 - momentum**steps) / rest
+  series = jnp.float32(1.0)
+  for k in range(TERMS, 0, -1):
+    series = 1.0 - (steps - k) * rest / (k + 2) * series
+  near = 0.5 * steps * (steps + 1.0) * series
+  return jnp.where(steps * rest < 0.5, near, (steps - geometric) / rest)
 
 
 def scaffold(
@@ -81,8 +90,9 @@ def scaffold(
     scale = 1.0 / (decayed(lr, lr_decay, context.round) * times_counted(local.steps, momentum))
     share = context.cohort_size / context.num_clients
     moved = jax.tree.map(
-      lambda own, c, x, y: own - c + scale * (x - y), state, broadcast.even, broadcast.params, local.params
-    )
+      lambda own, c, x, y: jnp.where(jnp.isinf(scale), own, own - c + scale * (x - y)),
+      state, broadcast.even, broadcast.params, local.params,
+    )  # fmt: skip
     even = jax.tree.map(lambda c, new, own: c + share * (new - own), broadcast.even, moved, state)
     info = Info(local.loss / local.steps, local.steps)
     return Message(local.params, stats=local.stats, even=even), moved, info

@@ -38,6 +38,7 @@ from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Simplex
 
 PyTree = Any
+LOCAL_EPOCHS = 10
 
 
 class Owner(NamedTuple):
@@ -58,7 +59,7 @@ def sosicfl_plus(
   points: int | None = None,
   start_round: float | jax.Array = 0,
   lam: float | None = 1.0,
-  local_epochs: int = 10,
+  local_epochs: int = LOCAL_EPOCHS,
   lr: float = 0.01,
   lr_decay: float = 1.0,
   momentum: float = 0.9,
@@ -94,8 +95,9 @@ def sosicfl_plus(
     name: name in tables.
 
   Raises:
-    SettingError: a setting out of range; endpoints of all layers of a model with running statistics; when a
-      run is set up, a head that the model has not; from `check_rounds`, of a run that ends before t̃.
+    SettingError: a setting out of range or without effect; endpoints of all layers of a model with running
+      statistics; when a run is set up, a head that the model has not; from `check_rounds`, of a run that ends
+      before t̃.
   """
   check_choice("layers", layers, ("head", "all"))
   if layers == "all" and head:
@@ -112,6 +114,9 @@ def sosicfl_plus(
     raise SettingError("regions", type(regions).__name__, "are no regions", remedy)
   if points is not None:
     check_whole("points", points, 1)
+  if lam is None and not isinstance(local_epochs, jax.Array) and local_epochs != LOCAL_EPOCHS:
+    problem = "is of a client's own endpoints, and with lam = None there are none"
+    raise SettingError("local_epochs", local_epochs, problem, "Leave it out, or set lam.")
   tx_of = scheduled(
     start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,
     weight_decay=weight_decay, epochs=epochs, local_epochs=local_epochs, batch_size=batch_size,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_het.compare.data import FOUND, of_data
+from fedjax_het.compare.data import FOUND, of_data, told
 from fedjax_het.compare.runs import Run, leaves
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
@@ -89,7 +89,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
   groups = []
   for label, own, members in zip(labels(fields), fields, kinds.values()):
     members = sorted(members, key=lambda run: run.seed)
-    data = {name: own.get(name) or None for name in differing if of_data(name)}
+    data = {name: told(name, own) for name in differing if of_data(name)}
     groups.append(Group(label, own, members, *_counted(members), data))
   if not differing:
     first = runs[0].config

@@ -87,7 +87,7 @@ class Run(NamedTuple):
       return f"diverged by round {self._gone}"
     rounds = self.config["rounds"]
     first = (
-      "" if self.lines else f", first evaluation at {min(self.config.get('eval_every', rounds), rounds)}"
+      "" if self.lines else f", first evaluation at {min(self.config.get('eval_every') or rounds, rounds)}"
     )
     return f"round {self.reached} of {rounds}{first}"
 

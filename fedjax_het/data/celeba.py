@@ -16,7 +16,7 @@ from fedjax_het.data.files import Source, check_rows, find, read, text_of
 from fedjax_het.data.images import read_images, squeezed
 from fedjax_het.data.leaf import joined, leaf_files, read_leaf
 from fedjax_het.data.packed import locate
-from fedjax_het.errors import DataError, SettingError, check_choice, check_range
+from fedjax_het.errors import DataError, SettingError, check_choice, check_whole
 from fedjax_het.tasks import multilabel
 
 IDENTITIES, ATTRIBUTES = "identity_CelebA.txt", "list_attr_celeba.txt"
@@ -43,8 +43,8 @@ def load_celeba(
     SettingError: an attribute that is not in the list; with LEAF's json other than Smiling, or `min_images`.
     DataError: a list missing beside the other or damaged, or an image that is missing or damaged.
   """
-  check_range("size", size, 1)
-  check_range("min_images", min_images, 1)
+  check_whole("size", size, 1)
+  check_whole("min_images", min_images, 1)
   wanted = [attributes] if isinstance(attributes, str) else list(attributes)
   if not wanted or len(set(wanted)) < len(wanted):
     raise SettingError("attributes", wanted, "none, or one twice", "Name at least one, each once.")

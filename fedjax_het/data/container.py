@@ -257,7 +257,7 @@ def federate(
 
   def laid_out(leaf: np.ndarray) -> np.ndarray:
     leaf = leaf[rows]
-    if len(standardize) or (np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any()):
+    if len(standardize) or (jnp.issubdtype(leaf.dtype, jnp.floating) and np.isnan(leaf).any()):
       for first, of_client in zip(slices["train"].start, sizes):
         own = slice(first, first + of_client.sum())
         leaf[own] = _filled(leaf[own], of_client[0], list(standardize))
@@ -301,7 +301,7 @@ def _checked(split: np.ndarray, count: int) -> np.ndarray:
 
 def _floats(x: PyTree) -> bool:
   """Whether the examples are one table of floats."""
-  return isinstance(x, np.ndarray) and x.ndim == 2 and np.issubdtype(x.dtype, np.floating)
+  return isinstance(x, np.ndarray) and x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:

@@ -6,14 +6,13 @@ train_labels, train_user (rows of `users`), and test_... likewise. Sources: Cald
 et al., EMNIST, 2017.
 """
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_het.data.files import Source
 from fedjax_het.data.leaf import joined, leaf_files, read_leaf
-from fedjax_het.errors import DataError
+from fedjax_het.errors import DAMAGE, DataError
 
 CLASSES, SIDE = 62, 28
 BYTES = "femnist_by_writer.npz"
@@ -64,7 +63,7 @@ def _of_bytes(path: Path) -> tuple[list, list, list, list]:
   try:
     with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
       arrays = {key: file[key] for key in file.files}
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+  except DAMAGE as error:
     raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
   runs = []
   for part in ("train", "test"):

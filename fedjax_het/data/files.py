@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import io
 import math
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_het.errors import DataError
+from fedjax_het.errors import DAMAGE, DataError
 from fedjax_het.tasks import Task
 
 
@@ -81,7 +80,7 @@ def read(path: Path) -> tuple[bytes, bytes]:
   try:
     raw = path.read_bytes()
     return raw, gzip.decompress(raw) if path.suffix == ".gz" else raw
-  except (EOFError, OSError, zlib.error) as error:
+  except DAMAGE as error:
     raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
 
 
@@ -114,6 +113,14 @@ def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[s
         yield where, row
   except csv.Error as error:
     raise DataError(f"{whole} is truncated or damaged: {error}") from error
+
+
+def named_rows(where: object, text: str, delimiter: str = ",") -> list[dict[str, str]]:
+  """A delimited text's rows, each by the names of its first one; raises `DataError` naming `where`."""
+  try:
+    return list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
+  except csv.Error as error:
+    raise DataError(f"{where} is truncated or damaged: {error}") from error
 
 
 def number(where: str, text: str) -> float:

@@ -5,17 +5,15 @@ Harvard's Dataverse also `dataset`, who took it. Source: Tschandl, Rosendahl and
 dataset, Scientific Data 2018. DermaMNIST is made of these images, and ISIC 2019 contains them.
 """
 
-import csv
 import functools
-import io
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, text_of
+from fedjax_het.data.files import Source, check_rows, named_rows, text_of
 from fedjax_het.data.images import middle, read_images
 from fedjax_het.data.packed import locate, read_one
-from fedjax_het.errors import DataError, check_range
+from fedjax_het.errors import DataError, check_whole
 
 KINDS = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 COLUMNS = ("lesion_id", "image_id", "dx")
@@ -41,7 +39,7 @@ def load_ham10000(folder: Path, size: int = 64, one_per_lesion: bool = False) ->
     DataError: a table that is not what its authors ship, an image that is missing or damaged.
     SettingError: a size below 1.
   """
-  check_range("size", size, 1)
+  check_whole("size", size, 1)
   table = read_metadata(folder)
   if table is None:
     return None
@@ -76,12 +74,11 @@ def read_metadata(folder: Path) -> tuple[Path, list[dict[str, str]]] | None:
   if found is None:
     return None
   place, (name, *_) = found
-  text = text_of(f"{place.resolve()}: {name}", read_one(place, name))
-  rows = list(csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in text[:200] else ","))
+  where = f"{place.resolve()}: {name}"
+  text = text_of(where, read_one(place, name))
+  rows = named_rows(where, text, "\t" if "\t" in text[:200] else ",")
   if not rows or not {*COLUMNS} <= {*rows[0]} or any(None in row.values() or None in row for row in rows):
-    raise DataError(
-      f"{place.resolve()}: {name} is not what its authors ship: it wants the columns {', '.join(COLUMNS)}."
-    )
+    raise DataError(f"{where} is not what its authors ship: it wants the columns {', '.join(COLUMNS)}.")
   return place / name if place.is_dir() else place, rows
 
 

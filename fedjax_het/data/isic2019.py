@@ -7,16 +7,14 @@ out: 23,247 of 25,331 stay. Sources: Ogier du Terrail et al., FLamby, NeurIPS 20
 Codella et al. 2018; Combalia et al. 2019.
 """
 
-import csv
-import io
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, find, read, text_of
+from fedjax_het.data.files import Source, check_rows, find, named_rows, read, text_of
 from fedjax_het.data.ham10000 import find_jpegs, read_jpegs, read_metadata
-from fedjax_het.errors import DataError, check_range
+from fedjax_het.errors import DataError, check_whole
 
 KINDS = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Metadata.csv"
@@ -47,7 +45,7 @@ def load_isic2019(
     DataError: a table missing beside another, or not what its authors ship; an image missing or damaged.
     SettingError: a size below 1.
   """
-  check_range("size", size, 1)
+  check_whole("size", size, 1)
   truth = find(folder, TRUTH)
   if truth is None:
     return None
@@ -95,7 +93,7 @@ def evened(picture: np.ndarray, order: int = 6) -> np.ndarray:
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-  rows = list(csv.DictReader(io.StringIO(text_of(path.resolve(), read(path)[1]))))
+  rows = named_rows(path.resolve(), text_of(path.resolve(), read(path)[1]))
   check_rows(path, len(rows), ROWS)
   if not {*columns} <= {*rows[0]} or any(None in row.values() or None in row for row in rows):
     raise DataError(

@@ -4,13 +4,12 @@ A file has `train_images`, `val_images`, `test_images`, uint8 [N, size, size] or
 `..._labels`, [N, 1]. Clients get the training rows; the validation rows are left out.
 """
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_het.data.files import Source, short
-from fedjax_het.errors import DataError, SettingError
+from fedjax_het.errors import DAMAGE, DataError, SettingError
 
 CLASSES = {"dermamnist": 7, "organcmnist": 11, "bloodmnist": 8}
 ROWS = {"dermamnist": (7007, 2005), "organcmnist": (12_975, 8216), "bloodmnist": (11_959, 3421)}
@@ -42,7 +41,7 @@ def load_medmnist(name: str, folder: Path, size: int = 64) -> Source | None:
   try:
     with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
       arrays = {key: file[key] for key in file.files}
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+  except DAMAGE as error:
     raise DataError(f"{path} cannot be read, it is truncated or damaged: {error}") from error
   train, test = (_part(path, arrays, part, size, CLASSES[name]) for part in ("train", "test"))
   left = len(arrays.get("val_labels", ()))

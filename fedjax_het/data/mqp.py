@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_het.data.files import Source, check_rows, find, read_table
 from fedjax_het.data.wordpiece import encode, framed, read_vocabulary
-from fedjax_het.errors import DataError, SettingError, check_choice, check_range
+from fedjax_het.errors import DataError, SettingError, check_choice, check_whole
 
 FILE = "mqp.csv"
 ROWS = 3048
@@ -82,9 +82,9 @@ def load_mqp(
   check_choice("tokenizer", tokenizer, ("hash", "wordpiece"))
   hashed = tokenizer == "hash"
   length = (LENGTH if hashed or apart else PIECES) if length is None else length
-  check_range("length", length, 1 if hashed else 3 if apart else 4)
-  check_range("vocabulary", vocabulary, 2)
-  check_range("ngrams", ngrams, 1)
+  check_whole("length", length, 1 if hashed else 3 if apart else 4)
+  check_whole("vocabulary", vocabulary, 2)
+  check_whole("ngrams", ngrams, 1)
   ours = (("vocabulary", vocabulary, VOCABULARY), ("ngrams", ngrams, 1))
   theirs = (("vocabulary_file", vocabulary_file, ""), ("apart", apart, False))
   for setting, value, default in theirs if hashed else ours:

@@ -1,17 +1,14 @@
 """Many small files in one place, a folder, a zip or a tar, read alike and without unpacking anything."""
 
 import functools
-import lzma
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Container, Iterator
 from pathlib import Path
 
-from fedjax_het.errors import DataError
+from fedjax_het.errors import DAMAGE, DataError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz")
-_DAMAGE = (OSError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
 def locate(folder: Path, ending: str) -> tuple[Path, list[str]] | None:
@@ -61,7 +58,7 @@ def _members(place: Path, size: int, changed: int) -> tuple[str, ...]:
       while tar.fileobj and tar.fileobj.read(1 << 20):  # a cut file is noticed at its end, or not at all
         pass
       return tuple(sorted(found))
-  except _DAMAGE as error:
+  except DAMAGE as error:
     raise _damaged(place, error) from error
 
 
@@ -87,7 +84,7 @@ def contents(place: Path, wanted: Container[str]) -> Iterator[tuple[str, bytes]]
           name = member.name.removeprefix("./")
           if member.isfile() and name in wanted:
             yield name, tar.extractfile(member).read()  # type: ignore[union-attr]
-  except _DAMAGE as error:
+  except DAMAGE as error:
     raise _damaged(place, error) from error
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_het.data.files import Source
 from fedjax_het.data.leaf import joined, leaf_files, read_leaf
-from fedjax_het.errors import DataError, check_range
+from fedjax_het.errors import DataError, check_whole
 from fedjax_het.tasks import next_token
 
 LENGTH = 10
@@ -54,7 +54,7 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
     SettingError: a size out of range.
     DataError: a file that is damaged, or lines that are not ten words.
   """
-  check_range("size", size, len(SPECIAL) + 1, np.iinfo(np.int16).max)
+  check_whole("size", size, len(SPECIAL) + 1, np.iinfo(np.int16).max)
   files = leaf_files(folder)
   if not files:
     return None

@@ -32,7 +32,7 @@ from fedjax_het.data.reddit import load_reddit
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
-from fedjax_het.errors import DataError, SettingError, check_choice, check_range, check_settings
+from fedjax_het.errors import DataError, SettingError, check_choice, check_settings, check_whole
 
 __all__ = ["DATASETS", "Source", "load"]
 
@@ -147,12 +147,12 @@ def load(
     **options: the loader's own, by name, such as berka's `leaky`.
 
   Raises:
-    SettingError: an unknown name or option, naming the nearest; a resize of what is no image.
+    SettingError: an unknown name or option, naming the nearest; a resize that is no size, or of no image.
     DataError: files missing, truncated or not what their authors ship: which, where, and how to get them.
   """
   check_choice("dataset", name, DATASETS)
   if resize is not None:
-    check_range("resize", resize, 1)
+    check_whole("resize", resize, 1)
     return resized(load(name, data_dir, **options), resize)
   known = load_digits if name == "digits" else FOLDERS[name][1]
   check_settings(f"option of dataset {name!r}", known, options, ("folder", "name"))
@@ -193,7 +193,7 @@ def resized(source: Source, size: int) -> Source:
   Raises:
     SettingError: examples that are no images.
   """
-  if source.x.ndim != 4:
+  if not isinstance(source.x, np.ndarray) or source.x.ndim != 4:
     raise SettingError("resize", size, f"{source.name} has no images", "Leave it out.")
 
   @jax.jit

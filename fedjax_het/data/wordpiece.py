@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_het.data.files import read
-from fedjax_het.errors import DataError, SettingError, check_range
+from fedjax_het.errors import DataError, SettingError, check_whole
 
 PAD, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 LONGEST = 100  # letters of a word that is cut at all
@@ -95,7 +95,7 @@ def framed(texts: list[list[int]], vocabulary: Mapping[str, int], length: int) -
     SettingError: `length` has no room for what stands around the texts.
   """
   around = len(texts) + 1
-  check_range("length", length, around + 1)
+  check_whole("length", length, around + 1)
   if len(texts) not in (1, 2):
     raise SettingError("texts", len(texts), "neither one nor two", "Give one or two.")
   sizes = [len(text) for text in texts]

@@ -19,7 +19,7 @@ from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.parts import Algorithm
 
 PyTree = Any
@@ -75,6 +75,8 @@ class Members(Base):
     device_rows: int | None = None,
     seeds: int | None = None,
   ):
+    if member_batch is not None:
+      check_whole("member_batch", member_batch, 1)
     settings = jax.tree.map(np.asarray, dict(settings), is_leaf=lambda node: isinstance(node, list))
     for name, values in settings.items():
       for shape in map(np.shape, jax.tree.leaves(values)):

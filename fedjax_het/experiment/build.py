@@ -24,6 +24,7 @@ from fedjax_het.experiment.where import Where
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks.downstream import classifier, to_follow
+from fedjax_het.yardsticks.landscape import rows_of
 
 
 class Experiment(NamedTuple):
@@ -122,6 +123,8 @@ def build(config: ConfigDict) -> Experiment:
     for judge in (asked, to_follow(asked) or {}):
       classifier(judge.get("model"), source)
   check_variance(config, algorithm.client, model)
+  if config.get("landscape"):
+    rows_of(data, config.landscape.get("part", "test"))
   digests = {
     "data_digest": digest(source.x, source.y, source.x_test, source.y_test, source.groups, source.split),
     "clients_digest": digest(parts, data.y, data.train, data.valid, data.test, unseen and unseen.y),

@@ -50,6 +50,7 @@ SECTIONS = (
   "dataset_options", "partition", "task", "model", "algorithm", "local", "mixing", "server", "downstream",
   "landscape", "label_noise", "unseen",
 )  # fmt: skip
+NAMED = ("partition", "model", "algorithm", "mixing", "server")  # sections that choose a part by its name
 
 
 def check_config(config: ConfigDict) -> None:
@@ -65,6 +66,12 @@ def check_config(config: ConfigDict) -> None:
       raise SettingError(field, None, "is missing from the configuration", "See configs/quickstart.py.")
   for section in SECTIONS:
     check_section(section, config.get(section, {}))
+  for section in NAMED:
+    if not config[section].get("name"):
+      remedy = (
+        f"Give it one, as in --config.{section}=\"{{'name': ...}}\"; python -m fedjax_het.run --list has all."
+      )
+      raise SettingError(f"{section}.name", None, "is missing", remedy)
   for flag in ("stratify", "record_losses", "record_variance"):
     check_flag(flag, config.get(flag, False))
   check_seed("seed", config.seed)
@@ -84,7 +91,6 @@ def check_config(config: ConfigDict) -> None:
     check_whole("num_clients", config.num_clients, 1)
     check_range("cohort_size", config.cohort_size, 1, config.num_clients)
   check_downstream(config.to_dict().get("downstream", {}))
-  check_to_accuracy(config.to_dict().get("to_accuracy"))
   check_task(config.get("task", {}))
   check_label_noise(config.get("label_noise", {}))
   if config.get("task") and config.model.name in models.GENERATORS:
@@ -98,6 +104,7 @@ def check_config(config: ConfigDict) -> None:
   if config.get("downstream") and algorithm.client.synthesize is None:
     problem = f"{algorithm.client.name} synthesises nothing that could be judged"
     raise SettingError("downstream", config.downstream.to_dict(), problem, "Leave it out.")
+  check_to_accuracy(config.to_dict().get("to_accuracy"), algorithm.client)
   check_unseen(config, algorithm.client)
   check_landscape(config.to_dict().get("landscape", {}), algorithm.client, config.valid_fraction > 0)
   check_rounds(config.rounds, config.eval_every, algorithm)

@@ -17,6 +17,7 @@ from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.flops import flops
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
+from fedjax_het.methods import CLIENTS
 from fedjax_het.models import Generative, count_parameters
 from fedjax_het.tasks import mean_loss
 
@@ -44,7 +45,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   engine = engine_of(config, experiment, where)
   shapes, compiled = engine.compile()
   memory = compiled.memory_analysis()
-  batch = int(min(config.local.batch_size, np.max(experiment.data.train.size)))
+  batch = int(min(training_of(config, "batch_size"), np.max(experiment.data.train.size)))
   steps = steps_of_clients(config, experiment).mean() * config.cohort_size * config.rounds
   each = step_flops(experiment, batch)
   plan = {
@@ -74,8 +75,14 @@ def steps_of_clients(config: ConfigDict, experiment: Experiment) -> np.ndarray:
   sizes = np.asarray(experiment.data.train.size)
   if training is not None:
     return training.gradients * np.array([int(training.steps(sized(view, size))) for size in sizes])
-  each = config.local.epochs * np.ceil(sizes / config.local.batch_size)
+  each = training_of(config, "epochs") * np.ceil(sizes / training_of(config, "batch_size"))
   return np.minimum(each, {**config.local, **config.algorithm}.get("steps") or np.inf)
+
+
+def training_of(config: ConfigDict, setting: str) -> Any:
+  """A training setting of the client part, its own default where the configuration has none."""
+  given = {**config.local, **config.algorithm}
+  return given.get(setting, CLIENTS[config.algorithm.name].settings[setting].default)
 
 
 def step_flops(experiment: Any, batch: int) -> float:

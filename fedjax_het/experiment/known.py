@@ -58,6 +58,11 @@ def check_method(section: str, config: Mapping[str, Any]) -> None:
     also = ", or choose it behind the file's name, as in "
     also += f"--config=configs/quickstart.py:algorithm={example}"
   given = {own: config[own] for own in sections}
+  for field in sorted({*config[section]} & {*config.get("local", {})} if section == "algorithm" else ()):
+    raise SettingError(
+      f"algorithm.{field}", config[section][field], f"is given in local too, as {config['local'][field]!r}",
+      f"Give it once: --config.local.{field}=...",
+    )  # fmt: skip
   check_known(name, given, _settable(method), lambda: {n for m in table.values() for n in _settable(m)}, also)
 
 

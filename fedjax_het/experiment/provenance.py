@@ -81,5 +81,7 @@ def note_start(run: Workdir, source: Source, digests: Mapping[str, str]) -> None
   found = {
     "examples": len(source.y), "test_examples": len(source.y_test), "notes": source.notes, **digests,
   }  # fmt: skip
+  earlier = run.starts_path.read_bytes() if run.starts_path.exists() else b""
+  cut_short = bool(earlier) and not earlier.endswith(b"\n")
   with run.starts_path.open("a", encoding="utf-8") as file:
-    file.write(json.dumps({**provenance(), "data": found}) + "\n")
+    file.write("\n" * cut_short + json.dumps({**provenance(), "data": found}) + "\n")

@@ -73,7 +73,9 @@ class Record:
       self._tracker.close()
 
   def keep_metrics(self) -> None:
-    """Copies metrics.jsonl before a start from round 0, for want of a whole checkpoint, empties it."""
+    """Puts aside metrics.jsonl and samples before a start from round 0, for want of a whole checkpoint."""
+    if self._tracker and self.run.samples.exists():
+      self.run.samples.rename(free_name(self.run.root / "samples.before_damage"))
     if self._tracker and (text := self.run.metrics_path.read_text(encoding="utf-8", errors="replace")):
       kept = free_name(self.run.root / "metrics.before_damage.jsonl")
       write_atomic(kept, text)
@@ -161,7 +163,10 @@ class Record:
       summary["diverged"] = self.diverged._asdict()
     summary = self._asked(summary, lambda yardstick: yardstick.section(now))
     if self._tracker:
-      self._draw(summary)
+      try:
+        self._draw(summary)
+      except Exception:
+        logging.exception("%s: not all pictures could be drawn; its figures are all there.", self.run.root)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
 

@@ -41,6 +41,7 @@ from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
+TABLE = "sweep.json"
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
 
 
@@ -64,7 +65,7 @@ class Sweep(NamedTuple):
   @property
   def table(self) -> Path:
     """`sweep.json`."""
-    return Path(self.root) / "sweep.json"
+    return Path(self.root) / TABLE
 
 
 def run_sweep(

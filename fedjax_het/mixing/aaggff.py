@@ -20,7 +20,7 @@ from fedjax_het.mixing.learners import (
   exponentiated_gradient,
   online_newton_step,
 )
-from fedjax_het.mixing.responses import CDFS, respond
+from fedjax_het.mixing.responses import CDFS, beyond_one, respond
 from fedjax_het.parts import Mixing
 
 
@@ -70,7 +70,8 @@ def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> 
       is for cohorts drawn evenly and without replacement.
 
   Raises:
-    SettingError: an unknown cdf, or a sampling probability out of range.
+    SettingError: an unknown cdf, or a sampling probability out of range; from `check_cohort`, of a cohort of
+      one.
   """
   check_choice("cdf", cdf, CDFS)
   if sampling_probability is not None:
@@ -92,7 +93,7 @@ def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> 
     coefficients = jax.nn.softmax(entropy_scores(state.total[cohort], state.steps, num, lipschitz))
     return coefficients, state
 
-  return Mixing(init, update, "aaggff_d")
+  return Mixing(init, update, "aaggff_d", check_cohort=beyond_one)
 
 
 def doubly_robust(

@@ -13,7 +13,7 @@ q = 1/S, and keeps m = 0.)
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
-from fedjax_het.mixing.responses import largest_for_non_finite
+from fedjax_het.mixing.responses import beyond_one, largest_for_non_finite
 from fedjax_het.mixing.simplex import project_simplex
 from fedjax_het.parts import Mixing
 
@@ -27,9 +27,9 @@ def afl(lr: float = 0.01) -> Mixing:
     lr: γ > 0, the ascent's step size.
 
   Raises:
-    SettingError: a γ out of range.
+    SettingError: a γ out of range; from `check_cohort`, of a cohort of one.
   """
-  check_range("mixing's lr", lr, above=0.0)
+  check_range("mixing's lr", lr, above=0.0, below=float("inf"))
 
   def init(sizes):
     return jnp.full(sizes.shape[0], 1.0 / sizes.shape[0], jnp.float32)
@@ -42,4 +42,4 @@ def afl(lr: float = 0.01) -> Mixing:
     q = project_simplex(own + lr * (losses - losses.max()))  # it ignores what all have in common
     return q, p.at[feedback.cohort].set(mass * q)
 
-  return Mixing(init, update, "afl")
+  return Mixing(init, update, "afl", check_cohort=beyond_one)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_choice, check_range
+from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.simplex import minimise_on_box_simplex
 from fedjax_het.parts import Feedback, Mixing, PyTree
 
@@ -71,7 +72,7 @@ def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
       length are FedAvg; or "unit", 1, the paper's, for a server with a learning rate of its own.
 
   Raises:
-    SettingError: an ε out of range, or an unknown step.
+    SettingError: an ε out of range, or an unknown step; from `check_cohort`, of a cohort of one with "mean".
   """
   check_range("epsilon", epsilon, 0.0, 1.0)
   check_choice("step", step, STEPS)
@@ -92,4 +93,5 @@ def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
     factor = jnp.where(length == 0, 0.0, wanted / jnp.where(length == 0, 1.0, length))
     return jnp.minimum(factor, jnp.finfo(jnp.float32).max)
 
-  return Mixing(lambda sizes: (), update, "fedmgda", scale)
+  check_cohort = beyond_one if step == "mean" else None
+  return Mixing(lambda sizes: (), update, "fedmgda", scale, check_cohort=check_cohort)

@@ -92,7 +92,7 @@ def online_newton_step(
   alpha = 4.0 * num * lipschitz if alpha is None else alpha
   beta = 1.0 / (4.0 * lipschitz) if beta is None else beta
   for setting, value in (("lipschitz", lipschitz), ("alpha", alpha), ("beta", beta)):
-    check_range(setting, value, above=0.0)
+    check_range(setting, value, above=0.0, below=float("inf"))
 
   def init():
     eye = jnp.eye(num, dtype=jnp.float32)
@@ -142,7 +142,7 @@ def exponentiated_gradient(num: int, lipschitz: float) -> Learner:
   Raises:
     SettingError: a setting out of range.
   """
-  check_range("lipschitz", lipschitz, above=0.0)
+  check_range("lipschitz", lipschitz, above=0.0, below=float("inf"))
 
   def init():
     p = jnp.full(num, 1.0 / num, jnp.float32)

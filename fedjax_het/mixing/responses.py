@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import erf
 
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import SettingError, check_choice
 
 CDFS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "weibull": lambda x: -jnp.expm1(-(x**2)),
@@ -22,6 +22,17 @@ CDFS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "normal": lambda x: 0.5 * (1.0 + erf((x - 1.0) / jnp.sqrt(2.0))),
 }
 """The six distribution functions, scale 1 (Weibull's shape 2), of x = F_i / F̄ >= 0; section III-5.1."""
+
+
+def beyond_one(size: int, num: int) -> None:
+  """`Mixing.check_cohort` of fair mixings: one client alone counts 1 whatever it sends, as in FedAvg.
+
+  Raises:
+    SettingError: a cohort of one.
+  """
+  if size == 1:
+    problem = "one client alone counts 1, and fair mixing would be FedAvg"
+    raise SettingError("cohort_size", size, problem, "Use at least 2, or mixing static.")
 
 
 def relative(losses: jax.Array) -> jax.Array:

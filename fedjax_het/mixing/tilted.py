@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
-from fedjax_het.mixing.responses import largest_for_non_finite
+from fedjax_het.mixing.responses import beyond_one, largest_for_non_finite
 from fedjax_het.parts import Mixing
 
 
@@ -38,9 +38,9 @@ def tilted(
     name: name in tables.
 
   Raises:
-    SettingError: a ζ out of range.
+    SettingError: a ζ out of range; from `check_cohort`, of a cohort of one where there is a response.
   """
-  check_range("zeta", zeta, above=0.0)
+  check_range("zeta", zeta, above=0.0, below=float("inf"))
 
   def update(state, feedback):
     scores = jnp.log(feedback.sizes.astype(jnp.float32))
@@ -49,7 +49,7 @@ def tilted(
       scores = scores + (r - r.max()) / zeta
     return jax.nn.softmax(scores), state
 
-  return Mixing(lambda sizes: (), update, name)
+  return Mixing(lambda sizes: (), update, name, check_cohort=None if response is None else beyond_one)
 
 
 def qffl(q: float = 1.0) -> Mixing:
@@ -64,9 +64,9 @@ def qffl(q: float = 1.0) -> Mixing:
     q: q >= 0; 0 is FedAvg, and q to infinity the largest loss alone.
 
   Raises:
-    SettingError: a q out of range.
+    SettingError: a q out of range; from `check_cohort`, of a cohort of one.
   """
-  check_range("q", q, 0.0)
+  check_range("q", q, 0.0, below=float("inf"))
   tiny = jnp.finfo(jnp.float32).tiny
   return tilted(lambda losses: q * jnp.log(jnp.maximum(losses, tiny)), name="qffl")
 
@@ -80,7 +80,7 @@ def term(lam: float = 0.1) -> Mixing:
     lam: λ, any number; 0 is FedAvg, above 0 favours large losses, below 0 small ones.
 
   Raises:
-    SettingError: a λ that is not finite.
+    SettingError: a λ that is not finite; from `check_cohort`, of a cohort of one.
   """
   check_range("lam", lam, above=float("-inf"), below=float("inf"))
   return tilted(lambda losses: lam * losses, name="term")
@@ -98,9 +98,9 @@ def propfair(baseline: float = 3.0, margin: float = 0.2) -> Mixing:
     margin: > 0.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting out of range; from `check_cohort`, of a cohort of one.
   """
-  check_range("margin", margin, above=0.0)
+  check_range("margin", margin, above=0.0, below=float("inf"))
   if not isinstance(margin, jax.core.Tracer):
-    check_range("baseline", baseline, above=margin)
+    check_range("baseline", baseline, above=margin, below=float("inf"))
   return tilted(lambda losses: -jnp.log(jnp.maximum(baseline - losses, margin)), name="propfair")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Dense
 from fedjax_het.models.model import Model
@@ -227,7 +227,7 @@ def _encoder(
 ) -> Encoder:  # fmt: skip
   sizes = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "positions": positions}
   for name, value in sizes.items():
-    check_range(name, value, 1)
+    check_whole(name, value, 1)
   check_range("dropout", dropout, 0.0, below=1.0)
   if width % heads:
     raise SettingError(

@@ -180,7 +180,7 @@ def classifier(
   check_choice("conv", getattr(module, "conv", "auto"), METHODS)
   check_range("dropout", getattr(module, "dropout", 0.0), 0.0, below=1.0)
   check_range("drop_path", getattr(module, "drop_path", 0.0), 0.0, below=1.0)
-  check_range("width", getattr(module, "width", 1), above=0.0)
+  check_range("width", getattr(module, "width", 1), above=0.0, below=float("inf"))
   check_whole("stem_stride", getattr(module, "stem_stride", 1), 1, 2)
   check_image(shape, smallest, remedy)
   return from_flax(module, tuple(shape), num_classes, name=name, head=head)

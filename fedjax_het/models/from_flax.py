@@ -40,7 +40,8 @@ def from_flax(
   rows only: those that fill up a last batch are masked in every `BatchNorm` of Flax's. `apply` uses the
   running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is
   told by the argument of its `__call__` that is called train, training, is_training, deterministic or
-  use_running_average, an `nnx` module by its own `train()` and `eval()`.
+  use_running_average, an `nnx` module by its own `train()` and `eval()`. It may compute in other floats:
+  outputs are converted to float32, which parameters are.
 
   Args:
     module: a `linen` module; or a function of `nnx.Rngs` that makes an `nnx` one, `lambda rngs:
@@ -54,8 +55,8 @@ def from_flax(
     head: names of the layers that are its head, for methods that part it, such as ("Dense_1",).
 
   Raises:
-    SettingError: no such module, one that cannot be called, that keeps more than parameters and batch
-      statistics, or whose output is not [B, C] (of a given task [B, ..., C]).
+    SettingError: no such module, one that cannot be called, that keeps more than float32 parameters and
+      batch statistics, or whose output is not [B, C] (of a given task [B, ..., C]).
   """
   if isinstance(module, type):
     raise SettingError(
@@ -69,7 +70,9 @@ def from_flax(
   try:
     model = make(module, shape, num_classes, dtype)
     model = model._replace(name=name or model.name, task=task or for_model(num_classes), head=tuple(head))
-    found = jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), example, model.stats)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    _check_float32(model.name, params)
+    found = jax.eval_shape(model.apply, params, example, model.stats)
   except SettingError:
     raise
   except Exception as error:  # whatever the module raises
@@ -89,6 +92,23 @@ def from_flax(
   return model
 
 
+def _check_float32(name: str, params: PyTree) -> None:
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    if leaf.dtype != jnp.float32:
+      where = jax.tree_util.keystr(path, simple=True, separator="/")
+      raise SettingError(
+        "module", name, f"its {where} is {leaf.dtype}, and parameters are averaged in float32",
+        "Give its layers param_dtype=jnp.float32; their dtype, which they compute in, may be another.",
+      )  # fmt: skip
+
+
+def _float32(outputs: PyTree) -> PyTree:
+  """Outputs as losses and metrics take them, whatever a module computes in."""
+  return jax.tree.map(
+    lambda own: own.astype(jnp.float32) if jnp.issubdtype(own.dtype, jnp.floating) else own, outputs
+  )
+
+
 def _given(stats: PyTree, stateful: bool) -> PyTree:
   """The statistics, which a model that has some cannot be used without."""
   if stateful and stats is None:
@@ -102,7 +122,7 @@ def _given(stats: PyTree, stateful: bool) -> PyTree:
 def _masked(next_call, args, kwargs, context):
   """Gives every BatchNorm of a linen module the mask of its rows."""
   if isinstance(context.module, nn.BatchNorm) and context.method_name == "__call__" and "mask" not in kwargs:
-    kwargs = {**kwargs, "mask": real_rows(args[0])}
+    kwargs = {**kwargs, "mask": real_rows(args[0] if args else kwargs["x"])}
   return next_call(*args, **kwargs)
 
 
@@ -138,14 +158,14 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
     return {"params": params, STATISTICS: stats} if stateful else {"params": params}
 
   def apply(params, x, stats=None):
-    return module.apply(of(params, _given(stats, stateful)), x, **using)
+    return _float32(module.apply(of(params, _given(stats, stateful)), x, **using))
 
   def train(params, stats, x, real, key):
     with only(real), nn.intercept_methods(_masked):
       logits, changed = module.apply(
         of(params, stats), x, **modes, mutable=[STATISTICS], rngs={"dropout": key}
       )  # fmt: skip
-    return logits, changed[STATISTICS] if stateful else ()
+    return _float32(logits), changed[STATISTICS] if stateful else ()
 
   stats = jax.tree.map(np.asarray, first)
   return Model(
@@ -163,6 +183,14 @@ class _MaskedBatchNorm(nnx.BatchNorm):
     return super().__call__(x, use_running_average, mask=real_rows(x) if mask is None else mask)
 
 
+@functools.lru_cache
+def _masking(kind: type[nnx.BatchNorm]) -> type[nnx.BatchNorm]:
+  """A BatchNorm, or a class of a user's own that calls it by `super()`, with the mask before Flax's."""
+  if kind is nnx.BatchNorm:
+    return _MaskedBatchNorm
+  return type(kind.__name__, (kind, _MaskedBatchNorm), {})
+
+
 def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
   if isinstance(module, nnx.Module):
     name, build = type(module).__name__, functools.partial(_reseeded, module)
@@ -176,8 +204,8 @@ def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
   def made(key, training: bool):
     net = build(nnx.Rngs(key))
     for _, part in nnx.iter_modules(net):
-      if type(part) is nnx.BatchNorm:
-        part.__class__ = _MaskedBatchNorm
+      if isinstance(part, nnx.BatchNorm):
+        part.__class__ = _masking(type(part))
     net.train() if training else net.eval()
     return net
 
@@ -207,12 +235,12 @@ def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
     return net
 
   def apply(params, x, stats=None):
-    return net_of(params, _given(stats, stateful) or {}, key, False)(x)
+    return _float32(net_of(params, _given(stats, stateful) or {}, key, False)(x))
 
   def train(params, stats, x, real, key):
     net = net_of(params, stats or {}, key, True)
     with only(real):
-      logits = net(x)
+      logits = _float32(net(x))
     return logits, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if stateful else ()
 
   return Model(

@@ -79,9 +79,9 @@ def variational(
     SettingError: a β or a variance that is none, or both.
   """
   if beta is not None:
-    check_range("beta", beta, 0.0)
+    check_range("beta", beta, 0.0, below=math.inf)
   if variance is not None:
-    check_range("variance", variance, above=0.0)
+    check_range("variance", variance, above=0.0, below=math.inf)
     if beta is not None:
       raise SettingError("variance", variance, f"has no effect beside beta = {beta}", "Set beta=None.")
   (encoder_init, encode), (decoder_init, decode) = encoder, decoder

@@ -8,7 +8,6 @@ are not shipped. Where PyTorch is at hand, they become a file for `read_weights`
 """
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_het.errors import DataError
+from fedjax_het.errors import DAMAGE, DataError
 
 SIZE = 299
 EPSILON = 1e-3
@@ -74,7 +73,7 @@ def read_weights(path: str | os.PathLike[str], names_only: bool = False) -> Weig
     with open(path, "rb") as raw, np.load(raw) as file:
       missing = [name for name in wanted if name not in file.files]
       found = {} if names_only or missing else {name: file[name] for name in wanted}
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+  except DAMAGE as error:
     raise DataError(f"{os.fspath(path)} cannot be read as an .npz of weights: {error}") from error
   if missing:
     raise DataError(

@@ -7,7 +7,7 @@ Federated-Learning-in-PyTorch, src/models/femnistcnn.py.
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Conv, Dense, flatten
@@ -66,7 +66,7 @@ def leaf_cnn(
   """
   check_choice("norm", norm, NORMS)
   check_choice("conv", conv, METHODS)
-  check_range("width", width, LEAST)
+  check_whole("width", width, LEAST)
   if width % LEAST:
     raise SettingError("width", width, f"not divisible by {LEAST}", f"Use {width - width % LEAST}.")
   check_image(shape)

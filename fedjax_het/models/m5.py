@@ -7,7 +7,7 @@ AAggFF, src/models/m5.py.
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Conv, Dense
@@ -57,7 +57,7 @@ def m5(
   Raises:
     SettingError: `shape` is no clip or too short, or an option cannot be.
   """
-  check_range("width", width, 1)
+  check_whole("width", width, 1)
   check_choice("norm", norm, NORMS)
   check_choice("conv", conv, METHODS)
   if len(shape) not in (1, 2) or shape[0] < SHORTEST:

@@ -47,7 +47,7 @@ def mobilenet(
   norms. 364,480 parameters on TinyImageNet.
 
   Args:
-    shape: of one example, (height, width, channels), at least 37 x 37 without padding.
+    shape: of one example, (height, width, channels), at least 33 x 33 without padding.
     num_classes: C, the number of logits.
     width: h.
     padding: of the depthwise convolutions; 0 in SuperFed's code, 1 for smaller images.
@@ -60,7 +60,7 @@ def mobilenet(
   """
   check_whole("padding", padding, 0)
   module = MobileNet(num_classes, width, padding, norm, conv)
-  smallest = 1 if padding else 37
+  smallest = 1 if padding else 33
   return classifier(module, "mobilenet", shape, num_classes, ("fc1", "fc2"), smallest, "Set padding=1.")
 
 

@@ -86,11 +86,12 @@ def standardized(
     std: > 0, what it is then divided by; or one a channel.
 
   Raises:
-    SettingError: a std that is not above 0, or another number of means or stds than of channels.
+    SettingError: a std that is not above 0, what is not finite, or another number of means or stds than of
+      channels.
   """
   for name, value in (("mean", mean), ("std", std)):
     for each in value if isinstance(value, Sequence) else (value,):
-      check_range(name, each, above=0.0 if name == "std" else None)
+      check_range(name, each, above=0.0 if name == "std" else -np.inf, below=np.inf)
     if isinstance(value, Sequence) and (not isinstance(model.shape, tuple) or len(value) != model.shape[-1]):
       raise SettingError(
         name,
@@ -110,6 +111,23 @@ def standardized(
   )
 
 
+def trains_as_used(model: Model) -> bool:
+  """Whether a model of float32 examples is one program in training and in use: nothing is drawn or kept."""
+  if model.stateful:
+    return False
+  if model.train is None:
+    return True
+  train, params = model.train, jax.eval_shape(model.init, jax.random.key(0))
+  real, key = jax.ShapeDtypeStruct((2,), np.float32), jax.eval_shape(jax.random.key, 0)
+
+  def program(function: Callable[..., jax.Array]) -> str:
+    given = params, batch_of(2, model.shape, np.float32), real, key
+    return jax.jit(lambda *own: function(*own)).lower(*given).as_text()
+
+  used = program(lambda params, x, real, key: model.apply(params, x))
+  return program(lambda params, x, real, key: train(params, (), x, real, key)[0]) == used
+
+
 def batch_of(count: int, shape: PyTree, dtype: Any) -> PyTree:
   """So many examples, as `jax.ShapeDtypeStruct`.
 
@@ -127,6 +145,6 @@ def count_parameters(params: object) -> int:
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
-def within(path: Sequence[str], layer: str) -> bool:
+def within(path: Sequence[str | int], layer: str) -> bool:
   """Whether a leaf of the parameters, by its path, belongs to a layer such as "block4/conv2"."""
-  return f"{'/'.join(path)}/".startswith(f"{layer}/")
+  return f"{'/'.join(map(str, path))}/".startswith(f"{layer}/")

@@ -7,7 +7,7 @@ activation after the addition, and a flattened, not pooled, last layer, here of 
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
@@ -19,7 +19,7 @@ GROUP = 4  # channels that are normalised together, at least
 
 def check_divisible(shape: tuple[int, ...], width: int) -> None:
   """Raises `SettingError` for what three halvings, or groups of four channels, cannot divide."""
-  check_range("width", width, GROUP)
+  check_whole("width", width, GROUP)
   if width % GROUP:
     raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
   check_halved(shape, 3)

@@ -34,8 +34,9 @@ class Embed(nn.Module):
     """
     if not jnp.issubdtype(ids.dtype, jnp.integer):
       raise SettingError(
-        "x", str(ids.dtype), "no ids of tokens, which are whole numbers", "Leave mean and std out."
-      )
+        "x", str(ids.dtype), "no ids of tokens, which are whole numbers",
+        "Leave mean and std out, and store ids as int8, int16 or int32: uint8 is read as pixels are.",
+      )  # fmt: skip
     shape = (self.num_embeddings, self.features)
     table = self.param("embedding", nn.initializers.normal(self.std), shape, jnp.float32)
     ids = jnp.where(ids < 0, self.num_embeddings, ids.astype(jnp.int32))

@@ -9,7 +9,7 @@ import numpy as np
 from flax import linen as nn
 from jax import lax
 
-from fedjax_het.errors import check_choice, check_range
+from fedjax_het.errors import check_choice, check_whole
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
@@ -80,7 +80,7 @@ def simple_cnn(
     SettingError: `shape` is not (height, width, channels), `hidden` is below 1, or `conv` is unknown.
   """
   check_choice("conv", conv, METHODS)
-  check_range("hidden", hidden, 1)
+  check_whole("hidden", hidden, 1)
   check_image(shape)
   module = SimpleCNN(num_classes, hidden, conv)
   return Model(*network(module, shape), "simple_cnn", tuple(shape), num_classes, head=("fc3",))

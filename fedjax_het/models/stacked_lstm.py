@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.layers import Dense, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.sequence_layers import LSTM, Embed
@@ -78,7 +78,7 @@ def stacked_lstm(
   vocabulary = num_classes if vocabulary is None else vocabulary
   sizes = {"vocabulary": vocabulary, "embedding": embedding, "hidden": hidden, "layers": layers}
   for name, value in sizes.items():
-    check_range(name, value, 1)
+    check_whole(name, value, 1)
   module = StackedLSTM(num_classes, vocabulary, embedding, hidden, layers, bias, positions == "every")
   return Model(*network(module, shape, jnp.int32), "stacked_lstm", tuple(shape), num_classes, head=("head",))
 

@@ -6,7 +6,7 @@ Source: the authors' Federated-Learning-in-PyTorch, src/models/twocnn.py.
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import check_choice, check_range
+from fedjax_het.errors import check_choice, check_whole
 from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
@@ -62,8 +62,8 @@ def two_cnn(
     SettingError: `shape` is not an image of at least 6 x 6, or `conv` is unknown.
   """
   check_choice("conv", conv, METHODS)
-  check_range("hidden", hidden, 1)
-  check_range("dense", dense, 1)
+  check_whole("hidden", hidden, 1)
+  check_whole("dense", dense, 1)
   check_image(shape, 6, "Use two_nn instead.")
   module = TwoCNN(num_classes, hidden, conv, dense)
   return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes, head=("fc2",))

@@ -6,7 +6,7 @@ src/models/twonn.py: inputs-200-200-C with ReLU. Energies: Grathwohl et al., ICL
 
 import jax
 
-from fedjax_het.errors import check_range
+from fedjax_het.errors import check_whole
 from fedjax_het.models.layers import Perceptron, network
 from fedjax_het.models.model import Model
 
@@ -32,8 +32,8 @@ def two_nn(
   Raises:
     SettingError: `hidden` or `layers` is below 1.
   """
-  check_range("hidden", hidden, 1)
-  check_range("layers", layers, 1)
+  check_whole("hidden", hidden, 1)
+  check_whole("layers", layers, 1)
   module = Perceptron((*[hidden] * layers, num_classes), use_bias=bias)
   head = (f"fc{layers + 1}",)
   return Model(*network(module, shape), "two_nn", tuple(shape), num_classes, head=head)
@@ -72,8 +72,8 @@ def energy_mlp(
   Raises:
     SettingError: `hidden` or `layers` is below 1.
   """
-  check_range("hidden", hidden, 1)
-  check_range("layers", layers, 1)
+  check_whole("hidden", hidden, 1)
+  check_whole("layers", layers, 1)
   module = Perceptron((*[hidden] * layers, num_classes), jax.nn.swish, spectral=spectral)
   head = (f"fc{layers + 1}",)
   return Model(*network(module, shape), "energy_mlp", tuple(shape), num_classes, head=head)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import DataError, SettingError
+from fedjax_het.errors import DAMAGE, DataError, SettingError
 
 Arrays = dict[str, np.ndarray]
 
@@ -55,7 +54,7 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
   read = {".npz": _npz, ".safetensors": _safetensors}.get(found.suffix, _torch)
   try:
     arrays = read(found)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+  except (*DAMAGE, KeyError, TypeError, AttributeError) as error:
     if isinstance(error, SettingError):
       raise
     raise DataError(f"{found} cannot be read as {found.suffix}: {error}") from error
@@ -65,9 +64,13 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
-  """Writes arrays by name as an .npz."""
+  """Writes arrays by name as an .npz; bfloat16, which such a file cannot name, as float32."""
+  plain = {name: np.asarray(array) for name, array in arrays.items()}
+  for name, array in plain.items():
+    if array.dtype == jnp.bfloat16:
+      plain[name] = array.astype(np.float32)
   with open(path, "wb") as file:
-    np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+    np.savez(file, **plain)  # type: ignore[arg-type]
 
 
 def _npz(path: Path) -> Arrays:

@@ -35,7 +35,10 @@ def by_name(params: PyTree, stats: PyTree = ()) -> dict[str, Any]:
 
 
 def save_weights(path: str | os.PathLike[str], params: PyTree, stats: PyTree = ()) -> None:
-  """Writes parameters, and running statistics where there are some, as an .npz that `weights=` takes."""
+  """Writes parameters, and running statistics where there are some, as an .npz that `weights=` takes.
+
+  Those in bfloat16 are written as float32.
+  """
   write_arrays(path, by_name(params, stats))
 
 

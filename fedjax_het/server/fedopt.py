@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_range, check_transformation
 from fedjax_het.parts import Message, ServerUpdate
 
 
@@ -27,12 +27,14 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
   The transformation's state is kept over the rounds.
 
   Raises:
-    SettingError: no transformation, such as `optax.adam` instead of `optax.adam(0.01)`.
+    SettingError: no transformation, such as `optax.adam` instead of `optax.adam(0.01)`, or one that
+      wants more than a gradient, its state and the parameters.
   """
   if not isinstance(transformation, optax.GradientTransformation):
     found = getattr(transformation, "__name__", type(transformation).__name__)
     remedy = "Give what a rate makes of it, such as optax.adam(0.01)."
     raise SettingError("transformation", found, "no optax transformation", remedy)
+  check_transformation("transformation", name, transformation)
 
   def init(broadcast: Message):
     return transformation.init(broadcast.params)
@@ -53,7 +55,7 @@ def sgd(lr: float = 1.0) -> ServerUpdate:
     lr: the server's η > 0.
 
   Raises:
-    SettingError: η <= 0.
+    SettingError: η <= 0, or infinite.
   """
   _check(lr=lr)
   return optimizer(optax.sgd(lr), "sgd")
@@ -135,4 +137,4 @@ def _adaptive(name: str, moment: Callable, lr: float, b1: float, b2: float, tau:
 
 def _check(**settings: float) -> None:
   for setting, value in settings.items():
-    check_range(f"server's {setting}", value, above=0.0)
+    check_range(f"server's {setting}", value, above=0.0, below=jnp.inf)

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.experiment.sweep import VARIES
+from fedjax_het.experiment.sweep import TABLE, VARIES
 from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.workdir import FAILED, as_json, read_record
 from fedjax_het.tables.paper import Cell
@@ -71,14 +71,15 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
     together: how many runs the machine trains at once. A program of runs that differ in one number holds a
       multiple, and the few that are left over run by themselves. None takes any number.
   """
-  over = ended(folder)
-  left = {identity(one.config): one for one in wanted}
-  left = {key: one for key, one in left.items() if key not in over}
+  over, known = ended(folder), {identity(one.config): one for one in wanted}
+  left = {key: one for key, one in known.items() if key not in over}
   found = []
   for path, config in _configured(folder):
     keys = _stored(config)
-    if keys and all(key in left for key in keys) and not _is_member(path):
-      runs = [left.pop(key) for key in keys]
+    begun = {*keys} & {*left} and {*keys} <= {*known} and not (path / TABLE).exists()
+    if begun and not _is_member(path):
+      left = {key: one for key, one in left.items() if key not in keys}
+      runs = [known[key] for key in keys]
       found.append(Program(path, runs[0].config, config.get("sweep", {}), runs))
   for group in _groups(list(left.values())):
     for runs in _cut(group, together):

@@ -17,9 +17,9 @@ def binary(positive_weight: float | jax.Array = 1.0) -> Task:
       batch is -(Σ_{y=0} log P(0) + w·Σ_{y=1} log P(1)) / B. Metrics weigh all examples alike.
 
   Raises:
-    SettingError: a weight that is not above 0.
+    SettingError: a weight that is not one number above 0.
   """
-  check_weights("positive_weight", positive_weight, above=0.0)
+  check_weights("positive_weight", positive_weight, (0,), above=0.0)
   base = classification()
 
   def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, None]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.metrics import classification as judged
 from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
 from fedjax_het.tasks.task import Task, check_weights
@@ -32,9 +32,12 @@ def classification(class_weights: Sequence[float] | None = None) -> Task:
       Σ c_y·(-log P(y)) / Σ c_y. Metrics weigh all examples alike. None: 1 each.
 
   Raises:
-    SettingError: a weight that is negative or no number.
+    SettingError: no row of numbers, one that is negative, or all 0.
   """
-  check_weights("class_weights", class_weights, low=0.0)
+  if class_weights is not None:
+    check_weights("class_weights", class_weights, (1,), low=0.0)
+    if all(map(is_zero, class_weights)):
+      raise SettingError("class_weights", class_weights, "no class counts", "Give one of them more than 0.")
 
   def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     loss = cross_entropy(logits, y)

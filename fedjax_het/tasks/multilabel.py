@@ -33,7 +33,7 @@ def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
   Raises:
     SettingError: a weight that is not above 0.
   """
-  check_weights("positive_weight", positive_weight, above=0.0)
+  check_weights("positive_weight", positive_weight, (0, 1), above=0.0)
 
   def losses(logits: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     loss = optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype))

@@ -1,6 +1,6 @@
 """The next token at every position of a text: V logits at each of T positions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,10 @@ def next_token(ignore: Sequence[int] = (-1,)) -> Task:
       word's; they may lie outside [0, V).
 
   Raises:
-    SettingError: an id that is not a whole number.
+    SettingError: no row of ids, or one that is not a whole number.
   """
+  if not isinstance(ignore, Iterable):
+    raise SettingError("ignore", ignore, "not a row of ids", f"Write ignore=({ignore},).")
   for token in ignore:
     check_whole("ignore", token)
   ids = tuple(int(token) for token in ignore)

@@ -45,7 +45,8 @@ def metrics(errors: jax.Array, y: jax.Array, mask: jax.Array) -> dict[str, jax.A
   center = jnp.sum(jnp.where(rows, y, 0.0), axis=0) / or_one(jnp.sum(mask, dtype=jnp.float32))
   spread = jnp.sum(jnp.where(rows, (y - center) ** 2, 0.0), axis=0)
   unexplained = jnp.sum(jnp.where(rows, errors**2, 0.0), axis=0)
-  r2 = jnp.where(spread > 0, 1.0 - unexplained / or_one(spread), jnp.nan)
+  differ = jnp.where(rows, y, -jnp.inf).max(0) > jnp.where(rows, y, jnp.inf).min(0)
+  r2 = jnp.where(differ, 1.0 - unexplained / or_one(spread), jnp.nan)
   return {
     "loss": mse,
     "mse": mse,

@@ -8,7 +8,7 @@ An example counts once (weight 1, or None for all of them), by its class (class 
 has labels that count (the tokens of a text).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -86,15 +86,25 @@ def check_metrics(task: Task, outputs: jax.ShapeDtypeStruct, y: jax.ShapeDtypeSt
     )  # fmt: skip
 
 
-def check_weights(setting: str, weights: Any, **bounds: float) -> None:
-  """Raises `SettingError` unless a weight, or each of several, is finite and within `bounds`.
+def _axes(weights: Any) -> int:
+  if isinstance(weights, Sequence) and not isinstance(weights, str):
+    return 1 + max(map(_axes, weights), default=0)
+  return getattr(weights, "ndim", 0)
 
-  A traced weight passes.
+
+def check_weights(setting: str, weights: Any, axes: tuple[int, ...], **bounds: float) -> None:
+  """Raises `SettingError` unless a weight, or each in a row of them, is finite and within `bounds`.
+
+  `axes` says which is taken, one (0), a row (1), or both. A traced weight passes.
   """
   if isinstance(weights, str):
     remedy = "Give numbers: fh.tasks.balanced and fh.tasks.balanced_positive make them of labels."
     raise SettingError(setting, weights, "a word that only configurations know", remedy)
-  for weight in jax.tree.leaves(weights.tolist() if isinstance(weights, np.ndarray) else weights):
+  found = _axes(weights)
+  if found not in axes:
+    remedy = "Give one each, such as (1.0, 5.0)." if 1 in axes else "Give one."
+    raise SettingError(setting, weights, f"not {'a row of numbers' if 1 in axes else 'a number'}", remedy)
+  for weight in weights if found else (weights,):
     check_range(setting, weight, below=np.inf, **bounds)
 
 

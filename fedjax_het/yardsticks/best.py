@@ -15,6 +15,7 @@ from rich.text import Text
 from fedjax_het.engine.run import summarize
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.metrics.catalogue import shown
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks.client_metrics import headline_of
 from fedjax_het.yardsticks.plots import spelled
 from fedjax_het.yardsticks.text import named, number
@@ -117,10 +118,14 @@ def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str) -> floa
   return target["round"] / there if there else None
 
 
-def check_to_accuracy(given: Any) -> None:
-  """Raises `SettingError` for a field `to_accuracy` that is no number, nor one a model."""
+def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
+  """Raises `SettingError` for a field `to_accuracy` that is no finite number, nor one a model of `client`."""
   for level in levels_of(given).values():
-    check_range("to_accuracy", level)
+    check_range("to_accuracy", level, above=-np.inf, below=np.inf)
+  if isinstance(given, Mapping) and "global" in given and client.globalize is None:
+    raise SettingError(
+      "to_accuracy", dict(given), f"{client.name} has no global model", "Give {'personalized': ...}."
+    )
 
 
 def levels_of(given: Any) -> dict[str, float]:

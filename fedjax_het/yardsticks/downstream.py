@@ -18,6 +18,7 @@ from fedjax_het.errors import (
   check_choice,
   check_given,
   check_range,
+  check_section,
   check_settings,
   check_whole,
 )
@@ -66,7 +67,8 @@ class Judge:
       loss: the last training loss.
       local: top-1 over the clients' test parts, {mean, std}.
       balanced: mean over the classes of the share of their examples named right, in all clients' test parts
-        together: 1/C for a classifier that names one class alone, however common that class is.
+        together: 1/C for a classifier that names one class alone, however common that class is. Both are NaN
+        where no client has test examples.
       official: top-1 on the official test set, None where there is none.
     """
     found = [self._trial(jax.random.fold_in(self.key, seed), *own) for seed, own in enumerate(sets)]
@@ -77,6 +79,8 @@ class Judge:
     logits_of = in_blocks(lambda x: self._apply(params, as_read(x, self._source.scale)))
 
     def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+      if not len(y):
+        return np.zeros(0, bool)
       logits = logits_of(x)
       return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
 
@@ -86,10 +90,14 @@ class Judge:
     official = self._source.x_test, self._source.y_test
     return {
       "loss": float(loss),
-      "local": {"mean": float(np.mean(local)), "std": float(np.std(local))},
-      "balanced": float(np.mean(classes)),
+      "local": {"mean": _mean(local), "std": float(np.std(local)) if local else np.nan},
+      "balanced": _mean(classes),
       "official": float(right(*official).mean()) if len(official[1]) else None,
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+  return float(np.mean(values)) if len(values) else np.nan
 
 
 def classifier(given: Mapping[str, Any] | None, source: Source) -> Model:
@@ -117,7 +125,9 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
   """Raises `SettingError` or `DataError` for a field of a configuration's `downstream` that cannot be."""
   for field in settings:
     check_choice(f"{section}'s field", field, FIELDS if section == "downstream" else FOLLOW)
-  model = dict(settings.get("model", {"name": CLASSIFIER}))
+  given = settings.get("model", {"name": CLASSIFIER})
+  check_section(f"{section}.model", given)
+  model = dict(given)
   check_given(f"{section}.model", model, {"shape": "the data set", "num_classes": "the data set"})
   check_choice(f"{section}.model.name", model.pop("name", None), models.MODELS)
   check_whole(f"{section}.seeds", settings.get("seeds", 1), 1)
@@ -127,7 +137,7 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
   check_range(f"{section}.lr", settings.get("lr", 1.0), above=0.0, below=np.inf)
   features, follow = settings.get("features", ""), settings.get("follow", False)
   if features not in ("", "classifier"):
-    if not Path(features).is_file():
+    if not isinstance(features, str) or not Path(features).is_file():
       raise SettingError(
         f"{section}.features", features, "no such file",
         "Name an .npz of InceptionV3's weights, or 'classifier', or leave it empty for no Fréchet distance.",

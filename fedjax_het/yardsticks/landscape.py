@@ -26,6 +26,7 @@ from fedjax_het.errors import SettingError, check_choice, check_range, check_set
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.tasks import Task
 from fedjax_het.yardsticks.plots import GREY, save
+from fedjax_het.yardsticks.text import number
 from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
 
 PyTree = Any
@@ -61,7 +62,7 @@ class Landscape(Yardstick):
     line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
     np.savez(run.folder / FILE, line=line, losses=losses)
     center, part = len(line) // 2, settings.get("part", "test")
-    rows = len(getattr(run.data, part).rows())
+    rows = len(rows_of(run.data, part))
     return {
       "landscape": {
         "points": len(line), "span": line[-1], "part": part,
@@ -76,7 +77,8 @@ class Landscape(Yardstick):
     found = summary.get("landscape")
     if not found:
       return None
-    return Text(f"\nloss of the global model {found['center']:.4g}, at most {found['most']:.4g} around it")
+    center, most = (number(found[name], "loss") for name in ("center", "most"))
+    return Text(f"\nloss of the global model {center}, at most {most} around it")
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """The contours."""
@@ -182,11 +184,9 @@ def loss_surface(
   """
   check_surface(points, span, part, examples)
   directions = [filter_normalised(jax.random.fold_in(key, i), params) for i in range(2)]
-  rows = getattr(data, part).rows()
+  rows = rows_of(data, part)
   if examples is not None:
     rows = np.asarray(jax.random.permutation(jax.random.fold_in(key, 2), rows))[:examples]
-  if not len(rows):
-    raise SettingError("landscape.part", part, "no client has examples of it", "Use test or train.")
   x, y = jax.tree.map(np.asarray, (data.x, data.y))
 
   def taken(index: np.ndarray) -> tuple[PyTree, np.ndarray]:
@@ -220,6 +220,14 @@ def loss_surface(
     total += np.asarray(at_points(padded, params, directions, *taken(block), real), np.float64)
   total = total[: len(shifts)]
   return line, (total[:, 0] / total[:, 1]).reshape(points, points)
+
+
+def rows_of(data: FederatedData, part: str = "test") -> np.ndarray:
+  """All clients' examples of a part; raises `SettingError` where there are none."""
+  rows = getattr(data, part).rows()
+  if not len(rows):
+    raise SettingError("landscape.part", part, "no client has examples of it", "Take another part, as train.")
+  return rows
 
 
 def plot_surfaces(

@@ -79,7 +79,8 @@ class SimplexMap(Yardstick):
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """A line, or triangles."""
     assert self._simplex is not None
-    if found := summary.get("simplex"):
+    found = summary.get("simplex")
+    if found and np.isfinite(np.array(found["all"], np.float64)).any():
       plot = plot_line if self._count == 2 else plot_triangles
       plot(found, self._simplex, self.run.figures / "simplex.png", title=self.run.title)
 

@@ -138,10 +138,14 @@ def plot_line(
 def plot_triangles(
   found: Mapping[str, Any], simplex: Simplex, path: str | os.PathLike[str], *, title: str = ""
 ) -> Path:
-  """Draws a metric over the triangle of three endpoints: all clients, and some clusters; see `plot_line`."""
+  """Draws a metric over the triangle of three endpoints: all clients, and some clusters; see `plot_line`.
+
+  What has no figure, as a cluster without test examples, is left out.
+  """
   alphas, factor = np.asarray(found["alphas"]), shown(found["metric"]).factor
   panels: dict[int | None, Any] = {None: found["all"]}  # None: all clients
   panels |= {int(name): own for name, own in found["clusters"].items()}
+  panels = {name: own for name, own in panels.items() if np.isfinite(numbers(own)).all()}
   shades = cluster_colors(len(np.unique(np.asarray(simplex.clusters))))
   figure = Figure(figsize=(3.5 * len(panels) + 1.0, 3.9), layout="constrained")
   figure.suptitle(f"{title}: models in the simplex", fontsize=11, fontweight="bold")
