@@ -42,10 +42,11 @@ def conv2d(
 
   y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
 
-  "auto" follows what was measured on CPU (`benchmarks/convolution.py`): "winograd" for 8 or more input
-  channels and kernels 2 to 5 rows high, else "patches". On GPU and TPU it takes "patches", one batched
-  product; that choice was not measured. There the intermediate arrays of both take about height * width * C
-  values a pixel, so evaluate in batches of a few hundred images.
+  "auto" follows what was measured on CPU (`benchmarks/convolution_choice.py`): "winograd" for 8 or more
+  input channels, kernels h = 2 to 5 rows high, and at least 2 O / (h - 1) pixels of y in all, with fewer of
+  which its transform of the kernel costs more than it saves; else "patches". On GPU and TPU it takes
+  "patches", one batched product; that choice was not measured. There the intermediate arrays of both take
+  about height * width * C values a pixel, so evaluate in batches of a few hundred images.
 
   Args:
     x: images, float32 [B, H, W, C].
@@ -61,7 +62,8 @@ def conv2d(
   """
   check_choice("conv", method, METHODS)
   if method == "auto":
-    method = choose(kernel.shape)
+    sides = [n + 2 * p - k + 1 for n, p, k in zip(x.shape[1:3], both(padding), kernel.shape)]
+    method = choose(kernel.shape, len(x) * sides[0] * sides[1])
   if method == "lax":
     edges = [(side, side) for side in both(padding)]
     return lax.conv_general_dilated(x, kernel, (1, 1), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -75,10 +77,11 @@ def conv2d(
   return y[:, :rows]
 
 
-def choose(kernel_shape: Sequence[int]) -> str:
-  """The method "auto" stands for, given the kernel's shape and JAX's default backend."""
-  tall, deep = 2 <= kernel_shape[0] <= len(POINTS), kernel_shape[2] >= 8
-  return "winograd" if jax.default_backend() == "cpu" and tall and deep else "patches"
+def choose(kernel_shape: Sequence[int], pixels: int) -> str:
+  """The method "auto" stands for, given the kernel's shape, y's pixels in all, and JAX's default backend."""
+  height, _, channels, features = kernel_shape
+  saves = 2 <= height <= len(POINTS) and channels >= 8 and pixels * (height - 1) >= 2 * features
+  return "winograd" if jax.default_backend() == "cpu" and saves else "patches"
 
 
 def both(setting: int | Sequence[int]) -> tuple[int, int]:

@@ -1,0 +1,96 @@
+"""Winograd's form beside patches by kernel, pixels and features: what `convolution.choose` goes by.
+
+    taskset -c 0 python benchmarks/convolution_choice.py [--turns 3] [--out FILE.json]
+
+A layer's value and both gradients in a compiled loop on one core, as many inputs as features, or with stride
+2, whose kernel becomes one of two rows and four times the inputs, half as many. Forms take turns; medians.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import fedjax_het as fh
+
+fh.prepare_cpu(devices=1)
+
+import jax  # noqa: E402
+from jax import lax  # noqa: E402
+from provenance import ROOT, provenance  # noqa: E402
+
+from fedjax_het.models.strided import convolve  # noqa: E402
+
+LOOP = 10
+FORMS = ("winograd", "patches")
+IMAGES = ((10, 2), (10, 4), (20, 4), (10, 8), (10, 16))  # B, and the side of what comes out
+LAYERS = [
+  (side, stride, features)
+  for side, stride in ((3, 1), (3, 2), (5, 1))
+  for features in (16, 64, 128, 256, 512)
+  if side * features < 5 * 512
+]
+
+
+def layer(batch: int, side: int, kernel: int, stride: int, features: int, form: str) -> Callable[[], float]:
+  """Seconds of one value with gradients, when called."""
+  inputs, keys = features // stride, jax.random.split(jax.random.key(0))
+  x = jax.random.normal(keys[0], (batch, side * stride, side * stride, inputs))
+  weights = jax.random.normal(keys[1], (kernel, kernel, inputs, features)) / kernel / inputs**0.5
+
+  def step(_, carry):
+    y, back = jax.vjp(lambda *own: convolve(*own, stride, kernel // 2, 1, form), *carry)
+    return jax.tree.map(lambda own, gradient: own - 1e-9 * gradient, carry, back(y))
+
+  program = jax.jit(lambda *carry: lax.fori_loop(0, LOOP, step, carry))
+  jax.block_until_ready(program(x, weights))
+
+  def seconds() -> float:
+    started = time.perf_counter()
+    jax.block_until_ready(program(x, weights))
+    return (time.perf_counter() - started) / LOOP
+
+  return seconds
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--turns", type=int, default=3)
+  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "convolution_choice.json")
+  args = parser.parse_args()
+  rows = []
+  print(
+    "| kernel, stride | features O | pixels P | P / O | winograd, ms | patches, ms | ratio |",
+    "|---" * 7 + "|",
+    sep="\n",
+  )
+  for kernel, stride, features in LAYERS:
+    for batch, side in IMAGES:
+      runs = {form: layer(batch, side, kernel, stride, features, form) for form in FORMS}
+      times: dict[str, list[float]] = {form: [] for form in FORMS}
+      for _ in range(args.turns):
+        for form, run in runs.items():
+          times[form].append(1e3 * run())
+      ratio = statistics.median(own / other for own, other in zip(*times.values()))
+      pixels, own = batch * side**2, [statistics.median(each) for each in times.values()]
+      rows.append(
+        {
+          "kernel": kernel,
+          "stride": stride,
+          "features": features,
+          "pixels": pixels,
+          "ms": times,
+          "ratio": ratio,
+        }
+      )
+      print(
+        f"| {kernel}, {stride} | {features} | {pixels} | {pixels / features:.2f}"
+        f" | {own[0]:.2f} | {own[1]:.2f} | {ratio:.2f} |", flush=True,
+      )  # fmt: skip
+  args.out.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+  main()
