@@ -16,8 +16,10 @@ both ends     eq. 2.3's two gradients, and both updates
 Beside them whole client steps of the engine on one device: FedAvg's and SuPerFed-MM's. A pass is an array of
 a model's size read or written. They are counted as if a kernel could write several arrays ("fewest": SGD
 reads g, θ, m and writes θ, m), and as XLA's kernels for CPU do, which write one each ("single": m of g, θ, m,
-then θ of θ, m). A bound is the larger of a piece's arithmetic at the peak and its passes at the triad's
-speed. Microseconds, medians over the turns. Writes JSON.
+then θ of θ, m). A piece's bound is the larger of its arithmetic at the peak and its passes at the triad's
+speed. Of whole steps "single" is the sum of the pieces'; "fewest" is what no arrangement is below: arithmetic
+and passes at the same time, gradients never stored, the mixture made where it is read, cos² carried along.
+Microseconds, medians over the turns. Writes JSON.
 """
 
 import argparse
@@ -46,12 +48,12 @@ PASSES = {  # (fewest, single)
   "gradient": (2, 2),  # θ, and g
   "SGD": (5, 7),
   "mix": (3, 3),
-  "cosine": (2, 2),
+  "cosine": (2, 4),  # three dot products
   "both ends": (10, 17),  # 5 and 6 of the momenta, of g, the ends and the centre, and 3 each of the ends
 }
-STEPS = {
-  "FedAvg": ("fedavg", ("gradient", "SGD")),
-  "SuPerFed-MM": ("superfed_mm", ("mix", "gradient", "cosine", "both ends")),
+STEPS = {  # pieces, and fewest passes: products read the model or its ends, an update reads and writes
+  "FedAvg": ("fedavg", ("gradient", "SGD"), 1 + 4),
+  "SuPerFed-MM": ("superfed_mm", ("mix", "gradient", "cosine", "both ends"), 2 + 9),
 }
 
 
@@ -154,7 +156,7 @@ def engine_steps(model: fh.Model) -> dict[str, Callable[[], float]]:
     seconds()
     return seconds
 
-  return {name: timed(method) for name, (method, _) in STEPS.items()}
+  return {name: timed(method) for name, (method, _, _) in STEPS.items()}
 
 
 def table(found: dict) -> str:
@@ -178,6 +180,17 @@ def main() -> None:
   for _ in range(args.turns):
     for name, measure in timed.items():
       turns[name].append(1e6 * measure())
+  about, found = summary(model, turns)
+  args.out.write_text(json.dumps(about | {"found": found, "turns_us": turns}, indent=2) + "\n")
+  print(
+    f"peak {about['peak_gflops']:.0f} GFLOP/s, triad {about['triad_gb_a_second']:.1f} GB/s",
+    table(found),
+    sep="\n",
+  )
+
+
+def summary(model: fh.Model, turns: dict[str, list[float]]) -> tuple[dict, dict[str, dict]]:
+  """What the figures hold for, and each piece's and step's medians and bounds."""
   us = {name: statistics.median(own) for name, own in turns.items()}
   params = model.init(jax.random.key(0))
   size = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -189,9 +202,12 @@ def main() -> None:
     least = flops / peak if name == "gradient" else 0.0
     bounds = [max(count * a_pass, least) for count in passes]
     found[name] = {"us": us[name], "passes": passes, "bounds_us": bounds}
-  for name, (_, of) in STEPS.items():
-    sums = {key: [*map(sum, zip(*(found[p][key] for p in of)))] for key in ("passes", "bounds_us")}
-    found[name] = {"us": us[name], "pieces_us": sum(us[piece] for piece in of)} | sums
+  for name, (_, of, fewest) in STEPS.items():
+    single, bound = (sum(found[piece][key][1] for piece in of) for key in ("passes", "bounds_us"))
+    found[name] = {
+      "us": us[name], "pieces_us": sum(us[piece] for piece in of), "passes": [fewest, single],
+      "bounds_us": [max(fewest * a_pass, flops / peak), bound],
+    }  # fmt: skip
   about = {
     "command": "taskset -c 0 python benchmarks/roofline.py",
     **provenance(),
@@ -200,12 +216,7 @@ def main() -> None:
     "peak_gflops": peak / 1e3,
     "triad_gb_a_second": 4 * size / a_pass / 1e3,
   }
-  args.out.write_text(json.dumps(about | {"found": found, "turns_us": turns}, indent=2) + "\n")
-  print(
-    f"peak {about['peak_gflops']:.0f} GFLOP/s, triad {about['triad_gb_a_second']:.1f} GB/s",
-    table(found),
-    sep="\n",
-  )
+  return about, found
 
 
 if __name__ == "__main__":
