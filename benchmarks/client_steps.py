@@ -45,9 +45,28 @@ LOCAL = {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.9, "weight_dec
 ONCE = {"body_epochs": 1, "local_epochs": 1, "start_round": 0}
 GRID = {"mu": [0.0, 0.01, 0.1, 1.0], "nu": [0.0, 1.0, 2.0, 5.0]}
 HEAD = (
-  "| method | step, µs | x FedAvg's | visit, ms | x FedAvg's | up, kB a round | down, kB a round |",
-  "|---|---|---|---|---|---|---|",
+  "| method | step, µs | min – max | x FedAvg's | min – max | visit, ms | x FedAvg's | up, kB | down, kB |",
+  "|---|---|---|---|---|---|---|---|---|",
 )
+STEPS = """
+Medians over turns, with ranges, in which the methods take their places one after another. TwoNN (199,210
+parameters), 100 clients of 480 images, cohort 5, B = 10, one epoch of SGD with momentum 0.9 and weight decay
+1e-4, a device a core; bytes of a round.
+
+A step is one gradient step as the method counts them, the wall time over all clients' steps; a visit is one
+client's local training: an epoch of 48 batches, and what a method does beside (FedRep's body, Ditto's own
+model, pFedMe's inner steps). "x FedAvg's" is the median of the turns' ratios, not the ratio of the medians.
+FedRep's body and Ditto's own model have one epoch here, as the rest; the tables give them five beside
+FedAvg's ten.
+"""
+SIMPLICES = """
+SimpleCNN (1,068,298 parameters), ten clients of 400 images, cohort 2, B = 50 (8 batches), momentum 0.5.
+"""
+GRIDS = """
+The runs' seconds have {cells} compilations; launched runs, which differ in numbers alone, find the first
+one's program in a cache. With one of {alone:.1f} s they would be {once:.0f} s, {over:.1f} times the one
+program's; of training alone it is {train:.1f} times. One turn.
+"""
 
 
 def clients(count: int, each: int, shape: tuple[int, ...] = (28, 28, 1)) -> fh.data.FederatedData:
@@ -152,28 +171,27 @@ def page(report: dict, command: str) -> str:
   lines = [
     "# Client steps, and a grid as one program", "",
     f"`{command}` on {report['machine']}, JAX {report['jax']}, {report['date']}, commit {report['commit']}.",
-    f"Medians of {report['turns']} turns in which the methods take their places one after another.", "",
-    "A step is one gradient step as the method counts them; a visit is one client's local training: an epoch",
-    "of 48 batches, and what a method does beside (FedRep's body, Ditto's own model, pFedMe's inner steps).",
-    "\"x FedAvg's\" is the median of the turns' ratios, not the ratio of the medians. FedRep's body and",
-    "Ditto's own model have one epoch here, as the rest; the tables give them five beside FedAvg's ten.",
-    "",
+    STEPS,
     *HEAD,
   ]  # fmt: skip
   lines += rows(found)
   if own := report.get("simplices"):
     lines += [
       "", "## Simplices on SimpleCNN", "",
-      f"`{command} --only simplices` on {own['machine']}, {own['date']}, commit {own['commit']}.", "",
+      f"`{command} --only simplices` on {own['machine']}, {own['date']}, commit {own['commit']}.", SIMPLICES,
       *HEAD, *rows(own["steps"]),
     ]  # fmt: skip
   own = {**{name: report[name] for name in ("machine", "date", "commit")}, **report["grid"]}
+  alone, train = own["compile"][1] / own["cells"], own["train"][1] / own["train"][0]
+  once = own["runs_s"] - own["compile"][1] + alone
+  over = once / own["one_program_s"]
   lines += [
     "", f"## (μ, ν), {own['cells']} cells, {own['rounds']} rounds", "",
     f"`{command} --only grid` on {own['machine']}, {own['date']}, commit {own['commit']}.", "",
     "| | one program | runs of their own |", "|---|---|---|",
     f"| seconds in all | {own['one_program_s']:.1f} | {own['runs_s']:.1f} ({own['runs_over_one']:.2f} x) |",
     *(f"| {what}, s | {own[what][0]:.1f} | {own[what][1]:.1f} |" for what in ("compile", "train")), "",
+    GRIDS.format(cells=own["cells"], alone=alone, once=once, over=over, train=train),
     f"Largest difference of a parameter {own['largest_difference']['parameter']:.2g}, of a client's top-1 "
     f"{own['largest_difference']['top1']:.2g}.",
   ]  # fmt: skip
@@ -184,12 +202,12 @@ def rows(found: dict[str, dict]) -> list[str]:
   """A line a method."""
   median, lines = statistics.median, []
   for name, row in found.items():
-    step, visit = (median(row[f"{what}_us"]) for what in ("step", "visit"))
-    ratios = (f"{median(row[f'{what}_of_fedavg']):.2f}" for what in ("step", "visit"))
+    us, ratios = row["step_us"], row["step_of_fedavg"]
     sent = (f"{row[f'bytes_{way}'] / 1e3:,.0f}" for way in ("up", "down"))
-    of_step, of_visit = ratios
     lines.append(
-      f"| {name} | {step:,.0f} | {of_step} | {visit / 1e3:,.1f} | {of_visit} | {' | '.join(sent)} |"
+      f"| {name} | {median(us):,.0f} | {min(us):,.0f} – {max(us):,.0f}"
+      f" | {median(ratios):.2f} | {min(ratios):.2f} – {max(ratios):.2f}"
+      f" | {median(row['visit_us']) / 1e3:,.1f} | {median(row['visit_of_fedavg']):.2f} | {' | '.join(sent)} |"
     )
   return lines
 

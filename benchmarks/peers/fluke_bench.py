@@ -1,6 +1,7 @@
 """Client steps a second of fluke, by its own FedAVG or SuPerFed, without evaluation; clients in memory.
 
-Runs inside `.envs/fluke` (see `envs.py`) and prints one JSON line.
+Runs inside `.envs/fluke` (see `envs.py`) and prints one JSON line. fluke imports torchvision, whose import
+wants two operators that builds apart from PyTorch's own index lack; none is used, so they are declared here.
 
     .envs/fluke/bin/python peers/fluke_bench.py --model two_nn --threads 1 --algorithm superfed
 """
@@ -10,14 +11,20 @@ import json
 import time
 
 import torch
-from fluke import DDict, FlukeENV
-from fluke.algorithms.fedavg import FedAVG
-from fluke.algorithms.superfed import SuPerFed
-from fluke.data import FastDataLoader
-from fluke.evaluation import ClassificationEval
 from torch import nn
 from torch_classifiers import two_nn
 from work import arguments, client_steps
+
+LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
+for _name in ("nms", "qnms"):
+  if not hasattr(torch.ops.torchvision, _name):
+    LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+from fluke import DDict, FlukeENV  # noqa: E402
+from fluke.algorithms.fedavg import FedAVG  # noqa: E402
+from fluke.algorithms.superfed import SuPerFed  # noqa: E402
+from fluke.data import FastDataLoader  # noqa: E402
+from fluke.evaluation import ClassificationEval  # noqa: E402
 
 
 class Dealt:
