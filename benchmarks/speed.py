@@ -10,7 +10,6 @@ plain ones. See README.md here.
 
 import argparse
 import collections
-import datetime
 import json
 import os
 import pathlib
@@ -144,23 +143,16 @@ def starts() -> dict[str, dict]:
 
 def machine() -> dict:
   """What the figures hold for."""
-  model = platform.processor()
-  cpuinfo = pathlib.Path("/proc/cpuinfo")
-  if cpuinfo.is_file():
-    names = [
-      line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
-    ]
-    model = names[0] if names else model
-  git = ["git", "-C", str(ROOT)]
-  commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-  changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
+  from provenance import provenance
+
+  about = provenance()
+  changed = subprocess.run(
+    ["git", "-C", str(ROOT), "status", "--porcelain"], capture_output=True, text=True, check=False
+  )
   return {
-    "cpu": model,
-    "cores": len(os.sched_getaffinity(0)),
+    **about,
     "platform": f"{platform.system()} {platform.machine()}",
     "python": platform.python_version(),
-    "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    "commit": commit.stdout.strip() if commit.returncode == 0 else None,
     "uncommitted_changes": bool(changed.stdout.strip()),
     "command": "python benchmarks/speed.py " + " ".join(sys.argv[1:]),
   }
