@@ -2,7 +2,6 @@
 
 import base64
 import io
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from PIL import Image
 from fedjax_het.compare.groups import Group
 from fedjax_het.compare.plain import headline
 from fedjax_het.compare.runs import Run
+from fedjax_het.errors import DAMAGE
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.seeds import quantile
 from fedjax_het.yardsticks import client_metrics, landscape, partition
@@ -193,7 +193,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
   try:
     with np.load(path) as file:
       return dict(file)
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+  except DAMAGE:
     return {}
 
 
