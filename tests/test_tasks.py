@@ -178,7 +178,7 @@ def test_a_client_that_does_not_define_a_metric_has_none():
     assert np.isnan(list(judged(task, z, y, nothing).values())).all(), task.name
   ignored = judged(tasks.next_token((2,)), np.ones((B, T, V)), np.full((B, T), 2))
   assert np.isnan(list(ignored.values())).all()
-  inexact = judged(tasks.regression(), np.ones((7, 1)), np.full(7, 0.1))  # whose float32 mean is not 0.1
+  inexact = judged(tasks.regression(), np.ones((7, 1)), np.full(7, 0.1), np.ones(7, bool))  # mean not 0.1
   assert np.isnan(inexact["r2"])
   alike = judged(tasks.regression(), np.ones((B, 1)), np.full(B, 2.0))
   assert np.isnan(alike.pop("r2")) and set(alike.values()) == {1.0}
