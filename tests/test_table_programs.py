@@ -91,5 +91,8 @@ def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp
   ]
   (whole / "members" / "seed=0" / "summary.json").write_text("{}")  # stopped while it wrote the summaries
   assert plan(programs(wanted, tmp_path)) == plan(todo)
-  (whole / "sweep.json").write_text("[]")  # it ended: the other's files were removed since
+  (whole / "sweep.json").write_text("[]")
+  (whole / "members" / "seed=0" / "summary.json").rename(tmp_path / "aside")  # no member has one: all go on
+  assert plan(programs(wanted, tmp_path)) == plan(todo)
+  (tmp_path / "aside").rename(whole / "members" / "seed=0" / "summary.json")  # the other's files were removed
   assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1+2", {"seed": [1, 2]}, [1, 2])]

@@ -76,8 +76,10 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
   found = []
   for path, config in _configured(folder):
     keys = _stored(config)
-    begun = {*keys} & {*left} and {*keys} <= {*known} and not (path / TABLE).exists()
-    if begun and not _is_member(path):
+    own = {*keys}
+    stopped = own <= {*known} and not own.isdisjoint(left) and not (path / TABLE).exists()
+    goes_on = own <= {*left} or stopped  # stopped: perhaps while it wrote its members' summaries
+    if keys and goes_on and not _is_member(path):
       left = {key: one for key, one in left.items() if key not in keys}
       runs = [known[key] for key in keys]
       found.append(Program(path, runs[0].config, config.get("sweep", {}), runs))
