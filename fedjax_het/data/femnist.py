@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source
+from fedjax_het.data.files import Source, read_arrays
 from fedjax_het.data.leaf import joined, leaf_files, read_leaf
-from fedjax_het.errors import DAMAGE, DataError
+from fedjax_het.errors import DataError
 
 CLASSES, SIDE = 62, 28
 BYTES = "femnist_by_writer.npz"
@@ -60,11 +60,7 @@ def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
 
 def _of_bytes(path: Path) -> tuple[list, list, list, list]:
   """The same of the arrays."""
-  try:
-    with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
-      arrays = {key: file[key] for key in file.files}
-  except DAMAGE as error:
-    raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
+  arrays = read_arrays(path)
   runs = []
   for part in ("train", "test"):
     missing = {"users", *(f"{part}_{own}" for own in _ARRAYS)} - {*arrays}

@@ -92,6 +92,15 @@ def text_of(where: object, content: bytes) -> str:
     raise DataError(f"{where} is truncated or damaged: {error}") from error
 
 
+def read_arrays(path: Path) -> dict[str, Any]:
+  """The arrays of an .npz by name; raises `DataError` if it is damaged."""
+  try:
+    with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
+      return {key: file[key] for key in file.files}
+  except DAMAGE as error:
+    raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
+
+
 def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
   """Row by row of a delimited text file, UTF-8, compressed or not: where it is, and its fields.
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, short
-from fedjax_het.errors import DAMAGE, DataError, SettingError
+from fedjax_het.data.files import Source, read_arrays, short
+from fedjax_het.errors import DataError, SettingError
 
 CLASSES = {"dermamnist": 7, "organcmnist": 11, "bloodmnist": 8}
 ROWS = {"dermamnist": (7007, 2005), "organcmnist": (12_975, 8216), "bloodmnist": (11_959, 3421)}
@@ -38,11 +38,7 @@ def load_medmnist(name: str, folder: Path, size: int = 64) -> Source | None:
   path = folder / file_name(name, size)
   if not path.is_file():
     return None
-  try:
-    with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
-      arrays = {key: file[key] for key in file.files}
-  except DAMAGE as error:
-    raise DataError(f"{path} cannot be read, it is truncated or damaged: {error}") from error
+  arrays = read_arrays(path)
   train, test = (_part(path, arrays, part, size, CLASSES[name]) for part in ("train", "test"))
   left = len(arrays.get("val_labels", ()))
   rows = zip(("training", "test"), (train, test), ROWS[name])

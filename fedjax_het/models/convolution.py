@@ -61,13 +61,12 @@ def conv2d(
     SettingError: `method` is unknown, or "winograd" for a kernel of more than 5 rows.
   """
   check_choice("conv", method, METHODS)
+  rows, columns = (n + 2 * p - k + 1 for n, p, k in zip(x.shape[1:3], both(padding), kernel.shape))
   if method == "auto":
-    sides = [n + 2 * p - k + 1 for n, p, k in zip(x.shape[1:3], both(padding), kernel.shape)]
-    method = choose(kernel.shape, len(x) * sides[0] * sides[1])
+    method = choose(kernel.shape, len(x) * rows * columns)
   if method == "lax":
     edges = [(side, side) for side in both(padding)]
     return lax.conv_general_dilated(x, kernel, (1, 1), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-  rows = x.shape[1] + 2 * both(padding)[0] - kernel.shape[0] + 1
   if method == "patches":
     return _few_at_a_time(PATCHES, pad(x, padding), kernel, kernel.shape[0])
   if kernel.shape[0] > len(POINTS):

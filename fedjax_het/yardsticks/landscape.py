@@ -222,7 +222,7 @@ def loss_surface(
   return line, (total[:, 0] / total[:, 1]).reshape(points, points)
 
 
-def rows_of(data: FederatedData, part: str = "test") -> np.ndarray:
+def rows_of(data: FederatedData, part: str) -> np.ndarray:
   """All clients' examples of a part; raises `SettingError` where there are none."""
   rows = getattr(data, part).rows()
   if not len(rows):
