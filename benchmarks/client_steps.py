@@ -49,9 +49,9 @@ HEAD = (
   "|---|---|---|---|---|---|---|---|---|",
 )
 STEPS = """
-Medians over turns, with ranges, in which the methods take their places one after another. TwoNN (199,210
-parameters), 100 clients of 480 images, cohort 5, B = 10, one epoch of SGD with momentum 0.9 and weight decay
-1e-4, a device a core; bytes of a round.
+Medians of {turns} turns, with ranges, in which the methods take their places one after another. TwoNN
+(199,210 parameters), 100 clients of 480 images, cohort 5, B = 10, one epoch of SGD with momentum 0.9 and
+weight decay 1e-4, a device a core; bytes of a round.
 
 A step is one gradient step as the method counts them, the wall time over all clients' steps; a visit is one
 client's local training: an epoch of 48 batches, and what a method does beside (FedRep's body, Ditto's own
@@ -60,7 +60,8 @@ FedRep's body and Ditto's own model have one epoch here, as the rest; the tables
 FedAvg's ten.
 """
 SIMPLICES = """
-SimpleCNN (1,068,298 parameters), ten clients of 400 images, cohort 2, B = 50 (8 batches), momentum 0.5.
+SimpleCNN (1,068,298 parameters), ten clients of 400 images, cohort 2, B = 50 (8 batches), momentum
+0.5; {turns} turns.
 """
 GRIDS = """
 The runs' seconds have {cells} compilations; launched runs, which differ in numbers alone, find the first
@@ -171,14 +172,15 @@ def page(report: dict, command: str) -> str:
   lines = [
     "# Client steps, and a grid as one program", "",
     f"`{command}` on {report['machine']}, JAX {report['jax']}, {report['date']}, commit {report['commit']}.",
-    STEPS,
+    STEPS.format(turns=report["turns"]),
     *HEAD,
   ]  # fmt: skip
   lines += rows(found)
   if own := report.get("simplices"):
     lines += [
       "", "## Simplices on SimpleCNN", "",
-      f"`{command} --only simplices` on {own['machine']}, {own['date']}, commit {own['commit']}.", SIMPLICES,
+      f"`{command} --only simplices` on {own['machine']}, {own['date']}, commit {own['commit']}.",
+      SIMPLICES.format(turns=own["turns"]),
       *HEAD, *rows(own["steps"]),
     ]  # fmt: skip
   own = {**{name: report[name] for name in ("machine", "date", "commit")}, **report["grid"]}
