@@ -1,9 +1,11 @@
 """Winograd's form beside patches by kernel, pixels and features: what `convolution.choose` goes by.
 
     taskset -c 0 python benchmarks/convolution_choice.py [--turns 3] [--out FILE.json]
+    taskset -c 0 python benchmarks/convolution_choice.py --first      of images of one and three channels
 
 A layer's value and both gradients in a compiled loop on one core, as many inputs as features, or with stride
-2, whose kernel becomes one of two rows and four times the inputs, half as many. Forms take turns; medians.
+2, whose kernel becomes one of two rows and four times the inputs, half as many. A network's first layer has
+the kernel's gradient alone. Forms take turns; medians.
 """
 
 import argparse
@@ -27,22 +29,28 @@ LOOP = 10
 FORMS = ("winograd", "patches")
 IMAGES = ((10, 2), (10, 4), (20, 4), (10, 8), (10, 16))  # B, and the side of what comes out
 LAYERS = [
-  (side, stride, features)
+  (side, stride, features // stride, features)
   for side, stride in ((3, 1), (3, 2), (5, 1))
   for features in (16, 64, 128, 256, 512)
   if side * features < 5 * 512
 ]
+FIRST_IMAGES = ((10, 28), (50, 32))
+FIRST = [(side, 1, inputs, features) for inputs in (1, 3) for side in (3, 5) for features in (8, 16, 32, 64)]
 
 
-def layer(batch: int, side: int, kernel: int, stride: int, features: int, form: str) -> Callable[[], float]:
+def layer(
+  batch: int, side: int, kernel: int, stride: int, inputs: int, features: int, form: str, first: bool
+) -> Callable[[], float]:
   """Seconds of one value with gradients, when called."""
-  inputs, keys = features // stride, jax.random.split(jax.random.key(0))
+  keys = jax.random.split(jax.random.key(0))
   x = jax.random.normal(keys[0], (batch, side * stride, side * stride, inputs))
   weights = jax.random.normal(keys[1], (kernel, kernel, inputs, features)) / kernel / inputs**0.5
 
   def step(_, carry):
-    y, back = jax.vjp(lambda *own: convolve(*own, stride, kernel // 2, 1, form), *carry)
-    return jax.tree.map(lambda own, gradient: own - 1e-9 * gradient, carry, back(y))
+    given = carry[-1:] if first else carry
+    y, back = jax.vjp(lambda *own: convolve(*(x, *own)[-2:], stride, kernel // 2, 1, form), *given)
+    moved = jax.tree.map(lambda own, gradient: own - 1e-9 * gradient, given, back(y))
+    return *carry[: -len(moved)], *moved
 
   program = jax.jit(lambda *carry: lax.fori_loop(0, LOOP, step, carry))
   jax.block_until_ready(program(x, weights))
@@ -58,17 +66,21 @@ def layer(batch: int, side: int, kernel: int, stride: int, features: int, form: 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--turns", type=int, default=3)
-  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "convolution_choice.json")
+  parser.add_argument("--first", action="store_true", help="first layers of networks")
+  parser.add_argument("--out", type=Path)
   args = parser.parse_args()
+  layers, images, name = (FIRST, FIRST_IMAGES, "_first") if args.first else (LAYERS, IMAGES, "")
+  out = args.out or ROOT / "docs" / "results" / f"convolution_choice{name}.json"
   rows = []
   print(
-    "| kernel, stride | features O | pixels P | P / O | winograd, ms | patches, ms | ratio |",
-    "|---" * 7 + "|",
+    "| kernel, stride | inputs | features O | pixels P | P / O | winograd, ms | patches, ms | ratio |",
+    "|---" * 8 + "|",
     sep="\n",
   )
-  for kernel, stride, features in LAYERS:
-    for batch, side in IMAGES:
-      runs = {form: layer(batch, side, kernel, stride, features, form) for form in FORMS}
+  for kernel, stride, inputs, features in layers:
+    for batch, side in images:
+      work = batch, side, kernel, stride, inputs, features
+      runs = {form: layer(*work, form, args.first) for form in FORMS}
       times: dict[str, list[float]] = {form: [] for form in FORMS}
       for _ in range(args.turns):
         for form, run in runs.items():
@@ -79,6 +91,7 @@ def main() -> None:
         {
           "kernel": kernel,
           "stride": stride,
+          "inputs": inputs,
           "features": features,
           "pixels": pixels,
           "ms": times,
@@ -86,10 +99,10 @@ def main() -> None:
         }
       )
       print(
-        f"| {kernel}, {stride} | {features} | {pixels} | {pixels / features:.2f}"
+        f"| {kernel}, {stride} | {inputs} | {features} | {pixels} | {pixels / features:.2f}"
         f" | {own[0]:.2f} | {own[1]:.2f} | {ratio:.2f} |", flush=True,
       )  # fmt: skip
-  args.out.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
+  out.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
