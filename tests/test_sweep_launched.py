@@ -257,6 +257,17 @@ def test_a_summary_follows_its_last_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_picture_that_cannot_be_drawn_costs_no_table(tmp_path, monkeypatch, caplog):
+  def unpaintable(*args, **settings):
+    raise ValueError("too dark")
+
+  monkeypatch.setattr(sweep, "plot_members", unpaintable)
+  run(tmp_path, {"seed": [0, 5]}, devices=1)
+  assert "not all pictures could be drawn" in caplog.text and "too dark" in caplog.text
+  assert len(json.loads((tmp_path / "sweep.json").read_text())) == 2
+
+
+@pytest.mark.slow
 def test_a_sweep_finds_its_data_elsewhere(whole, tmp_path, monkeypatch):
   shutil.copytree(whole[0], tmp_path / "sweep")
   monkeypatch.setattr(sweep, "build", None)  # complete: nothing is built

@@ -1,7 +1,8 @@
 """The record of one run: its books, its metrics as they come, its summary."""
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -163,10 +164,8 @@ class Record:
       summary["diverged"] = self.diverged._asdict()
     summary = self._asked(summary, lambda yardstick: yardstick.section(now))
     if self._tracker:
-      try:
+      with pictures(self.run):
         self._draw(summary)
-      except Exception:
-        logging.exception("%s: not all pictures could be drawn; its figures are all there.", self.run.root)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
 
@@ -219,6 +218,15 @@ def traffic(
 
   visits = cohort_size * rounds
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
+
+
+@contextlib.contextmanager
+def pictures(run: Workdir) -> Iterator[None]:
+  """What is drawn inside may fail: that is said, and costs nothing else."""
+  try:
+    yield
+  except Exception:
+    logging.exception("%s: not all pictures could be drawn; its figures are all there.", run.root)
 
 
 def timeless(tree: Any) -> Any:

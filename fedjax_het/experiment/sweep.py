@@ -21,7 +21,7 @@ from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
-from fedjax_het.experiment.record import Record
+from fedjax_het.experiment.record import Record, pictures
 from fedjax_het.experiment.report import beside
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
@@ -246,7 +246,8 @@ def _save(
     seen = summaries[0]
     title = f"{seen['algorithm']} on {seen['dataset']}, {seen['num_clients']} clients"
     grid = grid_of_members(sweep.members, summaries)
-    plot_members(grid, sweep.root.figures / "sweep.png", title=title)
+    with pictures(sweep.root):
+      plot_members(grid, sweep.root.figures / "sweep.png", title=title)
     rows = [
       {"member": name_of(values), **values}
       | {name: summary[name] for name in ("diverged", "metrics", "synthetic") if name in summary}
