@@ -94,8 +94,10 @@ def main() -> None:
   parser.add_argument("--dataset", default="digits")
   parser.add_argument("--data_dir", default="")
   parser.add_argument("--rounds", type=int, default=0, help="instead of the table's")
-  parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "sosicfl_noise.json")
+  parser.add_argument("--out", type=Path)
   args = parser.parse_args()
+  suffix = "" if args.dataset == "digits" else f"_{args.dataset}"
+  out = args.out or ROOT / "docs" / "results" / f"sosicfl_noise{suffix}.json"
   rounds = config_of(args, "2fold", "fedavg").rounds
   report: dict = {**provenance(), "dataset": args.dataset, "rounds": rounds, "seeds": SEEDS, "rows": []}
   for split in ("2fold", "dir"):
@@ -108,7 +110,7 @@ def main() -> None:
       same = [adjusted_rand_score(a, b) for a, b in zip(clusters[:count], clusters[own])]
       name = "as they are" if epsilon is None else f"ε = {epsilon:g}"
       report["rows"].append(row(split, name, found[own], same))
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    out.write_text(json.dumps(report, indent=1) + "\n")
   print(table(report["rows"]))
 
 

@@ -13,8 +13,8 @@ What the paper does not say, or says otherwise:
   pictures are triangles. `endpoints=` behind the file's name sets another.
 - weight decay 0.5 for SimpleCNN: here 5e-4, as in the authors' later code. With 0.5 FedAvg's top-1 on digits
   (dataset=digits,split=2fold, 60 rounds, seed 0; commit 4f9d63c, 2026-11-22) is 8 %, with 5e-4 95 %.
-- λ of Ditto and SosicFL+: 1. τ = E epochs for the own model.
-- α is drawn anew in every local step (section 3.3). Section 3.4 has a client draw Ω_tr points a round, 1 in
+- λ of Ditto and SosicFL+: 1. τ = E epochs for the own model, trained beside the others in every round.
+- α is drawn anew in every local step (section 3.2). Section 3.4 has a client draw Ω_tr points a round, 1 in
   SosicFL and 10 in SosicFL+, and take them in turn: `points=1` behind the file's name.
 - a fifth of each client's examples are its test part; the global model is judged on all of these. The
   official test images are not used.

@@ -16,7 +16,7 @@ T, which FedEvg's β falls over, may as well be given as --config.rounds; evalua
 The ResNet-10 that judges what came out has the thesis's width whatever the clients' is, three times from
 fresh parameters, and learns from ten real images a class beside it: `judge_width` makes it narrower,
 --config.downstream.seeds=1 lets it judge once. Two cores take minutes for that, at any width.
-`dataset=digits`, which needs no download, has perceptrons, B = 32 and T = 200.
+`dataset=digits`, which needs no download, has perceptrons, which have no width, B = 32 and T = 200.
 
 What goes beyond the thesis is set by name, such as a server whose examples of a class repel one another
 beside the thesis's steps, --config.server.name=particles, or raw weights that are capped,
@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict, FieldReference
 
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.experiment.cell import optional, parse_cell
 
 SIZES = {
@@ -62,6 +62,9 @@ def get_config(cell: str = "") -> ConfigDict:
   check_choice("algorithm", name, MODELS)
   size = SIZES[chosen["dataset"]]
   digits, energies, many = chosen["dataset"] == "digits", name == "fedevg", chosen["clients"] >= 100
+  for key in ("width", "judge_width"):
+    if digits and chosen[key] != DEFAULTS[key]:
+      raise SettingError(key, chosen[key], "digits has perceptrons", "Leave it out; see --config.model.")
   rounds = FieldReference(chosen["rounds"] or (200 if digits else 500 if energies else 1000 if many else 100))
   model = {"name": MODELS[name], "width": width}
   judge = {"name": "resnet10", "width": chosen["judge_width"], "spectral": False}

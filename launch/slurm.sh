@@ -38,7 +38,8 @@ again=
 trap 'again=1; scancel --quiet --signal=TERM "$job.0" || again=' TERM
 what=run
 case ${1-} in run | reproduce) what=$1 && shift ;; esac
-srun --kill-on-bad-exit=1 python3 -m "fedjax_het.$what" --distributed "$@" &
+# Since SLURM 22.05 a step does not take the job's --cpus-per-task of itself.
+srun ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} --kill-on-bad-exit=1 python3 -m "fedjax_het.$what" --distributed "$@" &
 step=$!
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done # a trapped signal ends `wait`
 wait "$step"

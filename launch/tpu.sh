@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Cloud TPU slice: installs this tree on every host of it and starts one process on each.
+# A Cloud TPU slice: installs the last commit of this tree on every host of it and starts one process on each.
 #
 #   TPU=my-slice ZONE=us-central2-b launch/tpu.sh --config=configs/quickstart.py --workdir=/shared/runs/a
 #
@@ -13,6 +13,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 on_all() { gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" --worker=all --command="$1"; }
 
+[ -z "$(git -C "$here" status --porcelain)" ] || echo "$0: what is not committed is left out." >&2
 archive=$(mktemp -t fedjax_het.XXXX.tar.gz)
 git -C "$here" archive --format=tar.gz -o "$archive" HEAD
 gcloud compute tpus tpu-vm scp "$archive" "$TPU:fedjax_het.tar.gz" --zone="$ZONE" --worker=all

@@ -15,6 +15,9 @@ from compiler import environment
 from sklearn.datasets import load_wine
 
 import fedjax_het as fh
+from fedjax_het.data import sources
+from fedjax_het.experiment import quickstart
+from fedjax_het.experiment.check import check_config
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "adding.md").read_text()
@@ -152,3 +155,13 @@ def test_a_configuration_brings_its_own_method(tmp_path):
   launched(tmp_path, ROOT, *command, *SMALL, "--workdir=runs/own")
   assert json.loads((tmp_path / "runs/own/summary.json").read_text())["mixing"] == "superquantile"
   assert "file    own.py" in launched(tmp_path, ROOT, *command[:3], "--list=superquantile")
+
+
+def test_a_data_set_of_ones_own_is_found(monkeypatch):
+  """Where `FOLDERS` is added to, which the page says of every table."""
+  source = fh.data.load("digits")
+  monkeypatch.setitem(sources.FOLDERS, "own", ("own", lambda folder: source, "own.csv"))
+  config = quickstart.get_config()
+  config.dataset = "own"
+  check_config(config)
+  assert fh.data.load("own") is source

@@ -136,7 +136,9 @@ def test_how_many_images_at_a_time():
 def test_the_method_chosen_on_cpu(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
   assert choose((5, 5, 32, 64), 32) == choose((3, 3, 8, 8), 8) == choose((2, 2, 8, 8), 16) == "winograd"
-  assert choose((5, 5, 3, 32), 99) == choose((7, 7, 32, 64), 99) == "patches"
+  assert choose((5, 5, 3, 37), 99) == choose((3, 3, 3, 22), 99) == choose((5, 5, 1, 12), 99) == "winograd"
+  assert choose((5, 5, 3, 38), 99) == choose((3, 3, 3, 23), 99) == choose((5, 5, 1, 13), 99) == "patches"
+  assert choose((7, 7, 32, 64), 99) == "patches"
   assert choose((5, 5, 32, 64), 31) == choose((3, 3, 8, 8), 7) == choose((2, 2, 8, 8), 15) == "patches"
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   assert choose((5, 5, 32, 64), 99) == "patches"

@@ -5,6 +5,7 @@ import pytest
 
 from fedjax_het.clients import regions as rules
 from fedjax_het.clients.simplex import mean_distance
+from fedjax_het.errors import SettingError
 
 POINTS = np.array([[0.4, 0.4, 0.2], [0.6, 0.2, 0.2], [0.18, 0.51, 0.31], [0.6, 0.2, 0.2]])
 COUNTS = np.array([[30, 5, 1], [40, 2, 8], [9, 9, 9], [25, 25, 0]])
@@ -42,3 +43,30 @@ def test_noise_is_on_the_counts_that_topics_are_made_of(given):
   np.testing.assert_array_equal(given[0], COUNTS)
   np.testing.assert_array_equal(given[1], rules.noised(COUNTS, 0.1, 3))
   assert np.abs(given[1] - COUNTS).max() > 1
+
+
+def test_shares_are_no_counts():
+  with pytest.raises(SettingError, match="is a sum of shares"):
+    rules.regions(COUNTS / COUNTS.sum(1, keepdims=True), endpoints=3)
+  rules.regions([[1, 0], [0, 2]], endpoints=2)  # one example
+  with pytest.raises(SettingError, match="1/ε is infinite"):
+    rules.regions(COUNTS, endpoints=3, epsilon=1e-320)
+
+
+@pytest.mark.parametrize(
+  ("changed", "message"),
+  [
+    ({"centers": np.ones(3)}, r"regions\.centers = \(3,\): are not"),
+    ({"centers": np.full((2, 2), 1.0)}, r"regions\.centers = \(2, 2\): are not"),
+    ({"centers": np.array([[1.5, -0.5]])}, r"regions\.centers"),
+    ({"centers": np.full((1, 2), np.nan)}, r"regions\.centers"),
+    ({"centers": "a"}, "are not of numbers"),
+    ({"radius": -0.3}, r"regions\.radius = -0\.3: is negative"),
+    ({"radius": np.inf}, r"regions\.radius = inf: is negative, or not finite"),
+  ],
+)
+def test_regions_of_ones_own_are_checked(changed, message):
+  own = rules.Regions(np.full((1, 2), 0.5), 0.1, np.full((1, 2), 0.5), np.zeros(1, int))
+  rules.check_given(own)
+  with pytest.raises(SettingError, match=message):
+    rules.check_given(own._replace(**changed))

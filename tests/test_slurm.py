@@ -103,5 +103,12 @@ def test_job_whose_process_failed_is_not_requeued(job, tmp_path):
   ],
 )
 def test_what_a_step_runs(job, tmp_path, arguments, step):
-  job(*arguments)
-  assert (tmp_path / "step").read_text() == f"--kill-on-bad-exit=1 python3 -m {step}\n"
+  job(*arguments, SLURM_CPUS_PER_TASK="8")
+  text = f"--cpus-per-task=8 --kill-on-bad-exit=1 python3 -m {step}\n"
+  assert (tmp_path / "step").read_text() == text
+
+
+def test_a_job_that_was_given_no_number_of_cores(job, tmp_path, monkeypatch):
+  monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+  job()
+  assert (tmp_path / "step").read_text().startswith("--kill-on-bad-exit=1 ")

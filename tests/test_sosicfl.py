@@ -40,14 +40,18 @@ def one_round(client, data, round=0):
 def test_eq_8_by_hand(ragged, start_round, points):
   """θ_m <- θ_m - α_m γ ∇F(w_α), α drawn from the step's key on the region, or on the simplex before t̃.
 
-  With Ω_tr points a round from the keys 0 to Ω_tr - 1 of the walk's, in turn.
+  With Ω_tr points a round from the keys 0 to Ω_tr - 1 of one of the walk's that no epoch has, in turn.
   """
   regions = owned()
   client = fh.sosicfl_all(linear(), regions, start_round=start_round, points=points, **PLAIN)
   broadcast, _, (upload, after, info) = one_round(client, ragged)
   endpoints, losses = float64(broadcast.params), []
   for s, (x, y, key) in enumerate(walk(jax.random.key(7), ragged, CLIENT, BATCH, 2)):
-    key = key if points is None else jax.random.fold_in(jax.random.key(7), s % points)
+    key = (
+      key
+      if points is None
+      else jax.random.fold_in(jax.random.fold_in(jax.random.key(7), 2**31 - 1), s % points)
+    )
     center = jnp.asarray(regions.centers[CLIENT])
     alpha = uniform_on_simplex(key, 3) if start_round else uniform_on_region(key, center, regions.radius)
     alpha = np.asarray(alpha, np.float64)

@@ -21,7 +21,7 @@ from fedjax_het.experiment.where import Where
 from fedjax_het.methods import CLIENTS
 
 RAGGED, EVEN = (9, 1, 7, 3, 12, 2, 9, 1, 10, 5, 4, 11), (6,) * 12
-WITHOUT = {"fedavg", "fedprox", "fedevg", "fedcvae", "fedcgan"}  # a state
+WITHOUT = {name for name, method in CLIENTS.items() if method.keeps.startswith("nothing")}
 
 
 def engine(name="superfed_mm", sizes=RAGGED, cohort=3, devices=2, **where):

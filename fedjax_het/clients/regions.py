@@ -49,7 +49,8 @@ def regions(
   `mean_distance`.
 
   Args:
-    counts: examples of each class that each client trains on, [K, C].
+    counts: examples of each class that each client trains on, [K, C]; not their shares, of which all clients
+      would lie near the middle.
     endpoints: M + 1 >= 1, the topics; the paper says M = 1 for two folds, and not what it is elsewhere.
     clusters: of clients, each with a region of its own, 1 to K.
     rho: ρ > 0; the paper has 0.6 for two folds, else 0.4. From 2/δ on a region is the whole simplex.
@@ -58,8 +59,8 @@ def regions(
     seed: of the topics, and of the noise.
 
   Raises:
-    SettingError: counts that are no [K, C] of numbers >= 0, a client without any, a setting out of range,
-      more clusters than clients or endpoints than classes.
+    SettingError: counts that are no [K, C] of numbers >= 0, a client without any, or shares of 1; a setting
+      out of range, more clusters than clients or endpoints than classes.
   """
   remedy = "Give a row of counts a client, of which some are positive."
   try:
@@ -68,6 +69,8 @@ def regions(
     raise SettingError("counts", type(counts).__name__, "are not [K, C] numbers", remedy) from None
   if counts.ndim != 2 or not ((counts >= 0) & np.isfinite(counts)).all() or not (counts.sum(1) > 0).all():
     raise SettingError("counts", counts.shape, "are not counts of every client's classes", remedy)
+  if ((counts % 1 != 0).any(1) & (counts.sum(1) < 1 + 1e-3)).any():
+    raise SettingError("counts", counts.sum(1).min().item(), "is a sum of shares, not of counts", remedy)
   check_seed("seed", seed)
   check_regions(len(counts), counts.shape[1], endpoints, clusters, rho, epsilon)
   from sklearn import cluster  # two seconds to import, for SosicFL alone
@@ -129,7 +132,34 @@ def check_regions(
     )
   check_range("rho", rho, above=0.0, below=float("inf"))
   if epsilon is not None:
-    check_range("epsilon", epsilon, above=0.0, below=float("inf"))
+    check_epsilon(epsilon)
+
+
+def check_epsilon(epsilon: float) -> None:
+  """Raises `SettingError` for an ε that is not positive, infinite, or so small that 1/ε is."""
+  check_range("epsilon", epsilon, above=0.0, below=float("inf"))
+  if not np.isfinite(1.0 / np.float64(epsilon)):
+    raise SettingError("epsilon", epsilon, "1/ε is infinite", "Use a larger one.")
+
+
+def check_given(regions: Regions) -> None:
+  """Raises `SettingError` unless centers are points of a simplex, [K, M + 1], and the radius is not negative.
+
+  What is traced is taken as it is.
+  """
+  remedy = "Give fedjax_het.regions(counts, endpoints=2, clusters=2)."
+  if not isinstance(regions, Regions):
+    raise SettingError("regions", type(regions).__name__, "are no regions", remedy)
+  if any(isinstance(own, jax.core.Tracer) for own in regions[:2]):
+    return
+  try:
+    centers, radius = np.asarray(regions.centers, np.float64), float(regions.radius)
+  except (TypeError, ValueError):
+    raise SettingError("regions", regions, "are not of numbers", remedy) from None
+  if centers.ndim != 2 or not (centers >= 0).all() or not np.allclose(centers.sum(1), 1.0, atol=1e-4):
+    raise SettingError("regions.centers", centers.shape, "are not [K, M + 1] points of a simplex", remedy)
+  if not 0 <= radius < float("inf"):
+    raise SettingError("regions.radius", radius, "is negative, or not finite", remedy)
 
 
 def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:
@@ -139,9 +169,9 @@ def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:
   all of a client's are 0 after that, each is 1.
 
   Raises:
-    SettingError: ε is not positive, or infinite.
+    SettingError: see `check_epsilon`.
   """
-  check_range("epsilon", epsilon, above=0.0, below=float("inf"))
+  check_epsilon(epsilon)
   counts = np.asarray(counts, np.float64)
   drawn = np.maximum(
     counts + np.random.default_rng(seed).laplace(scale=1.0 / epsilon, size=counts.shape), 0.0

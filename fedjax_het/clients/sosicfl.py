@@ -1,6 +1,6 @@
 r"""SosicFL: clients own regions of a simplex of solutions, and train its endpoints together.
 
-Connecting solutions by a simplex for federated learning (SosicFL), sections 3.4 to 3.6.
+Solution Simplex Clustering for Heterogeneous Federated Learning (SosicFL), sections 3.2 and 3.4 to 3.6.
 
 The server keeps endpoints θ_1, ..., θ_{M+1} of the last layer (or of all layers), and one of everything else.
 A client has a region R of the simplex Δ^M around its center μ, see `regions`. In every step it draws α
@@ -13,7 +13,7 @@ by one backward pass. The server averages by n_i / n (eq. 9). The client uses w_
 do all clients before a late start t̃, until which nobody knows his region.
 
 SosicFL+ is Ditto on the endpoints: a client also keeps endpoints of its own, trained likewise on its region
-and kept near to those it received.
+and kept near to those it received, in every round (the paper has them follow when SosicFL has ended).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from fedjax_het.clients import sgd
 from fedjax_het.clients.ditto import Pair, walk_both
 from fedjax_het.clients.heads import Head, Parted, joined, parting
 from fedjax_het.clients.objective import Optimizer
-from fedjax_het.clients.regions import Regions
+from fedjax_het.clients.regions import Regions, check_given
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
 from fedjax_het.clients.supervised import scheduled, starts_within, supervised
@@ -39,6 +39,7 @@ from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message
 
 PyTree = Any
 LOCAL_EPOCHS = 10
+POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in their numbers, from 0 on
 
 
 class Owner(NamedTuple):
@@ -95,9 +96,9 @@ def sosicfl_plus(
     name: name in tables.
 
   Raises:
-    SettingError: a setting out of range or without effect; endpoints of all layers of a model with running
-      statistics; when a run is set up, a head that the model has not; from `check_rounds`, of a run that ends
-      before t̃.
+    SettingError: regions that are none (`check_given`); a setting out of range or without effect; endpoints
+      of all layers of a model with running statistics; when a run is set up, a head that the model has not;
+      from `check_rounds`, of a run that ends before t̃.
   """
   check_choice("layers", layers, ("head", "all"))
   if layers == "all" and head:
@@ -109,9 +110,7 @@ def sosicfl_plus(
       "model", model.name, "has running statistics, which no two points of a simplex of all layers share",
       "Use sosicfl, whose endpoints are of the head alone, or a model without batch normalisation.",
     )  # fmt: skip
-  if not isinstance(regions, Regions):
-    remedy = "Give fedjax_het.regions(counts, endpoints=2, clusters=2)."
-    raise SettingError("regions", type(regions).__name__, "are no regions", remedy)
+  check_given(regions)
   if points is not None:
     check_whole("points", points, 1)
   if lam is None and not isinstance(local_epochs, jax.Array) and local_epochs != LOCAL_EPOCHS:
@@ -136,7 +135,9 @@ def sosicfl_plus(
     """A step's model: w_α, α uniform on the region or before t̃ on the simplex."""
 
     def point(step: sgd.Step, params: PyTree) -> PyTree:
-      key = step.key if points is None else jax.random.fold_in(step.walk, step.number % points)
+      key = step.key
+      if points is not None:
+        key = jax.random.fold_in(jax.random.fold_in(step.walk, POINTS), step.number % points)
       alpha = lax.cond(
         round >= start_round,
         lambda: uniform_on_region(key, state.center, state.radius),

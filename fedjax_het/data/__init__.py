@@ -14,11 +14,11 @@ from fedjax_het.data.partition import (
   pathological,
   primary_class,
 )
-from fedjax_het.data.sources import DATASETS, Source, load
+from fedjax_het.data.sources import Source, load, names
 
 __all__ = [
-  "DATASETS", "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_option",
+  "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_option",
   "dirichlet", "federate", "from_arrays", "from_groups", "iid", "label_counts", "label_noise", "load",
-  "natural", "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
+  "names", "natural", "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
   "symmetric_flip",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
 from fedjax_het.errors import DataError, SettingError, check_choice, check_settings, check_whole
 
-__all__ = ["DATASETS", "Source", "load"]
+__all__ = ["FOLDERS", "Source", "load", "names"]
 
 _LEAF = "LEAF's train/*.json and test/*.json, by its data/{}/preprocess.sh, see https://github.com/TalwalkarLab/leaf"
 _IDX = "{} (.gz or not) from {}".format(", ".join(SHAPES), "{}")
@@ -132,16 +132,20 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
     for name in CLASSES
   },
 }
-DATASETS = ("digits", *FOLDERS)
+
+
+def names() -> tuple[str, ...]:
+  """The data sets that there are: "digits", which is bundled, and those of `FOLDERS`."""
+  return "digits", *FOLDERS
 
 
 def load(
   name: str, data_dir: str | os.PathLike[str] | None = None, resize: int | None = None, **options: Any
 ) -> Source:
-  """The data set `name`, one of `DATASETS`; "digits" is bundled and needs no folder.
+  """The data set `name`, one of `names()`; "digits" is bundled and needs no folder.
 
   Args:
-    name: which data set, one of `DATASETS`.
+    name: which data set, one of `names()`.
     data_dir: where the data sets' folders are; None or "" for $FEDJAX_HET_DATA, else ./data.
     resize: the height and width that images are brought to (all else cannot be); None leaves them.
     **options: the loader's own, by name, such as berka's `leaky`.
@@ -150,7 +154,7 @@ def load(
     SettingError: an unknown name or option, naming the nearest; a resize that is no size, or of no image.
     DataError: files missing, truncated or not what their authors ship: which, where, and how to get them.
   """
-  check_choice("dataset", name, DATASETS)
+  check_choice("dataset", name, names())
   if resize is not None:
     check_whole("resize", resize, 1)
     return resized(load(name, data_dir, **options), resize)

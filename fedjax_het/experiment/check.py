@@ -77,7 +77,7 @@ def check_config(config: ConfigDict) -> None:
   check_seed("seed", config.seed)
   for section, given in _GIVEN.items():
     check_given(section, config.get(section, {}), given)
-  check_choice("dataset", config.dataset, datasets.DATASETS)
+  check_choice("dataset", config.dataset, datasets.names())
   check_choice("model.name", config.model.name, (*models.MODELS, *models.GENERATORS))
   if config.model.get("weights"):
     models.check_file(config.model.weights)

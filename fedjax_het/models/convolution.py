@@ -42,11 +42,11 @@ def conv2d(
 
   y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
 
-  "auto" follows what was measured on CPU (`benchmarks/convolution_choice.py`): "winograd" for 8 or more
-  input channels, kernels h = 2 to 5 rows high, and at least 2 O / (h - 1) pixels of y in all, with fewer of
-  which its transform of the kernel costs more than it saves; else "patches". On GPU and TPU it takes
-  "patches", one batched product; that choice was not measured. There the intermediate arrays of both take
-  about height * width * C values a pixel, so evaluate in batches of a few hundred images.
+  "auto" follows what was measured on CPU (`benchmarks/convolution_choice.py`): "winograd" for kernels of
+  h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y costs less than it saves,
+  and y has at least 2 O / (h - 1) pixels in all, so that its transform of the kernel does; else "patches". On
+  GPU and TPU it takes "patches", one batched product; that choice was not measured. There the intermediate
+  arrays of both take about height * width * C values a pixel, so evaluate in batches of a few hundred images.
 
   Args:
     x: images, float32 [B, H, W, C].
@@ -79,7 +79,8 @@ def conv2d(
 def choose(kernel_shape: Sequence[int], pixels: int) -> str:
   """The method "auto" stands for, given the kernel's shape, y's pixels in all, and JAX's default backend."""
   height, _, channels, features = kernel_shape
-  saves = 2 <= height <= len(POINTS) and channels >= 8 and pixels * (height - 1) >= 2 * features
+  deep = channels >= 8 or 5 * height * channels >= 2 * features
+  saves = 2 <= height <= len(POINTS) and deep and pixels * (height - 1) >= 2 * features
   return "winograd" if jax.default_backend() == "cpu" and saves else "patches"
 
 

@@ -80,7 +80,8 @@ class SimplexMap(Yardstick):
     """A line, or triangles."""
     assert self._simplex is not None
     found = summary.get("simplex")
-    if found and np.isfinite(np.array(found["all"], np.float64)).any():
+    finite = np.isfinite(np.array(found["all"] if found else [], np.float64))
+    if found and (finite.any() if self._count == 2 else finite.all()):
       plot = plot_line if self._count == 2 else plot_triangles
       plot(found, self._simplex, self.run.figures / "simplex.png", title=self.run.title)
 
