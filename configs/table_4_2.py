@@ -66,6 +66,7 @@ def get_config(cell: str = "") -> ConfigDict:
     if digits and chosen[key] != DEFAULTS[key]:
       raise SettingError(key, chosen[key], "digits has perceptrons", "Leave it out; see --config.model.")
   rounds = FieldReference(chosen["rounds"] or (200 if digits else 500 if energies else 1000 if many else 100))
+  tries = {} if many else {"max_tries": 20_000}  # of seven classes, one draw in 670 gives ten clients enough
   model = {"name": MODELS[name], "width": width}
   judge = {"name": "resnet10", "width": chosen["judge_width"], "spectral": False}
   return ConfigDict(
@@ -75,7 +76,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "data_dir": "",
       "task": {},
       "num_clients": optional(chosen["clients"]),
-      "partition": {"name": "dirichlet", "alpha": chosen["alpha"], "balance": many},
+      "partition": {"name": "dirichlet", "alpha": chosen["alpha"], "balance": many} | tries,
       "test_fraction": optional(0.2),
       "valid_fraction": 0.0,
       "model": {"name": PERCEPTRONS[name]} if digits else model,

@@ -4,15 +4,17 @@ import difflib
 import inspect
 import lzma
 import operator
+import pickle
 import tarfile
 import typing
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 
@@ -33,10 +35,11 @@ class DataError(RuntimeError):
 
 
 DAMAGE = (
-  OSError, EOFError, RuntimeError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error,
-  lzma.LZMAError,
+  OSError, EOFError, RuntimeError, TypeError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error,
+  lzma.LZMAError, pickle.UnpicklingError,
 )  # fmt: skip
-"""What reading a damaged archive, or arrays in one, raises; RuntimeError where it seems encrypted."""
+"""What reading a damaged archive, or arrays in one, raises; RuntimeError where it seems encrypted,
+TypeError where an .npz is one array."""
 
 
 class NonFiniteLoss(FloatingPointError):
@@ -58,7 +61,7 @@ def check_range(
   """
   if isinstance(value, jax.core.Tracer):
     return
-  if isinstance(value, str | bool) or value is None:
+  if isinstance(value, str | bool | Sequence | Mapping | Set) or value is None or np.ndim(value):
     raise SettingError(setting, value, "not a number", "Give a number.")
   bounds = []
   if above is not None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het.data import from_arrays, select
 from fedjax_het.data.container import federate, view_axes
 from fedjax_het.errors import SettingError
 
@@ -186,3 +187,17 @@ def test_missing_values_of_half_precision_are_filled_too():
   x = np.array([[1.0], [3.0], [np.nan], [1.0], [3.0]], jnp.bfloat16)
   data = federate(x, np.zeros(5, int), [np.arange(5)], KEY, num_classes=1, split=np.array([0, 0, 1, 0, 0]))
   assert data.x.dtype == jnp.bfloat16 and np.asarray(data.x)[-1] == 2.0
+
+
+def test_what_else_a_client_s_rows_and_examples_may_be():
+  x, y = np.arange(12.0, dtype=np.float32)[:, None], np.arange(12) % 2
+  with pytest.raises(SettingError, match="client 1 with 0 examples keeps none"):
+    federate(x, y, [np.arange(5), []], KEY, num_classes=2, stratify=True)
+  x[7] = -np.inf
+  with pytest.raises(SettingError, match="row 7 is infinite"):
+    federate(x, y, [np.arange(6), np.arange(6, 12)], KEY, num_classes=2)
+  federate(x, y, [np.arange(6)], KEY, num_classes=2)  # which is nobody's
+  data = from_arrays(KEY, x[:6], y[:6] > 0, 2, partition="dirichlet", alpha=100.0, min_size=1)
+  for wrong in ([True, False], [0.7], ["a"], [[0, 1]]):
+    with pytest.raises(SettingError, match="is no list of whole numbers"):
+      select(data, wrong)

@@ -58,6 +58,9 @@ def test_fewer_images_than_are_shipped_are_told(tmp_path, monkeypatch):
     (lambda f: f.update(test_images=f["test_images"][:2]), "2 test images, 5 labels"),
     (lambda f: f.update(train_images=f["train_images"][:, :20]), r"uint8 \(9, 20, 28, 3\), not uint8"),
     (lambda f: f.update(train_images=f["train_images"] / 255), "float64"),
+    (lambda f: f.update(test_labels=f["test_labels"] + 0.5), "test_labels are float64, not whole numbers"),
+    (lambda f: f.update(test_labels=f["test_labels"].astype(str)), "test_labels are <U"),
+    (lambda f: f.update(test_images=f["test_images"][..., 0]), "training images are .*, test images"),
   ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path, change, says):
@@ -74,6 +77,10 @@ def test_no_file_a_torn_file_and_an_unknown_size(tmp_path):
   write(tmp_path, "dermamnist_64.npz", arrays(64))
   path = tmp_path / "medmnist" / "dermamnist_64.npz"
   path.write_bytes(path.read_bytes()[:500])
+  with pytest.raises(DataError, match="truncated or damaged"):
+    data.load("dermamnist", tmp_path)
+  with path.open("wb") as file:
+    np.save(file, np.zeros(3))
   with pytest.raises(DataError, match="truncated or damaged"):
     data.load("dermamnist", tmp_path)
   scrambled(path, arrays(64))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from realdata import real_data
 
-from fedjax_het.data import cifar, files, idx, sources
+from fedjax_het.data import cifar, files, idx, leaf, packed, sources
 from fedjax_het.errors import DataError, SettingError
 
 
@@ -275,3 +275,13 @@ def test_the_real_cifar10_batches():
   assert source.y[:5].tolist() == [6, 9, 9, 4, 1]
   assert source.x[0, 0, 0].tolist() == [59, 62, 63]
   assert source.y_test[:4].tolist() == [3, 8, 8, 0]
+
+
+def test_files_below_linked_folders_are_found_once(tmp_path):
+  (tmp_path / "there" / "train").mkdir(parents=True)
+  (tmp_path / "there" / "train" / "a.json").write_text("{}")
+  (tmp_path / "here").mkdir()
+  (tmp_path / "here" / "leaf").symlink_to(tmp_path / "there")
+  (tmp_path / "there" / "round").symlink_to(tmp_path / "here")  # and round
+  assert [path.name for path, _ in leaf.leaf_files(tmp_path / "here")] == ["a.json"]
+  assert packed.names(tmp_path / "here") == ["leaf/train/a.json"]

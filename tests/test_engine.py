@@ -44,6 +44,8 @@ def test_impossible_cohorts_are_named(ragged, cohort_size):
     ({"cohort_size": 1.5}, "^cohort_size = 1.5: must be a whole number"),
     ({"cohort_size": "2"}, "^cohort_size = '2': not a number"),
     ({"rounds": None}, "^rounds = None: not a number"),
+    ({"cohort_size": (1, 2)}, r"^cohort_size = \(1, 2\): not a number"),
+    ({"rounds": {"a": 1}}, "^rounds = .*: not a number"),
     ({"rounds": 1.5}, "^rounds = 1.5: must be a whole number"),
     ({"key": 3}, r"^key = 3: not a key. Use key=jax.random.key\(3\)"),
     ({"key": None}, r"^key = None: .*jax.random.key\(0\)"),

@@ -153,6 +153,16 @@ def test_standardised_in_training_too():
     chex.assert_trees_all_equal(ours, wanted)
 
 
+def test_what_is_no_array_of_channels_is_not_standardised():
+  model = from_flax(Linen(0.0), (4,), 3)
+  for given in ([0.1] * 4, np.full(4, 0.1)):
+    assert standardized(model, given, given).name == model.name
+    with pytest.raises(SettingError, match=r"mean = .*3 numbers"):
+      standardized(model, given[:3])
+  with pytest.raises(SettingError, match=r"mean = 0\.5: .* takes a tree of arrays"):
+    standardized(model._replace(shape={"a": (4,)}), 0.5)
+
+
 class Cached(nn.Module):
   @nn.compact
   def __call__(self, x):

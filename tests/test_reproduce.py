@@ -217,6 +217,20 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(table, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_whose_data_cannot_be_made_stops_no_other(table, tmp_path, monkeypatch):
+  def without(config, *args, **kwargs):
+    if config.algorithm.name == "fedavg":
+      raise SettingError("num_clients", 9, "none of the draws", "Draw again.")
+    return experiment.run_experiment(config, *args, **kwargs)
+
+  monkeypatch.setattr(reproduce, "run_experiment", without)
+  wanted = reproduce.wanted(table, chosen(table.cells, {"lr": ["0.05"]}), [0], unchanged)
+  with pytest.raises(SettingError, match=r"1 of 2 programs could not begin; of this one: num_clients = 9"):
+    reproduce.reproduce(table, wanted, tmp_path, Where(devices=1))
+  assert len(programs(wanted, tmp_path)) == 1
+
+
+@pytest.mark.slow
 def test_a_run_that_another_process_is_at_is_left_to_it(table, tmp_path, capsys):
   wanted = reproduce.wanted(table, table.cells[:1], [0], unchanged)
   (program,) = programs(wanted, tmp_path)

@@ -103,7 +103,7 @@ def test_a_stopped_sweep_goes_on_on_other_devices(whole, tmp_path, monkeypatch):
     with pytest.raises(Stopped):
       run(tmp_path)
   assert not list(tmp_path.glob("members/*/summary.json"))
-  summaries = run(tmp_path, devices=1)
+  summaries = run(tmp_path, dict(reversed(GRID.items())), devices=1)  # whatever the order of its flags
   assert [s["metrics"] for s in summaries] == [s["metrics"] for s in whole[1]]
   name = "seed=5,algorithm.nu=0.0"
   assert records(tmp_path / "members" / name) == records(whole[0] / "members" / name)
@@ -265,6 +265,21 @@ def test_a_picture_that_cannot_be_drawn_costs_no_table(tmp_path, monkeypatch, ca
   run(tmp_path, {"seed": [0, 5]}, devices=1)
   assert "not all pictures could be drawn" in caplog.text and "too dark" in caplog.text
   assert len(json.loads((tmp_path / "sweep.json").read_text())) == 2
+
+
+@pytest.mark.slow
+def test_a_complete_run_in_a_folder_that_cannot_be_written_is_shown(tmp_path, monkeypatch):
+  def read_only(**settings):
+    raise PermissionError(13, "Permission denied")
+
+  def start(name):
+    return experiment.run_experiment(small(rounds=1), str(tmp_path / name), Where(devices=1))
+
+  summary = start("run")
+  monkeypatch.setattr(workdir.tempfile, "TemporaryFile", read_only)
+  assert start("run") == summary
+  with pytest.raises(SettingError, match=r"cannot be written \(Permission denied\)"):
+    start("other")
 
 
 @pytest.mark.slow

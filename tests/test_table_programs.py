@@ -24,7 +24,7 @@ def test_runs_that_differ_in_numbers_are_one_program(table, tmp_path):
   whole = plan(programs(wanted, tmp_path))
   grid = {"local.lr": [0.05, 0.1], "seed": [0, 1, 2]}
   assert whole == [
-    (f"algorithm={name},lr=0.05+0.1,seed=0+1+2", grid, [0, 1, 2, 0, 1, 2]) for name in ("fedavg", "fedper")
+    (f"algorithm={name},lr=0.05+0.1,seed=0+1+2", grid, [0, 0, 1, 1, 2, 2]) for name in ("fedavg", "fedper")
   ]
   by_cell = plan(programs(wanted[:3], tmp_path, together=2))
   assert by_cell == [
@@ -44,10 +44,18 @@ def test_a_program_s_runs_are_in_its_members_order(table, tmp_path):
   assert program.grid == {"local.lr": [0.1, 0.05], "seed": [1, 0]}
   assert [(one.config.local.lr, one.seed) for one in program.runs] == [
     (0.1, 1),
-    (0.1, 0),
     (0.05, 1),
+    (0.1, 0),
     (0.05, 0),
   ]
+
+
+def test_a_hundred_seeds_have_a_folder(table, tmp_path):
+  for seeds in (range(100), range(1, 101)):
+    (program,) = programs(reproduce.wanted(table, table.cells[:1], [*seeds], unchanged), tmp_path)
+    program.folder.mkdir()
+    assert program.folder.name.startswith("algorithm=fedavg,lr=0.05,seed=")
+  assert len([*tmp_path.iterdir()]) == 2
 
 
 def leave(folder: Path, config: dict, summary: bool = True) -> Path:
@@ -75,6 +83,10 @@ def test_what_has_ended_counts_by_its_configuration_alone(table, tmp_path):
   ]  # fmt: skip
   (here / "failed.json").write_text("{}")
   assert len(programs(wanted, tmp_path)) == 1
+  for name in ("a", "z"):  # of two, the one that did not fail, wherever it is
+    again = leave(tmp_path / name, first)
+    assert ended(tmp_path)[identity(wanted[0].config)] == again
+    (again / "config.json").unlink()
 
 
 def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import struct
 import sys
 
@@ -16,6 +17,7 @@ import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.models import weight_files
 from fedjax_het.models.convert import convert, main
 from fedjax_het.models.weight_files import read_arrays
 
@@ -108,6 +110,18 @@ def test_a_file_that_cannot_be_unpacked_is_damaged(tmp_path, params):
   scrambled(tmp_path / "torn.npz", {"params/fc1/kernel": params["fc1"]["kernel"]})
   with pytest.raises(DataError, match=r"torn\.npz cannot be read as \.npz"):
     two_nn(weights=str(tmp_path / "torn.npz"))
+  np.savez(tmp_path / "words.npz", **{"params/fc1/kernel": np.array(["a"])})
+  with pytest.raises(DataError, match=r"words\.npz: params/fc1/kernel is <U1, not numbers"):
+    two_nn(weights=str(tmp_path / "words.npz"))
+  (tmp_path / "whole.pth").write_bytes(b"")
+
+  def refused(path):
+    raise pickle.UnpicklingError("Weights only load failed")
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(weight_files, "_torch", refused)
+    with pytest.raises(DataError, match=r"whole\.pth cannot be read as \.pth: Weights only"):
+      two_nn(weights=str(tmp_path / "whole.pth"))
 
 
 def test_weights_of_half_precision_are_written_as_float32(tmp_path, params):

@@ -4,6 +4,7 @@ SosicFL, sections 3.2 and 3.3. The counts say how many examples of each class a 
 the regions learns them. They may be noised before that, see `noised`.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -138,7 +139,7 @@ def check_regions(
 def check_epsilon(epsilon: float) -> None:
   """Raises `SettingError` for an ε that is not positive, infinite, or so small that 1/ε is."""
   check_range("epsilon", epsilon, above=0.0, below=float("inf"))
-  if not np.isfinite(1.0 / np.float64(epsilon)):
+  if math.isinf(1.0 / float(epsilon)):
     raise SettingError("epsilon", epsilon, "1/ε is infinite", "Use a larger one.")
 
 

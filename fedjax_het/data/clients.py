@@ -56,7 +56,11 @@ def select(data: FederatedData, clients: Sequence[int] | np.ndarray) -> Federate
   Raises:
     SettingError: there is no such client, or one comes twice.
   """
-  ids = np.asarray(clients, int)
+  ids = np.asarray(clients)
+  if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+    remedy = "Give their numbers; of a mask, np.flatnonzero(mask)."
+    raise SettingError("clients", ids.tolist(), "is no list of whole numbers", remedy)
+  ids = ids.astype(int)
   known = (ids >= 0) & (ids < data.num_clients)
   if not len(ids) or not known.all() or len(set(ids.tolist())) < len(ids):
     raise SettingError(

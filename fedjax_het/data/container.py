@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.data.rows import as_held, check_parts, count_rows, rows_of
+from fedjax_het.data.rows import as_held, check_finite, check_parts, count_rows, part_of, rows_of
 from fedjax_het.data.scale import as_read
 from fedjax_het.errors import SettingError, check_flag, check_key, check_range, check_whole
 from fedjax_het.tasks import Task, check_task, classification
@@ -189,11 +189,11 @@ def federate(
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
-      examples that are no rows of real numbers, or masked; either beyond what 32 bits hold; a part with rows
-      that x has not or that come twice; a number of classes that is not whole or below 1; what is no key or
-      no task; a fraction outside [0, 1), a client with no training row left, no clients, a scale that is not
-      above 0 or for a tree, `stratify` where labels are no classes, `standardize` names what is not a column
-      of floats, or a `split` that is not one a row, or beside a `test_fraction`.
+      examples that are no rows of real numbers, infinite or masked; either beyond what 32 bits hold; a part
+      with rows that x has not or that come twice; a number of classes that is not whole or below 1; what is
+      no key or no task; a fraction outside [0, 1), a client with no training row left, no clients, a scale
+      that is not above 0 or for a tree, `stratify` where labels are no classes, `standardize` names what is
+      not a column of floats, or a `split` that is not one a row, or beside a `test_fraction`.
   """
   if split is not None and test_fraction is not None:
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
@@ -206,7 +206,7 @@ def federate(
     raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
   task = classification() if task is None else task
   check_task(task)
-  x, y, parts = rows_of(x), np.asanyarray(y), [np.asarray(rows) for rows in parts]
+  x, y, parts = rows_of(x), np.asanyarray(y), [*map(part_of, parts)]
   count = count_rows(x)
   check_rows(y, count, np.zeros(0, int))
   check_parts(parts, count)
@@ -257,6 +257,7 @@ def federate(
 
   def laid_out(leaf: np.ndarray) -> np.ndarray:
     leaf = leaf[rows]
+    check_finite(leaf, rows)
     if len(standardize) or (jnp.issubdtype(leaf.dtype, jnp.floating) and np.isnan(leaf).any()):
       for first, of_client in zip(slices["train"].start, sizes):
         own = slice(first, first + of_client.sum())

@@ -53,7 +53,8 @@ def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
       raise DataError(f"{rows.where}: its examples are not {SIDE * SIDE} numbers each.") from error
     if not (np.abs(x - x.round()) < 0.01).all() or x.min(initial=0) < -0.01 or x.max(initial=0) > 255.01:
       raise DataError(f"{rows.where}: its examples are not bytes divided by 255.")
-    runs.append((rows.user, x.round().astype(np.uint8), _labels(rows.where, np.asarray(rows.y)), rows.test))
+    own = _labels(rows.where, np.asarray(rows.y, None if len(rows.y) else int))
+    runs.append((rows.user, x.round().astype(np.uint8), own, rows.test))
   users, images, labels, test = map(list, zip(*runs))
   return users, images, labels, test
 

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,17 @@ def digest(*arrays: Any) -> str:
     found.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape};".encode())
     found.update(array.reshape(-1).view(np.uint8).data)
   return found.hexdigest()
+
+
+def below(folder: Path) -> Iterator[Path]:
+  """All files below a folder, also by links to folders, each folder once."""
+  seen: set[str] = set()
+  for place, folders, files in os.walk(folder, followlinks=True):
+    if (real := os.path.realpath(place)) in seen:
+      folders.clear()
+      continue
+    seen.add(real)
+    yield from (path for name in files if (path := Path(place, name)).is_file())
 
 
 def find(folder: Path, name: str) -> Path | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.data.files import read
+from fedjax_het.data.files import below, read
 from fedjax_het.errors import DataError
 
 
@@ -44,7 +44,7 @@ def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
   Raises:
     DataError: files of tests alone.
   """
-  found = sorted(path for path in folder.rglob("*") if path.name.endswith((".json", ".json.gz")))
+  found = sorted(path for path in below(folder) if path.name.endswith((".json", ".json.gz")))
   sets: dict[str, list[Path]] = {"train": [], "test": [], "all": []}
   for path in found:
     words = path.name.split(".")[0].split("_")

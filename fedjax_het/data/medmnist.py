@@ -40,7 +40,9 @@ def load_medmnist(name: str, folder: Path, size: int = 64) -> Source | None:
     return None
   arrays = read_arrays(path)
   train, test = (_part(path, arrays, part, size, CLASSES[name]) for part in ("train", "test"))
-  left = len(arrays.get("val_labels", ()))
+  if train[0].shape[1:] != test[0].shape[1:]:
+    raise DataError(f"{path}: training images are {train[0].shape[1:]}, test images {test[0].shape[1:]}.")
+  left = np.size(arrays.get("val_labels", ()))
   rows = zip(("training", "test"), (train, test), ROWS[name])
   notes = [note for what, (_, y), shipped in rows for note in short(f"{what} images", len(y), shipped)]
   return Source(
@@ -57,6 +59,8 @@ def _part(
   if missing:
     raise DataError(f"{path} is not a MedMNIST file: it has no {missing[0]}, only {', '.join(arrays)}.")
   x, y = arrays[f"{part}_images"], arrays[f"{part}_labels"].reshape(-1)
+  if y.dtype.kind not in "iu":
+    raise DataError(f"{path}: {part}_labels are {y.dtype}, not whole numbers.")
   x = x[..., None] if x.ndim == 3 else x
   if x.dtype != np.uint8 or x.shape[1:3] != (size, size) or x.shape[3:] not in ((1,), (3,)):
     raise DataError(f"{path}: {part}_images are {x.dtype} {x.shape}, not uint8 [N, {size}, {size}(, 3)].")

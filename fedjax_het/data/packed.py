@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Container, Iterator
 from pathlib import Path
 
+from fedjax_het.data.files import below
 from fedjax_het.errors import DAMAGE, DataError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz")
@@ -39,7 +40,7 @@ def names(place: Path) -> list[str]:
     DataError: an archive that is damaged.
   """
   if place.is_dir():
-    return sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+    return sorted(path.relative_to(place).as_posix() for path in below(place))
   if not place.exists():
     return []
   about = place.stat()

@@ -314,7 +314,7 @@ def _whole(setting: str, value: object, high: int | None = None, low: int = 1) -
 def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
   """`labels` as a checked array [N], and 1 <= `num_clients` <= N checked with it."""
   labels = np.asarray(labels)
-  if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+  if labels.ndim != 1 or labels.dtype.kind not in "iub":
     raise SettingError(
       "labels",
       (labels.shape, str(labels.dtype)),

@@ -69,6 +69,20 @@ def count_rows(x: PyTree) -> int:
   return next(iter(counts.values()))
 
 
+def part_of(rows: Any) -> np.ndarray:
+  """A client's row numbers as an array, of an empty list as well."""
+  rows = np.asarray(rows)
+  return rows.astype(int) if rows.shape == (0,) else rows
+
+
+def check_finite(leaf: np.ndarray, rows: np.ndarray) -> None:
+  """Raises `SettingError`, which names the row, for an infinite example; `leaf` has these rows of x."""
+  if not jnp.issubdtype(leaf.dtype, jnp.floating) or not (infinite := np.isinf(leaf)).any():
+    return
+  row = int(rows[np.argwhere(infinite)[0][0]])
+  raise SettingError("x", "inf", f"row {row} is infinite", "Write NaN, which is filled, or drop the row.")
+
+
 def check_parts(parts: Sequence[np.ndarray], num_examples: int) -> None:
   """Raises `SettingError`, which names a row and its client, unless the parts are disjoint rows of x.
 

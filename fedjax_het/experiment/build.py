@@ -91,6 +91,9 @@ def build(config: ConfigDict) -> Experiment:
     raise SettingError(
       "test_fraction", None, f"{source.name} does not come divided", "Use a share, such as 0.2."
     )
+  if config.test_fraction is not None and source.split is not None:
+    note = f"{source.name} comes divided; test_fraction = {config.test_fraction} divides it anew."
+    source = source._replace(notes=(*source.notes, note))
   laid_out = functools.partial(
     datasets.federate,
     y=source.y,

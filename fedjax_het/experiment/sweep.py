@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_m
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 TABLE = "sweep.json"
+Values = TypeVar("Values")
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
 
 
@@ -100,7 +101,7 @@ def run_sweep(
     display: what shows the runs.
 
   Returns:
-    The members' summaries.
+    The members' summaries, in the order of `grid_of(in_order(grid))`.
 
   Raises:
     SettingError: also for a field that cannot differ within one program.
@@ -113,6 +114,7 @@ def run_sweep(
       "Leave it out, or run the members one by one.",
     )  # fmt: skip
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
+  grid = in_order(grid)
   members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
   root = check(workdir, whole, FREE_OF_ALL)
@@ -133,6 +135,11 @@ def run_sweep(
     place = f"In {os.fspath(root)}: sweep.json{drawn}, and each member's files in members/."
     display.show(members_table(members, summaries), place, beside(root))
   return summaries
+
+
+def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
+  """A grid's fields in the one order that its members go by, the seed first: config.json keeps no other."""
+  return dict(sorted(grid.items(), key=lambda field: (field[0] != "seed", field[0])))
 
 
 def check_sweep(

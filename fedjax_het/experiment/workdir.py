@@ -21,6 +21,7 @@ except ImportError:  # Windows
 
 STARTS = "starts.jsonl"
 FAILED = "failed.json"
+COMPLETE = ("summary.json", "sweep.json")  # written last
 DERIVED = ("eval_every",)  # fields that shipped configurations reckon from others
 
 
@@ -78,6 +79,8 @@ class Workdir:
 def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
   """Checks a run's folder, there or not yet there, before anything is read or compiled; makes nothing.
 
+  A complete one, which is only shown, may be read-only.
+
   Args:
     workdir: the folder.
     config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
@@ -88,14 +91,16 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
       the error names all fields that differ, parts' names first and derived fields last.
   """
   run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
+  text = as_json(config)
+  if run.config_path.exists():
+    _check_same(run, json.loads(text), free)
+  if any(read_json(run.root / name) is not None for name in COMPLETE):
+    return run
   with _writable(workdir):
     folders = (run.checkpoints, run.figures, run.root)
     for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
       with tempfile.TemporaryFile(dir=there):
         pass
-  text = as_json(config)
-  if run.config_path.exists():
-    _check_same(run, json.loads(text), free)
   return run
 
 

@@ -86,13 +86,16 @@ def standardized(
     std: > 0, what it is then divided by; or one a channel.
 
   Raises:
-    SettingError: a std that is not above 0, what is not finite, or another number of means or stds than of
-      channels.
+    SettingError: a std that is not above 0, what is not finite, another number of means or stds than of
+      channels, or a model of trees of arrays.
   """
+  mean, std = (own.tolist() if isinstance(own, np.ndarray | jax.Array) else own for own in (mean, std))
   for name, value in (("mean", mean), ("std", std)):
+    if not isinstance(model.shape, tuple):
+      raise SettingError(name, value, f"{model.name} takes a tree of arrays", "Scale its arrays before.")
     for each in value if isinstance(value, Sequence) else (value,):
       check_range(name, each, above=0.0 if name == "std" else -np.inf, below=np.inf)
-    if isinstance(value, Sequence) and (not isinstance(model.shape, tuple) or len(value) != model.shape[-1]):
+    if isinstance(value, Sequence) and len(value) != (model.shape or (0,))[-1]:
       raise SettingError(
         name,
         value,

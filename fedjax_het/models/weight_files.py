@@ -58,6 +58,9 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
     if isinstance(error, SettingError):
       raise
     raise DataError(f"{found} cannot be read as {found.suffix}: {error}") from error
+  strange = [name for name, array in arrays.items() if np.asarray(array).dtype.kind not in "biufV"]
+  if strange:
+    raise DataError(f"{found}: {strange[0]} is {arrays[strange[0]].dtype}, not numbers.")
   if arrays and all(name.startswith("module.") for name in arrays):
     arrays = {name.removeprefix("module."): array for name, array in arrays.items()}
   return arrays
@@ -69,7 +72,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Non
   for name, array in plain.items():
     if array.dtype == jnp.bfloat16:
       plain[name] = array.astype(np.float32)
-  with open(path, "wb") as file:
+  with open(Path(path).expanduser(), "wb") as file:
     np.savez(file, **plain)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het.engine.processes import agreed, writes
-from fedjax_het.errors import NonFiniteLoss, SettingError
+from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
@@ -74,7 +74,8 @@ def reproduce(
 
   A run that is there already counts by its configuration, whatever its folder is called. A stopped start
   is continued by the next. A run that diverges is noted, and the others go on, as
-  they do where another process is at one: several may make a table together.
+  they do where another process is at one: several may make a table together; and where a run's data cannot
+  be made, which is an error when all others are done.
 
   Args:
     table: which.
@@ -89,7 +90,7 @@ def reproduce(
     The table's figures.
 
   Raises:
-    SettingError: the folder cannot be written, or `than` is no method of the runs.
+    SettingError: the folder cannot be written, `than` is no method of the runs, or a run could not begin.
     DataError: a data set is not there; found before anything runs.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
@@ -102,14 +103,23 @@ def reproduce(
   past = [(config, own) for config, key in keys if key in over and (own := outcome(over[key]))]
   board = Board(todo, past)
   found: list[Entry] = []
+  refused: dict[str, Exception] = {}
   with StopRequest() as stop:
     for i, program in enumerate(todo):
       if agreed(stop.made)[0]:
         text = f"Stopped by {stop.by.name} with {len(todo) - i} of {len(todo)} programs to go"
         raise Stopped(f"{text}; the same command goes on from there.", stop.by)
       board.begin(program)
-      board.end(_run(program, where, checkpoint_seconds, board))
+      try:
+        problem = _run(program, where, checkpoint_seconds, board)
+      except (SettingError, DataError) as error:
+        refused[program.folder.name], problem = error, str(error)
+      board.end(problem)
       found = write(table, runs, folder, than)
+  if refused:
+    name, first = next(iter(refused.items()))
+    problem = f"{len(refused)} of {len(todo)} programs could not begin; of this one: {first}"
+    raise SettingError("table", name, problem, "All others are done; the same command tries these again.")
   return found or write(table, runs, folder, than)
 
 

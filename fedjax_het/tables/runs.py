@@ -1,5 +1,6 @@
 """The runs of a table: which are there already, and which of the others are one program."""
 
+import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,13 @@ from ml_collections import ConfigDict
 
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.experiment.sweep import TABLE, VARIES
+from fedjax_het.experiment.sweep import TABLE, VARIES, in_order
 from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.workdir import FAILED, as_json, read_record
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"
+LONGEST = 200  # bytes of a folder's name; file systems take 255
 
 
 class Wanted(NamedTuple):
@@ -50,6 +52,7 @@ def identity(config: ConfigDict | Mapping[str, Any]) -> str:
 def ended(folder: Path) -> dict[str, Path]:
   """The runs below a folder whose end can be read, whatever they are called: identity -> own folder."""
   runs = [(path, config) for path, config in _configured(folder) if "sweep" not in config]
+  runs.sort(key=lambda run: read_record(run[0] / SUMMARY) is not None)  # of two, the one that did not fail
   return {identity(config): path for path, config in runs if outcome(path) is not None}
 
 
@@ -82,7 +85,7 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
     if keys and goes_on and not _is_member(path):
       left = {key: one for key, one in left.items() if key not in keys}
       runs = [known[key] for key in keys]
-      found.append(Program(path, runs[0].config, config.get("sweep", {}), runs))
+      found.append(Program(path, runs[0].config, in_order(config.get("sweep", {})), runs))
   for group in _groups(list(left.values())):
     for runs in _cut(group, together):
       grid = _differing(runs)
@@ -132,12 +135,12 @@ def _differing(runs: Sequence[Wanted]) -> dict[str, list[Any]]:
   for one in runs:
     for name, value in _numbers(one.config).items():
       values.setdefault(name, {})[value] = None
-  return {name: [*own] for name, own in values.items() if len(own) > 1}
+  return in_order({name: [*own] for name, own in values.items() if len(own) > 1})
 
 
 def _members(config: ConfigDict, grid: Mapping[str, Sequence[Any]]) -> list[str]:
   """The runs of a program, by their identities."""
-  return [identity(with_values(config, values)) for values in grid_of(grid)]
+  return [identity(with_values(config, values)) for values in grid_of(in_order(grid))]
 
 
 def _as_grid(runs: Sequence[Wanted]) -> list[Wanted] | None:
@@ -180,5 +183,10 @@ def _name(runs: Sequence[Wanted], grid: Mapping[str, Sequence[Any]]) -> str:
     key: value for key, value in runs[0].cell.keys.items() if all(one.cell.keys[key] == value for one in runs)
   }
   differing = {name.rpartition(".")[2]: "+".join(map(str, values)) for name, values in grid.items()}
-  fields = {**common, **differing, "seed": differing.get("seed", runs[0].seed)}
-  return ",".join(f"{name}={value}" for name, value in fields.items())
+  seed = differing.pop("seed", runs[0].seed)
+  fields = {**common, **differing, "seed": seed}
+  name = ",".join(f"{name}={value}" for name, value in fields.items())
+  if len(name.encode()) <= LONGEST:
+    return name
+  digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+  return f"{name.encode()[:LONGEST].decode(errors='ignore')}...{digest}"
