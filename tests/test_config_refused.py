@@ -181,3 +181,10 @@ def test_a_summary_that_holds_no_fields_is_none(tmp_path):
     (folder / name).write_text("[5]")
   (run,) = find([folder])
   assert run.summary == {} and run.failed == "" and not run.complete
+
+
+@pytest.mark.parametrize("key", ["width", "judge_width"])
+def test_digits_have_no_width_in_the_tables_of_synthetic_data(key):
+  assert "max_tries" not in table_4_2.get_config(f"dataset=mnist,{key}=8").partition
+  with pytest.raises(SettingError, match=f"{key} = 8: digits has perceptrons"):
+    table_4_2.get_config(f"dataset=digits,{key}=8")

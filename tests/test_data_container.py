@@ -195,8 +195,8 @@ def test_what_else_a_client_s_rows_and_examples_may_be():
     federate(x, y, [np.arange(5), []], KEY, num_classes=2, stratify=True)
   x[7] = -np.inf
   with pytest.raises(SettingError, match="row 7 is infinite"):
-    federate(x, y, [np.arange(6), np.arange(6, 12)], KEY, num_classes=2)
-  federate(x, y, [np.arange(6)], KEY, num_classes=2)  # which is nobody's
+    federate(x, y, [np.arange(6), np.arange(6, 12)], KEY, num_classes=2, standardize=(0,))
+  federate(x, y, [np.arange(6)], KEY, num_classes=2, standardize=(0,))  # which is nobody's
   data = from_arrays(KEY, x[:6], y[:6] > 0, 2, partition="dirichlet", alpha=100.0, min_size=1)
   for wrong in ([True, False], [0.7], ["a"], [[0, 1]]):
     with pytest.raises(SettingError, match="is no list of whole numbers"):

@@ -46,7 +46,7 @@ def test_noise_is_on_the_counts_that_topics_are_made_of(given):
 
 
 def test_shares_are_no_counts():
-  with pytest.raises(SettingError, match="is a sum of shares"):
+  with pytest.raises(SettingError, match="are shares of 1"):
     rules.regions(COUNTS / COUNTS.sum(1, keepdims=True), endpoints=3)
   rules.regions([[1, 0], [0, 2]], endpoints=2)  # one example
   with pytest.raises(SettingError, match="1/ε is infinite"):

@@ -225,7 +225,7 @@ def test_a_run_whose_data_cannot_be_made_stops_no_other(table, tmp_path, monkeyp
 
   monkeypatch.setattr(reproduce, "run_experiment", without)
   wanted = reproduce.wanted(table, chosen(table.cells, {"lr": ["0.05"]}), [0], unchanged)
-  with pytest.raises(SettingError, match=r"1 of 2 programs could not begin; of this one: num_clients = 9"):
+  with pytest.raises(SettingError, match=r"1 of 2 programs were refused; this one: num_clients = 9"):
     reproduce.reproduce(table, wanted, tmp_path, Where(devices=1))
   assert len(programs(wanted, tmp_path)) == 1
 

@@ -109,6 +109,9 @@ def test_a_stopped_sweep_goes_on_on_other_devices(whole, tmp_path, monkeypatch):
   assert records(tmp_path / "members" / name) == records(whole[0] / "members" / name)
   with pytest.raises(SettingError, match="sweep"):
     run(tmp_path, {"seed": [0, 6], "algorithm.nu": [0.0, 2.0]})
+  (tmp_path / "members" / "algorithm.nu=0.0,seed=5").mkdir()
+  with pytest.raises(SettingError, match=r"has a member algorithm\.nu=0\.0,seed=5, by another order"):
+    run(tmp_path)
   with pytest.raises(SettingError, match="holds a sweep, not a single run"):
     experiment.run_experiment(small(), str(tmp_path), Where(devices=1))
 
@@ -280,6 +283,9 @@ def test_a_complete_run_in_a_folder_that_cannot_be_written_is_shown(tmp_path, mo
   assert start("run") == summary
   with pytest.raises(SettingError, match=r"cannot be written \(Permission denied\)"):
     start("other")
+  monkeypatch.undo()
+  with pytest.raises(SettingError, match=r"cannot be written \(File name too long\)"):
+    start("x" * 300)
 
 
 @pytest.mark.slow

@@ -189,11 +189,12 @@ def federate(
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
-      examples that are no rows of real numbers, infinite or masked; either beyond what 32 bits hold; a part
-      with rows that x has not or that come twice; a number of classes that is not whole or below 1; what is
-      no key or no task; a fraction outside [0, 1), a client with no training row left, no clients, a scale
-      that is not above 0 or for a tree, `stratify` where labels are no classes, `standardize` names what is
-      not a column of floats, or a `split` that is not one a row, or beside a `test_fraction`.
+      examples that are no rows of real numbers, or masked; either beyond what 32 bits hold; a part with rows
+      that x has not or that come twice; a number of classes that is not whole or below 1; what is no key or
+      no task; a fraction outside [0, 1), a client with no training row left, no clients, a scale that is not
+      above 0 or for a tree, `stratify` where labels are no classes, `standardize` names what is not a column
+      of floats, or one with an infinite value, or a `split` that is not one a row, or beside a
+      `test_fraction`.
   """
   if split is not None and test_fraction is not None:
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
@@ -257,7 +258,8 @@ def federate(
 
   def laid_out(leaf: np.ndarray) -> np.ndarray:
     leaf = leaf[rows]
-    check_finite(leaf, rows)
+    if len(standardize):
+      check_finite(leaf[:, list(standardize)], rows)
     if len(standardize) or (jnp.issubdtype(leaf.dtype, jnp.floating) and np.isnan(leaf).any()):
       for first, of_client in zip(slices["train"].start, sizes):
         own = slice(first, first + of_client.sum())

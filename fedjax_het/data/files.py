@@ -72,6 +72,7 @@ def below(folder: Path) -> Iterator[Path]:
       folders.clear()
       continue
     seen.add(real)
+    folders.sort(key=lambda name: (os.path.islink(os.path.join(place, name)), name))  # a link comes last
     yield from (path for name in files if (path := Path(place, name)).is_file())
 
 

@@ -75,11 +75,12 @@ def part_of(rows: Any) -> np.ndarray:
   return rows.astype(int) if rows.shape == (0,) else rows
 
 
-def check_finite(leaf: np.ndarray, rows: np.ndarray) -> None:
-  """Raises `SettingError`, which names the row, for an infinite example; `leaf` has these rows of x."""
-  if not jnp.issubdtype(leaf.dtype, jnp.floating) or not (infinite := np.isinf(leaf)).any():
+def check_finite(columns: np.ndarray, rows: np.ndarray) -> None:
+  """Raises `SettingError`, which names the row, for an infinite value; `columns` have these rows of x."""
+  found = np.argwhere(np.isinf(columns))
+  if not len(found):
     return
-  row = int(rows[np.argwhere(infinite)[0][0]])
+  row = int(rows[found[0][0]])
   raise SettingError("x", "inf", f"row {row} is infinite", "Write NaN, which is filled, or drop the row.")
 
 

@@ -66,11 +66,12 @@ def run_experiment(
   check_config(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  run = check(workdir, config.to_dict(), free=FREE)
+  run = check(workdir, config.to_dict(), FREE, probe=False)
   if summary := read_record(run.summary_path):
     place = f"This run is complete; its files are in {os.fspath(run)}."
     display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
     return summary
+  check(run, config.to_dict(), FREE)
   with display.doing("reading the data"):
     experiment = build(config)
     engine = engine_of(config, experiment, where)

@@ -21,7 +21,6 @@ except ImportError:  # Windows
 
 STARTS = "starts.jsonl"
 FAILED = "failed.json"
-COMPLETE = ("summary.json", "sweep.json")  # written last
 DERIVED = ("eval_every",)  # fields that shipped configurations reckon from others
 
 
@@ -76,31 +75,33 @@ class Workdir:
     return self.root / "figures"
 
 
-def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
+def check(
+  workdir: str | os.PathLike[str],
+  config: Mapping[str, Any],
+  free: Collection[str] = (),
+  *,
+  probe: bool = True,
+) -> Workdir:
   """Checks a run's folder, there or not yet there, before anything is read or compiled; makes nothing.
-
-  A complete one, which is only shown, may be read-only.
 
   Args:
     workdir: the folder.
     config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
     free: fields that may differ when a run is taken up, such as where its data lie.
+    probe: whether it has to be writable; what is only shown may lie in a folder that is not.
 
   Raises:
     SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
       the error names all fields that differ, parts' names first and derived fields last.
   """
   run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
-  text = as_json(config)
-  if run.config_path.exists():
-    _check_same(run, json.loads(text), free)
-  if any(read_json(run.root / name) is not None for name in COMPLETE):
-    return run
   with _writable(workdir):
-    folders = (run.checkpoints, run.figures, run.root)
+    folders = (run.checkpoints, run.figures, run.root) if probe else ()
     for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
       with tempfile.TemporaryFile(dir=there):
         pass
+    if run.config_path.exists():
+      _check_same(run, json.loads(as_json(config)), free)
   return run
 
 

@@ -54,13 +54,10 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
   read = {".npz": _npz, ".safetensors": _safetensors}.get(found.suffix, _torch)
   try:
     arrays = read(found)
-  except (*DAMAGE, KeyError, TypeError, AttributeError) as error:
+  except (*DAMAGE, KeyError, AttributeError) as error:
     if isinstance(error, SettingError):
       raise
     raise DataError(f"{found} cannot be read as {found.suffix}: {error}") from error
-  strange = [name for name, array in arrays.items() if np.asarray(array).dtype.kind not in "biufV"]
-  if strange:
-    raise DataError(f"{found}: {strange[0]} is {arrays[strange[0]].dtype}, not numbers.")
   if arrays and all(name.startswith("module.") for name in arrays):
     arrays = {name.removeprefix("module."): array for name, array in arrays.items()}
   return arrays

@@ -105,6 +105,9 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
         f"not those of this {model.name}: {what} {_few([shapes.get(name, name) for name in names])}",
         "Use this model's file, or give the model the options that the file was made with.",
       )  # fmt: skip
+  words = [name for name in wanted if name in arrays and arrays[name].dtype.kind not in "biufV"]
+  if words:
+    raise DataError(f"{os.fspath(path)}: {words[0]} is {arrays[words[0]].dtype}, not numbers.")
   loaded = {
     name: arrays[name].astype(leaf.dtype) for name, leaf in wanted.items() if layer_of(name) not in random
   }

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
 from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
@@ -21,6 +22,8 @@ from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
 from fedjax_het.tables.paper import Cell, Table, method_of
 from fedjax_het.tables.runs import Program, Wanted, ended, identity, outcome, programs
+
+OF_ALL = (*Where._fields, "checkpoint_seconds")  # settings that concern all programs alike
 
 
 def wanted(
@@ -74,8 +77,8 @@ def reproduce(
 
   A run that is there already counts by its configuration, whatever its folder is called. A stopped start
   is continued by the next. A run that diverges is noted, and the others go on, as
-  they do where another process is at one: several may make a table together; and where a run's data cannot
-  be made, which is an error when all others are done.
+  they do where another process is at one: several may make a table together; and where a run is refused, as
+  its data cannot be made, which is an error when the others have been tried.
 
   Args:
     table: which.
@@ -90,7 +93,7 @@ def reproduce(
     The table's figures.
 
   Raises:
-    SettingError: the folder cannot be written, `than` is no method of the runs, or a run could not begin.
+    SettingError: the folder cannot be written, `than` is no method of the runs, or a run was refused.
     DataError: a data set is not there; found before anything runs.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
@@ -113,13 +116,15 @@ def reproduce(
       try:
         problem = _run(program, where, checkpoint_seconds, board)
       except (SettingError, DataError) as error:
+        if jax.process_count() > 1 or getattr(error, "setting", "") in OF_ALL:
+          raise
         refused[program.folder.name], problem = error, str(error)
       board.end(problem)
       found = write(table, runs, folder, than)
   if refused:
     name, first = next(iter(refused.items()))
-    problem = f"{len(refused)} of {len(todo)} programs could not begin; of this one: {first}"
-    raise SettingError("table", name, problem, "All others are done; the same command tries these again.")
+    problem = f"{len(refused)} of {len(todo)} programs were refused; this one: {str(first).rstrip('.')}"
+    raise SettingError("table", name, problem, "The others were tried, and stand in table.md.") from first
   return found or write(table, runs, folder, than)
 
 
