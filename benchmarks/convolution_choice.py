@@ -47,10 +47,9 @@ def layer(
   weights = jax.random.normal(keys[1], (kernel, kernel, inputs, features)) / kernel / inputs**0.5
 
   def step(_, carry):
-    given = carry[-1:] if first else carry
-    y, back = jax.vjp(lambda *own: convolve(*(x, *own)[-2:], stride, kernel // 2, 1, form), *given)
-    moved = jax.tree.map(lambda own, gradient: own - 1e-9 * gradient, given, back(y))
-    return *carry[: -len(moved)], *moved
+    fixed, given = (carry[:1], carry[1:]) if first else ((), carry)
+    y, back = jax.vjp(lambda *own: convolve(*fixed, *own, stride, kernel // 2, 1, form), *given)
+    return *fixed, *jax.tree.map(lambda own, gradient: own - 1e-9 * gradient, given, back(y))
 
   program = jax.jit(lambda *carry: lax.fori_loop(0, LOOP, step, carry))
   jax.block_until_ready(program(x, weights))

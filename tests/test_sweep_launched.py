@@ -109,7 +109,8 @@ def test_a_stopped_sweep_goes_on_on_other_devices(whole, tmp_path, monkeypatch):
   assert records(tmp_path / "members" / name) == records(whole[0] / "members" / name)
   with pytest.raises(SettingError, match="sweep"):
     run(tmp_path, {"seed": [0, 6], "algorithm.nu": [0.0, 2.0]})
-  (tmp_path / "members" / "algorithm.nu=0.0,seed=5").mkdir()
+  (tmp_path / "members" / ".DS_Store").write_text("")
+  shutil.copytree(tmp_path / "members" / name, tmp_path / "members" / "algorithm.nu=0.0,seed=5")
   with pytest.raises(SettingError, match=r"has a member algorithm\.nu=0\.0,seed=5, by another order"):
     run(tmp_path)
   with pytest.raises(SettingError, match="holds a sweep, not a single run"):

@@ -26,7 +26,7 @@ from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import check, claimed, prepare, read_record
+from fedjax_het.experiment.workdir import check, check_writable, claimed, prepare, read_record
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
@@ -66,12 +66,12 @@ def run_experiment(
   check_config(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  run = check(workdir, config.to_dict(), FREE, probe=False)
+  run = check(workdir, config.to_dict(), FREE)
   if summary := read_record(run.summary_path):
     place = f"This run is complete; its files are in {os.fspath(run)}."
     display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
     return summary
-  check(run, config.to_dict(), FREE)
+  check_writable(*run.folders)
   with display.doing("reading the data"):
     experiment = build(config)
     engine = engine_of(config, experiment, where)

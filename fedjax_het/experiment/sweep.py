@@ -30,6 +30,7 @@ from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import (
   Workdir,
   check,
+  check_writable,
   claimed,
   prepare,
   read_json,
@@ -117,16 +118,17 @@ def run_sweep(
   grid = in_order(grid)
   members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
-  root = check(workdir, whole, FREE_OF_ALL, probe=False)
+  root = check(workdir, whole, FREE_OF_ALL)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
-  if strange := {*root.root.glob("members/*")} - {run.root for run in runs}:
+  begun = {path.parent for path in root.root.glob("members/*/config.json")}
+  if strange := begun - {run.root for run in runs}:
     raise SettingError(
       "workdir", os.fspath(root), f"has a member {min(strange).name}, by another order of the sweep's fields",
       "An earlier version began it: use another workdir.",
     )  # fmt: skip
   sweep = Sweep(config, root, members, configs, runs)
   if None in (read_json(sweep.table), *(read_record(run.summary_path) for run in runs)):
-    check(root, whole, FREE_OF_ALL)
+    check_writable(*root.folders)
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
     display.show(*experiments[0].source.notes)

@@ -74,35 +74,37 @@ class Workdir:
     """Folder of the figures."""
     return self.root / "figures"
 
+  @property
+  def folders(self) -> tuple[Path, ...]:
+    """Those that every run writes to, its own last."""
+    return self.checkpoints, self.figures, self.root
 
-def check(
-  workdir: str | os.PathLike[str],
-  config: Mapping[str, Any],
-  free: Collection[str] = (),
-  *,
-  probe: bool = True,
-) -> Workdir:
-  """Checks a run's folder, there or not yet there, before anything is read or compiled; makes nothing.
+
+def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
+  """Checks whose a run's folder is, there or not yet there, before anything is read; makes nothing.
 
   Args:
     workdir: the folder.
     config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
     free: fields that may differ when a run is taken up, such as where its data lie.
-    probe: whether it has to be writable; what is only shown may lie in a folder that is not.
 
   Raises:
-    SettingError: the folder cannot be made or written, or belongs to a run with another configuration; then
-      the error names all fields that differ, parts' names first and derived fields last.
+    SettingError: the folder belongs to a run with another configuration, and the error names all fields that
+      differ, parts' names first and derived fields last; or it cannot be reached.
   """
   run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
   with _writable(workdir):
-    folders = (run.checkpoints, run.figures, run.root) if probe else ()
-    for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
-      with tempfile.TemporaryFile(dir=there):
-        pass
     if run.config_path.exists():
       _check_same(run, json.loads(as_json(config)), free)
   return run
+
+
+def check_writable(*folders: Path) -> None:
+  """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing."""
+  with _writable(folders[-1]):
+    for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
+      with tempfile.TemporaryFile(dir=there):
+        pass
 
 
 def prepare(
@@ -122,9 +124,10 @@ def prepare(
     writes: whether this process writes the configuration, as one of several does.
 
   Raises:
-    SettingError: see `check`.
+    SettingError: see `check` and `check_writable`.
   """
   run = check(workdir, config, free)
+  check_writable(*run.folders)
   with _writable(workdir):
     for folder in (run.checkpoints, run.figures):
       folder.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,8 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
     raise SettingError("model", name, "has no names in PyTorch", f"Those that have: {', '.join(having)}.")
   if not target.endswith(".npz"):
     raise SettingError("OUT", target, "not an .npz", f"Use {target}.npz.")
-  if not Path(target).expanduser().parent.is_dir() or Path(target).expanduser().is_dir():
+  place = Path(target).expanduser()
+  if not place.parent.is_dir() or place.is_dir():
     raise SettingError("OUT", target, "its folder is not there, or it is one", "Make it, or name another.")
   state = read_arrays(source)
   if not state:

@@ -90,9 +90,9 @@ def standardized(
       channels, or a model of trees of arrays.
   """
   mean, std = (own.tolist() if isinstance(own, np.ndarray | jax.Array) else own for own in (mean, std))
+  if not isinstance(model.shape, tuple):
+    raise SettingError("mean", mean, f"{model.name} takes a tree of arrays", "Scale its arrays before.")
   for name, value in (("mean", mean), ("std", std)):
-    if not isinstance(model.shape, tuple):
-      raise SettingError(name, value, f"{model.name} takes a tree of arrays", "Scale its arrays before.")
     for each in value if isinstance(value, Sequence) else (value,):
       check_range(name, each, above=0.0 if name == "std" else -np.inf, below=np.inf)
     if isinstance(value, Sequence) and len(value) != (model.shape or (0,))[-1]:

@@ -1,6 +1,5 @@
 """Runs what a table lacks, and writes it: the work of `python -m fedjax_het.reproduce`."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Claimed, write_atomic
+from fedjax_het.experiment.workdir import Claimed, check_writable, write_atomic
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
@@ -149,13 +148,8 @@ def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board
 
 def make_folder(folder: Path) -> None:
   """Makes a table's folder; raises `SettingError` where it cannot be made or written."""
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-      pass
-  except OSError as error:
-    problem = f"cannot be written ({error.strerror or error})"
-    raise SettingError("workdir", str(folder), problem, "Name a folder that you may write to.") from error
+  check_writable(folder)
+  folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_data(configs: Sequence[ConfigDict]) -> None:

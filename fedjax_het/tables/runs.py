@@ -34,7 +34,7 @@ class Program(NamedTuple):
     folder: where.
     config: of the run, or of the first.
     grid: what differs between the runs, as `run_sweep` takes it; {} for one.
-    runs: the runs, in the grid's order.
+    runs: the runs, in the members' order, `in_order`.
   """
 
   folder: Path
@@ -52,8 +52,12 @@ def identity(config: ConfigDict | Mapping[str, Any]) -> str:
 def ended(folder: Path) -> dict[str, Path]:
   """The runs below a folder whose end can be read, whatever they are called: identity -> own folder."""
   runs = [(path, config) for path, config in _configured(folder) if "sweep" not in config]
-  runs.sort(key=lambda run: read_record(run[0] / SUMMARY) is not None)  # of two, the one that did not fail
-  return {identity(config): path for path, config in runs if outcome(path) is not None}
+  return {
+    identity(config): path
+    for name in (FAILED, SUMMARY)  # of two folders with the same run, the one that has its summary
+    for path, config in runs
+    if read_record(path / name) is not None
+  }
 
 
 def outcome(folder: Path) -> dict[str, Any] | None:
@@ -85,7 +89,7 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
     if keys and goes_on and not _is_member(path):
       left = {key: one for key, one in left.items() if key not in keys}
       runs = [known[key] for key in keys]
-      found.append(Program(path, runs[0].config, in_order(config.get("sweep", {})), runs))
+      found.append(Program(path, runs[0].config, config.get("sweep", {}), runs))
   for group in _groups(list(left.values())):
     for runs in _cut(group, together):
       grid = _differing(runs)
@@ -135,7 +139,7 @@ def _differing(runs: Sequence[Wanted]) -> dict[str, list[Any]]:
   for one in runs:
     for name, value in _numbers(one.config).items():
       values.setdefault(name, {})[value] = None
-  return in_order({name: [*own] for name, own in values.items() if len(own) > 1})
+  return {name: [*own] for name, own in values.items() if len(own) > 1}
 
 
 def _members(config: ConfigDict, grid: Mapping[str, Sequence[Any]]) -> list[str]:
