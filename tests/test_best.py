@@ -28,10 +28,13 @@ def test_the_first_best_and_the_first_that_is_good_enough():
 
 def test_how_many_times_sooner():
   own = {"metric": "top1", "course": {**COURSE, "global": [0.5, 0.7, 0.7, 0.7]}}
-  other = {"metric": "top1", "course": COURSE, "global": {"value": 0.6, "round": 20}}
+  other = {"metric": "top1", "course": COURSE, "global": {"value": 0.6, "round": 20, "seconds": 5.0}}
   assert sooner(own, other, "global") == 2.0
+  assert sooner(own, other, "global", of="seconds") == 2.0  # of 5.0 and 2.5
+  own["course"]["seconds"] = [1.0, 4.0, 5.0, 6.0]
+  assert sooner(own, other, "global", of="seconds") == 1.25
   own["course"]["global"] = [0.5, 0.5, 0.5, 0.59]
-  assert sooner(own, other, "global") is None
+  assert sooner(own, other, "global") is None and sooner(own, other, "global", "seconds") is None
 
 
 def evaluation(personalized, global_):

@@ -108,7 +108,9 @@ def test_regions_of_one_endpoint_and_one_cluster():
 
 @pytest.mark.parametrize(
   ("changed", "named"),
-  [(dict(endpoints=0), "endpoints"), (dict(clusters=13), "clusters"), (dict(rho=0.0), "rho"),
+  [(dict(endpoints=0), "endpoints"), (dict(endpoints=1), "clusters = 2: with one endpoint"),
+   (dict(endpoints=1, clusters=1, epsilon=1.0), "epsilon = 1.0: with one endpoint"),
+   (dict(clusters=13), "clusters"), (dict(rho=0.0), "rho"),
    (dict(counts=np.zeros((3, 2))), "counts"), (dict(counts=-np.ones((3, 2))), "counts")],
 )  # fmt: skip
 def test_what_makes_no_regions(changed, named):

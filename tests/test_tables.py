@@ -27,7 +27,7 @@ METRICS = {
   "table_4_5": ({"fid"}, 24),
   "sosicfl_2": ({"global", "local"}, 150),
   "sosicfl_3": ({"global", "local"}, 60),
-  "sosicfl_5": ({"global", "local"}, 168),
+  "sosicfl_5": ({"global", "local", "global, in seconds", "local, in seconds"}, 336),
 }
 COLUMNS = {  # beside the data set
   "table_2_3": ["clients"], "table_2_4": ["alpha"], "table_2_6": ["noise", "ratio"], "sosicfl_2": ["split"],

@@ -61,7 +61,7 @@ def regions(
 
   Raises:
     SettingError: counts that are no [K, C] of numbers >= 0, a client without any, or shares of 1; a setting
-      out of range, more clusters than clients or endpoints than classes.
+      out of range, more clusters than clients or endpoints than classes; clusters or noise with one endpoint.
   """
   remedy = "Give a row of counts a client, of which some are positive."
   try:
@@ -131,6 +131,12 @@ def check_regions(
     raise SettingError(
       "clusters", clusters, f"more than there are clients, {num_clients}", f"Use at most {num_clients}."
     )
+  if endpoints == 1:
+    for name, value, remedy in (
+      ("clusters", clusters if clusters > 1 else None, "Use 1."), ("epsilon", epsilon, "Leave it out."),
+    ):  # fmt: skip
+      if value is not None:
+        raise SettingError(name, value, "with one endpoint all clients share one point: no effect", remedy)
   check_range("rho", rho, above=0.0, below=float("inf"))
   if epsilon is not None:
     check_epsilon(epsilon)

@@ -105,17 +105,18 @@ def reached(course: Mapping[str, list[Any]], model: str, level: float, metric: s
   return _at(course, int(good[0])) if len(good) else {"round": None, "seconds": None}
 
 
-def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str) -> float | None:
+def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str = "round") -> float | None:
   """TTA of another run over that of this one, both to the other's best; None where it is not reached.
 
   Args:
     own: section `best` of the run.
     other: that of the other, the baseline.
     model: "personalized" or "global".
+    of: "round", or "seconds" of training: each run's own, which tell as much as the machines were alike.
   """
   target = other[model]
-  there = reached(own["course"], model, target["value"], own["metric"])["round"]
-  return target["round"] / there if there else None
+  there = reached(own["course"], model, target["value"], own["metric"])[of]
+  return target[of] / there if there else None
 
 
 def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
