@@ -142,6 +142,8 @@ def test_mapped_views_equal_a_loop(sizes):
     ("test_fraction", {"parts": [np.arange(4), np.arange(0)]}),
     ("scale", {"scale": 0.0}),
     ("scale", {"scale": float("inf")}),
+    ("stratify", {"stratify": True, "test_fraction": 0.0}),
+    ("stratify", {"stratify": True, "test_fraction": None, "split": [0, 1, 0] * 5}),
   ],
 )
 def test_a_setting_that_cannot_work_is_named(setting, changes):

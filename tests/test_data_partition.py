@@ -239,6 +239,7 @@ def test_groups_may_come_in_a_list_or_masked_nowhere():
     ("alpha", lambda: P.dirichlet(KEY, LABELS, 10, float("inf"))),
     ("num_clients", lambda: P.dirichlet(KEY, LABELS, 100, 1.0)),
     ("max_tries", lambda: P.dirichlet(KEY, LABELS, 10, 1.0, max_tries=0)),
+    ("max_tries", lambda: P.dirichlet(KEY, LABELS, 10, 1.0, max_tries=9, balance=True)),
     ("fraction", lambda: P.primary_class(KEY, LABELS, 10, 2, 1.1)),
     ("num_folds", lambda: P.primary_class(KEY, LABELS, 11, 11)),
     ("num_folds", lambda: P.primary_class(KEY, LABELS, 10, 1)),

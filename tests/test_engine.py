@@ -58,6 +58,12 @@ def test_impossible_runs_are_named_before_any_compile(changed, message, ragged, 
     run(federated(fedavg(mlp())), ragged, **settings)
 
 
+def test_fair_mixing_of_one_client_a_round_is_refused(ragged):
+  algorithm = federated(fedavg(mlp()), mixing.term())
+  with pytest.raises(SettingError, match=r"cohort_size = 1: .* would be FedAvg"):
+    run(algorithm, ragged, rounds=1, cohort_size=1, key=jax.random.key(0), devices=1)
+
+
 @pytest.mark.parametrize(
   "parts, message",
   [

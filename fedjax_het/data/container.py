@@ -221,6 +221,9 @@ def federate(
   check_flag("stratify", stratify)
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
+  if stratify and not valid_fraction and (split is not None or not test_fraction):
+    problem = "no rows are drawn to be held out" + ("" if split is None else ": the data come divided")
+    raise SettingError("stratify", stratify, problem, "Leave it out, or set valid_fraction.")
   if scale is not None:
     check_range("scale", scale, above=0.0, below=np.inf)
     if not isinstance(x, np.ndarray):

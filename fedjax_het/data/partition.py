@@ -92,7 +92,7 @@ def dirichlet(
   num_clients: int,
   alpha: float,
   min_size: int = 10,
-  max_tries: int = 1000,
+  max_tries: int | None = None,
   balance: bool = False,
 ) -> Parts:
   """Shares every class c out over the clients by q_c ~ Dir(α 1_K), cut at the cumulative sums of q_c.
@@ -118,7 +118,7 @@ def dirichlet(
     num_clients: K, 1 <= K <= N.
     alpha: concentration α in [1e-6, 1e6]; small is heterogeneous.
     min_size: the fewest rows a client may hold, 1 <= min_size <= N/K.
-    max_tries: how many draws before giving up.
+    max_tries: how many draws before giving up, 1000 by default; of no use, and refused, beside `balance`.
     balance: whether clients are filled up to equal sizes, see above, in place of drawing all shares again.
 
   Raises:
@@ -128,6 +128,9 @@ def dirichlet(
   own = {"alpha": alpha, "max_tries": max_tries, "min_size": min_size, "balance": balance}
   for name, value in own.items():
     check_option(name, value)
+  if balance and max_tries is not None:
+    raise SettingError("max_tries", max_tries, "the first draw is filled up by balance", "Leave one out.")
+  tries = 1000 if max_tries is None else max_tries
   if min_size * num_clients > len(labels):
     raise SettingError(
       "num_clients", num_clients,
@@ -137,7 +140,7 @@ def dirichlet(
     )  # fmt: skip
   rng = _generator(key)
   classes, class_sizes = np.unique(labels, return_counts=True)
-  for _ in range(max_tries):
+  for _ in range(tries):
     # log Gamma(α) draws as log Gamma(α + 1) + log(U) / α: shares stay finite where α = 0.001 underflows.
     size = len(classes), num_clients
     logits = np.log(rng.standard_gamma(alpha + 1.0, size)) - rng.standard_exponential(size) / alpha
@@ -151,7 +154,7 @@ def dirichlet(
   else:
     raise SettingError(
       "alpha", alpha,
-      f"none of {max_tries} Dirichlet draws gave each of num_clients = {num_clients} clients"
+      f"none of {tries} Dirichlet draws gave each of num_clients = {num_clients} clients"
       f" min_size = {min_size} of the {len(labels)} rows",
       "Set balance=True (equally large clients, always possible), raise alpha or max_tries,"
       " or lower num_clients or min_size.",
@@ -291,7 +294,7 @@ def check_option(name: str, value: object) -> None:
       check_choice(name, value, ("random", "round_robin"))  # type: ignore[arg-type]
     case "balance":
       check_flag(name, value)  # type: ignore[arg-type]
-    case "sample" if value is None:
+    case "sample" | "max_tries" if value is None:
       pass
     case "num_folds":
       _whole(name, value, low=2)

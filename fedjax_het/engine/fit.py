@@ -84,8 +84,11 @@ def extent(data: FederatedData) -> tuple[float, float]:
 
 
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
-  """Raises `SettingError` unless the mixing part gives float coefficients [S], and a state as before."""
+  """Raises `SettingError` unless the mixing part takes cohorts of this size, and gives float coefficients [S]
+  and a state as before."""
   client, mixing, _ = algorithm
+  if mixing.check_cohort is not None:
+    mixing.check_cohort(cohort_size, data.num_clients)
 
   def asked(key: jax.Array, data: FederatedData) -> tuple[Any, Any]:
     own, sizes = data.clients(jnp.int32(0)), jnp.asarray(data.train.size)

@@ -15,7 +15,7 @@ from fedjax_het.data.files import Source, digest
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
-from fedjax_het.experiment.check import check_cohort, check_config
+from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.label_noise import noise_report, noisy_labels
 from fedjax_het.experiment.task import build_task
 from fedjax_het.experiment.unseen import set_apart
@@ -120,7 +120,6 @@ def build(config: ConfigDict) -> Experiment:
   prepared = prepared_of(config, data, task)
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model, prepared)
-  check_cohort(config.cohort_size, data.num_clients, algorithm)
   if algorithm.client.synthesize is not None:
     asked = config.to_dict().get("downstream", {})
     for judge in (asked, to_follow(asked) or {}):

@@ -26,7 +26,6 @@ from fedjax_het.experiment.label_noise import check_label_noise
 from fedjax_het.experiment.task import check_task
 from fedjax_het.experiment.unseen import check_unseen
 from fedjax_het.methods import CLIENTS, Method, small_model
-from fedjax_het.parts import Algorithm
 from fedjax_het.yardsticks.best import check_to_accuracy
 from fedjax_het.yardsticks.downstream import check_downstream
 from fedjax_het.yardsticks.landscape import check_landscape
@@ -108,14 +107,9 @@ def check_config(config: ConfigDict) -> None:
   check_unseen(config, algorithm.client)
   check_landscape(config.to_dict().get("landscape", {}), algorithm.client, config.valid_fraction > 0)
   check_rounds(config.rounds, config.eval_every, algorithm)
-  if config.num_clients is not None and not config.get("unseen", {}):
-    check_cohort(config.cohort_size, config.num_clients, algorithm)
-
-
-def check_cohort(cohort_size: int, num_clients: int, algorithm: Algorithm) -> None:
-  """Raises `SettingError` for cohorts that the mixing part does not take."""
-  if algorithm.mixing.check_cohort is not None:
-    algorithm.mixing.check_cohort(cohort_size, num_clients)
+  known = config.num_clients is not None and not config.get("unseen", {})
+  if known and algorithm.mixing.check_cohort is not None:
+    algorithm.mixing.check_cohort(config.cohort_size, config.num_clients)
 
 
 def check_partition(given: Mapping[str, Any]) -> None:
