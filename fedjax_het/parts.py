@@ -15,6 +15,7 @@ engine and the engine never sees a method: what travels is a `Message`, whose co
 part know.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -120,7 +121,7 @@ class ClientUpdateFn(Protocol):
 class LocalTraining(NamedTuple):
   """Local training that can stop between two steps and go on elsewhere, which spares idle devices.
 
-  `update` is `finish` of `walk` of `start`, over all steps; see `in_one_go`.
+  `update` is `in_one_go` of it: `finish` of `walk` of `start`, over all steps.
 
   Attributes:
     steps: (data) -> n_i, the number of steps, int32 scalar.
@@ -138,15 +139,19 @@ class LocalTraining(NamedTuple):
   gradients: int = 1
 
 
-def in_one_go(training: LocalTraining) -> ClientUpdateFn:
-  """The `update` that takes all of a training's steps."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class in_one_go:
+  """The `update` that takes all of a training's steps, where the engine does not cut them."""
 
-  def update(key, broadcast, state, data, context):
-    work = training.start(broadcast, state, context)
-    work = training.walk(key, broadcast, state, data, context, work, 0, None)
-    return training.finish(broadcast, state, data, context, work)
+  training: LocalTraining
 
-  return update
+  def __call__(
+    self, key: jax.Array, broadcast: Message, state: PyTree, data: ClientData, context: Context
+  ) -> tuple[Message, PyTree, Info]:
+    """See `ClientUpdateFn`."""
+    work = self.training.start(broadcast, state, context)
+    work = self.training.walk(key, broadcast, state, data, context, work, 0, None)
+    return self.training.finish(broadcast, state, data, context, work)
 
 
 class LossFn(Protocol):
@@ -227,7 +232,6 @@ class ClientUpdate(NamedTuple):
       client that has both. It is studied, wherever on it the client's own model is. None for a client without
       such two.
     simplex: the simplex of models that the server keeps, for a method with one; studied likewise.
-    training: `update` in pieces, for a method that offers them.
     synthesize: (key, broadcast) -> (x, y), labelled examples that the server can make of a broadcast,
       [M, ...] and int32 [M], class after class; None for a method that makes none.
 
@@ -256,7 +260,6 @@ class ClientUpdate(NamedTuple):
   lambdas: tuple[float, ...] = (0.0,)
   line: PersonalizeFn | None = None
   simplex: Simplex | None = None
-  training: LocalTraining | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   name: str = "custom"
   uploads_model: bool = True
@@ -266,6 +269,11 @@ class ClientUpdate(NamedTuple):
   milestones: Mapping[str, float | Array] = MappingProxyType({})
   num_clients: int | None = None
   upload_norm: float | None = None
+
+  @property
+  def training(self) -> LocalTraining | None:
+    """`update` in pieces; None where it is a function of its own, as one that wraps a method's."""
+    return self.update.training if isinstance(self.update, in_one_go) else None
 
   def shown(self, function: str, data: ClientData | None) -> Any:
     """A client's training examples, as `function`, "init" or "personalize", is shown them."""

@@ -58,6 +58,25 @@ def test_impossible_runs_are_named_before_any_compile(changed, message, ragged, 
     run(federated(fedavg(mlp())), ragged, **settings)
 
 
+def test_an_update_in_the_method_s_place_is_what_trains(ragged):
+  """Also where the engine would cut the method's own: on devices that do not divide the cohort."""
+  base = fedavg(mlp())
+  mine = base._replace(
+    update=lambda key, broadcast, *rest: (broadcast, *base.update(key, broadcast, *rest)[1:])
+  )
+  assert base.training is not None and mine.training is None
+  for devices in (1, 2):
+    found = run(federated(mine), ragged, rounds=1, cohort_size=3, key=jax.random.key(0), devices=devices)
+    start = Engine(federated(mine), ragged, 3, devices=devices).init(jax.random.key(0)).broadcast
+    chex.assert_trees_all_close(found.state.broadcast.params, start.params, atol=1e-6)
+
+
+def test_a_key_of_another_generator_is_named(ragged):
+  key = jax.random.key(0, impl="rbg")
+  with pytest.raises(SettingError, match=r"key = .*: a key of"):
+    run(federated(fedavg(mlp())), ragged, rounds=1, cohort_size=2, key=key, devices=1)
+
+
 def test_fair_mixing_of_one_client_a_round_is_refused(ragged):
   algorithm = federated(fedavg(mlp()), mixing.term())
   with pytest.raises(SettingError, match=r"cohort_size = 1: .* would be FedAvg"):

@@ -11,7 +11,7 @@ from scipy import special
 from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
-from fedjax_het.clients.energies import of_class, signals
+from fedjax_het.clients.energies import log_weight, of_class, signals
 from fedjax_het.clients.fedevg import contrast, labels_of, nearest
 from fedjax_het.experiment.record import traffic
 from fedjax_het.langevin import langevin_step
@@ -59,6 +59,14 @@ def test_raw_energies_give_the_gradient_of_the_mixture(offset):
   values = np.asarray(jax.vmap(lambda params: of_class(MODEL.apply(params, x), LABELS))(stacked), np.float64)
   np.testing.assert_allclose(after.extra, np.log((w[:, None] * np.exp(values)).sum(0)), rtol=1e-5, atol=1e-5)
   assert step == 4
+
+
+def test_weights_of_large_energies_stay_finite():
+  """Logits far apart, of which exp is infinite: cut at ± 60."""
+  value = jnp.array([-200.0, 0.0, 200.0])
+  found = log_weight(MODEL, None, fh.Message((), jnp.zeros(3)), value, None, "raw")
+  np.testing.assert_array_equal(found, [-60.0, 0.0, 60.0])
+  assert np.isfinite(np.exp(np.asarray(found, np.float32))).all()
 
 
 @pytest.mark.slow

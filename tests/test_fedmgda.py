@@ -166,7 +166,7 @@ def test_the_engine_scales_params_records_lambda_and_averages_extras():
     return part.update(state, feedback)
 
   data = federation((6, 3, 9, 4, 5))
-  own = client._replace(share=share, update=update, training=None)
+  own = client._replace(share=share, update=update)
   engine = Engine(federated(own, part._replace(update=remember)), data, 5, devices=1)
   state = engine.init(jax.random.key(0))
   before = jax.tree.map(np.float64, state.broadcast.params)
@@ -199,7 +199,7 @@ def test_nothing_infinite_passes_for_a_result(coefficient, growth):
     p, state = static.update(state, feedback)
     return p.at[1].multiply(coefficient), state
 
-  parts = federated(client._replace(update=update, training=None), static._replace(update=coefficients))
+  parts = federated(client._replace(update=update), static._replace(update=coefficients))
   engine = Engine(parts, federation((6, 3, 9, 4)), 4, devices=1)
   with pytest.raises(NonFiniteLoss, match="by round 1, though no training loss did: an upload, a mixing"):
     engine.advance(engine.init(jax.random.key(0)), 1)

@@ -67,6 +67,15 @@ def test_repulsion_is_the_kernel_s_gradient(labels):
   np.testing.assert_allclose(repulsion(jnp.asarray(z + 7.0), jnp.asarray(labels)), found, atol=1e-4)
 
 
+def test_repulsion_in_narrow_classes_far_apart():
+  rng, labels = np.random.default_rng(0), np.arange(30) % 3
+  z = (10.0 * rng.normal(size=(3, 64))[labels] + 1e-3 * rng.normal(size=(30, 64))).astype(np.float32)
+  wanted = repelled(z.astype(np.float64), labels)
+  np.testing.assert_allclose(
+    repulsion(jnp.asarray(z), jnp.asarray(labels)), wanted, rtol=1e-2, atol=1e-3 * np.abs(wanted).max()
+  )
+
+
 def test_copies_stay_finite_and_together():
   assert not np.any(repulsion(jnp.ones((6, 2)), jnp.zeros(6, int)))
 

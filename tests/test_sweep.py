@@ -1,5 +1,7 @@
 """Many runs as one program are the runs."""
 
+import dataclasses
+
 import chex
 import jax
 import numpy as np
@@ -79,6 +81,20 @@ def test_mistakes_are_named():
     fh.sweep(make, data=[federation(SIZES), federation(SIZES[:-1])], **two)
   with pytest.raises(fh.SettingError, match="one for each of 2 seeds"):
     fh.sweep(make, data=[federation(SIZES)], **two)
+  own = federation(SIZES)
+  for changes in ({"scale": 0.5}, {"x": np.asarray(own.x, np.float16)}, {"num_classes": own.num_classes + 1}):
+    with pytest.raises(fh.SettingError, match="not alike"):
+      fh.sweep(make, data=[own, dataclasses.replace(own, **changes)], **two)
+  rows = np.arange(len(own.y))
+  validated, plain = (
+    fh.federate(own.x, own.y, np.array_split(rows, 5), jax.random.key(0), num_classes=own.num_classes,
+                test_fraction=test, valid_fraction=valid)
+    for test, valid in ((0.2, 0.25), (0.4, 0.0))
+  )  # fmt: skip
+  with pytest.raises(
+    fh.SettingError, match=r"valid_fraction = .*: some members have examples to validate on"
+  ):
+    fh.sweep(make, data=[validated, plain], **two)
 
 
 def light(lr):

@@ -131,14 +131,23 @@ def test_two_yardsticks_of_one_name(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_picture_that_cannot_be_drawn_costs_no_summary(tmp_path, caplog):
+@pytest.mark.parametrize("of", ["draw", "curves"])
+def test_a_picture_that_cannot_be_drawn_costs_nothing_else(of, tmp_path, caplog):
   class Unpaintable(Drift):
-    def draw(self, lines, summary):
-      raise ValueError("too dark")
+    pass
 
+  def fail(self, *_):
+    raise ValueError("too dark")
+
+  setattr(Unpaintable, of, fail)
+  if of == "curves":  # asked for progress too, which is no picture
+    Unpaintable.curves = lambda self, lines: fail(self) if len(lines) > 1 else []
   summary = start(tmp_path, Unpaintable)
   assert "not all pictures could be drawn" in caplog.text and "too dark" in caplog.text
   assert json.loads((tmp_path / "summary.json").read_text())["drift"] == summary["drift"]
+  assert (tmp_path / "clients.npz").is_file()
+  drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+  assert "accuracy_over_clients.png" in drawn and ("learning_curve.png" in drawn) == (of == "draw")
 
 
 @pytest.mark.slow
@@ -173,7 +182,7 @@ def talking(model: fh.Model) -> fh.ClientUpdate:
     rows, seen = jax.numpy.float32(data.size), jax.numpy.float32(context.round + 1)
     return message, state, info._replace(figures={"rows": rows, "round": seen})
 
-  return plain._replace(update=update, training=None, globalize=None, name="talking")
+  return plain._replace(update=update, globalize=None, name="talking")
 
 
 @pytest.mark.slow

@@ -124,13 +124,14 @@ def apfl(
     upload = Message(work.federated.params, stats=work.federated.stats)
     own, figures = work.own, {"alpha": work.alpha} if adaptive else ()
     state = Own(model.joined(own.params, own.stats), work.alpha)
-    return upload, state, Info(own.loss / own.steps, own.steps, figures)
+    return upload, state, Info(own.loss / own.steps, 2 * own.steps, figures)
 
   def own_model(broadcast: Message, state: Own, *_) -> PyTree:
     local = model.split(state.local)
     return model.joined(mix(local.params, broadcast.params, state.alpha), local.stats)
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  steps = lambda data: epochs * steps_per_epoch(data, batch_size)  # noqa: E731
+  training = LocalTraining(steps, start, walk, finish, gradients=2)
   return supervised(
     model, training, own_model, name="apfl", globalize=received(model),
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.asarray(alpha, jnp.float32)),

@@ -10,7 +10,8 @@ its own data as an energy model, E(x, y) = -f(x)[y] (algorithm 4.1), and uploads
 Models stay at home. The weighted sums Σ_i w_i e_i ∇E_i and Σ_i w_i e_i are all that `server.sgld` and
 `server.particles` need.
 
-A local step takes a batch (x, y) and as many slots (x̃, ỹ) and minimises
+A local step takes a batch (x, y) and B slots (x̃, ỹ), or all M where that is less, as many also where a last
+batch or a small client's has fewer examples, and minimises
 
     [-mean f(x)[y] + mean f(x̆)[ỹ]] + CE(x, y) + λ CE(x̃, ỹ),
 

@@ -144,6 +144,5 @@ def supervised(
     globalize=globalize,
     line=line,
     sees_data=("personalize",) if line and model.stateful else (),
-    training=training,
     name=name,
   )

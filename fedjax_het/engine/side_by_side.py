@@ -43,16 +43,25 @@ def equally_long(data: Sequence[FederatedData]) -> list[FederatedData]:
 
 
 def form(data: Sequence[FederatedData]) -> FederatedData:
-  """What is static of data alike in shape, for all of them, without arrays.
+  """What is static of data alike in shape and in how they are read, for all of them, without arrays.
 
   Raises:
     SettingError: they are not alike.
   """
-  shapes = {str([leaf.shape for leaf in jax.tree.leaves(each)]) for each in data}
-  if len(shapes) > 1:
+
+  def read(each: FederatedData) -> str:
+    leaves = [f"{leaf.dtype} {leaf.shape}" for leaf in jax.tree.leaves(each)]
+    return f"{', '.join(leaves)}; scale {each.scale}; {each.num_classes} classes"
+
+  kinds = {read(each) for each in data}
+  if len(kinds) > 1:
     raise SettingError(
-      "data", sorted(shapes), "not alike", "Give members equally many clients, and examples of one shape."
-    )
+      "data", sorted(kinds), "not alike",
+      "Give members equally many clients, and examples of one shape, dtype, scale and number of classes.",
+    )  # fmt: skip
+  if len({each.limits[1] > 0 for each in data}) > 1:
+    problem = "some members have examples to validate on, and others none"
+    raise SettingError("valid_fraction", [each.limits[1] > 0 for each in data], problem, "Give all or none.")
   limits = [max(each.limits[j] for each in data) for j in range(3)]
   alike = [all(each.uniform[j] and each.limits[j] == limits[j] for each in data) for j in range(3)]
   return dataclasses.replace(

@@ -34,23 +34,27 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
 
   Raises:
     SettingError: an unknown cdf; from `check_cohort`, and when a round is traced, of a cohort that is not all
-      clients.
+      clients; from `check_cohort` of one client.
   """
   check_choice("cdf", cdf, CDFS)
 
   def learner(num: int) -> Learner:
     return online_newton_step(num, lipschitz=1.0 / num)
 
-  def check_cohort(size: int, num: int) -> None:
+  def check_everybody(size: int, num: int) -> None:
     if size != num:
       raise SettingError(
         "cohort_size", size, f"AAggFF-S needs all {num} clients in every round",
         f"Use aaggff_d, which takes any cohort, or cohort_size={num}.",
       )  # fmt: skip
 
+  def check_cohort(size: int, num: int) -> None:
+    check_everybody(size, num)
+    beyond_one(size, num)
+
   def update(state, feedback):
     num, cohort = state.p.shape[0], feedback.cohort
-    check_cohort(cohort.shape[0], num)
+    check_everybody(cohort.shape[0], num)
     responses = jnp.zeros(num).at[cohort].set(respond(feedback.losses(), cdf, 0.0, 1.0 / num))
     p, state = learner(num).update(state, decision_gradient(state.p, responses))
     return p[cohort], state

@@ -54,10 +54,13 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
     z: the examples in the space in which they repel, float32 [M, d].
     labels: int32 [M], in any order, of classes of any size.
   """
-  z = z - z.mean(0)  # for the products' digits
+  same = labels[:, None] == labels
+  means = jnp.matmul(same.astype(z.dtype), z, precision="highest") / same.sum(1)[:, None]
+  z = z - means  # for the products' digits: a class may be narrow, and far from the others
   square = (z**2).sum(1)
-  square = jnp.maximum(square[:, None] + square - 2.0 * z @ z.T, 0.0)
-  others = (labels[:, None] == labels) & ~jnp.eye(len(labels), dtype=bool)
+  products = jnp.matmul(z, z.T, precision="highest")
+  square = jnp.maximum(square[:, None] + square - 2.0 * products, 0.0)
+  others = same & ~jnp.eye(len(labels), dtype=bool)
   count = others.sum(1)[:, None]
   ranked = jnp.sort(jnp.where(others, square, jnp.inf), axis=1)
   middle = jnp.concatenate([(count - 1) // 2, count // 2], axis=1)
@@ -65,7 +68,11 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
   alone = count == 0
   width = jnp.where(alone, 1.0, jnp.maximum(median, SMALLEST) / jnp.log(jnp.maximum(count + 1.0, 2.0)))
   kernel = jnp.where(others, jnp.exp(-square / width), 0.0)
-  return 2.0 / ((count + 1) * width) * (kernel.sum(1, keepdims=True) * z - kernel @ z)
+  return (
+    2.0
+    / ((count + 1) * width)
+    * (kernel.sum(1, keepdims=True) * z - jnp.matmul(kernel, z, precision="highest"))
+  )
 
 
 def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.Array:
