@@ -70,6 +70,7 @@ def config_of(
   cohort: int = 10,
   mu: float = 0.01,
   beta: float = 0.5,
+  evaluations: int = 50,
 ) -> ConfigDict:
   """The configuration of a cell, of any of the paper's tables.
 
@@ -81,6 +82,7 @@ def config_of(
     cohort: clients a round.
     mu: FedProx's.
     beta: Dirichlet's.
+    evaluations: of a run.
   """
   check_choice("split", chosen["split"], SPLITS)
   check_choice("algorithm", chosen["algorithm"], ALGORITHMS)
@@ -126,6 +128,6 @@ def config_of(
       "rounds": t,
       "cohort_size": cohort,
       "seed": chosen["seed"],
-      "eval_every": (t + 49) // 50,
+      "eval_every": (t + evaluations - 1) // evaluations,
     }
   )

@@ -67,7 +67,7 @@ def get_config(cell: str = "") -> ConfigDict:
     if digits and chosen[key] != DEFAULTS[key]:
       raise SettingError(key, chosen[key], "digits has perceptrons", "Leave it out; see --config.model.")
   rounds = FieldReference(chosen["rounds"] or (200 if digits else 500 if energies else 1000 if many else 100))
-  tries = {"max_tries": 20_000} if chosen["dataset"] in SEVEN and not many else {}
+  tries = {"max_tries": optional(20_000)} if chosen["dataset"] in SEVEN and not many else {}
   model = {"name": MODELS[name], "width": width}
   judge = {"name": "resnet10", "width": chosen["judge_width"], "spectral": False}
   return ConfigDict(

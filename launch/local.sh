@@ -15,16 +15,18 @@ devices=${DEVICES:-2}
 port=${PORT:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')}
 logs=$(mktemp -d)
 for argument in "$@"; do
-  case $argument in --workdir=*) logs=${argument#--workdir=}; mkdir -p "$logs" || exit 1 ;; esac
+  case $argument in --workdir=*) logs=${argument#--workdir=}; logs=${logs/#\~\//$HOME/}; mkdir -p "$logs" || exit 1 ;; esac
 done
 
 started=()
 trap 'kill -TERM "${started[@]}" 2>/dev/null' INT TERM
 for ((i = 0; i < processes; i++)); do
-  output=/dev/stdout
-  ((i)) && output=$logs/process_$i.log
-  JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} python3 -m fedjax_het.run "$@" --mesh="clients:$((processes * devices))" \
-    --distributed --coordinator="localhost:$port" --processes="$processes" --process="$i" >"$output" 2>&1 &
+  (
+    if ((i)); then exec >"$logs/process_$i.log"; fi # the first process's output may be appended to a file
+    JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} exec python3 -m fedjax_het.run "$@" \
+      --mesh="clients:$((processes * devices))" \
+      --distributed --coordinator="localhost:$port" --processes="$processes" --process="$i" 2>&1
+  ) &
   started+=($!)
 done
 

@@ -15,10 +15,14 @@ on_all() { gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" --worker=all --c
 
 [ -z "$(git -C "$here" status --porcelain)" ] || echo "$0: what is not committed is left out." >&2
 archive=$(mktemp -t fedjax_het.XXXX.tar.gz)
+trap 'rm -f "$archive"' EXIT
+python=${PYTHON:-python3}
+on_all "$python -c 'import sys; sys.exit(sys.version_info < (3, 11))'" ||
+  { echo "$0: $python there is older than 3.11; name another by PYTHON=." >&2; exit 1; }
 git -C "$here" archive --format=tar.gz -o "$archive" HEAD
 gcloud compute tpus tpu-vm scp "$archive" "$TPU:fedjax_het.tar.gz" --zone="$ZONE" --worker=all
-on_all "mkdir -p fedjax_het && tar -xzf fedjax_het.tar.gz -C fedjax_het && cd fedjax_het \
-  && python3 -m venv .venv && .venv/bin/pip install -q -e . 'jax[tpu]'"
+on_all "mkdir -p fedjax_het && rm -rf fedjax_het/fedjax_het fedjax_het/configs \
+  && tar -xzf fedjax_het.tar.gz -C fedjax_het && cd fedjax_het && $python -m venv .venv && .venv/bin/pip install -q -e . 'jax[tpu]'"
 flags=
 (($#)) && printf -v flags ' %q' "$@"
 on_all "cd fedjax_het && .venv/bin/python -m fedjax_het.run --distributed$flags"

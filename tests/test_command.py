@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 def test_a_configuration_of_the_project_is_found_from_anywhere(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert shipped("configs/table_2_3.py:clients=50") == f"{ROOT / 'configs' / 'table_2_3.py'}:clients=50"
+  assert shipped("~/a.py:b=1") == f"{Path.home()}/a.py:b=1"
   assert shipped("table_2_3.py") == "table_2_3.py" and shipped("configs/none.py") == "configs/none.py"
   (tmp_path / "configs").mkdir()
   (tmp_path / "configs" / "table_2_3.py").touch()

@@ -63,6 +63,10 @@ def test_what_cannot_be_is_refused_before_training(changes, setting):
     ({"name": "dirichlet", "alpha": "1"}, "alpha"),
     ({"name": "dirichlet", "alpha": 1.0, "balance": "no"}, "balance = 'no': of the wrong type"),
     ({"name": "dirichlet", "alpha": 1.0, "min_size": 0}, "min_size = 0"),
+    (
+      {"name": "dirichlet", "alpha": 1.0, "balance": True, "max_tries": 9},
+      "max_tries = 9: with balance=True",
+    ),
     ({"name": "pathological", "deal": "round robin"}, "Did you mean 'round_robin'"),
     ({"name": "pathological", "shards_per_client": 1.5}, r"shards_per_client = 1\.5"),
     ({"name": "primary_class", "num_folds": 1}, "num_folds = 1"),
@@ -186,5 +190,8 @@ def test_a_summary_that_holds_no_fields_is_none(tmp_path):
 @pytest.mark.parametrize("key", ["width", "judge_width"])
 def test_digits_have_no_width_in_the_tables_of_synthetic_data(key):
   assert "max_tries" not in table_4_2.get_config(f"dataset=mnist,{key}=8").partition
+  config = table_4_2.get_config(f"dataset=dermamnist,alpha=0.01,{key}=8")  # where draws are rare
+  config.partition.balance, config.partition.max_tries = True, None
+  check_config(config)
   with pytest.raises(SettingError, match=f"{key} = 8: digits has perceptrons"):
     table_4_2.get_config(f"dataset=digits,{key}=8")

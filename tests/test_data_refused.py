@@ -1,6 +1,7 @@
 """Files that are refused: LEAF's json of other counts, users or rows, FEMNIST's arrays, CelebA's lists."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from pictures import refused, scrambled, write
 from test_data_images import faces
 
 from fedjax_het.data import sources
+from fedjax_het.data.files import below
 from fedjax_het.data.shakespeare import SYMBOLS
 from fedjax_het.errors import DataError
 
@@ -23,6 +25,20 @@ def leaf(name, count=2):
     "num_samples": [count, count],
     "user_data": {user: {"x": [x] * count, "y": [y] * count} for user in "ab"},
   }
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+  write(tmp_path / "mnist", {"deep/a.txt": "x"})
+
+  def refuse(folder, *_):
+    raise PermissionError(13, "Permission denied", str(folder))
+
+  monkeypatch.setitem(sources.FOLDERS, "mnist", ("mnist", refuse, "files"))
+  with pytest.raises(DataError, match=r"mnist may not be read\. Ask its owner"):
+    sources.load("mnist", tmp_path)
+  monkeypatch.setattr(os, "scandir", refuse)
+  with pytest.raises(PermissionError):
+    list(below(tmp_path))
 
 
 def load(tmp_path, name, files):

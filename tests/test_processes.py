@@ -1,8 +1,10 @@
 """Two processes with two devices each are one process: `launch/local.sh`, as a user would try it."""
 
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from compiler import environment
+from test_reproduce import CONFIG, PRINTED
 
 from fedjax_het.engine import processes
 from fedjax_het.errors import SettingError
@@ -100,8 +103,52 @@ def test_a_mistake_ends_all_processes_with_its_one_line(tmp_path):
   assert run.returncode == 1 and output.count("superfed_") and "Traceback" not in output
 
 
+@pytest.mark.slow
+def test_a_run_that_another_program_is_at_ends_both_processes(tmp_path):
+  """Only the first asks for the folder; the second would train on without it."""
+  with (tmp_path / ".claim").open("w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    run = together(tmp_path)
+    output, _ = run.communicate(timeout=60)
+  other = (tmp_path / "process_1.log").read_text()
+  assert run.returncode == 1 and "Traceback" not in output + other
+  assert all("another process is at this run" in text for text in (output, other))
+
+
+@pytest.mark.slow
+def test_a_table_of_two_processes_leaves_a_run_to_who_is_at_it(tmp_path):
+  """The other cell is run, by both, and the table says which was left."""
+  (tmp_path / "tiny.py").write_text(CONFIG)
+  (tmp_path / "tiny.csv").write_text(PRINTED)
+  folder = tmp_path / "runs" / "algorithm=fedavg,lr=0.05,seed=0"
+  folder.mkdir(parents=True)
+  with socket.socket() as free:
+    free.bind(("", 0))
+    port = free.getsockname()[1]
+  command = [
+    sys.executable, "-m", "fedjax_het.reproduce", f"--table={tmp_path}/tiny.py", "--where=lr=0.05",
+    f"--workdir={tmp_path}/runs", "--mesh=clients:2", "--distributed", f"--coordinator=localhost:{port}",
+    "--processes=2",
+  ]  # fmt: skip
+  with (folder / ".claim").open("w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    both = [
+      subprocess.Popen(
+        [*command, f"--process={i}"], cwd=ROOT, env={**ENVIRONMENT, "JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+      )
+      for i in range(2)
+    ]  # fmt: skip
+    texts = [run.communicate(timeout=120)[0] for run in both]
+  assert [run.returncode for run in both] == [0, 0], texts
+  assert "another process is at it" in texts[0]
+  assert not (folder / "summary.json").exists()
+  assert (tmp_path / "runs" / "algorithm=fedper,lr=0.05,seed=0" / "summary.json").exists()
+
+
 def test_agreement_of_one_process_is_its_own_word():
   assert processes.agreed(3.0, False) == (3.0, False) and processes.writes()
+  assert processes.of_the_first("α") == "α"
 
 
 def test_a_mesh_is_a_name_and_a_number():

@@ -136,6 +136,15 @@ def test_changes_of_the_command_line_and_what_follows_from_them():
     change(config, {"locale.lr": 0.1})
 
 
+def test_a_home_folder_is_found(table, tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(reproduce, "programs", lambda runs, folder, together: [])
+  runs = reproduce.wanted(table, table.cells, [0], unchanged)
+  reproduce.reproduce(table, runs, Path("~/x"))
+  assert (tmp_path / "x" / "table.md").is_file() and not (tmp_path / "~").exists()
+
+
 def test_wrong_seeds_and_cells_that_are_one_run(table):
   for seeds in ([], [0, 0]):
     with pytest.raises(SettingError, match="seeds"):

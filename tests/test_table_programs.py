@@ -89,6 +89,14 @@ def test_what_has_ended_counts_by_its_configuration_alone(table, tmp_path):
     (again / "config.json").unlink()
 
 
+def test_runs_may_be_programs_of_their_own(table, tmp_path):
+  wanted = reproduce.wanted(table, table.cells[:1], [0, 1], unchanged)
+  assert [grid for _, grid, _ in plan(programs(wanted, tmp_path, together=0))] == [{}, {}]
+  assert len(programs(wanted, tmp_path)) == 1
+  todo = programs(wanted, tmp_path, together=1)
+  assert reproduce.alike(todo, wanted) == todo  # as processes send it to one another
+
+
 def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):
   wanted = reproduce.wanted(table, table.cells[:1], [0, 1, 2], unchanged)
   whole = leave(tmp_path / "sweep", {"config": wanted[0].config.to_dict(), "sweep": {"seed": [0, 1]}}, False)

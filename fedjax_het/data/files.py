@@ -65,9 +65,17 @@ def digest(*arrays: Any) -> str:
 
 
 def below(folder: Path) -> Iterator[Path]:
-  """All files below a folder, also by links to folders, each folder once."""
+  """All files below a folder, also by links to folders, each folder once.
+
+  Raises:
+    OSError: a folder that cannot be read.
+  """
   seen: set[str] = set()
-  for place, folders, files in os.walk(folder, followlinks=True):
+
+  def fail(error: OSError) -> None:
+    raise error
+
+  for place, folders, files in os.walk(folder, onerror=fail, followlinks=True):
     if (real := os.path.realpath(place)) in seen:
       folders.clear()
       continue

@@ -128,8 +128,7 @@ def dirichlet(
   own = {"alpha": alpha, "max_tries": max_tries, "min_size": min_size, "balance": balance}
   for name, value in own.items():
     check_option(name, value)
-  if balance and max_tries is not None:
-    raise SettingError("max_tries", max_tries, "the first draw is filled up by balance", "Leave one out.")
+  check_tries(balance, max_tries)
   tries = 1000 if max_tries is None else max_tries
   if min_size * num_clients > len(labels):
     raise SettingError(
@@ -156,7 +155,7 @@ def dirichlet(
       "alpha", alpha,
       f"none of {tries} Dirichlet draws gave each of num_clients = {num_clients} clients"
       f" min_size = {min_size} of the {len(labels)} rows",
-      "Set balance=True (equally large clients, always possible), raise alpha or max_tries,"
+      "Set balance=True without max_tries (equally large clients, always possible), raise alpha or max_tries,"
       " or lower num_clients or min_size.",
     )  # fmt: skip
   pieces = [
@@ -164,6 +163,13 @@ def dirichlet(
     for c, row in zip(classes, counts)
   ]
   return [np.concatenate(of_client) for of_client in zip(*pieces)]
+
+
+def check_tries(balance: bool, max_tries: int | None) -> None:
+  """Raises `SettingError` for a number of draws where one is filled up."""
+  if balance and max_tries is not None:
+    problem = "with balance=True the first draw is filled up"
+    raise SettingError("max_tries", max_tries, problem, "Set it to None, or balance to False.")
 
 
 def primary_class(

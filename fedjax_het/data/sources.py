@@ -168,7 +168,10 @@ def load(
       f"data_dir = {os.fspath(data_dir)!r}: no such folder. Name one with a folder {folder}: {wanted}."
     )
   where = (_data_dir(data_dir) / folder).resolve()
-  source = loader(where, **options)
+  try:
+    source = loader(where, **options)
+  except PermissionError as error:
+    raise DataError(f"{name}: {error.filename or where} may not be read. Ask its owner.") from error
   looked = (
     f"{name} was not found: looked in {where} (data_dir, else FEDJAX_HET_DATA, else ./data, with the folder"
     f" {folder})"

@@ -21,6 +21,7 @@ WORDS = (
   "six", "stop", "three", "tree", "two", "up", "visual", "wow", "yes", "zero",
 )  # fmt: skip
 RATE = LENGTH = 16_000
+CLIPS = {"all": 105_829, "training": 84_843}  # in v0.02
 LISTS = {"validation": "validation_list.txt", "testing": "testing_list.txt"}
 _NAME = re.compile(r"(?:.*/)?([a-z]+)/([0-9a-f]{8})_nohash_\d+\.wav")
 
@@ -67,7 +68,9 @@ def load_speech_commands(folder: Path, subset: str = "all") -> Source | None:
     x[row[name], : len(clip), 0] = clip
   y = np.array([WORDS.index(match[1]) for match in kept.values()], np.int32)
   groups = np.array([match[2] for match in kept.values()])
-  notes = (f"{len(y)} clips of {len(set(y.tolist()))} words by {len(set(groups.tolist()))} speakers",)
+  whole = CLIPS[subset]
+  few = "" if len(y) >= whole else f"; the whole data set has {whole} clips"
+  notes = (f"{len(y)} clips of {len(set(y.tolist()))} words by {len(set(groups.tolist()))} speakers{few}",)
   return Source(
     x, y, x[:0], y[:0], len(WORDS), "speech_commands", groups, (place.name,), notes, scale=1 / 32768
   )  # fmt: skip

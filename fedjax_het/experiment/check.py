@@ -125,6 +125,7 @@ def check_partition(given: Mapping[str, Any]) -> None:
   check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
   for option, value in options.items():
     datasets.check_option(option, value)
+  datasets.check_tries(options.get("balance", False), options.get("max_tries"))
 
 
 def check_fit(client: Method, model: str) -> None:

@@ -33,7 +33,12 @@ def mistakes_in_one_line() -> Iterator[None]:
   try:
     yield
   except (flags.Error, AttributeError, KeyError, ImportError, OSError, SyntaxError, ValueError) as error:
-    text = f"Unknown setting: {error.args[0]}" if isinstance(error, KeyError) else str(error)
+    text = str(error)
+    if isinstance(error, KeyError):
+      text = (
+        f"Unknown setting: {error.args[0]}. A section that the configuration has not is given whole, as in"
+      )
+      text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
     text = text.replace("\\n", " ").strip()
     nested = "Traceback" in text or "Attempted" in text  # of a config file: the last line says what is wrong
     text = text.splitlines()[-1].strip() if nested else " ".join(text.split())
@@ -163,7 +168,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def prepare_jax() -> None:
   """The processes, the CPU's devices, and the persistent cache; before the first use of a device."""
-  given = flags.FLAGS
+  given, processes = flags.FLAGS, 1
   devices = parse_mesh(given.mesh)
   if given.distributed:
     # JAX would swallow SIGTERM until the run listens to it.
@@ -175,17 +180,23 @@ def prepare_jax() -> None:
         "distributed", True, f"found no cluster ({error})",
         "Give --coordinator=HOST:PORT --processes=N --process=i, or see launch/.",
       ) from error  # fmt: skip
-    if devices is not None and devices % (given.processes or 1):
-      raise SettingError(
-        "mesh", given.mesh, f"not the same for {given.processes} processes", "Use a multiple."
-      )
+    processes = processes_told()
+    if devices is not None and devices % processes:
+      raise SettingError("mesh", given.mesh, f"not the same for {processes} processes", "Use a multiple.")
   elif {given.coordinator, given.processes, given.process} != {None}:
     raise SettingError("coordinator", given.coordinator, "needs --distributed", "Add --distributed.")
-  prepare_cpu(devices and devices // (given.processes or 1))
+  prepare_cpu(devices and devices // processes)
   if given.compile_cache:
-    jax.config.update("jax_compilation_cache_dir", given.compile_cache)
+    jax.config.update("jax_compilation_cache_dir", str(Path(given.compile_cache).expanduser()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def processes_told() -> int:
+  """How many processes there are, by the flag or the cluster; `jax.process_count` would start the devices."""
+  from jax._src import distributed
+
+  return flags.FLAGS.processes or distributed.global_state.num_processes or 1
 
 
 def main(argv: list[str], grid: dict[str, list[Any]]) -> int:

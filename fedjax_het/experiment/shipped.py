@@ -14,6 +14,8 @@ def shipped(path: str) -> str:
     path: of a file, with or without a cell behind a colon.
   """
   name, colon, cell = path.partition(":")
+  if name.startswith("~"):
+    return f"{Path(name).expanduser()}{colon}{cell}"
   if Path(name).exists() or Path(name).parts[:1] != (FOLDER,):
     return path
   for folder in _folders():

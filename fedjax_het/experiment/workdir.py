@@ -9,8 +9,9 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from fedjax_het.engine.processes import agreed
 from fedjax_het.errors import SettingError
 
 try:
@@ -92,6 +93,8 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
     SettingError: the folder belongs to a run with another configuration, and the error names all fields that
       differ, parts' names first and derived fields last; or it cannot be reached.
   """
+  if not os.fspath(workdir):
+    raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
   run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
   with _writable(workdir):
     if run.config_path.exists():
@@ -142,25 +145,31 @@ class Claimed(SettingError):
 
 @contextlib.contextmanager
 def claimed(run: Workdir, writes: bool = True) -> Iterator[None]:
-  """Keeps a run's folder to this process, where that is the one that writes there, until it ends or dies.
+  """Keeps a run's folder to this program, by the process that writes there, until it ends or dies.
+
+  Each of several processes calls it at the same point.
 
   Raises:
-    Claimed: another process has it.
+    Claimed: another program has it; in every process.
   """
-  if not writes or fcntl is None:
-    yield
-    return
-  with (run.root / ".claim").open("w") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-      if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # a file system without locks
-        yield
-        return
+  with (run.root / ".claim").open("w") if writes else contextlib.nullcontext() as file:
+    taken = file is not None and not _locked(file)
+    if agreed(taken)[0]:
       raise Claimed(
         "workdir", str(run.root), "another process is at this run", "Wait for it, or use another workdir."
-      ) from error
+      )
     yield
+
+
+def _locked(file: TextIO) -> bool:
+  """Whether this process has a file's lock now; also where the system or the file system has no locks."""
+  if fcntl is None:
+    return True
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as error:
+    return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+  return True
 
 
 def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
@@ -196,10 +205,13 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-  """The records in a file of one a line, but for a line that is just being written, or damaged."""
-  if not path.exists():
+  """The records in a file of one a line, but for a line that is just being written, or damaged; [] without
+  a file that can be read."""
+  try:
+    text = path.read_text(encoding="utf-8", errors="replace")
+  except OSError:
     return []
-  records = map(_parsed, path.read_text(encoding="utf-8", errors="replace").splitlines())
+  records = map(_parsed, text.splitlines())
   return [record for record in records if isinstance(record, dict)]
 
 

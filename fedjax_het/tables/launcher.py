@@ -64,6 +64,8 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
   Raises:
     SettingError: a field of another type, one in a section that is not there, or the seed.
   """
+  from fedjax_het.experiment.check import SECTIONS
+
   if "seed" in changes:
     problem = "every cell has the seeds of --seeds"
     raise SettingError("config.seed", changes["seed"], problem, f"Use --seeds={changes['seed']}.")
@@ -71,6 +73,8 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
     *sections, field = path.split(".")
     node = config
     for section in sections:
+      if node is config and section in SECTIONS and section not in node:
+        node[section] = ConfigDict()
       check_choice(f"config.{path}", section, node)
       node = node[section]
     try:
@@ -127,9 +131,11 @@ def make_table(changes: dict[str, Any]) -> None:
   than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
   prepare_jax()
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))
-  folder, where = Path(given.workdir or f"runs/{table.name}"), where_of_flags()
+  folder, where = Path(given.workdir or f"runs/{table.name}").expanduser(), where_of_flags()
   where.check()
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
+  if where.device_states is not None:
+    together = 0  # a program of several keeps their states on the devices
   if given.dry_run:
     show(table, runs, folder, than)
     return print_plan(runs, folder, together)

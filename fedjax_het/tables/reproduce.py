@@ -1,5 +1,7 @@
 """Runs what a table lacks, and writes it: the work of `python -m fedjax_het.reproduce`."""
 
+import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import jax
 from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
-from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
@@ -96,10 +98,11 @@ def reproduce(
     DataError: a data set is not there; found before anything runs.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
-  than = method_of(than, [one.cell for one in runs])
-  todo = programs(runs, folder, together)
+  than, folder = method_of(than, [one.cell for one in runs]), Path(folder).expanduser()
+  todo = alike(programs(runs, folder, together), runs)
   check_data([one.config for program in todo for one in program.runs])
-  make_folder(folder)
+  if todo:
+    make_folder(folder)
   over = ended(folder)
   keys = [(one.config, identity(one.config)) for one in runs]
   past = [(config, own) for config, key in keys if key in over and (own := outcome(over[key]))]
@@ -125,6 +128,17 @@ def reproduce(
     problem = f"{len(refused)} of {len(todo)} programs were refused; this one: {str(first).rstrip('.')}"
     raise SettingError("table", name, problem, "The others were tried, and stand in table.md.") from first
   return found or write(table, runs, folder, than)
+
+
+def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
+  """The first process's programs, in every process: what each sees in a shared folder may be older."""
+  plan = [[str(own.folder), own.grid, [identity(one.config) for one in own.runs]] for own in todo]
+  known = {identity(one.config): one for one in runs}
+  found = []
+  for folder, grid, keys in json.loads(of_the_first(json.dumps(plan))):
+    own = [known[key] for key in keys]
+    found.append(Program(Path(folder), own[0].config, grid, own))
+  return found
 
 
 def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
@@ -165,7 +179,7 @@ def check_data(configs: Sequence[ConfigDict]) -> None:
 def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list[Entry]:
   """Writes the table's files from what `folder` holds."""
   found, about = _held(table, runs, folder)
-  if writes():
+  if writes() and os.access(folder, os.W_OK):  # a complete table may be shown where nobody writes
     parts = found, table.cells, than, table.title, about, table.changed
     write_atomic(folder / "table.md", layout.markdown(*parts))
     write_atomic(folder / "table.tex", layout.latex(*parts))

@@ -76,7 +76,8 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
     wanted: the runs of the table.
     folder: below which everything is kept.
     together: how many runs the machine trains at once. A program of runs that differ in one number holds a
-      multiple, and the few that are left over run by themselves. None takes any number.
+      multiple, and the few that are left over run by themselves. None takes any number, 0 makes each run a
+      program of its own.
   """
   over, known = ended(folder), {identity(one.config): one for one in wanted}
   left = {key: one for key, one in known.items() if key not in over}
@@ -177,6 +178,8 @@ def _groups(runs: Sequence[Wanted]) -> list[list[Wanted]]:
 
 def _cut(runs: list[Wanted], together: int | None) -> list[list[Wanted]]:
   """A group in programs of which as many train at once."""
+  if together == 0:
+    return [[one] for one in runs]
   size = len(runs) - len(runs) % together if together and len(_differing(runs)) == 1 else len(runs)
   return [*([runs[:size]] if size else []), *([one] for one in runs[size:])]
 
