@@ -74,7 +74,7 @@ def test_a_run_s_course_also_after_a_stop():
 
 @pytest.mark.parametrize("given", [{"global": 0.45}, ConfigDict({"global": 0.45})])
 def test_a_level_of_one_model_also_as_a_configuration_has_it(given):
-  yardstick = Best(types.SimpleNamespace(config=ConfigDict({"to_accuracy": given})))
+  yardstick = Best(types.SimpleNamespace(config={"to_accuracy": given}))
   yardstick.resume(0, None)
   yardstick.watch(None, moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
   found = yardstick.section(moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))

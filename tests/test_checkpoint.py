@@ -56,6 +56,16 @@ def two(tmp_path_factory):
   return root
 
 
+def test_books_are_those_of_when_it_was_saved(tmp_path, monkeypatch):
+  """The run goes on with its own while they are written in the background."""
+  checkpoints, seen, books = Checkpoints(tmp_path / "checkpoints"), [], {"course": [1]}
+  monkeypatch.setattr(checkpoints._manager, "save", lambda step, args: seen.append(args.books.item))
+  checkpoints.save(1, state(), books)
+  books["course"].append(2)
+  assert seen[0]["books"] == {"course": [1]}
+  checkpoints.close()
+
+
 OTHERS = {
   "shape": (
     dict(broadcast=Message({"w": jnp.zeros(4)})),

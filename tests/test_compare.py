@@ -101,6 +101,9 @@ def test_runs_are_found_where_they_are(tmp_path):
   assert [run.name for run in found] == ["one", "sweep/seed=0", "sweep/seed=1"]
   assert found[0].round == 30 and len(found[0].lines) == 3
   assert [run.name for run in find([sweep / "members" / "seed=1"])] == ["seed=1"]
+  for config in ({"rounds": 3, "seed": 0, "algorithm": "fedavg"}, {"algorithm": {"name": "a"}, "rounds": 3}):
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    assert len(find([tmp_path])) == 3
   with pytest.raises(SettingError, match="no such folder"):
     find([tmp_path / "none"])
   with pytest.raises(SettingError, match=r"RUN = .*model.* holds no run"):
@@ -130,6 +133,24 @@ def test_tasks_of_different_metrics_have_a_table_each(tmp_path):
   assert "top-1 (%) of the personalised models" in text and "AUROC of the personalised models" in text
   assert "0.9000" in text and "70.00" in text
   assert set(content(groups)["metrics"]) == {"auroc", "loss", "top1"}
+
+
+def test_brackets_in_a_label_are_no_markup(tmp_path):
+  for name in ("a[old]", "a[/y]"):
+    write_run(tmp_path / name)
+  text = shown(grouped(find([tmp_path])))
+  assert "a[old]" in text and "a[/y]" in text
+
+
+def test_what_older_or_other_programs_left_is_read_as_far_as_it_goes(tmp_path):
+  write_run(tmp_path / "a")
+  summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+  summary["lambda"] = {"grid": [0.0, 1.0], "mean": [0.5, 0.6], "common": 1.0}  # of what was not yet said
+  (tmp_path / "a" / "summary.json").write_text(json.dumps(summary))
+  (tmp_path / "a" / "starts.jsonl").unlink(missing_ok=True)
+  (tmp_path / "a" / "starts.jsonl").mkdir()
+  found = content(grouped(find([tmp_path])))
+  assert found["runs"][0]["lambda"]["metric"] == "top1" and "top1" in found["metrics"]
 
 
 def test_the_baseline_is_named_by_label_name_or_folder(seeds):
@@ -220,6 +241,7 @@ def test_synthetic_examples_are_pictures_of_ten_rounds(tmp_path):
   for seed in range(2):
     write_run(tmp_path / str(seed), arrays=rounds, seed=seed)
   (tmp_path / "0" / "samples" / "000025.npz").write_bytes(b"PK torn")
+  np.savez(tmp_path / "0" / "samples" / "000024 (1).npz", x=x, y=y)
   first, second = (run["samples"] for run in content(grouped(find([tmp_path])))["runs"])
   assert [frame["round"] for frame in first] == [1, 4, 6, 9, 12, 14, 17, 20, 22] and not second
   image = np.asarray(Image.open(io.BytesIO(base64.b64decode(first[0]["picture"].partition(",")[2]))))

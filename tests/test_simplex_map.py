@@ -103,7 +103,8 @@ def test_section_rows_and_pictures(tmp_path, endpoints, files):
   yardstick.draw(
     [], {"simplex": found | {"clusters": found["clusters"] | {1: nothing}}}
   )  # without test examples
-  assert matplotlib.image.imread(picture).shape[1] < wide or endpoints == 2
+  if endpoints == 3:  # a triangle less
+    assert matplotlib.image.imread(picture).shape[1] < wide
   picture.unlink()
   yardstick.draw([], {"simplex": found | {"all": nothing, "clusters": {}}})
   assert not picture.exists()

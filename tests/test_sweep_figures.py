@@ -12,7 +12,7 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.algorithm import build_algorithm
 from fedjax_het.experiment.check import check_config
 from fedjax_het.methods import CLIENTS, small_model
-from fedjax_het.yardsticks.members import Grid, grid_of_members, members_table, plot_members
+from fedjax_het.yardsticks.members import Grid, _of_how_many, grid_of_members, members_table, plot_members
 
 GRID = {"algorithm.mu": [0.1, 0.0], "seed": [5, 3], "algorithm.nu": [1.0, 0.0, 2.0], "local.lr": [0.1]}
 FACTS = {"algorithm": "superfed_mm", "dataset": "digits", "num_clients": 3}
@@ -64,6 +64,11 @@ def test_one_number_is_a_curve_and_two_are_a_heat_map(tmp_path):
     assert (
       plot_members(Grid(fields, {"top1": np.zeros((*map(len, fields.values()), 1, 2))}), tmp_path) is None
     )
+
+
+def test_a_mean_of_fewer_seeds_says_so():
+  assert _of_how_many(np.array([0.9, np.nan, 0.8])) == "\n(2 of 3 seeds)"
+  assert _of_how_many(np.array([0.9, 0.8])) == "" and _of_how_many(np.array([np.nan])) == "\n(0 of 1 seeds)"
 
 
 def test_the_table_has_the_loss_and_both_spreads(capsys):

@@ -188,6 +188,11 @@ def test_all_yardsticks_see_the_same_pixels():
   np.testing.assert_array_equal(in_range(wide, 2.0 * wide), wide)
 
 
+def test_distances_to_no_test_example_are_refused_before_training():
+  with pytest.raises(SettingError, match=r"downstream\.features = 'classifier': .* of which there are 0"):
+    build(small(test_fraction=0.0, downstream__features="classifier"))
+
+
 def test_classes_that_nobody_has_are_named(capsys):
   config = small(downstream__steps=5)
   source = build(config).source

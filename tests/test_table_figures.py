@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedjax_het.tables import layout
 from fedjax_het.tables.compare import Entry, entries, read
+from fedjax_het.tables.compare import made as who_made
 from fedjax_het.tables.layout import less_than
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import Wanted, identity
@@ -43,6 +44,45 @@ def test_a_figure_of_two_runs(tmp_path):
   assert found["B", "1"].values == {0: 1.0 / 3.0, 1: 2.0 / 4.0}
   assert found["B", "2"].values == {0: 7.0 / 9.0, 1: 8.0 / 10.0}
   assert found["C", "1"].values == {} and {*found["C", "1"].failed} == {0, 1}
+
+
+@pytest.mark.parametrize("diverged", ["A", "B"])
+def test_what_diverged_has_no_figure_nor_is_one_beside_it(diverged, tmp_path):
+  """A sweep's member has a summary, with a best of before."""
+  cells = [Cell(method, {"algorithm": method.lower()}, {}) for method in "AB"]
+  figures = {"best": ("best.value", 100.0), "ratio": Beside("best", lambda own, other: 2.0, {"B": "A"})}
+  table, ended = Table("t", "t", ConfigDict, figures, cells), {}
+  wanted = [Wanted(cell, 0, ConfigDict({"of": cell.text})) for cell in cells]
+  for one in wanted:
+    folder = tmp_path / one.cell.method
+    folder.mkdir()
+    gone = {"diverged": {"round": 3}} if one.cell.method == diverged else {}
+    (folder / "summary.json").write_text(json.dumps({"best": {"value": 0.5}, **gone}))
+    ended[identity(one.config)] = folder
+  found = {(entry.cell.method, entry.metric): entry for entry in entries(table, wanted, ended)}
+  other = "B" if diverged == "A" else "A"
+  assert found[diverged, "best"].failed == {0: "diverged in round 3"} == found[diverged, "ratio"].failed
+  assert found[other, "best"].values == {0: 50.0}
+  if diverged == "A":
+    assert found["B", "ratio"].failed == {0: "A beside it: diverged in round 3"}
+  else:
+    assert found["A", "ratio"].values == {0: 2.0}
+
+
+def test_brackets_are_no_markup():
+  shown = [made("A [x]", {0: 90.0}), made("B [/y]", {0: 91.0}), made("B [/y]", {0: 1.0}, lr="[z]")]
+  out = io.StringIO()
+  Console(file=out, width=100).print(layout.drawn(shown, [entry.cell for entry in shown], "B [/y]", "T"))
+  assert all(text in out.getvalue() for text in ("A [x]", "B [/y]", "[z]", "less B [/y]"))
+
+
+def test_who_made_a_table_is_listed(tmp_path):
+  for number in range(5):
+    (tmp_path / str(number)).mkdir()
+    start = {"commit": f"c{number}", "date": f"2026-01-0{number + 1}", "machine": f"M{number % 4}"}
+    (tmp_path / str(number) / "starts.jsonl").write_text(json.dumps(start))
+  text = who_made(sorted(tmp_path.iterdir()))
+  assert text == "commit c0, c1, c2, c3, c4; machine M0, M1, M2, M3; date 2026-01-01 to 2026-01-05"
 
 
 def made(method, values, printed=(None, None), lr="0.1", std=1.0, failed=None, missing=()):

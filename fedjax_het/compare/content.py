@@ -48,7 +48,8 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
       shared = _partition(run, partitions)
       runs.append(_run(run, group, first) | {"group": place, "partition": shared})
   names = {metric for run in runs for model in run["metrics"].values() for metric in model}
-  names |= {run[part]["metric"] for run in runs for part in ("lambda", "simplex") if run.get(part)}
+  parts = [run[part] for run in runs for part in ("lambda", "simplex") if run.get(part)]
+  names |= {part.setdefault("metric", "top1") for part in parts}  # the only one there was at first
   fields = list(dict.fromkeys(name for group in groups for name in group.fields))
   return {
     "baseline": baseline,
@@ -151,7 +152,7 @@ def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
 
 def samples(run: Run) -> list[dict[str, Any]]:
   """Up to ten of a run's grids of synthetic images over the rounds, evenly apart: round and picture."""
-  paths = sorted((run.folder / "samples").glob("[0-9]*.npz"))
+  paths = sorted(path for path in (run.folder / "samples").glob("*.npz") if path.stem.isdecimal())
   chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), FRAMES)).round().astype(int))
   found = []
   for path in (paths[place] for place in chosen):

@@ -80,7 +80,7 @@ def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> 
     difference = MISSING if apart else text(paired(own, other), metric, sign=True)
     others = [each.partition(" ")[0] for each in others]
     state = "" if group.state == "complete" else f"\n  {group.state}"
-    found.add_row(group.label + state, str(columns[0].seeds), first, *others, difference)
+    found.add_row(Text(group.label + state), str(columns[0].seeds), first, *others, difference)
   return found
 
 

@@ -125,9 +125,20 @@ def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
   for path, inside, files in os.walk(folder):
     inside.sort()
     config = read_record(Path(path) / "config.json") if "config.json" in files else None
-    if config is not None and all(name in config for name in FIELDS):
+    if config is not None and _of_a_run(config):
       inside.clear()
       yield Path(path), config
+
+
+def _of_a_run(config: Mapping[str, Any]) -> bool:
+  """Whether a config.json is one of ours: other programs write such files too."""
+  algorithm = config.get("algorithm")
+  return (
+    all(name in config for name in FIELDS)
+    and isinstance(algorithm, Mapping)
+    and isinstance(algorithm.get("name"), str)
+    and all(type(config[name]) is int for name in ("rounds", "seed"))
+  )
 
 
 def _reason(failed: str) -> str:
@@ -147,7 +158,7 @@ def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   summary, failed = read_record(run.summary_path) or {}, read_record(folder / FAILED) or {}
   starts = read_starts(folder)
   data = starts[-1]["data"] if starts else {}
-  found = {field: data[field] for field in FOUND if field in data}
+  found = {field: data[field] for field in FOUND if isinstance(data.get(field), str | int)}
   return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), found)
 
 

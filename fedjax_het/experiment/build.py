@@ -124,6 +124,13 @@ def build(config: ConfigDict) -> Experiment:
     asked = config.to_dict().get("downstream", {})
     for judge in (asked, to_follow(asked) or {}):
       classifier(judge.get("model"), source)
+    tests = len(source.y_test) or int(np.sum(data.test.size))
+    if asked.get("features") and tests < 2:
+      raise SettingError(
+        "downstream.features", asked["features"],
+        f"distances are to real test examples, of which there are {tests}",
+        "Hold some out, as by test_fraction = 0.2, or leave it out.",
+      )  # fmt: skip
   check_variance(config, algorithm.client, model)
   if config.get("landscape"):
     rows_of(data, config.landscape.get("part", "test"))

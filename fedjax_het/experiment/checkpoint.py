@@ -1,5 +1,6 @@
 """Checkpoints: a run's state and its books, written whole or not at all."""
 
+import copy
 import functools
 import json
 import re
@@ -48,7 +49,7 @@ class Checkpoints:
   def save(self, round: int, state: State, books: dict[str, Any]) -> None:
     """Writes the state after some round, and the books, in the background; every process calls it."""
     raw = raw_keys(state)
-    books = {"books": books, "digest": digest(raw)}
+    books = copy.deepcopy({"books": books, "digest": digest(raw)})  # the run goes on while they are written
     self._manager.save(
       round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
     )

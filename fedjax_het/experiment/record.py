@@ -19,7 +19,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment
 from fedjax_het.experiment.provenance import check_start, note_start
 from fedjax_het.experiment.tracking import Tracker, to_json
-from fedjax_het.experiment.workdir import Workdir, free_name, write_atomic
+from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
 from fedjax_het.parts import Algorithm, Context
 from fedjax_het.yardsticks import YARDSTICKS, Curve, Moment, Watched, Yardstick
 from fedjax_het.yardsticks.plots import learning_curve
@@ -164,8 +164,7 @@ class Record:
       summary["diverged"] = self.diverged._asdict()
     summary = self._asked(summary, lambda yardstick: yardstick.section(now))
     if self._tracker:
-      with pictures(self.run):
-        self._draw(summary)
+      self._draw(summary)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
 
@@ -179,13 +178,15 @@ class Record:
     return fields
 
   def _draw(self, summary: dict[str, Any]) -> None:
-    lines = [json.loads(line) for line in self.run.metrics_path.read_text().splitlines()]
-    curves = [*self._curves(lines), Curve("train_loss", "cohort", series(lines, "train_loss"))]
-    path = self.run.figures / "learning_curve.png"
-    marks = self._experiment.algorithm.client.milestones
-    learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)
+    lines = read_json_lines(self.run.metrics_path)
+    with pictures(self.run):
+      curves = [*self._curves(lines), Curve("train_loss", "cohort", series(lines, "train_loss"))]
+      path = self.run.figures / "learning_curve.png"
+      marks = self._experiment.algorithm.client.milestones
+      learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)
     for yardstick in self._yardsticks.values():
-      yardstick.draw(lines, summary)
+      with pictures(self.run):
+        yardstick.draw(lines, summary)
 
   def _curves(self, lines: Sequence[Mapping[str, Any]]) -> Iterable[Curve]:
     return (curve for yardstick in self._yardsticks.values() for curve in yardstick.curves(lines))

@@ -88,7 +88,7 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
       for seed, result in results.items():
         if result is None:
           continue
-        figure = read(result, source, others[seed]) if "failed" not in result else None
+        figure = None if _failed(result) else read(result, source, others[seed])
         if figure is not None and figure.mean is not None:
           ours[seed] = figure
         else:
@@ -105,9 +105,11 @@ def made(folders: Sequence[Path]) -> str:
   starts = [start for _, own in runs for start in own]
   texts = []
   for name in ("version", "commit", "machine", "devices", "jax", "date"):
-    values = sorted({str(start[name]) for start in starts if start.get(name)})
+    values = list(dict.fromkeys(str(start[name]) for start in starts if start.get(name)))
+    if name == "date" and len(values) > 3:
+      values = [f"{min(values)} to {max(values)}"]
     if values:
-      texts.append(f"{name} {', '.join(values) if len(values) < 4 else f'{values[0]} to {values[-1]}'}")
+      texts.append(f"{name} {', '.join(values)}")
   return "; ".join(texts + _of_other_data(runs))
 
 
@@ -138,7 +140,8 @@ def read(
   value: Any = None
   factor = 1.0
   if isinstance(source, Beside):
-    own, beside = (at(each, source.path) for each in (summary, other or {}))
+    alone = other is None or _failed(other)
+    own, beside = at(summary, source.path), None if alone else at(other or {}, source.path)
     with contextlib.suppress(AttributeError, LookupError, TypeError):  # of a damaged summary
       value = source.figure(own, beside) if own and beside else None
   else:
@@ -214,11 +217,13 @@ def _lacks(
   if not isinstance(source, Beside):
     return f"its summary has no {metric}"
   method = source.other.get(one.cell.method, one.cell.method)
-  return f"no run of {method} beside it" if other is None else f"not as {method}"
+  if other is None:
+    return f"no run of {method} beside it"
+  return f"{method} beside it: {_failed(other)}" if _failed(other) else f"not as {method}"
 
 
 def _failed(result: Mapping[str, Any]) -> str:
   """Why a run, or a member of a sweep, came to nothing; nothing where it has come to an end."""
   if "failed" in result:
-    return " ".join(str(result["failed"]).split()).rstrip(".")
+    return " ".join(str(result["failed"]).split()).rstrip(".") or "failed"
   return f"diverged in round {at(result, 'diverged.round')}" if result.get("diverged") else ""

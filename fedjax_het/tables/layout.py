@@ -166,15 +166,17 @@ def drawn(
   """For the terminal, which is narrow: a line a figure."""
   parts: list[RenderableType] = [Text(title, style="bold")]
   for block in blocks(entries, cells):
-    table = Drawn(box=SIMPLE_HEAD, title=f"\n{block.title}", title_justify="left", title_style="bold")
+    title_of_block = Text(f"\n{block.title}")
+    table = Drawn(box=SIMPLE_HEAD, title=title_of_block, title_justify="left", title_style="bold")
     for place, name in enumerate(("", block.keys, *kinds(than))):
-      table.add_column(name, justify="right" if place > 1 else "left", no_wrap=place < 2)
+      table.add_column(Text(name), justify="right" if place > 1 else "left", no_wrap=place < 2)
     width = len(kinds(than))
     for method, *texts in lines(block, than, entries, columns(cells)):
       for place, value in enumerate(block.values):
         last = place == len(block.values) - 1
         own = texts[place * width : (place + 1) * width]
-        table.add_row("" if place else method, value, *own, end_section=last and place > 0)
+        texts_of_row = map(Text, ("" if place else method, value, *own))
+        table.add_row(*texts_of_row, end_section=last and place > 0)
     parts.append(table)
   return Group(*parts, *map(Text, footnotes(entries, than, made, changed)))
 

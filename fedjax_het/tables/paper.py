@@ -114,6 +114,8 @@ def read_table(path: str | Path) -> Table:
       cells = read_cells(csv.DictReader(file), printed, module.FIGURES)
   except (UnicodeError, csv.Error) as error:
     raise SettingError("table", str(printed), f"is no CSV in UTF-8 ({error})", "Mend it.") from error
+  except OSError as error:
+    raise SettingError("table", str(printed), f"cannot be read ({error})", remedy) from error
   return Table(config.stem, title, _told(module.get_config, config), module.FIGURES, cells)
 
 

@@ -44,6 +44,13 @@ class ClientMetrics(Yardstick):
     """`metrics`, and in `left_out` model -> metric -> how many clients do not count in it."""
     assert now.evaluations is not None
     self._values = per_client(now.evaluations)
+    if self.run.writes:
+      every: dict[str, Any] = {
+        f"{model}/{name}": np.asarray(own, np.float32)
+        for model, metrics in self._values.items()
+        for name, own in metrics.items()
+      }
+      np.savez_compressed(self.run.folder / FILE, **every)
     missing = left_out_of_models(self._values)
     found: dict[str, Any] = {"metrics": summarize(now.evaluations)}
     if missing and not now.diverged:
@@ -71,12 +78,6 @@ class ClientMetrics(Yardstick):
     """How evenly the clients are served."""
     metric = headline_of(summary["metrics"])
     values = {model: metrics[metric] for model, metrics in self._values.items()}
-    every: dict[str, Any] = {
-      f"{model}/{name}": np.asarray(own, np.float32)
-      for model, metrics in self._values.items()
-      for name, own in metrics.items()
-    }
-    np.savez_compressed(self.run.folder / FILE, **every)
     path = self.run.figures / "accuracy_over_clients.png"
     accuracy_over_clients(values, path, metric=metric, title=self.run.title)
 

@@ -99,7 +99,7 @@ def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sw
 
   A curve has the mean over seeds, a point for each seed, and a band of one std over clients (its mean over
   seeds); a cell of a heat map has the same mean and std as figures, and bright is good. The values are drawn
-  at equal distances.
+  at equal distances. Where seeds have no figure, as those that diverged, it says of how many the mean is.
 
   Args:
     grid: of one or two fields.
@@ -143,7 +143,7 @@ def _curve(ax: Axes, grid: Grid, figures: np.ndarray, metric: str) -> None:
   ax.plot(place, mean, linewidth=1.8, markersize=5, **style)
   if means.shape[1] > 1:
     ax.plot(place, means, color=GREY, marker=".", markersize=6, linestyle="none", zorder=5)
-  ax.set_xticks(place, [f"{value:g}" for value in values])
+  ax.set_xticks(place, [f"{value:g}{_of_how_many(own)}" for value, own in zip(values, means)])
   decorate(ax, ylabel=axis_label(metric))
 
 
@@ -156,6 +156,7 @@ def _heat_map(ax: Axes, grid: Grid, figures: np.ndarray, metric: str) -> None:
     value = shown(metric).factor * mean[row, column]
     dark = np.isfinite(value) and sum(colours(image.norm(value))[:3]) < 1.5
     text = spread({"mean": mean[row, column], "std": std[row, column]}, metric).replace(" ", "\n", 1)
+    text += _of_how_many(figures[row, column, :, 0])
     ax.text(
       column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black"
     )  # fmt: skip
@@ -165,6 +166,12 @@ def _heat_map(ax: Axes, grid: Grid, figures: np.ndarray, metric: str) -> None:
   ax.set_ylabel(down)
   seen = f"{axis_label(metric)}\n{MODELS[grid.model]}, mean ± std over clients"
   ax.set_title(seen, fontsize=9, color=GREY, loc="left")
+
+
+def _of_how_many(values: np.ndarray) -> str:
+  """A line that says how many seeds have a figure, where not all have; else nothing."""
+  known = int(np.isfinite(values).sum())
+  return "" if known == len(values) else f"\n({known} of {len(values)} seeds)"
 
 
 def _over_seeds(values: np.ndarray) -> np.ndarray:

@@ -105,7 +105,7 @@ class Synthetic(Yardstick):
       animate([(f"round {done}", *images) for done, images in frames], num_classes, figures / "samples.gif")
 
   def _paths(self) -> list[Path]:
-    return sorted(self._folder.glob("[0-9]*.npz"))
+    return sorted(path for path in self._folder.glob("*.npz") if path.stem.isdecimal())
 
   @staticmethod
   def _read(path: Path) -> Images:
