@@ -30,11 +30,11 @@ FLAGS = (
 ENVIRONMENT = environment(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
-def together(workdir: Path, *flags: str) -> subprocess.Popen:
+def together(workdir: Path, *flags: str, stdout=subprocess.PIPE) -> subprocess.Popen:
   """Two processes."""
   command = [ROOT / "launch" / "local.sh", f"--workdir={workdir}", *FLAGS, *flags]
   return subprocess.Popen(
-    command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    command, cwd=ROOT, env=ENVIRONMENT, stdout=stdout, stderr=subprocess.STDOUT, text=True
   )
 
 
@@ -98,8 +98,13 @@ def test_sigterm_ends_processes_that_do_not_train_yet(tmp_path):
 
 @pytest.mark.slow
 def test_a_mistake_ends_all_processes_with_its_one_line(tmp_path):
-  run = together(tmp_path, "--config.algorithm.name=superfed")
-  output, _ = run.communicate(timeout=60)
+  log = tmp_path / "all.log"
+  log.write_text("precious\n")
+  with log.open("a") as file:  # which /dev/stdout would empty
+    run = together(tmp_path, "--config.algorithm.name=superfed", stdout=file)
+    run.wait(timeout=60)
+  output = log.read_text()
+  assert output.startswith("precious\n")
   assert run.returncode == 1 and output.count("superfed_") and "Traceback" not in output
 
 

@@ -368,3 +368,9 @@ def test_the_table_says_who_is_left_out():
   text = " ".join(shown(make_summary(left_out={"personalized": counts, "global": counts})).split())
   assert "(for AUROC, of both classes): 1 client of top-1, loss; 3 clients of AUROC" in text
   assert "left out" not in shown(make_summary())
+
+
+def test_an_empty_workdir_is_no_folder():
+  """As an unset variable of a shell makes it: the run would lie in the current folder."""
+  with pytest.raises(SettingError, match="workdir = '': is empty"):
+    prepare("", {})

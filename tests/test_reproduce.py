@@ -139,10 +139,19 @@ def test_changes_of_the_command_line_and_what_follows_from_them():
 def test_a_home_folder_is_found(table, tmp_path, monkeypatch):
   monkeypatch.setenv("HOME", str(tmp_path))
   monkeypatch.chdir(tmp_path)
+  (tmp_path / "x").mkdir()
   monkeypatch.setattr(reproduce, "programs", lambda runs, folder, together: [])
   runs = reproduce.wanted(table, table.cells, [0], unchanged)
   reproduce.reproduce(table, runs, Path("~/x"))
   assert (tmp_path / "x" / "table.md").is_file() and not (tmp_path / "~").exists()
+
+
+def test_a_complete_table_is_shown_where_nobody_may_write(table, tmp_path, monkeypatch):
+  monkeypatch.setattr(reproduce, "programs", lambda runs, folder, together: [])
+  monkeypatch.setattr(reproduce, "make_folder", None)
+  monkeypatch.setattr(reproduce.os, "access", lambda *_: False)
+  found = reproduce.reproduce(table, reproduce.wanted(table, table.cells, [0], unchanged), tmp_path)
+  assert len(found) == 6 and not [*tmp_path.iterdir()]
 
 
 def test_wrong_seeds_and_cells_that_are_one_run(table):
