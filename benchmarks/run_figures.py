@@ -4,9 +4,9 @@
 
 DIR is the workdir of runs, or of a table of `python -m fedjax_het.reproduce`. A row a run that has ended,
 named by its folder: its rounds, clients, client steps and seconds; means over the clients, spread and worst
-tenth of every metric; the course of the headline; a common λ where the method has one; each start with its
-commit, day and machine. A row of the same name in NAME.json is replaced, others stay. --about is what a
-reader has to know beside, such as the command.
+tenth of every metric; the courses of the headline and of what is said of the cohorts; a common λ where the
+method has one; each start with its commit, day and machine. A row of the same name in NAME.json is
+replaced, others stay. --about is what a reader has to know beside, such as the command.
 """
 
 import argparse
@@ -37,10 +37,13 @@ def starts(folder: Path) -> list[dict[str, Any]]:
 def figures(run: Workdir, summary: dict[str, Any]) -> dict[str, Any]:
   """A run's row."""
   headline = next(iter(summary["metrics"]["personalized"]))
+  lines = read_json_lines(run.metrics_path)
   course = [
     [row["round"], *(row["metrics"][model][headline]["mean"] for model in summary["metrics"])]
-    for row in read_json_lines(run.metrics_path)
+    for row in lines
   ]
+  of_cohorts = [row.get("cohort", {}) for row in lines]
+  cohort = {name: [own.get(name) for own in of_cohorts] for name in of_cohorts[-1]}
   metrics = {
     model: {
       metric: {name: value for name, value in spread.items() if name in KEPT}
@@ -53,6 +56,7 @@ def figures(run: Workdir, summary: dict[str, Any]) -> dict[str, Any]:
   row.get("best", {}).pop("course", None)
   if "lambda" in summary:
     row["lambda"] = {name: summary["lambda"][name] for name in ("common", "grid", "mean")}
+  row |= {"cohort": cohort} if cohort else {}
   return rounded(
     row | {"course": {"of": ["round", *summary["metrics"]], headline: course}, "starts": starts(run.root)}
   )
