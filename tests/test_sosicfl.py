@@ -156,6 +156,9 @@ def test_what_the_settings_refuse():
   for points in (0, 2.0):
     with pytest.raises(SettingError, match="points"):
       fh.sosicfl(mlp(), owned(), points=points)
+  for effectless in ({"points": 2}, {"start_round": 3}):
+    with pytest.raises(SettingError, match="with one endpoint"):
+      fh.sosicfl_all(linear(), owned(1), **effectless, **PLAIN)
   with pytest.raises(SettingError, match=r"local_epochs = 3: .* lam = None"):
     fh.sosicfl_plus(mlp(), owned(), lam=None, local_epochs=3)
   with pytest.raises(SettingError, match="start_round"):

@@ -123,6 +123,11 @@ def sosicfl_plus(
   )  # fmt: skip
   centers = jnp.asarray(regions.centers, jnp.float32)
   count = centers.shape[1]
+  if count == 1:
+    for setting, value in (("points", points), ("start_round", start_round)):
+      if value is not None and not isinstance(value, jax.Array) and value:
+        problem = "with one endpoint all points of the simplex are one: no effect"
+        raise SettingError(setting, value, problem, "Leave it out.")
   middle = jnp.full((count,), 1.0 / count)
   part = parting(model, head) if layers == "head" else lambda params: Parted({}, params)
 
