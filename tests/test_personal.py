@@ -11,6 +11,7 @@ from parts import float64, linear, linear_loss_and_gradient, mlp, one_client, wa
 import fedjax_het as fh
 from fedjax_het.clients.heads import joined, layers_of_head, parting
 from fedjax_het.clients.scaffold import times_counted
+from fedjax_het.clients.sgd import LATER
 from fedjax_het.errors import SettingError
 
 LR, BATCH, CLIENT, DECAY = 0.1, 4, 5, 0.8
@@ -38,7 +39,7 @@ def at(params, x, y):
 
 def batches(key, data, epochs, later=False):
   return [
-    (x, y) for x, y, _ in walk(jax.random.fold_in(key, 1) if later else key, data, CLIENT, BATCH, epochs)
+    (x, y) for x, y, _ in walk(jax.random.fold_in(key, LATER) if later else key, data, CLIENT, BATCH, epochs)
   ]
 
 

@@ -23,6 +23,7 @@ from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
+LATER = 2**31 - 2  # folded into the key of what is trained later; epochs fold in their numbers, from 0 on
 
 
 class Local(NamedTuple):
@@ -87,7 +88,7 @@ def afterwards(
   steps: int | Array, first: int | jax.Array, last: int | jax.Array | None, key: jax.Array
 ) -> tuple[int | jax.Array, int | jax.Array | None, jax.Array]:
   """The first and last step and the key of what is trained after so many steps of something else."""
-  key = jax.random.fold_in(key, 1)
+  key = jax.random.fold_in(key, LATER)
   if last is None:
     return first, None, key
   return jnp.maximum(first - steps, 0), jnp.maximum(last - steps, 0), key

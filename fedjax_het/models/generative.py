@@ -153,8 +153,8 @@ def adversarial(generator: Network, judge: Judge, shape: tuple[int, ...], num_cl
     label_key, noise_key = jax.random.split(key)
     labels = jax.random.randint(label_key, y.shape, 0, num_classes)
     invented = jax.lax.stop_gradient(fake(params, noise_key, labels))
-    real = verdict(params, 2.0 * x - 1.0, y, 1.0, jax.random.fold_in(key, 1))
-    false = verdict(params, invented, labels, 0.0, jax.random.fold_in(key, 2))
+    real = verdict(params, 2.0 * x - 1.0, y, 1.0, jax.random.fold_in(key, 2))  # 0, 1: as split
+    false = verdict(params, invented, labels, 0.0, jax.random.fold_in(key, 3))
     return weighted_mean(real, weight) + weighted_mean(false, weight)
 
   def generator_loss(params, x, y, weight, key):
