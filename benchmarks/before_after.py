@@ -5,11 +5,11 @@
 
 Steps: a process of each tree compiles every row once, and then takes windows of a fraction of a second in
 turns with the other (before, after, before, ...), so that what else the machine does falls on both: 100
-clients of 480 random examples, cohort 5, B = 10 unless said, one epoch, with the papers' momentum of 0.9 and
-weight decay of 1e-4 or plain SGD. "unequal": of 4 to 900 examples (Pareto's law), half to train on; AAggFF-D
-asks for F_i; "judged": an evaluation's test examples a second instead of client steps. A ratio is the median
-over the turns' own. "start" is a process's time until two rounds are done, without and with a compilation
-cache. Writes JSON.
+clients of 480 random examples, cohort 5, B = 10 unless said, one epoch, with the papers' momentum of 0.9
+and weight decay of 1e-4 or plain SGD. "unequal": of 4 to 900 examples (Pareto's law), half to train on;
+AAggFF-D asks for F_i; a tree of before f6b6b0f counts half of APFL's steps; "judged": an evaluation's test
+examples a second instead of client steps. A ratio is the median over the turns' own. "start" is a process's
+time until two rounds are done, without and with a compilation cache. Writes JSON.
 """
 
 import argparse

@@ -43,7 +43,8 @@ def figures(run: Workdir, summary: dict[str, Any]) -> dict[str, Any]:
     for row in lines
   ]
   of_cohorts = [row.get("cohort", {}) for row in lines]
-  cohort = {name: [own.get(name) for own in of_cohorts] for name in of_cohorts[-1]}
+  names = dict.fromkeys(name for own in of_cohorts for name in own)
+  cohort = {name: [own.get(name) for own in of_cohorts] for name in names}
   metrics = {
     model: {
       metric: {name: value for name, value in spread.items() if name in KEPT}

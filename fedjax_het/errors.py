@@ -129,11 +129,16 @@ def check_key(key: jax.Array) -> None:
   except TypeError:
     remedy = f"Use key=jax.random.key({key if isinstance(key, int) else 0})."
     raise SettingError("key", key, "not a key", remedy) from None
+  if key.shape:
+    raise SettingError("key", f"{key.shape} keys", "not one key", "Give one of them, such as key=keys[0].")
+
+
+def check_run_key(key: jax.Array) -> None:
+  """Raises `SettingError` unless `key` is one key, of the generator that a state's numbers are read as."""
+  check_key(key)
   if jax.random.key_impl(key) != jax.random.key_impl(jax.random.key(0)):
     problem = f"a key of {jax.random.key_impl(key)}, and not of jax_default_prng_impl"
     raise SettingError("key", str(key), problem, "Use key=jax.random.key(0), or set that option of JAX's.")
-  if key.shape:
-    raise SettingError("key", f"{key.shape} keys", "not one key", "Give one of them, such as key=keys[0].")
 
 
 def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:

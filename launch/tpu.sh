@@ -18,7 +18,7 @@ archive=$(mktemp -t fedjax_het.XXXX.tar.gz)
 trap 'rm -f "$archive"' EXIT
 python=${PYTHON:-python3}
 on_all "$python -c 'import sys; sys.exit(sys.version_info < (3, 11))'" ||
-  { echo "$0: $python there is older than 3.11; name another by PYTHON=." >&2; exit 1; }
+  { echo "$0: the TPU could not be asked, or its $python is older than 3.11 (PYTHON= names another)." >&2; exit 1; }
 git -C "$here" archive --format=tar.gz -o "$archive" HEAD
 gcloud compute tpus tpu-vm scp "$archive" "$TPU:fedjax_het.tar.gz" --zone="$ZONE" --worker=all
 on_all "mkdir -p fedjax_het && rm -rf fedjax_het/fedjax_het fedjax_het/configs \

@@ -41,6 +41,12 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     list(below(tmp_path))
 
 
+@pytest.mark.parametrize("name", sources.FOLDERS)
+def test_data_that_are_not_there_are_asked_for(name, tmp_path):
+  with pytest.raises(DataError, match=f"{name} was not found: looked in"):
+    sources.load(name, tmp_path)
+
+
 def load(tmp_path, name, files):
   write(tmp_path / name, {file: json.dumps(content) for file, content in files.items()})
   return sources.load(name, tmp_path)

@@ -102,14 +102,15 @@ def test_regions_of_folds():
 
 def test_regions_of_one_endpoint_and_one_cluster():
   counts, _ = folds()
-  assert (fh.regions(counts, endpoints=1, clusters=1).centers == 1).all()
+  for clusters in ({"clusters": 1}, {}):
+    assert (fh.regions(counts, endpoints=1, **clusters).centers == 1).all()
   one = fh.regions(counts, endpoints=3, clusters=1)
   np.testing.assert_allclose(one.centers, np.tile(one.points.mean(0), (12, 1)), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
   ("changed", "named"),
-  [(dict(endpoints=0), "endpoints"), (dict(endpoints=1), "clusters = 2: with one endpoint"),
+  [(dict(endpoints=0), "endpoints"), (dict(endpoints=1, clusters=3), "clusters = 3: with one endpoint"),
    (dict(endpoints=1, clusters=1, epsilon=1.0), "epsilon = 1.0: with one endpoint"),
    (dict(clusters=13), "clusters"), (dict(rho=0.0), "rho"),
    (dict(counts=np.zeros((3, 2))), "counts"), (dict(counts=-np.ones((3, 2))), "counts")],

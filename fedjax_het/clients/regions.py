@@ -133,7 +133,7 @@ def check_regions(
     )
   if endpoints == 1:
     for name, value, remedy in (
-      ("clusters", clusters if clusters > 1 else None, "Use 1."), ("epsilon", epsilon, "Leave it out."),
+      ("clusters", clusters if clusters > 2 else None, "Use 1."), ("epsilon", epsilon, "Leave it out."),
     ):  # fmt: skip
       if value is not None:
         raise SettingError(name, value, "with one endpoint all clients share one point: no effect", remedy)

@@ -68,12 +68,13 @@ def below(folder: Path) -> Iterator[Path]:
   """All files below a folder, also by links to folders, each folder once.
 
   Raises:
-    OSError: a folder that cannot be read.
+    PermissionError: a folder that may not be read, but for one of the system's own.
   """
   seen: set[str] = set()
 
   def fail(error: OSError) -> None:
-    raise error
+    if isinstance(error, PermissionError) and Path(error.filename).name != "lost+found":
+      raise error
 
   for place, folders, files in os.walk(folder, onerror=fail, followlinks=True):
     if (real := os.path.realpath(place)) in seen:

@@ -20,7 +20,7 @@ from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost
-from fedjax_het.errors import SettingError, check_key, check_whole
+from fedjax_het.errors import SettingError, check_run_key, check_whole
 from fedjax_het.parts import Algorithm
 
 PyTree = Any
@@ -106,7 +106,7 @@ class Engine(Base):
 
   def init(self, key: jax.Array) -> State:
     """See `Runs`."""
-    check_key(key)
+    check_run_key(key)
     started = time.perf_counter()
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, *args)

@@ -94,6 +94,10 @@ def build(config: ConfigDict) -> Experiment:
   if config.test_fraction is not None and source.split is not None:
     note = f"{source.name} comes divided; test_fraction = {config.test_fraction} divides it anew."
     source = source._replace(notes=(*source.notes, note))
+  stratify, split = config.get("stratify", False), source.split if config.test_fraction is None else None
+  if stratify and split is not None and not config.valid_fraction:
+    stratify, note = False, f"{source.name} comes divided: stratify has no effect."
+    source = source._replace(notes=(*source.notes, note))
   laid_out = functools.partial(
     datasets.federate,
     y=source.y,
@@ -102,9 +106,9 @@ def build(config: ConfigDict) -> Experiment:
     num_classes=source.num_classes,
     task=task,
     test_fraction=config.test_fraction,
-    split=source.split if config.test_fraction is None else None,
+    split=split,
     valid_fraction=config.valid_fraction,
-    stratify=config.get("stratify", False),
+    stratify=stratify,
     name=source.name,
   )
   noise = config.get("label_noise", {})

@@ -35,10 +35,10 @@ def mistakes_in_one_line() -> Iterator[None]:
   except (flags.Error, AttributeError, KeyError, ImportError, OSError, SyntaxError, ValueError) as error:
     text = str(error)
     if isinstance(error, KeyError):
-      text = (
-        f"Unknown setting: {error.args[0]}. A section that the configuration has not is given whole, as in"
-      )
-      text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
+      text = f"Unknown setting: {error.args[0]}"
+      if "Did you mean" not in text:
+        text += ". A section that the configuration has not is given whole, as in"
+        text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
     text = text.replace("\\n", " ").strip()
     nested = "Traceback" in text or "Attempted" in text  # of a config file: the last line says what is wrong
     text = text.splitlines()[-1].strip() if nested else " ".join(text.split())

@@ -1,6 +1,7 @@
 """The project's own configurations, from whatever folder they are asked for."""
 
 import importlib.metadata
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def shipped(path: str) -> str:
   """
   name, colon, cell = path.partition(":")
   if name.startswith("~"):
-    return f"{Path(name).expanduser()}{colon}{cell}"
+    return f"{os.path.expanduser(name)}{colon}{cell}"
   if Path(name).exists() or Path(name).parts[:1] != (FOLDER,):
     return path
   for folder in _folders():

@@ -144,7 +144,8 @@ def make_table(changes: dict[str, Any]) -> None:
     than=than,
   )  # fmt: skip
   show(table, runs, folder, than)
-  print(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
+  if (folder / "table.md").exists():
+    print(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
   print(beside(folder.absolute()))
 
 

@@ -101,8 +101,9 @@ def reproduce(
   than, folder = method_of(than, [one.cell for one in runs]), Path(folder).expanduser()
   todo = alike(programs(runs, folder, together), runs)
   check_data([one.config for program in todo for one in program.runs])
-  if todo:
-    make_folder(folder)
+  if not todo and not os.access(folder, os.W_OK):  # complete, and nobody's to write
+    return _held(table, runs, folder)[0]
+  make_folder(folder)
   over = ended(folder)
   keys = [(one.config, identity(one.config)) for one in runs]
   past = [(config, own) for config, key in keys if key in over and (own := outcome(over[key]))]
@@ -179,7 +180,7 @@ def check_data(configs: Sequence[ConfigDict]) -> None:
 def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list[Entry]:
   """Writes the table's files from what `folder` holds."""
   found, about = _held(table, runs, folder)
-  if writes() and os.access(folder, os.W_OK):  # a complete table may be shown where nobody writes
+  if writes():
     parts = found, table.cells, than, table.title, about, table.changed
     write_atomic(folder / "table.md", layout.markdown(*parts))
     write_atomic(folder / "table.tex", layout.latex(*parts))
