@@ -125,7 +125,7 @@ def test_expected_steps_are_those_that_a_method_takes():
   passes = np.ceil(sizes / 10)
   for method, settings, walks in (
     ("fedavg", {}, 2),
-    ("apfl", {}, 2),
+    ("apfl", {}, 4),  # both models in every batch
     ("ditto", {"local_epochs": 3}, 5),
     ("fedrep", {"body_epochs": 1}, 3),
     ("pfedme", {"inner_steps": 4}, 8),
