@@ -168,8 +168,8 @@ def dirichlet(
 def check_tries(balance: bool, max_tries: int | None) -> None:
   """Raises `SettingError` for a number of draws where one is filled up."""
   if balance and max_tries is not None:
-    problem = "with balance=True the first draw is filled up"
-    raise SettingError("max_tries", max_tries, problem, "Set it to None, or balance to False.")
+    problem = "with balance=True there is one draw"
+    raise SettingError("max_tries", max_tries, problem, "Set it to None.")
 
 
 def primary_class(

@@ -124,6 +124,8 @@ def build(config: ConfigDict) -> Experiment:
   prepared = prepared_of(config, data, task)
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model, prepared)
+  if algorithm.mixing.check_cohort is not None:
+    algorithm.mixing.check_cohort(config.cohort_size, data.num_clients)
   if algorithm.client.synthesize is not None:
     asked = config.to_dict().get("downstream", {})
     for judge in (asked, to_follow(asked) or {}):
