@@ -91,7 +91,7 @@ def get_config(cell: str = "") -> ConfigDict:
   if chosen["algorithm"] == "fedprox":
     algorithm["mu"] = 0.001
   model, rounds = setting["model"], FieldReference(setting["rounds"])
-  parts = max(setting["rounds"] // 10, 1) if setting["rounds"] <= 200 else 10
+  evaluations = setting["rounds"] // 10 if setting["rounds"] <= 200 else 10
   return ConfigDict(
     {
       "dataset": chosen["dataset"],
@@ -118,6 +118,6 @@ def get_config(cell: str = "") -> ConfigDict:
       "rounds": rounds,
       "cohort_size": setting.get("cohort", setting.get("clients")),
       "seed": chosen["seed"],
-      "eval_every": (rounds + parts - 1) // parts,
+      "eval_every": (rounds + evaluations - 1) // evaluations,
     }
   )

@@ -16,13 +16,13 @@ part know.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from fedjax_het.data.container import Array, ClientData
+from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.tasks import Task, classification
 
@@ -243,6 +243,8 @@ class ClientUpdate(NamedTuple):
       settings describe. None where every T will do.
     check_examples: (least, largest) -> None, of all numbers in the clients' examples as they are read; raises
       `SettingError` where the part keeps what it makes within others. None where every example will do.
+    remarks: (data) -> sentences on what the settings come to with these clients: one without effect, or with
+      another than may have been meant. A launched run shows them, `run` and `sweep` warn of them.
     milestones: symbol -> the round, from 0, in which the method's training becomes another; for pictures.
     num_clients: K, for a part that is made for so many; None where any will do.
     upload_norm: what the L2 norm of an upload is shortened to, where nothing else of it tells of the client's
@@ -266,6 +268,7 @@ class ClientUpdate(NamedTuple):
   sees_data: tuple[str, ...] = ()
   check_rounds: Callable[[int], None] | None = None
   check_examples: Callable[[float, float], None] | None = None
+  remarks: Callable[[FederatedData], Iterable[str]] = lambda data: ()
   milestones: Mapping[str, float | Array] = MappingProxyType({})
   num_clients: int | None = None
   upload_norm: float | None = None

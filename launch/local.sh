@@ -15,8 +15,10 @@ devices=${DEVICES:-2}
 port=${PORT:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')}
 logs=$(mktemp -d)
 for argument in "$@"; do
-  case $argument in --workdir=*) logs=${argument#--workdir=}; logs=${logs/#\~\//$HOME/}; mkdir -p "$logs" || exit 1 ;; esac
+  case $argument in --workdir=*) logs=${argument#--workdir=} ;; esac
 done
+logs=${logs/#\~\//$HOME/}
+mkdir -p "$logs" || exit 1
 
 started=()
 trap 'kill -TERM "${started[@]}" 2>/dev/null' INT TERM

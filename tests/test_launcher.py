@@ -329,7 +329,7 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
   ("flag", "message"),
   [
     ("--config.roundz=3", "Did you mean 'rounds'"),
-    ("--config.label_noise_.name=pair", "given whole, as in --config.label_noise="),
+    ("--config.zebra.name=pair", "given whole, as in --config.label_noise="),
     ("--config.locl.lr=3", "Unknown setting: 'locl' Did you mean \"local\""),
     ("--config.model.hidden=abc", "--config.model.hidden=abc"),
     ("--config=configs/nope.py", "[Errno 2] No such file or directory: 'configs/nope.py'"),

@@ -130,8 +130,9 @@ def apfl(
     local = model.split(state.local)
     return model.joined(mix(local.params, broadcast.params, state.alpha), local.stats)
 
-  steps = lambda data: epochs * steps_per_epoch(data, batch_size)  # noqa: E731
-  training = LocalTraining(steps, start, walk, finish, gradients=2)
+  training = LocalTraining(
+    lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish, gradients=2
+  )
   return supervised(
     model, training, own_model, name="apfl", globalize=received(model),
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.asarray(alpha, jnp.float32)),

@@ -4,6 +4,7 @@ SosicFL, sections 3.2 and 3.3. The counts say how many examples of each class a 
 the regions learns them. They may be noised before that, see `noised`.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from numpy.typing import ArrayLike
 from fedjax_het.clients.simplex import mean_distance
 from fedjax_het.errors import SettingError, check_range, check_seed, check_whole
 
-STARTS = 8  # of the topics: a single one may end with two groups of clients at one point
+STARTS = 8  # of the topics, for each endpoint beyond the first: most of five end with two groups at one point
+TOGETHER = 0.25  # of the radius, within which two centers are as good as one
 
 
 class Regions(NamedTuple):
@@ -44,10 +46,9 @@ def regions(
 ) -> Regions:
   """Label counts -> LDA -> points of the simplex -> clusters by L1 distance -> centers and radius.
 
-  The topics are scikit-learn's, by online variational Bayes, the likeliest of eight starts (of least
+  The topics are scikit-learn's, by online variational Bayes, the likeliest of 8·M starts (of least
   perplexity); the clusters by average linkage, which needs no start, and a center is the mean of its clients'
-  points. η = ρ·δ, with δ the mean over the clusters of
-  `mean_distance`.
+  points. η = ρ·δ, with δ the mean over the clusters of `mean_distance`.
 
   Args:
     counts: examples of each class that each client trains on, [K, C]; not their shares, of which all clients
@@ -88,13 +89,31 @@ def regions(
 
 
 def topics(counts: np.ndarray, endpoints: int, seed: int) -> np.ndarray:
-  """Each client's shares of M + 1 topics, [K, M + 1], of the likeliest of `STARTS` fits."""
+  """Each client's shares of M + 1 topics, [K, M + 1], of the likeliest of `STARTS`·M fits."""
   from sklearn.decomposition import LatentDirichletAllocation
 
-  starts = np.random.default_rng(seed).integers(2**32, size=STARTS)
+  starts = np.random.default_rng(seed).integers(2**32, size=STARTS * (endpoints - 1))
   fits = [LatentDirichletAllocation(endpoints, learning_method="online", random_state=start).fit(counts)
           for start in starts.tolist()]  # fmt: skip
   return min(fits, key=lambda fit: fit.perplexity(counts)).transform(counts)
+
+
+def remarks_on(regions: Regions) -> list[str]:
+  """What about regions may not be as it was meant: an endpoint without clients, clusters of one center."""
+  points, centers = np.asarray(regions.points), np.asarray(regions.centers)
+  count = points.shape[1]
+  nobodys = np.flatnonzero(np.bincount(points.argmax(1), minlength=count) == 0)
+  ends = ", ".join(str(m + 1) for m in nobodys)
+  said = [f"No client is nearest to endpoint {ends} of {count}."] if ends else []
+  names, first = np.unique(regions.clusters, return_index=True)
+  for (a, i), (b, j) in itertools.combinations(zip(names, first), 2):
+    apart = float(np.abs(centers[i] - centers[j]).sum())
+    if apart < TOGETHER * float(regions.radius):
+      said.append(
+        f"The regions of clusters {a} and {b} are nearly one: their centers are {apart:.2f} apart (L1), "
+        f"and the radius is {float(regions.radius):.2f}."
+      )
+  return said
 
 
 def regions_of_nothing(
@@ -132,11 +151,11 @@ def check_regions(
       "clusters", clusters, f"more than there are clients, {num_clients}", f"Use at most {num_clients}."
     )
   if endpoints == 1:
-    for name, value, remedy in (
-      ("clusters", clusters if clusters > 2 else None, "Use 1."), ("epsilon", epsilon, "Leave it out."),
-    ):  # fmt: skip
-      if value is not None:
-        raise SettingError(name, value, "with one endpoint all clients share one point: no effect", remedy)
+    problem = "with one endpoint all clients share one point: no effect"
+    if clusters > 2:  # which is what nobody has to give
+      raise SettingError("clusters", clusters, problem, "Use 1.")
+    if epsilon is not None:
+      raise SettingError("epsilon", epsilon, problem, "Leave it out.")
   check_range("rho", rho, above=0.0, below=float("inf"))
   if epsilon is not None:
     check_epsilon(epsilon)

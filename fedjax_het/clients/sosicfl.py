@@ -16,22 +16,24 @@ SosicFL+ is Ditto on the endpoints: a client also keeps endpoints of its own, tr
 and kept near to those it received, in every round (the paper has them follow when SosicFL has ended).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.ditto import Pair, walk_both
 from fedjax_het.clients.heads import Head, Parted, joined, parting
 from fedjax_het.clients.objective import Optimizer
-from fedjax_het.clients.regions import Regions, check_given
+from fedjax_het.clients.regions import Regions, check_given, remarks_on
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
 from fedjax_het.clients.supervised import scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
+from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
@@ -125,7 +127,7 @@ def sosicfl_plus(
   count = centers.shape[1]
   if count == 1:
     for setting, value in (("points", points), ("start_round", start_round)):
-      if value is not None and not isinstance(value, jax.Array) and value:
+      if not isinstance(value, jax.Array) and value:
         problem = "with one endpoint all points of the simplex are one: no effect"
         raise SettingError(setting, value, problem, "Leave it out.")
   middle = jnp.full((count,), 1.0 / count)
@@ -189,12 +191,21 @@ def sosicfl_plus(
   def globalize(broadcast: Message) -> PyTree:
     return model.joined(at(broadcast.params, middle), broadcast.stats)
 
+  def remarks(data: FederatedData) -> Iterator[str]:
+    passes = epochs if lam is None else max(epochs, local_epochs)
+    most = passes * -(-data.limits[0] // batch_size)
+    if points is not None and points >= most:
+      yield f"points = {points}: no client takes more than {most} steps a round, so each step draws its own."
+    if count > 1 and not np.isinf(start_round):
+      yield from remarks_on(regions)
+
   never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # then all are the whole simplex's
   passes = epochs if lam is None else epochs + local_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
   return client._replace(
     check_rounds=starts_within(start_round, "no client would train its region", or_never=True),
+    remarks=remarks,
     milestones={"t̃": start_round},
     num_clients=len(centers),
     simplex=Simplex(

@@ -16,7 +16,7 @@ from fedjax_het.errors import DAMAGE
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.seeds import quantile
 from fedjax_het.yardsticks import client_metrics, landscape, partition
-from fedjax_het.yardsticks.samples import sample_grid
+from fedjax_het.yardsticks.samples import sample_files, sample_grid
 from fedjax_het.yardsticks.yardstick import series
 
 MOST_CLIENTS = 200  # of a sorted curve, up to which each is a point; more are quantiles
@@ -48,8 +48,7 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
       shared = _partition(run, partitions)
       runs.append(_run(run, group, first) | {"group": place, "partition": shared})
   names = {metric for run in runs for model in run["metrics"].values() for metric in model}
-  parts = [run[part] for run in runs for part in ("lambda", "simplex") if run.get(part)]
-  names |= {part.setdefault("metric", "top1") for part in parts}  # the only one there was at first
+  names |= {run[part]["metric"] for run in runs for part in ("lambda", "simplex") if run.get(part)}
   fields = list(dict.fromkeys(name for group in groups for name in group.fields))
   return {
     "baseline": baseline,
@@ -73,6 +72,7 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
 
 def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
   """A run; the larger pictures are of a group's first run alone."""
+  along = run.summary.get("lambda")
   return {
     "name": run.name,
     "folder": str(run.folder),
@@ -82,7 +82,7 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
     "metrics": group.metrics(run),
     "curves": curves(run),
     "clients": clients(run),
-    "lambda": run.summary.get("lambda"),
+    "lambda": along and {"metric": "top1", **along},  # the only metric that there was at first
     "mixture": mixture(run),
     "simplex": run.summary.get("simplex"),
     "landscape": _surface(run),
@@ -152,7 +152,7 @@ def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
 
 def samples(run: Run) -> list[dict[str, Any]]:
   """Up to ten of a run's grids of synthetic images over the rounds, evenly apart: round and picture."""
-  paths = sorted(path for path in (run.folder / "samples").glob("*.npz") if path.stem.isdecimal())
+  paths = sample_files(run.folder / "samples")
   chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), FRAMES)).round().astype(int))
   found = []
   for path in (paths[place] for place in chosen):

@@ -12,7 +12,6 @@ from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record, read_starts
 
-FIELDS = ("rounds", "seed", "algorithm")  # which every run's configuration has
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
 REASON = 100  # characters of why a run failed, in its state
 
@@ -134,10 +133,9 @@ def _of_a_run(config: Mapping[str, Any]) -> bool:
   """Whether a config.json is one of ours: other programs write such files too."""
   algorithm = config.get("algorithm")
   return (
-    all(name in config for name in FIELDS)
-    and isinstance(algorithm, Mapping)
+    isinstance(algorithm, Mapping)
     and isinstance(algorithm.get("name"), str)
-    and all(type(config[name]) is int for name in ("rounds", "seed"))
+    and all(type(config.get(name)) is int for name in ("rounds", "seed"))
   )
 
 

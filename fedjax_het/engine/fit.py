@@ -1,6 +1,7 @@
 """Whether a model takes the clients' examples, and its task their labels; asked before any compile."""
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -83,12 +84,24 @@ def extent(data: FederatedData) -> tuple[float, float]:
   return float(min(own[0].item() for own in ends)), float(max(own[1].item() for own in ends))
 
 
+def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> None:
+  """Raises `SettingError` for cohorts that the mixing part does not take."""
+  if algorithm.mixing.check_cohort is not None:
+    algorithm.mixing.check_cohort(cohort_size, num_clients)
+
+
+def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData], stacklevel: int = 3) -> None:
+  """Warns of what client parts remark on these clients, each remark once."""
+  said = (text for one in algorithms for clients in data for text in one.client.remarks(clients))
+  for text in dict.fromkeys(said):
+    warnings.warn(text, stacklevel=stacklevel)
+
+
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
   """Raises `SettingError` unless the mixing part takes cohorts of this size, and gives float coefficients [S]
   and a state as before."""
   client, mixing, _ = algorithm
-  if mixing.check_cohort is not None:
-    mixing.check_cohort(cohort_size, data.num_clients)
+  check_cohort(algorithm, cohort_size, data.num_clients)
 
   def asked(key: jax.Array, data: FederatedData) -> tuple[Any, Any]:
     own, sizes = data.clients(jnp.int32(0)), jnp.asarray(data.train.size)

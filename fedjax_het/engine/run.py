@@ -11,6 +11,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.engine import Engine, maker
 from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.fit import warn
 from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
@@ -163,11 +164,13 @@ def run(
     SettingError: a setting out of range.
     NonFiniteLoss: a training loss became NaN or infinite.
   """
-  check_rounds(rounds, eval_every, maker(algorithm, settings)(**settings or {}))
+  made = maker(algorithm, settings)(**settings or {})
+  check_rounds(rounds, eval_every, made)
   engine = Engine(
     algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
     device_states=device_states, settings=settings,
   )  # fmt: skip
+  warn([made], [data])
   history: list[dict] = []
   losses: list[float] = []
   infos: list[RoundInfo] = []

@@ -59,9 +59,10 @@ def form(data: Sequence[FederatedData]) -> FederatedData:
       "data", sorted(kinds), "not alike",
       "Give members equally many clients, and examples of one shape, dtype, scale and number of classes.",
     )  # fmt: skip
-  if len({each.limits[1] > 0 for each in data}) > 1:
+  validated = [each.limits[1] > 0 for each in data]
+  if any(validated) and not all(validated):
     problem = "some members have examples to validate on, and others none"
-    raise SettingError("valid_fraction", [each.limits[1] > 0 for each in data], problem, "Give all or none.")
+    raise SettingError("valid_fraction", validated, problem, "Give all or none.")
   limits = [max(each.limits[j] for each in data) for j in range(3)]
   alike = [all(each.uniform[j] and each.limits[j] == limits[j] for each in data) for j in range(3)]
   return dataclasses.replace(

@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.fit import warn
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.round import RoundInfo
@@ -111,7 +112,8 @@ def sweep(
     NonFiniteLoss: every member has diverged; names members, rounds and clients.
   """
   combinations = grid_of(grid or {})
-  check_rounds(rounds, eval_every, *(make_algorithm(**settings) for settings in combinations))
+  made = [make_algorithm(**settings) for settings in combinations]
+  check_rounds(rounds, eval_every, *made)
   are_keys = isinstance(seeds, jax.Array) and jax.dtypes.issubdtype(seeds.dtype, jax.dtypes.prng_key)
   if not len(seeds):
     raise SettingError("seeds", seeds, "has no values", "Give at least one.")
@@ -132,6 +134,7 @@ def sweep(
     cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
     device_rows=device_rows, seeds=len(keys),
   )  # fmt: skip
+  warn(made, [data] if isinstance(data, FederatedData) else data)
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)

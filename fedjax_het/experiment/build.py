@@ -13,10 +13,12 @@ from fedjax_het import models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source, digest
 from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.fit import check_cohort
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.label_noise import noise_report, noisy_labels
+from fedjax_het.experiment.shares import rounded_to_nothing
 from fedjax_het.experiment.task import build_task
 from fedjax_het.experiment.unseen import set_apart
 from fedjax_het.experiment.values import numbers
@@ -57,6 +59,15 @@ class Experiment(NamedTuple):
   digests: Mapping[str, str] = {}
 
 
+def notes_of(config: ConfigDict, experiment: Experiment) -> tuple[str, ...]:
+  """What should be known of a run before it trains: of its data, and of settings that come to nothing."""
+  return (
+    *experiment.source.notes,
+    *rounded_to_nothing(config.algorithm, config.rounds),
+    *experiment.algorithm.client.remarks(experiment.data),
+  )
+
+
 def engine_of(config: ConfigDict, experiment: Experiment, where: Where) -> Engine:
   """What trains a configuration's run: its `numbers`, and what was prepared, are values of the program."""
   make, values = algorithm_maker(config, experiment.model), numbers(config)
@@ -91,13 +102,15 @@ def build(config: ConfigDict) -> Experiment:
     raise SettingError(
       "test_fraction", None, f"{source.name} does not come divided", "Use a share, such as 0.2."
     )
-  if config.test_fraction is not None and source.split is not None:
-    note = f"{source.name} comes divided; test_fraction = {config.test_fraction} divides it anew."
-    source = source._replace(notes=(*source.notes, note))
-  stratify, split = config.get("stratify", False), source.split if config.test_fraction is None else None
-  if stratify and split is not None and not config.valid_fraction:
-    stratify, note = False, f"{source.name} comes divided: stratify has no effect."
-    source = source._replace(notes=(*source.notes, note))
+  split, stratify, notes = None, config.get("stratify", False), [*source.notes]
+  if config.test_fraction is None:
+    split = source.split
+    if stratify and not config.valid_fraction:
+      stratify = False
+      notes.append(f"{source.name} comes divided: stratify has no effect.")
+  elif source.split is not None:
+    notes.append(f"{source.name} comes divided; test_fraction = {config.test_fraction} divides it anew.")
+  source = source._replace(notes=tuple(notes))
   laid_out = functools.partial(
     datasets.federate,
     y=source.y,
@@ -124,8 +137,7 @@ def build(config: ConfigDict) -> Experiment:
   prepared = prepared_of(config, data, task)
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model, prepared)
-  if algorithm.mixing.check_cohort is not None:
-    algorithm.mixing.check_cohort(config.cohort_size, data.num_clients)
+  check_cohort(algorithm, config.cohort_size, data.num_clients)
   if algorithm.client.synthesize is not None:
     asked = config.to_dict().get("downstream", {})
     for judge in (asked, to_follow(asked) or {}):

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import models
+from fedjax_het.engine.fit import check_cohort
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
   SettingError,
@@ -107,9 +108,8 @@ def check_config(config: ConfigDict) -> None:
   check_unseen(config, algorithm.client)
   check_landscape(config.to_dict().get("landscape", {}), algorithm.client, config.valid_fraction > 0)
   check_rounds(config.rounds, config.eval_every, algorithm)
-  known = config.num_clients is not None and not config.get("unseen", {})
-  if known and algorithm.mixing.check_cohort is not None:
-    algorithm.mixing.check_cohort(config.cohort_size, config.num_clients)
+  if config.num_clients is not None and not config.get("unseen", {}):
+    check_cohort(algorithm, config.cohort_size, config.num_clients)
 
 
 def check_partition(given: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NonFiniteLoss, check_range
-from fedjax_het.experiment.build import build, engine_of
+from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
@@ -75,7 +75,7 @@ def run_experiment(
   with display.doing("reading the data"):
     experiment = build(config)
     engine = engine_of(config, experiment, where)
-  display.show(*experiment.source.notes)
+  display.show(*notes_of(config, experiment))
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
   with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
     _, (summary,) = train(

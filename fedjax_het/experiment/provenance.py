@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -76,10 +76,10 @@ def check_start(run: Workdir, digests: Mapping[str, str]) -> None:
       raise DataError(f"{text}. {remedy}, or start in another workdir.")
 
 
-def note_start(run: Workdir, source: Source, digests: Mapping[str, str]) -> None:
+def note_start(run: Workdir, source: Source, notes: Sequence[str], digests: Mapping[str, str]) -> None:
   """Adds a line to a run's starts.jsonl: what continues it now, and what its data set was found to be."""
   found = {
-    "examples": len(source.y), "test_examples": len(source.y_test), "notes": source.notes, **digests,
+    "examples": len(source.y), "test_examples": len(source.y_test), "notes": notes, **digests,
   }  # fmt: skip
   earlier = run.starts_path.read_bytes() if run.starts_path.exists() else b""
   cut_short = bool(earlier) and not earlier.endswith(b"\n")

@@ -16,7 +16,7 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.build import Experiment
+from fedjax_het.experiment.build import Experiment, notes_of
 from fedjax_het.experiment.provenance import check_start, note_start
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
@@ -92,7 +92,8 @@ class Record:
       self._earlier = Seconds(**books["seconds"])
       self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
-      note_start(self.run, self._experiment.source, self._experiment.digests)
+      notes = notes_of(self._config, self._experiment)
+      note_start(self.run, self._experiment.source, notes, self._experiment.digests)
       self.run.failed_path.unlink(missing_ok=True)
       self._tracker.truncate(rounds_done if rounds_done else -1)
     kept = books["yardsticks"] if books is not None else {}

@@ -35,3 +35,13 @@ def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
       raise
     resolved[number] = math.inf if value == 1.0 else math.floor(round(value * rounds, 6))
   return resolved
+
+
+def rounded_to_nothing(algorithm: Mapping[str, Any], rounds: int) -> list[str]:
+  """A sentence for each share of T that is none of these rounds."""
+  resolved, shares = in_rounds(algorithm, rounds), CLIENTS[algorithm["name"]].shares
+  return [
+    f"algorithm.{share} = {algorithm[share]} is none of {rounds} rounds: the run is as with 0."
+    for share, number in shares.items()
+    if algorithm.get(share) and resolved[number] == 0
+  ]

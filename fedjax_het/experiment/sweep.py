@@ -16,7 +16,7 @@ from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
-from fedjax_het.experiment.build import Experiment, build
+from fedjax_het.experiment.build import Experiment, build, notes_of
 from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
@@ -131,7 +131,7 @@ def run_sweep(
     check_writable(*root.folders)
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
-    display.show(*experiments[0].source.notes)
+    display.show(*_notes(sweep, experiments))
     prepare(workdir, whole, FREE_OF_ALL, writes())
     for run, own in zip(runs, configs):
       prepare(run, own.to_dict(), FREE, writes())
@@ -204,7 +204,21 @@ def _build(
     device_rows=where.device_rows,
     seeds=len(built),
   )
-  return engine, experiments
+  named = [
+    experiment._replace(algorithm=build_algorithm(own, experiment.model, experiment.prepared))
+    for own, experiment in zip(configs, experiments)
+  ]
+  return engine, named
+
+
+def _notes(sweep: Sweep, experiments: Sequence[Experiment]) -> list[str]:
+  """`notes_of` the members, each once; with whose it is where it is not everybody's."""
+  owners: dict[str, list[str]] = {}
+  for own, experiment, values in zip(sweep.configs, experiments, sweep.members):
+    for note in notes_of(own, experiment):
+      owners.setdefault(note, []).append(name_of(values))
+  everybody = len(sweep.members)
+  return [note if len(of) == everybody else f"{', '.join(of)}: {note}" for note, of in owners.items()]
 
 
 def _prepared_anew(config: ConfigDict, built: Experiment) -> Experiment:
@@ -234,14 +248,10 @@ def _train(
 ) -> tuple[Any, list[Record], list[dict[str, Any]]]:  # fmt: skip
   """The members' states after the last round, their records, and their summaries, which are written."""
   keys = jnp.stack([experiment.key for experiment in experiments])
-  named = [
-    experiment._replace(algorithm=build_algorithm(own, experiment.model, experiment.prepared))
-    for own, experiment in zip(sweep.configs, experiments)
-  ]
   with contextlib.ExitStack() as stack:
     records = [
       stack.enter_context(Record(own, experiment, run, writes(), yardsticks))
-      for own, experiment, run in zip(sweep.configs, named, sweep.runs)
+      for own, experiment, run in zip(sweep.configs, experiments, sweep.runs)
     ]
     checkpoints = Checkpoints(sweep.root.checkpoints)
     state, summaries = train(engine, keys, records, sweep.config, checkpoints, checkpoint_seconds, display)

@@ -16,6 +16,7 @@ example is not moved by it. Clients' classifiers stay with them, so learnt featu
 that the server has, from public data.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -55,11 +56,11 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
     labels: int32 [M], in any order, of classes of any size.
   """
   same = labels[:, None] == labels
-  means = jnp.matmul(same.astype(z.dtype), z, precision="highest") / same.sum(1)[:, None]
+  product = functools.partial(jnp.matmul, precision="highest")
+  means = product(same.astype(z.dtype), z) / same.sum(1)[:, None]
   z = z - means  # for the products' digits: a class may be narrow, and far from the others
   square = (z**2).sum(1)
-  products = jnp.matmul(z, z.T, precision="highest")
-  square = jnp.maximum(square[:, None] + square - 2.0 * products, 0.0)
+  square = jnp.maximum(square[:, None] + square - 2.0 * product(z, z.T), 0.0)
   others = same & ~jnp.eye(len(labels), dtype=bool)
   count = others.sum(1)[:, None]
   ranked = jnp.sort(jnp.where(others, square, jnp.inf), axis=1)
@@ -68,11 +69,7 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
   alone = count == 0
   width = jnp.where(alone, 1.0, jnp.maximum(median, SMALLEST) / jnp.log(jnp.maximum(count + 1.0, 2.0)))
   kernel = jnp.where(others, jnp.exp(-square / width), 0.0)
-  return (
-    2.0
-    / ((count + 1) * width)
-    * (kernel.sum(1, keepdims=True) * z - jnp.matmul(kernel, z, precision="highest"))
-  )
+  return 2.0 / ((count + 1) * width) * (kernel.sum(1, keepdims=True) * z - product(kernel, z))
 
 
 def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.Array:

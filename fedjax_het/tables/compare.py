@@ -140,8 +140,7 @@ def read(
   value: Any = None
   factor = 1.0
   if isinstance(source, Beside):
-    alone = other is None or _failed(other)
-    own, beside = at(summary, source.path), None if alone else at(other or {}, source.path)
+    own, beside = at(summary, source.path), at(other, source.path) if other and not _failed(other) else None
     with contextlib.suppress(AttributeError, LookupError, TypeError):  # of a damaged summary
       value = source.figure(own, beside) if own and beside else None
   else:
@@ -219,7 +218,8 @@ def _lacks(
   method = source.other.get(one.cell.method, one.cell.method)
   if other is None:
     return f"no run of {method} beside it"
-  return f"{method} beside it: {_failed(other)}" if _failed(other) else f"not as {method}"
+  why = _failed(other)
+  return f"{method} beside it: {why}" if why else f"not as {method}"
 
 
 def _failed(result: Mapping[str, Any]) -> str:

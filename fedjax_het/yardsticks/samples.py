@@ -11,6 +11,11 @@ COLUMNS = 10
 FRAMES_PER_SECOND = 3
 
 
+def sample_files(folder: Path) -> list[Path]:
+  """A run's files of synthetic examples by round, each named by its round; others are nobody's."""
+  return sorted(path for path in folder.glob("*.npz") if path.stem.isdecimal())
+
+
 def sample_grid(x: np.ndarray, y: np.ndarray, num_classes: int, columns: int = COLUMNS) -> np.ndarray:
   """A mosaic with the first `columns` images of class c in row c, one grey pixel between any two.
 

@@ -18,7 +18,7 @@ from fedjax_het.data.scale import as_read, scale_of
 from fedjax_het.yardsticks.downstream import Images, Judge, to_follow, within_class_distance
 from fedjax_het.yardsticks.features import Features, classifier_features, read_inception
 from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
-from fedjax_het.yardsticks.samples import animate, plot_samples
+from fedjax_het.yardsticks.samples import animate, plot_samples, sample_files
 from fedjax_het.yardsticks.text import MISSING, number, spread
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
 
@@ -105,7 +105,7 @@ class Synthetic(Yardstick):
       animate([(f"round {done}", *images) for done, images in frames], num_classes, figures / "samples.gif")
 
   def _paths(self) -> list[Path]:
-    return sorted(path for path in self._folder.glob("*.npz") if path.stem.isdecimal())
+    return sample_files(self._folder)
 
   @staticmethod
   def _read(path: Path) -> Images:
