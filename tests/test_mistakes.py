@@ -30,6 +30,13 @@ LEFT = {  # a part chosen by its name alone -> the first of the settings that th
   "algorithm": ("fedavg", "algorithm.mu = 0.01"),
 }
 
+WHOSE = {  # has the setting, where only a few do
+  "server": "sgd, adam, yogi, adagrad",
+  "mixing": "qffl",
+  "partition": "dirichlet",
+  "algorithm": "fedprox, superfed_mm, superfed_lm",
+}
+
 
 @pytest.mark.parametrize("section", LEFT)
 def test_settings_left_by_another_part_are_named_with_a_way_on(section):
@@ -38,7 +45,9 @@ def test_settings_left_by_another_part_are_named_with_a_way_on(section):
   config[section]["name"] = name
   with pytest.raises(SettingError, match="only the name is changed") as refused:
     check_config(config)
-  assert str(refused.value).startswith(f"{field}: unknown to {name}. Known: ")
+  whose = WHOSE.get(section)
+  problem = f"unknown to {name}, a setting of {whose}" if whose else f"unknown to {name}"
+  assert str(refused.value).startswith(f"{field}: {problem}. Known: ")
   flags = re.findall(r'--config\.(\w+)="(\{.*?\})"', str(refused.value))
   assert flags[0] == (section, f"{{'name': '{name}'}}")
   for own, value in flags:  # what the error says works

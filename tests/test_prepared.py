@@ -123,3 +123,17 @@ def test_each_member_of_a_sweep_has_its_own_regions(tmp_path):
   lines = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
   losses = [line["metrics"]["personalized"]["loss"]["mean"] for line in lines]
   assert len({round(loss, 6) for loss in losses}) == 4
+
+
+@pytest.mark.slow
+def test_what_has_no_effect_is_said_and_kept_of_the_members_that_it_is_of(tmp_path, capsys):
+  config = quick(model={"name": "two_nn", "hidden": 8}, algorithm__points=10**6)
+  run_sweep(config, {"algorithm.start": [0.25, 0.5]}, str(tmp_path))
+  shown = " ".join(capsys.readouterr().out.split())
+  nothing = "algorithm.start = 0.25 is none of 2 rounds: the run is as with 0."
+  assert shown.count(" points = 1000000: no client takes more than") == 1
+  assert f"algorithm.start=0.25: {nothing}" in shown and "start=0.5:" not in shown
+  starts = {path.parent.name: json.loads(path.read_text())["data"]["notes"]
+            for path in tmp_path.glob("members/*/starts.jsonl")}  # fmt: skip
+  alike = starts["algorithm.start=0.5"]
+  assert starts["algorithm.start=0.25"] == [nothing, *alike] and len(alike) == 1

@@ -45,6 +45,27 @@ def test_noise_is_on_the_counts_that_topics_are_made_of(given):
   assert np.abs(given[1] - COUNTS).max() > 1
 
 
+@pytest.mark.parametrize("seed", [3, 10])
+def test_five_folds_have_an_endpoint_each_where_eight_starts_merge_two(seed):
+  rng = np.random.default_rng(0)
+  shares = np.kron(np.eye(5), np.full((2, 2), 0.375)) + 0.025
+  counts = np.stack([rng.multinomial(100, own) for own in shares])
+  found = rules.regions(counts, endpoints=5, clusters=5, seed=seed)
+  assert np.bincount(found.points.argmax(1)).tolist() == [2] * 5
+  assert len(set(found.clusters[::2])) == 5 and (found.clusters[::2] == found.clusters[1::2]).all()
+  assert rules.remarks_on(found) == []
+
+
+def test_an_endpoint_without_clients_and_regions_that_are_nearly_one_are_said():
+  points = np.array([[0.8, 0.1, 0.1], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.15, 0.05, 0.8]])
+  own = rules.Regions(points, 0.5, points, np.array([0, 1, 4, 3]))
+  empty, one = rules.remarks_on(own)
+  assert empty == "No client is nearest to endpoint 2 of 3."
+  assert "clusters 3 and 4 are nearly one: their centers are 0.10 apart (L1), and the radius is 0.50" in one
+  assert rules.remarks_on(own._replace(radius=0.39)) == [empty]
+  assert rules.remarks_on(own._replace(clusters=np.array([0, 1, 2, 2]))) == [empty]
+
+
 def test_shares_are_no_counts():
   with pytest.raises(SettingError, match="are shares of 1"):
     rules.regions(COUNTS / COUNTS.sum(1, keepdims=True), endpoints=3)

@@ -159,16 +159,6 @@ def test_a_face_of_many_coordinates(radius):
   np.testing.assert_allclose(points[:, :2].var(0), square - mean**2, rtol=0.1)
 
 
-def test_five_folds_are_found_from_every_seed():
-  """A single start of the topics merges two folds in about half of the seeds."""
-  for seed in range(4):
-    rng, groups = np.random.default_rng(seed), np.arange(40) % 5
-    shares = np.where(np.arange(10) // 2 == groups[:, None], 0.4, 0.2 / 8)
-    counts = np.stack([rng.multinomial(300, own) for own in shares])
-    found = regions(counts, endpoints=5, clusters=5, seed=seed).clusters
-    assert len({*zip(groups.tolist(), found.tolist())}) == 5
-
-
 @pytest.mark.parametrize("counts", ["three", [[1, 2], [3]], [[1.0, np.inf]], [[1.0, np.nan]]])
 def test_counts_that_are_none(counts):
   with pytest.raises(SettingError, match="counts"):

@@ -8,6 +8,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.path import Path as Outline
+from ml_collections import ConfigDict
 from parts import SIZES, mlp
 
 import fedjax_het as fh
@@ -15,6 +16,7 @@ from fedjax_het.clients.regions import Regions
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.parts import Simplex
+from fedjax_het.yardsticks import simplex_plots
 from fedjax_het.yardsticks.simplex import SimplexMap, grid, on_grid
 from fedjax_het.yardsticks.simplex_plots import corners, region
 from fedjax_het.yardsticks.yardstick import Moment
@@ -65,13 +67,36 @@ def test_the_part_s_simplex_is_the_server_s_models():
   assert fh.fedavg(mlp()).simplex is None
 
 
+def test_clients_are_drawn_with_what_they_are_by_and_without_whole_regions(tmp_path, monkeypatch):
+  seen = []
+  monkeypatch.setattr(simplex_plots, "save", lambda figure, path: seen.append(figure))
+  for endpoints, ends in ((2, [4, 0]), (3, [9, 1])):  # patches: the triangle's, two a region; rows of figures
+    for radius, patches in zip((1.9, 2.0), ends):
+      own = Simplex(lambda *_: None, *regions(endpoints)._replace(radius=radius))
+      simplex_plots.plot_clients(own, tmp_path / "a.png", title="t", epsilon=None if radius < 2 else 0.5)
+      (ax,) = seen[-1].axes
+      bars = sum(len(bars) for bars in ax.containers)
+      assert len(ax.patches) - bars == patches
+  titles = [figure.get_suptitle() for figure in seen]
+  assert titles == 2 * ["t, by their label counts", "t, by their label counts with noise of ε = 0.5"]
+  legends = [figure.legends[0].get_title().get_text() for figure in seen]
+  assert ["the whole simplex" in text for text in legends] == 2 * [False, True]
+
+
+def test_one_endpoint_has_no_pictures():
+  part = lambda endpoints: types.SimpleNamespace(simplex=Simplex(lambda *_: None, *regions(endpoints)))  # noqa: E731
+  fits = lambda client: SimplexMap.fits(types.SimpleNamespace(algorithm=types.SimpleNamespace(client=client)))  # noqa: E731
+  assert not fits(part(1)) and fits(part(2)) and not fits(types.SimpleNamespace(simplex=None))
+
+
 @pytest.mark.parametrize("endpoints, files", [(2, 2), (3, 2), (5, 1)])
 def test_section_rows_and_pictures(tmp_path, endpoints, files):
   owned = regions(endpoints)
   client = types.SimpleNamespace(simplex=Simplex(lambda *_: None, *owned))
   run = types.SimpleNamespace(
-    algorithm=types.SimpleNamespace(client=client), writes=True, figures=tmp_path, title="sosicfl on nothing"
-  )
+    algorithm=types.SimpleNamespace(client=client), writes=True, figures=tmp_path, title="sosicfl on nothing",
+    config=ConfigDict({"algorithm": {"epsilon": None}}),
+  )  # fmt: skip
   assert SimplexMap.fits(run)
   points = len(grid(endpoints, {2: 10, 3: 6}.get(endpoints, 1)))
   values = np.random.default_rng(2).random((K, points))

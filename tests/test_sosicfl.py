@@ -1,5 +1,7 @@
 """SosicFL by hand, what it reduces to, and what a client and the server would use."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -174,3 +176,33 @@ def test_without_a_start_every_client_is_the_whole_simplex_s():
     np.testing.assert_allclose(found.centers, centers, rtol=1e-6)
     assert float(found.radius) == pytest.approx(radius)
     np.testing.assert_array_equal(found.points, regions.points)
+
+
+def warned(function, *args, **settings) -> None:
+  with pytest.warns(UserWarning, match="No client is nearest to endpoint 2, 3 of 3") as caught:
+    function(*args, **settings, rounds=1, cohort_size=2)
+  assert [own.filename for own in caught] == [
+    fh.__file__.replace("fedjax_het/__init__", "tests/test_sosicfl")
+  ]
+
+
+def test_points_that_no_step_takes_again_are_remarked_on(ragged):
+  """The largest client takes ceil(n / B) steps an epoch; epochs of its own endpoints count where more."""
+  largest, corner = -(-max(SIZES) // BATCH), np.eye(3, dtype=np.float32)[np.arange(K) % 3]
+  spread = Regions(corner, 0.4, corner, np.arange(K) % 3)
+  for factory, steps in (
+    (fh.sosicfl, 2 * largest),
+    (functools.partial(fh.sosicfl_plus, local_epochs=3), 3 * largest),
+  ):
+    for points, told in ((None, 0), (steps - 1, 0), (steps, 1)):
+      said = [*factory(mlp(), spread, points=points, **PLAIN).remarks(ragged)]
+      assert len(said) == told and all(f"no client takes more than {steps} steps" in text for text in said)
+
+
+def test_run_and_sweep_warn_once_of_regions_but_not_where_nobody_has_one(ragged):
+  regions = owned()._replace(points=np.eye(3)[np.zeros(K, int)])
+  client = lambda **settings: fh.sosicfl_all(linear(), regions, **PLAIN | settings)  # noqa: E731
+  make = lambda lr: fh.federated(client(lr=lr), fh.mixing.static(), fh.server.sgd())  # noqa: E731
+  warned(fh.run, make(0.1), ragged, key=jax.random.key(0))
+  warned(fh.sweep, make, {"lr": [0.1, 0.2]}, data=ragged)
+  assert [*client(start_round=np.inf).remarks(ragged)] == []

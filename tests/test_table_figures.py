@@ -26,7 +26,8 @@ def test_figures_of_a_summary():
 
 def test_a_figure_of_two_runs(tmp_path):
   """Of the same seed and column; a method without another is beside itself."""
-  source = Beside("n.m", lambda own, other: other / own if own > 1 else None, {"B": "A", "C": "D"})
+  source = Beside("n.m", lambda own, other: other / own if own > 1 else None, {"B": "A", "C": "D"},
+                  "{}'s is not reached")  # fmt: skip
   keys = [(method, size) for size in ("1", "2") for method in "ABC"]
   cells = [Cell(method, {"size": size, "algorithm": method.lower()}, {}) for method, size in keys]
   table = Table("t", "t", ConfigDict, {"ratio": source}, cells)
@@ -43,7 +44,8 @@ def test_a_figure_of_two_runs(tmp_path):
   assert found["A", "2"].values == {0: 1.0, 1: 1.0} and found["A", "1"].values == {1: 1.0}
   assert found["B", "1"].values == {0: 1.0 / 3.0, 1: 2.0 / 4.0}
   assert found["B", "2"].values == {0: 7.0 / 9.0, 1: 8.0 / 10.0}
-  assert found["C", "1"].values == {} and {*found["C", "1"].failed} == {0, 1}
+  assert found["A", "1"].failed == {0: "A's is not reached"}
+  assert found["C", "1"].values == {} and found["C", "1"].failed[1] == "no run of D beside it"
 
 
 @pytest.mark.parametrize("diverged", ["A", "B"])

@@ -120,7 +120,7 @@ def check_partition(given: Mapping[str, Any]) -> None:
     each: {*inspect.signature(own).parameters} - {*_GIVEN["partition"], "groups"}
     for each, own in known.items()
   }
-  check_known(name, {"partition": given}, of_all[name], lambda: set().union(*of_all.values()))
+  check_known(name, {"partition": given}, of_all[name], lambda: of_all)
   options = {option: value for option, value in given.items() if option != "name"}
   check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
   for option, value in options.items():

@@ -9,13 +9,14 @@ from fedjax_het.methods import METHODS, Method
 from fedjax_het.models import MODELS
 
 NONE = "(it has none)"
+MOST_NAMED = 4  # parts that have the setting
 
 
 def check_known(
   name: str,
   sections: Mapping[str, Mapping[str, Any]],
   known: Collection[str],
-  others: Callable[[], Collection[str]],
+  others: Callable[[], Mapping[str, Collection[str]]],
   also: str = "",
 ) -> None:
   """Raises `SettingError` for a setting that the part called `name` does not have.
@@ -24,7 +25,7 @@ def check_known(
     name: the part's.
     sections: section of the configuration -> its settings; the first has the part's name.
     known: what the part has.
-    others: () -> what parts of its kind have.
+    others: () -> each part of its kind -> what it has.
     also: another way to choose a part, for the error.
   """
   first = next(iter(sections))
@@ -32,7 +33,10 @@ def check_known(
     for field, value in settings.items():
       if field == "name" or field in known:
         continue
-      if field in others():
+      problem = f"unknown to {name}"
+      if owners := [own for own, has in others().items() if field in has]:
+        if len(owners) <= MOST_NAMED:
+          problem += f", a setting of {', '.join(owners)}"
         flags = " ".join(
           _flag(own, ({"name": name} if own == first else {}) | _kept(given, known))
           for own, given in sections.items()
@@ -44,7 +48,7 @@ def check_known(
         remedy += f"the name is changed: write {flags}{also}."
       else:
         remedy = near(field, known or [NONE])
-      raise SettingError(f"{section}.{field}", value, f"unknown to {name}", remedy)
+      raise SettingError(f"{section}.{field}", value, problem, remedy)
 
 
 def check_method(section: str, config: Mapping[str, Any]) -> None:
@@ -63,14 +67,15 @@ def check_method(section: str, config: Mapping[str, Any]) -> None:
       f"algorithm.{field}", config[section][field], f"is given in local too, as {config['local'][field]!r}",
       f"Give it once: --config.local.{field}=...",
     )  # fmt: skip
-  check_known(name, given, _settable(method), lambda: {n for m in table.values() for n in _settable(m)}, also)
+  others = lambda: {other: _settable(entry) for other, entry in table.items()}  # noqa: E731
+  check_known(name, given, _settable(method), others, also)
 
 
 def check_model(given: Mapping[str, Any]) -> None:
   """Raises `SettingError` for an option that the model of a section `model` does not have."""
   check_known(
     given["name"], {"model": given}, models.options(given["name"]),
-    lambda: {option for name in (*MODELS, *models.GENERATORS) for option in models.options(name)},
+    lambda: {name: models.options(name) for name in (*MODELS, *models.GENERATORS)},
   )  # fmt: skip
 
 

@@ -219,7 +219,7 @@ def _lacks(
   if other is None:
     return f"no run of {method} beside it"
   why = _failed(other)
-  return f"{method} beside it: {why}" if why else f"not as {method}"
+  return f"{method} beside it: {why}" if why else source.without.format(method)
 
 
 def _failed(result: Mapping[str, Any]) -> str:

@@ -35,11 +35,13 @@ class Beside(NamedTuple):
     path: dotted path in summary.json.
     figure: (what is there in the run's, in the other's) -> the figure, None where there is none.
     other: method -> the other method; a method that is not there is beside itself.
+    without: what is said of a run where `figure` is None; {} in it is the other method.
   """
 
   path: str
   figure: Callable[[Any, Any], float | None]
   other: Mapping[str, str]
+  without: str = "no figure beside {}'s"
 
 
 class Cell(NamedTuple):

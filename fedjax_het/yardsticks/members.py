@@ -117,9 +117,8 @@ def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sw
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
   else:
     rows, columns = map(len, grid.fields.values())
-    figure = Figure(
-      figsize=(panels * (1.6 + 1.0 * columns), max(4.0, 1.4 + 0.8 * rows)), layout="constrained"
-    )
+    wide = max(panels * (1.2 + max(columns, 3.3)), 6.4)  # for the words above the panels, and all of them
+    figure = Figure(figsize=(wide, max(4.0, 1.4 + 0.8 * rows)), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
   figure.suptitle(title, fontsize=12, fontweight="bold")
   draw = _curve if len(grid.fields) == 1 else _heat_map

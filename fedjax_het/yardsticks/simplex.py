@@ -26,15 +26,16 @@ class SimplexMap(Yardstick):
   """`simplex` of the summary, and simplex.png, for a client part with a `simplex` of two or three endpoints.
 
   The server's models on a grid of α are evaluated once, at the end, on all clients' test parts. Before the
-  first round the clients are drawn in the simplex, of however many endpoints: simplex_clients.png.
+  first round the clients are drawn in the simplex, of two endpoints or more: simplex_clients.png.
   """
 
   name = "simplex"
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the client part has a simplex."""
-    return run.algorithm.client.simplex is not None
+    """Whether the client part has a simplex of more than a point."""
+    simplex = run.algorithm.client.simplex
+    return simplex is not None and np.shape(simplex.centers)[1] > 1
 
   def resume(self, rounds_done: int, books: Any) -> None:
     """Draws the clients."""
@@ -42,7 +43,8 @@ class SimplexMap(Yardstick):
     assert self._simplex is not None
     self._count = np.shape(self._simplex.centers)[1]
     if self.run.writes:
-      plot_clients(self._simplex, self.run.figures / "simplex_clients.png", title=self.run.title)
+      path, epsilon = self.run.figures / "simplex_clients.png", self.run.config.algorithm.get("epsilon")
+      plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)
 
   def section(self, now: Moment) -> dict[str, Any]:
     """{"simplex": α [n, M + 1], the metric's mean over all clients and over some clusters' [n]}."""

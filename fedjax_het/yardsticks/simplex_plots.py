@@ -17,6 +17,7 @@ from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import Simplex
 from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
 
+WIDEST = 2.0  # L1 distance of two points of a simplex
 MOST_NAMED = 10  # clusters that get a legend
 
 
@@ -41,16 +42,19 @@ def region(center: ArrayLike, radius: float) -> np.ndarray:
   return np.array(found)
 
 
-def plot_clients(simplex: Simplex, path: str | os.PathLike[str], *, title: str = "") -> Path:
+def plot_clients(
+  simplex: Simplex, path: str | os.PathLike[str], *, title: str = "", epsilon: float | None = None
+) -> Path:
   """Draws each client's point, in its cluster's colour, and the clusters' centers and regions.
 
   Two endpoints are a line, three a triangle; more are the corners of a polygon, in which points that differ
-  may fall together and regions are left out.
+  may fall together and regions are left out. So are regions that are the whole simplex.
 
   Args:
     simplex: the clients' points, centers and radius.
     path: the PNG to write; its folder is made where missing.
     title: above it.
+    epsilon: ε of the noise on the label counts, if any: the points are of noised ones.
 
   Returns:
     `path`.
@@ -59,7 +63,9 @@ def plot_clients(simplex: Simplex, path: str | os.PathLike[str], *, title: str =
   names, first = np.unique(clusters, return_index=True)
   colors = cluster_colors(len(names))
   figure = Figure(figsize=(6.4, 2.8 if points.shape[1] == 2 else 4.8), layout="constrained")
-  figure.suptitle(f"{title}, by their label counts", fontsize=11, fontweight="bold")
+  counts = "label counts" if epsilon is None else f"label counts with noise of ε = {epsilon:g}"
+  figure.suptitle(f"{title}, by their {counts}", fontsize=11, fontweight="bold")
+  whole = float(simplex.radius) >= WIDEST
   ax = figure.subplots()
   if points.shape[1] == 2:
     _clients_on_line(ax, points, centers[first], float(simplex.radius), clusters, names, colors)
@@ -67,7 +73,7 @@ def plot_clients(simplex: Simplex, path: str | os.PathLike[str], *, title: str =
     at = points @ corners(points.shape[1])
     frame(ax, points.shape[1])
     for name, color, center in zip(names, colors, centers[first]):
-      if points.shape[1] == 3:
+      if points.shape[1] == 3 and not whole:
         outline(ax, center, float(simplex.radius), color)
       own = clusters == name
       dots(
@@ -83,6 +89,7 @@ def plot_clients(simplex: Simplex, path: str | os.PathLike[str], *, title: str =
       dots(ax, center @ corners(len(center)), color=color, marker="X", s=110, edgecolor="white", zorder=3)
   if len(names) <= MOST_NAMED:
     signs = "dashed: center" if points.shape[1] == 2 else "cross: center"
+    signs += "\nall regions: the whole simplex" if whole else ""
     figure.legend(loc="outside right center", frameon=False, fontsize=8, title=signs, title_fontsize=8)
   return save(figure, path)
 
@@ -92,7 +99,8 @@ def _clients_on_line(ax: Axes, points, centers, radius, clusters, names, colors)
   bins = np.linspace(0.0, 1.0, 41)
   for name, color, center in zip(names, colors, centers):
     own = points[clusters == name, 1]
-    ax.axvspan(max(center[1] - radius / 2, 0), min(center[1] + radius / 2, 1), color=color, alpha=0.12)
+    if radius < WIDEST:
+      ax.axvspan(max(center[1] - radius / 2, 0), min(center[1] + radius / 2, 1), color=color, alpha=0.12)
     ax.hist(own, bins.tolist(), color=color, alpha=0.8, label=f"cluster {name}: {len(own)}")
     ax.axvline(center[1], color=color, linestyle="--", linewidth=1.2)
   ax.set(xlabel="α₂ = 1 - α₁", xlim=(0, 1))
