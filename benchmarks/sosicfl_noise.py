@@ -1,13 +1,15 @@
-"""What noise on the label counts does to SosicFL's regions, and to its accuracy.
+"""What noise on the label counts does to SosicFL's regions, and to its accuracy; and what regions are worth.
 
-    python benchmarks/sosicfl_noise.py [--dataset mnist --data_dir DATA] [--rounds T] [--out FILE.json]
+    python benchmarks/sosicfl_noise.py [--dataset mnist --data_dir DATA] [--splits dir] [--epsilons 1.0] \
+      [--rounds T] [--out FILE.json]
 
 Cells of configs/sosicfl_2.py, digits by default: K = 20 clients of about 72 training images, T = 100;
-splits 2fold and dir, three seeds. Counts as they are and with Laplace noise of scale 1/ε, for several ε,
-as one program, beside FedAvg, which has no regions. "agreement" is the adjusted Rand index of the
-clusters with those of the counts as they are: 1 where all clients are grouped alike, 0 as by chance.
-Accuracies are of the last round, means over the clients, then over the seeds, with the sample std over
-the seeds. Writes the JSON, and prints the table.
+splits 2fold, 5fold and dir, three seeds. Counts as they are and with Laplace noise of scale 1/ε, for several
+ε, and the regions of the counts as they are dealt among the clients at random, so that they tell nothing of
+whose they are; as one program, beside FedAvg, which has no regions. "agreement" is the adjusted Rand index
+of the clusters with those of the counts as they are: 1 where all clients are grouped alike, 0 as by chance.
+Accuracies are of the last round, means over the clients, then over the seeds, with the sample std over the
+seeds. Writes the JSON, and prints the table.
 """
 
 import argparse
@@ -28,11 +30,11 @@ from sklearn.metrics import adjusted_rand_score  # noqa: E402
 
 from fedjax_het.engine.members import Members  # noqa: E402
 from fedjax_het.engine.run import chunks  # noqa: E402
-from fedjax_het.experiment.algorithm import algorithm_maker, prepared_of  # noqa: E402
+from fedjax_het.experiment.algorithm import algorithm_maker  # noqa: E402
 from fedjax_het.experiment.build import build  # noqa: E402
 from fedjax_het.tables.paper import read_table  # noqa: E402
 
-EPSILONS = (3.0, 1.0, 0.3, 0.1)
+AS_THEY_ARE, DEALT = "as they are", "as they are, regions dealt at random"
 SEEDS = (0, 1, 2)
 
 
@@ -43,16 +45,20 @@ def config_of(args: argparse.Namespace, split: str, algorithm: str, seed: int = 
   return config
 
 
-def accuracies(args: argparse.Namespace, split: str, algorithm: str, epsilons: tuple) -> tuple[list, list]:
-  """Of each ε and seed: the clusters, if any; and {"local", "global"}, top-1 in percent."""
+def accuracies(args: argparse.Namespace, split: str, algorithm: str, variants: tuple) -> tuple[list, list]:
+  """Of each variant and seed: the clusters, if any; and {"local", "global"}, top-1 in percent."""
   members, prepared = [], []
-  for epsilon in epsilons:
+  for variant in variants:
     for seed in SEEDS:
       config = config_of(args, split, algorithm, seed)
-      if epsilon is not None:
-        config.algorithm.epsilon = epsilon
+      if isinstance(variant, float):
+        config.algorithm.epsilon = variant
       members.append(build(config))
-      prepared.append(prepared_of(config, members[-1].data, members[-1].algorithm.client.task))
+      prepared.append(members[-1].prepared)
+      if variant == DEALT:
+        order, own = np.random.default_rng(seed).permutation(config.num_clients), prepared[-1]["regions"]
+        dealt = {name: getattr(own, name)[order] for name in ("centers", "points", "clusters")}
+        prepared[-1] = {"regions": own._replace(**dealt)}
   values = {}
   if prepared[0]:
     values = {"prepared": jax.tree.map(lambda *own: np.stack([np.asarray(leaf) for leaf in own]), *prepared)}
@@ -94,21 +100,24 @@ def main() -> None:
   parser.add_argument("--dataset", default="digits")
   parser.add_argument("--data_dir", default="")
   parser.add_argument("--rounds", type=int, default=0, help="instead of the table's")
+  parser.add_argument("--splits", nargs="*", default=["2fold", "5fold", "dir"])
+  parser.add_argument("--epsilons", nargs="*", type=float, default=[3.0, 1.0, 0.3, 0.1])
   parser.add_argument("--out", type=Path)
   args = parser.parse_args()
   suffix = "" if args.dataset == "digits" else f"_{args.dataset}"
   out = args.out or ROOT / "docs" / "results" / f"sosicfl_noise{suffix}.json"
   rounds = config_of(args, "2fold", "fedavg").rounds
+  variants = (AS_THEY_ARE, *args.epsilons, DEALT)
   report: dict = {**provenance(), "dataset": args.dataset, "rounds": rounds, "seeds": SEEDS, "rows": []}
-  for split in ("2fold", "dir"):
-    _, found = accuracies(args, split, "fedavg", (None,))
+  for split in args.splits:
+    _, found = accuracies(args, split, "fedavg", (AS_THEY_ARE,))
     report["rows"].append(row(split, "none: FedAvg", found, None))
-    clusters, found = accuracies(args, split, "sosicfl", (None, *EPSILONS))
+    clusters, found = accuracies(args, split, "sosicfl", variants)
     count = len(SEEDS)
-    for first, epsilon in zip(range(0, len(found), count), (None, *EPSILONS)):
+    for first, variant in zip(range(0, len(found), count), variants):
       own = slice(first, first + count)
       same = [adjusted_rand_score(a, b) for a, b in zip(clusters[:count], clusters[own])]
-      name = "as they are" if epsilon is None else f"ε = {epsilon:g}"
+      name = f"ε = {variant:g}" if isinstance(variant, float) else variant
       report["rows"].append(row(split, name, found[own], same))
     out.write_text(json.dumps(report, indent=1) + "\n")
   print(table(report["rows"]))

@@ -8,7 +8,8 @@ figure is the round in which the baseline first has its best accuracy over that 
 has as much, as far as evaluations tell; SosicFL beside FedAvg, SosicFL+ beside Ditto, of the same seed.
 None where the method does not get there, which the table says of each seed. The seconds, of training alone,
 are beside it: the paper has none, and they tell something only of runs that had the same machine to
-themselves; a sweep's member has its share of the sweep's. Of one run alone, to a level of one's own: --config.to_accuracy=0.689.
+themselves; a sweep's member has its share of the sweep's. Of one run alone, to a level of one's own:
+--config.to_accuracy=0.689.
 """
 
 import functools
