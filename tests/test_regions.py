@@ -59,11 +59,34 @@ def test_five_folds_have_an_endpoint_each_where_eight_starts_merge_two(seed):
 def test_an_endpoint_without_clients_and_regions_that_are_nearly_one_are_said():
   points = np.array([[0.8, 0.1, 0.1], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.15, 0.05, 0.8]])
   own = rules.Regions(points, 0.5, points, np.array([0, 1, 4, 3]))
-  empty, one = rules.remarks_on(own)
+  empty, near = rules.remarks_on(own)
   assert empty == "No client is nearest to endpoint 2 of 3."
-  assert "clusters 3 and 4 are nearly one: their centers are 0.10 apart (L1), and the radius is 0.50" in one
+  assert near == (
+    "Regions of 1 of 6 pairs of clusters are nearly one: of 3 and 4. "
+    "The nearest centers are 0.10 apart (L1), and the radius is 0.50."
+  )
   assert rules.remarks_on(own._replace(radius=0.39)) == [empty]
   assert rules.remarks_on(own._replace(clusters=np.array([0, 1, 2, 2]))) == [empty]
+  same = np.repeat(points[:1], 4, 0)
+  (near,) = rules.remarks_on(own._replace(centers=same, radius=0.0, points=np.full((4, 3), 1 / 3)))
+  assert "of 6 of 6 pairs" in near and "of 0 and 1, 0 and 3, 0 and 4, ...." in near
+  empty, whole = rules.remarks_on(own._replace(radius=2.0))
+  assert whole == "The region of every cluster is the whole simplex: the radius is 2.00."
+  alone = own._replace(centers=np.ones((4, 1)), points=np.ones((4, 1)))
+  assert rules.remarks_on(own._replace(radius=2.0, clusters=np.zeros(4, int))) == [empty]
+  assert rules.remarks_on(alone) == []
+
+
+def test_topics_of_the_same_counts_are_made_once(monkeypatch):
+  from sklearn import decomposition
+
+  made, real = [], decomposition.LatentDirichletAllocation
+  monkeypatch.setattr(
+    decomposition, "LatentDirichletAllocation", lambda *a, **k: made.append(k) or real(*a, **k)
+  )
+  for seed, rho in ((7, 0.3), (7, 0.5), (8, 0.5)):
+    rules.regions(COUNTS + 1, endpoints=3, rho=rho, seed=seed)
+  assert len(made) == 2 * 8 * 2
 
 
 def test_shares_are_no_counts():
@@ -82,6 +105,8 @@ def test_shares_are_no_counts():
     ({"centers": np.array([[1.5, -0.5]])}, r"regions\.centers"),
     ({"centers": np.full((1, 2), np.nan)}, r"regions\.centers"),
     ({"centers": "a"}, "are not of numbers"),
+    ({"points": None}, r"regions\.points, regions\.clusters = \(\(\), \(1,\)\): are not \[K, M \+ 1\] and"),
+    ({"clusters": np.zeros(2, int)}, r"= \(\(1, 2\), \(2,\)\): are not"),
     ({"radius": -0.3}, r"regions\.radius = -0\.3: is negative"),
     ({"radius": np.inf}, r"regions\.radius = inf: is negative, or not finite"),
   ],

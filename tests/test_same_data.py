@@ -42,10 +42,13 @@ def test_a_digest_tells_values_types_shapes_and_places_apart():
       r"began with other data \(data_digest [0-9a-f]{16}; now [0-9a-f]{16}; version .*the same files",
     ),
     ("clients", True, r"began with the same data, divided otherwise .*Use the code that began it"),
+    ("regions", False, r"began with other things made of the same label counts .*Use the code that began"),
   ],
 )
-def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tmp_path, monkeypatch):
-  config = config_of(rounds=4, eval_every=2, model__hidden=2, local__epochs=1)
+def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tmp_path, monkeypatch, capsys):
+  """And says at every start what of its settings comes to nothing."""
+  own = {"algorithm": {"name": "sosicfl", "start": 0.2}} if changed == "regions" else {}
+  config = config_of(rounds=4, eval_every=2, model__hidden=2, local__epochs=1, **own)
 
   class Stop(StopRequest):
     made = property(lambda self: True, lambda self, value: None)
@@ -64,6 +67,10 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tm
     x = np.array(source.x)
     x[0, 0, 0] += 1
     monkeypatch.setattr(building.datasets, "load", lambda *_, **__: source._replace(x=x))
+  elif changed == "regions":
+    made_of = building.prepared_of
+    other = lambda *own: {"regions": made_of(*own)["regions"]._replace(radius=0.1)}  # noqa: E731
+    monkeypatch.setattr(building, "prepared_of", other)
   else:
     whole = building.datasets.partition
     monkeypatch.setattr(building.datasets, "partition", lambda *own, **options: whole(*own, **options)[::-1])
@@ -72,7 +79,12 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tm
   assert before == ((tmp_path / "starts.jsonl").read_text(), (tmp_path / "metrics.jsonl").read_text())
   monkeypatch.undo()
   assert run_experiment(config, str(tmp_path), Where(devices=1))["rounds"] == 4
-  assert len(read_starts(tmp_path)) == 2 + 2 * older
+  starts = read_starts(tmp_path)
+  assert len(starts) == 2 + 2 * older
+  if changed == "regions":
+    note = "algorithm.start = 0.2 is none of 4 rounds: the run is as with 0."
+    assert capsys.readouterr().out.count(note) == 3  # once before it was refused
+    assert [start["data"]["notes"] for start in starts] == [[note], [note]]
 
 
 def test_runs_on_other_data_of_one_size_are_other_runs(tmp_path):

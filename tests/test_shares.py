@@ -13,7 +13,7 @@ from configs import table_2_3, table_4_2
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import quickstart
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.shares import in_rounds
+from fedjax_het.experiment.shares import in_rounds, rounded_to_nothing
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import Where
 
@@ -126,3 +126,10 @@ def test_the_library_refuses_a_step_size_over_other_rounds(rounds):
     fh.SettingError, match=rf"^server's rounds = 5: .*rounds = {rounds}\. Use sgld\(rounds="
   ):
     fh.run(algorithm, federation([4, 4]), rounds=rounds, cohort_size=2, key=jax.random.key(0))
+
+
+def test_a_share_that_is_none_of_the_rounds_is_said_but_not_one_of_nothing():
+  said = lambda start, rounds: rounded_to_nothing({"name": "sosicfl", "start": start}, rounds)  # noqa: E731
+  assert said(0.3, 3) == ["algorithm.start = 0.3 is none of 3 rounds: the run is as with 0."]
+  assert said(0.3, 4) == said(0.0, 3) == said(None, 3) == said(1.0, 3) == []
+  assert rounded_to_nothing({"name": "fedavg"}, 3) == []

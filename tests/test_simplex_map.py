@@ -79,8 +79,24 @@ def test_clients_are_drawn_with_what_they_are_by_and_without_whole_regions(tmp_p
       assert len(ax.patches) - bars == patches
   titles = [figure.get_suptitle() for figure in seen]
   assert titles == 2 * ["t, by their label counts", "t, by their label counts with noise of ε = 0.5"]
-  legends = [figure.legends[0].get_title().get_text() for figure in seen]
-  assert ["the whole simplex" in text for text in legends] == 2 * [False, True]
+  above = [figure.axes[0].get_title() for figure in seen]
+  assert above == 2 * ["", "every region is the whole simplex"]
+
+
+@pytest.mark.parametrize("endpoints", [2, 3])
+def test_whole_regions_are_not_drawn_on_models_either(endpoints, tmp_path, monkeypatch):
+  seen, points = [], len(grid(endpoints, 3))
+  monkeypatch.setattr(simplex_plots, "save", lambda figure, path: seen.append(figure))
+  values = np.linspace(0.2, 0.8, points).tolist()
+  found = {"metric": "top1", "alphas": grid(endpoints, 3).tolist(), "all": values, "clusters": {0: values}}
+  plot = simplex_plots.plot_line if endpoints == 2 else simplex_plots.plot_triangles
+  for radius in (1.9, 2.0):
+    plot(found, Simplex(lambda *_: None, *regions(endpoints)._replace(radius=radius)), tmp_path / "a.png")
+  drawn = [sum(len(ax.patches) for ax in figure.axes[:2]) for figure in seen]
+  assert drawn[0] - drawn[1] == 1
+  if endpoints == 2:
+    labels = [figure.axes[0].get_legend().get_texts()[1].get_text() for figure in seen]
+    assert labels == ["cluster 0, its region shaded", "cluster 0"]
 
 
 def test_one_endpoint_has_no_pictures():
@@ -90,12 +106,15 @@ def test_one_endpoint_has_no_pictures():
 
 
 @pytest.mark.parametrize("endpoints, files", [(2, 2), (3, 2), (5, 1)])
-def test_section_rows_and_pictures(tmp_path, endpoints, files):
+def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
+  titles, save = [], simplex_plots.save
+  kept = lambda figure, path: titles.append(figure.get_suptitle()) or save(figure, path)  # noqa: E731
+  monkeypatch.setattr(simplex_plots, "save", kept)
   owned = regions(endpoints)
   client = types.SimpleNamespace(simplex=Simplex(lambda *_: None, *owned))
   run = types.SimpleNamespace(
     algorithm=types.SimpleNamespace(client=client), writes=True, figures=tmp_path, title="sosicfl on nothing",
-    config=ConfigDict({"algorithm": {"epsilon": None}}),
+    config=ConfigDict({"algorithm": {"name": "sosicfl"}, "local": {"epsilon": 0.25}}),
   )  # fmt: skip
   assert SimplexMap.fits(run)
   points = len(grid(endpoints, {2: 10, 3: 6}.get(endpoints, 1)))
@@ -109,6 +128,7 @@ def test_section_rows_and_pictures(tmp_path, endpoints, files):
   )
   yardstick = SimplexMap(run)
   yardstick.resume(0, None)
+  assert titles == ["sosicfl on nothing, by their label counts with noise of ε = 0.25"]
   section = yardstick.section(now)
   yardstick.draw([], section)
   assert len([path for path in tmp_path.iterdir() if path.stat().st_size > 5000]) == files

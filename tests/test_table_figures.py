@@ -45,6 +45,10 @@ def test_a_figure_of_two_runs(tmp_path):
   assert found["B", "1"].values == {0: 1.0 / 3.0, 1: 2.0 / 4.0}
   assert found["B", "2"].values == {0: 7.0 / 9.0, 1: 8.0 / 10.0}
   assert found["A", "1"].failed == {0: "A's is not reached"}
+  (tmp_path / "0" / "summary.json").write_text("{}")  # of A, seed 0
+  found = {(entry.cell.method, entry.cell.keys["size"]): entry for entry in entries(table, wanted, ended)}
+  assert found["A", "1"].failed == {0: "its summary has no n.m"}
+  assert found["B", "1"].failed == {0: "A beside it: its summary has no n.m"}
   assert found["C", "1"].values == {} and found["C", "1"].failed[1] == "no run of D beside it"
 
 

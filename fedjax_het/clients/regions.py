@@ -4,6 +4,7 @@ SosicFL, sections 3.2 and 3.3. The counts say how many examples of each class a 
 the regions learns them. They may be noised before that, see `noised`.
 """
 
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from fedjax_het.errors import SettingError, check_range, check_seed, check_whole
 
 STARTS = 8  # of the topics, for each endpoint beyond the first: most of five end with two groups at one point
 TOGETHER = 0.25  # of the radius, within which two centers are as good as one
+WIDEST = 2.0  # L1 distance of two points of a simplex
+MOST_NAMED = 3  # pairs of clusters
 
 
 class Regions(NamedTuple):
@@ -90,8 +93,14 @@ def regions(
 
 def topics(counts: np.ndarray, endpoints: int, seed: int) -> np.ndarray:
   """Each client's shares of M + 1 topics, [K, M + 1], of the likeliest of `STARTS`·M fits."""
+  return _topics(counts.tobytes(), counts.shape, endpoints, seed)
+
+
+@functools.lru_cache  # for a sweep over what is made of them
+def _topics(counts_: bytes, shape: tuple[int, ...], endpoints: int, seed: int) -> np.ndarray:
   from sklearn.decomposition import LatentDirichletAllocation
 
+  counts = np.frombuffer(counts_).reshape(shape)
   starts = np.random.default_rng(seed).integers(2**32, size=STARTS * (endpoints - 1))
   fits = [LatentDirichletAllocation(endpoints, learning_method="online", random_state=start).fit(counts)
           for start in starts.tolist()]  # fmt: skip
@@ -99,20 +108,27 @@ def topics(counts: np.ndarray, endpoints: int, seed: int) -> np.ndarray:
 
 
 def remarks_on(regions: Regions) -> list[str]:
-  """What about regions may not be as it was meant: an endpoint without clients, clusters of one center."""
-  points, centers = np.asarray(regions.points), np.asarray(regions.centers)
+  """What about regions may not be as it was meant: an endpoint without clients, clusters of one region."""
+  points, radius = np.asarray(regions.points), float(regions.radius)
   count = points.shape[1]
-  nobodys = np.flatnonzero(np.bincount(points.argmax(1), minlength=count) == 0)
+  nobodys = np.flatnonzero((points < points.max(1, keepdims=True)).all(0))
   ends = ", ".join(str(m + 1) for m in nobodys)
   said = [f"No client is nearest to endpoint {ends} of {count}."] if ends else []
   names, first = np.unique(regions.clusters, return_index=True)
-  for (a, i), (b, j) in itertools.combinations(zip(names, first), 2):
-    apart = float(np.abs(centers[i] - centers[j]).sum())
-    if apart < TOGETHER * float(regions.radius):
-      said.append(
-        f"The regions of clusters {a} and {b} are nearly one: their centers are {apart:.2f} apart (L1), "
-        f"and the radius is {float(regions.radius):.2f}."
-      )
+  pairs = [*itertools.combinations(range(len(names)), 2)]
+  if not pairs or count == 1:
+    return said
+  if radius >= WIDEST:
+    return [*said, f"The region of every cluster is the whole simplex: the radius is {radius:.2f}."]
+  centers = np.asarray(regions.centers)[first]
+  apart = [float(np.abs(centers[i] - centers[j]).sum()) for i, j in pairs]
+  if near := [pair for pair, own in zip(pairs, apart) if own <= TOGETHER * radius]:
+    some = ", ".join(f"{names[i]} and {names[j]}" for i, j in near[:MOST_NAMED])
+    more = ", ..." if len(near) > MOST_NAMED else ""
+    said.append(
+      f"Regions of {len(near)} of {len(pairs)} pairs of clusters are nearly one: of {some}{more}. "
+      f"The nearest centers are {min(apart):.2f} apart (L1), and the radius is {radius:.2f}."
+    )
   return said
 
 
@@ -169,7 +185,8 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def check_given(regions: Regions) -> None:
-  """Raises `SettingError` unless centers are points of a simplex, [K, M + 1], and the radius is not negative.
+  """Raises `SettingError` unless centers are points of a simplex, [K, M + 1], there are as many points and
+  clusters, and the radius is not negative.
 
   What is traced is taken as it is.
   """
@@ -184,6 +201,10 @@ def check_given(regions: Regions) -> None:
     raise SettingError("regions", regions, "are not of numbers", remedy) from None
   if centers.ndim != 2 or not (centers >= 0).all() or not np.allclose(centers.sum(1), 1.0, atol=1e-4):
     raise SettingError("regions.centers", centers.shape, "are not [K, M + 1] points of a simplex", remedy)
+  shapes = np.shape(regions.points), np.shape(regions.clusters)
+  if shapes != (centers.shape, centers.shape[:1]):
+    problem = f"are not [K, M + 1] and [K] for centers of shape {centers.shape}"
+    raise SettingError("regions.points, regions.clusters", shapes, problem, remedy)
   if not 0 <= radius < float("inf"):
     raise SettingError("regions.radius", radius, "is negative, or not finite", remedy)
 

@@ -195,8 +195,9 @@ def sosicfl_plus(
     passes = epochs if lam is None else max(epochs, local_epochs)
     most = passes * -(-data.limits[0] // batch_size)
     if points is not None and points >= most:
-      yield f"points = {points}: no client takes more than {most} steps a round, so each step draws its own."
-    if count > 1 and not np.isinf(start_round):
+      whose = "" if lam is None else " of the server's endpoints, or of its own,"
+      yield f"points = {points}: no client takes more than {most} steps{whose} a round, so each draws one."
+    if not np.isinf(start_round):
       yield from remarks_on(regions)
 
   never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # then all are the whole simplex's

@@ -128,13 +128,15 @@ def sweep(
   if not isinstance(data, FederatedData):
     if len(data) != len(keys):
       raise SettingError("data", len(data), f"not one for each of {len(keys)} seeds", "Give one for each.")
+    warn(made, data)
     data = [data[i] for i in which]
+  else:
+    warn(made, [data])
   engine = Members(
     make_algorithm, data, {name: [member[name] for member in members] for name in grid or {}}, len(members),
     cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
     device_rows=device_rows, seeds=len(keys),
   )  # fmt: skip
-  warn(made, [data] if isinstance(data, FederatedData) else data)
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)

@@ -44,7 +44,7 @@ class Experiment(NamedTuple):
       clients' training and validation labels that became others; None where none are touched.
     prepared: what the client part was given that is made of the clients' label counts, see `prepared_of`.
     digests: "data_digest" of the data set, whatever the seed, and "clients_digest" of who has which of its
-      rows, with which labels.
+      rows, with which labels; "prepared_digest" where there is something prepared.
   """
 
   algorithm: Algorithm
@@ -74,6 +74,15 @@ def engine_of(config: ConfigDict, experiment: Experiment, where: Where) -> Engin
   if experiment.prepared:
     values["prepared"] = experiment.prepared
   return Engine(make, experiment.data, config.cohort_size, settings=values, **where._asdict())
+
+
+def with_prepared(experiment: Experiment, prepared: Mapping[str, Any]) -> Experiment:
+  """The same with this prepared, and with its digest, to three decimals: processors differ in last places."""
+  if not prepared:
+    return experiment
+  rounded = jax.tree.map(lambda leaf: np.round(np.asarray(leaf, np.float64), 3), prepared)
+  digests = {**experiment.digests, "prepared_digest": digest(rounded)}
+  return experiment._replace(prepared=prepared, digests=digests)
 
 
 def build(config: ConfigDict) -> Experiment:
@@ -156,4 +165,5 @@ def build(config: ConfigDict) -> Experiment:
     "data_digest": digest(source.x, source.y, source.x_test, source.y_test, source.groups, source.split),
     "clients_digest": digest(parts, data.y, data.train, data.valid, data.test, unseen and unseen.y),
   }
-  return Experiment(algorithm, data, model, run_key, parts, source, unseen, noise, prepared, digests)
+  built = Experiment(algorithm, data, model, run_key, parts, source, unseen, noise, digests=digests)
+  return with_prepared(built, prepared)

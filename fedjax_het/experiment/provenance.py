@@ -68,11 +68,12 @@ def check_start(run: Workdir, digests: Mapping[str, str]) -> None:
   for name, what, remedy in (
     ("data_digest", "other data", "Give it the same files"),
     ("clients_digest", "the same data, divided otherwise", "Use the code that began it"),
+    ("prepared_digest", "other things made of the same label counts", "Use the code that began it"),
   ):
     first = next((start for start in starts if start["data"].get(name) is not None), None)
-    if first is not None and (began := first["data"][name]) != digests[name]:
+    if first is not None and (began := first["data"][name]) != digests.get(name):
       by = f"version {first.get('version')}, commit {first.get('commit')}, {first.get('date')}"
-      text = f"{run.root} began with {what} ({name} {began}; now {digests[name]}; {by})"
+      text = f"{run.root} began with {what} ({name} {began}; now {digests.get(name)}; {by})"
       raise DataError(f"{text}. {remedy}, or start in another workdir.")
 
 

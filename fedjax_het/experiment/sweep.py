@@ -16,7 +16,7 @@ from fedjax_het.engine.processes import writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
-from fedjax_het.experiment.build import Experiment, build, notes_of
+from fedjax_het.experiment.build import Experiment, build, notes_of, with_prepared
 from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
@@ -218,12 +218,12 @@ def _notes(sweep: Sweep, experiments: Sequence[Experiment]) -> list[str]:
     for note in notes_of(own, experiment):
       owners.setdefault(note, []).append(name_of(values))
   everybody = len(sweep.members)
-  return [note if len(of) == everybody else f"{', '.join(of)}: {note}" for note, of in owners.items()]
+  return [note if len(of) == everybody else f"{'; '.join(of)}: {note}" for note, of in owners.items()]
 
 
 def _prepared_anew(config: ConfigDict, built: Experiment) -> Experiment:
   """An experiment of the same seed, with what these settings prepare of its clients' label counts."""
-  return built._replace(prepared=prepared_of(config, built.data, built.algorithm.client.task))
+  return with_prepared(built, prepared_of(config, built.data, built.algorithm.client.task))
 
 
 def _may_be(path: str, settings: Collection[str]) -> bool:

@@ -92,7 +92,7 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
         if figure is not None and figure.mean is not None:
           ours[seed] = figure
         else:
-          failed[seed] = _failed(result) or _lacks(source, metric, runs[0], others[seed])
+          failed[seed] = _failed(result) or _lacks(source, metric, runs[0], result, others[seed])
       missing = [seed for seed, result in results.items() if result is None]
       paper = runs[0].cell.paper.get(metric, Figure())
       found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing))
@@ -211,14 +211,15 @@ def printed(cells: Sequence[Cell], metrics: Sequence[str]) -> dict[str, list[str
 
 
 def _lacks(
-  source: tuple[str, float] | Beside, metric: str, one: Wanted, other: Mapping[str, Any] | None
-) -> str:
-  if not isinstance(source, Beside):
-    return f"its summary has no {metric}"
+  source: tuple[str, float] | Beside, metric: str, one: Wanted, result: Mapping[str, Any],
+  other: Mapping[str, Any] | None,
+) -> str:  # fmt: skip
+  if not isinstance(source, Beside) or not at(result, source.path):
+    return f"its summary has no {source.path if isinstance(source, Beside) else metric}"
   method = source.other.get(one.cell.method, one.cell.method)
   if other is None:
     return f"no run of {method} beside it"
-  why = _failed(other)
+  why = _failed(other) or ("" if at(other, source.path) else f"its summary has no {source.path}")
   return f"{method} beside it: {why}" if why else source.without.format(method)
 
 

@@ -43,7 +43,9 @@ class SimplexMap(Yardstick):
     assert self._simplex is not None
     self._count = np.shape(self._simplex.centers)[1]
     if self.run.writes:
-      path, epsilon = self.run.figures / "simplex_clients.png", self.run.config.algorithm.get("epsilon")
+      config = self.run.config.to_dict()
+      epsilon = {**config.get("local", {}), **config["algorithm"]}.get("epsilon")
+      path = self.run.figures / "simplex_clients.png"
       plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)
 
   def section(self, now: Moment) -> dict[str, Any]:

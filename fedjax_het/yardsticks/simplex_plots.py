@@ -13,11 +13,11 @@ from matplotlib.patches import Polygon
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from fedjax_het.clients.regions import WIDEST
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import Simplex
 from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
 
-WIDEST = 2.0  # L1 distance of two points of a simplex
 MOST_NAMED = 10  # clusters that get a legend
 
 
@@ -89,8 +89,9 @@ def plot_clients(
       dots(ax, center @ corners(len(center)), color=color, marker="X", s=110, edgecolor="white", zorder=3)
   if len(names) <= MOST_NAMED:
     signs = "dashed: center" if points.shape[1] == 2 else "cross: center"
-    signs += "\nall regions: the whole simplex" if whole else ""
     figure.legend(loc="outside right center", frameon=False, fontsize=8, title=signs, title_fontsize=8)
+  if whole:
+    ax.set_title("every region is the whole simplex", fontsize=9, color=GREY)
   return save(figure, path)
 
 
@@ -128,15 +129,16 @@ def plot_line(
   ax = figure.subplots()
   ax.plot(x[order], factor * numbers(found["all"])[order], color="black", linewidth=2, label="all clients")
   shades = cluster_colors(len(np.unique(np.asarray(simplex.clusters))))
+  whole = float(simplex.radius) >= WIDEST
   for name, values in found["clusters"].items():
     color, center = shades[int(name)], center_of(simplex, int(name))[1]
-    ax.axvspan(
-      max(center - simplex.radius / 2, 0), min(center + simplex.radius / 2, 1), color=color, alpha=0.1
-    )
+    if not whole:
+      ax.axvspan(
+        max(center - simplex.radius / 2, 0), min(center + simplex.radius / 2, 1), color=color, alpha=0.1
+      )
     ax.axvline(center, color=color, linestyle="--", linewidth=1)
-    ax.plot(
-      x[order], factor * numbers(values)[order], color=color, label=f"cluster {name}, its region shaded"
-    )
+    label = f"cluster {name}" + ("" if whole else ", its region shaded")
+    ax.plot(x[order], factor * numbers(values)[order], color=color, label=label)
   ax.set(xlabel="α₂ = 1 - α₁", xlim=(0, 1))
   decorate(ax, axis_label(found["metric"]))
   ax.legend(frameon=False, fontsize=9)
@@ -172,7 +174,8 @@ def plot_triangles(
       continue
     ax.set_title(f"cluster {name}, {len(points)} clients", fontsize=10, color=shades[name])
     center = center_of(simplex, name)
-    outline(ax, center, float(simplex.radius), "black", filled=False)
+    if float(simplex.radius) < WIDEST:
+      outline(ax, center, float(simplex.radius), "black", filled=False)
     dots(ax, center @ corners(3), color=shades[name], marker="X", s=90, edgecolor="white", zorder=4)
   figure.colorbar(drawn, ax=axes, label=axis_label(found["metric"]), shrink=0.8, pad=0.01)
   return save(figure, path)
