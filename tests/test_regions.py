@@ -60,10 +60,10 @@ def test_an_endpoint_without_clients_and_regions_that_are_nearly_one_are_said():
   points = np.array([[0.8, 0.1, 0.1], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.15, 0.05, 0.8]])
   own = rules.Regions(points, 0.5, points, np.array([0, 1, 4, 3]))
   empty, near = rules.remarks_on(own)
-  assert empty == "No client is nearest to endpoint 2 of 3."
+  assert empty == "No client is nearest to endpoint 2 of 3: try another seed, or fewer."
   assert near == (
     "Regions of 1 of 6 pairs of clusters are nearly one: of 3 and 4. "
-    "The nearest centers are 0.10 apart (L1), and the radius is 0.50."
+    "The nearest centers are 0.10 apart (L1), and the radius is 0.50: try fewer clusters, or a smaller rho."
   )
   assert rules.remarks_on(own._replace(radius=0.39)) == [empty]
   assert rules.remarks_on(own._replace(clusters=np.array([0, 1, 2, 2]))) == [empty]

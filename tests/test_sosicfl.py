@@ -179,7 +179,7 @@ def test_without_a_start_every_client_is_the_whole_simplex_s():
 
 
 def warned(function, *args, **settings) -> None:
-  with pytest.warns(UserWarning, match="No client is nearest to endpoint 2, 3 of 3") as caught:
+  with pytest.warns(UserWarning, match="No client is nearest to endpoints 2, 3 of 3") as caught:
     function(*args, **settings, rounds=1, cohort_size=2)
   assert [own.filename for own in caught] == [
     fh.__file__.replace("fedjax_het/__init__", "tests/test_sosicfl")

@@ -113,7 +113,8 @@ def remarks_on(regions: Regions) -> list[str]:
   count = points.shape[1]
   nobodys = np.flatnonzero((points < points.max(1, keepdims=True)).all(0))
   ends = ", ".join(str(m + 1) for m in nobodys)
-  said = [f"No client is nearest to endpoint {ends} of {count}."] if ends else []
+  each = "endpoint" if len(nobodys) == 1 else "endpoints"
+  said = [f"No client is nearest to {each} {ends} of {count}: try another seed, or fewer."] if ends else []
   names, first = np.unique(regions.clusters, return_index=True)
   pairs = [*itertools.combinations(range(len(names)), 2)]
   if not pairs or count == 1:
@@ -127,7 +128,8 @@ def remarks_on(regions: Regions) -> list[str]:
     more = ", ..." if len(near) > MOST_NAMED else ""
     said.append(
       f"Regions of {len(near)} of {len(pairs)} pairs of clusters are nearly one: of {some}{more}. "
-      f"The nearest centers are {min(apart):.2f} apart (L1), and the radius is {radius:.2f}."
+      f"The nearest centers are {min(apart):.2f} apart (L1), and the radius is {radius:.2f}: try fewer "
+      "clusters, or a smaller rho."
     )
   return said
 

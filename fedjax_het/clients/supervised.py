@@ -94,7 +94,7 @@ def starts_within(
     if start_round >= rounds:
       raise SettingError(
         "start_round", start_round, f"not within rounds = {rounds}: {else_}",
-        f"Use 0 to {rounds - 1}, or more rounds.",
+        f"Use 0 to {rounds - 1}, {'math.inf for never, ' if or_never else ''}or more rounds.",
       )  # fmt: skip
 
   return check_rounds

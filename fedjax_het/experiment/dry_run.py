@@ -12,8 +12,9 @@ from rich.table import Table
 
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
-from fedjax_het.experiment.build import Experiment, build, engine_of
+from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.flops import flops
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
@@ -66,6 +67,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     "devices": engine.mesh.size,
   }
   print_plan(plan)
+  TERMINAL.show(*notes_of(config, experiment))
   return plan
 
 

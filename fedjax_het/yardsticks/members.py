@@ -129,7 +129,9 @@ def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sw
     seen = f"mean over {seeds} seeds, points: each" if seeds > 1 else "mean over clients"
     seen = f"{MODELS[grid.model]} · {seen} · band: std over clients"
     axes[0].set_title(seen, fontsize=9, color=GREY, loc="left")
-    axes[-1].set_xlabel(next(iter(grid.fields)))
+    ((field, values),) = grid.fields.items()
+    apart = np.diff(np.asarray(values, float))
+    axes[-1].set_xlabel(field if np.allclose(apart, apart[:1]) else f"{field} (not to scale)")
   return save(figure, path)
 
 

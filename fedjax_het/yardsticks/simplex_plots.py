@@ -89,9 +89,14 @@ def plot_clients(
       dots(ax, center @ corners(len(center)), color=color, marker="X", s=110, edgecolor="white", zorder=3)
   if len(names) <= MOST_NAMED:
     signs = "dashed: center" if points.shape[1] == 2 else "cross: center"
+    signs += " of all" if whole and len(np.unique(centers, axis=0)) == 1 else ""
     figure.legend(loc="outside right center", frameon=False, fontsize=8, title=signs, title_fontsize=8)
+  told = [f"{len(names)} clusters"] if len(names) > MOST_NAMED else []
   if whole:
-    ax.set_title("every region is the whole simplex", fontsize=9, color=GREY)
+    told.append("every region is the whole simplex")
+  elif points.shape[1] > 3:
+    told.append("regions are not drawn")
+  ax.set_title(", ".join(told), fontsize=9, color=GREY)
   return save(figure, path)
 
 
@@ -105,6 +110,7 @@ def _clients_on_line(ax: Axes, points, centers, radius, clusters, names, colors)
     ax.hist(own, bins.tolist(), color=color, alpha=0.8, label=f"cluster {name}: {len(own)}")
     ax.axvline(center[1], color=color, linestyle="--", linewidth=1.2)
   ax.set(xlabel="α₂ = 1 - α₁", xlim=(0, 1))
+  ax.yaxis.set_major_locator(MaxNLocator(integer=True))
   decorate(ax, "clients")
 
 
