@@ -68,7 +68,7 @@ def compiled(cell: str) -> dict:
         if config.partition.name == "dirichlet":
           config.num_clients, config.partition.min_size = 3, 5
         if config.mixing.name != "aaggff_s":  # which wants everybody
-          cohort, config.cohort_size = config.cohort_size, 1
+          cohort, config.cohort_size = config.cohort_size, 2  # the least of fair mixings
           config.cohort_size = min(cohort, build(config).data.num_clients)
     experiment = build(config)
   engine = engine_of(config, experiment, EVERYWHERE)
