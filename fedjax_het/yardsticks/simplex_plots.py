@@ -73,7 +73,7 @@ def plot_clients(
     at = points @ corners(points.shape[1])
     frame(ax, points.shape[1])
     for name, color, center in zip(names, colors, centers[first]):
-      if points.shape[1] == 3 and not whole:
+      if points.shape[1] == 3:
         outline(ax, center, float(simplex.radius), color)
       own = clusters == name
       dots(
@@ -101,12 +101,11 @@ def plot_clients(
 
 
 def _clients_on_line(ax: Axes, points, centers, radius, clusters, names, colors) -> None:
-  """Histograms over α₂, regions shaded; a region's reach in α₂ is η / 2."""
+  """Histograms over α₂, regions shaded."""
   bins = np.linspace(0.0, 1.0, 41)
   for name, color, center in zip(names, colors, centers):
     own = points[clusters == name, 1]
-    if radius < WIDEST:
-      ax.axvspan(max(center[1] - radius / 2, 0), min(center[1] + radius / 2, 1), color=color, alpha=0.12)
+    shade(ax, center[1], radius, color, 0.12)
     ax.hist(own, bins.tolist(), color=color, alpha=0.8, label=f"cluster {name}: {len(own)}")
     ax.axvline(center[1], color=color, linestyle="--", linewidth=1.2)
   ax.set(xlabel="α₂ = 1 - α₁", xlim=(0, 1))
@@ -138,10 +137,7 @@ def plot_line(
   whole = float(simplex.radius) >= WIDEST
   for name, values in found["clusters"].items():
     color, center = shades[int(name)], center_of(simplex, int(name))[1]
-    if not whole:
-      ax.axvspan(
-        max(center - simplex.radius / 2, 0), min(center + simplex.radius / 2, 1), color=color, alpha=0.1
-      )
+    shade(ax, center, float(simplex.radius), color, 0.1)
     ax.axvline(center, color=color, linestyle="--", linewidth=1)
     label = f"cluster {name}" + ("" if whole else ", its region shaded")
     ax.plot(x[order], factor * numbers(values)[order], color=color, label=label)
@@ -180,8 +176,7 @@ def plot_triangles(
       continue
     ax.set_title(f"cluster {name}, {len(points)} clients", fontsize=10, color=shades[name])
     center = center_of(simplex, name)
-    if float(simplex.radius) < WIDEST:
-      outline(ax, center, float(simplex.radius), "black", filled=False)
+    outline(ax, center, float(simplex.radius), "black", filled=False)
     dots(ax, center @ corners(3), color=shades[name], marker="X", s=90, edgecolor="white", zorder=4)
   figure.colorbar(drawn, ax=axes, label=axis_label(found["metric"]), shrink=0.8, pad=0.01)
   return save(figure, path)
@@ -203,8 +198,16 @@ def frame(ax: Axes, count: int) -> None:
   ax.axis("off")
 
 
+def shade(ax: Axes, center: float, radius: float, color: Any, alpha: float) -> None:
+  """A region on the line between two endpoints, unless it is all of it; its reach in α₂ is η / 2."""
+  if radius < WIDEST:
+    ax.axvspan(max(center - radius / 2, 0), min(center + radius / 2, 1), color=color, alpha=alpha)
+
+
 def outline(ax: Axes, center: np.ndarray, radius: float, color: Any, filled: bool = True) -> None:
-  """A region in the triangle."""
+  """A region in the triangle, unless it is all of it."""
+  if radius >= WIDEST:
+    return
   shape = region(center, radius) @ corners(3)
   if filled:
     ax.add_patch(Polygon(shape, facecolor=color, alpha=0.15, linewidth=0))
