@@ -17,7 +17,7 @@ from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
 from fedjax_het.engine import cpu
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
+from fedjax_het.engine.placement import SMALL, client_mesh, map_clients, over_clients, weighted_sum
 from fedjax_het.engine.round import MAX_CHUNK, scaled
 from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
@@ -204,14 +204,28 @@ def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
 def test_a_weighted_sum_has_the_same_bits_on_any_number_of_devices(count):
   rng = np.random.default_rng(count)
   p = rng.dirichlet(np.ones(count)).astype(np.float32)
-  stacked = {"a": rng.normal(size=(count, 37, 5)).astype(np.float32), "b": rng.normal(size=(count,))}
-  stacked["b"] = stacked["b"].astype(np.float32)
+  sizes = {"a": (37, 5), "b": (), "large": (SMALL + 1,), "none": (0, 3), "largest small": (SMALL,)}
+  stacked = {name: rng.normal(size=(count, *size)).astype(np.float32) for name, size in sizes.items()}
   total = jax.jit(weighted_sum, static_argnums=2)
   sums = [total(p, stacked, client_mesh(devices)) for devices in (1, 2, 3, 8)]
   for found in sums:
     chex.assert_trees_all_equal(found, sums[0])
   expected = jax.tree.map(lambda leaf: np.tensordot(p.astype(float), leaf.astype(float), 1), stacked)
   chex.assert_trees_all_close(sums[0], expected, rtol=1e-6, atol=1e-7)
+
+
+def test_small_leaves_are_averaged_as_one():
+  """In one loop, in their own order and dtypes, with the bits of a leaf alone."""
+  rng = np.random.default_rng(0)
+  p = jnp.asarray([0.5, 0.2, 0.3])
+  small = [rng.normal(size=(3, 5 + i)).astype(np.float32) for i in range(9)]
+  stacked = {"half": small[0].astype(jnp.bfloat16), "small": small, "whole": np.full((3, 2), 7, np.int32)}
+  total = jax.jit(weighted_sum, static_argnums=2)
+  found = total(p, stacked, None)
+  for own, leaf in zip(found["small"], small):
+    chex.assert_trees_all_equal(own, total(p, leaf, None))
+  assert found["half"].dtype == jnp.bfloat16 and found["whole"].tolist() == [7, 7]
+  assert total.lower(p, small, None).compile().as_text().count(" while(") == 1
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])

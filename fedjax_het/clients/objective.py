@@ -112,9 +112,13 @@ def together(updates: PyTree) -> PyTree:
   A leaf's update may read other leaves: the gradient of one layer those above it, either end of SuPerFed's
   line the other end. Left to itself XLA may apply one update before the last reader is done, and copies the
   parameters in every step to be able to; waiting saves the copies, a fifth of SuPerFed's TwoNN step on CPU.
+
+  What they wait for is a sum over an array, which XLA computes once. A sum of scalars it would put into every
+  update, and a program of L leaves would grow with L²: EfficientNet-B0's then took three times as long to
+  compile.
   """
-  some = sum(leaf.ravel()[0] for leaf in jax.tree.leaves(updates) if leaf.size)
-  nothing = 0.0 * jnp.where(jnp.isfinite(some), some, 0.0)
+  some = jnp.array([leaf.ravel()[0] for leaf in jax.tree.leaves(updates) if leaf.size])
+  nothing = jnp.where(jnp.isfinite(some), 0.0 * some, 0.0).sum()
   return jax.tree.map(lambda leaf: leaf + nothing, updates)
 
 

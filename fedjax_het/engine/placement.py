@@ -25,6 +25,7 @@ from fedjax_het.local import unknown
 
 PyTree = Any
 AXIS = "clients"
+SMALL = 4096  # numbers of a leaf up to which it is averaged together with the other small ones
 
 
 def client_mesh(devices: int | None = None, axis: str = AXIS) -> Mesh:
@@ -130,7 +131,21 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
       )  # fmt: skip
     return mean.reshape(leaf.shape[1:])
 
-  return constrain(jax.tree_util.tree_map_with_path(one, stacked), mesh)
+  leaves, tree = jax.tree_util.tree_flatten_with_path(stacked)
+  small = [i for i, (_, leaf) in enumerate(leaves) if leaf.dtype == jnp.float32 and leaf[0].size <= SMALL]
+  joined = _of_one(total, [leaves[i][1] for i in small])
+  means = {i: one(*leaves[i]) for i in range(len(leaves)) if i not in small} | dict(zip(small, joined))
+  return constrain(jax.tree.unflatten(tree, [means[i] for i in range(len(leaves))]), mesh)
+
+
+def _of_one(total: Callable[[jax.Array], jax.Array], leaves: list[jax.Array]) -> list[jax.Array]:
+  """`total`, [S, D] -> [D], of leaves [S, ...] as one array: many small loops take long to compile."""
+  if not leaves:
+    return []
+  flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
+  ends = np.cumsum([own.shape[1] for own in flat])
+  parts = jnp.split(total(jnp.concatenate(flat, axis=1)), ends[:-1])
+  return [own.reshape(leaf.shape[1:]) for own, leaf in zip(parts, leaves)]
 
 
 def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
