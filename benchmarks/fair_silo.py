@@ -1,9 +1,11 @@
 """Tables 3.8 and 3.10 of the thesis, cross-silo: many seeds of every method, each method one program.
 
     python benchmarks/fair_silo.py [--datasets heart berka mqp] [--rows static fedmgda] [--seeds 100]
+      [--frozen model.safetensors]
 
-Every seed is another split, another initial model and another order of mini-batches; all methods get the same
-ones, so differences between methods are paired. OUT.json (default docs/results/fair_silo.json) holds every
+Every seed is another split, another initial model and another order of mini-batches; all methods get the
+same ones, so differences between methods are paired. With --frozen MQP also as a pretrained MiniLM reads it,
+with a linear model on top, see `frozen_pairs.py`. OUT.json (default docs/results/fair_silo.json) holds every
 seed's figures; rows that are not run anew keep those it has. The tables at the end of OUT.md, from its first
 second-level heading on, are made of it; what stands above is left alone. Pictures: OUT_*.png.
 """
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from frozen_pairs import frozen_pairs
 from provenance import commit, machine
 
 import fedjax_het as fh
@@ -73,20 +76,23 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
 class Study:
   """All seeds' data of a data set, and what its methods reach on them."""
 
-  def __init__(self, dataset: str, seeds: int, stratify: bool = True, **options):
+  def __init__(self, dataset: str, seeds: int, weights: Path | None = None, **options):
     self.config = table_3_10().get_config(f"dataset={dataset}")
-    source = fh.data.load(dataset, None, **options)
+    source = frozen_pairs(weights) if weights else fh.data.load(dataset, None, **options)
     parts = fh.data.partition(jax.random.key(0), "natural", source.y, groups=source.groups)
     self.names = [str(name) for name in np.unique(source.groups)]
     self.keys = jax.vmap(jax.random.key)(np.arange(seeds))
     self.data = [
       fh.federate(
         source.x, source.y, parts, jax.random.fold_in(key, 1), num_classes=source.num_classes,
-        standardize=source.standardize, stratify=stratify,
+        standardize=source.standardize,
       )
       for key in self.keys
     ]  # fmt: skip
-    self.model = fh.models.make(self.config.model.name, source.x.shape[1:], source.num_classes)
+    model = "logistic_regression" if weights else self.config.model.name
+    self.model = fh.models.make(model, source.x.shape[1:], source.num_classes)
+    at_once = dataset not in FEWER or weights
+    self.how = {"member_batch": seeds, "client_batch": 64} if at_once else {}
     self.test_sizes = np.stack([each.test.size for each in self.data])
 
   def run(self, algorithm: str, mixing: str, server: str = "sgd", server_lr: float = 1.0) -> dict:
@@ -101,7 +107,7 @@ class Study:
       data=self.data,
       rounds=config.rounds,
       cohort_size=config.cohort_size,
-      **({} if self.config.dataset in FEWER else {"member_batch": len(self.keys), "client_batch": 64}),
+      **self.how,
     )
     auroc = 100 * result.history[config.rounds].global_["auroc"]
     return {
@@ -222,21 +228,30 @@ def main() -> None:
   parser.add_argument("--datasets", nargs="*", default=["heart", "berka", "mqp"])
   parser.add_argument("--rows", nargs="+", default=[*SERVERS, *MIXINGS], help="which methods to run (anew)")
   parser.add_argument("--seeds", type=int, default=100)
+  parser.add_argument("--frozen", type=Path, help="all-MiniLM-L6-v2's model.safetensors")
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "fair_silo")
   args = parser.parse_args()
   args.out.parent.mkdir(parents=True, exist_ok=True)
   kept = args.out.with_suffix(".json")
   record = json.loads(kept.read_text()) if kept.exists() else {}
-  for dataset in args.datasets:
-    for leaky in (False, True) if dataset == "berka" else (None,):
-      label = dataset if leaky is None else f"berka, {'leaky as in the paper' if leaky else 'no leak'}"
-      seeds = min(args.seeds, FEWER.get(dataset, args.seeds))
-      study = Study(dataset, seeds, **({} if leaky is None else {"leaky": leaky}))
+  kinds = {
+    "heart": [("heart", "", {})],
+    "berka": [
+      ("berka, no leak", "", {"leaky": False}), ("berka, leaky as in the paper", "_leaky", {"leaky": True}),
+    ],
+    "mqp": [("mqp", "", {})],
+    "frozen": [("mqp, read by a frozen MiniLM", "_frozen", {"weights": args.frozen})],
+  }  # fmt: skip
+  for dataset in [*args.datasets, *(["frozen"] if args.frozen else [])]:
+    for label, ending, options in kinds[dataset]:
+      dataset = label.split(",")[0]
+      seeds = args.seeds if options else min(args.seeds, FEWER.get(dataset, args.seeds))
+      study = Study(dataset, seeds, **options)
       own = record.setdefault(label, {"mixings": {}})
       print(label, flush=True)
       if dataset == "heart":
         plug_and_play(study, args.rows, own.setdefault("table 3.10", {}))
-      picture = args.out.with_name(f"{args.out.name}_%s_{dataset}{'_leaky' if leaky else ''}.png")
+      picture = args.out.with_name(f"{args.out.name}_%s_{dataset}{ending}.png")
       for mixing in (mixing for mixing in MIXINGS if mixing in args.rows):
         run = study.run("fedavg", mixing)
         own["mixings"][mixing] = figures(run) | {
