@@ -11,7 +11,6 @@ second-level heading on, are made of it; what stands above is left alone. Pictur
 """
 
 import argparse
-import datetime
 import importlib.util
 import json
 import re
@@ -297,18 +296,17 @@ def write(args: argparse.Namespace, record: dict) -> None:
   for label, own in record.items():
     seeds = len(own["mixings"]["static"]["gap"])
     if own.get("table 3.10"):
-      lines += ["", f"## {label.capitalize()}, table 3.10, {seeds} seeds", ""]
+      lines += ["", f"## {label[0].upper()}{label[1:]}, table 3.10, {seeds} seeds", ""]
       lines += plug_and_play_table(own["table 3.10"])
-    lines += ["", f"## {label.capitalize()}, all mixings with FedAvg, {seeds} seeds", ""]
+    lines += ["", f"## {label[0].upper()}{label[1:]}, all mixings with FedAvg, {seeds} seeds", ""]
     lines += mixings_table(label.split(",")[0], own["mixings"])
     if "losses" in own:
       lines += losses_table(own["losses"])
     if "regret" in own:
       lines += ["", "Regret of AAggFF-S after {rounds} rounds: largest of {seeds} seeds {largest:.4f}, bound "
                 "{bound:.3f}; never above the bound: {never above}.".format_map(own["regret"])]  # fmt: skip
-  when = f"{datetime.date.today()}, JAX {jax.__version__}"
-  lines += ["", f"Command: `python benchmarks/fair_silo.py --seeds {args.seeds}`, {when}, commits "
-            f"{', '.join(sorted(commits(record)))} (each row's own in the JSON)."]  # fmt: skip
+  lines += ["", "Command: `python benchmarks/fair_silo.py --seeds N [--frozen FILE]`, N as the headings say; "
+            f"commits {', '.join(sorted(commits(record)))} (each row's own in the JSON)."]  # fmt: skip
   prose = page.read_text().split("\n## ")[0].rstrip() if page.exists() else "# Fair mixing across silos"
   page.write_text(prose + "\n" + "\n".join(lines) + "\n")
 
