@@ -1,16 +1,19 @@
 """Seconds of compiling of the papers' configurations, with nothing compiled before.
 
-    python benchmarks/compile_times.py [--cells CELL ...] [--turns 3] [--out docs/results/compile_times.json]
+    python benchmarks/compile_times.py [--cells CELL ...] [--turns 3] [--before TREE]
+      [--out docs/results/compile_times.json]
 
 A process each, without a compilation cache: the first state, the rounds and the evaluation of a cell with its
 own model, settings and cohort (where the small files have fewer clients, all of them). What is compiled does
 not depend on how many examples there are, so that data sets come as the tests' small files of the true
 format, or, MNIST and CIFAR-10, from $FEDJAX_HET_DATA. Medians over the turns; the goal is 20 s, TwoNN's 4 s,
-on two cores.
+on two cores. With --before, the working tree of another commit, each cell's rounds with that one's library
+just before as well. Cells that are not named keep what OUT has.
 """
 
 import argparse
 import json
+import os
 import runpy
 import statistics
 import subprocess
@@ -18,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from provenance import ROOT, provenance
+from provenance import ROOT, commit, provenance
 
 CELLS = (
   "table_2_3.py:dataset=mnist,clients=100,algorithm=fedavg",
@@ -79,29 +82,46 @@ def compiled(cell: str) -> dict:
   return {"rounds": engine.seconds.compile - before, "all": engine.seconds.compile}
 
 
+def seconds(cell: str, tree: Path) -> dict[str, float]:
+  """What `compiled` says of a cell in a process of its own, with the library of a working tree."""
+  command = [sys.executable, str(Path(__file__).resolve()), "--one", cell]
+  ran = subprocess.run(
+    command, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True, cwd=tree
+  )
+  if ran.returncode:
+    raise SystemExit(f"{cell}: {ran.stderr[-2000:]}")
+  return {what: round(own, 2) for what, own in json.loads(ran.stdout.splitlines()[-1]).items()}
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--cells", nargs="+", default=CELLS, metavar="CELL")
   parser.add_argument("--turns", type=int, default=3)
+  parser.add_argument("--before", type=Path)
   parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "compile_times.json")
   parser.add_argument("--one", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.one:
     print(json.dumps(compiled(args.one)))
     return
-  rows: dict[str, dict[str, list[float]]] = {cell: {"rounds": [], "all": []} for cell in args.cells}
+  record = json.loads(args.out.read_text()) if args.out.exists() else {}
+  found = record.setdefault("seconds", {})
+  rows: dict[str, dict[str, list[float]]] = {cell: {} for cell in args.cells}
   for turn in range(args.turns):
     for cell, row in rows.items():
-      ran = subprocess.run([sys.executable, __file__, "--one", cell], capture_output=True, text=True)
-      if ran.returncode:
-        raise SystemExit(f"{cell}: {ran.stderr[-2000:]}")
-      for what, seconds in json.loads(ran.stdout.splitlines()[-1]).items():
-        row[what].append(round(seconds, 2))
-      print(f"turn {turn + 1} of {args.turns}: {cell}: {row['rounds'][-1]} of {row['all'][-1]} s", flush=True)
-    args.out.write_text(json.dumps({**provenance(), "seconds": rows}, indent=1) + "\n")
-  print("| cell | rounds | with the first state and the evaluation |\n|---|---|---|")
-  for cell, row in rows.items():
-    print(f"| {cell} | {statistics.median(row['rounds']):.1f} | {statistics.median(row['all']):.1f} |")
+      if args.before:
+        row.setdefault("before", []).append(seconds(cell, args.before)["rounds"])
+      for what, own in seconds(cell, ROOT).items():
+        row.setdefault(what, []).append(own)
+      print(f"turn {turn + 1} of {args.turns}: {cell}: {row}", flush=True)
+      found[cell] = row | {"by": {**provenance(), **({"before": commit(args.before)} if args.before else {})}}
+      args.out.write_text(json.dumps(record, indent=1) + "\n")
+  print("| cell | before | rounds | with the first state and the evaluation |\n|---|---|---|---|")
+  for cell, row in found.items():
+    medians = [
+      f"{statistics.median(row[what]):.1f}" if what in row else "–" for what in ("before", "rounds", "all")
+    ]
+    print(f"| {cell} | {' | '.join(medians)} |")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ spans all their devices, and every process runs the same program on the same hos
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -132,7 +133,8 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
     return mean.reshape(leaf.shape[1:])
 
   leaves, tree = jax.tree_util.tree_flatten_with_path(stacked)
-  small = [i for i, (_, leaf) in enumerate(leaves) if leaf.dtype == jnp.float32 and leaf[0].size <= SMALL]
+  sizes = [math.prod(leaf.shape[1:]) for _, leaf in leaves]
+  small = [i for i, (_, leaf) in enumerate(leaves) if leaf.dtype == jnp.float32 and sizes[i] <= SMALL]
   joined = _of_one(total, [leaves[i][1] for i in small])
   means = {i: one(*leaves[i]) for i in range(len(leaves)) if i not in small} | dict(zip(small, joined))
   return constrain(jax.tree.unflatten(tree, [means[i] for i in range(len(leaves))]), mesh)
@@ -145,7 +147,7 @@ def _of_one(total: Callable[[jax.Array], jax.Array], leaves: list[jax.Array]) ->
   flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
   ends = np.cumsum([own.shape[1] for own in flat])
   parts = jnp.split(total(jnp.concatenate(flat, axis=1)), ends[:-1])
-  return [own.reshape(leaf.shape[1:]) for own, leaf in zip(parts, leaves)]
+  return [own.reshape(leaf.shape[1:]).astype(leaf.dtype) for own, leaf in zip(parts, leaves)]
 
 
 def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
