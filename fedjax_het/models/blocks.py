@@ -1,12 +1,14 @@
 """What convolutional classifiers are built of: convolution and norm, inverted residuals; and their border."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import check_choice, check_range, check_whole
-from fedjax_het.models.convolution import METHODS
+from fedjax_het.models.convolution import METHODS, both
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Conv, DepthwiseConv
 from fedjax_het.models.model import Model
@@ -30,6 +32,7 @@ class ConvNorm(nn.Module):
     conv: how to convolve, see `convolution.conv2d`.
     epsilon: the norm's ε.
     momentum: the share that running statistics keep.
+    same: whether a stride of 2 pads sides of even length as TensorFlow's SAME does, one pixel less before.
   """
 
   features: int
@@ -41,11 +44,16 @@ class ConvNorm(nn.Module):
   conv: str = "auto"
   epsilon: float = 1e-5
   momentum: float = 0.9
+  same: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
     """Computes it for images [B, H, W, C]."""
-    padding = self.side // 2 if self.padding is None else self.padding
+    padding: Sides = self.side // 2 if self.padding is None else self.padding
+    if self.same and self.stride == 2:
+      even = [1 - length % 2 for length in x.shape[1:3]]
+      x = jnp.pad(x, ((0, 0), *((0, own) for own in even), (0, 0)))
+      padding = [side - own for side, own in zip(both(padding), even)]
     size = (self.side, self.side)
     if self.features:
       h = Conv(self.features, size, self.stride, padding, False, self.conv, name="conv")(x)
@@ -97,6 +105,7 @@ class InvertedResidual(nn.Module):
     epsilon: the norms' ε.
     momentum: the share that running statistics keep.
     drop_path: probability that, in training, an example passes as it is.
+    same: see `ConvNorm`.
   """
 
   features: int
@@ -111,6 +120,7 @@ class InvertedResidual(nn.Module):
   epsilon: float = 1e-5
   momentum: float = 0.9
   drop_path: float = 0.0
+  same: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
@@ -119,9 +129,8 @@ class InvertedResidual(nn.Module):
     def conv_norm(
       features: int, side: int, stride: int, activation: Activation | None, name: str
     ) -> ConvNorm:
-      return ConvNorm(
-        features, side, stride, self.norm, activation, epsilon=self.epsilon, momentum=self.momentum, name=name
-      )
+      norms: dict[str, Any] = {"epsilon": self.epsilon, "momentum": self.momentum}
+      return ConvNorm(features, side, stride, self.norm, activation, **norms, same=self.same, name=name)
 
     h = x
     if self.expanded != x.shape[3]:

@@ -3,6 +3,8 @@
 Lite0 has no squeeze and excitation, and ReLU6 for Swish; its first and last convolutions keep their widths.
 """
 
+from typing import Any
+
 import jax
 from flax import linen as nn
 
@@ -19,6 +21,7 @@ STAGES = (  # the paper's table 1: expansion, kernel's side, stride of the first
   (6, 5, 2, 192, 4), (6, 3, 1, 320, 1),
 )  # fmt: skip
 STEM, LAST = 32, 1280
+TENSORFLOW_EPSILON = 1e-3
 
 
 class EfficientNet(nn.Module):
@@ -26,6 +29,7 @@ class EfficientNet(nn.Module):
 
   Attributes:
     lite: whether it is a Lite one.
+    same: see `efficientnet_lite0`.
   """
 
   num_classes: int
@@ -37,24 +41,27 @@ class EfficientNet(nn.Module):
   drop_path: float
   norm: str
   conv: str
+  same: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     """Logits of images [B, H, W, C]."""
     activation = nn.relu6 if self.lite else nn.swish
     stem, last = (channels if self.lite else rounded(channels * self.width) for channels in (STEM, LAST))
-    h = ConvNorm(stem, 3, self.stem_stride, self.norm, activation, conv=self.conv, name="stem")(x, train)
+    origin: dict[str, Any] = {"same": self.same, "epsilon": TENSORFLOW_EPSILON if self.same else 1e-5}
+    first = ConvNorm(stem, 3, self.stem_stride, self.norm, activation, conv=self.conv, **origin, name="stem")
+    h = first(x, train)
     total, place = sum(blocks for *_, blocks in STAGES), 0
-    for s, (expansion, side, first, channels, blocks) in enumerate(STAGES):
+    for s, (expansion, side, stride, channels, blocks) in enumerate(STAGES):
       for i in range(blocks):
         inputs = h.shape[3]
         h = InvertedResidual(
-          rounded(channels * self.width), expansion * inputs, side, 1 if i else first,
+          rounded(channels * self.width), expansion * inputs, side, 1 if i else stride,
           0 if self.lite else max(1, inputs // 4), activation, nn.swish, norm=self.norm,
-          drop_path=self.drop_path * place / total, name=f"stage{s}_{i}",
+          drop_path=self.drop_path * place / total, **origin, name=f"stage{s}_{i}",
         )(h, train)  # fmt: skip
         place += 1
-    h = ConvNorm(last, 1, 1, self.norm, activation, name="last")(h, train)
+    h = ConvNorm(last, 1, 1, self.norm, activation, **origin, name="last")(h, train)
     h = flatten(adaptive_average_pool(h, (self.grid, self.grid)))
     return Dense(self.num_classes, name="fc")(dropped(h, self.dropout, train))
 
@@ -104,10 +111,12 @@ def efficientnet_lite0(
   drop_path: float = 0.2,
   norm: str = "batch",
   conv: str = "auto",
+  same: bool = False,
 ) -> Model:
   """EfficientNet-B0 without squeeze and excitation, with ReLU6; 4,652,008 parameters for 1,000 classes.
 
-  timm's `efficientnet_lite0`. The first and the last convolution keep 32 and 1280 channels at every width.
+  timm's `efficientnet_lite0`, or with `same=True` its `tf_efficientnet_lite0`. The first and the last
+  convolution keep 32 and 1280 channels at every width.
 
   Args:
     shape: of one example, (height, width, channels).
@@ -118,11 +127,13 @@ def efficientnet_lite0(
     drop_path: see `efficientnet_b0`.
     norm: "batch" or "group", see `norms.norm`.
     conv: how to convolve, see `convolution.conv2d`.
+    same: for weights that were trained in TensorFlow: strides pad as its SAME does, with less before than
+      after, and the norms' ε is 1e-3.
 
   Raises:
     SettingError: a setting that cannot be.
   """
-  module = EfficientNet(num_classes, True, width, stem_stride, 1, dropout, drop_path, norm, conv)
+  module = EfficientNet(num_classes, True, width, stem_stride, 1, dropout, drop_path, norm, conv, same)
   return classifier(module, "efficientnet_lite0", shape, num_classes)
 
 
@@ -144,6 +155,20 @@ def _torchvision() -> Reader:
   return named([*renames, (r"classifier\.1", "fc")])
 
 
+def _numbered() -> list[tuple[str, str]]:
+  """EfficientNet-PyTorch's names, which number the blocks through."""
+  parts = {"_expand_conv": "expand/conv", "_bn0": "expand/norm", "_depthwise_conv": "depthwise/conv"}
+  parts |= {"_bn1": "depthwise/norm", "_project_conv": "project/conv", "_bn2": "project/norm"}
+  ends = {"_conv_stem": "stem/conv", "_bn0": "stem/norm", "_conv_head": "last/conv", "_bn1": "last/norm"}
+  blocks = [f"stage{s}_{i}" for s, (*_, count) in enumerate(STAGES) for i in range(count)]
+  inside = [
+    (rf"_blocks\.{n}\.{theirs}", f"{block}/{ours}")
+    for n, block in enumerate(blocks)
+    for theirs, ours in parts.items()
+  ]
+  return [*ends.items(), *inside, ("_fc", "fc")]
+
+
 PAIR = ("conv", "norm")
 TORCH: dict[str, Reader] = {
   "efficientnet_b0": _torchvision(),
@@ -163,5 +188,6 @@ TORCH: dict[str, Reader] = {
     ("conv_head", "last/conv"),
     ("bn2", "last/norm"),
     ("classifier", "fc"),
+    *_numbered(),
   )),
 }  # fmt: skip

@@ -16,6 +16,7 @@ from fedjax_het.models.weights import Reader
 State = Mapping[str, np.ndarray]
 STATISTICS = {"running_mean": "mean", "running_var": "var"}
 IGNORED = ("num_batches_tracked",)
+SHOWN = 20  # patterns in a message
 
 
 def kernel(weight: np.ndarray) -> np.ndarray:
@@ -59,7 +60,7 @@ def named(
       matches = (re.fullmatch(pattern, module) for pattern, _ in renames)
       path = next((match.expand(ours) for match, (_, ours) in zip(matches, renames) if match), None)
       if path is None or leaf not in ("weight", "bias", *STATISTICS):
-        known = ", ".join(pattern for pattern, _ in renames)
+        known = ", ".join(pattern for pattern, _ in renames[:SHOWN]) + (", ..." if renames[SHOWN:] else "")
         raise DataError(f"{name} is no array of this model by PyTorch's names. Modules are called {known}.")
       array = np.asarray(value, np.float32)
       if leaf in STATISTICS:

@@ -35,6 +35,10 @@ CASES = {
   "efficientnet_lite0": (
     (64, 45, 3), 5, STILL, lambda: timm.create_model("efficientnet_lite0", num_classes=5)
   ),
+  "efficientnet_lite0 of TensorFlow": (  # its SAME parts even sides from odd ones
+    (64, 45, 3), 5, {**STILL, "same": True},
+    lambda: timm.create_model("tf_efficientnet_lite0", num_classes=5),
+  ),
   "mobilevit": (  # sides of 8, 4 and 2, and of 9, 5 and 3
     (64, 65, 3), 5, OFF, lambda: timm.create_model("mobilevit_xxs", num_classes=5)
   ),
