@@ -74,6 +74,36 @@ def test_a_method_without_states_has_none_to_hold(name):
     engine(name, device_states=6)
 
 
+@pytest.mark.parametrize("name", ["superfed_mm", pytest.param("ditto", marks=pytest.mark.slow)])
+def test_states_on_a_disk_are_those_in_memory_and_leave_nothing_behind(tmp_path, name):
+  own = engine(name, device_states=5, states_folder=str(tmp_path))
+  state = own.init(jax.random.key(3))
+  assert all(isinstance(leaf.base, np.memmap) for leaf in jax.tree.leaves(state.clients))
+  assert not [*tmp_path.iterdir()]
+  saved = jax.tree.map(np.copy, own.to_save(state).clients)
+  restored = own.from_saved(state._replace(clients=saved)).clients
+  assert all(isinstance(leaf.base, np.memmap) for leaf in jax.tree.leaves(restored))
+  chex.assert_trees_all_equal(restored, saved)
+  chex.assert_trees_all_equal(followed(own, (1, 5, 3)), followed(engine(name), (9,)))
+
+
+def test_a_folder_for_states_that_cannot_be_is_named(tmp_path, monkeypatch):
+  with pytest.raises(SettingError, match=r"states_folder = .*nowhere.*: no such folder"):
+    engine(device_states=5, states_folder=str(tmp_path / "nowhere"))
+  for where in ({}, {"device_states": 12}):
+    with pytest.raises(SettingError, match=r"states_folder.*all states lie on the devices.*less than the 12"):
+      engine(states_folder=str(tmp_path), **where)
+  with pytest.raises(SettingError, match=r"states_folder.*without device_states.*--device_states=64"):
+    Where(states_folder=str(tmp_path)).check()
+
+  def full(file, start, length):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr("os.posix_fallocate", full)
+  with pytest.raises(SettingError, match=r"no room for [\d,]+ bytes of states: No space left.*larger disk"):
+    engine(device_states=5, states_folder=str(tmp_path)).init(jax.random.key(0))
+
+
 def test_a_visit_brings_no_more_than_its_cohorts():
   own = engine(device_states=5)
   state, last, seen = own.init(jax.random.key(3)), 0, []

@@ -160,25 +160,26 @@ class Base(Runs):
       return (), in_batches(lambda i: self._init_client(algorithm, key, broadcast, data, i), ids)
 
     args = lambda ids: (keys, broadcast)  # noqa: E731
-    return self._in_blocks("init of examples", one, args, ("train",), "compile")
+    return self._in_blocks("init of examples", one, args, ("train",), "compile", room=self.states.room)
 
   def _in_blocks(
     self, name: Any, function: RunFn, args: Callable[[Array | None], PyTree], parts: Sequence[str],
-    spends: str, dtype: Any = None,
+    spends: str, dtype: Any = None, room: Callable[..., np.ndarray] = np.empty,
   ) -> Any:  # fmt: skip
     """What a function reads of all clients, given their numbers, a block of them after another.
 
-    `args` is what the function is given beside them, of their numbers; None for all.
+    `args` is what the function is given beside them, of their numbers; None for all. `room` makes the array
+    that holds it, of a shape and a dtype.
     """
     axis, first, whole = len(self._runs), 0, None
 
-    def room(leaf: np.ndarray) -> np.ndarray:  # for all at once: states that are joined later are there twice
-      return np.empty((*leaf.shape[:axis], self.num_clients, *leaf.shape[axis + 1 :]), leaf.dtype)
+    def for_all(leaf: np.ndarray) -> np.ndarray:  # at once: states that are joined later are there twice
+      return room((*leaf.shape[:axis], self.num_clients, *leaf.shape[axis + 1 :]), leaf.dtype)
 
     for block in self.examples.blocks(*parts, at_most=self.states.held):
       _, found = self._call(name, function, block.data, args(block.ids), block.ids, spends=spends)
       some = self._read(found, block.real, dtype)
-      whole = jax.tree.map(room, some) if whole is None else whole
+      whole = jax.tree.map(for_all, some) if whole is None else whole
       place = (*self._runs, slice(first, first + block.real))
       jax.tree.map(lambda all_, own: all_.__setitem__(place, own), whole, some)  # noqa: B023
       first += block.real

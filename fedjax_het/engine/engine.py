@@ -45,6 +45,8 @@ class Engine(Base):
       brought to the devices. The numbers are the same.
     device_states: clients' states that the devices hold at once, where all stay on the host, as NumPy
       arrays; by default all lie on the devices. The numbers are the same.
+    states_folder: a folder on a disk, in which the states that stay on the host lie instead of in memory, as
+      memory-mapped arrays, whose files have no names and go with the process.
     settings: name -> number, or tree of arrays, that the program takes as a value: other numbers are the same
       program, and the bits are those of a member of a sweep. What is a constant XLA may round otherwise.
 
@@ -53,8 +55,8 @@ class Engine(Base):
 
   Raises:
     SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
-      be applied to, labels that it cannot tell apart, devices that are not there, or too few rows or
-      states for a cohort.
+      be applied to, labels that it cannot tell apart, devices or a folder that are not there, or too few
+      rows or states for a cohort.
   """
 
   def __init__(
@@ -67,6 +69,7 @@ class Engine(Base):
     devices: int | None = None,
     device_rows: int | None = None,
     device_states: int | None = None,
+    states_folder: str | None = None,
     settings: Mapping[str, Any] | None = None,
   ):
     self._make = maker(algorithm, settings)
@@ -85,15 +88,20 @@ class Engine(Base):
       )
     )  # fmt: skip
     if device_states is not None:
-      self._hold_states(device_states)
+      self._hold_states(device_states, states_folder)
+    if states_folder is not None and self.states.held is None:
+      raise SettingError(
+        "states_folder", states_folder, "all states lie on the devices",
+        f"Give device_states as well, less than the {self.num_clients} clients, or leave it out.",
+      )  # fmt: skip
 
-  def _hold_states(self, device_states: int) -> None:
+  def _hold_states(self, device_states: int, folder: str | None) -> None:
     """Keeps the clients' states on the host, where the devices are not to hold all."""
     check_whole("device_states", device_states, 1)
     if not jax.tree.leaves(self._states_of(np.arange(1))):
       raise SettingError("device_states", device_states, "clients of this method keep none", "Leave it out.")
     if device_states < self.num_clients:
-      self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states))
+      self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states), folder)
 
   def _states_of(self, ids: np.ndarray) -> PyTree:
     """The shapes of so many clients' states."""
@@ -209,7 +217,7 @@ class Engine(Base):
 
   def from_saved(self, state: State) -> State:
     """See `Runs`."""
-    return state
+    return state._replace(clients=self.states.kept(state.clients))
 
 
 def maker(

@@ -140,6 +140,7 @@ def run(
   devices: int | None = None,
   device_rows: int | None = None,
   device_states: int | None = None,
+  states_folder: str | None = None,
   settings: Mapping[str, Any] | None = None,
 ) -> Result:
   """Runs `algorithm` on `data` and evaluates it on every client.
@@ -158,6 +159,7 @@ def run(
     devices: devices to use; by default all.
     device_rows: examples that a device holds at once, where not all fit; see `Engine`.
     device_states: clients' states that the devices hold at once, where not all fit; see `Engine`.
+    states_folder: a folder on a disk for those that the devices do not hold; see `Engine`.
     settings: name -> number that the program takes as a value, as a sweep's programs do; see `Engine`.
 
   Raises:
@@ -168,7 +170,7 @@ def run(
   check_rounds(rounds, eval_every, made)
   engine = Engine(
     algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
-    device_states=device_states, settings=settings,
+    device_states=device_states, states_folder=states_folder, settings=settings,
   )  # fmt: skip
   warn([made], [data])
   history: list[dict] = []

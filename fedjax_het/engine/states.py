@@ -1,5 +1,10 @@
 """Where the clients' states are: on the devices, or on the host and some on the devices for some rounds."""
 
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -46,6 +51,16 @@ class States(Protocol):
   def of(self, state: State, ids: Any) -> State:
     """The state with the states of these clients alone; with all where all are on the devices."""
 
+  def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array of the host for a leaf of all clients' states.
+
+    Raises:
+      SettingError: its disk is full.
+    """
+
+  def kept(self, clients: PyTree) -> PyTree:
+    """All clients' states, as they were read from a file, where they are to be."""
+
 
 class OnDevices:
   """All states lie on the devices."""
@@ -64,29 +79,42 @@ class OnDevices:
     """See `States`."""
     return state
 
+  def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """See `States`."""
+    return np.empty(shape, dtype)
+
+  def kept(self, clients: PyTree) -> PyTree:
+    """See `States`."""
+    return clients
+
 
 class OnHost:
   """The states of all clients are NumPy arrays [K, ...], of which those of some rounds' cohorts travel.
 
-  Cohorts depend on (key, round) alone, so the host knows whose are needed. Every process holds all of them.
+  Cohorts depend on (key, round) alone, so the host knows whose are needed. Every process holds all of them:
+  in its memory, or in files of a folder, which have no names there, so that they go when the process does.
 
   Args:
     mesh: the devices.
     num_clients: K.
     cohort_size: S.
     held: states that the devices hold at once, S to K.
+    folder: where on a disk they lie; None for memory.
 
   Raises:
-    SettingError: a round's cohort does not fit.
+    SettingError: a round's cohort does not fit, or there is no such folder.
   """
 
-  def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int, held: int):
+  def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int, held: int, folder: str | None = None):
     """See the class."""
     if held < cohort_size:
       raise SettingError(
         "device_states", held, f"a round's cohort has {cohort_size} clients, each with its state",
         f"Use {cohort_size} or more, or leave it out to keep all {num_clients} on the devices.",
       )  # fmt: skip
+    if folder is not None and not Path(folder).expanduser().is_dir():
+      raise SettingError("states_folder", folder, "no such folder", "Make it, on a disk with room for all.")
+    self.folder = folder and Path(folder).expanduser()
     self.held, self._num_clients, self._mesh = held, num_clients, mesh
     self._cohorts = CohortsAhead(mesh, num_clients, cohort_size)
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
@@ -121,3 +149,29 @@ class OnHost:
     """See `States`."""
     own = jax.tree.map(lambda leaf: leaf[np.asarray(ids)], state.clients)
     return state._replace(clients=place(own, over_clients(self._mesh, len(ids))))
+
+  def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """See `States`."""
+    length = math.prod(shape) * np.dtype(dtype).itemsize
+    if self.folder is None or not length:
+      return np.empty(shape, dtype)
+    with tempfile.TemporaryFile(dir=self.folder) as file:  # the array keeps it open
+      try:
+        os.posix_fallocate(file.fileno(), 0, length)  # a disk that fills up later would kill the process
+      except OSError as error:
+        remedy = "Use a folder on a larger disk."
+        problem = f"no room for {length:,} bytes of states: {error.strerror}"
+        raise SettingError("states_folder", str(self.folder), problem, remedy) from error
+      return np.asarray(np.memmap(file, dtype, "r+", shape=tuple(shape)))
+
+  def kept(self, clients: PyTree) -> PyTree:
+    """See `States`."""
+    if self.folder is None:
+      return clients
+
+    def written(leaf: np.ndarray) -> np.ndarray:
+      room = self.room(leaf.shape, leaf.dtype)
+      room[:] = leaf
+      return room
+
+    return jax.tree.map(written, clients)

@@ -53,7 +53,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     "parameters": count_parameters(shapes.broadcast.params),
     "trained": count_parameters(jax.eval_shape(experiment.model.init, jax.random.key(0))),
     "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
-    "states": "over the devices" if engine.states.held is None else "on the host",
+    "states": place_of_states(where, engine.states.held),
     "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
     "memory_bytes": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
@@ -69,6 +69,13 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   print_plan(plan)
   TERMINAL.show(*notes_of(config, experiment))
   return plan
+
+
+def place_of_states(where: Where, held: int | None) -> str:
+  """Where the clients' states lie, in words."""
+  if held is None:
+    return "over the devices"
+  return "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
 
 
 def steps_of_clients(config: ConfigDict, experiment: Experiment) -> np.ndarray:

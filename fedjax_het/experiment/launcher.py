@@ -96,6 +96,9 @@ def define_machine_flags() -> None:
     "Clients' states (such as their own models) that the devices hold at once, all staying on the host; "
     "by default all are on the devices.",
   )
+  flags.DEFINE_string(
+    "states_folder", None, "A folder on a disk for the states that --device_states keeps on the host."
+  )
   flags.DEFINE_bool(
     "distributed", False, "Join the processes of a SLURM, Kubernetes or TPU job, or those of --coordinator."
   )
@@ -247,7 +250,8 @@ def leave_out_waiting() -> None:
 def where_of_flags() -> Where:
   """Devices and memory."""
   given = flags.FLAGS
-  return Where(parse_mesh(given.mesh), given.client_batch, given.device_rows, given.device_states)
+  numbers = given.client_batch, given.device_rows, given.device_states
+  return Where(parse_mesh(given.mesh), *numbers, given.states_folder)
 
 
 def told(run: Callable[[], None]) -> int:

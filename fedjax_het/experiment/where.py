@@ -14,18 +14,25 @@ class Where(NamedTuple):
       rounding.
     device_rows: examples that a device holds at once, the others staying on the host; None holds all.
     device_states: clients' states that the devices hold at once, all staying on the host; None holds all.
+    states_folder: a folder on a disk for those that stay on the host; None for memory.
   """
 
   devices: int | None = None
   client_batch: int | None = None
   device_rows: int | None = None
   device_states: int | None = None
+  states_folder: str | None = None
 
   def check(self) -> None:
-    """Raises `SettingError` where a number is below 1."""
+    """Raises `SettingError` where a number is below 1, or a folder is for states that do not stay."""
     for name, value in self._asdict().items():
-      if value is not None:
+      if value is not None and name != "states_folder":
         check_whole(name, value, 1)
+    if self.states_folder is not None and self.device_states is None:
+      raise SettingError(
+        "states_folder", self.states_folder, "without device_states all states lie on the devices",
+        "Say how many the devices hold, as in --device_states=64, or leave it out.",
+      )  # fmt: skip
 
 
 EVERYWHERE = Where()
