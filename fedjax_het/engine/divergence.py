@@ -55,9 +55,14 @@ def divergence(first_round: int, infos: RoundInfo, sound: bool) -> Divergence | 
   return Divergence(int(first_round + at + 1), int(infos.cohort[at, slot]), str(loss))
 
 
-def finite(broadcast: PyTree) -> list[jax.Array]:
-  """Whether each leaf of what the server sends is finite, booleans."""
-  return [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(broadcast)]
+def finite(broadcast: PyTree) -> jax.Array:
+  """Whether what the server sends is finite, a boolean; for compiled programs."""
+  return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(broadcast)]).all()
+
+
+def finite_here(broadcast: PyTree) -> bool:
+  """The same by NumPy, which compiles nothing: a model of many arrays would be as many small programs."""
+  return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(broadcast))
 
 
 def check_finite(found: Divergence | None) -> None:

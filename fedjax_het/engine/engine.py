@@ -15,7 +15,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import PROGRAMS, Base, RunFn
 from fedjax_het.engine.cpu import options_of_one_run
-from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite
+from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite_here
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
@@ -169,7 +169,7 @@ class Engine(Base):
     """
     state, infos = super().advance(state, num_rounds)
     first = self.rounds_done(state) - num_rounds
-    check_finite(divergence(first, infos, all(finite(state.broadcast))))
+    check_finite(divergence(first, infos, finite_here(state.broadcast)))
     return state, infos
 
   def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:

@@ -144,7 +144,7 @@ class Members(Base):
     """See `Runs`."""
 
     def one(algorithm, data, broadcast, _):
-      return (), jnp.array(finite(broadcast)).all()
+      return (), finite(broadcast)
 
     _, sound = self._call("diverged", one, Fields({}, {}), state.broadcast, spends="train")
     first = self.rounds_done(state) - infos.cohort.shape[1]
