@@ -42,13 +42,14 @@ def test_the_numbers_are_those_of_resident_examples():
 def test_windows_hold_their_cohorts_and_no_more():
   data, mesh = federation(SIZES), client_mesh(1)
   examples = Streamed([data], lambda some: some[0], mesh, 3, 70)
+  cohorts = jax.vmap(lambda round: cohort_of(jax.random.key(1), round, len(SIZES), 3))(np.arange(100))
   first, windows = 0, set()
   while first < 40:
     here, last = examples.rounds(jax.random.key(1), first)
     assert here.x.shape[0] == 35 and last > first
     windows.add((first, last))
     for round in range(first, last):
-      for i in np.asarray(cohort_of(jax.random.key(1), round, len(SIZES), 3)):
+      for i in np.asarray(cohorts)[round]:
         rows = lambda d: np.asarray(d.x)[int(d.train.start[i]) :][: int(d.train.size[i])]  # noqa: E731
         np.testing.assert_array_equal(rows(here), rows(data))
     first = last

@@ -1,5 +1,7 @@
 """Weights as their publishers ship them, on real images: CIFAR-10's ResNet-20, ImageNet's SqueezeNet 1.0."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +18,7 @@ from fedjax_het.data.packed import locate, names
 CLASSES = {  # of TinyImageNet, and their place among ImageNet's
   "n01443537": 1, "n02099601": 207, "n02129165": 291, "n02504458": 386, "n02509815": 387,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def optimised():
-  """Large images: compiled as users' programs are."""
-  jax.config.update("jax_disable_most_optimizations", False)
+AS_USERS = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}  # see compiler.py
 
 
 def test_a_file_of_weights_is_read_without_pytorch():
@@ -41,7 +38,7 @@ def test_resnet20_knows_cifar10():
   x, y = parse_batch(path, read(path)[1])
   params, stats = models.reader_of("resnet20")(read_state(root / "weights" / "resnet20-12fca82f.th"))
   model = models.make("resnet20", (32, 32, 3), 10, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
-  use = jax.jit(lambda x: model.apply(params, x / 255.0, stats).argmax(-1))
+  use = jax.jit(lambda x: model.apply(params, x / 255.0, stats).argmax(-1), compiler_options=AS_USERS)
   found = np.concatenate([use(x[i : i + 200].astype(np.float32)) for i in range(0, len(x), 200)])
   print(f"ResNet-20: {(found == y).mean():.1%} of {len(y)} test images")
   assert 0.90 <= (found == y).mean() <= 0.935
@@ -64,9 +61,9 @@ def test_squeezenet_names_images_of_classes_it_knows():
   model = models.make(
     "squeezenet", (224, 224, 3), 1000, dropout=0.0, weights=str(weights), mean=mean, std=1 / 255
   )
-  params = model.init(jax.random.key(0))
+  params = jax.jit(model.init)(jax.random.key(0))
 
-  @jax.jit
+  @functools.partial(jax.jit, compiler_options=AS_USERS)
   def first_five(x):
     large = jax.image.resize(x / 255.0, (len(x), 224, 224, 3), "bilinear")
     return jax.lax.top_k(model.apply(params, large), 5)[1]

@@ -107,10 +107,11 @@ def test_a_folder_for_states_that_cannot_be_is_named(tmp_path, monkeypatch):
 def test_a_visit_brings_no_more_than_its_cohorts():
   own = engine(device_states=5)
   state, last, seen = own.init(jax.random.key(3)), 0, []
+  drawn = np.asarray(jax.vmap(lambda round: cohort_of(state.key, round, len(RAGGED), 3))(np.arange(41)))
   everybody = jax.tree.map(np.copy, state.clients)
   while last < 40:
     visit = own.states.bring(state, last, 40)
-    cohorts = [np.asarray(cohort_of(state.key, round, len(RAGGED), 3)) for round in range(last, 41)]
+    cohorts = drawn[last:]
     mine = np.unique(cohorts[: visit.last - last])
     np.testing.assert_array_equal(np.sort(visit.ids), mine)
     assert len(np.union1d(mine, cohorts[visit.last - last])) > 5 or visit.last == 40
