@@ -8,7 +8,7 @@ own model, settings and cohort (where the small files have fewer clients, all of
 not depend on how many examples there are, so that data sets come as the tests' small files of the true
 format, or, MNIST and CIFAR-10, from $FEDJAX_HET_DATA. Medians over the turns; the goal is 20 s, TwoNN's 4 s,
 on two cores. With --before, the working tree of another commit, each cell's rounds with that one's library
-just before as well. Cells that are not named keep what OUT has. With --runs, instead, seconds of a whole first
+just before as well. Cells that are not named keep what OUT has. With --runs, instead, seconds of a first
 run of two rounds, each evaluated: also tracing, checkpoints, tables and pictures.
 """
 
