@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from realdata import real_data
+from sklearn import datasets
 
 from fedjax_het.data import cifar, files, idx, leaf, packed, sources
 from fedjax_het.errors import DataError, SettingError
@@ -45,8 +46,14 @@ def tiny_mnist(tmp_path, monkeypatch):
   return tmp_path, arrays
 
 
-def test_digits_need_no_file():
+@pytest.mark.parametrize("found", [True, False])
+def test_digits_need_no_file(monkeypatch, found):
+  if not found:  # as with another version of scikit-learn
+    monkeypatch.setattr(sources, "find_digits", lambda: None)
   source = sources.load("digits", "/nowhere")
+  theirs = datasets.load_digits()
+  np.testing.assert_array_equal(source.x[..., 0], np.float32(theirs.images / 16.0))
+  np.testing.assert_array_equal(source.y, theirs.target)
   assert source.x.shape == (1797, 8, 8, 1)
   assert source.x.dtype == np.float32
   assert (source.x.min(), source.x.max()) == (0.0, 1.0)
