@@ -22,6 +22,7 @@ from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost
 from fedjax_het.errors import SettingError, check_run_key, check_whole
 from fedjax_het.parts import Algorithm
+from fedjax_het.traced import traced_once
 
 PyTree = Any
 
@@ -117,11 +118,10 @@ class Engine(Base):
     check_run_key(key)
     started = time.perf_counter()
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
-    shapes = jax.eval_shape(self._init, *args)
+    first = traced_once(self._init)
+    shapes = jax.eval_shape(first, *args)
     with self.doing(f"compiling {PROGRAMS['init']}"):
-      program = jax.jit(
-        self._init, out_shardings=self.shardings(shapes), compiler_options=options_of_one_run()
-      )
+      program = jax.jit(first, out_shardings=self.shardings(shapes), compiler_options=options_of_one_run())
       state = jax.block_until_ready(program(*args))
     self._book("compile", started)
     if self._later:
