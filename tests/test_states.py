@@ -13,7 +13,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.examples import Streamed
 from fedjax_het.engine.states import OnHost
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import experiment
+from fedjax_het.experiment import checkpoint, experiment
 from fedjax_het.experiment.checkpoint import Checkpoints, digest
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep
@@ -102,6 +102,16 @@ def test_a_folder_for_states_that_cannot_be_is_named(tmp_path, monkeypatch):
   monkeypatch.setattr("os.posix_fallocate", full)
   with pytest.raises(SettingError, match=r"no room for [\d,]+ bytes of states: No space left.*larger disk"):
     engine(device_states=5, states_folder=str(tmp_path)).init(jax.random.key(0))
+
+
+def test_states_that_no_checkpoint_could_hold_are_refused_before_training(tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoint, "physical_memory", lambda: 1000)
+  where = Where(devices=1, device_states=5, states_folder=str(tmp_path))
+  with pytest.raises(
+    SettingError, match=r"states_folder = .* GB of states': a checkpoint copies them.*fh\.run"
+  ):
+    experiment.run_experiment(small(), str(tmp_path / "run"), where)
+  assert Checkpoints(tmp_path / "run" / "checkpoints").latest() is None
 
 
 def test_a_visit_brings_no_more_than_its_cohorts():

@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -45,6 +46,16 @@ class Checkpoints:
     self.folder = Path(folder).resolve()
     options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, enable_async_checkpointing=True)
     self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+  def check_room(self, state: State) -> None:
+    """Raises `SettingError` for clients' states on a disk that a checkpoint could not copy through memory."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray))
+    if size > (memory := physical_memory()):
+      raise SettingError(
+        "states_folder", f"{size / 1e9:.1f} GB of states",
+        f"a checkpoint copies them through memory, of which this machine has {memory / 1e9:.1f} GB",
+        "Use a machine with more, or fh.run(..., states_folder=...), which writes no checkpoints.",
+      )  # fmt: skip
 
   def save(self, round: int, state: State, books: dict[str, Any]) -> None:
     """Writes the state after some round, and the books, in the background; every process calls it."""
@@ -196,6 +207,11 @@ def difference(stored: dict[str, str], expected: dict[str, str]) -> tuple[str, s
 def raw_keys(state: State) -> State:
   """The state with its typed key as numbers."""
   return state._replace(key=jax.random.key_data(state.key))
+
+
+def physical_memory() -> int:
+  """Bytes of memory that the machine has."""
+  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def on_host(state: State) -> State:

@@ -115,6 +115,7 @@ def _train(
   checkpoints: Checkpoints, checkpoint_seconds: float, progress: Progress,
 ) -> tuple[State, list[dict[str, Any]]]:  # fmt: skip
   state, evaluations = engine.init(key), None
+  checkpoints.check_room(state)
   found = checkpoints.restore(engine.to_save(state))
   if found is not None:
     state = engine.from_saved(found[0])
