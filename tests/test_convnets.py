@@ -5,6 +5,7 @@ Their logits and gradients are held against PyTorch's in tests/parity.
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,6 +103,33 @@ def test_squeezenet_s_version_may_be_a_number():
   for version in (1, 1.0, "1.0", 1.1, "1.1"):
     model = models.make("squeezenet", (32, 32, 3), 10, version=version, width=0.1)
     assert ("fire5" in jax.eval_shape(model.init, jax.random.key(0))) == (version in (1, "1.0"))
+
+
+def test_an_option_of_every_classifier_is_known_where_one_is_mistyped():
+  with pytest.raises(SettingError, match=r"'weigths': unknown\. Did you mean 'weights'"):
+    models.make("efficientnet_lite0", (64, 64, 3), 7, weigths="x.npz")
+
+
+def test_lite0_s_weights_of_tensorflow_say_what_they_want(caplog):
+  """EfficientNet-PyTorch numbers the blocks through; each array is where timm's name would put it."""
+  names = {
+    "_conv_stem.weight": "conv_stem.weight", "_bn0.bias": "bn1.bias", "_bn1.weight": "bn2.weight",
+    "_blocks.0._bn1.bias": "blocks.0.0.bn1.bias",
+    "_blocks.0._project_conv.weight": "blocks.0.0.conv_pw.weight",
+    "_blocks.2._expand_conv.weight": "blocks.1.1.conv_pw.weight",
+    "_blocks.2._bn2.bias": "blocks.1.1.bn3.bias",
+    "_blocks.15._depthwise_conv.weight": "blocks.6.0.conv_dw.weight", "_fc.bias": "classifier.bias",
+  }  # fmt: skip
+  read = models.reader_of("efficientnet_lite0")
+  arrays = {name: np.full((1, 1, 1, 1) if "conv" in name else (1,), i) for i, name in enumerate(names)}
+  ours = read(arrays)
+  assert "give the model same=True" in caplog.text
+  caplog.clear()
+  theirs = read({names[name]: array for name, array in arrays.items()})
+  chex.assert_trees_all_equal(ours, theirs)
+  assert not caplog.text
+  with pytest.raises(DataError, match=r"_blocks\.16\._bn0\.bias is no array.*blocks\.0\.0\.conv_dw"):
+    read({"_blocks.16._bn0.bias": np.zeros(1)})
 
 
 def test_a_task_is_made():

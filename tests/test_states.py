@@ -90,11 +90,15 @@ def test_states_on_a_disk_are_those_in_memory_and_leave_nothing_behind(tmp_path,
 def test_a_folder_for_states_that_cannot_be_is_named(tmp_path, monkeypatch):
   with pytest.raises(SettingError, match=r"states_folder = .*nowhere.*: no such folder"):
     engine(device_states=5, states_folder=str(tmp_path / "nowhere"))
-  for where in ({}, {"device_states": 12}):
-    with pytest.raises(SettingError, match=r"states_folder.*all states lie on the devices.*less than the 12"):
-      engine(states_folder=str(tmp_path), **where)
-  with pytest.raises(SettingError, match=r"states_folder.*without device_states.*--device_states=64"):
-    Where(states_folder=str(tmp_path)).check()
+  without = r"states_folder.*without device_states all states lie on the devices.*device_states=64"
+  for wrong in (lambda: engine(states_folder=str(tmp_path)), Where(states_folder=str(tmp_path)).check):
+    with pytest.raises(SettingError, match=without):
+      wrong()
+  with pytest.raises(SettingError, match="states_folder = '': is empty"):
+    Where(device_states=5, states_folder="").check()
+  assert engine(device_states=12, states_folder=str(tmp_path)).states.held is None  # all are there
+  with pytest.raises(SettingError, match="states_folder = '/proc/self': nothing can be written there"):
+    engine(device_states=5, states_folder="/proc/self")
 
   def full(file, start, length):
     raise OSError(28, "No space left on device")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from test_reproduce import tiny_table, unchanged
 
+from fedjax_het.experiment.where import Where
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.runs import Program, ended, identity, programs
 
@@ -95,6 +96,22 @@ def test_runs_may_be_programs_of_their_own(table, tmp_path):
   assert len(programs(wanted, tmp_path)) == 1
   todo = programs(wanted, tmp_path, together=1)
   assert reproduce.alike(todo, wanted) == todo  # as processes send it to one another
+
+
+def test_methods_without_states_run_as_ever_where_others_states_stay_on_the_host(
+  table, tmp_path, monkeypatch
+):
+  asked, seen = Where(device_states=9, states_folder=str(tmp_path)), {}
+
+  def run(config, workdir, where, **_):
+    seen[config.algorithm.name] = where
+
+  monkeypatch.setattr(reproduce, "run_experiment", run)
+  for program in programs(
+    reproduce.wanted(table, table.cells, [0], unchanged), tmp_path / "runs", together=0
+  ):
+    assert reproduce._run(program, asked, 600.0, None) == ""
+  assert seen == {"fedavg": Where(), "fedper": asked}
 
 
 def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):

@@ -19,10 +19,9 @@ from fedjax_het.engine.divergence import Divergence, check_finite, divergence, f
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
-from fedjax_het.engine.states import OnHost
+from fedjax_het.engine.states import OnHost, check_places
 from fedjax_het.errors import SettingError, check_run_key, check_whole
 from fedjax_het.parts import Algorithm
-from fedjax_het.traced import traced_once
 
 PyTree = Any
 
@@ -46,8 +45,8 @@ class Engine(Base):
       brought to the devices. The numbers are the same.
     device_states: clients' states that the devices hold at once, where all stay on the host, as NumPy
       arrays; by default all lie on the devices. The numbers are the same.
-    states_folder: a folder on a disk, in which the states that stay on the host lie instead of in memory, as
-      memory-mapped arrays, whose files have no names and go with the process.
+    states_folder: a folder on a disk, in which the states that stay on the host, of which `device_states`
+      says how many do not, lie instead of in memory: memory-mapped files that go with the process.
     settings: name -> number, or tree of arrays, that the program takes as a value: other numbers are the same
       program, and the bits are those of a member of a sweep. What is a constant XLA may round otherwise.
 
@@ -88,13 +87,9 @@ class Engine(Base):
         together="personalize" in self._client.sees_data,
       )
     )  # fmt: skip
+    check_places(device_states, states_folder)
     if device_states is not None:
       self._hold_states(device_states, states_folder)
-    if states_folder is not None and self.states.held is None:
-      raise SettingError(
-        "states_folder", states_folder, "all states lie on the devices",
-        f"Give device_states as well, less than the {self.num_clients} clients, or leave it out.",
-      )  # fmt: skip
 
   def _hold_states(self, device_states: int, folder: str | None) -> None:
     """Keeps the clients' states on the host, where the devices are not to hold all."""
@@ -118,7 +113,7 @@ class Engine(Base):
     check_run_key(key)
     started = time.perf_counter()
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
-    first = traced_once(self._init)
+    first = jax.jit(self._init, inline=True)  # Python goes through it once
     shapes = jax.eval_shape(first, *args)
     with self.doing(f"compiling {PROGRAMS['init']}"):
       program = jax.jit(first, out_shardings=self.shardings(shapes), compiler_options=options_of_one_run())

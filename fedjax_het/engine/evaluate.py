@@ -14,7 +14,6 @@ from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
 from fedjax_het.parts import ClientUpdate, Context
 from fedjax_het.tasks import Task
-from fedjax_het.traced import traced_once
 
 PyTree = Any
 ROWS_AT_ONCE = 512
@@ -44,7 +43,7 @@ def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[
   A client smaller than the largest skips the blocks that it lacks.
   """
 
-  @traced_once
+  @functools.partial(jax.jit, inline=True)  # Python goes through it once
   def scores(index: jax.Array) -> PyTree:
     x, y = data.take(index)
     return task.scores(apply(params, x), y)

@@ -23,7 +23,6 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.local import unknown
-from fedjax_het.traced import traced_once
 
 PyTree = Any
 AXIS = "clients"
@@ -158,7 +157,7 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
   gives. Here the loop stays, because XLA does not know its length.
   """
   count = jax.tree.leaves(stacked)[0].shape[0]
-  fn = traced_once(fn)
+  fn = jax.jit(fn, inline=True)  # Python goes through it once
 
   def row(i: int | jax.Array) -> PyTree:
     return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), stacked)

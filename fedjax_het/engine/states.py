@@ -88,6 +88,34 @@ class OnDevices:
     return clients
 
 
+def check_places(device_states: int | None, folder: str | None) -> None:
+  """Raises `SettingError` for a folder that is none, or for which no states would be left."""
+  if folder is None:
+    return
+  check_folder(folder)
+  if device_states is None:
+    raise SettingError(
+      "states_folder", folder, "without device_states all states lie on the devices",
+      "Say how many the devices hold, as in device_states=64, or leave it out.",
+    )  # fmt: skip
+
+
+def check_folder(folder: str) -> Path:
+  """A folder for clients' states; raises `SettingError` where there is none or nothing can be written."""
+  path = Path(folder).expanduser()
+  if not folder or not path.is_dir():
+    problem = "is empty" if not folder else "no such folder"
+    raise SettingError(
+      "states_folder", folder, problem, "Name one that is there, on a disk with room for all."
+    )
+  try:
+    tempfile.TemporaryFile(dir=path).close()
+  except OSError as error:
+    problem = f"nothing can be written there: {error.strerror}"
+    raise SettingError("states_folder", folder, problem, "Use another folder.") from error
+  return path
+
+
 class OnHost:
   """The states of all clients are NumPy arrays [K, ...], of which those of some rounds' cohorts travel.
 
@@ -112,9 +140,7 @@ class OnHost:
         "device_states", held, f"a round's cohort has {cohort_size} clients, each with its state",
         f"Use {cohort_size} or more, or leave it out to keep all {num_clients} on the devices.",
       )  # fmt: skip
-    if folder is not None and not Path(folder).expanduser().is_dir():
-      raise SettingError("states_folder", folder, "no such folder", "Make it, on a disk with room for all.")
-    self.folder = folder and Path(folder).expanduser()
+    self.folder = None if folder is None else check_folder(folder)
     self.held, self._num_clients, self._mesh = held, num_clients, mesh
     self._cohorts = CohortsAhead(mesh, num_clients, cohort_size)
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))

@@ -74,8 +74,8 @@ def check_method(section: str, config: Mapping[str, Any]) -> None:
 def check_model(given: Mapping[str, Any]) -> None:
   """Raises `SettingError` for an option that the model of a section `model` does not have."""
   check_known(
-    given["name"], {"model": given}, models.options(given["name"]),
-    lambda: {name: models.options(name) for name in (*MODELS, *models.GENERATORS)},
+    given["name"], {"model": given}, models.options_of(given["name"]),
+    lambda: {name: models.options_of(name) for name in (*MODELS, *models.GENERATORS)},
   )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from fedjax_het.engine.states import check_places
 from fedjax_het.errors import SettingError, check_whole
 
 
@@ -24,15 +25,11 @@ class Where(NamedTuple):
   states_folder: str | None = None
 
   def check(self) -> None:
-    """Raises `SettingError` where a number is below 1, or a folder is for states that do not stay."""
+    """Raises `SettingError` where a number is below 1, or a folder cannot be or is for no states."""
     for name, value in self._asdict().items():
       if value is not None and name != "states_folder":
         check_whole(name, value, 1)
-    if self.states_folder is not None and self.device_states is None:
-      raise SettingError(
-        "states_folder", self.states_folder, "without device_states all states lie on the devices",
-        "Say how many the devices hold, as in --device_states=64, or leave it out.",
-      )  # fmt: skip
+    check_places(self.device_states, self.states_folder)
 
 
 EVERYWHERE = Where()

@@ -94,6 +94,8 @@ def make(
     check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
     return GENERATORS[name](shape, num_classes, **options)
   factory = MODELS[name]
+  for option in options:
+    check_choice(f"{name}'s option", option, options_of(name))
   weights = options.pop("weights", "")
   inputs = {option: options.pop(option) for option in COMMON if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
@@ -105,7 +107,7 @@ def make(
   return standardized(model, **inputs) if inputs else model
 
 
-def options(name: str) -> set[str]:
+def options_of(name: str) -> set[str]:
   """The options that `make` takes for the model called `name`."""
   common = {*COMMON} if name in MODELS else set()
   own = inspect.signature((MODELS | GENERATORS)[name]).parameters

@@ -3,9 +3,12 @@
 Lite0 has no squeeze and excitation, and ReLU6 for Swish; its first and last convolutions keep their widths.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
+from absl import logging
 from flax import linen as nn
 
 from fedjax_het.errors import check_whole
@@ -169,10 +172,21 @@ def _numbered() -> list[tuple[str, str]]:
   return [*ends.items(), *inside, ("_fc", "fc")]
 
 
+def _told(reader: Reader) -> Reader:
+  """The same reader, which says so where the weights are of a network that pads otherwise."""
+
+  def read(state: Mapping[str, np.ndarray]) -> Any:
+    if any(name.startswith("_conv_stem") for name in state):
+      logging.warning("EfficientNet-PyTorch's weights were trained in TensorFlow: give the model same=True.")
+    return reader(state)
+
+  return read
+
+
 PAIR = ("conv", "norm")
 TORCH: dict[str, Reader] = {
   "efficientnet_b0": _torchvision(),
-  "efficientnet_lite0": named((
+  "efficientnet_lite0": _told(named((
     ("conv_stem", "stem/conv"),
     ("bn1", "stem/norm"),
     (r"blocks\.0\.(\d)\.conv_dw", r"stage0_\1/depthwise/conv"),
@@ -189,5 +203,5 @@ TORCH: dict[str, Reader] = {
     ("bn2", "last/norm"),
     ("classifier", "fc"),
     *_numbered(),
-  )),
+  ))),
 }  # fmt: skip

@@ -16,7 +16,6 @@ from fedjax_het.errors import SettingError
 from fedjax_het.models.model import Model, batch_of
 from fedjax_het.models.real_rows import only, real_rows
 from fedjax_het.tasks import Task, for_model
-from fedjax_het.traced import traced_once
 
 PyTree = Any
 STATISTICS = "batch_stats"
@@ -133,7 +132,7 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
   using: dict[str, Any] = {name: not value for name, value in modes.items()}
   example = batch_of(1, shape, dtype)
 
-  @traced_once
+  @functools.partial(jax.jit, inline=True)  # Python goes through it once
   def variables(key):
     return module.lazy_init({"params": key, "dropout": key}, example, **using)
 
@@ -211,7 +210,7 @@ def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
     net.train() if training else net.eval()
     return net
 
-  @traced_once
+  @functools.partial(jax.jit, inline=True)  # Python goes through it once
   def pieces(key):
     net = made(key, True)
     return tuple(nnx.to_pure_dict(nnx.state(net, kind)) for kind in (nnx.Param, nnx.BatchStat))

@@ -5,6 +5,7 @@ parameters turn a convolution into a grouped one and a small product into a batc
 are slow on a CPU. Kernels are Xavier-normal, N(0, 2 / (fan_in + fan_out)), as in the authors' code, biases 0.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from flax import linen as nn
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models.strided import Sides, convolve, depthwise, doubled
-from fedjax_het.traced import traced_once
 
 XAVIER = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
 SMALL_BATCH = 20  # examples up to which the kernel's gradient is a sum of outer products
@@ -239,7 +239,7 @@ def network(module: nn.Module, shape: Sequence[int], dtype: Any = jnp.float32) -
   """A module's (init, apply) for examples of `shape`: (key) -> params, (params, x [B, *shape]) -> outputs."""
   example = jax.ShapeDtypeStruct((1, *shape), dtype)
 
-  @traced_once
+  @functools.partial(jax.jit, inline=True)  # Python goes through it once
   def init(key: jax.Array) -> Any:
     return module.lazy_init(key, example)["params"]
 

@@ -60,7 +60,8 @@ def named(
       matches = (re.fullmatch(pattern, module) for pattern, _ in renames)
       path = next((match.expand(ours) for match, (_, ours) in zip(matches, renames) if match), None)
       if path is None or leaf not in ("weight", "bias", *STATISTICS):
-        known = ", ".join(pattern for pattern, _ in renames[:SHOWN]) + (", ..." if renames[SHOWN:] else "")
+        plain = (pattern.replace("\\.", ".").replace("(\\d)", "0") for pattern, _ in renames[:SHOWN])
+        known = ", ".join(plain) + (", ..." if renames[SHOWN:] else "")
         raise DataError(f"{name} is no array of this model by PyTorch's names. Modules are called {known}.")
       array = np.asarray(value, np.float32)
       if leaf in STATISTICS:

@@ -64,7 +64,10 @@ def read_weights(
       "weights", os.fspath(path), f"has other names than ours, and nobody said what they mean in {name}",
       "Write params/LAYER/kernel and the like, see fh.models.save_weights.",
     )  # fmt: skip
-  return by_name(*reader(arrays))
+  try:
+    return by_name(*reader(arrays))
+  except DataError as error:
+    raise DataError(f"{os.fspath(path)}: {error}") from error
 
 
 def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | None = None) -> Model:

@@ -18,6 +18,7 @@ from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Claimed, check_writable, write_atomic
+from fedjax_het.methods import CLIENTS
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
@@ -144,6 +145,10 @@ def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
 
 def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
   """Runs a program; why it came to nothing, else nothing."""
+  if CLIENTS[program.config.algorithm.name].keeps.startswith(
+    "nothing"
+  ):  # of a table where others keep states
+    where = where._replace(device_states=None, states_folder=None)
   try:
     if program.grid:
       run_sweep(
