@@ -221,7 +221,7 @@ def load_digits() -> Source:
   """scikit-learn's bundled 1,797 handwritten digits: [N, 8, 8, 1], float32 in [0, 1] (sixteenths)."""
   table = find_digits()
   if table is None:
-    from sklearn import datasets  # a second to import, which is most of a short run's second start
+    from sklearn import datasets  # a second to import
 
     rows = datasets.load_digits()
     pixels, y = rows.data, rows.target

@@ -26,8 +26,8 @@ class Where(NamedTuple):
 
   def check(self) -> None:
     """Raises `SettingError` where a number is below 1, or a folder cannot be or is for no states."""
-    for name, value in self._asdict().items():
-      if value is not None and name != "states_folder":
+    for name, value in self._replace(states_folder=None)._asdict().items():
+      if value is not None:
         check_whole(name, value, 1)
     check_places(self.device_states, self.states_folder)
 

@@ -1,7 +1,6 @@
 """What convolutional classifiers are built of: convolution and norm, inverted residuals; and their border."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -129,8 +128,10 @@ class InvertedResidual(nn.Module):
     def conv_norm(
       features: int, side: int, stride: int, activation: Activation | None, name: str
     ) -> ConvNorm:
-      norms: dict[str, Any] = {"epsilon": self.epsilon, "momentum": self.momentum}
-      return ConvNorm(features, side, stride, self.norm, activation, **norms, same=self.same, name=name)
+      return ConvNorm(
+        features, side, stride, self.norm, activation, epsilon=self.epsilon, momentum=self.momentum,
+        same=self.same, name=name,
+      )  # fmt: skip
 
     h = x
     if self.expanded != x.shape[3]:
