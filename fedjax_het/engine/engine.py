@@ -72,6 +72,7 @@ class Engine(Base):
     states_folder: str | None = None,
     settings: Mapping[str, Any] | None = None,
   ):
+    check_places(device_states, states_folder)  # before the examples travel
     self._make = maker(algorithm, settings)
     self._numbers = dict(settings or {})
     super().__init__(self._make, [data], self._numbers, cohort_size, client_batch)
@@ -87,7 +88,6 @@ class Engine(Base):
         together="personalize" in self._client.sees_data,
       )
     )  # fmt: skip
-    check_places(device_states, states_folder)
     if device_states is not None:
       self._hold_states(device_states, states_folder)
 

@@ -89,19 +89,9 @@ class OnDevices:
 
 
 def check_places(device_states: int | None, folder: str | None) -> None:
-  """Raises `SettingError` for a folder that is none, or for which no states would be left."""
+  """Raises `SettingError` for a folder that is none or cannot be written, or in which no states would lie."""
   if folder is None:
     return
-  check_folder(folder)
-  if device_states is None:
-    raise SettingError(
-      "states_folder", folder, "without device_states all states lie on the devices",
-      "Say how many the devices hold, as in device_states=64, or leave it out.",
-    )  # fmt: skip
-
-
-def check_folder(folder: str) -> Path:
-  """A folder for clients' states; raises `SettingError` where there is none or nothing can be written."""
   path = Path(folder).expanduser()
   if not folder or not path.is_dir():
     problem = "is empty" if not folder else "no such folder"
@@ -113,7 +103,11 @@ def check_folder(folder: str) -> Path:
   except OSError as error:
     problem = f"nothing can be written there: {error.strerror}"
     raise SettingError("states_folder", folder, problem, "Use another folder.") from error
-  return path
+  if device_states is None:
+    raise SettingError(
+      "states_folder", folder, "without device_states all states lie on the devices",
+      "Say how many the devices hold, as in device_states=64, or leave it out.",
+    )  # fmt: skip
 
 
 class OnHost:
@@ -127,10 +121,10 @@ class OnHost:
     num_clients: K.
     cohort_size: S.
     held: states that the devices hold at once, S to K.
-    folder: where on a disk they lie; None for memory.
+    folder: where on a disk they lie, see `check_places`; None for memory.
 
   Raises:
-    SettingError: a round's cohort does not fit, or there is no such folder.
+    SettingError: a round's cohort does not fit.
   """
 
   def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int, held: int, folder: str | None = None):
@@ -140,7 +134,7 @@ class OnHost:
         "device_states", held, f"a round's cohort has {cohort_size} clients, each with its state",
         f"Use {cohort_size} or more, or leave it out to keep all {num_clients} on the devices.",
       )  # fmt: skip
-    self.folder = None if folder is None else check_folder(folder)
+    self.folder = None if folder is None else Path(folder).expanduser()
     self.held, self._num_clients, self._mesh = held, num_clients, mesh
     self._cohorts = CohortsAhead(mesh, num_clients, cohort_size)
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
@@ -183,7 +177,8 @@ class OnHost:
       return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=self.folder) as file:  # the array keeps it open
       try:
-        os.posix_fallocate(file.fileno(), 0, length)  # a disk that fills up later would kill the process
+        if hasattr(os, "posix_fallocate"):  # a disk that fills up later would kill the process
+          os.posix_fallocate(file.fileno(), 0, length)
       except OSError as error:
         remedy = "Use a folder on a larger disk."
         problem = f"no room for {length:,} bytes of states: {error.strerror}"

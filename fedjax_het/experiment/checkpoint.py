@@ -50,7 +50,7 @@ class Checkpoints:
   def check_room(self, state: State) -> None:
     """Raises `SettingError` for clients' states on a disk that a checkpoint could not copy through memory."""
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray))
-    if size > (memory := physical_memory()):
+    if size and size > (memory := physical_memory()):
       raise SettingError(
         "states_folder", f"{size / 1e9:.1f} GB of states",
         f"a checkpoint copies them through memory, of which this machine has {memory / 1e9:.1f} GB",

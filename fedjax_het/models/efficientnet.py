@@ -176,7 +176,7 @@ def _told(reader: Reader) -> Reader:
   """The same reader, which says so where the weights are of a network that pads otherwise."""
 
   def read(state: Mapping[str, np.ndarray]) -> Any:
-    if any(name.startswith("_conv_stem") for name in state):
+    if "_conv_stem.weight" in state:
       logging.warning("EfficientNet-PyTorch's weights were trained in TensorFlow: give the model same=True.")
     return reader(state)
 

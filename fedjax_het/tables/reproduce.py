@@ -145,9 +145,8 @@ def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
 
 def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
   """Runs a program; why it came to nothing, else nothing."""
-  if CLIENTS[program.config.algorithm.name].keeps.startswith(
-    "nothing"
-  ):  # of a table where others keep states
+  keeps = CLIENTS[program.config.algorithm.name].keeps
+  if keeps.startswith("nothing"):  # of a table where others keep states
     where = where._replace(device_states=None, states_folder=None)
   try:
     if program.grid:
