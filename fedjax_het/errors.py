@@ -30,6 +30,10 @@ class SettingError(ValueError):
     self.setting = setting
 
 
+class NoStates(SettingError):
+  """Clients' states were to lie somewhere, and clients of this method keep none."""
+
+
 class DataError(RuntimeError):
   """A data file that is missing, truncated or not what its authors shipped."""
 

@@ -99,19 +99,21 @@ def test_runs_may_be_programs_of_their_own(table, tmp_path):
 
 
 def test_methods_without_states_run_as_ever_where_others_states_stay_on_the_host(
-  table, tmp_path, monkeypatch
+  table, tmp_path, monkeypatch, capsys
 ):
-  asked, seen = Where(device_states=9, states_folder=str(tmp_path)), {}
+  asked, seen = Where(device_states=9), []
+  real = reproduce.run_experiment
 
-  def run(config, workdir, where, **_):
-    seen[config.algorithm.name] = where
+  def run(config, folder, where, **more):
+    seen.append((config.algorithm.name, where))
+    return real(config, folder, where, **more)
 
   monkeypatch.setattr(reproduce, "run_experiment", run)
-  for program in programs(
-    reproduce.wanted(table, table.cells, [0], unchanged), tmp_path / "runs", together=0
-  ):
-    assert reproduce._run(program, asked, 600.0, None) == ""
-  assert seen == {"fedavg": Where(), "fedper": asked}
+  wanted = reproduce.wanted(table, [table.cells[0], table.cells[2]], [0], unchanged)
+  found = reproduce.reproduce(table, wanted, tmp_path / "runs", asked, together=0)
+  assert seen == [("fedavg", asked), ("fedavg", Where()), ("fedper", asked)]  # the engine is asked
+  assert all(entry.ours for entry in found)
+  assert capsys.readouterr().out.count("algorithm=fedavg") == 1
 
 
 def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):

@@ -20,7 +20,7 @@ from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost, check_places
-from fedjax_het.errors import SettingError, check_run_key, check_whole
+from fedjax_het.errors import NoStates, SettingError, check_run_key, check_whole
 from fedjax_het.parts import Algorithm
 
 PyTree = Any
@@ -95,7 +95,7 @@ class Engine(Base):
     """Keeps the clients' states on the host, where the devices are not to hold all."""
     check_whole("device_states", device_states, 1)
     if not jax.tree.leaves(self._states_of(np.arange(1))):
-      raise SettingError("device_states", device_states, "clients of this method keep none", "Leave it out.")
+      raise NoStates("device_states", device_states, "clients of this method keep none", "Leave it out.")
     if device_states < self.num_clients:
       self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states), folder)
 

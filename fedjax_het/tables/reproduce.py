@@ -1,5 +1,6 @@
 """Runs what a table lacks, and writes it: the work of `python -m fedjax_het.reproduce`."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het.engine.processes import agreed, of_the_first, writes
-from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
+from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
@@ -18,7 +19,6 @@ from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import Claimed, check_writable, write_atomic
-from fedjax_het.methods import CLIENTS
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
@@ -145,19 +145,18 @@ def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
 
 def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
   """Runs a program; why it came to nothing, else nothing."""
-  keeps = CLIENTS[program.config.algorithm.name].keeps
-  if keeps.startswith("nothing"):  # of a table where others keep states
-    where = where._replace(device_states=None, states_folder=None)
+  config, folder = program.config, str(program.folder)
+  run = (
+    functools.partial(run_sweep, config, program.grid)
+    if program.grid
+    else functools.partial(run_experiment, config)
+  )
   try:
-    if program.grid:
-      run_sweep(
-        program.config, program.grid, str(program.folder), where, checkpoint_seconds=checkpoint_seconds,
-        display=board,
-      )  # fmt: skip
-    else:
-      run_experiment(
-        program.config, str(program.folder), where, checkpoint_seconds=checkpoint_seconds, display=board
-      )
+    try:
+      run(folder, where, checkpoint_seconds=checkpoint_seconds, display=board)
+    except NoStates:  # in a table where others' clients keep some
+      where = where._replace(device_states=None, states_folder=None)
+      run(folder, where, checkpoint_seconds=checkpoint_seconds, display=board)
   except Claimed:
     return "another process is at it, and it is left to that"
   except NonFiniteLoss as error:
