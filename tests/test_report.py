@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedjax_het.engine import progress as progress_module
+from fedjax_het.engine.progress import Progress
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import progress as progress_module
-from fedjax_het.experiment.progress import Progress
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic

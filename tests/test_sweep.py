@@ -56,6 +56,19 @@ def test_settings_go_with_a_function_of_them():
     fh.run(make, data, settings={"mu": -1.0}, **given)
 
 
+def test_standard_error_shows_how_far_it_is_where_that_is_asked_for(capsys):
+  given = dict(data=federation(SIZES), rounds=2, cohort_size=2)
+  fh.sweep(make, {"lr": [0.1, 1e30]}, **given, progress=True)
+  out, err = capsys.readouterr()
+  first, *between, last = err.splitlines()
+  assert not out and first.startswith("compiling") and "round 2/2 (100 %)" in last
+  assert "train loss" in last and "nan" not in last and "diverged 1" in last
+  fh.run(make(), **given, key=jax.random.key(0), progress=True)
+  assert "top-1" in capsys.readouterr().err.splitlines()[-1]
+  fh.run(make(), **given, key=jax.random.key(0))  # no terminal
+  assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.slow
 def test_members_may_have_their_own_data():
   data, keys = [federation(SIZES, seed=s) for s in range(2)], jax.random.split(jax.random.key(2), 2)

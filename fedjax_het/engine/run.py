@@ -1,5 +1,6 @@
 """Many rounds: in chunks, evaluated now and then."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.fit import warn
 from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed
+from fedjax_het.engine.progress import Progress, of_library
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
@@ -82,6 +84,20 @@ def summarize(evaluations: Evaluations) -> dict[str, dict[str, dict[str, float]]
   return {kind: summarize_all(values) for kind, values in per_client(evaluations).items()}
 
 
+def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+  """The headline's mean over the clients, of the personalised models."""
+  name = headline(metrics["personalized"])
+  return {name: metrics["personalized"][name]["mean"]}
+
+
+@contextlib.contextmanager
+def showing(engine: Runs, rounds: int, wanted: bool | None) -> Iterator[Progress]:
+  """Shows the rounds of an engine, and what it compiles; see `run`."""
+  with of_library(rounds, wanted) as progress:
+    engine.doing = progress.doing
+    yield progress
+
+
 def in_short(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
   """The headline's mean over the clients, of each model, in a line."""
   name = headline(metrics["personalized"])
@@ -142,6 +158,7 @@ def run(
   device_states: int | None = None,
   states_folder: str | None = None,
   settings: Mapping[str, Any] | None = None,
+  progress: bool | None = None,
 ) -> Result:
   """Runs `algorithm` on `data` and evaluates it on every client.
 
@@ -161,6 +178,8 @@ def run(
     device_states: clients' states that the devices hold at once, where not all fit; see `Engine`.
     states_folder: a folder on a disk for those that the devices do not hold; see `Engine`.
     settings: name -> number that the program takes as a value, as a sweep's programs do; see `Engine`.
+    progress: whether standard error shows how far the run is, and the time left: a bar on a terminal, a line
+      now and then in a file or a notebook. By default only on a terminal, and the bar goes when the run ends.
 
   Raises:
     SettingError: a setting out of range.
@@ -176,16 +195,17 @@ def run(
   history: list[dict] = []
   losses: list[float] = []
   infos: list[RoundInfo] = []
-  for chunk in chunks(engine, engine.init(key), rounds, eval_every):
-    infos.append(chunk.infos)
-    losses.extend(chunk.infos.clients.loss.mean(axis=1))
-    if chunk.evaluations is not None:
-      last = chunk.evaluations
-      metrics = summarize(last)
-      history.append(
-        {"round": int(chunk.state.round), "train_loss": float(np.mean(losses)), "metrics": metrics}
-      )
-      losses = []
+  with showing(engine, rounds, progress) as bar:
+    for chunk in chunks(engine, engine.init(key), rounds, eval_every):
+      infos.append(chunk.infos)
+      losses.extend(chunk.infos.clients.loss.mean(axis=1))
+      figures = {"train_loss": float(np.mean(losses))}
+      if chunk.evaluations is not None:
+        last = chunk.evaluations
+        metrics = summarize(last)
+        history.append({"round": int(chunk.state.round), **figures, "metrics": metrics})
+        losses, figures = [], figures | headlines(metrics)
+      bar.update(engine.rounds_done(chunk.state), **figures)
   every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
   return Result(
     chunk.state, history, metrics, per_client(last), last.test, every_round, pick(last), last.valid

@@ -15,7 +15,7 @@ from fedjax_het.engine.fit import warn
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import check_rounds, chunks, in_short, summarize
+from fedjax_het.engine.run import check_rounds, chunks, in_short, showing, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError, check_seed
 from fedjax_het.parts import Algorithm
@@ -84,6 +84,7 @@ def sweep(
   client_batch: int | None = None,
   devices: int | None = None,
   device_rows: int | None = None,
+  progress: bool | None = None,
 ) -> Sweep:
   """Runs every seed with every combination of a grid's values as one compiled program, over the devices.
 
@@ -106,6 +107,7 @@ def sweep(
     client_batch: likewise for a member's clients.
     devices: devices to use; by default all, as far as there are members.
     device_rows: examples that a device holds at once, where not all fit; see `Members`.
+    progress: whether standard error shows how far the members are; see `run`.
 
   Raises:
     SettingError: a setting out of range, or data of different shapes.
@@ -140,15 +142,19 @@ def sweep(
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)
-  for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every):
-    infos.append(chunk.infos)
-    done = engine.rounds_done(chunk.state)
-    diverged = [was or now for was, now in zip(diverged, chunk.diverged)]
-    check_any_left([f"member {member}" for member in members], diverged)
-    if chunk.evaluations is not None:
-      known = zip(diverged, engine.split(chunk.evaluations))
-      last = [unknown(own) if gone else own for gone, own in known]
-      history[done] = jax.tree.map(lambda *values: np.stack(values), *(own.test for own in last))
+  with showing(engine, rounds, progress) as bar:
+    for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every):
+      infos.append(chunk.infos)
+      done = engine.rounds_done(chunk.state)
+      diverged = [was or now for was, now in zip(diverged, chunk.diverged)]
+      check_any_left([f"member {member}" for member in members], diverged)
+      going = np.array([one is None for one in diverged])
+      figures = {"train_loss": float(chunk.infos.clients.loss[going].mean())}
+      if chunk.evaluations is not None:
+        known = zip(diverged, engine.split(chunk.evaluations))
+        last = [unknown(own) if gone else own for gone, own in known]
+        history[done] = jax.tree.map(lambda *values: np.stack(values), *(own.test for own in last))
+      bar.update(done, **figures, **({} if going.all() else {"diverged": int((~going).sum())}))
   return Sweep(
     members,
     jax.tree.map(lambda leaf: leaf[: len(members)], chunk.state),

@@ -6,7 +6,7 @@ import os
 from rich.console import Console, RenderableType
 
 from fedjax_het.engine.processes import writes
-from fedjax_het.experiment.progress import Progress, doing
+from fedjax_het.engine.progress import Progress, doing
 
 
 class Display:

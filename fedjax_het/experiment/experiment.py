@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.engine.progress import Progress
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
@@ -21,7 +22,6 @@ from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
-from fedjax_het.experiment.progress import Progress
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest

@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
+from fedjax_het.engine.processes import writes
 from fedjax_het.metrics.catalogue import shown
 
 
@@ -27,9 +28,18 @@ class Progress:
     console: where to show; standard output by default.
     every: seconds between two lines where that is not a terminal.
     quiet: shows nothing.
+    transient: a bar goes when it ends.
   """
 
-  def __init__(self, total: int, *, console: Console | None = None, every: float = 5.0, quiet: bool = False):
+  def __init__(
+    self,
+    total: int,
+    *,
+    console: Console | None = None,
+    every: float = 5.0,
+    quiet: bool = False,
+    transient: bool = False,
+  ):
     """See the class."""
     self._console = console or Console(quiet=quiet)
     self._total, self._round, self._start, self._every = total, 0, 0, every
@@ -40,7 +50,7 @@ class Progress:
     self._shown = 0
     self._bar: _Bar | None = None
     if self._console.is_terminal:
-      self._bar = _Bar(self._beside, self._figures, self._console)
+      self._bar = _Bar(self._beside, self._figures, self._console, transient)
       self._task = self._bar.add_task("", total=total)
 
   def __enter__(self) -> "Progress":
@@ -130,12 +140,13 @@ class Progress:
 class _Bar(Bar):
   """A bar with a text beside it and one below, which are asked for anew whenever it is drawn."""
 
-  def __init__(self, beside: Callable[[], str], below: Callable[[], str], console: Console):
+  def __init__(self, beside: Callable[[], str], below: Callable[[], str], console: Console, transient: bool):
     self._below = below
     rounds = TextColumn("{task.completed:.0f}/{task.total:.0f} rounds")
     super().__init__(
-      SpinnerColumn(), BarColumn(bar_width=None), rounds, _Asked(beside), console=console, expand=True
-    )
+      SpinnerColumn(), BarColumn(bar_width=None), rounds, _Asked(beside), console=console, expand=True,
+      transient=transient,
+    )  # fmt: skip
 
   def get_renderables(self) -> Iterable[RenderableType]:
     """The bar, and what is below it."""
@@ -154,6 +165,14 @@ class _Asked(ProgressColumn):
   def render(self, task: Task) -> Text:
     """The text."""
     return Text(self._text(), "cyan")
+
+
+def of_library(total: int, wanted: bool | None) -> Progress:
+  """What a function of the library shows on standard error; see `run`. Of several processes one does."""
+  console = Console(stderr=True)
+  if not writes() or not (console.is_terminal if wanted is None else wanted):
+    console = Console(stderr=True, quiet=True, force_terminal=False)
+  return Progress(total, console=console, transient=wanted is None)
 
 
 @contextlib.contextmanager
