@@ -17,7 +17,8 @@ from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
 from fedjax_het.engine import cpu
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.placement import SMALL, client_mesh, map_clients, over_clients, weighted_sum
+from fedjax_het.engine.packing import SMALL, packing
+from fedjax_het.engine.placement import client_mesh, map_clients, over_clients, weighted_sum
 from fedjax_het.engine.round import MAX_CHUNK, scaled
 from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
@@ -226,6 +227,30 @@ def test_small_leaves_are_averaged_as_one():
     chex.assert_trees_all_equal(own, total(p, leaf, None))
   assert found["half"].dtype == jnp.bfloat16 and found["whole"].tolist() == [7, 7]
   assert total.lower(p, small, None).compile().as_text().count(" while(") == 1
+
+
+def test_small_leaves_travel_as_one():
+  stacked = {"large": jnp.ones((4, SMALL + 2)), "small": [jnp.ones((4, 5 + i)) for i in range(9)]}
+  total = jax.jit(weighted_sum, static_argnums=2)
+  program = total.lower(jnp.full(4, 0.25), stacked, client_mesh(2)).compile().as_text()
+  sent = [name for name in ("all-gather", "collective-permute", "all-reduce") if f" {name}(" in program]
+  assert sent == ["all-gather"] and program.count(" all-gather(") == 2  # the large leaf's and theirs
+
+
+def test_packed_trees_are_whole_again():
+  tree = {
+    "a": jnp.arange(6.0).reshape(2, 3), "none": jnp.zeros((0, 4)), "large": jnp.ones(SMALL + 1),
+    "whole": jnp.arange(3), "one": jnp.float32(7), "half": jnp.ones(2, jnp.bfloat16),
+  }  # fmt: skip
+  packed = packing(jax.eval_shape(lambda: tree))
+  arrays = packed.pack(tree)
+  assert [leaf.shape for leaf in arrays] == [(2,), (SMALL + 1,), (3,), (7,)]
+  chex.assert_trees_all_equal_shapes_and_dtypes(packed.unpack(arrays), tree)
+  chex.assert_trees_all_equal(packed.unpack(arrays), tree)
+  stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), tree)
+  chex.assert_trees_all_equal(packed.unpack(packed.pack(stacked)), stacked)
+  assert [leaf.shape for leaf in packed.room(5)] == [(5, *leaf.shape) for leaf in arrays]
+  assert packing(()).pack(()) == [] and packing(()).unpack([]) == ()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])

@@ -186,17 +186,19 @@ def test_settings_at_their_bounds_are_fine():
 def test_updates_that_wait_for_each_other_keep_their_values():
   """Also beside an infinite or NaN one; and the compiler does not see through the zero they wait for."""
   for bad in (np.inf, -np.inf, np.nan, 3e38):
-    updates = {"a": jnp.array([bad, 1.0]), "b": jnp.array([[2.0], [-0.5]]), "c": jnp.array([bad])}
+    updates = {"a": jnp.full(5000, bad), "b": jnp.linspace(-1, 1, 4097), "c": jnp.array([bad, 1.0])}
     chex.assert_trees_all_equal(jax.jit(together)(updates), updates)
   other = jax.jit(lambda a, b: together((a, b))[1])
-  assert "is-finite" in other.lower(jnp.ones(2), jnp.ones(3)).compile().as_text()
+  for sizes, waits in (((4097, 4097), True), ((4097, 4096), False), ((4096, 4096), False)):
+    program = other.lower(*(jnp.ones(size) for size in sizes)).compile().as_text()
+    assert ("is-finite" in program) == waits, sizes
 
 
 def test_a_program_of_updates_that_wait_grows_as_their_number():
   """Not as its square: the zero is computed once, not again in each update."""
 
   def lines(count: int) -> int:
-    leaves = [jnp.ones(30 + i) for i in range(count)]
+    leaves = [jnp.ones(5000 + i) for i in range(count)]
     step = jax.jit(lambda ps: jax.tree.map(jnp.add, ps, together([-0.1 * jnp.cos(p) for p in ps])))
     return step.lower(leaves).compile().as_text().count("\n")
 

@@ -60,7 +60,7 @@ def test_standard_error_shows_how_far_it_is_where_that_is_asked_for(capsys):
   given = dict(data=federation(SIZES), rounds=2, cohort_size=2)
   fh.sweep(make, {"lr": [0.1, 1e30]}, **given, progress=True)
   out, err = capsys.readouterr()
-  first, *between, last = err.splitlines()
+  first, *_, last = err.splitlines()
   assert not out and first.startswith("compiling") and "round 2/2 (100 %)" in last
   assert "train loss" in last and "nan" not in last and "diverged 1" in last
   fh.run(make(), **given, key=jax.random.key(0), progress=True)

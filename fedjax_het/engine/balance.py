@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData
+from fedjax_het.engine.packing import packing
 from fedjax_het.engine.placement import AXIS, unknown
 from fedjax_het.parts import Context, LocalTraining
 
@@ -127,7 +128,7 @@ def train(
         work = walk(j, work, from_, jnp.where(late, client(j)[4], early))
         results = lax.cond(
           late,
-          lambda: jax.tree.map(lambda leaf, one: leaf.at[j].set(one), results, end(j, work)),
+          lambda: [leaf.at[j].set(one) for leaf, one in zip(results, packed.pack(end(j, work)))],
           lambda: results,
         )
         return work, received, results
@@ -142,10 +143,9 @@ def train(
       return work, lax.cond(late, lambda: received, hand_over), results
 
     work = begin(0)
-    shapes = jax.eval_shape(lambda: end(0, work))
-    results = jax.tree.map(lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype), shapes)
+    packed = packing(jax.eval_shape(lambda: end(0, work)))
     # One loop of two turns, so that there is one copy of the clients' steps to compile.
-    return lax.fori_loop(0, unknown(2), phase, (work, work, results))[2]
+    return packed.unpack(lax.fori_loop(0, unknown(2), phase, (work, work, packed.room(slots)))[2])
 
   shared = (plan, broadcast, round, view.x, view.y, view.start, view.size, cohort, keys, states, steps)
   mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(P(),), out_specs=P(AXIS), check_vma=False)

@@ -9,7 +9,6 @@ spans all their devices, and every process runs the same program on the same hos
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +20,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData
+from fedjax_het.engine.packing import packing
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.local import unknown
 
 PyTree = Any
 AXIS = "clients"
-SMALL = 4096  # numbers of a leaf up to which it is averaged together with the other small ones
 
 
 def client_mesh(devices: int | None = None, axis: str = AXIS) -> Mesh:
@@ -116,38 +115,31 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
     if mesh is not None:
       flat = lax.with_sharding_constraint(flat, NamedSharding(mesh, P(None, AXIS)))
     first, rest = coefficients[0] * flat[0], (coefficients[1:], flat[1:])
-    return lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)[0]
+    mean = lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)[0]
+    return constrain(mean, mesh)  # before it is cut into leaves, or each piece travels by itself
 
-  def one(path: Any, leaf: jax.Array) -> jax.Array:
+  def one(leaf: jax.Array) -> jax.Array:
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
       mean = total(leaf.reshape(leaf.shape[0], -1)).astype(leaf.dtype)
-    elif jnp.issubdtype(leaf.dtype, jnp.integer):
+    else:
       whole = leaf.reshape(leaf.shape[0], -1).astype(jnp.int64 if leaf.dtype.itemsize == 8 else jnp.int32)
       apart = total((whole - whole[0]).astype(jnp.float32))
       mean = (whole[0] + rounded(apart, whole.dtype)).astype(leaf.dtype)
-    else:
+    return mean.reshape(leaf.shape[1:])
+
+  check_averaged(stacked)
+  packed = packing(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked))
+  return constrain(packed.unpack([one(leaf) for leaf in packed.pack(stacked)]), mesh)
+
+
+def check_averaged(stacked: PyTree) -> None:
+  """Raises `SettingError` for a leaf of uploads that is neither of floats nor of whole numbers."""
+  for path, leaf in jax.tree_util.tree_leaves_with_path(stacked):
+    if not jnp.issubdtype(leaf.dtype, jnp.number):
       raise SettingError(
         f"upload{jax.tree_util.keystr(path)}", leaf.dtype, "cannot be averaged",
         "Upload floats or whole numbers; a boolean as 0.0 or 1.0, whose average is a share.",
       )  # fmt: skip
-    return mean.reshape(leaf.shape[1:])
-
-  leaves, tree = jax.tree_util.tree_flatten_with_path(stacked)
-  sizes = [math.prod(leaf.shape[1:]) for _, leaf in leaves]
-  small = [i for i, (_, leaf) in enumerate(leaves) if leaf.dtype == jnp.float32 and sizes[i] <= SMALL]
-  joined = _of_one(total, [leaves[i][1] for i in small])
-  means = {i: one(*leaves[i]) for i in range(len(leaves)) if i not in small} | dict(zip(small, joined))
-  return constrain(jax.tree.unflatten(tree, [means[i] for i in range(len(leaves))]), mesh)
-
-
-def _of_one(total: Callable[[jax.Array], jax.Array], leaves: list[jax.Array]) -> list[jax.Array]:
-  """`total`, [S, D] -> [D], of leaves [S, ...] as one array: many small loops take long to compile."""
-  if not leaves:
-    return []
-  flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
-  ends = np.cumsum([own.shape[1] for own in flat])
-  parts = jnp.split(total(jnp.concatenate(flat, axis=1)), ends[:-1])
-  return [own.reshape(leaf.shape[1:]).astype(leaf.dtype) for own, leaf in zip(parts, leaves)]
 
 
 def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
@@ -164,11 +156,10 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
 
   def step(i: jax.Array, results: PyTree) -> PyTree:
     put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
-    return jax.tree.map(put, results, fn(row(i)))
+    return jax.tree.map(put, results, packed.pack(fn(row(i))))
 
-  shapes = jax.eval_shape(lambda: fn(row(0)))
-  results = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), shapes)
-  return lax.fori_loop(0, unknown(count), step, results)
+  packed = packing(jax.eval_shape(lambda: fn(row(0))))
+  return packed.unpack(lax.fori_loop(0, unknown(count), step, packed.room(count)))
 
 
 def map_here(

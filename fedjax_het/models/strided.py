@@ -152,11 +152,34 @@ def depthwise(
   return _depthwise(x, kernel, both(stride), both(padding), both(dilation))
 
 
+def _spans(x, size, strides, dilations) -> list[int]:
+  """Rows, and columns, of the padded image that one tap of a kernel of this size goes over."""
+  return [(n - d * (k - 1) - 1) // s * s + 1 for n, d, k, s in zip(x.shape[1:3], dilations, size, strides)]
+
+
 def _shifted(x, size, strides, dilations) -> list[jax.Array]:
   """The padded image as each tap of a kernel of this size sees it, row-major."""
-  spans = [(n - d * (k - 1) - 1) // s * s + 1 for n, d, k, s in zip(x.shape[1:3], dilations, size, strides)]
+  spans = _spans(x, size, strides, dilations)
   places = [(dilations[0] * i, dilations[1] * j) for i in range(size[0]) for j in range(size[1])]
   return [x[:, i : i + spans[0] : strides[0], j : j + spans[1] : strides[1]] for i, j in places]
+
+
+def _tap_gradients(x, g, size, strides, dilations) -> jax.Array:
+  """Each tap's gradient, row-major, [taps, C].
+
+  On CPU one after another: XLA writes the image down as each tap sees it before it sums, and compiles a
+  program for each; so there is one, and as fast or faster.
+  """
+  if jax.default_backend() != "cpu":
+    return jnp.stack([(value * g).sum((0, 1, 2)) for value in _shifted(x, size, strides, dilations)])
+  spans = _spans(x, size, strides, dilations)
+
+  def one(tap: jax.Array) -> jax.Array:
+    place = 0, dilations[0] * (tap // size[1]), dilations[1] * (tap % size[1]), 0
+    value = lax.dynamic_slice(x, place, (len(x), *spans, x.shape[3]))[:, :: strides[0], :: strides[1]]
+    return (value * g).sum((0, 1, 2))
+
+  return lax.map(one, jnp.arange(size[0] * size[1]))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -173,8 +196,7 @@ def _depthwise_forward(x, kernel, strides, sides, dilations):
 def _depthwise_backward(strides, sides, dilations, residuals, g):
   x, kernel = residuals
   g = apart(g)  # read by every tap
-  values = _shifted(pad(x, sides), kernel.shape[:2], strides, dilations)
-  kernel_bar = jnp.stack([(value * g).sum((0, 1, 2)) for value in values]).reshape(kernel.shape)
+  kernel_bar = _tap_gradients(pad(x, sides), g, kernel.shape[:2], strides, dilations).reshape(kernel.shape)
   edges = [
     (d * (k - 1) - p, n + p - (size - 1) * s - 1, s - 1)
     for d, k, p, n, size, s in zip(dilations, kernel.shape, sides, x.shape[1:3], g.shape[1:3], strides)
