@@ -188,8 +188,8 @@ def test_updates_that_wait_for_each_other_keep_their_values():
   for bad in (np.inf, -np.inf, np.nan, 3e38):
     updates = {"a": jnp.full(5000, bad), "b": jnp.linspace(-1, 1, 4097), "c": jnp.array([bad, 1.0])}
     chex.assert_trees_all_equal(jax.jit(together)(updates), updates)
-  other = jax.jit(lambda a, b: together((a, b))[1])
-  for sizes, waits in (((4097, 4097), True), ((4097, 4096), False), ((4096, 4096), False)):
+  other = jax.jit(lambda *leaves: together(leaves)[1])
+  for sizes, waits in (((2, 3), True), ((5000, 5000, *[1] * 63), True), ((5000, *[4096] * 64), False)):
     program = other.lower(*(jnp.ones(size) for size in sizes)).compile().as_text()
     assert ("is-finite" in program) == waits, sizes
 

@@ -19,7 +19,7 @@ from fedjax_het.tasks.task import or_one
 PyTree = Any
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of the papers' local SGD
 DROPOUT = 1  # what a step's key is folded with; the key itself is the method's
-WAITS = 4096  # numbers of a leaf from which on its update waits for others
+MANY, LARGE = 64, 4096  # leaves from which on only those of more numbers wait for one another
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 
@@ -108,21 +108,23 @@ def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
 
 
 def together(updates: PyTree) -> PyTree:
-  """The same updates, each large one made to wait for all other large ones.
+  """The same updates, each made to wait for all the others.
 
   A leaf's update may read other leaves: the gradient of one layer those above it, either end of SuPerFed's
   line the other end. Left to itself XLA may apply one update before the last reader is done, and copies the
   parameters in every step to be able to; waiting saves the copies, a fifth of SuPerFed's TwoNN step on CPU.
-  Those of small leaves cost nothing, and what makes each of many wait takes long to compile.
+  Of many leaves only the large wait: copies of small ones cost a large model nothing, and what makes hundreds
+  of leaves wait takes long to compile.
 
   What they wait for is a sum over an array, which XLA computes once. A sum of scalars it would put into every
   update, and a program of L leaves would grow with L²: EfficientNet-B0's then took three times as long to
   compile.
   """
-  large = [leaf.ravel()[0] for leaf in jax.tree.leaves(updates) if leaf.size > WAITS]
-  some = jnp.array(large or [0.0])
+  leaves, tree = jax.tree.flatten(updates)
+  least = LARGE if len(leaves) > MANY else 0
+  some = jnp.array([leaf.ravel()[0] for leaf in leaves if leaf.size > least] or [0.0])
   nothing = jnp.where(jnp.isfinite(some), 0.0 * some, 0.0).sum()
-  return jax.tree.map(lambda leaf: leaf + nothing if leaf.size > WAITS else leaf, updates)
+  return tree.unflatten([leaf + nothing if leaf.size > least else leaf for leaf in leaves])
 
 
 def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:
