@@ -1,4 +1,4 @@
-"""Client steps a second of every model, beside a plain loop of PyTorch.
+"""Client steps a second of every model, beside a plain loop of PyTorch and pfl-research.
 
     python benchmarks/models.py [--models resnet9 vgg9] [--turns 3] [--out docs/results/models.json]
     python benchmarks/models.py --table [--out docs/results/models.json]      what it holds, as Markdown
@@ -8,8 +8,9 @@ FedAvg's local training as users run it: a cohort of 4 clients a round on all co
 examples, SGD with momentum 0.9 and weight decay 1e-4 (PyTorch's fused one), one epoch of 6 steps. Ours is one
 compiled call a turn, compiled before. PyTorch's is `peers/torch_models.py` in an environment that
 `peers/envs.py` makes (or --torch PYTHON), three ways: one thread, a thread a core, and a process a core of
-one thread each, whose rates are added though nothing is averaged between them; the fastest counts. Ours and
-PyTorch's take turns; medians over the turns and of the turns' ratios are shown. Models are the published ones
+one thread each, whose rates are added though nothing is averaged between them; pfl-research's is
+`peers/pfl_models.py`, the same three ways, whose processes share a cohort. A peer's fastest counts. All take
+turns; medians over the turns and of the turns' ratios are shown. Models are the published ones
 (torchvision's, timm's, transformers', or the authors'), of as many parameters on both sides, which is
 checked; VGG-11 has a quarter of the width, encoders of texts have two layers of 128. Rows of other models
 that the file has from before stay; each says its commit, day, machine, and how busy others kept it.
@@ -37,7 +38,12 @@ from provenance import ROOT, provenance  # noqa: E402
 from speed import busy  # noqa: E402
 
 COHORT, STEPS, BATCH = 4, 6, 10
+PEERS = {"pytorch": "torch_models.py", "pfl_research": "pfl_models.py"}
 SGD = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}  # the papers', and of peers/torch_models.py
+
+
+class DoesNotRun(RuntimeError):
+  """A peer ended with an error."""
 
 
 class Case(NamedTuple):
@@ -136,26 +142,36 @@ class Ours:
     return int(infos.clients.steps.sum()) / (time.perf_counter() - started)
 
 
-def theirs(python: Path, name: str, rounds: int, steps: int, cores: int) -> dict[str, list[dict]]:
-  """What each way of using the cores printed."""
+def theirs(
+  python: Path, script: str, name: str, rounds: int, steps: int, cores: int
+) -> dict[str, list[dict]]:
+  """What a script of `peers` printed for each way of using the cores.
+
+  Raises:
+    DoesNotRun: the peer does not take the model.
+  """
   case = CASES[name]
-  script = ROOT / "benchmarks" / "peers" / "torch_models.py"
-  command = [
-    str(python), str(script), name, f"--shape={','.join(map(str, case.shape))}", f"--classes={case.classes}",
-    f"--clients={COHORT}", f"--steps={steps}", f"--batch={BATCH}", f"--rounds={rounds}",
-    f"--kind={case.kind}", f"--vocabulary={case.vocabulary}", *(["--every"] if case.every else []),
+  own = [
+    str(ROOT / "benchmarks" / "peers" / script), name, f"--shape={','.join(map(str, case.shape))}",
+    f"--classes={case.classes}", f"--clients={COHORT}", f"--steps={steps}", f"--batch={BATCH}",
+    f"--rounds={rounds}", f"--kind={case.kind}", f"--vocabulary={case.vocabulary}",
+    *(["--every"] if case.every else []),
   ]  # fmt: skip
   found = {}
   for way, processes, threads in (("one thread", 1, 1), ("threads", 1, cores), ("processes", cores, 1)):
+    command = [str(python), *own, f"--threads={threads}"]
+    if script == "pfl_models.py" and processes > 1:  # they share a cohort
+      torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
+      command, processes = [str(python), *torchrun, *command[1:]], 1
     env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     started = [
-      subprocess.Popen([*command, f"--threads={threads}"], stdout=subprocess.PIPE, text=True, env=env)
+      subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
       for _ in range(processes)
     ]
-    printed = [process.communicate()[0] for process in started]
+    printed = [process.communicate() for process in started]
     if any(process.returncode for process in started):
-      raise SystemExit(f"{' '.join(command)} failed")
-    found[way] = [json.loads(text) for text in printed]
+      raise DoesNotRun(f"{' '.join(command)}: {printed[0][1].strip().splitlines()[-1]}")
+    found[way] = [json.loads(text.splitlines()[-1]) for text, _ in printed]
   return found
 
 
@@ -165,31 +181,51 @@ def measured(python: Path, name: str, turns: int, rounds: int, steps: int) -> di
   ours = Ours(name, rounds, steps)
   work = {"cores": cores, "cohort": COHORT, "steps": steps, "batch": BATCH, "rounds": rounds, **SGD}
   rates: list[float] = []
-  ways: dict[str, list[float]] = {}
+  peers: dict[str, dict[str, list[float]]] = {peer: {} for peer in PEERS}
+  refused: dict[str, str] = {}
   for _ in range(turns):
     rates.append(ours.turn())
-    for way, printed in theirs(python, name, rounds, steps, cores).items():
-      assert all(one["parameters"] == ours.parameters for one in printed), (name, printed, ours.parameters)
-      ways.setdefault(way, []).append(sum(one["steps_per_second"] for one in printed))
-  best = max(ways, key=lambda way: statistics.median(ways[way]))
-  ratios = [own / other for own, other in zip(rates, ways[best])]
-  return {
+    for peer, script in PEERS.items():
+      try:
+        found = theirs(python, script, name, rounds, steps, cores) if peer not in refused else {}
+      except DoesNotRun as error:
+        if peer == "pytorch":
+          raise
+        refused[peer], found = str(error), {}
+      for way, printed in found.items():
+        assert all(one["parameters"] == ours.parameters for one in printed), (name, printed, ours.parameters)
+        peers[peer].setdefault(way, []).append(sum(one["steps_per_second"] for one in printed))
+  row = {
     **provenance(), "work": work, "busy_before": others, "parameters": ours.parameters,
-    "compile_s": ours.compile, "ours": rates, "pytorch": ways, "fastest": best, "ratios": ratios,
-    "ratio": statistics.median(ratios),
+    "compile_s": ours.compile, "ours": rates, **peers, "refused": refused,
   }  # fmt: skip
+  best, ratios = against(row, "pytorch")
+  return row | {"fastest": best, "ratios": ratios, "ratio": statistics.median(ratios)}
+
+
+def against(row: dict[str, Any], peer: str) -> tuple[str, list[float]]:
+  """A peer's fastest way, and the turns' ratios over it; nothing where it was not measured."""
+  ways = row.get(peer) or {}
+  if not ways:
+    return "", []
+  best = max(ways, key=lambda way: statistics.median(ways[way]))
+  return best, [own / other for own, other in zip(row["ours"], ways[best])]
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
   """The rows as Markdown, the slowest beside PyTorch first."""
-  lines = ["| | steps a second | range | PyTorch | ratio | range | compile, s |", "|---" * 7 + "|"]
+  columns = ["", "steps a second", "range", "PyTorch", "ratio", "range", "over pfl-research", "range"]
+  lines = [f"| {' | '.join([*columns, 'compile, s'])} |", "|---" * (len(columns) + 1) + "|"]
   for name, row in sorted(rows.items(), key=lambda pair: pair[1]["ratio"]):
-    own, ratios = sorted(row["ours"]), sorted(row["ratios"])
-    lines.append(
-      f"| `{name}` | {statistics.median(own):.1f} | {own[0]:.1f} – {own[-1]:.1f}"
-      f" | {statistics.median(row['pytorch'][row['fastest']]):.1f}, {row['fastest']}"
-      f" | {row['ratio']:.2f} | {ratios[0]:.2f} – {ratios[-1]:.2f} | {row['compile_s']:.0f} |"
-    )
+    own = sorted(row["ours"])
+    cells = [f"`{name}`", f"{statistics.median(own):.1f}", f"{own[0]:.1f} – {own[-1]:.1f}"]
+    cells.append(f"{statistics.median(row['pytorch'][row['fastest']]):.1f}, {row['fastest']}")
+    for peer in PEERS:
+      ratios = sorted(against(row, peer)[1])
+      cells += (
+        [f"{statistics.median(ratios):.2f}", f"{ratios[0]:.2f} – {ratios[-1]:.2f}"] if ratios else ["", ""]
+      )
+    lines.append(f"| {' | '.join([*cells, format(row['compile_s'], '.0f')])} |")
   return "\n".join(lines)
 
 

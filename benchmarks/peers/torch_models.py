@@ -61,8 +61,9 @@ def drawn(kind, ahead, shape, vocabulary):
   return torch.rand(*ahead, channels, *sides) if kind == "images" else torch.rand(*ahead, *shape)
 
 
-def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(about):
+  """A parser of the work's settings."""
+  parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("name", choices=MODELS)
   parser.add_argument("--shape", type=lambda text: tuple(map(int, text.split(","))), required=True)
   for number in ("classes", "clients", "steps", "batch", "rounds", "threads"):
@@ -70,7 +71,11 @@ def main():
   parser.add_argument("--kind", choices=("images", "series", "tokens", "texts"), default="images")
   parser.add_argument("--vocabulary", type=int, default=0)
   parser.add_argument("--every", action="store_true", help="a label at every position")
-  args = parser.parse_args()
+  return parser
+
+
+def main():
+  args = arguments(__doc__).parse_args()
   torch.set_num_threads(args.threads)
   torch.manual_seed(0)
   model = MODELS[args.name](args.classes).train()
