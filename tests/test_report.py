@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedjax_het.engine import progress as progress_module
-from fedjax_het.engine.progress import Progress
+from fedjax_het.engine.progress import Progress, of_library
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.tracking import Tracker, to_json
@@ -214,6 +214,27 @@ def test_progress_in_a_log_file(monkeypatch):
   assert "5 rounds/s" in lines[1] and "ETA 0:00:0" in lines[1]  # the compilation does not count
   assert "train loss 0.25" in lines[-1] and "top-1 50.00 %" in lines[-1] and "100/100" in lines[-1]
   assert "\x1b" not in out.getvalue()
+
+
+def test_what_is_compiled_on_the_way_does_not_slow_the_rate(monkeypatch):
+  now, out = [0.0], io.StringIO()
+  monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+  with Progress(100, console=Console(file=out, width=60), every=0.0) as progress:
+    for r in (10, 20):
+      progress.update(r)
+      now[0] += 2.0
+    with progress.doing("outer"):
+      now[0] += 30.0
+      with progress.doing("compiling the evaluation"):
+        now[0] += 70.0
+    progress.update(30)
+  assert out.getvalue().splitlines()[-1].startswith("round 30/100 (30 %)  5 rounds/s  ETA 0:00:14")
+
+
+def test_progress_is_a_flag():
+  assert of_library(5, None) and of_library(5, True)
+  with pytest.raises(SettingError, match="progress = 'yes': neither True nor False"):
+    of_library(5, "yes")
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -138,7 +138,9 @@ def test_a_visit_brings_no_more_than_its_cohorts():
 
 
 def test_what_cannot_be_held_is_named():
-  with pytest.raises(SettingError, match=r"device_states = 2: .* has 3 clients.* Use 3 or more.* all 12 on"):
+  with pytest.raises(
+    SettingError, match=r"device_states = 2: .* has 3 clients.* Use 3 or more.* all clients' on"
+  ):
     engine(device_states=2)
   with pytest.raises(SettingError, match="device_states"):
     engine(device_states=2.5)

@@ -1,5 +1,6 @@
 """How a run is asked to stop, and with which status a stopped program ends."""
 
+import io
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import threading
 import time
 
 import pytest
+from rich.console import Console
+from rich.file_proxy import FileProxy
 
 from fedjax_het.experiment.launcher import told
 from fedjax_het.experiment.stopping import LATER, NOW, PATIENCE, SOON, Stopped, StopRequest, heard
@@ -140,6 +143,23 @@ def test_a_request_within_a_request_is_both_s(capfd, ctrl_c):
         os.kill(os.getpid(), signal.SIGINT)
   assert capfd.readouterr().err == SOON.decode()
   assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_is_said_stands_above_a_live_bar(capfd, ctrl_c, monkeypatch):
+  screen = io.StringIO()
+  proxy = FileProxy(Console(file=screen, width=100), sys.stderr)  # as a live bar puts it in place
+  monkeypatch.setattr(sys, "stderr", proxy)
+  with StopRequest():
+    os.kill(os.getpid(), signal.SIGINT)
+  assert screen.getvalue() == SOON.decode().lstrip() and capfd.readouterr().err == ""
+
+  def within_a_write(text):
+    raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+  monkeypatch.setattr(proxy, "write", within_a_write)
+  with StopRequest():
+    os.kill(os.getpid(), signal.SIGINT)
+  assert capfd.readouterr().err == SOON.decode()
 
 
 def test_where_python_hears_ctrl_c_nothing_is_added(capfd, ctrl_c):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from test_reproduce import tiny_table, unchanged
 
+from fedjax_het.errors import SettingError
 from fedjax_het.experiment.where import Where
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.runs import Program, ended, identity, programs
@@ -114,6 +115,13 @@ def test_methods_without_states_run_as_ever_where_others_states_stay_on_the_host
   assert seen == [("fedavg", asked), ("fedavg", Where()), ("fedper", asked)]  # the engine is asked
   assert all(entry.ours for entry in found)
   assert capsys.readouterr().out.count("algorithm=fedavg") == 1
+
+
+def test_states_of_a_cohort_that_do_not_fit_are_found_before_anything_runs(table, tmp_path):
+  wanted = reproduce.wanted(table, table.cells, [0], unchanged)
+  with pytest.raises(SettingError, match=r"device_states = 2: a round's cohort has 5 clients.*Use 5 or more"):
+    reproduce.reproduce(table, wanted, tmp_path / "runs", Where(device_states=2), together=0)
+  assert not (tmp_path / "runs").exists()
 
 
 def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):

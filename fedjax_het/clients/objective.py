@@ -124,7 +124,7 @@ def together(updates: PyTree) -> PyTree:
   least = LARGE if len(leaves) > MANY else 0
   some = jnp.array([leaf.ravel()[0] for leaf in leaves if leaf.size > least] or [0.0])
   nothing = jnp.where(jnp.isfinite(some), 0.0 * some, 0.0).sum()
-  return tree.unflatten([leaf + nothing if leaf.size > least else leaf for leaf in leaves])
+  return jax.tree.unflatten(tree, [leaf + nothing if leaf.size > least else leaf for leaf in leaves])
 
 
 def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:

@@ -14,14 +14,15 @@ from rich.table import Column
 from rich.text import Text
 
 from fedjax_het.engine.processes import writes
+from fedjax_het.errors import check_flag
 from fedjax_het.metrics.catalogue import shown
 
 
 class Progress:
   """Rounds done, rounds a second, time left and the latest figures; use it in a `with`.
 
-  The rate is that of the last 20 updates. The first only starts the clock, so the compilation before it does
-  not spoil the estimate.
+  The rate is that of the last 20 updates, without what is done instead of rounds, such as compiling. The
+  first only starts the clock.
 
   Args:
     total: rounds of the whole run.
@@ -78,12 +79,16 @@ class Progress:
   @contextlib.contextmanager
   def doing(self, what: str) -> Iterator[None]:
     """Shows what is done instead of rounds: with its seconds on a terminal, as a line elsewhere."""
-    before, self._doing = self._doing, (what, time.monotonic())
+    since = time.monotonic()
+    before, self._doing = self._doing, (what, since)
     if self._bar is None:
       self._tell(what)
     try:
       yield
     finally:
+      if before is None:
+        spent = time.monotonic() - since
+        self._seen = deque(((then + spent, done) for then, done in self._seen), self._seen.maxlen)
       self._doing = before
 
   def update(self, round: int, /, **latest: float) -> None:
@@ -168,7 +173,13 @@ class _Asked(ProgressColumn):
 
 
 def of_library(total: int, wanted: bool | None) -> Progress:
-  """What a function of the library shows on standard error; see `run`. Of several processes one does."""
+  """What a function of the library shows on standard error; see `run`. Of several processes one does.
+
+  Raises:
+    SettingError: `wanted` is neither True, False nor None.
+  """
+  if wanted is not None:
+    check_flag("progress", wanted)
   console = Console(stderr=True)
   if not writes() or not (console.is_terminal if wanted is None else wanted):
     console = Console(stderr=True, quiet=True, force_terminal=False)

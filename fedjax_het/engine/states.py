@@ -110,6 +110,15 @@ def check_places(device_states: int | None, folder: str | None) -> None:
     )  # fmt: skip
 
 
+def check_held(held: int | None, cohort_size: int) -> None:
+  """Raises `SettingError` where the devices are not to hold even the states of a round's cohort."""
+  if held is not None and held < cohort_size:
+    raise SettingError(
+      "device_states", held, f"a round's cohort has {cohort_size} clients, each with its state",
+      f"Use {cohort_size} or more, or leave it out to keep all clients' on the devices.",
+    )  # fmt: skip
+
+
 class OnHost:
   """The states of all clients are NumPy arrays [K, ...], of which those of some rounds' cohorts travel.
 
@@ -129,11 +138,7 @@ class OnHost:
 
   def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int, held: int, folder: str | None = None):
     """See the class."""
-    if held < cohort_size:
-      raise SettingError(
-        "device_states", held, f"a round's cohort has {cohort_size} clients, each with its state",
-        f"Use {cohort_size} or more, or leave it out to keep all {num_clients} on the devices.",
-      )  # fmt: skip
+    check_held(held, cohort_size)
     self.folder = None if folder is None else Path(folder).expanduser()
     self.held, self._num_clients, self._mesh = held, num_clients, mesh
     self._cohorts = CohortsAhead(mesh, num_clients, cohort_size)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
+from rich.file_proxy import FileProxy
+
 SOON = b"\nStopping after the rounds under way, with a checkpoint; Ctrl-C once more ends at once.\n"
 LATER = b"\nStopping as soon as what goes on (such as compiling) can be left; Ctrl-C again ends at once.\n"
 NOW = b"\nInterrupted; what was written before stays, and the same command goes on from there.\n"
@@ -76,7 +78,16 @@ class StopRequest:
       raise KeyboardInterrupt
     elif number == signal.SIGINT:
       _noted.set()
-      os.write(2, SOON)
+      say(SOON)
+
+
+def say(what: bytes) -> None:
+  """Writes a line to standard error, above a live bar where there is one: it wipes out what is below it."""
+  if isinstance(sys.stderr, FileProxy):
+    with contextlib.suppress(RuntimeError):  # the signal came while the same stream was written
+      sys.stderr.write(what.decode().lstrip())
+      return
+  os.write(2, what)
 
 
 def end_now() -> NoReturn:
@@ -136,7 +147,7 @@ def _listen(reader: int) -> None:
       end_now()
     elif not _noted.is_set():
       if wait == PATIENCE:
-        os.write(2, LATER)
+        say(LATER)
       wait = 4 * PATIENCE
       if not repeated:  # to a thread: to the process, it would become one with somebody's under way
         repeated = True

@@ -116,7 +116,7 @@ def make_table(changes: dict[str, Any]) -> None:
   """Runs and shows the table of the flags."""
   from fedjax_het.experiment.report import beside
   from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table, with_keys
-  from fedjax_het.tables.reproduce import reproduce, show, wanted
+  from fedjax_het.tables.reproduce import check_where, reproduce, show, wanted
 
   given = flags.FLAGS
   if given.table is None:
@@ -132,7 +132,7 @@ def make_table(changes: dict[str, Any]) -> None:
   prepare_jax()
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))
   folder, where = Path(given.workdir or f"runs/{table.name}").expanduser(), where_of_flags()
-  where.check()
+  check_where(where, runs)
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
   if where.device_states is not None:
     together = 0  # a program of several keeps their states on the devices

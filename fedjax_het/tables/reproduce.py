@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het.engine.processes import agreed, of_the_first, writes
+from fedjax_het.engine.states import check_held
 from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
@@ -95,10 +96,12 @@ def reproduce(
     The table's figures.
 
   Raises:
-    SettingError: the folder cannot be written, `than` is no method of the runs, or a run was refused.
+    SettingError: the devices cannot be as asked, the folder cannot be written, `than` is no method of the
+      runs, or a run was refused.
     DataError: a data set is not there; found before anything runs.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
+  check_where(where, runs)
   than, folder = method_of(than, [one.cell for one in runs]), Path(folder).expanduser()
   todo = alike(programs(runs, folder, together), runs)
   check_data([one.config for program in todo for one in program.runs])
@@ -130,6 +133,12 @@ def reproduce(
     problem = f"{len(refused)} of {len(todo)} programs were refused; this one: {str(first).rstrip('.')}"
     raise SettingError("table", name, problem, "The others were tried, and stand in table.md.") from first
   return found or write(table, runs, folder, than)
+
+
+def check_where(where: Where, runs: Sequence[Wanted]) -> None:
+  """Raises `SettingError` where the devices cannot be as asked, or cannot hold some cohort's states."""
+  where.check()
+  check_held(where.device_states, max(one.config.cohort_size for one in runs))
 
 
 def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
