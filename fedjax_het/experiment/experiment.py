@@ -150,6 +150,7 @@ def _train(
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
       if must_stop and done < config.rounds:
+        progress.update(done)
         raise Stopped(
           f"Stopped by {stop.by.name} after round {done}; the same command goes on from there.", stop.by
         )
