@@ -138,7 +138,7 @@ def reproduce(
 def check_where(where: Where, runs: Sequence[Wanted]) -> None:
   """Raises `SettingError` where the devices cannot be as asked, or cannot hold some cohort's states."""
   where.check()
-  check_held(where.device_states, max(one.config.cohort_size for one in runs))
+  check_held(where.device_states, max((one.config.cohort_size for one in runs), default=0))
 
 
 def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
