@@ -1,16 +1,23 @@
-"""What the engine reaches on an accelerator, in under nine minutes.
+"""What the engine reaches on an accelerator.
 
-    python benchmarks/gpu.py [--out gpu.jsonl] [--minutes 8.5]
+    python benchmarks/gpu.py [--only peak cohort ...] [--out gpu.jsonl] [--minutes 8.5]
     JAX_PLATFORMS=cpu python benchmarks/gpu.py --small        the same at toy size, to try the script
 
-Plain SGD, B = 10, one local epoch; a line of JSON each:
+What a measurement times is compiled and run once in threads beside one another, then timed one after another.
+Plain SGD, B = 10, one local epoch of 480 examples where nothing else is said; a line of JSON each:
 
-peak      the float32 matrix product's FLOP/s, at XLA's default precision (TF32 on some) and highest
-cohort    client steps a second of TwoNN, TwoCNN and ResNet-10 for cohorts of 5 to 100 clients with 480
-          examples, convolutions as patches, Winograd and lax.conv; the share of the default peak that the
-          model's arithmetic needs, by lax.conv whatever the form
+peak      the float32 matrix product's FLOP/s, at XLA's default precision (TF32 on some) and highest; and the
+          bytes that a triad moves in a second
+bits      whether four rounds end in the same bits when run again, and as two and two
+layers    microseconds of a convolution's value and both gradients in a compiled loop, for a stack of clients
+          with kernels of their own (under vmap): patches, Winograd and lax.conv
+cohort    client steps a second of TwoNN, TwoCNN and ResNet-10 for cohorts of 5 to 100 clients, convolutions
+          likewise; the share of the default peak that the model's arithmetic needs, by lax.conv whatever the
+          form
+methods   batches a second of TwoNN with momentum and weight decay, by method, and with bfloat16 momenta
 seeds     seconds a round of 1, 8 and 32 runs as one program (TwoNN, cohort 5), as ratios to one; the goal is
           at most twice for 8
+ragged    seconds a round of 20 clients of log-normal sizes: all side by side, n at a time by size, one by one
 workload  pfl-research's CIFAR-10 benchmark: 1,000 clients x 50 examples, cohort 50, lr 0.1, 1,500 rounds,
           its small CNN without dropout; rounds a second without compiling, and beside them pfl-research's
           own where the interpreter named by --pfl has it (benchmarks/peers/pfl_research.py: the same model
@@ -22,26 +29,44 @@ What a limit of time cuts short is printed as skipped.
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import linen as nn
+from jax import lax
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
+from fedjax_het.models.convolution import conv2d
 from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.pooling import max_pool2
 
 HERE = Path(__file__).resolve().parent
 SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3), "resnet10": (32, 32, 3)}
 CONVOLUTIONS = ("patches", "winograd", "lax")
+LAYERS = (  # images, pixels a side, kernel, inputs, features, padding
+  (10, 32, 5, 3, 32, 1), (10, 16, 5, 32, 64, 1), (10, 32, 3, 64, 64, 1), (10, 8, 3, 256, 256, 1),
+)  # fmt: skip
+METHODS = ("fedavg", "superfed_mm", "superfed_lm", "scaffold", "apfl", "ditto", "pfedme")
+Timer = Callable[[], dict[str, Any]]
+
+
+class Case(NamedTuple):
+  """Something to time: what it is, and what makes it ready and gives what times it."""
+
+  fields: dict[str, Any]
+  ready: Callable[[], Timer]
 
 
 class SmallCNN(nn.Module):
@@ -60,12 +85,16 @@ def small_cnn(conv: str = "auto") -> fh.Model:
   return fh.models.from_flax(SmallCNN(conv), (32, 32, 3), 10)
 
 
-def clients(count: int, each: int, shape: tuple[int, ...]) -> Any:
+@functools.cache
+def clients(count: int, each: int | None, shape: tuple[int, ...]) -> Any:
+  """Random clients of as many examples each; None: of log-normal sizes (σ = 1), 480 each in the mean."""
   rng = np.random.default_rng(0)
-  rows = count * each
+  shares = np.exp(rng.normal(size=count)) if each is None else np.ones(count)
+  sizes = np.maximum(1, np.floor(shares / shares.sum() * count * (each or 480) + 1e-6)).astype(int)
+  rows = sizes.sum()
   return fh.federate(
     rng.integers(0, 256, (rows, *shape), np.uint8), rng.integers(0, 10, rows),
-    np.split(np.arange(rows), count), jax.random.key(0), num_classes=10, test_fraction=0.0,
+    np.split(np.arange(rows), np.cumsum(sizes)[:-1]), jax.random.key(0), num_classes=10, test_fraction=0.0,
   )  # fmt: skip
 
 
@@ -84,109 +113,247 @@ def step_flops(model: fh.Model, batch: int) -> float:
   return float(jax.jit(jax.grad(loss)).lower(params, x).cost_analysis()["flops"])
 
 
-def timed(advance, state, rounds: int, seconds: float) -> tuple[float, Any]:
-  """Seconds a round, after one warm call, over at least `seconds`."""
-  state, _ = advance(state, rounds)
-  started, done = time.perf_counter(), 0
-  while time.perf_counter() - started < seconds:
-    state, infos = advance(state, rounds)
-    done += rounds
-  return (time.perf_counter() - started) / done, infos
+def per_second(call: Callable[[], Any], seconds: float) -> float:
+  """Calls a second, over at least so long and one call; each waits for its result."""
+  started, count, spent = time.perf_counter(), 0, 0.0
+  while not count or spent < seconds:
+    jax.block_until_ready(call())
+    count, spent = count + 1, time.perf_counter() - started
+  return count / spent
 
 
-def peak(args):
+def rounds(args, make: Callable[[], Any], key: jax.Array, tell: Callable[[float], dict]):
+  """What makes an engine ready, and then times its rounds, many in a call: `tell` of the seconds of one."""
+
+  def ready() -> Timer:
+    engine = make()
+    state, at_once = [engine.advance(engine.init(key), 1)[0]], [1]
+
+    def advance():
+      state[0], infos = engine.advance(state[0], at_once[0])
+      return infos
+
+    def timed():
+      at_once[0] = int(np.clip(args.seconds * per_second(advance, 0.0), 1, 100))
+      return tell(1 / per_second(advance, args.seconds) / at_once[0])
+
+    return timed
+
+  return ready
+
+
+def engine(client: fh.ClientUpdate, data: Any, size: int, **where: Any) -> Callable[[], fh.Engine]:
+  return lambda: fh.Engine(fh.federated(client), data, size, **where)
+
+
+def peak(args) -> Iterator[Case]:
   size = 512 if args.small else 8192
-  a = jnp.ones((size, size), jnp.float32)
+  key = jax.random.key(0)
+
+  def product(precision: str) -> Timer:
+    a = jax.random.normal(key, (size, size))
+    run = jax.jit(lambda a: jnp.dot(a, a, precision=precision))
+    jax.block_until_ready(run(a))
+
+    def timed():
+      args.peaks[precision] = 2.0 * size**3 * per_second(lambda: run(a), args.seconds)
+      return {"flops": args.peaks[precision]}
+
+    return timed
+
+  def triad() -> Timer:
+    x = jax.random.normal(key, (size, 8 * size))
+    run = jax.jit(lambda x, y: 2.0 * x + y)
+    jax.block_until_ready(run(x, x + 1))
+    y = x + 1
+    return lambda: {"bytes_per_second": 3 * x.nbytes * per_second(lambda: run(x, y), args.seconds)}
+
   for precision in ("default", "highest"):
-    product = jax.jit(lambda a: jnp.dot(a, a, precision=precision))  # noqa: B023
-    product(a).block_until_ready()
-    started, count = time.perf_counter(), 0
-    while time.perf_counter() - started < args.seconds:
-      product(a).block_until_ready()
-      count += 1
-    flops = 2.0 * size**3 * count / (time.perf_counter() - started)
-    args.peaks[precision] = flops
-    yield {"precision": precision, "flops": flops}
+    yield Case({"precision": precision}, functools.partial(product, precision))
+  yield Case({"triad": "2 x + y"}, triad)
 
 
-def cohort(args):
-  factories = {"two_nn": ("",), "two_cnn": CONVOLUTIONS, "resnet10": CONVOLUTIONS}
+def bits(args) -> Iterator[Case]:
+  def same(make: Callable[[], Any]) -> Timer:
+    own = make()
+    own.advance(own.init(jax.random.key(0)), 1)
+
+    def after(*parts: int):
+      state = own.init(jax.random.key(0))
+      for part in parts:
+        state, _ = own.advance(state, part)
+      return jax.tree.map(np.asarray, state.broadcast)
+
+    def told():
+      whole, again, cut = after(4), after(4), after(2, 2)
+      equal = [all(jax.tree.leaves(jax.tree.map(np.array_equal, whole, other))) for other in (again, cut)]
+      return dict(zip(("again", "two_and_two"), equal))
+
+    return told
+
   each = 40 if args.small else 480
-  for name, convs in factories.items():
-    data = clients(10 if args.small else 100, each, SHAPES[name])
-    width = {"width": 4} if name == "resnet10" and args.small else {}
-    flops = step_flops(
-      getattr(fh.models, name)(SHAPES[name], **width, **({"conv": "lax"} if convs[0] else {})), 10
-    )
+  for name, convs in (("two_nn", ("",)), ("two_cnn", CONVOLUTIONS)):
     for conv in convs:
-      model = getattr(fh.models, name)(SHAPES[name], **width, **({"conv": conv} if conv else {}))
-      for size in (5,) if args.small else (5, 20, 50, 100):
-        engine = fh.Engine(fh.federated(local(model)), data, size)
-        seconds, _ = timed(engine.advance, engine.init(jax.random.key(0)), 4, args.seconds)
-        rate = size * each / 10 / seconds
-        yield {
-          "model": name, "conv": conv, "cohort": size, "client_steps_per_second": rate,
-          "share_of_peak": rate * flops / args.peaks["default"],
-          "compile_seconds": engine.seconds.compile,
-        }  # fmt: skip
+      model = getattr(fh.models, name)(SHAPES[name], **({"conv": conv} if conv else {}))
+      make = engine(fh.superfed_mm(model, epochs=1), clients(20, each, SHAPES[name]), 5)
+      yield Case({"model": name, "conv": conv}, functools.partial(same, make))
 
 
-def seeds(args):
+def layers(args) -> Iterator[Case]:
+  def layer(
+    stack: int, method: str, batch: int, side: int, kernel: int, inputs: int, features: int, pad: int
+  ):
+    loop = 4 if args.small else 50
+    keys = jax.random.split(jax.random.key(0))
+    x = jax.random.normal(keys[0], (stack, batch, side, side, inputs))
+    weights = jax.random.normal(keys[1], (stack, kernel, kernel, inputs, features)) / kernel / inputs**0.5
+
+    def step(_, carry):
+      y, back = jax.vjp(jax.vmap(lambda x, k: conv2d(x, k, pad, method)), *carry)
+      return jax.tree.map(lambda own, gradient: own - 1e-9 * gradient, carry, back(y))
+
+    run = jax.jit(lambda *carry: lax.fori_loop(0, loop, step, carry))
+    jax.block_until_ready(run(x, weights))
+    return lambda: {"microseconds": 1e6 / per_second(lambda: run(x, weights), args.seconds) / loop}
+
+  for stack in (2,) if args.small else (5,):
+    for shape in LAYERS[:2] if args.small else LAYERS:
+      for method in CONVOLUTIONS:
+        fields = dict(zip(("images", "side", "kernel", "inputs", "features", "padding"), shape))
+        ready = functools.partial(layer, stack, method, *shape)
+        yield Case({"stack": stack, **fields, "conv": method}, ready)
+
+
+def cohort(args) -> Iterator[Case]:
+  each = 40 if args.small else 480
+  for name in args.models:
+    data = clients(10 if args.small else 100, each, SHAPES[name])
+    options = {"width": 4} if name == "resnet10" and args.small else {}
+    convs = CONVOLUTIONS if name != "two_nn" else ("",)
+    make = functools.partial(getattr(fh.models, name), SHAPES[name], **options)
+    flops = step_flops(make(**({"conv": "lax"} if convs[0] else {})), 10)
+    for conv in convs:
+      client = local(make(**({"conv": conv} if conv else {})))
+      for size in (5,) if args.small else args.sizes:
+
+        def tell(seconds: float, size: int = size, flops: float = flops) -> dict:
+          rate = size * each / 10 / seconds
+          shown = {"client_steps_per_second": rate}
+          return shown | (
+            {"share_of_peak": rate * flops / args.peaks["default"]} if "default" in args.peaks else {}
+          )
+
+        ready = rounds(args, engine(client, data, size), jax.random.key(0), tell)
+        yield Case({"model": name, "conv": conv, "cohort": size}, ready)
+
+
+def methods(args) -> Iterator[Case]:
+  each, model = 40 if args.small else 480, fh.models.two_nn(SHAPES["two_nn"])
+  data = clients(10 if args.small else 100, each, SHAPES["two_nn"])
+
+  def narrow(lr: float) -> optax.GradientTransformation:
+    trace = optax.trace(0.9, accumulator_dtype=jnp.bfloat16)
+    return optax.chain(optax.add_decayed_weights(1e-4), trace, optax.scale_by_learning_rate(lr))
+
+  ways = [(name, {}) for name in METHODS] + [(name, {"optimizer": narrow}) for name in METHODS[:2]]
+  for size in (5,) if args.small else (5, 50):
+    for name, options in ways:
+      more = {"local_epochs": 1} if name == "ditto" else {}
+      client = getattr(fh, name)(model, batch_size=10, epochs=1, **more, **options)
+
+      def tell(seconds: float, size: int = size) -> dict:
+        return {"batches_per_second": size * each / 10 / seconds}
+
+      fields = {"method": name, "cohort": size, "momenta": "bfloat16" if options else "float32"}
+      yield Case(fields, rounds(args, engine(client, data, size), jax.random.key(0), tell))
+
+
+def seeds(args) -> Iterator[Case]:
   data = clients(20, 40 if args.small else 480, SHAPES["two_nn"])
-  model = fh.models.two_nn(SHAPES["two_nn"])
-  one = None
+  model, one = fh.models.two_nn(SHAPES["two_nn"]), {}
   for count in (1, 2) if args.small else (1, 8, 32):
-    engine = Members(lambda: fh.federated(local(model)), data, {}, count, 5)
-    keys = jax.random.split(jax.random.key(0), count)
-    seconds, _ = timed(engine.advance, engine.init(keys), 4, args.seconds)
-    one = one or seconds
-    yield {"seeds": count, "seconds_per_round": seconds, "ratio_to_one": seconds / one}
+
+    def members(count: int = count) -> Members:
+      return Members(lambda: fh.federated(local(model)), data, {}, count, 5)
+
+    def tell(seconds: float) -> dict:
+      one.setdefault("seconds", seconds)
+      return {"seconds_per_round": seconds, "ratio_to_one": seconds / one["seconds"]}
+
+    yield Case({"seeds": count}, rounds(args, members, jax.random.split(jax.random.key(0), count), tell))
 
 
-def workload(args):
-  each, size, rounds = (20, 5, 4) if args.small else (50, 50, 1500)
+def ragged(args) -> Iterator[Case]:
+  size = 4 if args.small else 20
+  data = clients(size, None, SHAPES["two_nn"])
+  client, sizes = local(fh.models.two_nn(SHAPES["two_nn"])), np.asarray(data.train.size)
+  for batch in (None, 2) if args.small else (None, 10, 5, 1):
+
+    def tell(seconds: float) -> dict:
+      return {"seconds_per_round": seconds, "largest": int(sizes.max()), "examples": int(sizes.sum())}
+
+    make = engine(client, data, size, client_batch=batch)
+    yield Case({"client_batch": batch, "cohort": size}, rounds(args, make, jax.random.key(0), tell))
+
+
+def workload(args) -> Iterator[Case]:
+  each, size, total = (20, 5, 4) if args.small else (50, 50, args.rounds)
   data = clients(20 if args.small else 1000, each, SHAPES["two_cnn"])
   rates: list[float] = []
-  for conv in ("lax", "patches"):
-    engine = fh.Engine(fh.federated(local(small_cnn(conv), 0.1)), data, size)
-    state, done = engine.init(jax.random.key(0)), 0
-    started, compiled = time.perf_counter(), engine.seconds.compile
-    while done < rounds and time.perf_counter() - started < args.limit:
-      state, _ = engine.advance(state, min(100, rounds - done))
-      done += min(100, rounds - done)
-    seconds = time.perf_counter() - started - (engine.seconds.compile - compiled)
-    rates.append(done / seconds)
-    yield {
-      "peer": "fedjax_het", "conv": conv, "rounds": done, "seconds": seconds,
-      "rounds_per_second": rates[-1], "compile_seconds": engine.seconds.compile,
-    }  # fmt: skip
-  if args.pfl:
+
+  def ours(conv: str) -> Timer:
+    own = engine(local(small_cnn(conv), 0.1), data, size)()
+    chunk = min(100, total)
+    own.advance(own.init(jax.random.key(0)), chunk)
+
+    def timed():
+      state, done, started = own.init(jax.random.key(0)), 0, time.perf_counter()
+      while done < total and time.perf_counter() - started < args.limit:
+        state, _ = own.advance(state, chunk)
+        done += chunk
+      seconds = time.perf_counter() - started
+      rates.append(done / seconds)
+      return {"rounds": done, "seconds": seconds, "rounds_per_second": rates[-1]}
+
+    return timed
+
+  def peer() -> dict:
     command = [
       args.pfl, str(HERE / "peers" / "pfl_research.py"), "--model", "small_cnn", "--samples", str(each),
-      "--clients", str(data.num_clients), "--cohort", str(size), "--rounds", "2" if args.small else "20",
+      "--clients", str(data.num_clients), "--cohort", str(size), "--rounds", "2" if args.small else "5",
+      "--optimizers", "loop", "fused", "--threads", "1",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
-    line = (
-      json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failed": done.stderr[-300:]}
-    )
-    if "client_steps_per_second" in line:
-      line["rounds_per_second"] = line["client_steps_per_second"] / (size * each / 10)
-      line["ours_over_it"] = max(rates) / line["rounds_per_second"]
-    yield {"peer": "pfl-research"} | line
+    if done.returncode:
+      return {"failed": done.stderr[-300:]}
+    line = json.loads(done.stdout.splitlines()[-1])
+    line["rounds_per_second"] = line["client_steps_per_second"] / (size * each / 10)
+    return line | {"ours_over_it": max(rates) / line["rounds_per_second"]}
+
+  for conv in CONVOLUTIONS:
+    yield Case({"peer": "fedjax_het", "conv": conv}, functools.partial(ours, conv))
+  if args.pfl:
+    yield Case({}, lambda: peer)
 
 
-def fedevg(args):
+def fedevg(args) -> Iterator[Case]:
   each, width, size = (64, 4, 2) if args.small else (4800, 64, 10)
   data = clients(10, each, (32, 32, 1))
-  for conv in ("patches", "lax"):
-    client = fh.fedevg(fh.models.resnet10((32, 32, 1), 10, width, conv=conv))
-    engine = fh.Engine(fh.federated(client, server=fh.server.sgld(500)), data, size)
-    seconds, _ = timed(engine.advance, engine.init(jax.random.key(0)), 1, args.seconds)
-    steps = size * -(-each // 64)
-    yield {
-      "conv": conv, "width": width, "cohort": size, "seconds_per_round": seconds,
-      "client_steps_per_second": steps / seconds, "compile_seconds": engine.seconds.compile,
-    }  # fmt: skip
+  steps = size * -(-each // 64)
+  for conv in CONVOLUTIONS[::2] if args.small else CONVOLUTIONS:
+
+    def make(conv: str = conv) -> fh.Engine:
+      client = fh.fedevg(fh.models.resnet10((32, 32, 1), 10, width, conv=conv))
+      return fh.Engine(fh.federated(client, server=fh.server.sgld(500)), data, size)
+
+    def tell(seconds: float) -> dict:
+      return {"seconds_per_round": seconds, "client_steps_per_second": steps / seconds}
+
+    fields = {"conv": conv, "width": width, "cohort": size}
+    yield Case(fields, rounds(args, make, jax.random.key(0), tell))
+
+
+MEASURES = (peak, bits, layers, cohort, methods, seeds, ragged, workload, fedevg)
 
 
 def main() -> None:
@@ -195,39 +362,50 @@ def main() -> None:
   parser.add_argument("--small", action="store_true", help="toy sizes, for a CPU")
   parser.add_argument("--minutes", type=float, default=8.5, help="no measurement is begun after so long")
   parser.add_argument("--seconds", type=float, default=1.0, help="time of one measurement at least")
+  parser.add_argument("--threads", type=int, default=8, help="how many are made ready beside one another")
   parser.add_argument("--limit", type=float, default=100.0, help="seconds of one run of the workload at most")
   parser.add_argument("--pfl", help="Python interpreter that has pfl-research, for the workload beside it")
-  parser.add_argument("--only", nargs="*", help="names of measurements")
+  parser.add_argument("--only", nargs="*", help="names of measurements, in order")
+  parser.add_argument("--models", nargs="*", default=list(SHAPES), help="of cohort")
+  parser.add_argument("--sizes", nargs="*", type=int, default=[5, 20, 50, 100], help="of cohort")
+  parser.add_argument("--rounds", type=int, default=1500, help="of the workload")
   args = parser.parse_args()
   args.peaks, began = {}, time.monotonic()
   device = jax.devices()[0]
 
-  def show(line: dict) -> None:
+  def show(**line: Any) -> None:
     text = json.dumps(line)
     print(text, flush=True)
     if args.out:
       with args.out.open("a") as file:
         file.write(text + "\n")
 
-  show(
-    {"device": device.device_kind, "platform": device.platform, "jax": jax.__version__, "small": args.small}
-  )
-  for measure in (peak, cohort, seeds, workload, fedevg):
-    if args.only and measure.__name__ not in (*args.only, "peak"):
+  def failure(error: Exception) -> dict:
+    return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+
+  def ready(case: Case) -> Timer:
+    try:
+      return case.ready()
+    except Exception as error:  # the rest is still worth its time
+      failed = failure(error)
+      return lambda: failed
+
+  named = {measure.__name__: measure for measure in MEASURES}
+  show(device=device.device_kind, platform=device.platform, jax=jax.__version__, small=args.small)
+  for name in args.only or named:
+    if time.monotonic() - began > 60 * args.minutes:
+      show(measure=name, skipped="no time left")
       continue
-    lines = measure(args)
-    while True:
-      if time.monotonic() - began > 60 * args.minutes:
-        show({"measure": measure.__name__, "skipped": "no time left"})
-        break
+    started, cases = time.monotonic(), list(named[name](args))
+    with ThreadPoolExecutor(args.threads) as pool:
+      timers = list(pool.map(ready, cases))
+    show(measure=name, ready_seconds=time.monotonic() - started)
+    for case, timer in zip(cases, timers):
       try:
-        line = next(lines)
-      except StopIteration:
-        break
-      except Exception as error:  # the rest is still worth its time
-        show({"measure": measure.__name__, "failed": f"{type(error).__name__}: {str(error)[:300]}"})
-        break
-      show({"measure": measure.__name__} | line)
+        line = timer()
+      except Exception as error:
+        line = failure(error)
+      show(measure=name, **case.fields, **line)
   print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

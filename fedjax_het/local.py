@@ -51,8 +51,12 @@ def unknown(count: int) -> jax.Array:
 
 
 def trips(count: int | Array) -> int | Array:
-  """A loop's length, from XLA as it is but for a single trip: that loop it would drop, in other bits."""
-  return unknown(count) if isinstance(count, int) and count == 1 else count
+  """A loop's length, from XLA as it is but for a single trip on CPUs: that loop it would drop, in other bits.
+
+  On accelerators a length that XLA does not know is brought to the host before every trip.
+  """
+  once = isinstance(count, int) and count == 1
+  return unknown(count) if once and jax.default_backend() == "cpu" else count
 
 
 def for_each_batch(

@@ -11,20 +11,19 @@ alone. With `torchrun --nproc_per_node 2` a cohort is split over processes.
 import functools
 import json
 import logging
-import time
 
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback.base import TrainingProcessCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.internal.ops import pytorch_ops
-from pfl.metrics import Metrics, Weighted
+from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
+from pfl_clock import Clock
 from torch import nn
 from torch_models import MODELS, arguments, drawn
 
@@ -50,17 +49,6 @@ class Classifier(nn.Module):
   @torch.no_grad()
   def metrics(self, *batch):
     return {"loss": Weighted(self.losses(*batch, reduction="sum").item(), batch[-1].numel())}
-
-
-class Clock(TrainingProcessCallback):
-  """Reads the clock after every round."""
-
-  def __init__(self):
-    self.times = []
-
-  def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-    self.times.append(time.perf_counter())
-    return False, Metrics()
 
 
 def main():

@@ -12,21 +12,20 @@ import functools
 import importlib.metadata
 import json
 import logging
-import time
 
 import numpy as np
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback.base import TrainingProcessCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.internal.ops import pytorch_ops
-from pfl.metrics import Metrics, Weighted
+from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
+from pfl_clock import Clock
 from torch import nn
 from torch_classifiers import CLASSIFIERS, SHAPES
 from work import add_ways, arguments, fastest
@@ -42,17 +41,6 @@ class Classifier(nn.Sequential):
   def metrics(self, x, y):
     loss = nn.functional.cross_entropy(self(x), y, reduction="sum")
     return {"loss": Weighted(loss.item(), len(y))}
-
-
-class Clock(TrainingProcessCallback):
-  """Reads the clock after every round."""
-
-  def __init__(self):
-    self.times = []
-
-  def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-    self.times.append(time.perf_counter())
-    return False, Metrics()
 
 
 def measure(args, data, threads, optimizer):
@@ -97,10 +85,14 @@ def main():
   logging.disable(logging.WARNING)
 
   rng = np.random.default_rng(args.seed)
-  shape = (args.samples, *SHAPES[args.model])
+  shape, device = (args.samples, *SHAPES[args.model]), pytorch_ops.get_default_device()
+
+  def on_device(values):
+    return torch.from_numpy(values).to(device)
+
   data = [  # made once: a data set keeps its batches, so that rounds to come find them ready
     PyTorchTensorDataset(
-      (torch.from_numpy(rng.random(shape, np.float32)), torch.from_numpy(rng.integers(0, 10, args.samples))),
+      (on_device(rng.random(shape, np.float32)), on_device(rng.integers(0, 10, args.samples))),
       user_id=str(user),
     )
     for user in range(args.clients)

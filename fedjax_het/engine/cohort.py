@@ -18,26 +18,29 @@ def sample_cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Arr
 
   Small cohorts are the first S cards of a Fisher-Yates shuffle that notes only the cards it has moved, in
   time S² whatever K; for large ones all K are shuffled, in time K log K.
+
+  In turn t the card at place c_t, drawn from t to K - 1, is dealt, and the one at place t takes its place.
+  What lies at a place is what the last turn before put there, which is what lay at that turn's own place:
+  all chains of such turns are followed to their ends at once, in log S leaps.
   """
   if cohort_size == num_clients:
     return jnp.arange(num_clients, dtype=jnp.int32)
   if cohort_size**2 > 256 * num_clients:
     return jax.random.choice(key, num_clients, (cohort_size,), replace=False).astype(jnp.int32)
-  targets = jax.random.randint(key, (cohort_size,), jnp.arange(cohort_size), num_clients, jnp.int32)
-  turns = jnp.arange(cohort_size)
+  turns = jnp.arange(cohort_size, dtype=jnp.int32)
+  places = jax.random.randint(key, (cohort_size,), turns, num_clients, jnp.int32)
 
-  def swap(turn, moved):
-    cards, drawn = moved
+  def put_by(place: jax.Array) -> jax.Array:
+    """The last turn before turn t that put a card at `place`[t]; -1 where it has its own."""
+    before = (places[None, :] == place[:, None]) & (turns[None, :] < turns[:, None])
+    return jnp.where(before, turns[None, :], -1).max(1)
 
-    def card_at(place):
-      last = jnp.where((targets == place) & (turns < turn), turns, -1).max()
-      return jnp.where(last < 0, jnp.int32(place), cards[last])
-
-    drawn = drawn.at[turn].set(card_at(targets[turn]))
-    return cards.at[turn].set(card_at(turn)), drawn
-
-  nothing = jnp.zeros(cohort_size, jnp.int32)
-  return lax.fori_loop(0, cohort_size, swap, (nothing, nothing))[1]
+  last = put_by(turns)
+  origin = jnp.where(last < 0, turns, last)
+  for _ in range((cohort_size - 1).bit_length()):
+    origin = lax.optimization_barrier(origin[origin])
+  last = put_by(places)
+  return jnp.where(last < 0, places, origin[last])
 
 
 def round_keys(key: jax.Array, round: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
