@@ -192,7 +192,7 @@ def bits(args) -> Iterator[Case]:
     return told
 
   each = 40 if args.small else 480
-  for name, convs in (("two_nn", ("",)), ("two_cnn", CONVOLUTIONS)):
+  for name, convs in (("two_nn", ("",)), ("two_cnn", args.convs)):
     for conv in convs:
       model = getattr(fh.models, name)(SHAPES[name], **({"conv": conv} if conv else {}))
       make = engine(fh.superfed_mm(model, epochs=1), clients(20, each, SHAPES[name]), 5)
@@ -218,7 +218,7 @@ def layers(args) -> Iterator[Case]:
 
   for stack in (2,) if args.small else (5,):
     for shape in LAYERS[:2] if args.small else LAYERS:
-      for method in CONVOLUTIONS:
+      for method in args.convs:
         fields = dict(zip(("images", "side", "kernel", "inputs", "features", "padding"), shape))
         ready = functools.partial(layer, stack, method, *shape)
         yield Case({"stack": stack, **fields, "conv": method}, ready)
@@ -229,7 +229,7 @@ def cohort(args) -> Iterator[Case]:
   for name in args.models:
     data = clients(10 if args.small else 100, each, SHAPES[name])
     options = {"width": 4} if name == "resnet10" and args.small else {}
-    convs = CONVOLUTIONS if name != "two_nn" else ("",)
+    convs = args.convs if name != "two_nn" else ("",)
     make = functools.partial(getattr(fh.models, name), SHAPES[name], **options)
     flops = step_flops(make(**({"conv": "lax"} if convs[0] else {})), 10)
     for conv in convs:
@@ -255,8 +255,8 @@ def methods(args) -> Iterator[Case]:
     trace = optax.trace(0.9, accumulator_dtype=jnp.bfloat16)
     return optax.chain(optax.add_decayed_weights(1e-4), trace, optax.scale_by_learning_rate(lr))
 
-  ways = [(name, {}) for name in METHODS] + [(name, {"optimizer": narrow}) for name in METHODS[:2]]
-  for size in (5,) if args.small else (5, 50):
+  ways = [(name, {}) for name in args.methods] + [(name, {"optimizer": narrow}) for name in METHODS[:2]]
+  for size in (5,) if args.small else args.sizes[:2]:
     for name, options in ways:
       more = {"local_epochs": 1} if name == "ditto" else {}
       client = getattr(fh, name)(model, batch_size=10, epochs=1, **more, **options)
@@ -330,7 +330,7 @@ def workload(args) -> Iterator[Case]:
     line["rounds_per_second"] = line["client_steps_per_second"] / (size * each / 10)
     return line | {"ours_over_it": max(rates) / line["rounds_per_second"]}
 
-  for conv in CONVOLUTIONS:
+  for conv in args.convs:
     yield Case({"peer": "fedjax_het", "conv": conv}, functools.partial(ours, conv))
   if args.pfl:
     yield Case({}, lambda: peer)
@@ -340,7 +340,7 @@ def fedevg(args) -> Iterator[Case]:
   each, width, size = (64, 4, 2) if args.small else (4800, 64, 10)
   data = clients(10, each, (32, 32, 1))
   steps = size * -(-each // 64)
-  for conv in CONVOLUTIONS[::2] if args.small else CONVOLUTIONS:
+  for conv in args.convs:
 
     def make(conv: str = conv) -> fh.Engine:
       client = fh.fedevg(fh.models.resnet10((32, 32, 1), 10, width, conv=conv))
@@ -367,6 +367,8 @@ def main() -> None:
   parser.add_argument("--pfl", help="Python interpreter that has pfl-research, for the workload beside it")
   parser.add_argument("--only", nargs="*", help="names of measurements, in order")
   parser.add_argument("--models", nargs="*", default=list(SHAPES), help="of cohort")
+  parser.add_argument("--convs", nargs="*", default=list(CONVOLUTIONS), help="ways to convolve")
+  parser.add_argument("--methods", nargs="*", default=list(METHODS), help="of methods")
   parser.add_argument("--sizes", nargs="*", type=int, default=[5, 20, 50, 100], help="of cohort")
   parser.add_argument("--rounds", type=int, default=1500, help="of the workload")
   args = parser.parse_args()
