@@ -194,12 +194,29 @@ _convolved.defvjp(_forward, _backward)
 # ------------------------------------------------------------------------------------------- patches
 
 
+def _windows(x: jax.Array, height: int, width: int) -> jax.Array:
+  """Of every pixel of y its window: [B, H, W, C] -> [B rows columns, height width C].
+
+  On CPU slices side by side; elsewhere read by their places, in 0.8 to 0.97 of a convolution's time on a GPU
+  (`benchmarks/gpu.py`).
+  """
+  rows, columns, channels = x.shape[1] - height + 1, x.shape[2] - width + 1, x.shape[3]
+  if jax.default_backend() == "cpu":
+    shifts = [x[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+    return jnp.stack(shifts, axis=3).reshape(len(x) * rows * columns, -1)
+  corners, taps = (
+    (np.arange(many)[:, None] * x.shape[2] + np.arange(few)).reshape(-1).astype(np.int32)
+    for many, few in ((rows, columns), (height, width))
+  )
+  pixels = x.reshape(len(x), -1, channels)
+  windows = pixels.at[:, corners[:, None] + taps].get(mode="promise_in_bounds")
+  return windows.reshape(len(x) * rows * columns, -1)
+
+
 def _patches_forward(x, kernel):
   height, width, _, features = kernel.shape
   rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
-  x = apart(x)
-  shifts = [x[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
-  patches = jnp.stack(shifts, axis=3).reshape(len(x) * rows * columns, -1)
+  patches = _windows(apart(x), height, width)
   y = apart(patches @ kernel.reshape(-1, features))
   return y.reshape(len(x), rows, columns, features), (patches, kernel)
 
