@@ -55,8 +55,9 @@ def trips(count: int | Array) -> int | Array:
 
   On accelerators a length that XLA does not know is brought to the host before every trip.
   """
-  once = isinstance(count, int) and count == 1
-  return unknown(count) if once and jax.default_backend() == "cpu" else count
+  if isinstance(count, int) and count == 1 and jax.default_backend() == "cpu":
+    return unknown(count)
+  return count
 
 
 def for_each_batch(

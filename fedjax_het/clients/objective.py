@@ -108,7 +108,12 @@ def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
 
 
 def together(updates: PyTree) -> PyTree:
-  """The same updates, each made to wait for all the others on CPUs.
+  """The same updates; on CPUs `waiting`, which on a GPU made a step 1.04 to 1.16 times as long."""
+  return waiting(updates) if jax.default_backend() == "cpu" else updates
+
+
+def waiting(updates: PyTree) -> PyTree:
+  """The same updates, each made to wait for all the others.
 
   A leaf's update may read other leaves: the gradient of one layer those above it, either end of SuPerFed's
   line the other end. Left to itself XLA may apply one update before the last reader is done, and copies the
@@ -120,8 +125,6 @@ def together(updates: PyTree) -> PyTree:
   update, and a program of L leaves would grow with L²: EfficientNet-B0's then took three times as long to
   compile.
   """
-  if jax.default_backend() != "cpu":
-    return updates
   leaves, tree = jax.tree.flatten(updates)
   least = LARGE if len(leaves) > MANY else 0
   some = jnp.array([leaf.ravel()[0] for leaf in leaves if leaf.size > least] or [0.0])
