@@ -44,6 +44,17 @@ def test_pairs_of_clients_are_uniform():
   assert ((counts - 400) ** 2 / 400).sum() < 58.3  # χ² of 29 degrees of freedom, p = 0.001
 
 
+@pytest.mark.parametrize("num_clients, size", [(2, 1), (3, 2), (9, 8), (30, 17), (5000, 64)])
+def test_cohorts_are_dealt_from_a_shuffled_deck(num_clients, size):
+  """The cards of a Fisher-Yates shuffle that moves them one after another."""
+  for key in jax.random.split(jax.random.key(3), 20):
+    places = jax.random.randint(key, (size,), np.arange(size), num_clients)
+    deck = list(range(num_clients))
+    for turn, place in enumerate(places.tolist()):
+      deck[turn], deck[place] = deck[place], deck[turn]
+    assert sample_cohort(key, num_clients, size).tolist() == deck[:size]
+
+
 def test_everybody_comes_in_order():
   np.testing.assert_array_equal(cohorts(3, 7, 7), np.tile(np.arange(7), (3, 1)))
 
