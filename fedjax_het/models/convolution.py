@@ -47,7 +47,7 @@ def conv2d(
   and y has at least 2 O / (h - 1) pixels in all, so that its transform of the kernel does; else "patches". On
   GPU and TPU it takes "patches", one batched product: on a GPU a small CNN's round took 0.95 of its time by
   "winograd" and 0.45 of that by "lax", which a stack of clients turns into a grouped convolution
-  (docs/results/gpu.md). There the intermediate arrays of both take about height * width * C values a pixel, so
+  (docs/results/gpu.md). There the intermediate arrays of both take about height * width * C values a pixel:
   evaluate in batches of a few hundred images.
 
   Args:
