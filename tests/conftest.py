@@ -11,7 +11,7 @@ import pytest
 from compiler import FLAGS, environment
 from parts import SIZES, federation, mlp
 
-from fedjax_het.engine.cpu import ONCE, prepare_cpu
+from fedjax_het.engine.cpu import OPTIONS, prepare_cpu
 
 prepare_cpu(devices=8)  # before the first array is made
 gc.set_threshold(100_000, 20, 50)  # compiled programs are many objects that stay: a tenth of the tests' time
@@ -19,7 +19,7 @@ gc.set_threshold(100_000, 20, 50)  # compiled programs are many objects that sta
 if FLAGS:
   _FLAGS = os.environ.get("XLA_FLAGS")
   os.environ["XLA_FLAGS"] = environment()["XLA_FLAGS"]
-  ONCE.clear()  # options of one program would leave out these flags
+  OPTIONS.clear()  # options of one program would leave out these flags
   jax.devices()
   if _FLAGS is None:
     del os.environ["XLA_FLAGS"]

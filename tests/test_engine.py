@@ -301,6 +301,6 @@ def test_seconds_are_accounted(ragged):
 def test_a_first_state_has_the_bits_of_a_fully_optimised_program(monkeypatch, ragged, method):
   model, states = two_nn((4,), 3, hidden=64), []
   for level in (2, 3):
-    monkeypatch.setattr(cpu, "ONCE", {"xla_backend_optimization_level": level})
+    monkeypatch.setattr(cpu, "OPTIONS", {"xla_backend_optimization_level": level})
     states.append(Engine(federated(method(model)), ragged, 2).init(jax.random.key(0)))
   chex.assert_trees_all_equal(*states)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import placement
-from fedjax_het.engine.cpu import options_of_one_run
+from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples
 from fedjax_het.engine.fit import check_fit, check_simplex
@@ -201,9 +201,8 @@ class Base(Runs):
       started = time.perf_counter()
       program = jax.jit(self._over_runs(function), donate_argnums=(2,) if donate else ())
       kind = name if isinstance(name, str) else name[0]
-      options = options_of_one_run() if kind.startswith("init") else None
       with self.doing(f"compiling {PROGRAMS[kind]}"):
-        self._compiled[name] = program.lower(*inputs).compile(options)
+        self._compiled[name] = program.lower(*inputs).compile(compiler_options())
       self._book("compile", started)
     return self._compiled[name]
 

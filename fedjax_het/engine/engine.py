@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import PROGRAMS, Base, RunFn
-from fedjax_het.engine.cpu import options_of_one_run
+from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite_here
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.round import RoundInfo, Stretch
@@ -116,7 +116,7 @@ class Engine(Base):
     first = jax.jit(self._init, inline=True)  # Python goes through it once
     shapes = jax.eval_shape(first, *args)
     with self.doing(f"compiling {PROGRAMS['init']}"):
-      program = jax.jit(first, out_shardings=self.shardings(shapes), compiler_options=options_of_one_run())
+      program = jax.jit(first, out_shardings=self.shardings(shapes), compiler_options=compiler_options())
       state = jax.block_until_ready(program(*args))
     self._book("compile", started)
     if self._later:
