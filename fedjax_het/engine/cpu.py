@@ -7,7 +7,7 @@ import jax
 
 from fedjax_het.errors import SettingError
 
-# A level below LLVM's highest: programs as fast, compiled in 0.9 of the time.
+# A level below LLVM's highest: steps as fast, compiling 0.85 to 0.98 of the time (docs/results/starts.md).
 OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 2}
 
 
