@@ -8,6 +8,7 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het.clients.objective import together
+from fedjax_het.engine.members import Members
 from fedjax_het.engine.placement import client_mesh, weighted_sum
 from fedjax_het.local import trips
 from fedjax_het.models import convolution
@@ -32,6 +33,10 @@ def clients(sizes):
     rng.integers(0, 256, (rows, 8, 8, 2), np.uint8), rng.integers(0, 3, rows),
     np.split(np.arange(rows), np.cumsum(sizes)[:-1]), jax.random.key(0), num_classes=3, test_fraction=0.0,
   )  # fmt: skip
+
+
+def linear():
+  return fh.models.two_nn((8, 8, 2), 3, hidden=4)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +94,23 @@ def test_nothing_waits_and_one_trip_is_no_loop(gpu):
   program = gpu(lambda: jax.jit(together).lower([jnp.ones(5000), jnp.ones(3)]).compile().as_text())
   assert "is-finite" not in program
   assert gpu(trips, 1) == 1 and isinstance(trips(1), jax.Array) and trips(2) == 2
+
+
+def test_members_side_by_side_train_what_the_round_says(gpu):
+  """SuPerFed's members take the branch of before or after round L, not both and one result."""
+
+  def run():
+    make = lambda lr: fh.federated(fh.superfed_mm(linear(), start_round=1, lr=lr, epochs=1, batch_size=3))  # noqa: E731
+    settings, keys = {"lr": np.asarray([0.1, 0.2], np.float32)}, jax.random.split(jax.random.key(2))
+    engine = Members(make, clients([4, 3, 5]), settings, 2, 2, devices=1)
+    state, _ = engine.advance(engine.init(keys), 3)
+    text = engine._compiled["advance"].as_text()
+    return text, [jax.tree.map(np.asarray, (own.broadcast, own.clients)) for own in engine.split(state)]
+
+  text, members = gpu(run)
+  assert " conditional(" in text
+  for member, lr, key in zip(members, (0.1, 0.2), jax.random.split(jax.random.key(2))):
+    client = fh.superfed_mm(linear(), start_round=1, lr=lr, epochs=1, batch_size=3)
+    engine = fh.Engine(fh.federated(client), clients([4, 3, 5]), 2, devices=1)
+    state, _ = engine.advance(engine.init(key), 3)
+    chex.assert_trees_all_close(member, (state.broadcast, state.clients), rtol=1e-4, atol=1e-6)

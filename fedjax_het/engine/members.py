@@ -180,8 +180,11 @@ class Members(Base):
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
     def on_device(settings, fields, args, more):
-      def one(row):
+      shared = {"round": args.round[0]} if isinstance(args, State) else {}
+
+      def one(row):  # of the round that all are in: side by side, what a round decides stays a branch
         settings, own, args = row
+        args = args._replace(**shared) if shared else args
         return function(self._make(**settings), whole(self._form, fields._replace(own=own)), args, more)
 
       rows = settings, fields.own, args
