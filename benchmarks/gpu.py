@@ -9,11 +9,8 @@ Plain SGD, B = 10, one local epoch of 480 examples where nothing else is said; a
 peak      the float32 matrix product's FLOP/s, at XLA's default precision (TF32 on some) and highest; and the
           bytes that a triad moves in a second
 bits      whether four rounds end in the same bits when run again, and as two and two
-layers    microseconds of a convolution's value and both gradients in a compiled loop, for a stack of clients
-          with kernels of their own (under vmap): patches, Winograd and lax.conv
 cohort    client steps a second of TwoNN, TwoCNN and ResNet-10 for cohorts of 5 to 100 clients, convolutions
-          likewise; the share of the default peak that the model's arithmetic needs, by lax.conv whatever the
-          form
+          as patches, Winograd and lax.conv; the share of the default peak that the arithmetic needs
 methods   batches a second of TwoNN with momentum and weight decay, by method, and with bfloat16 momenta
 seeds     seconds a round of 1, 8 and 32 runs as one program (TwoNN, cohort 5), as ratios to one; the goal is
           at most twice for 8
@@ -45,20 +42,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from jax import lax
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
-from fedjax_het.models.convolution import conv2d
 from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.pooling import max_pool2
 
 HERE = Path(__file__).resolve().parent
 SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3), "resnet10": (32, 32, 3)}
 CONVOLUTIONS = ("patches", "winograd", "lax")
-LAYERS = (  # images, pixels a side, kernel, inputs, features, padding
-  (10, 32, 5, 3, 32, 1), (10, 16, 5, 32, 64, 1), (10, 32, 3, 64, 64, 1), (10, 8, 3, 256, 256, 1),
-)  # fmt: skip
 METHODS = ("fedavg", "superfed_mm", "superfed_lm", "scaffold", "apfl", "ditto", "pfedme")
 Timer = Callable[[], dict[str, Any]]
 
@@ -203,31 +195,6 @@ def bits(args) -> Iterator[Case]:
       yield Case({"model": name, "conv": conv}, functools.partial(same, make))
 
 
-def layers(args) -> Iterator[Case]:
-  def layer(
-    stack: int, method: str, batch: int, side: int, kernel: int, inputs: int, features: int, pad: int
-  ):
-    loop = 4 if args.small else 50
-    keys = jax.random.split(jax.random.key(0))
-    x = jax.random.normal(keys[0], (stack, batch, side, side, inputs))
-    weights = jax.random.normal(keys[1], (stack, kernel, kernel, inputs, features)) / kernel / inputs**0.5
-
-    def step(_, carry):
-      y, back = jax.vjp(jax.vmap(lambda x, k: conv2d(x, k, pad, method)), *carry)
-      return jax.tree.map(lambda own, gradient: own - 1e-9 * gradient, carry, back(y))
-
-    run = jax.jit(lambda *carry: lax.fori_loop(0, loop, step, carry))
-    jax.block_until_ready(run(x, weights))
-    return lambda: {"microseconds": 1e6 / per_second(lambda: run(x, weights), args.seconds) / loop}
-
-  for stack in (2,) if args.small else (5,):
-    for shape in LAYERS[:2] if args.small else LAYERS:
-      for method in args.convs:
-        fields = dict(zip(("images", "side", "kernel", "inputs", "features", "padding"), shape))
-        ready = functools.partial(layer, stack, method, *shape)
-        yield Case({"stack": stack, **fields, "conv": method}, ready)
-
-
 def cohort(args) -> Iterator[Case]:
   each = 40 if args.small else 480
   for name in args.models:
@@ -356,7 +323,7 @@ def fedevg(args) -> Iterator[Case]:
     yield Case(fields, rounds(args, make, jax.random.key(0), tell))
 
 
-MEASURES = (peak, bits, layers, cohort, methods, seeds, ragged, workload, fedevg)
+MEASURES = (peak, bits, cohort, methods, seeds, ragged, workload, fedevg)
 
 
 def main() -> None:
