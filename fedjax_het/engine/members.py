@@ -180,11 +180,12 @@ class Members(Base):
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
     def on_device(settings, fields, args, more):
-      shared = {"round": args.round[0]} if isinstance(args, State) else {}
+      round = args.round[0] if isinstance(args, State) else None
 
       def one(row):  # of the round that all are in: side by side, what a round decides stays a branch
         settings, own, args = row
-        args = args._replace(**shared) if shared else args
+        if round is not None:
+          args = args._replace(round=round)
         return function(self._make(**settings), whole(self._form, fields._replace(own=own)), args, more)
 
       rows = settings, fields.own, args
