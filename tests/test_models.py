@@ -10,8 +10,8 @@ from fedjax_het import models
 from fedjax_het.errors import SettingError
 from fedjax_het.models import convolution
 from fedjax_het.models.convolution import choose, conv2d
-from fedjax_het.models.layers import SMALL_BATCH, matmul
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
+from fedjax_het.models.product import SMALL_BATCH, product
 
 
 def normal(seed, *shape):
@@ -135,13 +135,17 @@ def test_how_many_images_at_a_time():
 
 def test_the_method_chosen_on_cpu(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-  assert choose((5, 5, 32, 64), 32) == choose((3, 3, 8, 8), 8) == choose((2, 2, 8, 8), 16) == "winograd"
-  assert choose((5, 5, 3, 37), 99) == choose((3, 3, 3, 22), 99) == choose((5, 5, 1, 12), 99) == "winograd"
-  assert choose((5, 5, 3, 38), 99) == choose((3, 3, 3, 23), 99) == choose((5, 5, 1, 13), 99) == "patches"
-  assert choose((7, 7, 32, 64), 99) == "patches"
-  assert choose((5, 5, 32, 64), 31) == choose((3, 3, 8, 8), 7) == choose((2, 2, 8, 8), 15) == "patches"
+
+  def chosen(shape, pixels):
+    return choose(shape, pixels, (1, 1))
+
+  assert chosen((5, 5, 32, 64), 32) == chosen((3, 3, 8, 8), 8) == chosen((2, 2, 8, 8), 16) == "winograd"
+  assert chosen((5, 5, 3, 37), 99) == chosen((3, 3, 3, 22), 99) == chosen((5, 5, 1, 12), 99) == "winograd"
+  assert chosen((5, 5, 3, 38), 99) == chosen((3, 3, 3, 23), 99) == chosen((5, 5, 1, 13), 99) == "patches"
+  assert chosen((7, 7, 32, 64), 99) == "patches"
+  assert chosen((5, 5, 32, 64), 31) == chosen((3, 3, 8, 8), 7) == chosen((2, 2, 8, 8), 15) == "patches"
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  assert choose((5, 5, 32, 64), 99) == "patches"
+  assert chosen((5, 5, 32, 64), 99) == "patches"
 
 
 def test_few_pixels_are_not_transformed(monkeypatch):
@@ -150,7 +154,7 @@ def test_few_pixels_are_not_transformed(monkeypatch):
   asked = []
   monkeypatch.setattr(convolution, "choose", lambda *own: asked.append(own) or "lax")
   convolution.conv2d(jnp.ones((5, 4, 6, 8)), jnp.ones((3, 2, 8, 16)), (1, 0))
-  assert asked == [((3, 2, 8, 16), 5 * 4 * 5)]
+  assert asked == [((3, 2, 8, 16), 5, (4, 5))]
 
 
 @pytest.mark.slow
@@ -185,7 +189,7 @@ def test_adaptive_pool_is_the_mean_over_cells(shape):
 @pytest.mark.parametrize("batch", [1, 10, SMALL_BATCH + 1])
 def test_dense_gradient(batch):
   x, kernel = normal(0, batch, 12), normal(1, 12, 5)
-  close(value_and_pullback(matmul, x, kernel), value_and_pullback(lambda x, kernel: x @ kernel, x, kernel))
+  close(value_and_pullback(product, x, kernel), value_and_pullback(lambda x, kernel: x @ kernel, x, kernel))
 
 
 @pytest.mark.slow

@@ -1,20 +1,21 @@
 """Convolution with stride 1, for stacks of clients in a compiled loop.
 
 Clients that hold different kernels turn `lax.conv_general_dilated` under `jax.vmap` into a grouped
-convolution, and XLA's CPU convolutions are slow inside a loop even one client at a time. Here a convolution
-is a matrix product, which a stack of clients turns into a batched one:
+convolution, which XLA computes by plain loops on a CPU, and so it does with gradients. Here a convolution is
+a matrix product, which a stack of clients turns into a batched one, or XLA's in the form that it is fast at:
 
   patches    y = P(x) K, where the row of P(x) for a pixel is its r x r x C window.
   winograd   the same along the columns; along the rows, Toom-Cook's F(2, r): two output rows from r + 1
              products instead of 2r, y = A^T [(G k) * (B^T d)] with A, G, B^{-1} Vandermonde matrices
              (Lavin & Gray, CVPR 2016, eq. 5). For r = 5: 6 products instead of 10, and 3/5 of the memory.
+  lax        XLA's own; on a CPU one client after another, see `correlation.py`.
 
-On CPU both take a few images at a time where the windows of all would not stay in a core's cache, and make
-them again for the gradient, which is faster than to read them back.
+On CPU the first two take a few images at a time where the windows of all would not stay in a core's cache,
+and make them again for the gradient, which is faster than to read them back.
 
-Both have gradients of their own, of the same matrix products, and work under jit, vmap and `jax.grad`.
-Second derivatives work through `jax.grad` of `jax.grad` and `jax.jvp` of `jax.grad`; `jax.jvp` on its own is
-not defined for them. Other strides, dilations and numbers of axes come to this one in `strided.py`.
+All work under jit, vmap and `jax.grad`. Second derivatives work through `jax.grad` of `jax.grad` and
+`jax.jvp` of `jax.grad`; `jax.jvp` on its own is not defined for the first two. Other strides, dilations and
+numbers of axes come to this one in `strided.py`.
 """
 
 import functools
@@ -27,12 +28,12 @@ import numpy as np
 from jax import lax
 
 from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.models.correlation import CACHE, correlate, split
+from fedjax_het.models.product import apart
 
 METHODS = ("auto", "winograd", "patches", "lax")
 TILE = 2  # output rows of one Winograd tile
 POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # and infinity; as many as the tallest kernel has rows
-CACHE = 1 << 20  # bytes of windows that a core goes through at a time, at least
-apart = lax.optimization_barrier  # keeps XLA from recomputing a value inside each fusion that reads it
 
 
 def conv2d(
@@ -42,13 +43,11 @@ def conv2d(
 
   y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
 
-  "auto" follows what was measured on CPU (`benchmarks/convolution_choice.py`): "winograd" for kernels of
-  h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y costs less than it saves,
-  and y has at least 2 O / (h - 1) pixels in all, so that its transform of the kernel does; else "patches". On
-  GPU and TPU it takes "patches", one batched product: on a GPU a small CNN's round took 0.95 of its time by
-  "winograd" and 0.45 of that by "lax", which a stack of clients turns into a grouped convolution
-  (docs/results/gpu.md). There the intermediate arrays of both take about height * width * C values a pixel:
-  evaluate in batches of a few hundred images.
+  "auto" follows what was measured on CPUs (`benchmarks/convolution_choice.py`), see `choose`. On GPU and TPU
+  it takes "patches", one batched product: on a GPU a small CNN's round took 0.95 of its time by "winograd"
+  and 0.45 of that by "lax", which a stack of clients turns into a grouped convolution (docs/results/gpu.md).
+  The intermediate arrays of both take about height * width * C values a pixel there: evaluate in batches of a
+  few hundred images.
 
   Args:
     x: images, float32 [B, H, W, C].
@@ -65,10 +64,9 @@ def conv2d(
   check_choice("conv", method, METHODS)
   rows, columns = (n + 2 * p - k + 1 for n, p, k in zip(x.shape[1:3], both(padding), kernel.shape))
   if method == "auto":
-    method = choose(kernel.shape, len(x) * rows * columns)
+    method = choose(kernel.shape, len(x), (rows, columns))
   if method == "lax":
-    edges = [(side, side) for side in both(padding)]
-    return lax.conv_general_dilated(x, kernel, (1, 1), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return correlate(x, kernel, padding=both(padding))
   if method == "patches":
     return _few_at_a_time(PATCHES, pad(x, padding), kernel, kernel.shape[0])
   if kernel.shape[0] > len(POINTS):
@@ -78,12 +76,35 @@ def conv2d(
   return y[:, :rows]
 
 
-def choose(kernel_shape: Sequence[int], pixels: int) -> str:
-  """The method "auto" stands for, given the kernel's shape, y's pixels in all, and JAX's default backend."""
-  height, _, channels, features = kernel_shape
+def choose(
+  kernel_shape: Sequence[int], images: int, sides: Sequence[int], strides: Sequence[int] = (1, 1)
+) -> str:
+  """The method that "auto" stands for with JAX's default backend; "patches" where that is not a CPU.
+
+  "lax" for strides above 1 that are smaller than the kernel, where C is at least 8 and y has three rows and
+  columns; and for O <= C, O <= 128, where 32 divides C and y has eight. Else "winograd" for kernels of h = 2
+  to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y costs less than it saves, and y
+  has at least 2 O / (h - 1) pixels in all, so that its transform of the kernel does; else "patches".
+
+  Args:
+    kernel_shape: (height, width, C, O).
+    images: their number B.
+    sides: y's rows and columns.
+    strides: of both axes; where one is not 1, all but "lax" is said of what `strided.convolve` makes of it.
+  """
+  height, width, channels, features = kernel_shape
+  if jax.default_backend() != "cpu":
+    return "patches"
+  if max(strides) > 1:
+    overlap = all(k > s for k, s in zip(kernel_shape, strides))
+    return "lax" if overlap and channels >= 8 and min(sides) >= 3 else "patches"
+  narrowing = channels % 32 == 0 and features <= min(channels, 128)
+  if narrowing and min(height, width) >= 2 and min(sides) >= 8:
+    return "lax"
   deep = channels >= 8 or 5 * height * channels >= 2 * features
+  pixels = images * sides[0] * sides[1]
   saves = 2 <= height <= len(POINTS) and deep and pixels * (height - 1) >= 2 * features
-  return "winograd" if jax.default_backend() == "cpu" and saves else "patches"
+  return "winograd" if saves else "patches"
 
 
 def both(setting: int | Sequence[int]) -> tuple[int, int]:
@@ -154,12 +175,6 @@ def chunk(images: int, windows: int, weights: int) -> int:
   return images if count < 8 else -(-images // count)
 
 
-def _split(size: int, x: jax.Array) -> jax.Array:
-  """[B, ...] -> [chunks, size, ...], the last filled up by zeros."""
-  x = jnp.pad(x, ((0, -len(x) % size), *[(0, 0)] * (x.ndim - 1)))
-  return x.reshape(-1, size, *x.shape[1:])
-
-
 def _join(parts: jax.Array, count: int) -> jax.Array:
   """Back to the first `count` images."""
   return parts.reshape(-1, *parts.shape[2:])[:count]
@@ -173,7 +188,7 @@ def _convolved(form: Form, size: int, x: jax.Array, kernel: jax.Array) -> jax.Ar
 def _forward(form, size, x, kernel):
   if size == len(x):
     return form.forward(x, kernel)
-  y = lax.map(lambda part: form.forward(part, kernel)[0], _split(size, apart(x)))
+  y = lax.map(lambda part: form.forward(part, kernel)[0], split(size, apart(x)))
   return _join(y, len(x)), (x, kernel)
 
 
@@ -186,7 +201,7 @@ def _backward(form, size, residuals, g):
     x_bar, own = form.backward(form.forward(part[0], kernel)[1], part[1])
     return kernel_bar + own, x_bar
 
-  kernel_bar, x_bar = lax.scan(add, jnp.zeros_like(kernel), (_split(size, x), _split(size, apart(g))))
+  kernel_bar, x_bar = lax.scan(add, jnp.zeros_like(kernel), (split(size, x), split(size, apart(g))))
   return _join(x_bar, len(x)), kernel_bar
 
 

@@ -14,48 +14,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError
+from fedjax_het.models.product import product
 from fedjax_het.models.strided import Sides, convolve, depthwise, doubled
 
 XAVIER = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
-SMALL_BATCH = 20  # examples up to which the kernel's gradient is a sum of outer products
 POWER_ITERATIONS = 8
-
-
-def settled(x: jax.Array) -> jax.Array:
-  """The same numbers, computed once where many elements of what follows read each of them.
-
-  XLA would compute a ReLU's gate anew for each element of a kernel's gradient. It does not do so with a
-  division, which it takes for dear; that it is one by 1 is hidden from it.
-  """
-  return x / (1.0 + 0.0 * jnp.where(jnp.isfinite(x), x, 0.0))
-
-
-@jax.custom_vjp
-def matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """x W, [B, inputs] x [inputs, outputs], whose kernel gradient melts into the step that uses it.
-
-  The gradient x^T g of a small batch is written as a sum of B outer products, which XLA fuses with the
-  optimiser's arithmetic: one pass over the kernel instead of three (on CPU a TwoNN step of batch 10
-  takes 0.63 of the time, of 20 0.85, of 32 the same). Larger batches take the ordinary product. What makes g
-  is not fused with it, see `settled`.
-  """
-  return x @ kernel
-
-
-def _matmul_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-  return x @ kernel, (x, kernel)
-
-
-def _matmul_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-  x, kernel = residuals
-  if len(x) > SMALL_BATCH:
-    return g @ kernel.T, x.T @ g
-  own = settled(g)
-  first, *rest = (x[b, :, None] * own[b, None, :] for b in range(len(x)))
-  return g @ kernel.T, sum(rest, start=first)
-
-
-matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def flatten(x: jax.Array) -> jax.Array:
@@ -114,8 +77,8 @@ class Dense(nn.Module):
     kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
     if self.spectral:
       kernel = kernel / jnp.maximum(spectral_norm(kernel), 1e-12)
-    product = matmul(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.features)
-    return biased(self, product) if self.use_bias else product
+    h = product(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.features)
+    return biased(self, h) if self.use_bias else h
 
 
 class Conv(nn.Module):

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_het.models.convolution import apart, both, pad, total
+from fedjax_het.models.convolution import both, pad, total
+from fedjax_het.models.product import apart
 
 
 def _corners(x: jax.Array, padding: int) -> list[jax.Array]:

@@ -2,7 +2,8 @@
 
 The phases of an image, its pixels (s i + a, s j + b) for each a, b < s, are images of their own: a stride s
 is a sum over phases, which become channels; a dilation d keeps phases apart, and they become examples. So
-both are the matrix products of `convolution.py`, which a stack of clients turns into batched ones.
+both are the matrix products of `convolution.py`, which a stack of clients turns into batched ones. XLA's own
+convolution needs neither.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_het.models.convolution import apart, both, conv2d, pad, total
+from fedjax_het.models.convolution import both, choose, conv2d, pad, total
+from fedjax_het.models.correlation import correlate
 from fedjax_het.models.pooling import line
+from fedjax_het.models.product import apart, product
 
 Sides = int | Sequence[int]
 
@@ -48,14 +51,20 @@ def convolve(
     settings = (line(stride), 1), (line(padding), 0), (line(dilation), 1)
     return convolve(x[:, :, None], kernel[:, None], *settings, method)[:, :, 0]
   strides, sides, dilations = both(stride), both(padding), both(dilation)
+  if method == "auto" and strides != (1, 1):
+    size = [
+      (n + 2 * p - d * (k - 1) - 1) // s + 1
+      for n, p, d, k, s in zip(x.shape[1:3], sides, dilations, kernel.shape, strides)
+    ]
+    method = "lax" if choose(kernel.shape, len(x), size, strides) == "lax" else "auto"
   if method == "lax":
-    edges = [(side, side) for side in sides]
-    dimensions = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(
-      x, kernel, strides, edges, rhs_dilation=dilations, dimension_numbers=dimensions
-    )
+    return correlate(x, kernel, strides, sides, dilations)
   if kernel.shape[:2] == (1, 1):
-    return pad(x, sides)[:, :: strides[0], :: strides[1]] @ kernel[0, 0]
+    x = pad(x, sides)[:, :: strides[0], :: strides[1]]
+    y = apart(
+      product(x.reshape(-1, x.shape[3]), kernel[0, 0])
+    )  # or the kernel's gradient makes y's by columns
+    return y.reshape(*x.shape[:3], -1)
   if strides != (1, 1):
     return _strided(x, _spread(kernel, dilations), strides, sides, method)
   return (
