@@ -1,11 +1,13 @@
-"""Winograd's form beside patches by kernel, pixels and features: what `convolution.choose` goes by.
+"""Forms of convolutions by kernel, pixels and features: what `convolution.choose` goes by.
 
     taskset -c 0 python benchmarks/convolution_choice.py [--turns 3] [--out FILE.json]
     taskset -c 0 python benchmarks/convolution_choice.py --first      of images of one and three channels
+    taskset -c 0 python benchmarks/convolution_choice.py --lax        XLA's own too
 
-A layer's value and both gradients in a compiled loop on one core, as many inputs as features, or with stride
-2, whose kernel becomes one of two rows and four times the inputs, half as many. A network's first layer has
-the kernel's gradient alone. Forms take turns; medians.
+Winograd's form beside patches: a layer's value and both gradients in a compiled loop on one core, as many
+inputs as features, or with stride 2, whose kernel becomes one of two rows and four times the inputs, half as
+many. A network's first layer has the kernel's gradient alone. XLA's own is set beside the faster of the two,
+and what `choose` takes is said. Forms take turns; medians.
 """
 
 import argparse
@@ -23,19 +25,31 @@ import jax  # noqa: E402
 from jax import lax  # noqa: E402
 from provenance import ROOT, provenance  # noqa: E402
 
+from fedjax_het.models.convolution import choose  # noqa: E402
 from fedjax_het.models.strided import convolve  # noqa: E402
 
 LOOP = 10
-FORMS = ("winograd", "patches")
+TWO, THREE = ("winograd", "patches"), ("lax", "winograd", "patches")
+Layer = tuple[int, int, int, int]  # the kernel's side, stride, C, O
 IMAGES = ((10, 2), (10, 4), (20, 4), (10, 8), (10, 16))  # B, and the side of what comes out
-LAYERS = [
+LAYERS: list[Layer] = [
   (side, stride, features // stride, features)
   for side, stride in ((3, 1), (3, 2), (5, 1))
   for features in (16, 64, 128, 256, 512)
   if side * features < 5 * 512
 ]
 FIRST_IMAGES = ((10, 28), (50, 32))
-FIRST = [(side, 1, inputs, features) for inputs in (1, 3) for side in (3, 5) for features in (8, 16, 32, 64)]
+FIRST: list[Layer] = [
+  (side, 1, inputs, features) for inputs in (1, 3) for side in (3, 5) for features in (8, 16, 32, 64)
+]
+LAX_IMAGES = ((10, 3), (10, 8), (10, 16), (50, 16))
+LAX: list[Layer] = [
+  *((3, 1, own, own) for own in (16, 24, 32, 48, 64, 96, 128, 256)),
+  *((3, 1, own, 2 * own) for own in (16, 32, 64)),
+  *((3, 1, 2 * own, own) for own in (32, 64)),
+  *((5, 1, own, own) for own in (32, 64)),
+  *((3, 2, own, 2 * own) for own in (8, 16, 24, 32, 64, 128, 256)),
+]
 
 
 def layer(
@@ -65,41 +79,41 @@ def layer(
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--turns", type=int, default=3)
-  parser.add_argument("--first", action="store_true", help="first layers of networks")
+  which = parser.add_mutually_exclusive_group()
+  which.add_argument("--first", action="store_true", help="first layers of networks")
+  which.add_argument("--lax", action="store_true", help="XLA's own convolution too")
   parser.add_argument("--out", type=Path)
   args = parser.parse_args()
-  layers, images, name = (FIRST, FIRST_IMAGES, "_first") if args.first else (LAYERS, IMAGES, "")
+  layers, images, name, forms = LAYERS, IMAGES, "", TWO
+  if args.first:
+    layers, images, name = FIRST, FIRST_IMAGES, "_first"
+  if args.lax:
+    layers, images, name, forms = LAX, LAX_IMAGES, "_lax", THREE
   out = args.out or ROOT / "docs" / "results" / f"convolution_choice{name}.json"
+  columns = ["kernel, stride", "inputs C", "features O", "pixels P", *(f"{form}, ms" for form in forms)]
+  columns += ["ratio", "chosen"]
+  print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
   rows = []
-  print(
-    "| kernel, stride | inputs | features O | pixels P | P / O | winograd, ms | patches, ms | ratio |",
-    "|---" * 8 + "|",
-    sep="\n",
-  )
   for kernel, stride, inputs, features in layers:
     for batch, side in images:
       work = batch, side, kernel, stride, inputs, features
-      runs = {form: layer(*work, form, args.first) for form in FORMS}
-      times: dict[str, list[float]] = {form: [] for form in FORMS}
+      runs = {form: layer(*work, form, args.first) for form in forms}
+      times: dict[str, list[float]] = {form: [] for form in forms}
       for _ in range(args.turns):
         for form, run in runs.items():
           times[form].append(1e3 * run())
-      ratio = statistics.median(own / other for own, other in zip(*times.values()))
-      pixels, own = batch * side**2, [statistics.median(each) for each in times.values()]
+      ratio = statistics.median(own / min(others) for own, *others in zip(*times.values()))
+      chosen = choose((kernel, kernel, inputs, features), batch, (side, side), (stride, stride))
       rows.append(
         {
-          "kernel": kernel,
-          "stride": stride,
-          "inputs": inputs,
-          "features": features,
-          "pixels": pixels,
-          "ms": times,
-          "ratio": ratio,
+          "kernel": kernel, "stride": stride, "inputs": inputs, "features": features,
+          "pixels": batch * side**2, "side": side, "ms": times, "ratio": ratio, "chosen": chosen,
         }
-      )
+      )  # fmt: skip
+      medians = " | ".join(f"{statistics.median(each):.2f}" for each in times.values())
       print(
-        f"| {kernel}, {stride} | {inputs} | {features} | {pixels} | {pixels / features:.2f}"
-        f" | {own[0]:.2f} | {own[1]:.2f} | {ratio:.2f} |", flush=True,
+        f"| {kernel}, {stride} | {inputs} | {features} | {batch} x {side} x {side} | {medians} | {ratio:.2f}"
+        f" | {chosen} |", flush=True,
       )  # fmt: skip
   out.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
 

@@ -61,9 +61,7 @@ def convolve(
     return correlate(x, kernel, strides, sides, dilations)
   if kernel.shape[:2] == (1, 1):
     x = pad(x, sides)[:, :: strides[0], :: strides[1]]
-    y = apart(
-      product(x.reshape(-1, x.shape[3]), kernel[0, 0])
-    )  # or the kernel's gradient makes y's by columns
+    y = apart(product(x.reshape(-1, x.shape[3]), kernel[0, 0]))  # or y's gradient is made by columns
     return y.reshape(*x.shape[:3], -1)
   if strides != (1, 1):
     return _strided(x, _spread(kernel, dilations), strides, sides, method)
