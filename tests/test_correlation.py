@@ -138,10 +138,10 @@ def test_no_convolution_leaves_the_form(sides, stride):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere all are patches")
 def test_what_auto_takes():
-  assert choose((3, 3, 32, 32), 10, (16, 16)) == "lax"
+  assert choose((3, 3, 32, 32), 10, (16, 16)) == choose((5, 5, 128, 64), 10, (8, 8)) == "lax"
   assert choose((3, 3, 32, 64), 10, (16, 16)) == "winograd"  # widening
   assert choose((3, 3, 48, 48), 10, (16, 16)) == "winograd"  # no multiple of 32
-  assert choose((3, 3, 256, 256), 10, (16, 16)) == "winograd"
+  assert choose((3, 3, 128, 128), 10, (16, 16)) == "winograd"
   assert choose((3, 3, 64, 64), 10, (2, 2)) == "patches"
   assert choose((2, 2, 64, 64), 10, (16, 16)) == choose((3, 1, 64, 64), 10, (995, 1)) == "winograd"
   assert choose((3, 3, 16, 32), 10, (16, 16), (2, 2)) == "lax"

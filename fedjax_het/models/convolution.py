@@ -82,7 +82,7 @@ def choose(
   """The method that "auto" stands for with JAX's default backend; "patches" where that is not a CPU.
 
   "lax" for strides above 1 that are smaller than the kernel, where C is at least 8 and y has three rows and
-  columns; and for kernels from 3 x 3 with O <= C, O <= 128, where 32 divides C and y has eight. Else
+  columns; and for kernels from 3 x 3 with O <= C, O <= 64, where 32 divides C and y has eight. Else
   "winograd" for kernels of h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y
   costs less than it saves, and y has at least 2 O / (h - 1) pixels in all, so that its transform of the
   kernel does; else "patches".
@@ -99,7 +99,7 @@ def choose(
   if max(strides) > 1:
     overlap = all(k > s for k, s in zip(kernel_shape, strides))
     return "lax" if overlap and channels >= 8 and min(sides) >= 3 else "patches"
-  narrowing = channels % 32 == 0 and features <= min(channels, 128)
+  narrowing = channels % 32 == 0 and features <= min(channels, 64)
   if narrowing and min(height, width) >= 3 and min(sides) >= 8:
     return "lax"
   deep = channels >= 8 or 5 * height * channels >= 2 * features
