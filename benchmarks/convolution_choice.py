@@ -115,7 +115,7 @@ def main() -> None:
         f"| {kernel}, {stride} | {inputs} | {features} | {batch} x {side} x {side} | {medians} | {ratio:.2f}"
         f" | {chosen} |", flush=True,
       )  # fmt: skip
-  out.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
+      out.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
