@@ -64,6 +64,13 @@ class Window(NamedTuple):
     return Window(self.dilation, (self.padding[0], after), self.spread, self.stride)
 
 
+def plain_windows(
+  strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int]
+) -> tuple[Window, ...]:
+  """Of both axes, with the same padding on both sides and no zeros between the numbers."""
+  return tuple(Window(s, (p, p), 1, d) for s, p, d in zip(strides, padding, dilations))
+
+
 def correlate(
   x: jax.Array,
   kernel: jax.Array,
@@ -83,7 +90,7 @@ def correlate(
   Returns:
     float32 [B, (H + 2 padding - d (height - 1) - 1) // s + 1, the same of W, O].
   """
-  windows = tuple(Window(s, (p, p), 1, d) for s, p, d in zip(strides, padding, dilations))
+  windows = plain_windows(strides, padding, dilations)
   compute = _correlate.bind if jax.default_backend() == "cpu" else _compute
   return compute(x, kernel, windows=windows)
 

@@ -77,7 +77,7 @@ class Dense(nn.Module):
     kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
     if self.spectral:
       kernel = kernel / jnp.maximum(spectral_norm(kernel), 1e-12)
-    h = product(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.features)
+    h = product(x, kernel)
     return biased(self, h) if self.use_bias else h
 
 

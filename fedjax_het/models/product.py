@@ -16,15 +16,19 @@ def settled(x: jax.Array) -> jax.Array:
   return x / (1.0 + 0.0 * jnp.where(jnp.isfinite(x), x, 0.0))
 
 
-@jax.custom_vjp
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """x W, [B, inputs] x [inputs, outputs].
+  """x W over the last axis, [..., inputs] x [inputs, outputs], all other axes being rows of one product.
 
-  The kernel's gradient x^T g of a small batch is written as a sum of B outer products, which XLA fuses with
-  the optimiser's arithmetic: one pass over the kernel instead of three (on CPU a TwoNN step of batch 10
+  The kernel's gradient x^T g of few rows is written as a sum of outer products, which XLA fuses with the
+  optimiser's arithmetic: one pass over the kernel instead of three (on CPU a TwoNN step of batch 10
   takes 0.63 of the time, of 20 0.85, of 32 the same). More rows take the ordinary product. What makes g
   is not fused with the sum, see `settled`.
   """
+  return _of_rows(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], kernel.shape[1])
+
+
+@jax.custom_vjp
+def _of_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
   return x @ kernel
 
 
@@ -41,4 +45,4 @@ def _backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax
   return g @ kernel.T, sum(rest, start=first)
 
 
-product.defvjp(_forward, _backward)
+_of_rows.defvjp(_forward, _backward)

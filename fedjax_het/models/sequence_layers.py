@@ -122,7 +122,7 @@ class LSTM(nn.Module):
     gates = 4 * self.features
     kernel = self.param("kernel", symmetric, (x.shape[-1], gates), jnp.float32)
     recurrent = self.param("recurrent_kernel", symmetric, (self.features, gates), jnp.float32)
-    z = product(jnp.moveaxis(x, 1, 0).reshape(-1, x.shape[-1]), kernel).reshape(x.shape[1], x.shape[0], -1)
+    z = product(jnp.moveaxis(x, 1, 0), kernel)
     if self.use_bias:
       for name in ("bias", "recurrent_bias"):
         z = z + self.param(name, symmetric, (gates,), jnp.float32)

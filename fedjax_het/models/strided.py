@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_het.models.convolution import both, choose, conv2d, pad, total
-from fedjax_het.models.correlation import correlate
+from fedjax_het.models.correlation import correlate, plain_windows
 from fedjax_het.models.pooling import line
 from fedjax_het.models.product import apart, product
 
@@ -52,17 +52,14 @@ def convolve(
     return convolve(x[:, :, None], kernel[:, None], *settings, method)[:, :, 0]
   strides, sides, dilations = both(stride), both(padding), both(dilation)
   if method == "auto" and strides != (1, 1):
-    size = [
-      (n + 2 * p - d * (k - 1) - 1) // s + 1
-      for n, p, d, k, s in zip(x.shape[1:3], sides, dilations, kernel.shape, strides)
-    ]
+    windows = plain_windows(strides, sides, dilations)
+    size = [window.result(n, k) for window, n, k in zip(windows, x.shape[1:3], kernel.shape)]
     method = "lax" if choose(kernel.shape, len(x), size, strides) == "lax" else "auto"
   if method == "lax":
     return correlate(x, kernel, strides, sides, dilations)
   if kernel.shape[:2] == (1, 1):
     x = pad(x, sides)[:, :: strides[0], :: strides[1]]
-    y = apart(product(x.reshape(-1, x.shape[3]), kernel[0, 0]))  # or y's gradient is made by columns
-    return y.reshape(*x.shape[:3], -1)
+    return apart(product(x, kernel[0, 0]))  # or y's gradient is made by columns
   if strides != (1, 1):
     return _strided(x, _spread(kernel, dilations), strides, sides, method)
   return (
