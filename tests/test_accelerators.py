@@ -12,6 +12,7 @@ from fedjax_het.engine.members import Members
 from fedjax_het.engine.placement import client_mesh, weighted_sum
 from fedjax_het.local import trips
 from fedjax_het.models import convolution
+from fedjax_het.models.product import product
 
 
 @pytest.fixture
@@ -88,6 +89,18 @@ def test_a_sum_at_once_is_the_weighted_sum(gpu, count):
   found = program(p, stacked)
   np.testing.assert_allclose(found["a"], expected, rtol=1e-5, atol=1e-6)
   assert found["n"].tolist() == [9, 9] and " while(" not in program.as_text()
+
+
+def test_a_kernel_s_gradient_is_one_product(gpu):
+  x, kernel = jax.random.normal(jax.random.key(0), (4, 7)), jax.random.normal(jax.random.key(1), (7, 3))
+
+  def gradients():
+    own = jax.grad(lambda *given: jnp.sin(product(*given)).sum(), (0, 1))
+    return str(jax.make_jaxpr(own)(x, kernel)).count("dot_general"), own(x, kernel)
+
+  (there, ours), (here, on_a_cpu) = gpu(gradients), gradients()
+  assert there == here + 1 == 3
+  chex.assert_trees_all_close(ours, on_a_cpu, rtol=1e-5)
 
 
 def test_nothing_waits_and_one_trip_is_no_loop(gpu):

@@ -19,10 +19,10 @@ def settled(x: jax.Array) -> jax.Array:
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
   """x W over the last axis, [..., inputs] x [inputs, outputs], all other axes being rows of one product.
 
-  The kernel's gradient x^T g of few rows is written as a sum of outer products, which XLA fuses with the
-  optimiser's arithmetic: one pass over the kernel instead of three (on CPU a TwoNN step of batch 10
-  takes 0.63 of the time, of 20 0.85, of 32 the same). More rows take the ordinary product. What makes g
-  is not fused with the sum, see `settled`.
+  On a CPU the kernel's gradient x^T g of few rows is written as a sum of outer products, which XLA fuses
+  with the optimiser's arithmetic: one pass over the kernel instead of three (a TwoNN step of batch 10 takes
+  0.63 of the time, of 20 0.85, of 32 the same). What makes g is not fused with the sum, see `settled`. More
+  rows, and accelerators (docs/results/gpu.md), take the ordinary product.
   """
   return _of_rows(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], kernel.shape[1])
 
@@ -38,7 +38,7 @@ def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Arra
 
 def _backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
   x, kernel = residuals
-  if len(x) > SMALL_BATCH:
+  if len(x) > SMALL_BATCH or jax.default_backend() != "cpu":
     return g @ kernel.T, x.T @ g
   own = settled(g)
   first, *rest = (x[b, :, None] * own[b, None, :] for b in range(len(x)))
