@@ -1,6 +1,8 @@
 """The engine's own arithmetic: batches, placement, errors and the clock."""
 
+import contextlib
 import dataclasses
+import gc
 import time
 
 import chex
@@ -16,6 +18,7 @@ from fedjax_het.clients.sgd import fedavg
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
 from fedjax_het.engine import cpu
+from fedjax_het.engine.base import uncollected
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients
 from fedjax_het.engine.round import MAX_CHUNK
@@ -304,3 +307,36 @@ def test_a_first_state_has_the_bits_of_a_fully_optimised_program(monkeypatch, ra
     monkeypatch.setattr(cpu, "OPTIONS", {"xla_backend_optimization_level": level})
     states.append(Engine(federated(method(model)), ragged, 2).init(jax.random.key(0)))
   chex.assert_trees_all_equal(*states)
+
+
+def test_nothing_is_collected_while_a_program_is_made(ragged):
+  seen, at_work, often = [], [], gc.get_threshold()
+  engine = Engine(federated(fedavg(mlp(), **LOCAL)), ragged, 2, devices=1)
+
+  @contextlib.contextmanager
+  def doing(what):
+    at_work.append(what)
+    yield
+    at_work.pop()
+
+  engine.doing = doing
+  gc.set_threshold(700, 10, 10)  # Python's own
+  gc.callbacks.append(lambda phase, _: seen.append(at_work[-1:]))
+  try:
+    engine.compile()
+  finally:
+    gc.callbacks.pop()
+    gc.set_threshold(*often)
+  assert ["compiling the rounds"] not in seen and engine.seconds.compile > 0
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_python_collects_as_before_once_a_program_is_made(collecting):
+  (gc.enable if collecting else gc.disable)()
+  try:
+    with pytest.raises(KeyError), uncollected():
+      assert not gc.isenabled()
+      raise KeyError
+    assert gc.isenabled() == collecting
+  finally:
+    gc.enable()

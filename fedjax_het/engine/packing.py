@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 PyTree = Any
-SMALL = 4096  # numbers of a leaf up to which it is one of the small
+SMALL = 65536  # numbers of a leaf up to which it is one of the small
 
 
 class Packing(NamedTuple):
