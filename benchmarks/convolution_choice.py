@@ -3,6 +3,7 @@
     taskset -c 0 python benchmarks/convolution_choice.py [--turns 3] [--out FILE.json]
     taskset -c 0 python benchmarks/convolution_choice.py --first      of images of one and three channels
     taskset -c 0 python benchmarks/convolution_choice.py --lax        XLA's own too
+    taskset -c 0 python benchmarks/convolution_choice.py --many       XLA's own too, many pixels, few channels
 
 Winograd's form beside patches: a layer's value and both gradients in a compiled loop on one core, as many
 inputs as features, or with stride 2, whose kernel becomes one of two rows and four times the inputs, half as
@@ -50,6 +51,11 @@ LAX: list[Layer] = [
   *((5, 1, own, own) for own in (32, 64)),
   *((3, 2, own, 2 * own) for own in (8, 16, 24, 32, 64, 128, 256)),
 ]
+MANY_IMAGES = ((10, 32), (10, 23), (50, 10))
+MANY: list[Layer] = [
+  *((3, 1, 16, features) for features in (8, 16, 32, 64)), (3, 1, 24, 24), (3, 1, 32, 16), (3, 1, 32, 64),
+  (3, 1, 48, 48), (5, 1, 16, 32),
+]  # fmt: skip
 
 
 def layer(
@@ -82,6 +88,7 @@ def main() -> None:
   which = parser.add_mutually_exclusive_group()
   which.add_argument("--first", action="store_true", help="first layers of networks")
   which.add_argument("--lax", action="store_true", help="XLA's own convolution too")
+  which.add_argument("--many", action="store_true", help="XLA's own too, layers of many pixels")
   parser.add_argument("--out", type=Path)
   args = parser.parse_args()
   layers, images, name, forms = LAYERS, IMAGES, "", TWO
@@ -89,6 +96,8 @@ def main() -> None:
     layers, images, name = FIRST, FIRST_IMAGES, "_first"
   if args.lax:
     layers, images, name, forms = LAX, LAX_IMAGES, "_lax", THREE
+  if args.many:
+    layers, images, name, forms = MANY, MANY_IMAGES, "_many", THREE
   out = args.out or ROOT / "docs" / "results" / f"convolution_choice{name}.json"
   columns = ["kernel, stride", "inputs C", "features O", "pixels P", *(f"{form}, ms" for form in forms)]
   columns += ["ratio", "chosen"]

@@ -143,6 +143,12 @@ def test_what_auto_takes(monkeypatch):
   assert choose((3, 3, 32, 64), 10, (16, 16)) == "winograd"  # widening
   assert choose((3, 3, 48, 48), 10, (16, 16)) == "winograd"  # no multiple of 32
   assert choose((3, 3, 128, 128), 10, (16, 16)) == "winograd"
+  many = [(3, 3, 16, 16), (3, 3, 16, 32), (3, 3, 24, 24), (5, 5, 32, 64), (3, 3, 16, 8)]
+  assert {choose(kernel, 10, (25, 20)) for kernel in many} == {"lax"}
+  few = [((3, 3, 16, 16), 10, (25, 19)), ((3, 3, 16, 16), 7, (32, 32)), ((3, 3, 12, 12), 10, (32, 32))]
+  wide = [((3, 3, features // 4, features), 10, (32, 32)) for features in (32, 64)]
+  slow = [((3, 3, 48, 48), 10, (32, 32)), ((2, 3, 16, 16), 10, (32, 32))]
+  assert {choose(*own) for own in (*few, *wide, *slow)} == {"winograd"}
   assert choose((3, 3, 64, 64), 10, (2, 2)) == "patches"
   assert choose((2, 2, 64, 64), 10, (16, 16)) == choose((3, 1, 64, 64), 10, (995, 1)) == "winograd"
   assert choose((3, 3, 16, 32), 10, (16, 16), (2, 2)) == "lax"

@@ -32,6 +32,7 @@ from fedjax_het.models.correlation import CACHE, correlate, split
 from fedjax_het.models.product import apart
 
 METHODS = ("auto", "winograd", "patches", "lax")
+FAST = (*range(1, 33), 64)  # features O that XLA's own kernel is fast with
 TILE = 2  # output rows of one Winograd tile
 POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # and infinity; as many as the tallest kernel has rows
 
@@ -82,10 +83,11 @@ def choose(
   """The method that "auto" stands for with JAX's default backend; "patches" where that is not a CPU.
 
   "lax" for strides above 1 that are smaller than the kernel, where C is at least 8 and y has three rows and
-  columns; and for kernels from 3 x 3 with O <= C, O <= 64, where 32 divides C and y has eight. Else
-  "winograd" for kernels of h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y
-  costs less than it saves, and y has at least 2 O / (h - 1) pixels in all, so that its transform of the
-  kernel does; else "patches".
+  columns; and for kernels from 3 x 3 with O <= C, O <= 64, where 32 divides C and y has eight, or O <= 2 C,
+  O <= 32 or 64, where C is at least 16 and eight images or more have 5,000 pixels. Else "winograd" for
+  kernels of h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y costs less than
+  it saves, and y has at least 2 O / (h - 1) pixels in all, so that its transform of the kernel does; else
+  "patches".
 
   Args:
     kernel_shape: (height, width, C, O).
@@ -99,11 +101,12 @@ def choose(
   if max(strides) > 1:
     overlap = all(k > s for k, s in zip(kernel_shape, strides))
     return "lax" if overlap and channels >= 8 and min(sides) >= 3 else "patches"
-  narrowing = channels % 32 == 0 and features <= min(channels, 64)
-  if narrowing and min(height, width) >= 3 and min(sides) >= 8:
+  pixels = images * sides[0] * sides[1]
+  narrowing = channels % 32 == 0 and features <= min(channels, 64) and min(sides) >= 8
+  many = images >= 8 and pixels >= 5000 and channels >= 16
+  if min(height, width) >= 3 and (narrowing or (many and features <= 2 * channels and features in FAST)):
     return "lax"
   deep = channels >= 8 or 5 * height * channels >= 2 * features
-  pixels = images * sides[0] * sides[1]
   saves = 2 <= height <= len(POINTS) and deep and pixels * (height - 1) >= 2 * features
   return "winograd" if saves else "patches"
 
