@@ -2,9 +2,9 @@
 
 XLA's CPU backend has a kernel for images [B, H, W, C] and [h, w, C, O], C and O their last axes, no image
 smaller than the kernel. In a compiled loop, such as training, what JAX asks for in gradients (the kernel
-turned round, the batch in the place of channels) goes through plain loops, tens of times slower, as does
-anywhere what `jax.vmap` makes of a stack of kernels (groups). So here gradients are convolutions of that one form too, of arrays that were turned before, and of a
-stack of kernels one goes after another.
+turned round, the batch in the place of channels) goes through plain loops, tens of times slower; so does,
+anywhere, what `jax.vmap` makes of a stack of kernels (groups). So here gradients are convolutions of that one
+form too, of arrays that were turned before, and of a stack of kernels one goes after another.
 
 The convolution is a primitive, bilinear, whose transposes are itself with other strides, padding and
 dilations; so it has derivatives of every order, forward and reverse.
