@@ -83,11 +83,11 @@ def choose(
   """The method that "auto" stands for with JAX's default backend; "patches" where that is not a CPU.
 
   "lax" for strides above 1 that are smaller than the kernel, where C is at least 8 and y has three rows and
-  columns; and for kernels from 3 x 3 with O <= C, O <= 64, where 32 divides C and y has eight, or O <= 2 C,
-  O <= 32 or 64, where C is at least 16 and eight images or more have 5,000 pixels. Else "winograd" for
-  kernels of h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y costs less than
-  it saves, and y has at least 2 O / (h - 1) pixels in all, so that its transform of the kernel does; else
-  "patches".
+  columns; and for kernels from 3 x 3 with O <= C, O <= 64, where 32 divides C and y has eight, or where
+  O <= 2 C, O is 64 or at most 32, C at least 16, and y has 5,000 pixels in all of at least eight images. Else
+  "winograd" for kernels of h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y
+  costs less than it saves, and y has at least 2 O / (h - 1) pixels in all, so that its transform of the
+  kernel does; else "patches".
 
   Args:
     kernel_shape: (height, width, C, O).
