@@ -56,6 +56,11 @@ MANY: list[Layer] = [
   *((3, 1, 16, features) for features in (8, 16, 32, 64)), (3, 1, 24, 24), (3, 1, 32, 16), (3, 1, 32, 64),
   (3, 1, 48, 48), (5, 1, 16, 32),
 ]  # fmt: skip
+SETS = {  # beside the one without a name
+  "first": ("first layers of networks", FIRST, FIRST_IMAGES, TWO),
+  "lax": ("XLA's own convolution too", LAX, LAX_IMAGES, THREE),
+  "many": ("XLA's own too, layers of many pixels", MANY, MANY_IMAGES, THREE),
+}
 
 
 def layer(
@@ -86,19 +91,13 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--turns", type=int, default=3)
   which = parser.add_mutually_exclusive_group()
-  which.add_argument("--first", action="store_true", help="first layers of networks")
-  which.add_argument("--lax", action="store_true", help="XLA's own convolution too")
-  which.add_argument("--many", action="store_true", help="XLA's own too, layers of many pixels")
+  for name, (about, *_) in SETS.items():
+    which.add_argument(f"--{name}", dest="set", action="store_const", const=name, help=about)
   parser.add_argument("--out", type=Path)
   args = parser.parse_args()
-  layers, images, name, forms = LAYERS, IMAGES, "", TWO
-  if args.first:
-    layers, images, name = FIRST, FIRST_IMAGES, "_first"
-  if args.lax:
-    layers, images, name, forms = LAX, LAX_IMAGES, "_lax", THREE
-  if args.many:
-    layers, images, name, forms = MANY, MANY_IMAGES, "_many", THREE
-  out = args.out or ROOT / "docs" / "results" / f"convolution_choice{name}.json"
+  _, layers, images, forms = SETS.get(args.set, ("", LAYERS, IMAGES, TWO))
+  name = f"convolution_choice_{args.set}.json" if args.set else "convolution_choice.json"
+  out = args.out or ROOT / "docs" / "results" / name
   columns = ["kernel, stride", "inputs C", "features O", "pixels P", *(f"{form}, ms" for form in forms)]
   columns += ["ratio", "chosen"]
   print(f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
@@ -106,7 +105,7 @@ def main() -> None:
   for kernel, stride, inputs, features in layers:
     for batch, side in images:
       work = batch, side, kernel, stride, inputs, features
-      runs = {form: layer(*work, form, args.first) for form in forms}
+      runs = {form: layer(*work, form, args.set == "first") for form in forms}
       times: dict[str, list[float]] = {form: [] for form in forms}
       for _ in range(args.turns):
         for form, run in runs.items():

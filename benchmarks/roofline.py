@@ -7,8 +7,8 @@ program, and pieces take turns:
 
 product       the machine's float32 matrix product, 1024 x 1024: the peak
 triad         y <- a y + x of arrays as large as one model, which lie in cache: 3 passes
-large triad   the same of arrays as large as four, so that both together are what SuPerFed's ends, momenta,
-              gradient and centre are, a little more than a step of it: 12 passes
+large triad   the same of arrays as large as four, together a little more than SuPerFed's ends, momenta,
+              gradient, mixture and centre: 12 passes
 gradient      the model's loss and gradient on a batch, at fixed parameters
 SGD           m, θ <- of a gradient that is there
 near          the same, kept near to a model, as Ditto's own and pFedMe's
@@ -25,8 +25,7 @@ piece's bound is the larger of its arithmetic at the peak and its passes at the 
 the single passes at the large triad's, which is what they take where a step's arrays are more than a core's
 own cache holds. Of whole steps "single" is the sum of the pieces'; "fewest" is what no arrangement is below:
 arithmetic and passes at the same time, gradients never stored, the mixture made where it is read, cos²
-carried along.
-Microseconds, medians over the turns. Writes JSON.
+carried along. Microseconds, medians over the turns. Writes JSON.
 """
 
 import argparse
@@ -47,6 +46,7 @@ from provenance import ROOT, provenance  # noqa: E402
 
 from fedjax_het.clients import superfed  # noqa: E402
 from fedjax_het.clients.objective import loss_gradient, momentum_sgd, together  # noqa: E402
+from fedjax_het.clients.sgd import near as kept_near  # noqa: E402
 from fedjax_het.local import Batch  # noqa: E402
 
 BATCH, LOOP, SIDE = 10, 400, 1024
@@ -95,8 +95,8 @@ def pieces(model: fh.Model) -> dict[str, Callable[[], float]]:
 
   def near(carry):
     params, state, found, origin = carry
-    found = jax.tree.map(lambda g, p, o: g + 0.01 * (p - o), found, params, origin)
-    return *sgd((params, state, found))[:2], carry[2], origin
+    params, state, _ = sgd((params, state, kept_near(origin, 0.01)(found, params)))
+    return params, state, found, origin
 
   def outer(carry):
     return jax.tree.map(lambda w, o: w - 0.01 * (w - o), *carry), carry[1]

@@ -40,7 +40,7 @@ PROGRAMS = {  # what each is called where people are told of it
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-  """Within it Python looks for no cyclic garbage: that took a third of the tracing of a large model."""
+  """Within it Python looks for no cyclic garbage, as it does often while a large model is traced."""
   before = gc.isenabled()
   gc.disable()
   try:

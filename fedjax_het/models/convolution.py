@@ -32,7 +32,6 @@ from fedjax_het.models.correlation import CACHE, correlate, split
 from fedjax_het.models.product import apart
 
 METHODS = ("auto", "winograd", "patches", "lax")
-FAST = (*range(1, 33), 64)  # features O that XLA's own kernel is fast with
 TILE = 2  # output rows of one Winograd tile
 POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # and infinity; as many as the tallest kernel has rows
 
@@ -103,8 +102,9 @@ def choose(
     return "lax" if overlap and channels >= 8 and min(sides) >= 3 else "patches"
   pixels = images * sides[0] * sides[1]
   narrowing = channels % 32 == 0 and features <= min(channels, 64) and min(sides) >= 8
-  many = images >= 8 and pixels >= 5000 and channels >= 16
-  if min(height, width) >= 3 and (narrowing or (many and features <= 2 * channels and features in FAST)):
+  many = images >= 8 and pixels >= 5000
+  fast = channels >= 16 and features <= 2 * channels and (features <= 32 or features == 64)
+  if min(height, width) >= 3 and (narrowing or (many and fast)):
     return "lax"
   deep = channels >= 8 or 5 * height * channels >= 2 * features
   saves = 2 <= height <= len(POINTS) and deep and pixels * (height - 1) >= 2 * features
