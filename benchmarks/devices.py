@@ -50,12 +50,12 @@ def data_of(kind: str) -> fh.data.FederatedData:
   return fh.federate(source.x, source.y, parts, key, num_classes=10)
 
 
-def part(section: str, name: str, **settings):
+def part(section: str, name: str, clients: int, **settings):
   """A small part of a method of the table, at its defaults but for `settings`; a late start is halfway."""
   method = METHODS[section][name]
   halfway = {own: ROUNDS // 2 for own in method.shares.values()}
   offered: dict = dict(rounds=ROUNDS, per_class=2, epochs=2, batch_size=10, **halfway)
-  offered |= method.prepared(np.random.default_rng(0).integers(1, 20, (20, 10)), 0, {"endpoints": 3})
+  offered |= method.prepared(np.random.default_rng(0).integers(1, 20, (clients, 10)), 0, {"endpoints": 3})
   if method.models:
     small = dict(latent=4) if method.models is fh.models.GENERATORS else {}
     network = NETWORKS.get(name, next(iter(method.models)))
@@ -88,7 +88,7 @@ def small(parts: tuple[str, ...], kind: str, cohort: int) -> Callable[[int], fh.
 
   def make(**values):
     own = with_values(config, values).to_dict()
-    return fh.federated(*(part(section, **own[section]) for section in METHODS))
+    return fh.federated(*(part(section, clients=data.num_clients, **own[section]) for section in METHODS))
 
   return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config))
 
