@@ -5,9 +5,9 @@
 
 A row is a composition of parts on digits, as `devices.rows` lists them, with five rounds on two devices. Its
 digest covers the broadcast, the states of the server, the mixing and the clients, the cohorts, the mixing
-coefficients, the training losses, and the metrics of an evaluation of every client. Digests of two commits can
-be compared on one machine with one version of JAX only. With --against the script prints the rows that differ
-and exits with 1 if there are any. --resume keeps the rows of --out.
+coefficients, the training losses, and the metrics of an evaluation of every client. Digests of two commits
+can be compared on one machine with one version of JAX only. With --against the script prints the rows that
+differ and exits with 1 if there are any. --resume keeps the rows of --out.
 """
 
 import argparse

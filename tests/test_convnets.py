@@ -15,7 +15,7 @@ from parts import federation
 import fedjax_het as fh
 from fedjax_het import models
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.models.torch_names import kernel, named, of_flattened
+from fedjax_het.models.weights.torch_names import kernel, named, of_flattened
 
 slow = pytest.mark.slow
 

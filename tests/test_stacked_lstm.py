@@ -7,8 +7,8 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het.errors import SettingError
-from fedjax_het.models.sequence_layers import recur
-from fedjax_het.models.stacked_lstm import stacked_lstm
+from fedjax_het.models.layers.sequences import recur
+from fedjax_het.models.zoo.stacked_lstm import stacked_lstm
 
 SMALL = dict(vocabulary=7, embedding=3, hidden=4)
 

@@ -17,9 +17,9 @@ import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.models import weight_files
 from fedjax_het.models.convert import convert, main
-from fedjax_het.models.weight_files import read_arrays
+from fedjax_het.models.weights import files as weight_files
+from fedjax_het.models.weights.files import read_arrays
 
 SHAPE, CLASSES = (3,), 4
 TWO_NN = dict(hidden=5)
@@ -184,7 +184,7 @@ def read(state):
 
 @pytest.fixture
 def known(monkeypatch):
-  monkeypatch.setattr(sys.modules["fedjax_het.models.two_nn"], "TORCH", {"two_nn": read}, raising=False)
+  monkeypatch.setattr(sys.modules["fedjax_het.models.zoo.two_nn"], "TORCH", {"two_nn": read}, raising=False)
 
 
 def safetensors(path, arrays, kinds):

@@ -14,8 +14,8 @@ from fedjax_het.clients.sgd import Local
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError, check_pixels, check_whole
 from fedjax_het.local import for_each_batch
-from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.model import Model
+from fedjax_het.models.zoo.generative import GENERATORS, Generative
 from fedjax_het.parts import ClientUpdate, Info, Message
 
 

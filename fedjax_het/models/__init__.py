@@ -6,29 +6,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedjax_het.errors import check_choice, check_settings
-from fedjax_het.models.bert import bert, distilbert, minilm
-from fedjax_het.models.efficientnet import efficientnet_b0, efficientnet_lite0
 from fedjax_het.models.from_flax import from_flax
-from fedjax_het.models.generative import GENERATORS, Generative
-from fedjax_het.models.leaf_cnn import femnist_cnn, leaf_cnn
-from fedjax_het.models.m5 import m5
-from fedjax_het.models.mobilenet import mobilenet
-from fedjax_het.models.mobilenet_v2 import mobilenet_v2
-from fedjax_het.models.mobilenet_v3 import mobilenet_v3_small
-from fedjax_het.models.mobilevit import mobilevit
 from fedjax_het.models.model import Model, count_parameters, standardized
-from fedjax_het.models.residual import resnet9, resnet18, resnet20
-from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.shapes import check_reads
-from fedjax_het.models.simple_cnn import simple_cnn
-from fedjax_het.models.squeezenet import squeezenet
-from fedjax_het.models.stacked_lstm import stacked_lstm
-from fedjax_het.models.text_pair import text_pair
-from fedjax_het.models.two_cnn import two_cnn
-from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
-from fedjax_het.models.vgg import vgg9, vgg11
-from fedjax_het.models.weight_files import check_file
-from fedjax_het.models.weights import Reader, save_weights, with_weights
+from fedjax_het.models.weights.files import check_file
+from fedjax_het.models.weights.starting import Reader, save_weights, with_weights
+from fedjax_het.models.zoo.bert import bert, distilbert, minilm
+from fedjax_het.models.zoo.efficientnet import efficientnet_b0, efficientnet_lite0
+from fedjax_het.models.zoo.generative import GENERATORS, Generative
+from fedjax_het.models.zoo.leaf_cnn import femnist_cnn, leaf_cnn
+from fedjax_het.models.zoo.m5 import m5
+from fedjax_het.models.zoo.mobilenet import mobilenet
+from fedjax_het.models.zoo.mobilenet_v2 import mobilenet_v2
+from fedjax_het.models.zoo.mobilenet_v3 import mobilenet_v3_small
+from fedjax_het.models.zoo.mobilevit import mobilevit
+from fedjax_het.models.zoo.resnet10 import resnet10
+from fedjax_het.models.zoo.resnets import resnet9, resnet18, resnet20
+from fedjax_het.models.zoo.simple_cnn import simple_cnn
+from fedjax_het.models.zoo.squeezenet import squeezenet
+from fedjax_het.models.zoo.stacked_lstm import stacked_lstm
+from fedjax_het.models.zoo.text_pair import text_pair
+from fedjax_het.models.zoo.two_cnn import two_cnn
+from fedjax_het.models.zoo.two_nn import energy_mlp, logistic_regression, two_nn
+from fedjax_het.models.zoo.vgg import vgg9, vgg11
 from fedjax_het.tasks import Task, check_task, for_classes
 
 MODELS: dict[str, Callable[..., Model]] = {

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedjax_het.errors import DataError, SettingError, check_choice
 from fedjax_het.models import MODELS, reader_of
-from fedjax_het.models.weight_files import read_arrays, write_arrays
-from fedjax_het.models.weights import PARTS, by_name
+from fedjax_het.models.weights.files import read_arrays, write_arrays
+from fedjax_het.models.weights.starting import PARTS, by_name
 
 
 def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:

@@ -13,8 +13,8 @@ from flax import linen as nn
 from flax import nnx
 
 from fedjax_het.errors import SettingError
+from fedjax_het.models.layers.real_rows import only, real_rows
 from fedjax_het.models.model import Model, batch_of
-from fedjax_het.models.real_rows import only, real_rows
 from fedjax_het.tasks import Task, for_model
 
 PyTree = Any

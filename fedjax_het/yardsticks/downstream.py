@@ -23,9 +23,9 @@ from fedjax_het.errors import (
   check_whole,
 )
 from fedjax_het.models import Model
-from fedjax_het.models.inception import read_weights
 from fedjax_het.tasks import mean_loss
 from fedjax_het.yardsticks.features import in_blocks
+from fedjax_het.yardsticks.inception import read_weights
 
 PyTree = Any
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]

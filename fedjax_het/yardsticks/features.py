@@ -13,10 +13,10 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from fedjax_het.models.inception import inception_features, read_weights
-from fedjax_het.models.layers import Conv, Dense, Perceptron, flatten, network
-from fedjax_het.models.norms import GroupNorm
-from fedjax_het.models.resnet import GROUP
+from fedjax_het.models.layers.basic import Conv, Dense, Perceptron, flatten, network
+from fedjax_het.models.layers.norms import GroupNorm
+from fedjax_het.models.zoo.resnet10 import GROUP
+from fedjax_het.yardsticks.inception import inception_features, read_weights
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
 BLOCK = 250

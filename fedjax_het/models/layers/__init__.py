@@ -1,0 +1,1 @@
+"""Layers that stay fast when clients are stacked."""

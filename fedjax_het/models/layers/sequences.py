@@ -1,0 +1,129 @@
+"""Flax layers of sequences: embeddings, LSTM.
+
+As in `layers`, parameters have the names of Flax's or Keras's layers, and clients may be stacked.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het.errors import SettingError
+from fedjax_het.models.layers.product import apart, product
+
+Residuals = tuple[jax.Array, ...]
+
+
+class Embed(nn.Module):
+  """Rows of a table, [...] -> [..., features]; `linen.Embed`, but for ids that are none: NaN.
+
+  Attributes:
+    num_embeddings: V, rows of the table.
+    features: width of a row.
+    std: its rows are drawn from N(0, std²).
+  """
+
+  num_embeddings: int
+  features: int
+  std: float = 1.0
+
+  @nn.compact
+  def __call__(self, ids: jax.Array) -> jax.Array:
+    """Computes it for integers; an id that is not in [0, V) becomes NaN.
+
+    Raises:
+      SettingError: no integers.
+    """
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+      raise SettingError(
+        "x", str(ids.dtype), "no ids of tokens, which are whole numbers",
+        "Leave mean and std out, and store ids as int8, int16 or int32: uint8 is read as pixels are.",
+      )  # fmt: skip
+    shape = (self.num_embeddings, self.features)
+    table = self.param("embedding", nn.initializers.normal(self.std), shape, jnp.float32)
+    ids = jnp.where(ids < 0, self.num_embeddings, ids.astype(jnp.int32))
+    return table.at[ids].get(mode="fill", fill_value=jnp.nan)
+
+
+@jax.custom_vjp
+def recur(z: jax.Array, kernel: jax.Array) -> jax.Array:
+  """h_1, ..., h_T of an LSTM, from what its inputs give, [T, B, 4H] -> [T, B, H].
+
+  (i, f, g, o) = z_t + h_{t-1} W; c_t = σ(f) c_{t-1} + σ(i) tanh(g); h_t = σ(o) tanh(c_t); h_0 = c_0 = 0.
+  W's gradient is one product over all steps, instead of T small ones that are added up.
+
+  Args:
+    z: inputs' part of the four gates, in this order.
+    kernel: W, [H, 4H].
+  """
+  return _recur_forward(z, kernel)[0]
+
+
+def _recur_forward(z: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Residuals]:
+  def step(carry: tuple[jax.Array, jax.Array], z: jax.Array):
+    h, c = carry
+    i, f, g, o = jnp.split(z + h @ kernel, 4, axis=-1)
+    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    new = f * c + i * g
+    h = o * jnp.tanh(new)
+    return (h, new), (h, c, new, i, f, g, o)
+
+  zero = jnp.zeros((z.shape[1], kernel.shape[0]), z.dtype)
+  _, (h, *kept) = jax.lax.scan(step, (zero, zero), z)
+  return h, (h, kernel, *kept)
+
+
+def _recur_backward(residuals: Residuals, h_bar: jax.Array) -> tuple[jax.Array, jax.Array]:
+  h, kernel, *kept = residuals
+  turned = apart(kernel.T)  # a step's product with one that is not takes twice as long
+
+  def step(carry: tuple[jax.Array, jax.Array], at: Residuals):
+    later, c_bar = carry
+    h_bar, before, c, i, f, g, o = at
+    h_bar = h_bar + later
+    tanh = jnp.tanh(c)
+    c_bar = c_bar + h_bar * o * (1.0 - tanh * tanh)
+    gates = (
+      c_bar * g * i * (1.0 - i), c_bar * before * f * (1.0 - f), c_bar * i * (1.0 - g * g),
+      h_bar * tanh * o * (1.0 - o),
+    )  # fmt: skip
+    z_bar = jnp.concatenate(gates, axis=-1)
+    return (z_bar @ turned, c_bar * f), z_bar
+
+  zero = jnp.zeros_like(h[0])
+  _, z_bar = jax.lax.scan(step, (zero, zero), (h_bar, *kept), reverse=True)
+  return z_bar, jnp.einsum("tbh,tbg->hg", h[:-1], z_bar[1:])
+
+
+recur.defvjp(_recur_forward, _recur_backward)
+
+
+class LSTM(nn.Module):
+  """A layer of long short-term memory, [B, T, inputs] -> [B, T, features], see `recur`.
+
+  It is PyTorch's `LSTM` of one layer, with its two biases, z_t = x_t K + b + b', of which the sum counts: SGD
+  moves it twice as far as one. All parameters are drawn from U(-1/√H, 1/√H).
+
+  Attributes:
+    features: H.
+    use_bias: whether there are b and b'.
+  """
+
+  features: int
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Computes it."""
+    draw = nn.initializers.uniform(2.0 * self.features**-0.5)
+
+    def symmetric(key, shape, dtype):
+      return draw(key, shape, dtype) - self.features**-0.5
+
+    gates = 4 * self.features
+    kernel = self.param("kernel", symmetric, (x.shape[-1], gates), jnp.float32)
+    recurrent = self.param("recurrent_kernel", symmetric, (self.features, gates), jnp.float32)
+    z = product(jnp.moveaxis(x, 1, 0), kernel)
+    if self.use_bias:
+      for name in ("bias", "recurrent_bias"):
+        z = z + self.param(name, symmetric, (gates,), jnp.float32)
+    return jnp.moveaxis(recur(z, recurrent), 0, 1)

@@ -1,0 +1,150 @@
+"""Models that start from the weights of a file.
+
+A file of ours is an .npz of arrays "params/LAYER/.../kernel" and "stats/LAYER/.../mean", as `save_weights`
+and `python -m fedjax_het.models.convert` write it. A .safetensors or .npz with PyTorch's names is read as
+well, by the `TORCH` of the model's family.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from fedjax_het.errors import DataError, SettingError
+from fedjax_het.models.model import Model, within
+from fedjax_het.models.weights.files import Arrays, check_file, read_arrays, write_arrays
+
+PyTree = Any
+Reader = Callable[[Mapping[str, np.ndarray]], tuple[PyTree, PyTree]]
+
+PARTS = ("params", "stats")
+SHOWN = 3  # names in a message
+
+
+def by_name(params: PyTree, stats: PyTree = ()) -> dict[str, Any]:
+  """The leaves of a model's two trees, by name as in a file."""
+  return {
+    "/".join((part, jax.tree_util.keystr(path, simple=True, separator="/"))): leaf
+    for part, tree in zip(PARTS, (params, stats))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def save_weights(path: str | os.PathLike[str], params: PyTree, stats: PyTree = ()) -> None:
+  """Writes parameters, and running statistics where there are some, as an .npz that `weights=` takes.
+
+  Those in bfloat16 are written as float32.
+  """
+  write_arrays(path, by_name(params, stats))
+
+
+def read_weights(
+  path: str | os.PathLike[str], reader: Reader | None = None, name: str = "the model"
+) -> Arrays:
+  """The arrays of a file by our names.
+
+  Args:
+    path: of the file.
+    reader: of PyTorch's names, see `torch_names`; None where there is none.
+    name: of the model, for errors.
+
+  Raises:
+    SettingError: the file cannot be what is asked for, see `weight_files.check_file`.
+    DataError: a damaged file, or names that the model does not have.
+  """
+  arrays = read_arrays(path)
+  if any(own.partition("/")[0] in PARTS for own in arrays):
+    return arrays
+  if reader is None:
+    raise SettingError(
+      "weights", os.fspath(path), f"has other names than ours, and nobody said what they mean in {name}",
+      "Write params/LAYER/kernel and the like, see fh.models.save_weights.",
+    )  # fmt: skip
+  try:
+    return by_name(*reader(arrays))
+  except DataError as error:
+    raise DataError(f"{os.fspath(path)}: {error}") from error
+
+
+def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | None = None) -> Model:
+  """The same model, whose parameters and running statistics start as a file says, whatever the key.
+
+  Layers of the head (`Model.head`) that the file lacks, and the last one where the file has it for another
+  number of classes, stay random; a warning says so, and which of the file's arrays are not used.
+
+  Args:
+    model: any model.
+    path: the file, .npz or .safetensors.
+    reader: see `read_weights`.
+
+  Raises:
+    SettingError, DataError: see `read_weights`; also for arrays that are missing, have other shapes or are
+      not finite.
+  """
+  arrays = read_weights(check_file(path), reader, model.name)
+  wanted = by_name(jax.eval_shape(model.init, jax.random.key(0)), model.stats)
+  missing = [name for name in wanted if name not in arrays]
+  different = [name for name in wanted if name in arrays and arrays[name].shape != wanted[name].shape]
+
+  def for_others(name: str) -> bool:
+    """Whether the file has the layer for another number of classes."""
+    have, want = arrays[name].shape, wanted[name].shape
+    return have[:-1] == want[:-1] and want[-1:] == (model.num_classes,) and len(have) == len(want)
+
+  resized = [name for name in different if _within(name, model.head) and for_others(name)]
+  absent = [name for name in missing if _within(name, model.head)]
+  random = {layer_of(name) for name in (*absent, *resized)}
+  wrong = [name for name in different if name not in resized]
+  lost = [name for name in missing if name not in absent]
+  shapes = {name: f"{name} {arrays[name].shape}, not {wanted[name].shape}" for name in different}
+  for names, what in ((lost, "it lacks"), (wrong, "it has other shapes of")):
+    if names:
+      raise SettingError(
+        "weights", os.fspath(path),
+        f"not those of this {model.name}: {what} {_few([shapes.get(name, name) for name in names])}",
+        "Use this model's file, or give the model the options that the file was made with.",
+      )  # fmt: skip
+  words = [name for name in wanted if name in arrays and arrays[name].dtype.kind not in "biufV"]
+  if words:
+    raise DataError(f"{os.fspath(path)}: {words[0]} is {arrays[words[0]].dtype}, not numbers.")
+  loaded = {
+    name: arrays[name].astype(leaf.dtype) for name, leaf in wanted.items() if layer_of(name) not in random
+  }
+  if broken := [name for name, own in loaded.items() if not np.isfinite(own).all()]:
+    raise DataError(f"{os.fspath(path)}: {_few(broken)} is not finite. Write the weights anew.")
+  for names, what in ((absent, "has no %s for this model"), (resized, "has %s for other classes")):
+    if layers := ", ".join(sorted({layer_of(name).partition("/")[2] for name in names})):
+      logging.warning(f"%s {what}, which starts at random.", os.fspath(path), layers)
+  if unused := [name for name in arrays if name not in loaded and layer_of(name) not in random]:
+    logging.warning("%s: this model has no place for %s.", os.fspath(path), _few(unused))
+
+  def init(key: jax.Array) -> PyTree:
+    return jax.tree.map(jnp.asarray, _replaced(model.init(key), loaded, "params"))
+
+  return model._replace(init=init, stats=_replaced(model.stats, loaded, "stats"))
+
+
+def layer_of(name: str) -> str:
+  """A name without its last part."""
+  return name.rpartition("/")[0]
+
+
+def _within(name: str, layers: tuple[str, ...]) -> bool:
+  """Whether an array is of one of these layers."""
+  _, *path = name.split("/")
+  return any(within(path, layer) for layer in layers)
+
+
+def _few(names: list[str]) -> str:
+  return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _replaced(tree: PyTree, loaded: Mapping[str, np.ndarray], part: str) -> PyTree:
+  def own(path: Any, leaf: Any) -> Any:
+    return loaded.get("/".join((part, jax.tree_util.keystr(path, simple=True, separator="/"))), leaf)
+
+  return jax.tree_util.tree_map_with_path(own, tree)

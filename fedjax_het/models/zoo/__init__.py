@@ -1,0 +1,1 @@
+"""The models by name, one family a file."""
