@@ -1,1 +1,1 @@
-"""Layers that stay fast when clients are stacked."""
+"""Flax layers that stay fast under `jax.vmap` over clients."""

@@ -1,8 +1,9 @@
-"""Flax layers that stay fast when clients are stacked, with Flax's own parameter names.
+"""Flax layers that stay fast under `jax.vmap` over clients, with Flax's own parameter names.
 
-Each is what the layer of the same name in `flax.linen` is, computed otherwise: clients that hold different
-parameters turn a convolution into a grouped one and a small product into a batched one, for which XLA's ways
-are slow on a CPU. Kernels are Xavier-normal, N(0, 2 / (fan_in + fan_out)), as in the authors' code, biases 0.
+Each layer computes the function of the `flax.linen` layer of its name by another route: when clients hold
+different parameters, `vmap` turns a convolution into a grouped convolution and a small product into a batched
+one, both of which XLA runs slowly on a CPU. Kernels are initialised Xavier-normal, N(0, 2 / (fan_in +
+fan_out)), as in the authors' code; biases are 0.
 """
 
 import functools
@@ -22,15 +23,16 @@ POWER_ITERATIONS = 8
 
 
 def flatten(x: jax.Array) -> jax.Array:
-  """[B, ...] -> [B, D], row-major."""
+  """Reshapes [B, ...] to [B, D], row-major."""
   return x.reshape(x.shape[0], -1)
 
 
 def spectral_norm(kernel: jax.Array) -> jax.Array:
-  """The largest singular value of a kernel [inputs, outputs], float32 scalar.
+  """Estimates the largest singular value of a kernel [inputs, outputs]; float32 scalar.
 
-  Power iterations on the small Gram matrix [outputs, outputs], from a fixed vector; the two singular vectors
-  count as constants in gradients, d‖W‖ = u·dW·v (Miyato et al., Spectral Normalization, ICLR 2018).
+  Runs `POWER_ITERATIONS` power iterations on the Gram matrix [outputs, outputs] from a fixed vector.
+  Gradients treat the two singular vectors as constants, d‖W‖ = u·dW·v (Miyato et al., Spectral Normalization,
+  ICLR 2018).
   """
   fixed = jax.lax.stop_gradient(kernel)
   gram = fixed.T @ fixed
@@ -44,23 +46,23 @@ def spectral_norm(kernel: jax.Array) -> jax.Array:
 
 
 def check_numbers(x: jax.Array) -> None:
-  """Raises `SettingError` for whole numbers, which would be taken for amounts and train to NaN."""
+  """Raises `SettingError` for an integer array, which the model would read as quantities and train to NaN."""
   if not jnp.issubdtype(x.dtype, jnp.inexact):
     remedy = "Give numbers as float32; for token ids take a model of texts, such as stacked_lstm."
     raise SettingError("x", str(x.dtype), "this model reads numbers, and whole ones are read as ids", remedy)
 
 
 def biased(layer: nn.Module, h: jax.Array) -> jax.Array:
-  """h [..., features] with the layer's bias [features], at first 0."""
+  """Adds the layer's bias [features], initialised to 0, to h [..., features]."""
   return h + layer.param("bias", nn.initializers.zeros, (h.shape[-1],), jnp.float32)
 
 
 class Dense(nn.Module):
-  """x W + b, [..., inputs] -> [..., features]; `linen.Dense`.
+  """Affine map x W + b, [..., inputs] -> [..., features], like `linen.Dense`.
 
   Attributes:
-    features: outputs.
-    use_bias: whether there is a b.
+    features: number of outputs.
+    use_bias: whether b is added.
     spectral: whether W is divided by its spectral norm.
     kernel_init: (key, shape, dtype) -> W [inputs, features].
   """
@@ -72,7 +74,7 @@ class Dense(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns x W + b, float32 [..., features]; integer x raises `SettingError`."""
     check_numbers(x)
     kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
     if self.spectral:
@@ -82,17 +84,18 @@ class Dense(nn.Module):
 
 
 class Conv(nn.Module):
-  """Cross-correlation of images or series, [B, H, W, C] -> [B, H', W', features]; `linen.Conv`.
+  """Cross-correlation of images, [B, H, W, C] -> [B, H', W', features], or of series, like `linen.Conv`.
 
   Attributes:
-    features: output channels.
-    kernel_size: (height, width); or of series [B, L, C] (length,).
-    stride: of both axes, or of each.
-    padding: zeros on all four sides, in pixels; or (above and below, left and right).
+    features: number of output channels.
+    kernel_size: (height, width), or (length,) for series [B, L, C].
+    stride: stride of both axes, or one per axis.
+    padding: zeros added on all four sides, in pixels, or (above and below, left and right).
     use_bias: whether a bias is added.
-    method: how to convolve, see `convolution.conv2d`.
-    before_bias: what comes before the bias: a norm, or a maximum over pixels, which leaves it less to do.
-    dilation: of both axes, or of each.
+    method: convolution algorithm, see `convolution.conv2d`.
+    before_bias: function applied before the bias is added: a norm, or a max-pool, after which the bias is
+      added to fewer values.
+    dilation: dilation of both axes, or one per axis.
     kernel_init: (key, shape, dtype) -> kernel [height, width, C, features], or [length, C, features].
   """
 
@@ -108,7 +111,10 @@ class Conv(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns the convolution of x with the kernel, float32 [B, H', W', features].
+
+    `before_bias` is applied before the bias is added. An integer x raises `SettingError`.
+    """
     check_numbers(x)
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
@@ -119,12 +125,14 @@ class Conv(nn.Module):
 
 
 class ConvTranspose(nn.Module):
-  """A doubling convolution, [B, H, W, C] -> [B, 2H, 2W, features]; PyTorch's ConvTranspose2d(C, O, 4, 2, 1).
+  """Upsampling transposed convolution, [B, H, W, C] -> [B, 2H, 2W, features].
+
+  It is PyTorch's ConvTranspose2d(C, O, 4, 2, 1): kernel 4 x 4, stride 2, padding 1.
 
   Attributes:
-    features: output channels.
+    features: number of output channels.
     use_bias: whether a bias is added.
-    method: how to convolve, see `convolution.conv2d`.
+    method: convolution algorithm, see `convolution.conv2d`.
     kernel_init: (key, shape, dtype) -> kernel [4, 4, C, features].
   """
 
@@ -135,23 +143,24 @@ class ConvTranspose(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns the transposed convolution of x [B, H, W, C], float32 [B, 2H, 2W, features]."""
     kernel = self.param("kernel", self.kernel_init, (4, 4, x.shape[-1], self.features), jnp.float32)
     h = doubled(x, kernel, self.method)
     return biased(self, h) if self.use_bias else h
 
 
 class DepthwiseConv(nn.Module):
-  """Each channel by a kernel of its own, [B, H, W, C] -> [B, H', W', C]; `linen.Conv` with C groups.
+  """Depthwise convolution, [B, H, W, C] -> [B, H', W', C], like `linen.Conv` with C groups.
 
-  A sum of height x width shifted products, which maps over clients without a grouped convolution.
+  It is computed as a sum of height x width shifted products, which `vmap` over clients leaves free of grouped
+  convolutions.
 
   Attributes:
-    kernel_size: (height, width); or of series [B, L, C] (length,).
-    stride: of both axes, or of each.
-    padding: zeros on all four sides, in pixels; or (above and below, left and right).
+    kernel_size: (height, width), or (length,) for series [B, L, C].
+    stride: stride of both axes, or one per axis.
+    padding: zeros added on all four sides, in pixels, or (above and below, left and right).
     use_bias: whether a bias is added.
-    dilation: of both axes, or of each.
+    dilation: dilation of both axes, or one per axis.
     kernel_init: (key, shape, dtype) -> kernel [height, width, 1, C], or [length, 1, C].
   """
 
@@ -164,20 +173,20 @@ class DepthwiseConv(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns each channel of x convolved with a separate kernel, float32 [B, H', W', C]."""
     kernel = self.param("kernel", self.kernel_init, (*self.kernel_size, 1, x.shape[-1]), jnp.float32)
     h = depthwise(x, kernel, self.stride, self.padding, self.dilation)
     return biased(self, h) if self.use_bias else h
 
 
 class Perceptron(nn.Module):
-  """Dense layers fc1, fc2, ... with an activation between them, [B, ...] -> [B, widths[-1]].
+  """Multilayer perceptron with dense layers fc1, fc2, ..., [B, ...] -> [B, widths[-1]].
 
   Attributes:
-    widths: of the hidden layers and the output.
-    activation: between two layers.
+    widths: widths of the hidden layers and of the output.
+    activation: nonlinearity between two layers.
     use_bias: whether layers have biases.
-    spectral: whether the last layer has spectral norm 1.
+    spectral: whether the last layer's kernel is divided by its spectral norm.
   """
 
   widths: Sequence[int]
@@ -187,7 +196,7 @@ class Perceptron(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Flattens x to [B, D] and returns the last layer's outputs, float32 [B, widths[-1]]."""
     *hidden, outputs = self.widths
     h = flatten(x)
     for i, width in enumerate(hidden, 1):
@@ -199,10 +208,10 @@ Network = tuple[Callable[[jax.Array], Any], Callable[[Any, jax.Array], jax.Array
 
 
 def network(module: nn.Module, shape: Sequence[int], dtype: Any = jnp.float32) -> Network:
-  """A module's (init, apply) for examples of `shape`: (key) -> params, (params, x [B, *shape]) -> outputs."""
+  """Returns a module's (init, apply): (key) -> params and (params, x [B, *shape]) -> outputs."""
   example = jax.ShapeDtypeStruct((1, *shape), dtype)
 
-  @functools.partial(jax.jit, inline=True)  # Python goes through it once
+  @functools.partial(jax.jit, inline=True)  # traced once, though called several times
   def init(key: jax.Array) -> Any:
     return module.lazy_init(key, example)["params"]
 

@@ -1,21 +1,21 @@
-"""Convolution with stride 1, for stacks of clients in a compiled loop.
+"""Stride-1 convolution for stacks of clients in a compiled loop, as matrix products or XLA's own kernel.
 
-Clients that hold different kernels turn `lax.conv_general_dilated` under `jax.vmap` into a grouped
-convolution, which XLA computes by plain loops on a CPU, and so it does with gradients. Here a convolution is
-a matrix product, which a stack of clients turns into a batched one, or XLA's in the form that it is fast at:
+When clients hold different kernels, `jax.vmap` turns `lax.conv_general_dilated` into a grouped convolution,
+which XLA computes by plain loops on a CPU; so it does with gradients. Here a convolution is a matrix product,
+which `vmap` turns into a batched product, or XLA's convolution in the one form that it runs fast:
 
   patches    y = P(x) K, where the row of P(x) for a pixel is its r x r x C window.
-  winograd   the same along the columns; along the rows, Toom-Cook's F(2, r): two output rows from r + 1
+  winograd   patches along the columns; along the rows, Toom-Cook's F(2, r): two output rows from r + 1
              products instead of 2r, y = A^T [(G k) * (B^T d)] with A, G, B^{-1} Vandermonde matrices
              (Lavin & Gray, CVPR 2016, eq. 5). For r = 5: 6 products instead of 10, and 3/5 of the memory.
-  lax        XLA's own; on a CPU one client after another, see `xla_convolution.py`.
+  lax        XLA's own convolution; on a CPU one client after another, see `xla_convolution.py`.
 
-On CPU the first two take a few images at a time where the windows of all would not stay in a core's cache,
-and make them again for the gradient, which is faster than to read them back.
+On CPU, patches and winograd process a few images at a time if the windows of all images exceed a core's
+cache, and recompute the windows for the gradient, which is faster than reading them back from memory.
 
-All work under jit, vmap and `jax.grad`. Second derivatives work through `jax.grad` of `jax.grad` and
-`jax.jvp` of `jax.grad`; `jax.jvp` on its own is not defined for the first two. Other strides, dilations and
-numbers of axes come to this one in `strided_convolution.py`.
+All methods work under jit, vmap and `jax.grad`. Second derivatives work through `jax.grad` of `jax.grad` and
+`jax.jvp` of `jax.grad`; a plain `jax.jvp` is not defined for patches and winograd. `strided_convolution.py`
+reduces other strides, dilations and numbers of axes to this case.
 """
 
 import functools
@@ -32,34 +32,34 @@ from fedjax_het.models.layers.product import apart
 from fedjax_het.models.layers.xla_convolution import CACHE, correlate, split
 
 METHODS = ("auto", "winograd", "patches", "lax")
-TILE = 2  # output rows of one Winograd tile
-POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # and infinity; as many as the tallest kernel has rows
+TILE = 2  # output rows per Winograd tile
+POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # finite interpolation points; a kernel of r rows uses the first r
 
 
 def conv2d(
   x: jax.Array, kernel: jax.Array, padding: int | Sequence[int] = 0, method: str = "auto"
 ) -> jax.Array:
-  """Cross-correlates with stride 1.
+  """Cross-correlates images with a kernel at stride 1.
 
   y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
 
-  "auto" follows what was measured on CPUs (`benchmarks/convolution_choice.py`), see `choose`. On GPU and TPU
-  it takes "patches", one batched product: on a GPU a small CNN's round took 0.95 of its time by "winograd"
-  and 0.45 of that by "lax", which a stack of clients turns into a grouped convolution (docs/results/gpu.md).
-  The intermediate arrays of both take about height * width * C values a pixel there: evaluate in batches of a
-  few hundred images.
+  On CPUs "auto" follows measurements (`benchmarks/convolution_choice.py`), see `choose`. On GPU and TPU it
+  takes "patches", one batched product: on a GPU a small CNN's round took 0.95 of its time by "winograd" and
+  0.45 of that by "lax", which `vmap` over clients turns into a grouped convolution (docs/results/gpu.md). The
+  intermediate arrays of "patches" and "winograd" take about height * width * C values per pixel there:
+  evaluate in batches of a few hundred images.
 
   Args:
     x: images, float32 [B, H, W, C].
     kernel: float32 [height, width, C, O].
-    padding: zeros added on all four sides, in pixels; or (above and below, left and right).
+    padding: zeros added on all four sides, in pixels, or (above and below, left and right).
     method: one of `METHODS`. "winograd" agrees with the others to about 4e-6 of the largest value.
 
   Returns:
     float32 [B, H + 2 padding - height + 1, W + 2 padding - width + 1, O].
 
   Raises:
-    SettingError: `method` is unknown, or "winograd" for a kernel of more than 5 rows.
+    SettingError: `method` is unknown, or it is "winograd" and the kernel has more than 5 rows.
   """
   check_choice("conv", method, METHODS)
   rows, columns = (n + 2 * p - k + 1 for n, p, k in zip(x.shape[1:3], both(padding), kernel.shape))
@@ -79,20 +79,25 @@ def conv2d(
 def choose(
   kernel_shape: Sequence[int], images: int, sides: Sequence[int], strides: Sequence[int] = (1, 1)
 ) -> str:
-  """The method that "auto" stands for with JAX's default backend; "patches" where that is not a CPU.
+  """Returns the method that "auto" selects on JAX's default backend; always "patches" if it is not a CPU.
 
-  "lax" for strides above 1 that are smaller than the kernel, where C is at least 8 and y has three rows and
-  columns; and for kernels from 3 x 3 with O <= C, O <= 64, where 32 divides C and y has eight, or where
-  O <= 2 C, O is 64 or at most 32, C at least 16, and y has 5,000 pixels in all of at least eight images. Else
-  "winograd" for kernels of h = 2 to 5 rows, where C is at least 8 or 2 O / (5 h), so that its transform of y
-  costs less than it saves, and y has at least 2 O / (h - 1) pixels in all, so that its transform of the
-  kernel does; else "patches".
+  With y the output, of O channels, the choice on a CPU is:
+
+  - "lax" for strides above 1 that are smaller than the kernel, if C >= 8 and y has at least three rows and
+    columns; and for kernels from 3 x 3 if O <= C, O <= 64, 32 divides C and y has at least eight rows and
+    columns, or if O <= 2 C, O is 64 or at most 32, C >= 16, and y has at least 5,000 pixels in total from at
+    least eight images;
+  - else "winograd" for kernels of h = 2 to 5 rows, if C >= 8 or C >= 2 O / (5 h), so that its transform of y
+    costs less than it saves, and y has at least 2 O / (h - 1) pixels in total, so that its transform of the
+    kernel does;
+  - else "patches".
 
   Args:
     kernel_shape: (height, width, C, O).
-    images: their number B.
-    sides: y's rows and columns.
-    strides: of both axes; where one is not 1, all but "lax" is said of what `strided.convolve` makes of it.
+    images: B, the number of images.
+    sides: (rows, columns) of y.
+    strides: strides of both axes. Unless both are 1, an answer other than "lax" refers to the stride-1
+      convolution that `strided_convolution.convolve` derives.
   """
   height, width, channels, features = kernel_shape
   if jax.default_backend() != "cpu":
@@ -112,32 +117,32 @@ def choose(
 
 
 def both(setting: int | Sequence[int]) -> tuple[int, int]:
-  """A number for each of two axes, from one for both or from two."""
+  """Expands a setting to a pair, one number per axis; a single number applies to both axes."""
   first, second = (setting, setting) if isinstance(setting, int) else setting
   return first, second
 
 
 def pad(x: jax.Array, padding: int | Sequence[int], below: int = 0, value: float = 0.0) -> jax.Array:
-  """Pads rows and columns of [B, H, W, C], and `below` rows more at the bottom."""
+  """Pads rows and columns of [B, H, W, C] by `value`, with `below` extra rows at the bottom."""
   rows, columns = both(padding)
   edges = ((0, 0), (rows, rows + below), (columns, columns), (0, 0))
   return jnp.pad(x, edges, constant_values=value)
 
 
 def _columns(x: jax.Array, width: int) -> jax.Array:
-  """Windows along the columns: [..., W, C] -> [..., W - width + 1, width, C]."""
+  """Gathers sliding windows along the columns, [..., W, C] -> [..., W - width + 1, width, C]."""
   count = x.shape[-2] - width + 1
   return jnp.stack([x[..., j : j + count, :] for j in range(width)], axis=-2)
 
 
 def _columns_adjoint(windows: jax.Array) -> jax.Array:
-  """The adjoint of `_columns`: adds windows up where they overlap."""
+  """Adjoint of `_columns`: adds up overlapping windows, [..., W', width, C] -> [..., W' + width - 1, C]."""
   width, outer = windows.shape[-2], [(0, 0)] * (windows.ndim - 3)
   return total(jnp.pad(windows[..., j, :], [*outer, (j, width - 1 - j), (0, 0)]) for j in range(width))
 
 
 def total(terms: Iterable[jax.Array]) -> jax.Array:
-  """The sum, without the zero that Python's starts from."""
+  """Sums the terms without starting from 0, so that no addition of zero is compiled."""
   first, *rest = terms
   return sum(rest, start=first)
 
@@ -146,11 +151,11 @@ def total(terms: Iterable[jax.Array]) -> jax.Array:
 
 
 class Form(NamedTuple):
-  """How to convolve.
+  """A convolution algorithm as a pair of functions, forward and backward pass.
 
   Attributes:
-    forward: (x, kernel) -> (y, what the gradient needs).
-    backward: (that, of y) -> gradients of x and kernel.
+    forward: (x, kernel) -> (y, residuals).
+    backward: (residuals, cotangent of y) -> (cotangent of x, cotangent of the kernel).
   """
 
   forward: Callable[[jax.Array, jax.Array], tuple[jax.Array, Any]]
@@ -158,7 +163,7 @@ class Form(NamedTuple):
 
 
 def _few_at_a_time(form: Form, x: jax.Array, kernel: jax.Array, taps: int, share: float = 1.0) -> jax.Array:
-  """The convolution by a form; on CPU by chunks of images of `chunk`."""
+  """Convolves x by an algorithm; on CPU in chunks of images whose size `chunk` gives."""
   height, width, channels, features = kernel.shape
   rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
   windows, weights = rows * columns * width * channels, width * channels * features
@@ -167,20 +172,20 @@ def _few_at_a_time(form: Form, x: jax.Array, kernel: jax.Array, taps: int, share
 
 
 def chunk(images: int, windows: int, weights: int) -> int:
-  """How many images are convolved at a time; all where that is less than eight times the cache.
+  """Returns the number of images convolved at a time: all, if their windows take less than eight caches.
 
   Args:
-    images: their number.
-    windows: bytes of an image's.
-    weights: bytes of the kernel's, of which a chunk's windows are four times as many, or they would be what
-      is read.
+    images: B, the number of images.
+    windows: bytes of one image's windows.
+    weights: bytes of the kernel. A chunk's windows take at least four times as many bytes; otherwise reading
+      the kernel would dominate.
   """
   count = images * windows // max(CACHE, 4 * weights)
   return images if count < 8 else -(-images // count)
 
 
 def _join(parts: jax.Array, count: int) -> jax.Array:
-  """Back to the first `count` images."""
+  """Concatenates the chunks and drops padding: [chunks, size, ...] -> [count, ...]."""
   return parts.reshape(-1, *parts.shape[2:])[:count]
 
 
@@ -216,9 +221,9 @@ _convolved.defvjp(_forward, _backward)
 
 
 def _windows(x: jax.Array, height: int, width: int) -> jax.Array:
-  """Of every pixel of y its window: [B, H, W, C] -> [B rows columns, height width C].
+  """Gathers the window of every output pixel, [B, H, W, C] -> [B rows columns, height width C].
 
-  On CPU of slices side by side, elsewhere by their places: on a GPU 0.71 to 0.99 of a convolution's time.
+  On CPU it stacks slices; elsewhere it gathers by index: on a GPU 0.71 to 0.99 of a convolution's time.
   """
   return (_by_slices if jax.default_backend() == "cpu" else _by_places)(x, height, width)
 
@@ -267,11 +272,12 @@ PATCHES = Form(_patches_forward, _patches_backward)
 
 
 def _toom_cook(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """(A [n, 2], G [n, taps], B [n, n]) of F(2, taps), n = taps + 1: y = A^T [(G k) * (B^T d)].
+  """Returns A [n, 2], G [n, taps], B [n, n] of Toom-Cook's F(2, taps), n = taps + 1.
 
-  Polynomials of 2 and `taps` coefficients multiply by their values at n points: A and G evaluate (a
-  Vandermonde row for each point, the leading coefficient for infinity), B = V_n^{-1} interpolates.
-  Transposing that map turns the product of polynomials into the correlation.
+  The transform is y = A^T [(G k) * (B^T d)]. Polynomials of 2 and `taps` coefficients multiply by their
+  values at n points: A and G evaluate (a Vandermonde row for each point, the leading coefficient for
+  infinity), B = V_n^{-1} interpolates. Transposing that map turns the product of polynomials into the
+  correlation.
   """
 
   def evaluate(terms: int) -> np.ndarray:
@@ -281,7 +287,7 @@ def _toom_cook(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _mix(coefficients: np.ndarray, values) -> jax.Array:
-  """sum_k c_k v_k over the coefficients that are not zero."""
+  """Computes sum_k c_k v_k over the nonzero coefficients."""
   return total(v if c == 1 else np.float32(c) * v for c, v in zip(coefficients, values) if c)
 
 

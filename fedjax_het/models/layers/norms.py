@@ -1,4 +1,4 @@
-"""Normalisation, with Flax's own names: over a batch's real rows, or over an image's groups of channels."""
+"""Batch and group normalisation with Flax's parameter names; batch statistics ignore padding rows."""
 
 import math
 
@@ -10,23 +10,23 @@ from fedjax_het.errors import check_choice
 from fedjax_het.models.layers.real_rows import real_rows
 
 NORMS = ("batch", "group", "none")
-GROUP = 8  # channels of a group, at most
+GROUP = 8  # maximum number of channels per group
 
 
 def norm(
   kind: str, x: jax.Array, train: bool, name: str, epsilon: float = 1e-5, momentum: float = 0.9
 ) -> jax.Array:
-  """x normalised by a layer `name` of the calling module: `BatchNorm`, `GroupNorm` of groups of 8, or none.
+  """Normalises x by `BatchNorm`, by `GroupNorm` with groups of 8 channels, or not at all.
 
-  Channels that 8 does not divide are grouped by the largest number that divides both.
+  The group size is gcd(C, 8), so that it divides the number of channels.
 
   Args:
     kind: one of `NORMS`.
     x: float32 [B, ..., C].
-    train: whether a batch's own statistics are used, see `BatchNorm`.
-    name: of the layer.
-    epsilon: ε.
-    momentum: see `BatchNorm`.
+    train: whether batch normalisation uses the batch's statistics, see `BatchNorm`.
+    name: name of the layer within the calling module.
+    epsilon: ε, added to the variance.
+    momentum: decay of the running statistics, see `BatchNorm`.
   """
   check_choice("norm", kind, NORMS)
   if kind == "none":
@@ -37,14 +37,15 @@ def norm(
 
 
 class BatchNorm(nn.Module):
-  """(x - mean) / √(var + ε)·scale + bias, a channel at a time; `linen.BatchNorm`.
+  """Batch normalisation, (x - mean) / √(var + ε)·scale + bias per channel, like `linen.BatchNorm`.
 
-  In training mean and var are those of the n values of a channel in the batch's real rows, and the running
-  ones move to mean and n / (n - 1) var, the unbiased one, as in PyTorch. In use they are the running ones.
+  In training mode, mean and var are those of a channel's n values in the batch's real rows, and the running
+  statistics move towards mean and the unbiased variance n / (n - 1) var, as in PyTorch. In inference mode,
+  mean and var are the running statistics.
 
   Attributes:
-    momentum: the share that the running statistics keep; PyTorch's momentum is 1 less this.
-    epsilon: ε.
+    momentum: fraction of the running statistics that a step keeps; PyTorch's momentum is 1 - momentum.
+    epsilon: ε, added to the variance.
   """
 
   momentum: float = 0.9
@@ -52,7 +53,7 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-    """Computes it for [B, ..., C]."""
+    """Returns x [B, ..., C] normalised; with `train` it uses and updates the batch statistics."""
     channels = x.shape[-1:]
     scale = self.param("scale", nn.initializers.ones, channels, jnp.float32)
     bias = self.param("bias", nn.initializers.zeros, channels, jnp.float32)
@@ -63,7 +64,7 @@ class BatchNorm(nn.Module):
     rows = real_rows(jax.ShapeDtypeStruct((len(x), 1), bool))
     count = x[..., 0].size if rows is None else jnp.maximum(rows.sum(), 1) * (x[0, ..., 0].size)
 
-    def over_rows(sums: jax.Array) -> jax.Array:  # of single rows, [B, C]; a pass over x has all of them
+    def over_rows(sums: jax.Array) -> jax.Array:  # takes sums per row, [B, C], so that x is read in one pass
       return (sums if rows is None else jnp.where(rows, sums, 0.0)).sum(0) / count
 
     axes = tuple(range(1, x.ndim - 1))
@@ -78,12 +79,12 @@ class BatchNorm(nn.Module):
 
 
 class GroupNorm(nn.Module):
-  """(x - mean) / √(var + ε)·scale + bias, over an image's groups of channels; `linen.GroupNorm`.
+  """Group normalisation, (x - mean) / √(var + ε)·scale + bias per image and group, like `linen.GroupNorm`.
 
   Attributes:
-    num_groups: a divisor of C.
-    epsilon: ε.
-    affine: whether there are a scale and a bias.
+    num_groups: number of groups, a divisor of C.
+    epsilon: ε, added to the variance.
+    affine: whether scale and bias are learnt; otherwise they are 1 and 0.
   """
 
   num_groups: int
@@ -92,7 +93,7 @@ class GroupNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it for [B, ..., C]."""
+    """Returns x [B, ..., C] normalised over the channels of each group and all pixels."""
     channels, axes = x.shape[-1], tuple(range(1, x.ndim - 1))
     scale, bias = (
       (
@@ -103,7 +104,7 @@ class GroupNorm(nn.Module):
       else (1.0, 0.0)
     )
 
-    def over_group(means: jax.Array) -> jax.Array:  # of single channels; a pass over x has all C
+    def over_group(means: jax.Array) -> jax.Array:  # takes means per channel, so that x is read in one pass
       pooled = means.reshape(len(x), self.num_groups, -1).mean(2, keepdims=True)
       return jnp.broadcast_to(pooled, (*pooled.shape[:2], channels // self.num_groups)).reshape(means.shape)
 

@@ -1,7 +1,7 @@
-"""Pooling of images and series, for stacks of clients in a compiled loop.
+"""Max and average pooling of images and series, fast on CPUs for stacked clients in a compiled loop.
 
-The gradient of `lax.reduce_window` is slow on a CPU; here a window's values are slices, and what they give is
-spread by slices again. `jax.jvp` on its own is not defined for maxima.
+The gradient of `lax.reduce_window` is slow on a CPU. Here windows are read as slices, and gradients are
+scattered by slices as well. Max pooling has a custom VJP only, so `jax.jvp` of it is not defined.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fedjax_het.models.layers.product import apart
 
 
 def _corners(x: jax.Array, padding: int) -> list[jax.Array]:
-  """The four values of every 2 x 2 window, row-major: four arrays [B, rows, columns, C]."""
+  """Returns the four values of every 2 x 2 window, row-major: four arrays [B, rows, columns, C]."""
   x = pad(x, padding, value=-jnp.inf)
   rows, columns = x.shape[1] // 2, x.shape[2] // 2
   x = x[:, : 2 * rows, : 2 * columns].reshape(len(x), rows, 2, columns, 2, -1)
@@ -25,10 +25,11 @@ def _corners(x: jax.Array, padding: int) -> list[jax.Array]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def max_pool2(x: jax.Array, padding: int = 0) -> jax.Array:
-  """Largest of each 2 x 2 window, stride 2; a window that would not fit is left out.
+  """Max-pools 2 x 2 windows with stride 2; a window that does not fit is left out.
 
-  Four slices and three maxima: on CPU the gradient of `lax.reduce_window` takes twelve times as long.
-  Of equal values the first, row by row, receives the gradient, as in PyTorch and in `lax.reduce_window`.
+  It takes four slices and three maxima: on CPU the gradient of `lax.reduce_window` takes twelve times as
+  long. Among equal values, the first in row-major order receives the gradient, as in PyTorch and
+  `lax.reduce_window`.
 
   Args:
     x: float32 [B, H, W, C].
@@ -63,9 +64,9 @@ max_pool2.defvjp(_max_pool2_forward, _max_pool2_backward)
 
 
 def max_pool3(x: jax.Array) -> jax.Array:
-  """Largest of each 3 x 3 window, stride 2, padding 1: of three columns, then of three rows.
+  """Max-pools 3 x 3 windows with stride 2 and padding 1, first over three columns, then over three rows.
 
-  Slices of pairs instead of strided ones: on CPU a quarter of the time.
+  Slices of pairs replace strided slices: on CPU a quarter of the time.
 
   Args:
     x: float32 [B, H, W, C].
@@ -78,12 +79,12 @@ def max_pool3(x: jax.Array) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _max_of_three(x: jax.Array, axis: int) -> jax.Array:
-  """max(x[2i - 1], x[2i], x[2i + 1]) along an axis, as far as they are there."""
+  """Computes max(x[2i - 1], x[2i], x[2i + 1]) along an axis, ignoring indices outside it."""
   return jnp.maximum(jnp.maximum(*(parts := _threes(x, axis))[:2]), parts[2])
 
 
 def _threes(x, axis):
-  """x[2i - 1], x[2i] and x[2i + 1], -inf where there is none; slices of pairs, not strided ones."""
+  """Returns x[2i - 1], x[2i] and x[2i + 1], padded by -inf, from slices of pairs, not strided slices."""
   missing = [(0, x.shape[axis] % 2 if own == axis else 0) for own in range(x.ndim)]
   x = jnp.pad(x, missing, constant_values=-jnp.inf)
   pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
@@ -112,14 +113,16 @@ _max_of_three.defvjp(_max_of_three_forward, _max_of_three_backward)
 
 
 def adaptive_average_pool(x: jax.Array, size: tuple[int, int]) -> jax.Array:
-  """Means over a grid of cells: rows floor(i H / h) to ceil((i + 1) H / h) - 1 for cell i, columns likewise.
+  """Averages over the cells of a grid, like PyTorch's AdaptiveAvgPool2d.
+
+  Cell i covers the rows floor(i H / h) to ceil((i + 1) H / h) - 1; columns likewise.
 
   Args:
     x: float32 [B, H, W, C].
-    size: (h, w), the grid; also larger than the image, whose pixels then repeat.
+    size: (h, w), the grid; if it is larger than the image, pixels repeat.
 
   Returns:
-    float32 [B, h, w, C]; x itself when it has that size. As PyTorch's AdaptiveAvgPool2d.
+    float32 [B, h, w, C]; x itself if it already has that size.
   """
   for axis, cells in zip((1, 2), size):
     length = x.shape[axis]
@@ -133,15 +136,15 @@ def adaptive_average_pool(x: jax.Array, size: tuple[int, int]) -> jax.Array:
 
 
 def average_pool(x: jax.Array, window: int | Sequence[int], stride: int | Sequence[int] = 0) -> jax.Array:
-  """Means of windows; one that would not fit is left out.
+  """Average-pools windows, like PyTorch's AvgPool2d; a window that does not fit is left out.
 
   Args:
     x: float32 [B, H, W, C], or [B, L, C].
-    window: its side in pixels, or (height, width).
-    stride: of both axes, or of each; 0 is the window's size.
+    window: side of the window in pixels, or (height, width).
+    stride: stride of both axes, or one per axis; 0 means the window's size.
 
   Returns:
-    float32 [B, (H - height) // stride + 1, (W - width) // stride + 1, C]. As PyTorch's AvgPool2d.
+    float32 [B, (H - height) // stride + 1, (W - width) // stride + 1, C].
   """
   if x.ndim == 3:
     return average_pool(x[:, :, None], (line(window), 1), (line(stride), 1))[:, :, 0]
@@ -158,18 +161,20 @@ def max_pool(
   padding: int | Sequence[int] = 0,
   ceil: bool = False,
 ) -> jax.Array:
-  """Largest of each window; of equal values the first, row by row, receives the gradient, as in PyTorch.
+  """Max-pools windows, like PyTorch's MaxPool2d.
+
+  Among equal values, the first in row-major order receives the gradient, as in PyTorch.
 
   Args:
     x: float32 [B, H, W, C], or [B, L, C].
-    window: its side in pixels, or (height, width).
-    stride: of both axes, or of each; 0 is the window's size.
+    window: side of the window in pixels, or (height, width).
+    stride: stride of both axes, or one per axis; 0 means the window's size.
     padding: pixels of -inf added on all four sides, or (above and below, left and right).
-    ceil: whether a last window that reaches over the edge counts too, as PyTorch's ceil_mode.
+    ceil: whether a last window that extends past the edge also counts, as PyTorch's ceil_mode.
 
   Returns:
     float32 [B, (H + 2 padding - height) / stride + 1, (W + 2 padding - width) / stride + 1, C], rounded down,
-    or up with `ceil`. As PyTorch's MaxPool2d.
+    or up with `ceil`.
   """
   if x.ndim == 3:
     pooled = max_pool(x[:, :, None], (line(window), 1), (line(stride), 1), (line(padding), 0), ceil)
@@ -183,7 +188,7 @@ def max_pool(
   sizes, edges = [], [(0, 0, 0)]
   for n, w, s, p in zip(x.shape[1:3], window, strides, sides):
     size = (n + 2 * p - w) // s + 1
-    if ceil and (n + 2 * p - w) % s and size * s < n + p:  # a window starts within the image or left of it
+    if ceil and (n + 2 * p - w) % s and size * s < n + p:  # it starts in the image or its padding
       size += 1
     sizes.append(size)
     edges.append((p, (size - 1) * s + w - n - p, 0))
@@ -193,12 +198,12 @@ def max_pool(
 
 
 def line(setting: int | Sequence[int]) -> int:
-  """The number of a series' one axis, given as it is or as (number,)."""
+  """Returns the setting of a series' single axis, given as a number or as (number,)."""
   return setting if isinstance(setting, int) else setting[0]
 
 
 def _windows(x, window, strides, sizes) -> list[jax.Array]:
-  """The values of every window, row-major: arrays [B, *sizes, C]."""
+  """Returns the values of every window, row-major: one array [B, *sizes, C] per position in the window."""
   ends = [(n - 1) * s + 1 for n, s in zip(sizes, strides)]
   return [
     x[:, i : i + ends[0] : strides[0], j : j + ends[1] : strides[1]]
@@ -228,7 +233,7 @@ def _max_pool_backward(window, strides, sizes, residuals, g):
     edges = [
       (start, n - start - (size - 1) * s - 1, s - 1)
       for start, n, size, s in zip((i, j), x.shape[1:3], sizes, strides)
-    ]  # the pixels that no window starts from lie between
+    ]  # zeros for the pixels between window starts
     spread.append(lax.pad(jnp.where(first, g, 0.0), jnp.zeros((), g.dtype), [(0, 0, 0), *edges, (0, 0, 0)]))
   return (apart(total(spread)),)
 

@@ -1,4 +1,4 @@
-"""Which rows of a batch are real, told to the layers that look across rows while a model trains."""
+"""Context variable that tells layers with batch statistics which rows of a training batch are not padding."""
 
 import contextlib
 import contextvars
@@ -14,7 +14,7 @@ _REAL: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("real",
 
 @contextlib.contextmanager
 def only(real: jax.Array) -> Iterator[None]:
-  """Within it, batch statistics are those of the rows with real > 0, [B]."""
+  """Context manager within which batch statistics count only the rows with real > 0, [B]."""
   token = _REAL.set(real)
   try:
     yield
@@ -23,12 +23,12 @@ def only(real: jax.Array) -> Iterator[None]:
 
 
 def real_rows(x: jax.Array | jax.ShapeDtypeStruct) -> jax.Array | None:
-  """Which of x's rows are real, bool to broadcast with x, or None where all are.
+  """Returns a boolean mask of x's real rows that broadcasts with x, or None if all rows are real.
 
-  An example's rows, where it has several, follow one another.
+  If an example has several rows in x, they must be consecutive.
 
   Raises:
-    SettingError: the rows are not those of the batch's examples.
+    SettingError: the number of rows is not a multiple of the batch size.
   """
   real = _REAL.get()
   if real is None:

@@ -1,6 +1,6 @@
-"""Flax layers of sequences: embeddings, LSTM.
+"""Flax layers for sequences: embedding table and LSTM.
 
-As in `layers`, parameters have the names of Flax's or Keras's layers, and clients may be stacked.
+As in `basic`, parameters have the names of Flax's or Keras's layers, and `vmap` over clients stays fast.
 """
 
 import jax
@@ -14,12 +14,12 @@ Residuals = tuple[jax.Array, ...]
 
 
 class Embed(nn.Module):
-  """Rows of a table, [...] -> [..., features]; `linen.Embed`, but for ids that are none: NaN.
+  """Embedding table, [...] -> [..., features], like `linen.Embed`, except that invalid ids give NaN.
 
   Attributes:
-    num_embeddings: V, rows of the table.
+    num_embeddings: V, the number of rows of the table.
     features: width of a row.
-    std: its rows are drawn from N(0, std²).
+    std: standard deviation of the initial rows, which are drawn from N(0, std²).
   """
 
   num_embeddings: int
@@ -28,10 +28,10 @@ class Embed(nn.Module):
 
   @nn.compact
   def __call__(self, ids: jax.Array) -> jax.Array:
-    """Computes it for integers; an id that is not in [0, V) becomes NaN.
+    """Returns the rows of integer `ids`, float32 [..., features]; an id outside [0, V) gives NaN.
 
     Raises:
-      SettingError: no integers.
+      SettingError: `ids` are not integers.
     """
     if not jnp.issubdtype(ids.dtype, jnp.integer):
       raise SettingError(
@@ -46,13 +46,13 @@ class Embed(nn.Module):
 
 @jax.custom_vjp
 def recur(z: jax.Array, kernel: jax.Array) -> jax.Array:
-  """h_1, ..., h_T of an LSTM, from what its inputs give, [T, B, 4H] -> [T, B, H].
+  """Runs an LSTM over pre-computed input projections z, [T, B, 4H], and returns h_1, ..., h_T, [T, B, H].
 
   (i, f, g, o) = z_t + h_{t-1} W; c_t = σ(f) c_{t-1} + σ(i) tanh(g); h_t = σ(o) tanh(c_t); h_0 = c_0 = 0.
-  W's gradient is one product over all steps, instead of T small ones that are added up.
+  W's gradient is one product over all steps, instead of a sum of T small products.
 
   Args:
-    z: inputs' part of the four gates, in this order.
+    z: the inputs' contribution to the four gates, in the order i, f, g, o.
     kernel: W, [H, 4H].
   """
   return _recur_forward(z, kernel)[0]
@@ -74,7 +74,7 @@ def _recur_forward(z: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Residual
 
 def _recur_backward(residuals: Residuals, h_bar: jax.Array) -> tuple[jax.Array, jax.Array]:
   h, kernel, *kept = residuals
-  turned = apart(kernel.T)  # a step's product with one that is not takes twice as long
+  turned = apart(kernel.T)  # the product with an untransposed kernel takes twice as long per step
 
   def step(carry: tuple[jax.Array, jax.Array], at: Residuals):
     later, c_bar = carry
@@ -98,14 +98,14 @@ recur.defvjp(_recur_forward, _recur_backward)
 
 
 class LSTM(nn.Module):
-  """A layer of long short-term memory, [B, T, inputs] -> [B, T, features], see `recur`.
+  """LSTM layer (long short-term memory), [B, T, inputs] -> [B, T, features], see `recur`.
 
-  It is PyTorch's `LSTM` of one layer, with its two biases, z_t = x_t K + b + b', of which the sum counts: SGD
-  moves it twice as far as one. All parameters are drawn from U(-1/√H, 1/√H).
+  It is PyTorch's `LSTM` of one layer, with two biases, z_t = x_t K + b + b': only their sum matters, and SGD
+  moves the sum twice as far as a single bias. All parameters are drawn from U(-1/√H, 1/√H).
 
   Attributes:
-    features: H.
-    use_bias: whether there are b and b'.
+    features: H, the width of the hidden state.
+    use_bias: whether b and b' are added.
   """
 
   features: int
@@ -113,7 +113,7 @@ class LSTM(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns the hidden states h_1, ..., h_T of x [B, T, inputs], float32 [B, T, features]."""
     draw = nn.initializers.uniform(2.0 * self.features**-0.5)
 
     def symmetric(key, shape, dtype):

@@ -1,9 +1,9 @@
-"""Convolutions with strides, dilations and of series, brought to stride 1; doubling and depthwise ones.
+"""Strided, dilated, one-dimensional, transposed and depthwise convolutions, reduced to stride 1 or to sums.
 
-The phases of an image, its pixels (s i + a, s j + b) for each a, b < s, are images of their own: a stride s
-is a sum over phases, which become channels; a dilation d keeps phases apart, and they become examples. So
-both are the matrix products of `convolution.py`, which a stack of clients turns into batched ones. XLA's own
-convolution needs neither.
+The phases of an image are its sub-images (s i + a, s j + b) for each a, b < s. A stride s is a sum over
+phases, which become channels; a dilation d keeps phases apart, and they become examples. Both are thus the
+matrix products of `convolution.py`, which `vmap` over clients turns into batched products. XLA's own
+convolution needs neither reduction.
 """
 
 from collections.abc import Sequence
@@ -29,25 +29,26 @@ def convolve(
   dilation: Sides = 1,
   method: str = "auto",
 ) -> jax.Array:
-  """Cross-correlates images, or series, as PyTorch's Conv2d and Conv1d do.
+  """Cross-correlates images or series, as PyTorch's Conv2d and Conv1d do.
 
   y[b, i, j, o] = sum_{p, q, c} x[b, s i + d p - padding, s j + d q - padding, c] k[p, q, c, o]
 
   Args:
     x: float32 [B, H, W, C], or [B, L, C].
     kernel: float32 [height, width, C, O], or [length, C, O].
-    stride: s >= 1, of both axes, or of each.
-    padding: zeros added on all four sides, in pixels; or (above and below, left and right).
-    dilation: d >= 1, of both axes, or of each.
-    method: see `convolution.conv2d`; "lax" is XLA's own.
+    stride: s >= 1, stride of both axes, or one per axis.
+    padding: zeros added on all four sides, in pixels, or (above and below, left and right).
+    dilation: d >= 1, dilation of both axes, or one per axis.
+    method: convolution algorithm, see `convolution.conv2d`; "lax" is XLA's own.
 
   Returns:
-    float32 [B, (H + 2 padding - d (height - 1) - 1) // s + 1, the same of W, O], or [B, the same of L, O].
+    float32 [B, H', W', O] with H' = (H + 2 padding - d (height - 1) - 1) // s + 1 and W' likewise, or [B, L',
+    O].
 
   Raises:
-    SettingError: `method` is unknown, or not made for such a kernel.
+    SettingError: `method` is unknown or does not support such a kernel.
   """
-  if x.ndim == 3:  # a series is an image of one column
+  if x.ndim == 3:  # a series is an image with one column
     settings = (line(stride), 1), (line(padding), 0), (line(dilation), 1)
     return convolve(x[:, :, None], kernel[:, None], *settings, method)[:, :, 0]
   strides, sides, dilations = both(stride), both(padding), both(dilation)
@@ -59,7 +60,7 @@ def convolve(
     return correlate(x, kernel, strides, sides, dilations)
   if kernel.shape[:2] == (1, 1):
     x = pad(x, sides)[:, :: strides[0], :: strides[1]]
-    return apart(product(x, kernel[0, 0]))  # or y's gradient is made by columns
+    return apart(product(x, kernel[0, 0]))  # without the barrier, XLA computes y's gradient column by column
   if strides != (1, 1):
     return _strided(x, _spread(kernel, dilations), strides, sides, method)
   return (
@@ -68,14 +69,14 @@ def convolve(
 
 
 def _spread(kernel: jax.Array, dilations: tuple[int, int]) -> jax.Array:
-  """The kernel with d - 1 zeros between its rows, and columns."""
+  """Dilates the kernel explicitly: inserts d - 1 zeros between its rows and between its columns."""
   return lax.pad(
     kernel, jnp.zeros((), kernel.dtype), [*((0, 0, d - 1) for d in dilations), (0, 0, 0), (0, 0, 0)]
   )
 
 
 def _phases(x: jax.Array, steps: tuple[int, int], sides: tuple[int, int], counts: Sequence[int]) -> jax.Array:
-  """x padded, or cut, to counts of rows and columns a phase: [B, rows, step, columns, step', C]."""
+  """Splits x, padded or cropped, into phases [B, rows, step, columns, step', C], (rows, columns) = counts."""
   edges = [(p, step * n - p - size, 0) for p, step, n, size in zip(sides, steps, counts, x.shape[1:3])]
   x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
   return x.reshape(len(x), counts[0], steps[0], counts[1], steps[1], -1)
@@ -108,17 +109,18 @@ def _dilated(x, kernel, sides, dilations, method):
 
 
 def doubled(x: jax.Array, kernel: jax.Array, method: str = "auto") -> jax.Array:
-  """The transposed 4 x 4 convolution of stride 2 and padding 1, as PyTorch's ConvTranspose2d has it.
+  """Transposed 4 x 4 convolution with stride 2 and padding 1, like PyTorch's ConvTranspose2d.
 
   y[b, i, j, o] = sum_{p, q, c} x[b, (i + 1 - p) / 2, (j + 1 - q) / 2, c] k[p, q, c, o]
 
-  over those p, q for which both are whole. A pixel of y sees two by two of x: each of y's four phases is a
-  convolution with a 2 x 2 kernel, and all four are one with four times the channels.
+  over those p, q for which both indices are integers. An output pixel depends on 2 x 2 input pixels: each of
+  y's four phases is a convolution with a 2 x 2 kernel, and one convolution with four times the channels
+  computes all four.
 
   Args:
     x: float32 [B, H, W, C].
     kernel: float32 [4, 4, C, O].
-    method: see `convolution.conv2d`.
+    method: convolution algorithm, see `convolution.conv2d`.
 
   Returns:
     float32 [B, 2H, 2W, O].
@@ -136,19 +138,21 @@ def doubled(x: jax.Array, kernel: jax.Array, method: str = "auto") -> jax.Array:
 def depthwise(
   x: jax.Array, kernel: jax.Array, stride: Sides = 1, padding: Sides = 0, dilation: Sides = 1
 ) -> jax.Array:
-  """Cross-correlates each channel with a kernel of its own: a sum of shifted products, with its own gradient.
+  """Depthwise convolution: correlates each channel with a separate kernel, as a sum of shifted products.
 
   y[b, i, j, c] = sum_{p, q} x[b, s i + d p - padding, s j + d q - padding, c] k[p, q, 0, c]
+
+  Its gradient is custom, a sum of shifted products as well.
 
   Args:
     x: float32 [B, H, W, C], or [B, L, C].
     kernel: float32 [height, width, 1, C], or [length, 1, C].
-    stride: s >= 1, of both axes, or of each.
-    padding: zeros added on all four sides, in pixels; or (above and below, left and right).
-    dilation: d >= 1, of both axes, or of each.
+    stride: s >= 1, stride of both axes, or one per axis.
+    padding: zeros added on all four sides, in pixels, or (above and below, left and right).
+    dilation: d >= 1, dilation of both axes, or one per axis.
 
   Returns:
-    float32 of the shape that `convolve` gives, with C for O.
+    float32 of the shape that `convolve` returns, with C for O.
   """
   if x.ndim == 3:
     settings = (line(stride), 1), (line(padding), 0), (line(dilation), 1)
@@ -157,22 +161,22 @@ def depthwise(
 
 
 def _spans(x, size, strides, dilations) -> list[int]:
-  """Rows, and columns, of the padded image that one tap of a kernel of this size goes over."""
+  """Returns the numbers of rows and of columns of the padded image that one kernel tap ranges over."""
   return [(n - d * (k - 1) - 1) // s * s + 1 for n, d, k, s in zip(x.shape[1:3], dilations, size, strides)]
 
 
 def _shifted(x, size, strides, dilations) -> list[jax.Array]:
-  """The padded image as each tap of a kernel of this size sees it, row-major."""
+  """Returns the strided slice of the padded image that each kernel tap multiplies, row-major."""
   spans = _spans(x, size, strides, dilations)
   places = [(dilations[0] * i, dilations[1] * j) for i in range(size[0]) for j in range(size[1])]
   return [x[:, i : i + spans[0] : strides[0], j : j + spans[1] : strides[1]] for i, j in places]
 
 
 def _tap_gradients(x, g, size, strides, dilations) -> jax.Array:
-  """Each tap's gradient, row-major, [taps, C].
+  """Returns the kernel's gradient, one row per tap in row-major order, [taps, C].
 
-  On CPU one after another: XLA writes the image down as each tap sees it before it sums, and compiles a
-  program for each; so there is one, and as fast or faster.
+  On CPU the taps run one after another in one loop: unrolled, XLA materialises each tap's slice before
+  summing and compiles a program per tap. One loop is as fast or faster.
   """
   if jax.default_backend() != "cpu":
     return jnp.stack([(value * g).sum((0, 1, 2)) for value in _shifted(x, size, strides, dilations)])
@@ -199,12 +203,12 @@ def _depthwise_forward(x, kernel, strides, sides, dilations):
 
 def _depthwise_backward(strides, sides, dilations, residuals, g):
   x, kernel = residuals
-  g = apart(g)  # read by every tap
+  g = apart(g)  # every tap reads it
   kernel_bar = _tap_gradients(pad(x, sides), g, kernel.shape[:2], strides, dilations).reshape(kernel.shape)
   edges = [
     (d * (k - 1) - p, n + p - (size - 1) * s - 1, s - 1)
     for d, k, p, n, size, s in zip(dilations, kernel.shape, sides, x.shape[1:3], g.shape[1:3], strides)
-  ]  # the kernel, turned round, over g with the pixels between its strides
+  ]  # correlates the flipped kernel with g, dilated by the strides
   spread = lax.pad(g, jnp.zeros((), g.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
   return _depthwise(spread, kernel[::-1, ::-1], (1, 1), (0, 0), dilations), kernel_bar
 

@@ -1,13 +1,14 @@
-"""XLA's own convolution where its CPU kernel is fast: in one form alone, for one client at a time.
+"""XLA's own convolution on CPUs, restricted to the one form that is fast: one client, channels last.
 
-XLA's CPU backend has a kernel for images [B, H, W, C] and [h, w, C, O], C and O their last axes, no image
-smaller than the kernel. In a compiled loop, such as training, what JAX asks for in gradients (the kernel
-turned round, the batch in the place of channels) goes through plain loops, tens of times slower; so does,
-anywhere, what `jax.vmap` makes of a stack of kernels (groups). So here gradients are convolutions of that one
-form too, of arrays that were turned before, and of a stack of kernels one goes after another.
+XLA's CPU backend has a fast kernel for images [B, H, W, C] and kernels [h, w, C, O] with C and O the last
+axes and no image smaller than the kernel. In a compiled loop, such as training, the convolutions that JAX
+emits for gradients (kernel transposed, batch in the place of channels) go through plain loops, tens of times
+slower; so does, anywhere, what `jax.vmap` makes of a stack of kernels (a grouped convolution). Here,
+therefore, gradients are convolutions of the fast form as well, of arrays transposed beforehand, and a stack
+of kernels is processed one kernel after another.
 
-The convolution is a primitive, bilinear, whose transposes are itself with other strides, padding and
-dilations; so it has derivatives of every order, forward and reverse.
+The convolution is a bilinear primitive whose transposes are the primitive itself with other strides, padding
+and dilations; so it has derivatives of every order, forward and reverse.
 """
 
 from collections.abc import Sequence
@@ -22,18 +23,18 @@ from jax.interpreters import ad, batching, mlir
 
 from fedjax_het.models.layers.product import apart
 
-CACHE = 1 << 20  # bytes that a core goes through at a time, at least
+CACHE = 1 << 20  # minimum bytes that a core processes at a time
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
 
 class Window(NamedTuple):
-  """How a kernel goes over an axis: by steps of `stride`, over numbers `spread` apart with zeros between.
+  """Geometry of a convolution along one axis: stride, padding, and dilations of the input and the kernel.
 
   Attributes:
     stride: s.
-    padding: zeros before the axis and after it; fewer than none cut.
-    spread: a; the axis of n numbers is one of a (n - 1) + 1.
-    dilation: d; the kernel of k is one of d (k - 1) + 1.
+    padding: zeros added before and after the axis; negative values crop.
+    spread: a, the dilation of the input: an axis of n values is extended to a (n - 1) + 1.
+    dilation: d, the dilation of the kernel: k taps extend over d (k - 1) + 1.
   """
 
   stride: int
@@ -42,23 +43,23 @@ class Window(NamedTuple):
   dilation: int
 
   def sides(self, n: int, k: int) -> tuple[int, int]:
-    """Of an axis and of a kernel, with the zeros between."""
+    """Returns the dilated lengths of an axis of n values and of a kernel of k taps."""
     return self.spread * (n - 1) + 1, self.dilation * (k - 1) + 1
 
   def result(self, n: int, k: int) -> int:
-    """How many places the kernel takes."""
+    """Returns the output length for an axis of n values and a kernel of k taps."""
     axis, kernel = self.sides(n, k)
     return (axis + sum(self.padding) - kernel) // self.stride + 1
 
   def of_image(self, n: int, k: int) -> "Window":
-    """That of the kernel, turned round, over the result's cotangent, for the image's."""
+    """Returns the window of the convolution (output cotangent, flipped kernel) -> input cotangent."""
     axis, kernel = self.sides(n, k)
     before = kernel - self.padding[0] - 1
     after = axis + kernel - 2 - self.stride * (self.result(n, k) - 1) - before
     return Window(self.spread, (before, after), self.stride, self.dilation)
 
   def of_kernel(self, n: int, k: int) -> "Window":
-    """That of the result's cotangent over the image, for the kernel's."""
+    """Returns the window of the convolution (input, output cotangent) -> kernel cotangent."""
     axis, kernel = self.sides(n, k)
     after = self.stride * (self.result(n, k) - 1) + 1 - axis + kernel - self.padding[0] - 1
     return Window(self.dilation, (self.padding[0], after), self.spread, self.stride)
@@ -67,7 +68,7 @@ class Window(NamedTuple):
 def plain_windows(
   strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int]
 ) -> tuple[Window, ...]:
-  """Of both axes, with the same padding on both sides and no zeros between the numbers."""
+  """Returns the `Window` of each axis for symmetric padding and an undilated input."""
   return tuple(Window(s, (p, p), 1, d) for s, p, d in zip(strides, padding, dilations))
 
 
@@ -78,17 +79,17 @@ def correlate(
   padding: Sequence[int] = (0, 0),
   dilations: Sequence[int] = (1, 1),
 ) -> jax.Array:
-  """`lax.conv_general_dilated` of images with a kernel; itself, but on a CPU.
+  """Cross-correlates images with a kernel: `lax.conv_general_dilated`, or on CPU this module's primitive.
 
   Args:
     x: float32 [B, H, W, C].
     kernel: float32 [height, width, C, O].
-    strides: of the rows, and of the columns.
+    strides: strides of the rows and of the columns.
     padding: zeros above and below, and left and right.
-    dilations: of the kernel's rows, and columns.
+    dilations: dilations of the kernel's rows and columns.
 
   Returns:
-    float32 [B, (H + 2 padding - d (height - 1) - 1) // s + 1, the same of W, O].
+    float32 [B, H', W', O] with H' = (H + 2 padding - d (height - 1) - 1) // s + 1 and W' likewise.
   """
   windows = plain_windows(strides, padding, dilations)
   compute = _correlate.bind if jax.default_backend() == "cpu" else _compute
@@ -121,7 +122,10 @@ def _image_cotangent(g: jax.Array, x: Any, kernel: jax.Array, *, windows: tuple[
 
 
 def _kernel_cotangent(g: jax.Array, x: jax.Array, kernel: Any, *, windows: tuple[Window, ...]) -> jax.Array:
-  """Channels take the place of images, over which the sum goes; of those a few at a time, for the cache."""
+  """Computes the kernel's cotangent as a convolution with the channels in the place of the batch.
+
+  The sum over images is accumulated in chunks of a few images, which fit the cache.
+  """
   own = tuple(window.of_kernel(n, k) for window, n, k in zip(windows, x.shape[1:3], kernel.aval.shape))
 
   def of(x: jax.Array, g: jax.Array) -> jax.Array:
@@ -129,7 +133,7 @@ def _kernel_cotangent(g: jax.Array, x: jax.Array, kernel: Any, *, windows: tuple
     return _correlate.bind(images, kernels, windows=own).transpose(1, 2, 0, 3)
 
   count = -(-4 * x.size // CACHE)
-  images = -(-len(x) // count // 2) * 2  # an odd number takes up to three times as long
+  images = -(-len(x) // count // 2) * 2  # an odd number of images takes up to three times as long
   if count == 1 or len(x) <= images:
     return of(x, g)
   parts = split(images, apart(x)), split(images, apart(g))
@@ -138,13 +142,13 @@ def _kernel_cotangent(g: jax.Array, x: jax.Array, kernel: Any, *, windows: tuple
 
 
 def split(size: int, x: jax.Array) -> jax.Array:
-  """[B, ...] -> [chunks, size, ...], the last filled up by zeros."""
+  """Splits the batch into chunks, [B, ...] -> [chunks, size, ...]; zeros pad the last chunk."""
   x = jnp.pad(x, ((0, -len(x) % size), *[(0, 0)] * (x.ndim - 1)))
   return x.reshape(-1, size, *x.shape[1:])
 
 
 def _batched(args: Sequence[jax.Array], axes: Sequence[int | None], *, windows: tuple[Window, ...]) -> Any:
-  """Images of many clients with one kernel are one batch; of kernels each goes by itself."""
+  """Batching rule: many clients' images with one kernel become one batch; stacked kernels are looped over."""
   x, kernel = (value if axis is None else jnp.moveaxis(value, axis, 0) for value, axis in zip(args, axes))
   bind = partial(_correlate.bind, windows=windows)
   if axes[1] is None:

@@ -1,4 +1,4 @@
-"""Files of named arrays, PyTorch's parameter names, and models that start from the weights of a file."""
+"""Weight files, PyTorch's parameter names, and models whose initial weights are read from a file."""
 
 from fedjax_het.models.weights.starting import by_name, with_weights
 

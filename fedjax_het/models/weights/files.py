@@ -1,4 +1,4 @@
-"""Files of named arrays: .npz, .safetensors, and, where PyTorch is at hand, its own."""
+"""Reads and writes files of named arrays: .npz, .safetensors and, with PyTorch installed, its formats."""
 
 import json
 import os
@@ -15,7 +15,7 @@ Arrays = dict[str, np.ndarray]
 
 PLAIN = (".npz", ".safetensors")
 OF_TORCH = (".pth", ".pt", ".th", ".bin", ".ckpt")
-NESTED = ("state_dict", "model_state_dict", "model")  # where a checkpoint holds the model's state
+NESTED = ("state_dict", "model_state_dict", "model")  # keys that nest the model's state dict in a checkpoint
 DTYPES = {
   "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16, "I64": np.int64,
   "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
@@ -23,10 +23,14 @@ DTYPES = {
 
 
 def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...] = PLAIN) -> Path:
-  """The path of a file of weights.
+  """Returns the path of an existing weight file, with `~` expanded.
+
+  Args:
+    path: path of the file.
+    suffixes: the suffixes that are accepted.
 
   Raises:
-    SettingError: no such file, or of a kind that is not among `suffixes`.
+    SettingError: `path` is not a path, the file does not exist, or its suffix is not among `suffixes`.
   """
   if not isinstance(path, str | os.PathLike):
     raise SettingError("weights", path, "of the wrong type", "Give the path of a file.")
@@ -44,11 +48,13 @@ def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...] = PLAIN) 
 
 
 def read_arrays(path: str | os.PathLike[str]) -> Arrays:
-  """The arrays of a file by name; a leading `module.` of all names, PyTorch's DataParallel's, is left out.
+  """Reads the arrays of a weight file by name, without the prefix `module.` that PyTorch's DataParallel adds.
+
+  The prefix is removed only if all names have it.
 
   Raises:
-    SettingError: see `check_file`; or PyTorch is wanted and not installed.
-    DataError: a damaged file.
+    SettingError: see `check_file`; also if PyTorch is required and not installed.
+    DataError: the file is damaged.
   """
   found = check_file(path, (*PLAIN, *OF_TORCH))
   read = {".npz": _npz, ".safetensors": _safetensors}.get(found.suffix, _torch)
@@ -64,7 +70,7 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
-  """Writes arrays by name as an .npz; bfloat16, which such a file cannot name, as float32."""
+  """Writes arrays by name as an .npz file, bfloat16 as float32 because NumPy's format lacks it."""
   plain = {name: np.asarray(array) for name, array in arrays.items()}
   for name, array in plain.items():
     if array.dtype == jnp.bfloat16:
@@ -74,12 +80,12 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Non
 
 
 def _npz(path: Path) -> Arrays:
-  with open(path, "rb") as raw, np.load(raw) as file:  # which np.load leaves open where it fails
+  with open(path, "rb") as raw, np.load(raw) as file:  # np.load leaves the file open when it fails
     return {name: file[name] for name in file.files}
 
 
 def _safetensors(path: Path) -> Arrays:
-  """Eight bytes of the header's length, the header, which is JSON, then all arrays' bytes, little endian."""
+  """Parses a .safetensors file: header length (8 bytes), JSON header, arrays' bytes, little-endian."""
   whole = np.memmap(path, np.uint8, "r")
   start = 8 + int(whole[:8].view("<u8")[0])
   if start > len(whole):

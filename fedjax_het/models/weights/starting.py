@@ -1,8 +1,8 @@
-"""Models that start from the weights of a file.
+"""Models whose parameters and running statistics start from a weight file.
 
-A file of ours is an .npz of arrays "params/LAYER/.../kernel" and "stats/LAYER/.../mean", as `save_weights`
-and `python -m fedjax_het.models.convert` write it. A .safetensors or .npz with PyTorch's names is read as
-well, by the `TORCH` of the model's family.
+The library's own format is an .npz of arrays named "params/LAYER/.../kernel" and "stats/LAYER/.../mean", as
+written by `save_weights` and `python -m fedjax_het.models.convert`. A .safetensors or .npz file with
+PyTorch's names is converted through the `TORCH` table of the model's module.
 """
 
 import os
@@ -22,11 +22,14 @@ PyTree = Any
 Reader = Callable[[Mapping[str, np.ndarray]], tuple[PyTree, PyTree]]
 
 PARTS = ("params", "stats")
-SHOWN = 3  # names in a message
+SHOWN = 3  # number of array names listed in a message
 
 
 def by_name(params: PyTree, stats: PyTree = ()) -> dict[str, Any]:
-  """The leaves of a model's two trees, by name as in a file."""
+  """Flattens parameters and statistics to a dictionary of leaves with the names of a weight file.
+
+  A key is, for example, "params/fc1/kernel" or "stats/norm1/mean".
+  """
   return {
     "/".join((part, jax.tree_util.keystr(path, simple=True, separator="/"))): leaf
     for part, tree in zip(PARTS, (params, stats))
@@ -35,9 +38,9 @@ def by_name(params: PyTree, stats: PyTree = ()) -> dict[str, Any]:
 
 
 def save_weights(path: str | os.PathLike[str], params: PyTree, stats: PyTree = ()) -> None:
-  """Writes parameters, and running statistics where there are some, as an .npz that `weights=` takes.
+  """Writes parameters and running statistics, if any, to an .npz that the option `weights` reads.
 
-  Those in bfloat16 are written as float32.
+  Arrays in bfloat16 are written as float32.
   """
   write_arrays(path, by_name(params, stats))
 
@@ -45,16 +48,17 @@ def save_weights(path: str | os.PathLike[str], params: PyTree, stats: PyTree = (
 def read_weights(
   path: str | os.PathLike[str], reader: Reader | None = None, name: str = "the model"
 ) -> Arrays:
-  """The arrays of a file by our names.
+  """Reads a weight file and returns its arrays keyed by this library's names.
 
   Args:
-    path: of the file.
-    reader: of PyTorch's names, see `torch_names`; None where there is none.
-    name: of the model, for errors.
+    path: path of the file.
+    reader: function that converts PyTorch's names, see `torch_names`; None if the model has none.
+    name: name of the model, for error messages.
 
   Raises:
-    SettingError: the file cannot be what is asked for, see `weight_files.check_file`.
-    DataError: a damaged file, or names that the model does not have.
+    SettingError: the file does not exist, its format is not supported (see `files.check_file`), or it has
+      foreign names and `reader` is None.
+    DataError: the file is damaged or has names that the model does not have.
   """
   arrays = read_arrays(path)
   if any(own.partition("/")[0] in PARTS for own in arrays):
@@ -71,19 +75,19 @@ def read_weights(
 
 
 def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | None = None) -> Model:
-  """The same model, whose parameters and running statistics start as a file says, whatever the key.
+  """Returns a model that starts from a file's parameters, whatever the key, and from its statistics.
 
-  Layers of the head (`Model.head`) that the file lacks, and the last one where the file has it for another
-  number of classes, stay random; a warning says so, and which of the file's arrays are not used.
+  Layers of the head (`Model.head`) that the file lacks, and a last layer that the file has for another number
+  of classes, are initialised at random; warnings list them and the arrays of the file that are not used.
 
   Args:
     model: any model.
     path: the file, .npz or .safetensors.
-    reader: see `read_weights`.
+    reader: function that converts PyTorch's names, see `read_weights`.
 
   Raises:
-    SettingError, DataError: see `read_weights`; also for arrays that are missing, have other shapes or are
-      not finite.
+    SettingError, DataError: see `read_weights`; also if arrays are missing, have other shapes, or are not
+      finite numbers.
   """
   arrays = read_weights(check_file(path), reader, model.name)
   wanted = by_name(jax.eval_shape(model.init, jax.random.key(0)), model.stats)
@@ -91,7 +95,7 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
   different = [name for name in wanted if name in arrays and arrays[name].shape != wanted[name].shape]
 
   def for_others(name: str) -> bool:
-    """Whether the file has the layer for another number of classes."""
+    """Whether the file's array differs from the model's only in the number of classes, its last axis."""
     have, want = arrays[name].shape, wanted[name].shape
     return have[:-1] == want[:-1] and want[-1:] == (model.num_classes,) and len(have) == len(want)
 
@@ -129,12 +133,12 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
 
 
 def layer_of(name: str) -> str:
-  """A name without its last part."""
+  """Returns the name of an array's layer: "params/fc1" for "params/fc1/kernel"."""
   return name.rpartition("/")[0]
 
 
 def _within(name: str, layers: tuple[str, ...]) -> bool:
-  """Whether an array is of one of these layers."""
+  """Whether the array called `name` belongs to one of the layers."""
   _, *path = name.split("/")
   return any(within(path, layer) for layer in layers)
 

@@ -1,7 +1,7 @@
-"""PyTorch's names and layouts of parameters, in ours.
+"""Converts PyTorch's parameter names and array layouts to this library's.
 
-A family's file maps its models' names to functions (state) -> (params, stats) in its `TORCH`. For modules of
-convolutions, dense layers and norms they are `named(renames)`.
+A model's module maps model names to functions (state) -> (params, stats) in its dictionary `TORCH`.
+`named(renames)` makes such a function for models of convolutions, dense layers and norms.
 """
 
 import re
@@ -16,16 +16,19 @@ from fedjax_het.models.weights.starting import Reader
 State = Mapping[str, np.ndarray]
 STATISTICS = {"running_mean": "mean", "running_var": "var"}
 IGNORED = ("num_batches_tracked",)
-SHOWN = 20  # patterns in a message
+SHOWN = 20  # number of patterns listed in a message
 
 
 def kernel(weight: np.ndarray) -> np.ndarray:
-  """[outputs, inputs, ...] -> [..., inputs, outputs]: of a dense layer, or of any convolution."""
+  """Transposes a dense or convolution weight [outputs, inputs, ...] to the layout [..., inputs, outputs]."""
   return np.moveaxis(weight, (0, 1), (-1, -2))
 
 
 def of_flattened(weight: np.ndarray, grid: Sequence[int]) -> np.ndarray:
-  """A dense kernel [inputs, outputs] of an image that PyTorch flattens as [C, *grid], we as [*grid, C]."""
+  """Converts a dense weight [outputs, C·h·w] on an image flattened as [C, *grid] to [h·w·C, outputs].
+
+  PyTorch flattens an image channels-first, [C, *grid]; this library flattens it channels-last, [*grid, C].
+  """
   split = weight.reshape(len(weight), -1, *grid)
   return np.moveaxis(split, (0, 1), (-1, -2)).reshape(-1, len(weight))
 
@@ -36,17 +39,17 @@ def named(
   ignored: Sequence[str] = (),
   tables: Collection[str] = (),
 ) -> Reader:
-  """A function from a PyTorch state to our (params, stats), nested dictionaries of float32 arrays.
+  """Returns a function from a PyTorch state dict to (params, stats), nested dictionaries of float32 arrays.
 
   Args:
-    renames: (pattern, ours): the first pattern that a module's whole name in PyTorch matches, as in
-      "layer1.0", says its path here, with slashes, as in `re.sub`.
+    renames: pairs (pattern, path). The first pattern that fully matches a module's PyTorch name, such as
+      "layer1.0", gives its path with slashes in this library, expanded as in `re.sub`.
     grids: path -> (height, width) of the image that a dense layer reads flattened.
-    ignored: patterns of modules that we do not have.
-    tables: paths of embeddings.
+    ignored: patterns of PyTorch modules that have no counterpart in this library and are skipped.
+    tables: paths of embedding tables.
 
-  The function raises:
-    DataError: a name that no pattern matches.
+  The returned function raises:
+    DataError: no pattern matches a name.
   """
   grids = grids or {}
 
@@ -80,7 +83,7 @@ def named(
 
 
 def place(tree: dict[str, Any], path: str, leaf: str, array: np.ndarray) -> None:
-  """Sets the leaf at a path of a tree, making what is on the way."""
+  """Sets tree[path][leaf] = array, creating the nested dictionaries along `path`."""
   for part in path.split("/"):
     tree = tree.setdefault(part, {})
   tree[leaf] = array

@@ -1,7 +1,7 @@
-"""BERT and its smaller relatives: encoders of texts, with a head for texts or for pairs of texts.
+"""BERT, MiniLM and DistilBERT: text encoders with a head for single texts or for pairs of texts.
 
 Sources: Devlin et al., BERT, NAACL 2019; Sanh et al., DistilBERT, 2019; Wang et al., MiniLM, NeurIPS 2020.
-The head of two texts that are read apart: Conneau et al., EMNLP 2017; Reimers, Gurevych, EMNLP 2019.
+The head for two separately encoded texts: Conneau et al., EMNLP 2017; Reimers, Gurevych, EMNLP 2019.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,22 +25,22 @@ TEXT = {"tokens": (128,), "mask": (128,)}
 POOLINGS = ("cls", "mean")
 TYPES = 2
 EPSILON = 1e-12
-STD = 0.02  # of the encoder's first weights
+STD = 0.02  # standard deviation of the encoder's initial weights
 DRAW = nn.initializers.normal(STD)
 
 
 def layer_norm(x: jax.Array, name: str) -> jax.Array:
-  """x normalised over its last axis by a layer `name` of the module that calls."""
+  """Layer normalisation over the last axis by a layer called `name` of the calling module."""
   return nn.LayerNorm(EPSILON, use_fast_variance=False, name=name)(x)
 
 
 class Layer(nn.Module):
-  """Attention, then a perceptron, each added to its input and normalised: a layer of the encoder.
+  """Encoder layer: self-attention, then a perceptron, each with a residual connection and layer norm.
 
   Attributes:
-    heads: a divisor of the width.
-    dropout: rate, of attention's shares and of what is added.
-    distilled: whether what attention adds is not dropped out, as in DistilBERT.
+    heads: number of attention heads, a divisor of the width.
+    dropout: dropout rate of the attention weights and of both residual branches.
+    distilled: whether the attention branch has no dropout on its output, as in DistilBERT.
   """
 
   heads: int
@@ -49,7 +49,7 @@ class Layer(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, real: jax.Array, train: bool) -> jax.Array:
-    """Computes it for [B, L, width], of which the tokens that are `real`, bool [B, L], are attended to."""
+    """Returns float32 [B, L, width]; attention is restricted to the tokens that are `real`, bool [B, L]."""
     width = x.shape[-1]
     drop = nn.Dropout(self.dropout, deterministic=not train)
 
@@ -68,7 +68,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-  """Tokens [B, L] -> [B, L, width], see `bert`."""
+  """Text encoder, tokens [B, L] -> float32 [B, L, width], see `bert`."""
 
   width: int
   layers: int
@@ -80,7 +80,7 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(self, tokens: jax.Array, real: jax.Array, types: jax.Array | None, train: bool) -> jax.Array:
-    """Computes it; `types` of None are 0."""
+    """Returns the encoded tokens, float32 [B, L, width]; token types default to 0."""
     h = Embed(self.vocabulary, self.width, STD, name="words")(tokens)
     h = h + Embed(self.positions, self.width, STD, name="places")(jnp.arange(tokens.shape[1]))
     if not self.distilled:
@@ -92,7 +92,7 @@ class Encoder(nn.Module):
 
 
 class Bert(nn.Module):
-  """See `bert`."""
+  """Flax module behind the factory `bert`."""
 
   num_classes: int
   encoder: Encoder
@@ -101,7 +101,7 @@ class Bert(nn.Module):
 
   @nn.compact
   def __call__(self, x: Mapping[str, jax.Array], train: bool) -> jax.Array:
-    """Logits of texts [B, L] or of pairs of texts [B, 2, L]."""
+    """Returns the logits, float32 [B, num_classes], of texts [B, L] or of pairs of texts [B, 2, L]."""
     texts = {name: own.reshape(-1, own.shape[-1]) for name, own in x.items()}
     real = texts["mask"] > 0
     h = self.encoder(texts["tokens"], real, texts.get("types"), train)
@@ -127,26 +127,28 @@ def bert(
   dropout: float = 0.1,
   pooling: str = "cls",
 ) -> Model:
-  """BERT, by default `bert-base-uncased`: 109,482,240 parameters and the last layer's.
+  """BERT encoder and classifier, by default `bert-base-uncased`: 109,482,240 parameters and the last layer.
 
-  The sum of word, place and type embeddings, normalised; `layers` of attention and of a perceptron of width
-  4w with GELU, each added to its input and normalised; pooled; dense C.
+  The sum of word, position and type embeddings, layer-normalised; `layers` encoder layers of attention and a
+  perceptron of width 4w with GELU, each with a residual connection and layer norm; pooling; dense C.
 
   Args:
-    shape: of one example, {"tokens": (L,), "mask": (L,)}: ids in [0, vocabulary), read where the mask is
-      above 0. "types" beside them tells a second text (1) from the first (0), all 0 by default. With (2, L)
-      two texts are read apart, and the last layer gets |u - v| and u * v of the two that are pooled.
+    shape: shape of one example, {"tokens": (L,), "mask": (L,)}: ids in [0, vocabulary), of which those with
+      mask above 0 are read. An optional entry "types" distinguishes a second text (1) from the first (0); all
+      are 0 by default. With (2, L) two texts are encoded separately, and the last layer gets |u - v| and u *
+      v of the two pooled vectors.
     num_classes: C, the number of logits.
-    width: w, a multiple of `heads`; 384 with 6 layers are MiniLM's.
-    layers: of the encoder.
-    heads: of attention.
-    vocabulary: V, rows of the word embeddings. An id that is not in [0, V) makes the logits NaN.
-    positions: the longest text.
-    dropout: rate in [0, 1) in training: of embeddings, of attention, of what layers add, of the pooled.
-    pooling: "cls": tanh(W h + b) of the first token, [CLS]; "mean": the mean over the tokens that are read.
+    width: w, a multiple of `heads`; MiniLM has width 384 and 6 layers.
+    layers: number of encoder layers.
+    heads: number of attention heads.
+    vocabulary: V, number of word embeddings. An id outside [0, V) makes the logits NaN.
+    positions: number of position embeddings, the maximum length of a text.
+    dropout: dropout rate in [0, 1) of embeddings, attention weights, residual branches and the pooled vector.
+    pooling: "cls": tanh(W h + b) of the first token, [CLS]; "mean": the mean over the real tokens.
 
   Raises:
-    SettingError: `shape` is no such tree, its texts are longer than `positions`, or a number is out of range.
+    SettingError: `shape` is not such a tree, its texts are longer than `positions`, or a number is out of
+      range.
   """
   encoder = _encoder(shape, width, layers, heads, vocabulary, positions, dropout, distilled=False)
   check_choice("pooling", pooling, POOLINGS)
@@ -164,17 +166,17 @@ def minilm(
   dropout: float = 0.1,
   pooling: str = "mean",
 ) -> Model:
-  """`bert` of the size of `all-MiniLM-L6-v2`, pooled as it: 22,565,376 parameters and the last layer's.
+  """MiniLM, `bert` of the size and pooling of `all-MiniLM-L6-v2`: 22,565,376 parameters and the last layer.
 
   Args:
-    shape: see `bert`.
+    shape: shapes of one example's tokens and mask, see `bert`.
     num_classes: C, the number of logits.
-    width: a multiple of `heads`.
-    layers: of the encoder.
-    heads: of attention.
-    vocabulary: rows of the word embeddings.
-    positions: the longest text.
-    dropout: rate in [0, 1), in training.
+    width: width of the encoder, a multiple of `heads`.
+    layers: number of encoder layers.
+    heads: number of attention heads.
+    vocabulary: number of word embeddings.
+    positions: maximum length of a text.
+    dropout: dropout rate in [0, 1), in training.
     pooling: "mean" or "cls", see `bert`.
 
   Raises:
@@ -194,20 +196,20 @@ def distilbert(
   positions: int = 512,
   dropout: float = 0.1,
 ) -> Model:
-  """DistilBERT, by default `distilbert-base-uncased`, and a head of two layers: 66,953,472 and the last's.
+  """DistilBERT, by default `distilbert-base-uncased`, with a two-layer head: 66,953,472 and the last layer.
 
-  `bert` of half the layers without type embeddings ("types" of an example are not read), without dropout of
-  what attention adds, and with relu(W h + b) of [CLS]; thesis, section 3.6.1.
+  It is `bert` with half the layers, no type embeddings ("types" of an example are not read), no dropout on
+  the attention branch's output, and relu(W h + b) of [CLS] as pooling; thesis, section 3.6.1.
 
   Args:
-    shape: see `bert`.
+    shape: shapes of one example's tokens and mask, see `bert`.
     num_classes: C, the number of logits.
-    width: a multiple of `heads`.
-    layers: of the encoder.
-    heads: of attention.
-    vocabulary: rows of the word embeddings.
-    positions: the longest text.
-    dropout: rate in [0, 1), in training.
+    width: width of the encoder, a multiple of `heads`.
+    layers: number of encoder layers.
+    heads: number of attention heads.
+    vocabulary: number of word embeddings.
+    positions: maximum length of a text.
+    dropout: dropout rate in [0, 1), in training.
 
   Raises:
     SettingError: see `bert`.
@@ -253,7 +255,10 @@ def _encoder(
 def _reader(
   prefix: str, layer: str, parts: Mapping[str, str], more: Mapping[str, str], ignored: str
 ) -> Reader:
-  """Of transformers' names, with or without the prefix of a model with a head; once gamma was a weight."""
+  """Returns the reader of the transformers library's names for an encoder, with or without `prefix`.
+
+  Older files call a layer norm's weight gamma and its bias beta.
+  """
   encoder = {
     "embeddings.word_embeddings": "words", "embeddings.position_embeddings": "places",
     "embeddings.token_type_embeddings": "types", "embeddings.LayerNorm": "norm",

@@ -1,4 +1,4 @@
-"""What convolutional classifiers are built of: convolution and norm, inverted residuals; and their border."""
+"""Building blocks of convolutional classifiers, and `classifier`, which checks their settings."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,19 +19,21 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 class ConvNorm(nn.Module):
-  """activation(norm(conv x)), the convolution without bias; layers `conv` and `norm`.
+  """Convolution without bias, then normalisation and activation: activation(norm(conv x)).
+
+  Its layers are called `conv` and `norm`.
 
   Attributes:
-    features: output channels; 0 for a depthwise convolution, which keeps them.
-    side: of the kernel, in pixels.
-    stride: of both axes.
-    norm: "batch" or "group", see `norms.norm`.
-    activation: after it; None for none.
+    features: number of output channels; 0 for a depthwise convolution, which keeps the number of channels.
+    side: side of the kernel, in pixels.
+    stride: stride of both axes.
+    norm: kind of normalisation, "batch" or "group", see `norms.norm`.
+    activation: nonlinearity after the norm; None for none.
     padding: zeros on all four sides; by default half the kernel's side, rounded down.
-    conv: how to convolve, see `convolution.conv2d`.
+    conv: convolution algorithm, see `convolution.conv2d`.
     epsilon: the norm's ε.
-    momentum: the share that running statistics keep.
-    same: whether a stride of 2 pads sides of even length as TensorFlow's SAME does, one pixel less before.
+    momentum: fraction of the running statistics that a step keeps.
+    same: whether a stride of 2 pads even sides as TensorFlow's SAME does, with one pixel less before.
   """
 
   features: int
@@ -47,7 +49,7 @@ class ConvNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-    """Computes it for images [B, H, W, C]."""
+    """Returns float32 [B, H', W', features] for images [B, H, W, C]."""
     padding: Sides = self.side // 2 if self.padding is None else self.padding
     if self.same and self.stride == 2:
       even = [1 - length % 2 for length in x.shape[1:3]]
@@ -63,14 +65,15 @@ class ConvNorm(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-  """x · gate(W2 activation(W1 mean(x) + b1) + b2), the mean being over pixels; layers `reduce` and `expand`.
+  """Squeeze and excitation: x · gate(W2 activation(W1 mean(x) + b1) + b2), with the mean over pixels.
 
-  Hu et al., Squeeze-and-Excitation Networks, CVPR 2018.
+  Its layers are called `reduce` (W1) and `expand` (W2). Hu et al., Squeeze-and-Excitation Networks, CVPR
+  2018.
 
   Attributes:
-    squeezed: channels between.
-    activation: between.
-    gate: at the end.
+    squeezed: number of channels between the two layers.
+    activation: nonlinearity between the two layers.
+    gate: nonlinearity of the channel weights.
   """
 
   squeezed: int
@@ -79,32 +82,32 @@ class SqueezeExcite(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it for images [B, H, W, C]."""
+    """Returns the images [B, H, W, C] with each channel scaled by its gate."""
     h = x.mean((1, 2), keepdims=True)
     h = self.activation(Conv(self.squeezed, (1, 1), name="reduce")(h))
     return x * self.gate(Conv(x.shape[3], (1, 1), name="expand")(h))
 
 
 class InvertedResidual(nn.Module):
-  """1 x 1 to more channels, depthwise, 1 x 1 to fewer; added to its input where the shape stays.
+  """Inverted residual: 1 x 1 expansion, depthwise convolution, 1 x 1 projection, and a residual connection.
 
-  Layers `expand` (where the number grows), `depthwise`, `se` (where squeezed), `project`. Sandler et al.,
-  MobileNetV2, CVPR 2018.
+  The residual is added if the shape stays. Layers: `expand` (if the number of channels grows), `depthwise`,
+  `se` (if `squeezed`), `project`. Sandler et al., MobileNetV2, CVPR 2018.
 
   Attributes:
-    features: output channels.
-    expanded: channels in between.
-    side: of the depthwise kernel.
-    stride: of the depthwise convolution.
-    squeezed: channels of squeeze and excitation; 0 for none.
-    activation: after the first two convolutions.
-    squeeze_activation: within squeeze and excitation.
-    gate: of squeeze and excitation.
-    norm: see `norms.norm`.
+    features: number of output channels.
+    expanded: number of channels between expansion and projection.
+    side: side of the depthwise kernel.
+    stride: stride of the depthwise convolution.
+    squeezed: number of channels of squeeze and excitation; 0 for none.
+    activation: nonlinearity after the first two convolutions.
+    squeeze_activation: nonlinearity within squeeze and excitation.
+    gate: gate of squeeze and excitation.
+    norm: kind of normalisation, see `norms.norm`.
     epsilon: the norms' ε.
-    momentum: the share that running statistics keep.
-    drop_path: probability that, in training, an example passes as it is.
-    same: see `ConvNorm`.
+    momentum: fraction of the running statistics that a step keeps.
+    drop_path: probability that, in training, an example skips the residual branch.
+    same: TensorFlow's padding, see `ConvNorm`.
   """
 
   features: int
@@ -123,7 +126,7 @@ class InvertedResidual(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Computes it for images [B, H, W, C]."""
+    """Returns float32 [B, H', W', features] for images [B, H, W, C]."""
 
     def conv_norm(
       features: int, side: int, stride: int, activation: Activation | None, name: str
@@ -146,7 +149,7 @@ class InvertedResidual(nn.Module):
 
 
 def dropped(x: jax.Array, rate: float, train: bool, whole: bool = False) -> jax.Array:
-  """Dropout of single numbers, or of whole examples (stochastic depth); of none where the rate is 0."""
+  """Dropout of single values or, with `whole`, of whole examples (stochastic depth); none at rate 0."""
   if not rate:
     return x
   axes = tuple(range(1, x.ndim)) if whole else ()
@@ -154,7 +157,7 @@ def dropped(x: jax.Array, rate: float, train: bool, whole: bool = False) -> jax.
 
 
 def rounded(channels: float, divisor: int = 8) -> int:
-  """The nearest multiple of `divisor`, not below it nor more than a tenth below `channels`.
+  """Rounds `channels` to the nearest multiple of `divisor` that is at least `divisor` and 0.9 `channels`.
 
   Source: Sandler et al., MobileNetV2, CVPR 2018, as in the authors' code.
   """
@@ -171,20 +174,21 @@ def classifier(
   smallest: int = 1,
   remedy: str = "Use larger images: resize=32.",
 ) -> Model:
-  """A module as the `Model` of images, its settings checked.
+  """Checks a Flax module's settings and returns it as a `Model` of images.
 
   Args:
-    module: has fields `norm` and `conv`, where it has such.
-    name: of the model.
-    shape: of one example, (height, width, channels).
+    module: a module, which may have the fields `norm`, `conv`, `dropout`, `drop_path`, `width`,
+      `stem_stride`.
+    name: name of the model.
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
-    head: its head's layers.
-    smallest: the least height and width.
-    remedy: what to do where an image is smaller.
+    head: names of the layers of the head.
+    smallest: minimum height and width.
+    remedy: the advice that the error gives for images that are too small.
 
   Raises:
-    SettingError: an unknown norm or convolution, a rate or stride out of range, a width below 1, or no such
-      image.
+    SettingError: the norm or convolution is unknown, a rate or stride is out of range, a width is not above
+      0, or `shape` is not such an image.
   """
   check_choice("norm", getattr(module, "norm", "batch"), NORMS)
   check_choice("conv", getattr(module, "conv", "auto"), METHODS)

@@ -1,8 +1,9 @@
-"""The convolutional networks of FedCVAE and FedCGAN, between images and vectors.
+"""Convolutional encoder, decoder, generator and discriminator networks of FedCVAE and FedCGAN.
 
-In the manner of Radford et al., Unsupervised Representation Learning with Deep Convolutional Generative
+They follow Radford et al., Unsupervised Representation Learning with Deep Convolutional Generative
 Adversarial Networks, ICLR 2016. Layers and sizes are those of the authors' FedEvg (src/models/cvae.py and
-acgan.py), with group norm, which keeps no statistics that clients would have to average, for batch norm.
+acgan.py), with group norm instead of batch norm, because it has no running statistics that clients would have
+to average.
 """
 
 import math
@@ -14,27 +15,27 @@ from flax import linen as nn
 from fedjax_het.models.layers.basic import Conv, ConvTranspose, Dense, flatten
 from fedjax_het.models.layers.norms import norm
 
-SLOPE = 0.2  # of leaky ReLU below 0
+SLOPE = 0.2  # slope of leaky ReLU below 0
 SMALL = nn.initializers.normal(0.02)
 
 
 def normal(h: jax.Array, number: int, activation: Callable[[jax.Array], jax.Array]) -> jax.Array:
-  """The activation of h in groups of eight channels, normalised."""
+  """Group-normalises h in groups of eight channels and applies the activation."""
   return activation(norm("group", h, False, f"norm{number}"))
 
 
 def leaky(h: jax.Array) -> jax.Array:
-  """max(h, 0.2 h)."""
+  """Leaky ReLU, max(h, 0.2 h)."""
   return nn.leaky_relu(h, SLOPE)
 
 
 class Encoder(nn.Module):
-  """Four halving 4 x 4 convolutions to h, h, 2h, 4h channels, then dense: [B, *shape] -> [B, outputs].
+  """Image encoder, [B, *shape] -> [B, outputs]: four 4 x 4 convolutions with stride 2, then a dense layer.
 
-  All but the last are normalised and pass ReLU.
+  The convolutions have h, h, 2h, 4h channels, each followed by group norm and ReLU.
 
   Attributes:
-    outputs: numbers an image becomes.
+    outputs: number of outputs per image.
     width: h.
   """
 
@@ -43,7 +44,7 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns the outputs, float32 [B, outputs], of images [B, *shape]."""
     h = x
     for i, times in enumerate((1, 1, 2, 4), 1):
       h = normal(Conv(times * self.width, (4, 4), 2, 1, name=f"conv{i}")(h), i, nn.relu)
@@ -51,12 +52,13 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-  """Dense to 4h channels, ReLU, four doubling convolutions by way of 2h, h, h: [B, inputs] -> [B, *shape].
+  """Image decoder, [B, inputs] -> [B, *shape]: a dense layer, then four upsampling convolutions.
 
-  The first three are normalised and pass ReLU.
+  The dense layer has 4h channels and ReLU; the convolutions double the image and have 2h, h, h channels, each
+  followed by group norm and ReLU, and last the image's channels.
 
   Attributes:
-    shape: of an image.
+    shape: shape of an image, (height, width, channels).
     width: h.
   """
 
@@ -65,7 +67,7 @@ class Decoder(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns images before the output nonlinearity, float32 [B, *shape], for vectors [B, inputs]."""
     start = self.shape[0] // 16, self.shape[1] // 16, 4 * self.width
     h = nn.relu(Dense(math.prod(start), name="fc")(x)).reshape(-1, *start)
     for i, times in enumerate((2, 1, 1), 1):
@@ -74,12 +76,13 @@ class Decoder(nn.Module):
 
 
 class Generator(nn.Module):
-  """Dense to 4h channels, three doubling convolutions by way of 2h, h, no biases: [B, inputs] -> [B, *shape].
+  """GAN generator without biases, [B, inputs] -> [B, *shape]: a dense layer, three upsampling convolutions.
 
-  All but the last are normalised and pass leaky ReLU. Kernels start as N(0, 0.02²).
+  The dense layer has 4h channels; the convolutions double the image and have 2h, h and the image's channels.
+  All but the last are followed by group norm and leaky ReLU. Kernels start as N(0, 0.02²).
 
   Attributes:
-    shape: of an image.
+    shape: shape of an image, (height, width, channels).
     width: h.
   """
 
@@ -88,7 +91,7 @@ class Generator(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns images before the output nonlinearity, float32 [B, *shape], for vectors [B, inputs]."""
     start = self.shape[0] // 8, self.shape[1] // 8, 4 * self.width
     h = Dense(math.prod(start), use_bias=False, kernel_init=SMALL, name="fc")(x)
     h = normal(h.reshape(-1, *start), 0, leaky)
@@ -99,15 +102,16 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-  """Three halving 4 x 4 convolutions to h, 2h, 4h channels, dense to 4h, dense: [B, *shape] -> [B, outputs].
+  """GAN discriminator, [B, *shape] -> [B, outputs]: three 4 x 4 convolutions with stride 2, two dense layers.
 
-  The convolutions pass leaky ReLU, the second and third normalised before it. In training half of what each
-  layer but the last makes is dropped. The last alone has biases. Kernels start as N(0, 0.02²).
+  The convolutions have h, 2h, 4h channels and leaky ReLU, the second and third with group norm before it; the
+  first dense layer has 4h units. In training, dropout follows each layer but the last. Only the last layer
+  has biases. Kernels start as N(0, 0.02²).
 
   Attributes:
-    outputs: logits.
+    outputs: number of logits.
     width: h.
-    dropout: share of a layer's outputs that is dropped.
+    dropout: dropout rate, in training.
   """
 
   outputs: int
@@ -116,7 +120,7 @@ class Discriminator(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-    """Computes it."""
+    """Returns the logits, float32 [B, outputs], of images [B, *shape]."""
     drop = nn.Dropout(self.dropout, deterministic=not train)
     h = x
     for i, times in enumerate((1, 2, 4), 1):

@@ -1,6 +1,7 @@
-"""EfficientNet-B0 and -Lite0: Tan & Le, EfficientNet, ICML 2019; the Lite one is TensorFlow's of 2020.
+"""EfficientNet-B0 and -Lite0: Tan & Le, EfficientNet, ICML 2019; Lite0 is TensorFlow's of 2020.
 
-Lite0 has no squeeze and excitation, and ReLU6 for Swish; its first and last convolutions keep their widths.
+Lite0 has no squeeze and excitation, and ReLU6 instead of Swish; its first and last convolutions keep their
+widths.
 """
 
 from collections.abc import Mapping
@@ -28,11 +29,11 @@ TENSORFLOW_EPSILON = 1e-3
 
 
 class EfficientNet(nn.Module):
-  """See `efficientnet_b0`.
+  """Flax module behind the factories `efficientnet_b0` and `efficientnet_lite0`.
 
   Attributes:
-    lite: whether it is a Lite one.
-    same: see `efficientnet_lite0`.
+    lite: whether it is EfficientNet-Lite0.
+    same: whether to pad as TensorFlow does, see `efficientnet_lite0`.
   """
 
   num_classes: int
@@ -48,7 +49,7 @@ class EfficientNet(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     activation = nn.relu6 if self.lite else nn.swish
     stem, last = (channels if self.lite else rounded(channels * self.width) for channels in (STEM, LAST))
     origin: dict[str, Any] = {"same": self.same, "epsilon": TENSORFLOW_EPSILON if self.same else 1e-5}
@@ -80,25 +81,26 @@ def efficientnet_b0(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """conv3 32 (stride 2) - 16 inverted residuals of 16 to 320 channels - conv1 1280 - mean - dense C.
+  """EfficientNet-B0: conv3 32 (stride 2) - 16 inverted residuals - conv1 1280 - mean - dense C, with Swish.
 
-  Swish, squeeze and excitation. 5,288,548 parameters for 1,000 classes; torchvision's `efficientnet_b0`.
-  With `grid=7, dropout=0.1, num_classes=8` AAggFF's for ISIC 2019.
+  The inverted residuals have 16 to 320 channels, and squeeze and excitation. 5,288,548 parameters for 1,000
+  classes; torchvision's `efficientnet_b0`. With `grid=7, dropout=0.1, num_classes=8` it is AAggFF's model for
+  ISIC 2019.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
-    width: all numbers of channels are multiplied by this, in multiples of 8.
-    stem_stride: of the first convolution; 1 for small images.
-    grid: side of the grid of means that the dense layer reads.
-    dropout: before the dense layer.
-    drop_path: probability that, in training, an example passes the last block as it is; it grows from 0 at
-      the first (Huang et al., Deep Networks with Stochastic Depth, ECCV 2016).
-    norm: "batch" or "group", see `norms.norm`.
-    conv: how to convolve, see `convolution.conv2d`.
+    width: factor of all numbers of channels, which are rounded to multiples of 8.
+    stem_stride: stride of the first convolution; 1 for small images.
+    grid: side of the grid of pixel means that the dense layer reads.
+    dropout: dropout rate before the dense layer.
+    drop_path: in training an example skips the i-th of n = 16 blocks, i = 0, ..., n - 1, with probability
+      drop_path·i / n (Huang et al., Deep Networks with Stochastic Depth, ECCV 2016).
+    norm: normalisation layers, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   check_whole("grid", grid, 1)
   module = EfficientNet(num_classes, False, width, stem_stride, grid, dropout, drop_path, norm, conv)
@@ -116,25 +118,25 @@ def efficientnet_lite0(
   conv: str = "auto",
   same: bool = False,
 ) -> Model:
-  """EfficientNet-B0 without squeeze and excitation, with ReLU6; 4,652,008 parameters for 1,000 classes.
+  """EfficientNet-Lite0: B0 with ReLU6 and no squeeze and excitation; 4,652,008 parameters for 1,000 classes.
 
-  timm's `efficientnet_lite0`, or with `same=True` its `tf_efficientnet_lite0`. The first and the last
+  It is timm's `efficientnet_lite0`, or with `same=True` its `tf_efficientnet_lite0`. The first and the last
   convolution keep 32 and 1280 channels at every width.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
-    width: numbers of channels between are multiplied by this, in multiples of 8.
-    stem_stride: of the first convolution; 1 for small images.
-    dropout: before the dense layer.
-    drop_path: see `efficientnet_b0`.
-    norm: "batch" or "group", see `norms.norm`.
-    conv: how to convolve, see `convolution.conv2d`.
-    same: for weights that were trained in TensorFlow: strides pad as its SAME does, with less before than
+    width: factor of the other layers' numbers of channels, which are rounded to multiples of 8.
+    stem_stride: stride of the first convolution; 1 for small images.
+    dropout: dropout rate before the dense layer.
+    drop_path: stochastic depth, see `efficientnet_b0`.
+    norm: normalisation layers, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
+    same: for weights trained in TensorFlow: strided convolutions pad as its SAME does, with less before than
       after, and the norms' ε is 1e-3.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   module = EfficientNet(num_classes, True, width, stem_stride, 1, dropout, drop_path, norm, conv, same)
   return classifier(module, "efficientnet_lite0", shape, num_classes)
@@ -159,7 +161,7 @@ def _torchvision() -> Reader:
 
 
 def _numbered() -> list[tuple[str, str]]:
-  """EfficientNet-PyTorch's names, which number the blocks through."""
+  """Returns the renames from EfficientNet-PyTorch's names, which number the blocks across stages."""
   parts = {"_expand_conv": "expand/conv", "_bn0": "expand/norm", "_depthwise_conv": "depthwise/conv"}
   parts |= {"_bn1": "depthwise/norm", "_project_conv": "project/conv", "_bn2": "project/norm"}
   ends = {"_conv_stem": "stem/conv", "_bn0": "stem/norm", "_conv_head": "last/conv", "_bn1": "last/norm"}
@@ -173,7 +175,7 @@ def _numbered() -> list[tuple[str, str]]:
 
 
 def _told(reader: Reader) -> Reader:
-  """The same reader, which says so where the weights are of a network that pads otherwise."""
+  """Wraps a reader to warn when a file holds EfficientNet-PyTorch's weights, which need `same=True`."""
 
   def read(state: Mapping[str, np.ndarray]) -> Any:
     if "_conv_stem.weight" in state:

@@ -1,7 +1,7 @@
-"""Conditional generators as pure functions, with the losses of their parts.
+"""Conditional generative models as pure functions, with one loss per trained part.
 
-Parameters are a dict of parts, each of which has a loss of its own and is trained by it alone: one part for a
-variational autoencoder, generator and discriminator for an adversarial pair.
+Parameters are a dict of parts. Each part has a separate loss and is trained by it alone: one part for a
+variational autoencoder; generator and discriminator for an adversarial pair.
 """
 
 import math
@@ -21,21 +21,22 @@ from fedjax_het.models.zoo.coders import Decoder, Discriminator, Encoder, Genera
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 Judge = tuple[Callable[[jax.Array], PyTree], Callable[[PyTree, jax.Array, jax.Array], jax.Array]]
-SMALLEST_VARIANCE = 1e-6  # of a pixel, about that of rounding to 256 levels
+SMALLEST_VARIANCE = 1e-6  # of a pixel, about the variance of rounding to 256 levels
 
 
 class Generative(NamedTuple):
-  """A conditional generator.
+  """A class-conditional generative model.
 
   Attributes:
     init: (key) -> params, a dict of parts.
-    losses: part -> (params, x [B, ...], y [B], weight [B], key) -> loss, float32 scalar; a step
-      trains the parts in this order, each with the parts before it already moved.
+    losses: part -> (params, x [B, ...], y [B], weight [B], key) -> loss, float32 scalar. A training step
+      updates the parts in this order; each part's loss sees the parts before it already updated.
     generate: (params, key, y [M]) -> examples, float32 [M, ...].
-    shape: of one example.
-    num_classes: C.
-    name: for reports.
-    bounded: whether it generates in [0, 1] alone, as pixels are, where examples then have to be.
+    shape: shape of one example.
+    num_classes: C, the number of classes.
+    name: name of the model in reports.
+    bounded: whether generated examples lie in [0, 1], as pixels do; training examples must then lie there
+      too.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -51,32 +52,34 @@ def variational(
   encoder: Network, decoder: Network, shape: tuple[int, ...], num_classes: int, latent: int, name: str,
   beta: float | None = 1.0, variance: float | None = None,
 ) -> Generative:  # fmt: skip
-  """A conditional variational autoencoder, p(x | z, y) N(z; 0, I).
+  """Conditional variational autoencoder, p(x | z, y) N(z; 0, I).
 
-      loss = mean (x - x̂)² over pixels + β·KL(N(m, s²) ‖ N(0, I)),   z = m + s ε,  x̂ = sigmoid(decode(z, y)).
+      loss = mean (x - x̂)² over pixels + β·KL(N(m, s²) ‖ N(0, I)),   z = m + s ε,  x̂ = sigmoid(decode(z,
+      y)).
 
-  With β = 1, the authors' and FedCVAE's here, the divergence outweighs the D pixels' mean by D times: z tells
-  next to nothing, and each class's mean is drawn. With β = None instead
+  With β = 1, the value of the authors and of FedCVAE here, the divergence outweighs the mean over the D
+  pixels by a factor D: z carries next to no information, and samples are close to each class's mean. With β =
+  None instead
 
       loss = mean (x - x̂)²/2v over pixels + ½ log 2πv + 1/D·KL(N(m, s²) ‖ N(0, I)),
 
-  the negative evidence bound for Gaussian pixels of variance v, over the number of pixels D. v is the
-  likeliest for each batch, v = mean (x - x̂)² + 1e-6 (the optimal variance of Rybkin et al., Simple and
-  Effective VAE Training with Calibrated Decoders, ICML 2021), or given. The encoder gives m and
+  the negative evidence lower bound for Gaussian pixels of variance v, divided by the number of pixels D. v is
+  the maximum-likelihood value per batch, v = mean (x - x̂)² + 1e-6 (the optimal variance of Rybkin et al.,
+  Simple and Effective VAE Training with Calibrated Decoders, ICML 2021), or given. The encoder outputs m and
   s = softplus(·); it does not see y, as in the authors' code.
 
   Args:
     encoder: [B, *shape] -> [B, 2 latent].
     decoder: [B, latent + C] -> [B, D] or [B, *shape].
-    shape: of one example, D numbers in [0, 1].
-    num_classes: C.
-    latent: dimensions of z.
-    name: for reports.
-    beta: β >= 0; None for the evidence bound.
-    variance: v > 0 of the evidence bound; None takes the likeliest.
+    shape: shape of one example, D numbers in [0, 1].
+    num_classes: C, the number of classes.
+    latent: dimension of z.
+    name: name of the model in reports.
+    beta: β >= 0; None for the evidence lower bound.
+    variance: v > 0 in the evidence lower bound; None for the maximum-likelihood value per batch.
 
   Raises:
-    SettingError: a β or a variance that is none, or both.
+    SettingError: β or the variance is out of range, or both are given.
   """
   if beta is not None:
     check_range("beta", beta, 0.0, below=math.inf)
@@ -115,23 +118,24 @@ def variational(
 
 def adversarial(generator: Network, judge: Judge, shape: tuple[int, ...], num_classes: int, latent: int,
                 name: str) -> Generative:  # fmt: skip
-  """An auxiliary-classifier GAN (Odena et al., ICML 2017).
+  """Conditional adversarial pair, an auxiliary-classifier GAN (Odena et al., ICML 2017).
 
-  The discriminator sees examples in [-1, 1] and has 1 + C logits: real or not, and the class.
+  The discriminator sees examples in [-1, 1] and has 1 + C logits: real or fake, and the class.
 
-      discriminator   BCE(real, 1) + BCE(fake, 0) + CE(class of real, y) + CE(class of fake, its own label)
-      generator       BCE(fake, 1) + CE(class of fake, its own label),      z ~ U(-1, 1)
+      discriminator   BCE(real, 1) + BCE(fake, 0) + CE(class of real, y) + CE(class of fake, the fake's label)
+      generator       BCE(fake, 1) + CE(class of fake, the fake's label),      z ~ U(-1, 1)
 
-  The generator's fakes have the labels of the real batch, so that a client moves it for its own classes only;
-  the discriminator's have labels drawn from all classes, as in the authors' code.
+  The generator's loss uses fakes with the labels of the real batch, so that a client trains it on the classes
+  it holds only; the discriminator's loss uses fakes with labels drawn uniformly from all classes, as in the
+  authors' code.
 
   Args:
     generator: [B, latent + C] -> [B, D] or [B, *shape].
-    judge: [B, *shape] -> [B, 1 + C], with a key for what is drawn in it.
-    shape: of one example, D numbers in [0, 1].
-    num_classes: C.
-    latent: dimensions of z.
-    name: for reports.
+    judge: the discriminator's (init, apply): [B, *shape] -> [B, 1 + C], with a key for dropout.
+    shape: shape of one example, D numbers in [0, 1].
+    num_classes: C, the number of classes.
+    latent: dimension of z.
+    name: name of the model in reports.
   """
   (generator_init, make), (judge_init, judged) = generator, judge
 
@@ -153,7 +157,7 @@ def adversarial(generator: Network, judge: Judge, shape: tuple[int, ...], num_cl
     label_key, noise_key = jax.random.split(key)
     labels = jax.random.randint(label_key, y.shape, 0, num_classes)
     invented = jax.lax.stop_gradient(fake(params, noise_key, labels))
-    real = verdict(params, 2.0 * x - 1.0, y, 1.0, jax.random.fold_in(key, 2))  # 0, 1: as split
+    real = verdict(params, 2.0 * x - 1.0, y, 1.0, jax.random.fold_in(key, 2))  # folds 0, 1 are split's keys
     false = verdict(params, invented, labels, 0.0, jax.random.fold_in(key, 3))
     return weighted_mean(real, weight) + weighted_mean(false, weight)
 
@@ -171,15 +175,15 @@ def cvae_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 16, hidden: int = 256,
   beta: float | None = 1.0, variance: float | None = None,
 ) -> Generative:  # fmt: skip
-  """`variational` of two perceptrons with two hidden layers.
+  """Conditional variational autoencoder, `variational`, of two perceptrons with two hidden layers.
 
   Args:
-    shape: of one example.
-    num_classes: C.
-    latent: dimensions of z.
+    shape: shape of one example.
+    num_classes: C, the number of classes.
+    latent: dimension of z.
     hidden: width of the hidden layers.
-    beta: weight of the divergence beside the pixels' mean square; None for the evidence bound.
-    variance: of a pixel, for the evidence bound; None takes the likeliest.
+    beta: weight of the divergence relative to the pixels' mean square; None for the evidence lower bound.
+    variance: a pixel's variance in the evidence lower bound; None for the maximum-likelihood value per batch.
   """
   encoder = network(Perceptron((hidden, hidden, 2 * latent), jax.nn.swish), shape)
   decoder = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
@@ -189,12 +193,12 @@ def cvae_mlp(
 def cgan_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 32, hidden: int = 256
 ) -> Generative:
-  """`adversarial` of two perceptrons with two hidden layers.
+  """Conditional GAN, `adversarial`, of two perceptrons with two hidden layers.
 
   Args:
-    shape: of one example.
-    num_classes: C.
-    latent: dimensions of z.
+    shape: shape of one example.
+    num_classes: C, the number of classes.
+    latent: dimension of z.
     hidden: width of the hidden layers.
   """
   generator = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
@@ -207,15 +211,17 @@ def cvae_conv(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64,
   beta: float | None = 1.0, variance: float | None = None,
 ) -> Generative:  # fmt: skip
-  """`variational` of a convolutional encoder and decoder, 987,904 and 867,075 parameters, as the authors'.
+  """Conditional variational autoencoder, `variational`, of a convolutional encoder and decoder.
+
+  By default they have 987,904 and 867,075 parameters, as the authors' networks.
 
   Args:
-    shape: of one image, (height, width, channels), divisible by 16.
-    num_classes: C.
-    latent: dimensions of z.
-    width: h, channels of the layer next to the image; up to 4h of the others.
-    beta: weight of the divergence beside the pixels' mean square; None for the evidence bound.
-    variance: of a pixel, for the evidence bound; None takes the likeliest.
+    shape: shape of one image, (height, width, channels), with height and width divisible by 16.
+    num_classes: C, the number of classes.
+    latent: dimension of z.
+    width: h, channels of the layer next to the image; the other layers have up to 4h.
+    beta: weight of the divergence relative to the pixels' mean square; None for the evidence lower bound.
+    variance: a pixel's variance in the evidence lower bound; None for the maximum-likelihood value per batch.
   """
   check_whole("width", width, 1)
   check_halved(shape, 4)
@@ -227,13 +233,15 @@ def cvae_conv(
 def cgan_conv(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64
 ) -> Generative:
-  """`adversarial` of convolutional networks of 1,224,576 and 1,710,603 parameters, as the authors'.
+  """Conditional GAN, `adversarial`, of a convolutional generator and discriminator.
+
+  By default they have 1,224,576 and 1,710,603 parameters, as the authors' networks.
 
   Args:
-    shape: of one image, (height, width, channels), divisible by 8.
-    num_classes: C.
-    latent: dimensions of z.
-    width: h, channels of the layer next to the image; 2h and 4h of the others.
+    shape: shape of one image, (height, width, channels), with height and width divisible by 8.
+    num_classes: C, the number of classes.
+    latent: dimension of z.
+    width: h, channels of the layer next to the image; the other layers have 2h and 4h.
   """
   check_whole("width", width, 1)
   check_halved(shape, 3)

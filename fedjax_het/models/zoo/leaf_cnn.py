@@ -1,4 +1,4 @@
-"""LEAF's convolutional networks: of CelebA's faces, and of FEMNIST's letters.
+"""LEAF's convolutional networks for CelebA's faces and FEMNIST's handwritten characters.
 
 Sources: Caldas et al., LEAF, 2018; thesis, section 3.6.1; the authors' AAggFF, src/models/celebacnn.py, and
 Federated-Learning-in-PyTorch, src/models/femnistcnn.py.
@@ -21,11 +21,11 @@ from fedjax_het.models.zoo.two_cnn import two_cnn
 
 GRID = (5, 5)
 LAYERS = 4
-LEAST = 2 ** (LAYERS - 1)  # channels, which the last layer's groups divide
+LEAST = 2 ** (LAYERS - 1)  # minimum channels, so that the last layer's groups divide them
 
 
 class LeafCNN(nn.Module):
-  """See `leaf_cnn`."""
+  """Flax module behind the factory `leaf_cnn`."""
 
   num_classes: int
   width: int
@@ -34,7 +34,7 @@ class LeafCNN(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     h = x
     for i in range(LAYERS):
       h = Conv(self.width, (3, 3), 1, 1, False, self.conv, name=f"conv{i + 1}")(h)
@@ -50,19 +50,20 @@ def leaf_cnn(
   shape: tuple[int, ...] = (84, 84, 3), num_classes: int = 1, width: int = 32, norm: str = "group",
   conv: str = "auto",
 ) -> Model:  # fmt: skip
-  """Four times conv3 (padding 1) w - norm - maxpool2 (padding 1) - relu; average pool to 5 x 5 - dense C.
+  """LEAF CNN: four times conv3 w - norm - maxpool2 - relu; average pool to 5 x 5 - dense C.
 
-  On CelebA, w = 32 and one logit: 29,569 parameters.
+  Convolutions and pooling have padding 1. On CelebA, w = 32 and one logit: 29,569 parameters.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     width: w, a multiple of 8.
-    norm: "group", of w, w/2, w/4 and w/8 groups, layer by layer, as the thesis; "batch" as LEAF; or "none".
-    conv: how to convolve, see `convolution.conv2d`.
+    norm: "group", with w, w/2, w/4 and w/8 groups from the first layer to the fourth, as in the thesis;
+      "batch" as in LEAF; or "none".
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: `shape` is no image, or an option cannot be.
+    SettingError: `shape` is not an image, or an option is out of range or unknown.
   """
   check_choice("norm", norm, NORMS)
   check_choice("conv", conv, METHODS)
@@ -78,14 +79,14 @@ def femnist_cnn(
   shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 62, hidden: int = 32, dense: int = 2048,
   conv: str = "auto",
 ) -> Model:  # fmt: skip
-  """`two_cnn` with a dense layer of 2,048: 6,603,710 parameters on FEMNIST.
+  """FEMNIST CNN, `two_cnn` with a dense layer of width 2,048: 6,603,710 parameters on FEMNIST.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     hidden: channels of the first convolution.
     dense: width of the dense layer.
-    conv: how to convolve, see `convolution.conv2d`.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
     SettingError: see `two_cnn`.

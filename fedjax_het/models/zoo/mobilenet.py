@@ -10,11 +10,11 @@ from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, classifier
 
-BLOCKS = ((2, 1), (4, 2), (8, 2), (16, 1))  # channels, as multiples of the width, and stride
+BLOCKS = ((2, 1), (4, 2), (8, 2), (16, 1))  # channels, as multiples of the width, and stride of each block
 
 
 class MobileNet(nn.Module):
-  """See `mobilenet`."""
+  """Flax module behind the factory `mobilenet`."""
 
   num_classes: int
   width: int
@@ -24,7 +24,7 @@ class MobileNet(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     h = ConvNorm(self.width, 3, 2, self.norm, conv=self.conv, name="stem")(x, train)
     for i, (channels, stride) in enumerate(BLOCKS):
       h = ConvNorm(0, 3, stride, self.norm, padding=self.padding, name=f"depthwise{i}")(h, train)
@@ -41,22 +41,22 @@ def mobilenet(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """conv3 h (stride 2) - four times depthwise3, conv1 to 2h, 4h, 8h, 16h - mean - dense 8h - relu - dense C.
+  """MobileNet: conv3 h (stride 2) - 4 depthwise-separable blocks - mean - dense 8h - relu - dense C.
 
-  A norm and ReLU after each convolution; the middle two depthwise ones halve. No layer has a bias, but the
-  norms. 364,480 parameters on TinyImageNet.
+  The blocks, depthwise conv3 and conv1, have 2h, 4h, 8h, 16h channels; the middle two halve the image. A norm
+  and ReLU follow each convolution. No layer but the norms has a bias. 364,480 parameters on TinyImageNet.
 
   Args:
-    shape: of one example, (height, width, channels), at least 33 x 33 without padding.
+    shape: shape of one example, (height, width, channels), at least 33 x 33 without padding.
     num_classes: C, the number of logits.
     width: h.
-    padding: of the depthwise convolutions; 0 in SuperFed's code, 1 for smaller images.
-    norm: "batch" or "group". SuperFed's code normalises by the batch's statistics also in use; here "batch"
-      keeps running ones for that.
-    conv: how to convolve, see `convolution.conv2d`.
+    padding: padding of the depthwise convolutions; 0 in SuperFed's code, 1 for smaller images.
+    norm: normalisation layers, "batch" or "group". SuperFed's code normalises by the batch's statistics in
+      inference too; here "batch" keeps running statistics for inference.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   check_whole("padding", padding, 0)
   module = MobileNet(num_classes, width, padding, norm, conv)

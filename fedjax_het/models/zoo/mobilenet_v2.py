@@ -15,7 +15,7 @@ STAGES = (  # the paper's table 2: expansion, channels, blocks, stride of the fi
 
 
 class MobileNetV2(nn.Module):
-  """See `mobilenet_v2`."""
+  """Flax module behind the factory `mobilenet_v2`."""
 
   num_classes: int
   width: float
@@ -26,7 +26,7 @@ class MobileNetV2(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     stem = ConvNorm(
       rounded(32 * self.width), 3, self.stem_stride, self.norm, nn.relu6, conv=self.conv, name="stem"
     )
@@ -52,28 +52,29 @@ def mobilenet_v2(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """conv3 32 (stride 2) - 17 inverted residuals of 16 to 320 channels - conv1 1280 - mean - dense C, ReLU6.
+  """MobileNetV2: conv3 32 (stride 2) - 17 inverted residuals - conv1 1280 - mean - dense C, with ReLU6.
 
-  3,504,872 parameters for 1,000 classes; torchvision's `mobilenet_v2`.
+  The inverted residuals have 16 to 320 channels. 3,504,872 parameters for 1,000 classes; torchvision's
+  `mobilenet_v2`.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
-    width: all numbers of channels are multiplied by this, in multiples of 8; the last not below 1280.
-    stem_stride: of the first convolution; 1 for small images.
-    dropout: before the dense layer.
-    norm: "batch" or "group", see `norms.norm`.
-    conv: how to convolve, see `convolution.conv2d`.
+    width: factor of all numbers of channels, which are rounded to multiples of 8; the last is not below 1280.
+    stem_stride: stride of the first convolution; 1 for small images.
+    dropout: dropout rate before the dense layer.
+    norm: normalisation layers, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   module = MobileNetV2(num_classes, width, stem_stride, dropout, norm, conv)
   return classifier(module, "mobilenet_v2", shape, num_classes)
 
 
 def _parts(block: str, path: str, first: int) -> list[tuple[str, str]]:
-  """Renames of a block whose depthwise convolution is its part number `first`."""
+  """Returns the renames of a block whose depthwise convolution has the index `first` among its parts."""
   expand = [(rf"{block}\.0\.0", f"{path}/expand/conv"), (rf"{block}\.0\.1", f"{path}/expand/norm")]
   return [
     *(expand if first else []),

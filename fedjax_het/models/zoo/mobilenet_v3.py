@@ -9,17 +9,17 @@ from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 
-BLOCKS = (  # kernel's side, expanded channels, channels, squeezed or not, hard swish or ReLU, stride
+BLOCKS = (  # kernel's side, expanded channels, channels, squeeze or not, hard swish or ReLU, stride
   (3, 16, 16, True, False, 2), (3, 72, 24, False, False, 2), (3, 88, 24, False, False, 1),
   (5, 96, 40, True, True, 2), (5, 240, 40, True, True, 1), (5, 240, 40, True, True, 1),
   (5, 120, 48, True, True, 1), (5, 144, 48, True, True, 1), (5, 288, 96, True, True, 2),
   (5, 576, 96, True, True, 1), (5, 576, 96, True, True, 1),
 )  # fmt: skip
-EPSILON, MOMENTUM = 1e-3, 0.99  # of the norms
+EPSILON, MOMENTUM = 1e-3, 0.99  # the norms' ε, and the fraction of running statistics kept
 
 
 class MobileNetV3(nn.Module):
-  """See `mobilenet_v3_small`."""
+  """Flax module behind the factory `mobilenet_v3_small`."""
 
   num_classes: int
   width: float
@@ -30,7 +30,7 @@ class MobileNetV3(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
 
     def scaled(channels: int) -> int:
       return rounded(channels * self.width)
@@ -61,29 +61,29 @@ def mobilenet_v3_small(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """conv3 16 (stride 2) - 11 inverted residuals of 16 to 96 channels - conv1 576 - mean - dense 1024 - C.
+  """MobileNetV3-small: conv3 16 (stride 2) - 11 inverted residuals - conv1 576 - mean - dense 1024 - dense C.
 
-  Hard swish but for the first three blocks, squeeze and excitation but in two. 2,542,856 parameters for 1,000
-  classes; torchvision's `mobilenet_v3_small`.
+  The inverted residuals have 16 to 96 channels. The first three have ReLU, the others hard swish; all but two
+  have squeeze and excitation. 2,542,856 parameters for 1,000 classes; torchvision's `mobilenet_v3_small`.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
-    width: all numbers of channels are multiplied by this, in multiples of 8.
-    stem_stride: of the first convolution; 1 for small images.
-    dropout: before the last dense layer.
-    norm: "batch" or "group", see `norms.norm`.
-    conv: how to convolve, see `convolution.conv2d`.
+    width: factor of all numbers of channels, which are rounded to multiples of 8.
+    stem_stride: stride of the first convolution; 1 for small images.
+    dropout: dropout rate before the last dense layer.
+    norm: normalisation layers, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   module = MobileNetV3(num_classes, width, stem_stride, dropout, norm, conv)
   return classifier(module, "mobilenet_v3_small", shape, num_classes, ("fc1", "fc2"))
 
 
 def _parts(block: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
-  """Renames of blocks, `block` a pattern of their numbers, made of these parts."""
+  """Returns the renames of the blocks whose number matches the pattern `block`, made of the parts `names`."""
   renames = []
   for i, name in enumerate(names):
     where, path = rf"features\.({block})\.block\.{i}", rf"block\1/{name}"

@@ -12,8 +12,8 @@ from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 
 PATCH, HEADS, EPSILON = 2, 4, 1e-5
-DEPTHS = (2, 4, 3)  # transformer layers of the last three stages
-SIZES = {  # expansion, channels of the five stages, of the last convolution, of the three transformers; MLP's
+DEPTHS = (2, 4, 3)  # transformer layers in each of the last three stages
+SIZES = {  # expansion; channels of stages, of the last convolution, of transformers; MLP's factor
   "xxs": (2, (16, 24, 48, 64, 80), 320, (64, 80, 96), 2),
   "xs": (4, (32, 48, 64, 80, 96), 384, (96, 120, 144), 2),
   "s": (4, (32, 64, 96, 128, 160), 640, (144, 192, 240), 2),
@@ -21,11 +21,11 @@ SIZES = {  # expansion, channels of the five stages, of the last convolution, of
 
 
 class Transformer(nn.Module):
-  """x + attention(norm x), then x + mlp(norm x), for [..., N, C].
+  """Pre-norm transformer layer on [..., N, C]: x + attention(norm x), then x + mlp(norm x).
 
   Attributes:
-    hidden: of the MLP, which is dense - Swish - dense.
-    dropout: after the attention and each dense layer of the MLP.
+    hidden: hidden width of the MLP, which is dense - Swish - dense.
+    dropout: dropout rate after the attention and each dense layer of the MLP.
   """
 
   hidden: int
@@ -33,7 +33,7 @@ class Transformer(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Computes it."""
+    """Returns float32 [..., N, C] for x of that shape; attention is over the N positions."""
     width = x.shape[-1]
     h = nn.LayerNorm(EPSILON, use_fast_variance=False, name="norm1")(x)
     qkv = Dense(3 * width, name="qkv")(h)
@@ -47,17 +47,19 @@ class Transformer(nn.Module):
 
 
 class MobileViTBlock(nn.Module):
-  """conv3 - conv1 - transformers over the pixels at the same place of 2 x 2 patches - conv1; with x, conv3.
+  """MobileViT block: convolutions, then transformers across 2 x 2 patches, fused with the input.
 
-  An image of odd sides is resized (bilinear) for the transformers, and back.
+  It computes conv3 - conv1 - transformers, each over the pixels at one position of all patches - conv1; then
+  conv3 of the concatenation with x. An image of odd sides is resized (bilinear) for the transformers, and
+  back.
 
   Attributes:
-    width: of the transformers.
-    depth: their number.
-    hidden: of their MLPs.
-    dropout: see `Transformer`.
-    norm: see `norms.norm`.
-    conv: see `convolution.conv2d`.
+    width: width of the transformers.
+    depth: number of transformers.
+    hidden: hidden width of their MLPs.
+    dropout: dropout rate, see `Transformer`.
+    norm: kind of normalisation, see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
   """
 
   width: int
@@ -69,7 +71,7 @@ class MobileViTBlock(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Computes it for images [B, H, W, C]."""
+    """Returns images of x's shape, float32 [B, H, W, C]."""
 
     def conv_norm(side: int, name: str) -> ConvNorm:
       return ConvNorm(x.shape[3], side, 1, self.norm, nn.swish, conv=self.conv, name=name)
@@ -92,7 +94,7 @@ class MobileViTBlock(nn.Module):
 
 
 class MobileViT(nn.Module):
-  """See `mobilevit`."""
+  """Flax module behind the factory `mobilevit`."""
 
   num_classes: int
   size: str
@@ -103,7 +105,7 @@ class MobileViT(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
 
     def scaled(channels: int) -> int:
       return channels if self.width == 1 else rounded(channels * self.width)
@@ -135,22 +137,22 @@ def mobilevit(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """conv3 16 (stride 2) - seven inverted residuals, transformers after the last three - conv1 - mean - dense.
+  """MobileViT: conv3 16 (stride 2) - 7 inverted residuals and 3 transformer blocks - conv1 - mean - dense C.
 
-  Swish. 1,272,024 parameters for 1,000 classes (xs: 2,317,848, s: 5,578,632); timm's `mobilevit_xxs`,
-  `mobilevit_xs`, `mobilevit_s`.
+  A transformer block follows each of the last three residuals. Activations are Swish. 1,272,024 parameters
+  for 1,000 classes (xs: 2,317,848, s: 5,578,632); timm's `mobilevit_xxs`, `mobilevit_xs`, `mobilevit_s`.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     size: "xxs", "xs" or "s".
-    width: all numbers of channels are multiplied by this, in multiples of 8.
-    dropout: in the transformers, and before the dense layer.
-    norm: of the convolutions, "batch" or "group", see `norms.norm`.
-    conv: how to convolve, see `convolution.conv2d`.
+    width: factor of all numbers of channels, which are rounded to multiples of 8.
+    dropout: dropout rate in the transformers and before the dense layer.
+    norm: normalisation after convolutions, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   check_choice("size", size, SIZES)
   module = MobileViT(num_classes, size, width, dropout, norm, conv)

@@ -1,7 +1,8 @@
 """ResNet-10 with group normalisation and Swish, FedEvg's energy model (thesis, chapter IV).
 
 Source: the authors' EV code, src/models/resnet.py: four residual blocks of two 3 x 3 convolutions, no
-activation after the addition, and a flattened, not pooled, last layer, here of spectral norm 1.
+activation after the addition, and a last layer on the flattened, not pooled, features, here of spectral norm
+1.
 """
 
 import jax
@@ -14,11 +15,11 @@ from fedjax_het.models.layers.norms import GroupNorm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_halved
 
-GROUP = 4  # channels that are normalised together, at least
+GROUP = 4  # minimum channels per normalisation group
 
 
 def check_divisible(shape: tuple[int, ...], width: int) -> None:
-  """Raises `SettingError` for what three halvings, or groups of four channels, cannot divide."""
+  """Raises `SettingError` unless 4 divides `width` and 8 divides the image's height and width."""
   check_whole("width", width, GROUP)
   if width % GROUP:
     raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
@@ -26,12 +27,14 @@ def check_divisible(shape: tuple[int, ...], width: int) -> None:
 
 
 class Block(nn.Module):
-  """conv3 - GN - swish - conv3 - GN, added to its input; where the shape changes, to its conv1 - GN.
+  """Residual block: conv3 - GN - swish - conv3 - GN, added to its input.
+
+  If the shape changes, the input passes a 1 x 1 convolution and group norm (GN) before the addition.
 
   Attributes:
-    features: output channels.
-    halving: whether the image is halved.
-    conv: how to convolve.
+    features: number of output channels.
+    halving: whether the first convolution has stride 2.
+    conv: convolution algorithm, see `convolution.conv2d`.
   """
 
   features: int
@@ -40,7 +43,7 @@ class Block(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it for images [B, H, W, C]."""
+    """Returns float32 [B, H', W', features] for images [B, H, W, C]."""
     stride, groups = 1 + self.halving, self.features // 2
     h = Conv(self.features, (3, 3), stride, 1, False, self.conv, name="conv1")(x)
     h = nn.swish(GroupNorm(groups, name="norm1")(h))
@@ -53,7 +56,7 @@ class Block(nn.Module):
 
 
 class ResNet10(nn.Module):
-  """See `resnet10`."""
+  """Flax module behind the factory `resnet10`."""
 
   num_classes: int
   width: int
@@ -62,7 +65,7 @@ class ResNet10(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     h = Conv(self.width, (3, 3), 1, 1, False, self.conv, name="stem")(x)
     h = nn.swish(GroupNorm(self.width // 4, name="stem_norm")(h))
     for b in range(4):
@@ -78,20 +81,22 @@ def resnet10(
   conv: str = "auto",
   spectral: bool = True,
 ) -> Model:
-  """conv3 h - GN - swish - blocks of h, 2h, 4h, 8h channels, the last three halving - GN - swish - dense C.
+  """ResNet-10: conv3 h - GN - swish - 4 blocks of h, 2h, 4h, 8h channels - GN - swish - dense C.
 
-  A block is conv3 - GN - swish - conv3 - GN, added to its input, which passes a 1 x 1 convolution and GN
-  where the shape changes. With h = 64 on 32 x 32 x 3: 4,981,066 parameters.
+  The last three blocks halve the image. A block is conv3 - GN - swish - conv3 - GN, added to its input, which
+  passes a 1 x 1 convolution and group norm (GN) if the shape changes. With h = 64 on 32 x 32 x 3: 4,981,066
+  parameters.
 
   Args:
-    shape: of one example, (height, width, channels); height and width are divisible by 8.
+    shape: shape of one example, (height, width, channels); height and width are divisible by 8.
     num_classes: C, the number of logits.
     width: h >= 4, divisible by 4.
-    conv: how to convolve, see `convolution.conv2d`.
-    spectral: whether the last layer's spectral norm is 1, as for energies; a plain classifier has it free.
+    conv: convolution algorithm, see `convolution.conv2d`.
+    spectral: whether the last layer's kernel is divided by its spectral norm, as for energies; False for a
+      plain classifier.
 
   Raises:
-    SettingError: `shape`, `width` or `conv` cannot be.
+    SettingError: `shape` or `width` is not divisible as required, or `conv` is unknown.
   """
   check_choice("conv", conv, METHODS)
   check_divisible(shape, width)

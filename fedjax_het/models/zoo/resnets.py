@@ -1,7 +1,7 @@
 """Residual networks of basic blocks: ResNet-9, ResNet-18 and CIFAR's ResNet-20.
 
-He et al., Deep Residual Learning for Image Recognition, CVPR 2016: ResNet-18 is that of its table 1,
-ResNet-20 that of its section 4.2. ResNet-9 is SuperFed's (src/models/models.py).
+He et al., Deep Residual Learning for Image Recognition, CVPR 2016: ResNet-18 is in its table 1, ResNet-20 in
+its section 4.2. ResNet-9 is SuperFed's (src/models/models.py).
 """
 
 import jax
@@ -21,16 +21,16 @@ STEMS = {"imagenet": (7, 2, True), "cifar": (3, 1, False), "superfed": (3, 2, Tr
 
 
 class BasicBlock(nn.Module):
-  """relu(norm(conv3 relu(norm(conv3 x))) + shortcut x).
+  """Residual basic block, relu(norm(conv3 relu(norm(conv3 x))) + shortcut x).
 
   Attributes:
-    features: output channels.
-    stride: of the first convolution.
-    shortcut: where the shape changes, "project" by a 1 x 1 convolution and a norm, or "pad" with zeros what
-      is left of the pixels; where it does not, x itself.
-    plain: whether nothing is added where the shape stays.
-    norm: see `norms.norm`.
-    conv: see `convolution.conv2d`.
+    features: number of output channels.
+    stride: stride of the first convolution.
+    shortcut: if the shape changes, "project" (a 1 x 1 convolution and a norm) or "pad" (subsampled pixels,
+      with zero channels added); otherwise the shortcut is x itself.
+    plain: whether a block that keeps the shape has no shortcut.
+    norm: kind of normalisation, see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
   """
 
   features: int
@@ -42,7 +42,7 @@ class BasicBlock(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Computes it for images [B, H, W, C]."""
+    """Returns float32 [B, H', W', features] for images [B, H, W, C]."""
     h = Conv(self.features, (3, 3), self.stride, 1, False, self.conv, name="conv1")(x)
     h = nn.relu(norm(self.norm, h, train, "norm1"))
     h = norm(self.norm, Conv(self.features, (3, 3), 1, 1, False, self.conv, name="conv2")(h), train, "norm2")
@@ -57,19 +57,20 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-  """Stem, stages of basic blocks of h, 2h, 4h, ... channels, mean over pixels, dense.
+  """Residual network: stem, stages of basic blocks of h, 2h, 4h, ... channels, mean over pixels, dense layer.
 
   Attributes:
-    num_classes: C.
+    num_classes: C, the number of classes.
     width: h.
     stem: a key of `STEMS`.
-    depths: blocks of each stage.
-    strides: of each stage's first block.
-    shortcut: see `BasicBlock`.
-    plain: see `BasicBlock`.
-    hidden: of a hidden dense layer before the last; 0 for none. Where there is one, neither has a bias.
-    norm: see `norms.norm`.
-    conv: see `convolution.conv2d`.
+    depths: number of blocks of each stage.
+    strides: stride of each stage's first block.
+    shortcut: kind of shortcut, see `BasicBlock`.
+    plain: whether blocks that keep the shape have no shortcut, see `BasicBlock`.
+    hidden: width of a hidden dense layer before the last; 0 for none. With it, neither dense layer has a
+      bias.
+    norm: kind of normalisation, see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
   """
 
   num_classes: int
@@ -85,7 +86,7 @@ class ResNet(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     side, stride, pooled = STEMS[self.stem]
     h = Conv(self.width, (side, side), stride, side // 2, False, self.conv, name="stem")(x)
     h = nn.relu(norm(self.norm, h, train, "stem_norm"))
@@ -111,21 +112,22 @@ def resnet9(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """conv3 h (stride 2) - maxpool3 - blocks of h, 2h, 4h, 8h channels - mean - dense 4h - relu - dense C.
+  """ResNet-9: conv3 h (stride 2) - maxpool3 - blocks of h, 2h, 4h, 8h channels - mean - dense 4h - dense C.
 
-  The last two blocks halve the image; only norms have biases. 5,054,784 parameters for 100 classes.
+  A ReLU follows the hidden dense layer. The last two blocks halve the image; only norms have biases.
+  5,054,784 parameters for 100 classes.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     width: h.
-    skip: whether the first block, whose shape stays, adds its input; in SuperFed's code it does not.
-    norm: "batch" or "group". SuPerFed's code normalises by the batch's statistics also in use; here "batch"
-      keeps running ones for that.
-    conv: how to convolve, see `convolution.conv2d`.
+    skip: whether the first block, which keeps the shape, adds its input; in SuperFed's code it does not.
+    norm: normalisation layers, "batch" or "group". SuPerFed's code normalises by the batch's statistics in
+      inference too; here "batch" keeps running statistics for inference.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   module = ResNet(
     num_classes, width, "superfed", (1, 1, 1, 1), (1, 1, 2, 2), "project", not skip, 4 * width, norm, conv
@@ -141,20 +143,20 @@ def resnet18(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """Stem - two blocks each of h, 2h (halving), 4h (halving), 8h (halving) channels - mean - dense C.
+  """ResNet-18: stem - two blocks each of h, 2h, 4h, 8h channels, the last three halving - mean - dense C.
 
   11,689,512 parameters for 1,000 classes; torchvision's `resnet18`.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     width: h.
     stem: "imagenet", conv7 (stride 2) - maxpool3 (stride 2); or "cifar", conv3, for small images.
-    norm: "batch" or "group", see `norms.norm`.
-    conv: how to convolve, see `convolution.conv2d`.
+    norm: normalisation layers, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   check_choice("stem", stem, ("imagenet", "cifar"))
   module = ResNet(num_classes, width, stem, (2, 2, 2, 2), (1, 2, 2, 2), norm=norm, conv=conv)
@@ -168,20 +170,20 @@ def resnet20(
   norm: str = "batch",
   conv: str = "auto",
 ) -> Model:
-  """conv3 h - three blocks each of h, 2h (halving), 4h (halving) channels - mean - dense C.
+  """ResNet-20: conv3 h - three blocks each of h, 2h (halving), 4h (halving) channels - mean - dense C.
 
-  Where the shape changes, the shortcut takes every second pixel and fills up the channels with zeros on
-  both sides (option A). 269,722 parameters.
+  If the shape changes, the shortcut takes every second pixel and pads the channels with zeros on both sides
+  (option A). 269,722 parameters.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     width: h.
-    norm: "batch" or "group", see `norms.norm`.
-    conv: how to convolve, see `convolution.conv2d`.
+    norm: normalisation layers, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   module = ResNet(num_classes, width, "cifar", (3, 3, 3), (1, 2, 2), "pad", norm=norm, conv=conv)
   return classifier(module, "resnet20", shape, num_classes)

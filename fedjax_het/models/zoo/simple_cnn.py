@@ -1,4 +1,4 @@
-"""SimpleCNN: the CIFAR-10 network of federated learning (McMahan et al., 2017), TensorFlow's tutorial's.
+"""SimpleCNN: the CIFAR-10 network of McMahan et al. (2017), from TensorFlow's tutorial.
 
 Source: the authors' Federated-Learning-in-PyTorch, src/models/simplecnn.py; SosicFL, table 4.
 """
@@ -18,11 +18,11 @@ from fedjax_het.models.shapes import check_image
 
 GRID = (6, 6)
 WIDTHS = (384, 192)
-WINDOW, ALPHA = 9, 1e-3  # of the local response normalisation, whose β is 3/4 and k 1
+WINDOW, ALPHA = 9, 1e-3  # local response normalisation, with β = 3/4 and k = 1
 
 
 class SimpleCNN(nn.Module):
-  """See `simple_cnn`."""
+  """Flax module behind the factory `simple_cnn`."""
 
   num_classes: int
   hidden: int
@@ -30,8 +30,8 @@ class SimpleCNN(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
-    # bias and ReLU, non-decreasing, after the maximum: of a quarter of the values
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
+    # Bias and ReLU are non-decreasing, so they commute with max-pooling and act on a quarter of the values.
     h = nn.relu(Conv(self.hidden, (5, 5), padding=2, method=self.conv, before_bias=pooled, name="conv1")(x))
     h = nn.relu(Conv(self.hidden, (5, 5), padding=2, method=self.conv, name="conv2")(local_response_norm(h)))
     h = flatten(adaptive_average_pool(pooled(local_response_norm(h)), GRID))
@@ -41,14 +41,15 @@ class SimpleCNN(nn.Module):
 
 
 def pooled(h: jax.Array) -> jax.Array:
-  """3 x 3 maxima with stride 2 and padding 1."""
+  """Max-pools 3 x 3 windows with stride 2 and padding 1."""
   return max_pool(h, 3, 2, 1)
 
 
 def local_response_norm(x: jax.Array) -> jax.Array:
-  """y_c = x_c / (1 + (α/n)·Σ x_d²)^(3/4), over the n = `WINDOW` channels d around c that there are.
+  """Local response normalisation, y_c = x_c / (1 + (α/n)·Σ x_d²)^(3/4).
 
-  The sum is a product with a band of ones; the power is made of roots.
+  The sum runs over the channels d within n = `WINDOW` around c that exist. It is computed as a product with a
+  band matrix of ones; the power is computed from square roots.
 
   Args:
     x: [B, H, W, C].
@@ -64,17 +65,17 @@ def local_response_norm(x: jax.Array) -> jax.Array:
 def simple_cnn(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, hidden: int = 64, conv: str = "auto"
 ) -> Model:
-  """Two 5 x 5 convolutions with local response normalisation, then three dense layers.
+  """SimpleCNN: two 5 x 5 convolutions with local response normalisation, then three dense layers.
 
   conv5 (padding 2, h) - relu - maxpool3 (stride 2, padding 1) - norm - conv5 (padding 2, h) - relu - norm -
   maxpool3 (stride 2, padding 1) - adaptive average pool to 6 x 6 - dense 384 - relu - dense 192 - relu -
   dense C; 1,068,298 parameters for ten classes of 32 x 32 x 3.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     hidden: h, channels of both convolutions.
-    conv: how to convolve, see `convolution.conv2d`: "auto", "winograd", "patches" or "lax".
+    conv: convolution algorithm, see `convolution.conv2d`: "auto", "winograd", "patches" or "lax".
 
   Raises:
     SettingError: `shape` is not (height, width, channels), `hidden` is below 1, or `conv` is unknown.

@@ -12,19 +12,19 @@ from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import classifier, dropped
 
-VERSIONS = {  # stem's channels and side; by torchvision's places, a fire's squeezed channels, or a maximum
+VERSIONS = {  # stem's channels and side; per torchvision index, a fire's squeezed channels or None: pool
   "1.0": (96, 7, {3: 16, 4: 16, 5: 32, 6: None, 7: 32, 8: 48, 9: 48, 10: 64, 11: None, 12: 64}),
   "1.1": (64, 3, {3: 16, 4: 16, 5: None, 6: 32, 7: 32, 8: None, 9: 48, 10: 48, 11: 64, 12: 64}),
 }
 
 
 class Fire(nn.Module):
-  """conv1 to s channels, ReLU; then conv1 and conv3 to 4s each, side by side, ReLU.
+  """SqueezeNet's fire module: conv1 to s channels, ReLU; then conv1 and conv3 to 4s each, concatenated, ReLU.
 
   Attributes:
     squeezed: s.
-    expanded: 4s, in round numbers.
-    conv: see `convolution.conv2d`.
+    expanded: 4s, rounded.
+    conv: convolution algorithm, see `convolution.conv2d`.
   """
 
   squeezed: int
@@ -33,7 +33,7 @@ class Fire(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it for images [B, H, W, C]."""
+    """Returns float32 [B, H, W, 2 expanded] for images [B, H, W, C]."""
     h = nn.relu(Conv(self.squeezed, (1, 1), name="squeeze")(x))
     pointwise = Conv(self.expanded, (1, 1), name="expand1x1")(h)
     windows = Conv(self.expanded, (3, 3), 1, 1, method=self.conv, name="expand3x3")(h)
@@ -41,7 +41,7 @@ class Fire(nn.Module):
 
 
 class SqueezeNet(nn.Module):
-  """See `squeezenet`."""
+  """Flax module behind the factory `squeezenet`."""
 
   num_classes: int
   version: str
@@ -51,7 +51,7 @@ class SqueezeNet(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     channels, side, fires = VERSIONS[self.version]
 
     def scaled(count: int) -> int:
@@ -76,20 +76,20 @@ def squeezenet(
   dropout: float = 0.5,
   conv: str = "auto",
 ) -> Model:
-  """conv (stride 2) - maxpool3 - eight fires with two more maxpool3 - conv1 to C - ReLU - mean over pixels.
+  """SqueezeNet: conv (stride 2) - maxpool3 - 8 fires with two more maxpool3 - conv1 to C - ReLU - pixel mean.
 
   1,248,424 parameters for 1,000 classes (1.1: 1,235,496); torchvision's `squeezenet1_0` and `squeezenet1_1`.
 
   Args:
-    shape: of one example, (height, width, channels), at least 21 x 21 (1.1: 17 x 17).
+    shape: shape of one example, (height, width, channels), at least 21 x 21 (1.1: 17 x 17).
     num_classes: C, the number of logits.
-    version: "1.0", or "1.1" (also as numbers), which has its maxima earlier and 2.4 times less to do.
-    width: all numbers of channels are multiplied by this.
-    dropout: before the last convolution.
-    conv: how to convolve, see `convolution.conv2d`.
+    version: "1.0", or "1.1" (also as numbers), which pools earlier and needs 2.4 times less computation.
+    width: factor of all numbers of channels.
+    dropout: dropout rate before the last convolution.
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   version = str(float(version)) if isinstance(version, int) else str(version)
   check_choice("version", version, VERSIONS)

@@ -1,4 +1,4 @@
-"""StackedLSTM, the language model of LEAF: the next character of Shakespeare, the next words of Reddit.
+"""StackedLSTM, LEAF's language model: the next character of Shakespeare, the next words of Reddit.
 
 Sources: Caldas et al., LEAF, 2018; McMahan et al., AISTATS 2017; the authors' Federated-Learning-in-PyTorch,
 src/models/{nextcharlstm,stackedlstm}.py.
@@ -22,7 +22,7 @@ POSITIONS = ("last", "every")
 
 
 class StackedLSTM(nn.Module):
-  """See `stacked_lstm`."""
+  """Flax module behind the factory `stacked_lstm`."""
 
   num_classes: int
   vocabulary: int
@@ -34,7 +34,7 @@ class StackedLSTM(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Logits of texts [B, T]."""
+    """Returns the logits of texts [B, T], float32 [B, num_classes] or [B, T, num_classes]."""
     h = Embed(self.vocabulary, self.embedding, name="embed")(x)
     for i in range(self.layers):
       h = LSTM(self.hidden, self.use_bias, name=f"lstm{i + 1}")(h)
@@ -51,26 +51,26 @@ def stacked_lstm(
   positions: str = "last",
   bias: bool = True,
 ) -> Model:
-  """embedding e - LSTM h - LSTM h - dense C, at the last of T positions or at every one of them.
+  """StackedLSTM: embedding e - LSTM h - LSTM h - dense C, at the last of T positions or at every position.
 
-  Shakespeare, one of 80 characters (as given): 819,920 parameters; of SuPerFed's published code, with 100
-  characters and without biases: 821,024. Reddit, one of 10,000 words at every position (`embedding=200,
-  positions="every"`, and the task `next_token`): 5,565,328.
+  Shakespeare, one of 80 characters (the default values): 819,920 parameters; as in SuPerFed's published code,
+  with 100 characters and without biases: 821,024. Reddit, one of 10,000 words at every position
+  (`embedding=200, positions="every"`, and the task `next_token`): 5,565,328.
 
   Args:
-    shape: of one example, (T,): the ids of its tokens, integers in [0, vocabulary). Any other id makes the
-      logits from there on NaN.
-    num_classes: C, the number of logits at a position.
-    vocabulary: V, the number of ids; by default C, since what follows is a token as well.
+    shape: shape of one example, (T,): token ids, integers in [0, vocabulary). Any other id makes the logits
+      from there on NaN.
+    num_classes: C, the number of logits per position.
+    vocabulary: V, the number of ids; by default C, since the prediction is a token as well.
     embedding: e, width of a token's embedding.
     hidden: h, width of the LSTM layers.
     layers: number of LSTM layers, at least 1.
-    positions: "last": logits [B, C] of what follows the text; "every": logits [B, T, C] of what follows each
-      of its tokens, for the task `next_token`.
+    positions: "last": logits [B, C] for the token after the text; "every": logits [B, T, C] for the token
+      after each position, for the task `next_token`.
     bias: whether layers have biases.
 
   Raises:
-    SettingError: `shape` is not that of a row of ids, or a number below 1.
+    SettingError: `shape` is not (T,), or a number is below 1.
   """
   if len(shape) != 1:
     raise SettingError("shape", shape, "not (T,), a text of T token ids", "Use a data set of texts.")
@@ -84,7 +84,7 @@ def stacked_lstm(
 
 
 def _read(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Of the authors' names: features.0 is an `Embedding`, features.1 the `LSTM`, classifier a `Linear`."""
+  """Reads the authors' names: features.0 is an `Embedding`, features.1 the `LSTM`, classifier a `Linear`."""
   recurrent = {name for name in state if re.fullmatch(r".*_(ih|hh)_l\d+", name)}
   plain = {name: value for name, value in state.items() if name not in recurrent}
   params, stats = named([(r"features\.0", "embed"), ("classifier", "head")], tables=["embed"])(plain)

@@ -17,7 +17,7 @@ GRID = (7, 7)
 
 
 class TwoCNN(nn.Module):
-  """See `two_cnn`."""
+  """Flax module behind the factory `two_cnn`."""
 
   num_classes: int
   hidden: int
@@ -26,9 +26,9 @@ class TwoCNN(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     h = x
-    for i in (1, 2):  # bias and ReLU, non-decreasing, after the maximum: of a quarter of the values
+    for i in (1, 2):  # bias and ReLU commute with max-pooling: a quarter of the values
       h = nn.relu(
         Conv(i * self.hidden, (5, 5), 1, 1, method=self.conv, before_bias=pooled, name=f"conv{i}")(h)
       )
@@ -38,7 +38,7 @@ class TwoCNN(nn.Module):
 
 
 def pooled(h: jax.Array) -> jax.Array:
-  """2 x 2 maxima with padding 1."""
+  """Max-pools 2 x 2 windows with padding 1."""
   return max_pool2(h, 1)
 
 
@@ -46,16 +46,16 @@ def two_cnn(
   shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10, hidden: int = 32, conv: str = "auto",
   dense: int = 512,
 ) -> Model:  # fmt: skip
-  """Two 5 x 5 convolutions, each with ReLU and 2 x 2 max-pooling, then two dense layers.
+  """TwoCNN: two 5 x 5 convolutions, each with ReLU and 2 x 2 max-pooling, then two dense layers.
 
   conv5 (padding 1, h) - relu - maxpool2 (padding 1) - conv5 (padding 1, 2h) - relu - maxpool2 (padding 1) -
   adaptive average pool to 7 x 7 - dense d - relu - dense C; 1,663,370 parameters on MNIST.
 
   Args:
-    shape: of one example, (height, width, channels).
+    shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
     hidden: h, channels of the first convolution.
-    conv: how to convolve, see `convolution.conv2d`: "auto", "winograd", "patches" or "lax".
+    conv: convolution algorithm, see `convolution.conv2d`: "auto", "winograd", "patches" or "lax".
     dense: d, width of the dense layer.
 
   Raises:

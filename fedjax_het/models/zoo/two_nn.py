@@ -1,4 +1,4 @@
-"""TwoNN, the multilayer perceptron of federated learning, and its relatives.
+"""TwoNN, the multilayer perceptron of federated learning; logistic regression; and an energy model.
 
 Sources: McMahan et al., AISTATS 2017 ("2NN"); the authors' Federated-Learning-in-PyTorch,
 src/models/twonn.py: inputs-200-200-C with ReLU. Energies: Grathwohl et al., ICLR 2020.
@@ -18,12 +18,13 @@ def two_nn(
   layers: int = 2,
   bias: bool = True,
 ) -> Model:
-  """f(x) = W3 relu(W2 relu(W1 x + b1) + b2) + b3; 199,210 parameters on MNIST.
+  """TwoNN, a multilayer perceptron: W3 relu(W2 relu(W1 x + b1) + b2) + b3; 199,210 parameters on MNIST.
 
-  With `layers=3, bias=False` the model of the same name in SuPerFed's published code: 238,800 parameters.
+  With `layers=3, bias=False` it is the model of the same name in SuPerFed's published code: 238,800
+  parameters.
 
   Args:
-    shape: of one example, flattened row-major.
+    shape: shape of one example, which is flattened row-major.
     num_classes: C, the number of logits.
     hidden: width of the hidden layers.
     layers: number of hidden layers, at least 1.
@@ -40,10 +41,10 @@ def two_nn(
 
 
 def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) -> Model:
-  """f(x) = W x + b; one logit for a binary task (16 parameters on Heart), C for C classes.
+  """Logistic regression, f(x) = W x + b: one logit for a binary task (16 parameters on Heart), else C.
 
   Args:
-    shape: of one example, flattened row-major.
+    shape: shape of one example, which is flattened row-major.
     num_classes: the number of logits.
   """
   return Model(*network(Perceptron((num_classes,)), shape), "logistic_regression", tuple(shape), num_classes)
@@ -56,18 +57,18 @@ def energy_mlp(
   layers: int = 2,
   spectral: bool = True,
 ) -> Model:
-  """D-hidden-...-hidden-C with Swish and a last layer of spectral norm 1: a classifier of smooth energies.
+  """Energy MLP, D-hidden-...-hidden-C with Swish and a last layer of spectral norm 1, for smooth energies.
 
   A joint energy model, E(x, y) = -f(x)[y], E(x) = -log Σ_y exp f(x)[y], as FedEvg's clients train it (thesis,
-  chapter IV): Swish, so that the energy is smooth in x, and a last layer whose norm is 1, so that energies
-  grow more slowly; the hidden layers' norms are free.
+  chapter IV): Swish makes the energy smooth in x, and the last layer's norm of 1 makes energies grow more
+  slowly; the hidden layers' norms are unconstrained.
 
   Args:
-    shape: of one example, flattened row-major to D numbers.
+    shape: shape of one example, which is flattened row-major to D numbers.
     num_classes: C, the number of logits.
     hidden: width of the hidden layers.
     layers: number of hidden layers, at least 1.
-    spectral: whether the last layer's spectral norm is 1; False leaves it free.
+    spectral: whether the last layer's kernel is divided by its spectral norm.
 
   Raises:
     SettingError: `hidden` or `layers` is below 1.

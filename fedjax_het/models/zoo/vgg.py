@@ -19,23 +19,23 @@ VGG9 = (
   (2,),
   (4, 8),
   (16, 32),
-)  # channels, as multiples of the width; between two stages the image halves
+)  # channels as multiples of the width; a 2 x 2 max-pool ends each stage
 VGG11 = ((1,), (2,), (4, 4), (8, 8), (8, 8))
 
 
 class VGG(nn.Module):
-  """Stages of 3 x 3 convolutions with ReLU, each ending in 2 x 2 maxima; then dense layers with ReLU.
+  """VGG: stages of 3 x 3 convolutions with ReLU, each ending in 2 x 2 max-pooling, then dense layers.
 
   Attributes:
-    num_classes: C.
-    width: channels that `stages` count in.
-    stages: see `VGG9`.
+    num_classes: C, the number of classes.
+    width: unit of the numbers of channels in `stages`.
+    stages: channels of each convolution as multiples of the width, stage by stage, see `VGG9`.
     hidden: widths of the hidden dense layers.
-    grid: side of the adaptive average pool before them; 0 for none.
+    grid: side of the adaptive average pool before the dense layers; 0 for none.
     bias: whether layers have biases.
-    dropout: after each hidden dense layer.
-    norm: after each convolution, see `norms.norm`.
-    conv: see `convolution.conv2d`.
+    dropout: dropout rate after each hidden dense layer.
+    norm: normalisation after each convolution, see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
   """
 
   num_classes: int
@@ -50,7 +50,7 @@ class VGG(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Logits of images [B, H, W, C]."""
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
     h, count = x, 0
     for stage in self.stages:
       for channels in stage:
@@ -71,19 +71,20 @@ def vgg9(
   norm: str = "none",
   conv: str = "auto",
 ) -> Model:
-  """conv3 of h - P - 2h - P - 4h, 8h - P - 16h, 32h - P - dense 16h - C, ReLU between; P halves by maxima.
+  """VGG-9: conv3 h - P - 2h - P - 4h, 8h - P - 16h, 32h - P - dense 16h - dense C, with P a 2 x 2 max-pool.
 
-  As in SuperFed's code (src/models/models.py): no layer has a bias. 1,718,416 parameters on FEMNIST.
+  ReLU follows each layer but the last. As in SuperFed's code (src/models/models.py), no layer has a bias.
+  1,718,416 parameters on FEMNIST.
 
   Args:
-    shape: of one example, (height, width, channels), at least 16 x 16.
+    shape: shape of one example, (height, width, channels), at least 16 x 16.
     num_classes: C, the number of logits.
     width: h.
-    norm: after each convolution: "none", "batch" or "group".
-    conv: how to convolve, see `convolution.conv2d`.
+    norm: normalisation after each convolution: "none", "batch" or "group".
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   module = VGG(num_classes, width, VGG9, (16 * width,), 0, False, 0.0, norm, conv)
   return classifier(module, "vgg9", shape, num_classes, ("fc1", "fc2"), 16)
@@ -98,23 +99,23 @@ def vgg11(
   norm: str = "none",
   conv: str = "auto",
 ) -> Model:
-  """conv3 of h - P - 2h - P - 4h, 4h - P - 8h, 8h - P - 8h, 8h - P - dense 64h - 64h - C.
+  """VGG-11: conv3 h - P - 2h - P - 4h, 4h - P - 8h, 8h - P - 8h, 8h - P - dense 64h - dense 64h - dense C.
 
-  ReLU between; P halves by maxima; before the dense layers means over a grid of cells. 132,863,336 parameters
-  for 1,000 classes; torchvision's `vgg11`.
+  P is a 2 x 2 max-pool; ReLU follows each layer but the last; an adaptive average pool precedes the dense
+  layers. 132,863,336 parameters for 1,000 classes; torchvision's `vgg11`.
 
   Args:
-    shape: of one example, (height, width, channels), at least 32 x 32.
+    shape: shape of one example, (height, width, channels), at least 32 x 32.
     num_classes: C, the number of logits.
     width: h.
-    grid: side of that grid. 7 is the published one; 1 makes the first dense layer 49 times smaller and is
-      enough for images of 32 x 32, of which one pixel is left.
-    dropout: after each hidden dense layer.
-    norm: after each convolution: "none", "batch" (torchvision's `vgg11_bn`) or "group".
-    conv: how to convolve, see `convolution.conv2d`.
+    grid: side of the average pool's grid. 7 is the published one; 1 makes the first dense layer 49 times
+      smaller and is enough for images of 32 x 32, of which one pixel is left.
+    dropout: dropout rate after each hidden dense layer.
+    norm: normalisation after each convolution: "none", "batch" (torchvision's `vgg11_bn`) or "group".
+    conv: convolution algorithm, see `convolution.conv2d`.
 
   Raises:
-    SettingError: a setting that cannot be.
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   check_whole("grid", grid, 1)
   module = VGG(num_classes, width, VGG11, (64 * width,) * 2, grid, True, dropout, norm, conv)
@@ -122,7 +123,7 @@ def vgg11(
 
 
 def _torchvision(places: Sequence[int], normed: bool) -> Reader:
-  """The reader of a VGG-11 whose convolutions stand at these places."""
+  """Returns the reader of a torchvision VGG-11 whose convolutions have the indices `places` in `features`."""
   convolutions = [(rf"features\.{place}", f"conv{i}") for i, place in enumerate(places, 1)]
   norms = [(rf"features\.{place + 1}", f"norm{i}") for i, place in enumerate(places, 1)] if normed else []
   dense = [(rf"classifier\.{place}", f"fc{i}") for i, place in enumerate((0, 3, 6), 1)]
@@ -134,7 +135,7 @@ NORMED = _torchvision((0, 4, 8, 11, 15, 18, 22, 25), True)
 
 
 def _vgg11(state: State):
-  """`vgg11`, or `vgg11_bn`."""
+  """Reads torchvision's `vgg11` or `vgg11_bn`, whichever the state dict is of."""
   return (NORMED if "features.1.weight" in state else PLAIN)(state)
 
 
