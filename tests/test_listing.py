@@ -71,7 +71,7 @@ def test_one_method_is_explained(capsys):
   assert "granularity" not in [line[0] for line in lines if line]
   assert ["source", "Hahn,", "Jeong,", "Lee,", "KDD", "2022"] in lines
   assert ["file", "clients/superfed.py"] in lines
-  assert ["mu", "0.01", "μ", ">=", "0", "of", "the", "proximity", "term,", "eq.", "2.4."] in lines
+  assert ["mu", "0.01", "μ", ">=", "0,", "weight", "of", "the", "proximal", "term,", "eq.", "2.4."] in lines
   assert ["start", "start_round,", "as", "a", "share", "of", "the", "rounds"] in lines
 
 

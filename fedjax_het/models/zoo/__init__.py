@@ -1,1 +1,1 @@
-"""The models by name, one family a file."""
+"""Model factories, one module per family of models."""
