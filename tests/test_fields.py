@@ -74,9 +74,7 @@ def test_types_and_defaults(capsys):
   assert found["model.layers"].kind == "int" and found["eval_every"].kind == "int or None"
   assert found["partition.alpha"].default is module.NO_DEFAULT
   print_fields(config, "local.lr")
-  assert capsys.readouterr().out == (
-    "local.lr = 0.05  float, by default 0.01\n    η > 0 in round 0, for both ends.\n"
-  )
+  assert capsys.readouterr().out == f"local.lr = 0.05  float, by default 0.01\n    {lr}\n"
   print_fields(config, "unseen")
   out = capsys.readouterr().out
   assert "unseen.fraction  float\n" in out and "rounds" not in out.replace("unseen", "")
