@@ -1,7 +1,7 @@
-"""InceptionV3 up to its pooled features, from torchvision's weights.
+"""InceptionV3 up to its pooled features, with torchvision's weights.
 
 The network of Szegedy et al. (CVPR 2016) with the layer names of torchvision's `inception_v3`. Its weights
-are not shipped. Where PyTorch is at hand, they become a file for `read_weights` so:
+are not shipped. With PyTorch installed, the following writes a file for `read_weights`:
 
     state = torchvision.models.inception_v3(weights="IMAGENET1K_V1").state_dict()
     numpy.savez("inception_v3.npz", **{name: value.numpy() for name, value in state.items()})
@@ -23,8 +23,8 @@ PARTS = ("conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_v
 STEM = ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3", "Conv2d_3b_1x1", "Conv2d_4a_3x3")
 Weights = Mapping[str, jax.Array]
 
-# Branches of a block: each a chain of convolutions, whose last entry may be a pair side by side. A name with
-# "!" halves the image without padding; "avg" and "max" pool before what follows.
+# Branches of a block: each is a chain of convolutions, whose last entry may be a pair applied in parallel. A
+# name with "!" has stride 2 and no padding; "avg" and "max" are poolings before the following layer.
 Chain = Sequence[str | tuple[str, str]]
 _A: list[Chain] = [
   ["branch1x1"], ["branch5x5_1", "branch5x5_2"], ["branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"],
@@ -49,7 +49,7 @@ BLOCKS: dict[str, list[Chain]] = {
 
 
 def layers() -> list[str]:
-  """The names of all convolutions, in order."""
+  """Lists the names of all convolutions in order."""
   names = list(STEM)
   for block, chains in BLOCKS.items():
     for link in (link for chain in chains for link in chain):
@@ -59,14 +59,14 @@ def layers() -> list[str]:
 
 
 def read_weights(path: str | os.PathLike[str], names_only: bool = False) -> Weights:
-  """The arrays of an .npz with torchvision's names.
+  """Reads the arrays of an .npz file with torchvision's names of InceptionV3.
 
   Args:
     path: the file.
-    names_only: checks only that all arrays are there, and reads none.
+    names_only: whether only to check that all arrays are present, without reading them.
 
   Raises:
-    DataError: no such file, no .npz, or an array that is missing.
+    DataError: the file does not exist, is not an .npz, or lacks an array.
   """
   wanted = [f"{layer}.{part}" for layer in layers() for part in PARTS]
   try:
@@ -84,7 +84,7 @@ def read_weights(path: str | os.PathLike[str], names_only: bool = False) -> Weig
 
 
 def convolve(weights: Weights, name: str, x: jax.Array, stride: int = 1, padded: bool = True) -> jax.Array:
-  """relu(batch norm(conv x)), the statistics being the stored ones; a padded one keeps the image's size."""
+  """Computes relu(batch norm(conv x)) with stored statistics; with `padded` and stride 1 the size is kept."""
   kernel, scale, bias, mean, variance = (weights[f"{name}.{part}"] for part in PARTS)
   edges = [(side // 2 * padded,) * 2 for side in kernel.shape[2:]]
   x = lax.conv_general_dilated(x, kernel, (stride, stride), edges, dimension_numbers=("NHWC", "OIHW", "NHWC"))
@@ -92,14 +92,14 @@ def convolve(weights: Weights, name: str, x: jax.Array, stride: int = 1, padded:
 
 
 def pool(x: jax.Array, kind: str) -> jax.Array:
-  """ "max": 3 x 3 with stride 2; "avg": 3 x 3 with stride 1, zeros at the edge counted."""
+  """Pools 3 x 3 windows: "max" with stride 2, "avg" with stride 1 and zero padding included in the mean."""
   if kind == "max":
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "VALID")
   return lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME") / 9.0
 
 
 def block(weights: Weights, name: str, x: jax.Array) -> jax.Array:
-  """The chains of a block side by side, [B, H, W, sum of channels]."""
+  """Concatenates the outputs of a block's chains, [B, H, W, sum of channels]."""
   results = []
   for chain in BLOCKS[name]:
     ends = [x]
@@ -115,12 +115,12 @@ def block(weights: Weights, name: str, x: jax.Array) -> jax.Array:
 
 
 def inception_features(weights: Weights, x: jax.Array) -> jax.Array:
-  """Mean over the last 8 x 8 pixels, float32 [B, 2048].
+  """Computes the mean over the last 8 x 8 pixels, float32 [B, 2048].
 
   Args:
     weights: see `read_weights`.
     x: images in [0, 1], [B, H, W, 1 or 3]; grey ones are repeated, all are resized to 299 x 299 (bilinear)
-      and mapped to [-1, 1], which is what the network was trained on.
+      and mapped to [-1, 1], the range that the network was trained on.
   """
   x = jnp.broadcast_to(x, (*x.shape[:3], 3)).astype(jnp.float32)
   x = 2.0 * jax.image.resize(x, (x.shape[0], SIZE, SIZE, 3), "bilinear", antialias=False) - 1.0
