@@ -95,7 +95,7 @@ TREES = {"bert", "distilbert", "minilm"}
 @pytest.mark.parametrize("name", sorted({*models.MODELS, *models.GENERATORS} - TREES))
 @pytest.mark.parametrize("shape", [{"tokens": (200,), "mask": (200,)}, [(28, 28, 1), (3,)]])
 def test_a_tree_is_refused_where_one_array_is_read(name, shape):
-  with pytest.raises(SettingError, match=rf"shape = .*: {name} reads one array. Of trees take"):
+  with pytest.raises(SettingError, match=rf"shape = .*: {name} reads one array. For trees take"):
     models.make(name, shape, 2)
 
 

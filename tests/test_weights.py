@@ -246,10 +246,10 @@ def test_what_cannot_be_converted_is_said(tmp_path, known, capsys):
   with pytest.raises(SystemExit) as stopped:
     main(["--model=two_nn", str(tmp_path / "no.npz"), str(tmp_path / "out.npz")])
   assert stopped.value.code == 2 and "no such file" in capsys.readouterr().err
-  with pytest.raises(SettingError, match="its folder is not there"):
+  with pytest.raises(SettingError, match="its folder does not exist"):
     convert("two_nn", str(tmp_path / "in.npz"), str(tmp_path / "nowhere" / "out.npz"))
   fh.models.save_weights(tmp_path / "ours.npz", read(STATE)[0])
-  with pytest.raises(SettingError, match="has our names already"):
+  with pytest.raises(SettingError, match="has this library's names already"):
     convert("two_nn", str(tmp_path / "ours.npz"), str(tmp_path / "out.npz"))
   np.savez(tmp_path / "none.npz")
   with pytest.raises(DataError, match="holds no arrays"):
@@ -267,7 +267,7 @@ def test_what_cannot_be_converted_is_said(tmp_path, known, capsys):
 
 def test_foreign_names_of_a_model_that_nobody_mapped(tmp_path):
   np.savez(tmp_path / "in.npz", **STATE)
-  with pytest.raises(SettingError, match=r"other names than ours.*save_weights"):
+  with pytest.raises(SettingError, match=r"other names than this library's.*save_weights"):
     fh.models.make("text_pair", (2, 8), 1, weights=str(tmp_path / "in.npz"))
 
 

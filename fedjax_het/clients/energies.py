@@ -71,14 +71,16 @@ def check_energy(energy: str, cap: float | None, upload_norm: float | None = Non
     check_range("upload_norm", upload_norm, above=0.0, below=jnp.inf)
     if energy != "even":
       raise SettingError(
-        "upload_norm", upload_norm, f"bounds e·∇E, and {energy} weights e would still tell of the data",
+        "upload_norm", upload_norm, f"bounds e·∇E, but {energy} weights e would still depend on the data",
         "Use energy='even', or leave it out.",
       )  # fmt: skip
   if cap is None:
     return
   check_range("cap", cap, high=LARGEST, above=0.0)
   if energy in ("signed", "even"):
-    raise SettingError("cap", cap, f"{energy} weights have none", "Use energy='raw', or leave it out.")
+    raise SettingError(
+      "cap", cap, f"does not apply to {energy} weights", "Use energy='raw', or leave it out."
+    )
 
 
 def log_weight(

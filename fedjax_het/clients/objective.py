@@ -199,5 +199,5 @@ def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Arra
   for name, usual in (("momentum", MOMENTUM), ("weight_decay", WEIGHT_DECAY)):
     value = of_sgd[name]
     if isinstance(value, jax.core.Tracer) or value != usual:
-      problem = "is of the SGD that optimizer replaces, and would have no effect"
+      problem = "belongs to the SGD that optimizer replaces, and would have no effect"
       raise SettingError(name, value, problem, "Leave it out, and set it within optimizer.")

@@ -120,7 +120,7 @@ def sosicfl_plus(
   if points is not None:
     check_whole("points", points, 1)
   if lam is None and not isinstance(local_epochs, jax.Array) and local_epochs != LOCAL_EPOCHS:
-    problem = "is of a client's own endpoints, and with lam = None there are none"
+    problem = "is for personalised endpoints, and with lam = None there are none"
     raise SettingError("local_epochs", local_epochs, problem, "Leave it out, or set lam.")
   tx_of = scheduled(
     start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,

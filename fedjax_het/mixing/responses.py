@@ -21,7 +21,7 @@ CDFS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "logistic": lambda x: jax.nn.sigmoid(x - 1.0),
   "normal": lambda x: 0.5 * (1.0 + erf((x - 1.0) / jnp.sqrt(2.0))),
 }
-"""The six distribution functions, scale 1 (Weibull's shape 2), of x = F_i / F̄ >= 0; section III-5.1."""
+"""Cumulative distribution functions of x = F_i / F̄ >= 0, of scale 1 (Weibull's shape 2); section III-5.1."""
 
 
 def beyond_one(size: int, num: int) -> None:
@@ -31,7 +31,7 @@ def beyond_one(size: int, num: int) -> None:
     SettingError: the cohort has one client, with which fair mixing would be FedAvg.
   """
   if size == 1:
-    problem = "one client alone counts 1, and fair mixing would be FedAvg"
+    problem = "a single client has the coefficient 1, and fair mixing would be FedAvg"
     raise SettingError("cohort_size", size, problem, "Use at least 2, or mixing static.")
 
 

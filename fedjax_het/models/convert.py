@@ -43,12 +43,16 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
     raise SettingError("OUT", target, "not an .npz", f"Use {target}.npz.")
   place = Path(target).expanduser()
   if not place.parent.is_dir() or place.is_dir():
-    raise SettingError("OUT", target, "its folder is not there, or it is one", "Make it, or name another.")
+    raise SettingError(
+      "OUT", target, "its folder does not exist, or it is a folder itself", "Make it, or name another."
+    )
   state = read_arrays(source)
   if not state:
     raise DataError(f"{source} holds no arrays.")
   if any(own.partition("/")[0] in PARTS for own in state):
-    raise SettingError("IN", source, "has our names already", "Use it as it is: --config.model.weights.")
+    raise SettingError(
+      "IN", source, "has this library's names already", "Use it directly: --config.model.weights."
+    )
   arrays = by_name(*reader(state))
   write_arrays(target, arrays)
   return {own: array.shape for own, array in arrays.items()}

@@ -89,7 +89,7 @@ def from_flax(
     task and outputs[:1] == (2,) and outputs[1:][-1:] == (num_classes,)
   ):
     raise SettingError(
-      "num_classes", num_classes, f"{model.name} makes {outputs or found} of a batch of two",
+      "num_classes", num_classes, f"{model.name} returns {outputs or found} for a batch of two",
       "Give the number of its logits.",
     )  # fmt: skip
   return model

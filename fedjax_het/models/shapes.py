@@ -40,4 +40,6 @@ def check_reads(name: str, factory: Callable[..., Any], shape: Any) -> None:
   """Raises `SettingError` if `shape` is a tree of shapes but the model's default shape is one array's."""
   own = inspect.signature(factory).parameters.get("shape")
   if own and is_shape(own.default) and not is_shape(shape):
-    raise SettingError("shape", shape, f"{name} reads one array", "Of trees take a model of texts, as bert.")
+    raise SettingError(
+      "shape", shape, f"{name} reads one array", "For trees take a text model, such as bert."
+    )

@@ -37,7 +37,7 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
   """
   if not isinstance(transformation, optax.GradientTransformation):
     found = getattr(transformation, "__name__", type(transformation).__name__)
-    remedy = "Give what a rate makes of it, such as optax.adam(0.01)."
+    remedy = "Call it with a learning rate, such as optax.adam(0.01)."
     raise SettingError("transformation", found, "no optax transformation", remedy)
   check_transformation("transformation", name, transformation)
 

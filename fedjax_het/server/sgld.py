@@ -37,7 +37,7 @@ def check_own_rounds(name: str, rounds: int, own: int) -> None:
   """Raises `SettingError` if a server part's step-size schedule has another number of rounds than the run."""
   if own != rounds:
     raise SettingError(
-      "server's rounds", rounds, f"the step size falls over these, and the run has rounds = {own}",
+      "server's rounds", rounds, f"the step size falls over so many rounds, and the run has rounds = {own}",
       f"Use {name}(rounds={own}).",
     )  # fmt: skip
 

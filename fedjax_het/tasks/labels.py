@@ -16,9 +16,11 @@ def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
     rows: the rows that are used, int [n]; the others are not checked.
   """
   if y.ndim == 0:
-    raise SettingError("y", y.item(), f"one value, and x has {num_examples} examples", "Give a label a row.")
+    raise SettingError(
+      "y", y.item(), f"one value, and x has {num_examples} examples", "Give one label per row."
+    )
   if len(y) != num_examples:
-    raise SettingError("y", f"{len(y)} labels", f"x has {num_examples} examples", "Give one an example.")
+    raise SettingError("y", f"{len(y)} labels", f"x has {num_examples} examples", "Give one per example.")
   hidden = np.asarray(np.ma.getmaskarray(y)).reshape(len(y), -1)
   masked = rows[hidden[rows].any(axis=1)]
   if len(masked):
@@ -31,7 +33,7 @@ def check_axes(y: np.ndarray, axes: str) -> None:
   """Raises `SettingError` unless y has as many axes as the description `axes`, such as "[N, T]"."""
   if y.ndim != axes.count(",") + 1:
     first = y[0].tolist() if y.ndim and len(y) else []
-    remedy = "Of one-hot rows: y.argmax(1)." if axes == "[N]" else "Give a row of labels an example."
+    remedy = "For one-hot rows: y.argmax(1)." if axes == "[N]" else "Give a row of labels per example."
     if y.shape[1:] == (1,) and axes == "[N]":
       remedy = "Squeeze it: y.squeeze(1)."
     problem = "is not one number" if axes == "[N]" else "has other axes"

@@ -76,7 +76,7 @@ def check_metrics(task: Task, outputs: jax.ShapeDtypeStruct, y: jax.ShapeDtypeSt
   names = jax.eval_shape(metrics, outputs, y)
   for name in set(names) - set(METRICS):
     raise SettingError(
-      "task", task.name, f"nobody has said whether a high {name!r} is good",
+      "task", task.name, f"the catalogue does not say whether a high {name!r} is good",
       f"Set metrics.catalogue.METRICS[{name!r}] = Metric(...).",
     )  # fmt: skip
   if "loss" not in names or not set(task.headline) & set(names):

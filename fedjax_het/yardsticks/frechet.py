@@ -10,7 +10,7 @@ BLOCK = 2000  # rows of a kernel matrix computed at once
 def _checked(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
   if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
-    problem = "not two rows or more of as many features"
+    problem = "not at least two rows each, of equally many features"
     raise SettingError("features", (a.shape, b.shape), problem, "Give [n, d] and [m, d].")
   return a, b
 

@@ -49,7 +49,9 @@ def check_numbers(x: jax.Array) -> None:
   """Raises `SettingError` for an integer array, which the model would read as quantities and train to NaN."""
   if not jnp.issubdtype(x.dtype, jnp.inexact):
     remedy = "Give numbers as float32; for token ids take a model of texts, such as stacked_lstm."
-    raise SettingError("x", str(x.dtype), "this model reads numbers, and whole ones are read as ids", remedy)
+    raise SettingError(
+      "x", str(x.dtype), "this model takes floating-point inputs; integers are token ids", remedy
+    )
 
 
 def biased(layer: nn.Module, h: jax.Array) -> jax.Array:

@@ -35,8 +35,8 @@ def real_rows(x: jax.Array | jax.ShapeDtypeStruct) -> jax.Array | None:
     return None
   if x.shape[0] % real.shape[0]:
     raise SettingError(
-      "module", x.shape, f"normalises over an axis that is not that of a batch of {real.shape[0]} examples",
-      "Keep the batch first.",
+      "module", x.shape, f"normalises over an axis that is not the batch axis of {real.shape[0]} examples",
+      "Keep the batch axis first.",
     )  # fmt: skip
   rows = jnp.repeat(real > 0, x.shape[0] // real.shape[0])
   return rows.reshape(-1, *[1] * (x.ndim - 1))

@@ -35,7 +35,7 @@ class Embed(nn.Module):
     """
     if not jnp.issubdtype(ids.dtype, jnp.integer):
       raise SettingError(
-        "x", str(ids.dtype), "no ids of tokens, which are whole numbers",
+        "x", str(ids.dtype), "not token ids, which are integers",
         "Leave mean and std out, and store ids as int8, int16 or int32: uint8 is read as pixels are.",
       )  # fmt: skip
     shape = (self.num_embeddings, self.features)

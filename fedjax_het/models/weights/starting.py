@@ -65,7 +65,7 @@ def read_weights(
     return arrays
   if reader is None:
     raise SettingError(
-      "weights", os.fspath(path), f"has other names than ours, and nobody said what they mean in {name}",
+      "weights", os.fspath(path), f"has other names than this library's, and {name} knows none of PyTorch's",
       "Write params/LAYER/kernel and the like, see fh.models.save_weights.",
     )  # fmt: skip
   try:
