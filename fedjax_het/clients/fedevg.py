@@ -3,8 +3,7 @@ r"""FedEvg: clients shape a shared synthetic set through their energy models' gr
 The server broadcasts M synthetic examples x̃ with fixed, balanced labels ỹ. A client trains a classifier f on
 its data as an energy model, E(x, y) = -f(x)[y] (algorithm 4.1), and uploads for each (x̃, ỹ) as received
 
-    e·∇E(x̃)  and  e,   e = exp(sgn(-E))       "signed", one of 1/e, 1, e: stable, and the thesis's own
-    choice,
+    e·∇E(x̃)  and  e,   e = exp(sgn(-E))       "signed", one of 1/e, 1, e: stable, and the thesis's own choice,
                        e = exp(-E)            "raw", which makes equation 4.13 the gradient of equation 4.11,
                                               or another weight of `clients.energies`.
 

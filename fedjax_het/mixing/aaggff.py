@@ -148,8 +148,7 @@ def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array)
   With the mean of the observed responses as r̄, as in the thesis, it is biased beyond the shrinkage of
   `doubly_robust`, since 1/(1 + r̄) and r̆ are computed from the same cohort: for cohorts of S drawn uniformly
 
-      E[r̆_i / (1 + r̄)] = (1 + r_i) h_i - h,   h = E[1 / (1 + r̄)],   h_i = E[1 / (1 + r̄) | i in the
-      cohort],
+      E[r̆_i / (1 + r̄)] = (1 + r_i) h_i - h,   h = E[1 / (1 + r̄)],   h_i = E[1 / (1 + r̄) | i in the cohort],
 
   where h_i is the smaller the larger r_i is. Without correlation it would be E[r̆_i] h. The difference, the
   covariance of r̆_i and 1/(1 + r̄), is no common factor of the clients; it is 0 for S = K.

@@ -2,9 +2,9 @@ r"""FedMGDA+: the minimum-norm combination of normalised updates, with λ within
 
 Hu, Shaloudegi, Zhang, Yu, Federated Learning Meets Multi-objective Optimization, IEEE TNSE 9(4), 2022:
 
-  d_i = θ_i - θ,   u_i = d_i/‖d_i‖,
-  λ = argmin ‖Σ_i λ_i u_i‖²  over  {λ in simplex : |λ_i - n_i/n| <= ε},
-  θ <- θ + η Σ_i λ_i u_i.
+    d_i = θ_i - θ,   u_i = d_i/‖d_i‖,
+    λ = argmin ‖Σ_i λ_i u_i‖²  over  {λ in simplex : |λ_i - n_i/n| <= ε},
+    θ <- θ + η Σ_i λ_i u_i.
 
 Σ λ_i u_i is the point of least norm in the convex hull of the clients' normalised updates, as far as ε
 permits. ε = 0 leaves λ at static mixing; with ε = 1 the point has <Σ λ_j u_j, u_i> >= ‖Σ λ_j u_j‖² for every

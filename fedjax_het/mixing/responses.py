@@ -1,6 +1,6 @@
 r"""Bounded responses computed from losses (thesis section III-4.2, equation 3.8, and section III-5.1).
 
-  r_i = C₁ + (C₂ - C₁)·CDF(F_i / F̄),   F̄ = mean of the cohort's losses.
+    r_i = C₁ + (C₂ - C₁)·CDF(F_i / F̄),   F̄ = mean of the cohort's losses.
 
 Responses lie in [C₁, C₂] whatever the scale of the loss, and a larger loss has a larger response.
 """

@@ -2,7 +2,7 @@ r"""Static mixing tilted by the losses, a common form of several fair mixings (t
 
 One step of online mirror descent with negative entropy from static mixing,
 
-  p = argmax_{p in simplex} <p, r> - ζ KL(p ‖ n_i/n),   p_i ∝ n_i exp(r_i / ζ),
+    p = argmax_{p in simplex} <p, r> - ζ KL(p ‖ n_i/n),   p_i ∝ n_i exp(r_i / ζ),
 
 is FedAvg, q-FedAvg, TERM or PropFair, depending on the response r (table 3.2, with ζ = 1):
 

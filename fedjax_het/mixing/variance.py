@@ -2,7 +2,7 @@ r"""Variance of a cohort's updates: SosicFL, eq. 10.
 
 With Δ_k = θ_k - θ of client k, restricted to some layers, S clients and Δ̄ = Σ_k Δ_k / S,
 
-  σ² = Σ_k ‖Δ_k - Δ̄‖²,      and without a scale      σ² / Σ_k ‖Δ_k‖²,
+    σ² = Σ_k ‖Δ_k - Δ̄‖²,      and without a scale      σ² / Σ_k ‖Δ_k‖²,
 
 which is 0 if all clients send the same and 1 if their updates cancel.
 """

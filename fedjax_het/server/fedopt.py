@@ -4,10 +4,10 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2. Their Δ_
 negative of the Δ here, so that θ <- θ - η m / (√v + τ) is a descent step in optax's convention. Moments
 persist over the rounds, without bias correction, from m = 0 and v = v₀:
 
-  m <- β₁ m + (1 - β₁) Δ
-  FedAdagrad   v <- v + Δ²
-  FedYogi      v <- v - (1 - β₂) Δ² sign(v - Δ²)
-  FedAdam      v <- β₂ v + (1 - β₂) Δ²
+    m <- β₁ m + (1 - β₁) Δ
+    FedAdagrad   v <- v + Δ²
+    FedYogi      v <- v - (1 - β₂) Δ² sign(v - Δ²)
+    FedAdam      v <- β₂ v + (1 - β₂) Δ²
 """
 
 from collections.abc import Callable

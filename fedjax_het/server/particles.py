@@ -7,7 +7,7 @@ descent (Liu and Wang, NeurIPS 2016; β here is β/τ there, so that it equals `
 half, gradients averaged over neighbours by the kernel, is left out: every example follows its gradient alone.
 j runs over the n examples of x_i's class, and the kernel is Gaussian,
 
-  k(x_j, x_i) = exp(-|z_j - z_i|² / h_i),   h_i = median_{j ≠ i} |z_j - z_i|² / log n
+    k(x_j, x_i) = exp(-|z_j - z_i|² / h_i),   h_i = median_{j ≠ i} |z_j - z_i|² / log n
 
 (the median of an even number of distances is the mean of the middle two), h_i constant in gradients, z = φ(x)
 the pixels or features in which examples are to differ. Through φ the repulsion is pulled back by its Jacobian

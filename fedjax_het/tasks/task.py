@@ -2,7 +2,7 @@ r"""The task interface: per-example loss, inputs of the metrics, and checks of l
 
 The mean loss of a batch, with real_n = 1 for its examples and 0 for padding, is
 
-  L = Σ_n real_n total_n / Σ_n real_n weight_n.
+    L = Σ_n real_n total_n / Σ_n real_n weight_n.
 
 An example's weight is 1 (None: for all of them), that of its class (class weights), or its number of labels
 that are not ignored (the tokens of a text).

@@ -196,10 +196,11 @@ def distilbert(
   positions: int = 512,
   dropout: float = 0.1,
 ) -> Model:
-  """DistilBERT, by default `distilbert-base-uncased`, with a two-layer head: 66,953,472 and the last layer.
+  """DistilBERT, by default `distilbert-base-uncased`: 66,953,472 parameters and the last layer.
 
   It is `bert` with half the layers, no type embeddings ("types" of an example are not read), no dropout on
-  the attention branch's output, and relu(W h + b) of [CLS] as pooling; thesis, section 3.6.1.
+  the attention branch's output, and relu(W h + b) of [CLS] as pooling, the first of
+  the head's two layers; thesis, section 3.6.1.
 
   Args:
     shape: shapes of one example's tokens and mask, see `bert`.

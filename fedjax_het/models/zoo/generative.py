@@ -54,8 +54,7 @@ def variational(
 ) -> Generative:  # fmt: skip
   """Conditional variational autoencoder, p(x | z, y) N(z; 0, I).
 
-      loss = mean (x - x̂)² over pixels + β·KL(N(m, s²) ‖ N(0, I)),   z = m + s ε,  x̂ = sigmoid(decode(z,
-      y)).
+      loss = mean (x - x̂)² over pixels + β·KL(N(m, s²) ‖ N(0, I)),   z = m + s ε,  x̂ = sigmoid(decode(z, y)).
 
   With β = 1, the value of the authors and of FedCVAE here, the divergence outweighs the mean over the D
   pixels by a factor D: z carries next to no information, and samples are close to each class's mean. With β =
