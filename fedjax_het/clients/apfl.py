@@ -32,14 +32,17 @@ PyTree = Any
 
 
 class Own(NamedTuple):
-  """Client state: the local model v with the running statistics of v̄, and α, float32 scalar."""
+  """Client state: the local model v with the running statistics of the mixture v̄, and α, float32 scalar."""
 
   local: PyTree
   alpha: jax.Array
 
 
 class Pair(NamedTuple):
-  """State of local training for w (`federated`), v (`own`) and α; `own.loss` sums the mixture's losses."""
+  """State of local training: copy w of the federated model, local model v (`own`), and mixing weight α.
+
+  `own.loss` sums the losses of the mixture v̄.
+  """
 
   federated: sgd.Local
   own: sgd.Local

@@ -87,7 +87,7 @@ def log_weight(
   model: Model, params: PyTree, broadcast: Message, value: jax.Array, data: ClientData, energy: str,
   cap: float | None = None,
 ) -> jax.Array:  # fmt: skip
-  """Returns the weights' exponents v, float32 [M], from the logits `value` of the synthetic set."""
+  """Returns the log-weights v of a FedEvg upload, float32 [M], from the synthetic set's logits `value`."""
   if energy == "signed":
     return jnp.sign(value)
   if energy == "even":

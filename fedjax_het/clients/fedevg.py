@@ -46,7 +46,7 @@ PyTree = Any
 
 
 class Local(NamedTuple):
-  """State of a client's local training.
+  """State of a client's local training in FedEvg.
 
   Attributes:
     params: the classifier's parameters.
@@ -64,7 +64,7 @@ class Local(NamedTuple):
 
 
 def labels_of(num_classes: int, per_class: int) -> jax.Array:
-  """Returns ỹ, int32 [M], sorted by class and concrete even under tracing."""
+  """Returns the balanced synthetic labels ỹ, int32 [M], sorted by class and concrete even under tracing."""
   with jax.ensure_compile_time_eval():
     return jnp.repeat(jnp.arange(num_classes), per_class)
 

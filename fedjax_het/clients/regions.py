@@ -23,7 +23,7 @@ MOST_NAMED = 3  # pairs of clusters named in a remark
 
 
 class Regions(NamedTuple):
-  """The clients' regions of the simplex Δ^M.
+  """Regions of the solution simplex Δ^M that are assigned to the clients.
 
   Attributes:
     centers: center μ_{z_k} of each client's region, float32 [K, M + 1].

@@ -25,7 +25,7 @@ from fedjax_het.parts import Mixing
 
 
 def aaggff_s(cdf: str = "normal") -> Mixing:
-  """AAggFF-S, for federations whose clients all participate in every round.
+  """AAggFF-S's mixing part, for federations whose clients all participate in every round.
 
   The state is the learner's (`learners.NewtonState`); its p is the round's p_{t+1} over all clients.
 
@@ -63,7 +63,7 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
 
 
 def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> Mixing:
-  """AAggFF-D, for federations in which a cohort of clients participates in each round.
+  """AAggFF-D's mixing part, for federations in which a cohort of clients participates in each round.
 
   The state is the learner's (`learners.EntropyState`), with p_{t+1} over all clients; the cohort's
   coefficients are p_{t+1} renormalised over it.
@@ -164,5 +164,8 @@ def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array)
 
 
 def estimate_bound(low: float, high: float, sampling_probability: float) -> float:
-  """Bound L̆∞ = C₂/(1 + C₁) + 2 (C₂ - C₁)/(C (1 + C₁)) on every |ğ_i| (lemma 3.5); C + 2 for [0, C]."""
+  """Bound on AAggFF-D's gradient estimates, L̆∞ = C₂/(1 + C₁) + 2 (C₂ - C₁)/(C (1 + C₁)) >= |ğ_i|.
+
+  Source: lemma 3.5. For responses in [0, C] it is C + 2.
+  """
   return high / (1.0 + low) + 2.0 * (high - low) / (sampling_probability * (1.0 + low))

@@ -19,7 +19,7 @@ from fedjax_het.parts import Mixing
 
 
 def afl(lr: float = 0.01) -> Mixing:
-  """AFL's mixing part; its state is p, float32 [K].
+  """AFL's mixing part; its state is the mixing coefficients p of all clients, float32 [K].
 
   A loss that is infinite or NaN counts as the largest finite one of its cohort.
 

@@ -123,7 +123,7 @@ class EntropyState(NamedTuple):
 
 
 def entropy_scores(total: jax.Array, steps: jax.Array, num: int, lipschitz: float) -> jax.Array:
-  """Exponents of equation 3.12, -√(log K) Σ_τ g_τ / (L √(t + 1)), for the sums of all or some clients."""
+  """Logits of exponentiated gradient (equation 3.12), -√(log K) Σ_τ g_τ / (L √(t + 1)), for given sums."""
   return total * (-math.sqrt(math.log(num)) / (lipschitz * jnp.sqrt(steps + 1.0)))
 
 

@@ -53,7 +53,7 @@ def relative(losses: jax.Array) -> jax.Array:
 
 
 def respond(losses: jax.Array, cdf: str, low: float = 0.0, high: float = 1.0) -> jax.Array:
-  """Computes the responses of equation 3.8 from the cohort's losses.
+  """Maps the cohort's losses to responses in [C₁, C₂] by a CDF of F_i / F̄ (equation 3.8).
 
   Args:
     losses: F_i >= 0 of the cohort, float32 [S]. If all are 0, every client has x = 1; a loss that is infinite

@@ -35,7 +35,7 @@ Map = Callable[[jax.Array], jax.Array]
 
 
 class Particles(NamedTuple):
-  """State of the server part.
+  """State of the server part `particles`: steps taken, labels of the examples, latent pixels.
 
   Attributes:
     step: number of steps taken, int32 scalar.
@@ -49,7 +49,7 @@ class Particles(NamedTuple):
 
 
 def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
-  """Computes the repulsion (2 / (n h_i)) Σ_j k(z_j, z_i)(z_i - z_j) within classes, float32 [M, d].
+  """Computes particles' repulsion within classes, (2 / (n h_i)) Σ_j k(z_j, z_i)(z_i - z_j), float32 [M, d].
 
   Args:
     z: features of the examples, in which they repel, float32 [M, d].

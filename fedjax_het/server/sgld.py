@@ -24,8 +24,9 @@ def half_cosine(
 
 
 def mean_gradient(broadcast: Message, aggregate: Message) -> tuple[jax.Array, jax.Array | tuple[()]]:
-  """Returns (G, the next broadcast's `extra`) from the aggregate: Σ w e ∇E, `params`, and Σ w e, `extra`.
+  """Computes FedEvg's mean gradient G = Σ w e ∇E / Σ w e and the next broadcast's `extra`.
 
+  The aggregate holds Σ w e ∇E in `params` and Σ w e in `extra`.
   If the broadcast has an `extra`, log Σ w e is accumulated in it; clients take raw energies relative to it.
   """
   weight = aggregate.extra
@@ -43,7 +44,7 @@ def check_own_rounds(name: str, rounds: int, own: int) -> None:
 
 
 def check_fall(step_size: float, last_step_size: float) -> None:
-  """Raises `SettingError` unless 0 < β_T <= β_0, as far as both are known."""
+  """Raises `SettingError` unless 0 < last_step_size <= step_size, as far as their values are concrete."""
   for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
     check_range(name, value, above=0.0, below=jnp.inf)
   known = not isinstance(step_size, jax.Array) and not isinstance(last_step_size, jax.Array)

@@ -106,7 +106,7 @@ def reached(course: Mapping[str, list[Any]], model: str, level: float, metric: s
 
 
 def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str = "round") -> float | None:
-  """Returns the speed-up in time to accuracy: the other run's TTA over this run's; None if never reached.
+  """Returns the speed-up in time to accuracy (TTA), the other run's TTA over this run's; None if not reached.
 
   Both TTAs are to the other run's best value.
 

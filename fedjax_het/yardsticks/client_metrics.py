@@ -29,7 +29,7 @@ FILE = "clients.npz"
 
 
 class ClientMetrics(Yardstick):
-  """Study of all clients' metrics: `metrics` of every line and the summary, `left_out`, a figure and a file.
+  """Study of all clients' metrics: `metrics` in metrics.jsonl and summary, `left_out`, a figure, a file.
 
   It writes accuracy_over_clients.png and clients.npz, whose arrays "MODEL/METRIC" hold each client's value at
   the end, float32 [K], NaN for a client without one.

@@ -115,7 +115,7 @@ def block(weights: Weights, name: str, x: jax.Array) -> jax.Array:
 
 
 def inception_features(weights: Weights, x: jax.Array) -> jax.Array:
-  """Computes the mean over the last 8 x 8 pixels, float32 [B, 2048].
+  """Computes InceptionV3's pooled features, means over the last 8 x 8 pixels, float32 [B, 2048].
 
   Args:
     weights: see `read_weights`.

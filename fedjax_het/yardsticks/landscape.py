@@ -159,7 +159,7 @@ def loss_surface(
   part: str = "test",
   examples: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Evaluates F(θ + a·δ + b·η) on an even grid of (a, b) in [-span, span]² around the parameters θ.
+  """Evaluates the loss F(θ + a·δ + b·η) on an even grid of (a, b) in [-span, span]² around the parameters θ.
 
   δ and η are directions by `filter_normalised`. F is the task's mean loss over all clients' examples of a
   part, with equal weight per example: Σ_i n_i F_i / n. The thesis does not say which examples its figure 2.4

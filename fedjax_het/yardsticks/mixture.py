@@ -21,7 +21,7 @@ LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # a style p
 
 
 class Mixture(Yardstick):
-  """Study that adds `mixing`, the coefficients of the line's round, to every line, and mixing.png."""
+  """Study that adds `mixing`, a round's coefficients, to every line of metrics.jsonl, and mixing.png."""
 
   name = "mixture"
 

@@ -19,7 +19,7 @@ from fedjax_het.yardsticks.plots import save
 
 
 def decision_losses(mixtures: ArrayLike, responses: ArrayLike) -> np.ndarray:
-  """Computes ℓ_t(p_t), float64 [T], of mixtures [T, K] (or one, [K]) and responses [T, K]."""
+  """Decision losses -log(1 + <p_t, r_t>), float64 [T], of mixtures [T, K] or [K] and responses [T, K]."""
   r = np.asarray(responses, np.float64)
   return -np.log1p((np.asarray(mixtures, np.float64) * r).sum(axis=-1))
 
@@ -55,13 +55,13 @@ def regret_curve(mixtures: ArrayLike, responses: ArrayLike, at: ArrayLike) -> np
 
 
 def bound_cross_silo(num_clients: int, rounds: ArrayLike, lipschitz: float | None = None) -> np.ndarray:
-  """Bound of theorem 3.1:  2 L K (1 + log(1 + T / (16 K)));  AAggFF-S has L = 1/K."""
+  """Regret bound of theorem 3.1:  2 L K (1 + log(1 + T / (16 K)));  AAggFF-S has L = 1/K."""
   lipschitz = 1.0 / num_clients if lipschitz is None else lipschitz
   return 2.0 * lipschitz * num_clients * (1.0 + np.log1p(np.asarray(rounds) / (16.0 * num_clients)))
 
 
 def bound_cross_device(num_clients: int, rounds: ArrayLike, lipschitz: float) -> np.ndarray:
-  """Bound of theorem 3.2 with all clients participating:  2 L √(T log K)."""
+  """Regret bound of theorem 3.2 with all clients participating:  2 L √(T log K)."""
   return 2.0 * lipschitz * np.sqrt(np.asarray(rounds) * math.log(num_clients))
 
 

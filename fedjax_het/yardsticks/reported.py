@@ -10,13 +10,13 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Yardstick, series
 
 
 class RoundFigures(Yardstick):
-  """Study that adds `cohort` to every line: name -> mean of a mixing part's figures since the last line."""
+  """Study that adds `cohort` to metrics.jsonl: name -> mean of mixing figures since the last line."""
 
   name = "round_figures"
   field = "cohort"
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """Returns name -> one value per round, [rounds]."""
+    """Returns the mixing part's figures, name -> one value per round, [rounds]."""
     return dict(infos.figures)
 
   def books(self) -> dict[str, list[float]]:
@@ -28,7 +28,7 @@ class RoundFigures(Yardstick):
     self._values = {name: list(own) for name, own in (books or {}).items()}
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
-    """Collects the values, and at an evaluation returns {`field`: name -> mean}."""
+    """Collects a chunk's figures; at an evaluation returns their means, {`field`: name -> mean}."""
     for name, rounds in self.of(infos).items():
       self._values.setdefault(name, []).extend(rounds.tolist())
     if now.evaluations is None or not self._values:
@@ -43,7 +43,7 @@ class RoundFigures(Yardstick):
 
 
 class ClientFigures(RoundFigures):
-  """Study that adds `clients` to every line: name -> mean of a client part's figures since the last line.
+  """Study that adds `clients` to metrics.jsonl: name -> mean of client figures since the last line.
 
   Each is the mean over the rounds of its means over their cohorts, as `train_loss` is.
   """
@@ -52,6 +52,6 @@ class ClientFigures(RoundFigures):
   field = "clients"
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """Returns name -> its mean over each round's cohort, [rounds]."""
+    """Returns the client part's figures, name -> means over each round's cohort, [rounds]."""
     with np.errstate(over="ignore", invalid="ignore"):
       return {name: values.mean(axis=1) for name, values in dict(infos.clients.figures).items()}

@@ -35,7 +35,7 @@ LOCAL = ("lr", "momentum", "weight_decay", "batch_size")  # settings of local tr
 
 
 class Unseen(Yardstick):
-  """Study that adds `unseen` to every line and to the summary, there also after local steps; unseen.png."""
+  """Study that adds `unseen` to metrics.jsonl and, also after local steps, to the summary; unseen.png."""
 
   name = "unseen"
 

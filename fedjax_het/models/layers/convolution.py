@@ -172,7 +172,7 @@ def _few_at_a_time(form: Form, x: jax.Array, kernel: jax.Array, taps: int, share
 
 
 def chunk(images: int, windows: int, weights: int) -> int:
-  """Returns the number of images convolved at a time: all, if their windows take less than eight caches.
+  """Returns the number of images convolved at a time: all if their windows fit in eight caches.
 
   Args:
     images: B, the number of images.
