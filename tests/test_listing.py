@@ -98,7 +98,7 @@ def test_the_command_line_lists_without_an_accelerator(tmp_path):
   everything, one, typo = map(launched, ("--list", "--list=fedevg", "--list=fedevv"))
   assert everything.returncode == one.returncode == 0 and not everything.stderr
   assert "--config.partition.name\n" in everything.stdout
-  assert "synthetic examples a class" in one.stdout and "fedavg" not in one.stdout
+  assert "synthetic examples per class" in one.stdout and "fedavg" not in one.stdout
   assert typo.returncode == 1 and typo.stderr.startswith("SettingError: list = 'fedevv'")
   assert not (tmp_path / "run").exists()
 

@@ -9,7 +9,7 @@ Hu, Shaloudegi, Zhang, Yu, Federated Learning Meets Multi-objective Optimization
 Σ λ_i u_i is the point of least norm in the convex hull of the clients' normalised updates, as far as ε
 permits. ε = 0 leaves λ at static mixing; with ε = 1 the point has <Σ λ_j u_j, u_i> >= ‖Σ λ_j u_j‖² for every
 client (Désidéri, Multiple-gradient descent algorithm, Comptes Rendus Mathématique 350, 2012): no client's
-update points against it. That property is lost if unnormalised updates are mixed by λ, since a long update
+update points against it. The property is lost if unnormalised updates are mixed by λ, since a long update
 then outweighs a short one.
 
 The paper's updates have length 1, and its server's learning rate η sets the step length. A server that moves

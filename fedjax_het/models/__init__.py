@@ -61,8 +61,8 @@ MODELS: dict[str, Callable[..., Model]] = {
 }
 
 COMMON = {  # options that every classifier takes, in addition to its factory's
-  "mean": "what is subtracted from every input, a number or one a channel",
-  "std": "above 0, what inputs are then divided by",
+  "mean": "number subtracted from every input, or one number per channel",
+  "std": "above 0, number that inputs are then divided by, or one number per channel",
   "weights": "file of weights to start from, .npz or .safetensors",
 }
 
