@@ -113,7 +113,7 @@ def signals(
     labels: ỹ, int32 [M].
     data: the client's training examples, to which centred energies are relative.
     energy: kind of weight, one of `ENERGIES`, see the module's docstring.
-    cap: bound on |v|, see the module's docstring; None for none but `LARGEST`.
+    cap: bound on |v|, see the module's docstring; None for the bound `LARGEST`.
     clip: bound on every entry of ∇E, applied before weighting.
     upload_norm: bound on the L2 norm of all of e·∇E, see `shortened`.
   """

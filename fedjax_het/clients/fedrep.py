@@ -22,7 +22,7 @@ PyTree = Any
 
 
 class Phases(NamedTuple):
-  """Training states of the head's and the body's phase; `body.stats` are the statistics that are updated."""
+  """Training states of the head's and of the body's phase; running statistics of the latter are uploaded."""
 
   head: sgd.Local
   body: sgd.Local
@@ -43,8 +43,8 @@ def fedrep(
 ) -> ClientUpdate:
   """FedRep's client part; its state is the client's head, with the same initial value on all clients.
 
-  Running statistics belong to the body: the head's epochs leave them unchanged, the body's epochs update
-  them, and the server averages them.
+  Running statistics belong to the body: changes during the head's epochs are discarded, the body's epochs
+  update them, and the server averages them.
 
   Args:
     model: the model that clients train.
