@@ -148,7 +148,7 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
   elif not isinstance(follow, bool):
     raise SettingError(
       f"{section}.follow", follow, "of the wrong type",
-      f"Use True, or a section of settings that differ from the end's: {', '.join(FOLLOW)}.",
+      f"It must be True, or settings that differ from those at the end: {', '.join(FOLLOW)}.",
     )  # fmt: skip
 
 
