@@ -22,7 +22,7 @@ from jax import lax
 from provenance import provenance
 
 from fedjax_het import models
-from fedjax_het.models.strided import convolve, depthwise
+from fedjax_het.models.layers.strided_convolution import convolve, depthwise
 
 CLIENTS, STEPS, BATCH, EXAMPLES = 5, 48, 10, 6000
 FORMS = {  # an example's shape, the kernel's (1 input a group: depthwise), stride, padding, dilation

@@ -26,8 +26,8 @@ import jax  # noqa: E402
 from jax import lax  # noqa: E402
 from provenance import ROOT, provenance  # noqa: E402
 
-from fedjax_het.models.convolution import choose  # noqa: E402
-from fedjax_het.models.strided import convolve  # noqa: E402
+from fedjax_het.models.layers.convolution import choose  # noqa: E402
+from fedjax_het.models.layers.strided_convolution import convolve  # noqa: E402
 
 LOOP = 10
 TWO, THREE = ("winograd", "patches"), ("lax", "winograd", "patches")

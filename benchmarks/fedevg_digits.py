@@ -33,7 +33,7 @@ from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.data.scale import as_read
 from fedjax_het.methods import METHODS
 from fedjax_het.metrics.seeds import over_seeds
-from fedjax_het.models.generative import cgan_mlp, cvae_mlp
+from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp
 from fedjax_het.yardsticks.downstream import downstream, within_class_distance
 from fedjax_het.yardsticks.features import classifier_features
 

@@ -28,7 +28,7 @@ from provenance import provenance
 from scipy.spatial.distance import cdist
 
 import fedjax_het as fh
-from fedjax_het.models.generative import cvae_mlp
+from fedjax_het.models.zoo.generative import cvae_mlp
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

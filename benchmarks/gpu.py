@@ -45,8 +45,8 @@ from momenta import sgd
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
-from fedjax_het.models.layers import Conv, Dense, flatten
-from fedjax_het.models.pooling import max_pool2
+from fedjax_het.models.layers.basic import Conv, Dense, flatten
+from fedjax_het.models.layers.pooling import max_pool2
 
 HERE = Path(__file__).resolve().parent
 SHAPES = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3), "resnet10": (32, 32, 3)}

@@ -26,7 +26,7 @@ from jax import lax
 
 import fedjax_het as fh
 from fedjax_het.clients import apfl, objective, pfedme, sgd, superfed
-from fedjax_het.models import convolution
+from fedjax_het.models.layers import convolution
 
 RUNS = (
   ("two_nn", "fedavg", 5), ("two_nn", "superfed_mm", 5), ("two_cnn", "fedavg", 5),

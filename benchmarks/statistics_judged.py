@@ -22,7 +22,7 @@ from provenance import provenance
 
 import fedjax_het as fh
 from fedjax_het.clients.statistics import own_statistics
-from fedjax_het.models.real_rows import only
+from fedjax_het.models.layers.real_rows import only
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("running", "own", "test")

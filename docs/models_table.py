@@ -24,13 +24,13 @@ def parameters(factory: Callable[..., Any]) -> str:
 def row(name: str, factory: Callable[..., Any], count: str) -> str:
   """A line of the table."""
   known = inspect.signature(factory).parameters
-  file = inspect.unwrap(factory).__module__.rpartition(".")[2]
+  file = inspect.unwrap(factory).__module__.replace(".", "/")
   what = (inspect.getdoc(factory) or "").partition("\n")[0].removesuffix(".").replace("|", "\\|")
   options = ", ".join(
     f"`{each}={known[each].default}`" for each in known if each not in ("shape", "num_classes")
   )
   given = f"{known['shape'].default}, {known['num_classes'].default}"
-  link = f"[`{name}`](../fedjax_het/models/{file}.py)"
+  link = f"[`{name}`](../{file}.py)"
   header = inspect.getdoc(inspect.getmodule(inspect.unwrap(factory))) or ""
   found = re.search(r"Sources?: (.*?)(\n\n|$)", header, re.S)
   source = " ".join((found[1] if found else header.partition("\n")[0]).split()).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Local training: a client's walk through its own examples, mini-batch by mini-batch."""
+"""Local training: loops over a client's examples, mini-batch by mini-batch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ PyTree = Any
 
 
 class Batch(NamedTuple):
-  """A mini-batch of B examples.
+  """A mini-batch of B examples, of which some rows may be padding.
 
   Attributes:
     x: examples, float32 [B, ...].
     y: labels, int32 [B].
-    weight: 1 for a real example and 0 where a last partial batch is filled up, float32 [B].
-    key: typed key of this step.
+    weight: 1 for a real example and 0 for padding in a last partial batch, float32 [B].
+    key: typed PRNG key of this step.
   """
 
   x: jax.Array
@@ -34,26 +34,27 @@ def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def steps_per_epoch(data: ClientData, batch_size: int) -> int | Array:
-  """ceil(n_i / B): a last partial batch is used, not dropped."""
+  """Returns ceil(n_i / B), the steps of one epoch: a last partial batch is used, not dropped."""
   return (data.length + batch_size - 1) // batch_size
 
 
 def shuffle(key: jax.Array, data: ClientData, padded: int) -> jax.Array:
-  """A random order of the client's rows, int32 [padded]; entries from n_i on are not to be used."""
+  """Returns a random permutation of the client's rows, int32 [padded]; entries from n_i on are padding."""
   draws = jax.random.uniform(key, (padded,))
   outside = jnp.arange(padded) >= data.length
   return jnp.argsort(jnp.where(outside, 2.0, draws))
 
 
 def unknown(count: int) -> jax.Array:
-  """A loop's length, int32 scalar, of which XLA knows nothing: it keeps the loop, however short."""
+  """Hides a loop's length from XLA, int32 scalar, so that XLA keeps the loop, however short."""
   return lax.optimization_barrier(jnp.int32(count))
 
 
 def trips(count: int | Array) -> int | Array:
-  """A loop's length, from XLA as it is but for a single trip on CPUs: that loop it would drop, in other bits.
+  """Returns a loop's length, hidden from XLA if it is a single iteration on a CPU.
 
-  On accelerators a length that XLA does not know is brought to the host before every trip.
+  XLA would drop a loop that it knows to be a single iteration, and the result would differ in its last bits.
+  On accelerators a length that XLA does not know is copied to the host before every iteration.
   """
   if isinstance(count, int) and count == 1 and jax.default_backend() == "cpu":
     return unknown(count)
@@ -70,23 +71,23 @@ def for_each_batch(
   first: int | jax.Array = 0,
   last: int | jax.Array | None = None,
 ) -> PyTree:
-  """Folds `step` over `epochs` freshly shuffled passes through the client's examples.
+  """Folds `step` over the mini-batches of `epochs` freshly shuffled epochs of the client's examples.
 
-  A batch larger than the client is allowed: it is then one batch of all its examples. Clients of a cohort
-  may differ in size: mapped over clients, the loop runs as long as the cohort's own longest client needs.
+  A batch size above the client's size is allowed: a batch then holds all its examples. Clients of a cohort
+  may differ in size: under `vmap` over clients the loop runs as long as the cohort's largest client needs.
 
   Args:
-    key: typed key; the epochs' orders and the steps' keys are folded in from it.
+    key: typed PRNG key; keys of epochs and steps are folded in from it.
     data: the client's examples.
-    batch_size: B.
-    epochs: E.
+    batch_size: B, mini-batch size.
+    epochs: E, number of epochs.
     step: (carry, batch) -> carry.
-    carry: its start.
-    first: where not all steps are to be taken, the first of the `epochs` times `steps_per_epoch` steps.
-    last: the one before which to stop, at the latest after all; None takes all.
+    carry: its initial value.
+    first: the first step to take, of the `epochs` times `steps_per_epoch` steps; requires `last`.
+    last: the step before which to stop, at the latest after all steps; None takes all.
 
   Raises:
-    ValueError: `first` without `last`.
+    ValueError: `first` is given without `last`.
   """
   if last is None and (not isinstance(first, int) or first):
     raise ValueError(f"first = {first} needs last: without it all steps are taken.")

@@ -7,7 +7,7 @@ from fedjax_het.experiment.values import numbers, with_values
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions
 from fedjax_het.models import GENERATORS, Model
-from fedjax_het.models.generative import cgan_mlp, cvae_mlp
+from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp
 from fedjax_het.parts import Algorithm, ClientUpdate
 
 ROUNDS, EPOCHS = 4, 2  # a method that changes course at a share of the rounds does so in the middle

@@ -11,8 +11,8 @@ from fedjax_het.clients.objective import together
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.placement import client_mesh, weighted_sum
 from fedjax_het.local import trips
-from fedjax_het.models import convolution
-from fedjax_het.models.product import product
+from fedjax_het.models.layers import convolution
+from fedjax_het.models.layers.product import product
 
 
 @pytest.fixture

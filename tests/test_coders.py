@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedjax_het.errors import SettingError
-from fedjax_het.models.coders import Decoder, Discriminator, Encoder, Generator
-from fedjax_het.models.generative import cgan_conv, cvae_conv
-from fedjax_het.models.layers import network
-from fedjax_het.models.strided import doubled
+from fedjax_het.models.layers.basic import network
+from fedjax_het.models.layers.strided_convolution import doubled
+from fedjax_het.models.zoo.coders import Decoder, Discriminator, Encoder, Generator
+from fedjax_het.models.zoo.generative import cgan_conv, cvae_conv
 
 Z = jax.random.normal(jax.random.key(5), (5, 3))
 

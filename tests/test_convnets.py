@@ -15,7 +15,7 @@ from parts import federation
 import fedjax_het as fh
 from fedjax_het import models
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.models.torch_names import kernel, named, of_flattened
+from fedjax_het.models.weights.torch_names import kernel, named, of_flattened
 
 slow = pytest.mark.slow
 
@@ -95,7 +95,7 @@ TREES = {"bert", "distilbert", "minilm"}
 @pytest.mark.parametrize("name", sorted({*models.MODELS, *models.GENERATORS} - TREES))
 @pytest.mark.parametrize("shape", [{"tokens": (200,), "mask": (200,)}, [(28, 28, 1), (3,)]])
 def test_a_tree_is_refused_where_one_array_is_read(name, shape):
-  with pytest.raises(SettingError, match=rf"shape = .*: {name} reads one array. Of trees take"):
+  with pytest.raises(SettingError, match=rf"shape = .*: {name} reads one array. For trees take"):
     models.make(name, shape, 2)
 
 

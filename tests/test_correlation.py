@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedjax_het.models.convolution import choose
-from fedjax_het.models.correlation import CACHE, correlate
-from fedjax_het.models.strided import convolve
+from fedjax_het.models.layers.convolution import choose
+from fedjax_het.models.layers.strided_convolution import convolve
+from fedjax_het.models.layers.xla_convolution import CACHE, correlate
 
 SHAPES = [((7, 6), (3, 3)), ((2, 3), (3, 2)), ((9, 9), (1, 3)), ((1, 5), (2, 3))]
 SETTINGS = [

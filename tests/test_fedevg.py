@@ -16,7 +16,7 @@ from fedjax_het.clients.fedevg import contrast, labels_of, nearest
 from fedjax_het.experiment.record import traffic
 from fedjax_het.langevin import langevin_step
 from fedjax_het.models import energy_mlp
-from fedjax_het.models.layers import spectral_norm
+from fedjax_het.models.layers.basic import spectral_norm
 from fedjax_het.server.sgld import sgld
 from fedjax_het.yardsticks.downstream import downstream, within_class_distance
 

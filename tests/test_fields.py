@@ -68,14 +68,13 @@ def test_no_field_is_missing():
 def test_types_and_defaults(capsys):
   config = get_config().to_dict()
   found = {field.path: field for field in fields(config)}
-  assert found["local.lr"] == ("local.lr", "η > 0 in round 0, for both ends.", "float", 0.01, 0.05)
+  lr = "local learning rate η > 0 in round 0, for both endpoints."
+  assert found["local.lr"] == ("local.lr", lr, "float", 0.01, 0.05)
   assert found["algorithm.start_round"].value is module.NO_DEFAULT
   assert found["model.layers"].kind == "int" and found["eval_every"].kind == "int or None"
   assert found["partition.alpha"].default is module.NO_DEFAULT
   print_fields(config, "local.lr")
-  assert capsys.readouterr().out == (
-    "local.lr = 0.05  float, by default 0.01\n    η > 0 in round 0, for both ends.\n"
-  )
+  assert capsys.readouterr().out == f"local.lr = 0.05  float, by default 0.01\n    {lr}\n"
   print_fields(config, "unseen")
   out = capsys.readouterr().out
   assert "unseen.fraction  float\n" in out and "rounds" not in out.replace("unseen", "")

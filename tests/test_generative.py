@@ -11,8 +11,8 @@ from scipy import optimize, special, stats
 import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.errors import SettingError
-from fedjax_het.models.generative import cgan_mlp, cvae_mlp, variational
-from fedjax_het.models.layers import Perceptron, network
+from fedjax_het.models.layers.basic import Perceptron, network
+from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp, variational
 
 Y = jnp.array([0, 1, 1, 0])
 X = jax.random.uniform(jax.random.key(4), (4, 3))

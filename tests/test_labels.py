@@ -46,7 +46,7 @@ def test_rows_that_nobody_has_may_hold_anything():
     (Y.astype(object), "y = 0: the label of row 0 is object, not a whole number. .*y.astype"),
     (one_wrong(None, row=2), "y = None: the label of row 2 is object"),
     (np.ma.masked_array(Y, np.arange(N) == 2), "y = masked: the label of row 2 is masked. .*out of parts"),
-    (np.float32(1.0), "y = 1.0: one value, and x has 12 examples. Give a label a row"),
+    (np.float32(1.0), "y = 1.0: one value, and x has 12 examples. Give one label per row"),
     (Y.astype(str), "y = '0': the label of row 0 is .*not a whole number"),
     (Y[:, None], r"y = \[0\]: .*y is int64 \(12, 1\), not \[N\]. Squeeze it"),
     (np.eye(2)[Y], r"y = \[1.0, 0.0\]: .*argmax"),

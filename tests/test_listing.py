@@ -71,7 +71,7 @@ def test_one_method_is_explained(capsys):
   assert "granularity" not in [line[0] for line in lines if line]
   assert ["source", "Hahn,", "Jeong,", "Lee,", "KDD", "2022"] in lines
   assert ["file", "clients/superfed.py"] in lines
-  assert ["mu", "0.01", "μ", ">=", "0", "of", "the", "proximity", "term,", "eq.", "2.4."] in lines
+  assert ["mu", "0.01", "μ", ">=", "0,", "weight", "of", "the", "proximal", "term,", "eq.", "2.4."] in lines
   assert ["start", "start_round,", "as", "a", "share", "of", "the", "rounds"] in lines
 
 
@@ -98,7 +98,7 @@ def test_the_command_line_lists_without_an_accelerator(tmp_path):
   everything, one, typo = map(launched, ("--list", "--list=fedevg", "--list=fedevv"))
   assert everything.returncode == one.returncode == 0 and not everything.stderr
   assert "--config.partition.name\n" in everything.stdout
-  assert "synthetic examples a class" in one.stdout and "fedavg" not in one.stdout
+  assert "synthetic examples per class" in one.stdout and "fedavg" not in one.stdout
   assert typo.returncode == 1 and typo.stderr.startswith("SettingError: list = 'fedevv'")
   assert not (tmp_path / "run").exists()
 

@@ -8,10 +8,10 @@ from jax import lax
 
 from fedjax_het import models
 from fedjax_het.errors import SettingError
-from fedjax_het.models import convolution
-from fedjax_het.models.convolution import choose, conv2d
-from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
-from fedjax_het.models.product import SMALL_BATCH, product
+from fedjax_het.models.layers import convolution
+from fedjax_het.models.layers.convolution import choose, conv2d
+from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool2
+from fedjax_het.models.layers.product import SMALL_BATCH, product
 
 
 def normal(seed, *shape):

@@ -18,8 +18,8 @@ COUNT = re.compile(r"(?<=\| )[\d,]+(?= \|)")
 def test_the_table_is_the_library_s():
   wanted = SCRIPT["table"](lambda factory: "")
   assert COUNT.sub("", TABLE) == f"{wanted}\n", "Run docs/models_table.py."
-  for name in re.findall(r"\(\.\./fedjax_het/models/(\w+)\.py\)", TABLE):
-    assert (DOCS.parent / "fedjax_het" / "models" / f"{name}.py").is_file()
+  files = re.findall(r"\(\.\./(fedjax_het/models/zoo/\w+\.py)\)", TABLE)
+  assert len(files) == len(MODELS) and all((DOCS.parent / file).is_file() for file in files)
 
 
 COUNTED = {

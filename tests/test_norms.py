@@ -8,9 +8,9 @@ from flax import linen as nn
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models import from_flax
-from fedjax_het.models.layers import Conv, Dense
-from fedjax_het.models.norms import BatchNorm, GroupNorm, norm
-from fedjax_het.models.real_rows import only
+from fedjax_het.models.layers.basic import Conv, Dense
+from fedjax_het.models.layers.norms import BatchNorm, GroupNorm, norm
+from fedjax_het.models.layers.real_rows import only
 
 rng = np.random.default_rng(0)
 x = rng.normal(2.0, 3.0, (5, 3, 2, 4)).astype(np.float32)

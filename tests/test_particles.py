@@ -222,7 +222,7 @@ def test_weights(energy, cap):
   """exp of the logit, its sign, or what it is above; cut where that is asked for."""
   cap = 6.5 if cap and energy == "centred" else cap
   if cap and energy in ("signed", "even"):
-    with pytest.raises(fh.SettingError, match=r"cap = 0\.5: .* have none"):
+    with pytest.raises(fh.SettingError, match=r"cap = 0\.5: does not apply to .* weights"):
       fh.fedevg(MODEL, energy=energy, cap=cap)
     return
   params = jax.tree.map(lambda leaf: 4.0 * leaf, MODEL.init(jax.random.key(0)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedjax_het.models.pooling import average_pool, max_pool
+from fedjax_het.models.layers.pooling import average_pool, max_pool
 
 
 def value_and_pullback(f, x):

@@ -8,9 +8,9 @@ from jax import lax
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models import count_parameters, make
-from fedjax_het.models.norms import GroupNorm
-from fedjax_het.models.resnet import resnet10
-from fedjax_het.models.strided import convolve
+from fedjax_het.models.layers.norms import GroupNorm
+from fedjax_het.models.layers.strided_convolution import convolve
+from fedjax_het.models.zoo.resnet10 import resnet10
 
 
 def xla(x, kernel, stride=1):

@@ -11,8 +11,8 @@ from flax import linen as nn
 
 from fedjax_het import models
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.models.norms import norm
-from fedjax_het.models.weight_files import read_arrays
+from fedjax_het.models.layers.norms import norm
+from fedjax_het.models.weights.files import read_arrays
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (15,), (1, 3, 5)])

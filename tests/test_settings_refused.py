@@ -17,7 +17,7 @@ from fedjax_het.errors import check_key, check_seed
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.workdir import read_json, read_json_lines, read_record
 from fedjax_het.mixing.responses import relative
-from fedjax_het.models.product import settled
+from fedjax_het.models.layers.product import settled
 from fedjax_het.parts import Feedback
 from fedjax_het.tables.runs import ended
 from fedjax_het.yardsticks.downstream import within_class_distance

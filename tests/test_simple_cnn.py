@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_het import models
 from fedjax_het.errors import SettingError
-from fedjax_het.models.simple_cnn import local_response_norm
+from fedjax_het.models.zoo.simple_cnn import local_response_norm
 
 
 def normal(seed, *shape):

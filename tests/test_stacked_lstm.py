@@ -7,8 +7,8 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het.errors import SettingError
-from fedjax_het.models.sequence_layers import recur
-from fedjax_het.models.stacked_lstm import stacked_lstm
+from fedjax_het.models.layers.sequences import recur
+from fedjax_het.models.zoo.stacked_lstm import stacked_lstm
 
 SMALL = dict(vocabulary=7, embedding=3, hidden=4)
 
@@ -124,7 +124,7 @@ def test_weights_by_pytorchs_names():
 
 def test_ids_that_were_standardised_are_refused():
   model = fh.models.make("stacked_lstm", (6,), 5, mean=2.0)
-  with pytest.raises(SettingError, match=r"float32.*no ids.*store ids as int8, int16 or int32"):
+  with pytest.raises(SettingError, match=r"float32.*not token ids.*store ids as int8, int16 or int32"):
     jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), jnp.zeros((2, 6), jnp.int32))
 
 

@@ -249,7 +249,7 @@ def test_a_task_of_one_s_own_has_a_metric_of_its_own(monkeypatch):
   x = RNG.normal(size=(N, D)).astype(np.float32)
   data = federate(x, RNG.poisson(np.exp(x[:, 0] / 2)), num_classes=1, task=counts)
   model = fh.models.make("logistic_regression", (D,), 1, counts)
-  with pytest.raises(fh.SettingError, match=r"task = 'counts': nobody .* 'told' .*METRICS\['told'\]"):
+  with pytest.raises(fh.SettingError, match=r"task = 'counts': the catalogue .* 'told' .*METRICS\['told'\]"):
     train(fh.fedavg(model), data)
   monkeypatch.setitem(METRICS, "told", Metric("told", "told", "%"))
   silent = model._replace(task=counts._replace(headline=("top1",)))
@@ -264,7 +264,7 @@ def test_a_module_s_task_says_what_its_outputs_are():
   for task in (None, tasks.next_token()):
     with pytest.raises(fh.SettingError, match="num_classes = 7"):
       fh.models.from_flax(Speaker(), (T,), 7, dtype=jnp.int32, task=task)
-  with pytest.raises(fh.SettingError, match=r"Speaker makes \(2, 4, 6\)"):
+  with pytest.raises(fh.SettingError, match=r"Speaker returns \(2, 4, 6\)"):
     fh.models.from_flax(Speaker(), (T,), V, dtype=jnp.int32)
   two = fh.models.make("logistic_regression", (D,), 2, tasks.classification())
   one = fh.models.make("logistic_regression", (D,), 2)

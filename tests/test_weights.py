@@ -17,9 +17,9 @@ import fedjax_het as fh
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.models import weight_files
 from fedjax_het.models.convert import convert, main
-from fedjax_het.models.weight_files import read_arrays
+from fedjax_het.models.weights import files as weight_files
+from fedjax_het.models.weights.files import read_arrays
 
 SHAPE, CLASSES = (3,), 4
 TWO_NN = dict(hidden=5)
@@ -184,7 +184,7 @@ def read(state):
 
 @pytest.fixture
 def known(monkeypatch):
-  monkeypatch.setattr(sys.modules["fedjax_het.models.two_nn"], "TORCH", {"two_nn": read}, raising=False)
+  monkeypatch.setattr(sys.modules["fedjax_het.models.zoo.two_nn"], "TORCH", {"two_nn": read}, raising=False)
 
 
 def safetensors(path, arrays, kinds):
@@ -246,10 +246,10 @@ def test_what_cannot_be_converted_is_said(tmp_path, known, capsys):
   with pytest.raises(SystemExit) as stopped:
     main(["--model=two_nn", str(tmp_path / "no.npz"), str(tmp_path / "out.npz")])
   assert stopped.value.code == 2 and "no such file" in capsys.readouterr().err
-  with pytest.raises(SettingError, match="its folder is not there"):
+  with pytest.raises(SettingError, match="its folder does not exist"):
     convert("two_nn", str(tmp_path / "in.npz"), str(tmp_path / "nowhere" / "out.npz"))
   fh.models.save_weights(tmp_path / "ours.npz", read(STATE)[0])
-  with pytest.raises(SettingError, match="has our names already"):
+  with pytest.raises(SettingError, match="has this library's names already"):
     convert("two_nn", str(tmp_path / "ours.npz"), str(tmp_path / "out.npz"))
   np.savez(tmp_path / "none.npz")
   with pytest.raises(DataError, match="holds no arrays"):
@@ -267,7 +267,7 @@ def test_what_cannot_be_converted_is_said(tmp_path, known, capsys):
 
 def test_foreign_names_of_a_model_that_nobody_mapped(tmp_path):
   np.savez(tmp_path / "in.npz", **STATE)
-  with pytest.raises(SettingError, match=r"other names than ours.*save_weights"):
+  with pytest.raises(SettingError, match=r"other names than this library's.*save_weights"):
     fh.models.make("text_pair", (2, 8), 1, weights=str(tmp_path / "in.npz"))
 
 

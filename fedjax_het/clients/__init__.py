@@ -1,1 +1,1 @@
-"""What a client does with what it receives: one file a method."""
+"""Client parts of the federated methods (`ClientUpdate`), one module per method."""

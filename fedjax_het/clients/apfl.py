@@ -1,17 +1,17 @@
-r"""APFL: a mixture of the federated model and a local one, trained on the same batches.
+r"""APFL: personalised mixtures of a federated and a local model, trained on the same mini-batches.
 
 Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, arXiv:2003.13461, 2020, algorithm 1.
 
-A client's model is v̄ = α v + (1 - α) w of its own v and the federated w, which starts the round at θ^g. On
-each mini-batch
+A client's personalised model is v̄ = α v + (1 - α) w, with its local model v and its copy w of the federated
+model, which starts the round at θ^g. On each mini-batch
 
     w <- w - η ∇f(w),      v <- v - η ∇_v f(v̄) = v - η α ∇f(v̄),
 
-both from where the last batch has left them; and, where α is adaptive (equation 10),
+where both gradients are taken before either update; and, if α is adaptive (equation 10),
 
-    α <- α - η <v - w, ∇f(v̄)>,      kept in [0, 1].
+    α <- α - η <v - w, ∇f(v̄)>,      clipped to [0, 1].
 
-w is uploaded; v and α stay.
+w is uploaded; v and α stay on the client.
 """
 
 from typing import Any, NamedTuple
@@ -32,14 +32,17 @@ PyTree = Any
 
 
 class Own(NamedTuple):
-  """What a client keeps: v with the running statistics of v̄, and α, float32 scalar."""
+  """Client state: the local model v with the running statistics of the mixture v̄, and α, float32 scalar."""
 
   local: PyTree
   alpha: jax.Array
 
 
 class Pair(NamedTuple):
-  """What changes in local training; `own.loss` sums the mixture's losses."""
+  """State of local training: copy w of the federated model, local model v (`own`), and mixing weight α.
+
+  `own.loss` sums the losses of the mixture v̄.
+  """
 
   federated: sgd.Local
   own: sgd.Local
@@ -47,7 +50,7 @@ class Pair(NamedTuple):
 
 
 def mix(local: PyTree, federated: PyTree, alpha: jax.Array) -> PyTree:
-  """α v + (1 - α) w."""
+  """Returns the mixture α v + (1 - α) w, leaf by leaf."""
   return jax.tree.map(lambda v, w: alpha * v + (1.0 - alpha) * w, local, federated)
 
 
@@ -64,26 +67,27 @@ def apfl(
   batch_size: int = 10,
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
-  """APFL's client part. Its state is v, which starts at the first θ^g, and α; the global model is FedAvg's.
+  """APFL's client part; its state is the local model v, initialised to the first θ^g, and α.
 
-  A model's running statistics: the federated model's are averaged, those of the mixture v̄ stay with v. A
-  model on the line between θ^g and v has its own, so that λ = α is not quite v̄ there; without running
-  statistics it is.
+  The global model is FedAvg's. Running statistics of the federated model are averaged; those of the mixture
+  v̄ stay with v. A model on the line between θ^g and v has separately estimated statistics, so for a model
+  with running statistics the point λ = α of the line is not exactly v̄; without them it is.
 
   Args:
-    model: the model.
-    alpha: α in [0, 1], at first where it is adaptive.
+    model: the model that clients train.
+    alpha: α in [0, 1]; the initial value if α is adaptive.
     adaptive: whether each client learns its α.
-    lr: η > 0 in round 0, for both models and α.
-    lr_decay: factor on η each round, in (0, 1].
-    momentum: momentum of local SGD, fresh each round, for each model.
+    lr: local learning rate η > 0 in round 0, for both models and α.
+    lr_decay: factor on η per round, in (0, 1].
+    momentum: momentum of local SGD, for each model; its buffer is reset each round.
     weight_decay: weight decay of local SGD.
-    epochs: E, passes through a client's data each round.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
+    epochs: E, epochs of local training per round.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset each round.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
   check_range("alpha", alpha, 0.0, 1.0)
   check_flag("adaptive", adaptive)

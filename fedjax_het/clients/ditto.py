@@ -1,13 +1,13 @@
-r"""Ditto: a global model by FedAvg, and a personal one kept near to it.
+r"""Ditto: a global model by FedAvg, and a personalised model regularised towards it.
 
 Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, algorithm 1.
 
-A client trains the received θ^g as FedAvg does and uploads the result; then it minimises, from where its own
-model v_i was,
+A client trains the received θ^g as in FedAvg and uploads the result. It then minimises, starting from its
+personalised model v_i of the previous round,
 
-    F_i(v) + (λ/2)·‖v - θ^g‖²,      θ^g as received,
+    F_i(v) + (λ/2)·‖v - θ^g‖²,      with θ^g as received,
 
-and keeps v_i, which is the model that it uses.
+and keeps the result as v_i, which is the model it is evaluated with.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ PyTree = Any
 
 
 class Pair(NamedTuple):
-  """Local training of the received model, and after it of the client's own."""
+  """Training states of the received model and of the client's personalised model, trained in this order."""
 
   received: sgd.Local
   own: sgd.Local
@@ -48,7 +48,21 @@ def walk_both(
   last: int | jax.Array | None = None,
   at: Callable[[sgd.Step, PyTree], PyTree] | None = None,
 ) -> Pair:
-  """Steps for the received model, then for the client's own, kept `near`, over `epochs`; see `sgd.walk`."""
+  """Runs SGD on the received model, then on the client's personalised model with a proximal gradient term.
+
+  Args:
+    key: typed PRNG key.
+    model: the model.
+    data: the client's examples.
+    work: training states of both models.
+    optimizer: optimiser of both models.
+    epochs: epochs of the received model and of the personalised model.
+    batch_size: B, mini-batch size.
+    near: (gradient, params) -> gradient of the personalised model with the proximal term, see `sgd.near`.
+    first: the first step to take, see `sgd.walk`; steps of both models are counted together.
+    last: the step before which to stop; None takes all.
+    at: (step, params) -> the model's parameters, see `sgd.walk`.
+  """
   received = sgd.walk(
     key, model, data, work.received, optimizer, epochs[0], batch_size, None, first, last, at
   )
@@ -71,22 +85,25 @@ def ditto(
   batch_size: int = 10,
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
-  """Ditto's client part. Its state is v_i, which starts at the first θ^g; the global model is FedAvg's.
+  """Ditto's client part; its state is the personalised model v_i, initialised to the first θ^g.
+
+  The global model is FedAvg's.
 
   Args:
-    model: the model.
-    lam: λ >= 0, how near v_i is kept; 0 is local training alone.
-    lr: η > 0 in round 0, for both models.
-    lr_decay: factor on η each round, in (0, 1].
-    momentum: momentum of local SGD, fresh each round, for each model.
+    model: the model that clients train.
+    lam: λ >= 0, weight of the proximal term; 0 is purely local training of v_i.
+    lr: local learning rate η > 0 in round 0, for both models.
+    lr_decay: factor on η per round, in (0, 1].
+    momentum: momentum of local SGD, for each model; its buffer is reset each round.
     weight_decay: weight decay of local SGD.
-    epochs: E, passes through a client's data for the received model each round.
-    local_epochs: passes for the client's own model after that.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
+    epochs: E, epochs of the received model per round.
+    local_epochs: epochs of the personalised model per round, after those of the received model.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset each round.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
   tx_of = scheduled(
     lam=lam, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,

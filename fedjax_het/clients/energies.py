@@ -1,18 +1,18 @@
-r"""What FedEvg's clients upload of energies E(x, y) = -f(x)[y] of synthetic data: weights e and gradients.
+r"""Energies E(x, y) = -f(x)[y] of synthetic data, and FedEvg's uploads made of them: weights e and gradients.
 
-e = exp(v), where of the client's logit f = f(x̃)[ỹ]
+The weight is e = exp(v), where v depends on the client's logit f = f(x̃)[ỹ]:
 
 signed     v = sgn f: e is one of 1/e, 1, e; the thesis's own choice.
 raw        v = f - r, r = log Σ w e of the rounds before: equation 4.13 as it stands, the gradient of 4.11.
-centred    v = f - mean f(x)[y] over the client's own training examples: about 0 where x̃ is as likely to the
+centred    v = f - mean f(x)[y] over the client's training examples: about 0 where x̃ is as likely to the
            client as these are.
 absolute   v = f.
 even       v = 0.
 
-v is cut to ±`cap` where one is given, so that no client counts more than e^{2 cap} times another of the same
-w: raw ones about what the whole cohort thought in the rounds before. A client does not see the others'
-energies of the same round, and the server only sums of e, so that a cap about the present cohort is none of
-the choices.
+If `cap` is given, v is clipped to ±`cap`, so that no client's weight exceeds e^{2 cap} times another's of the
+same w; for raw weights the clipping interval is centred at the whole cohort's estimate r of the rounds
+before. A cap centred at the present cohort is not offered: a client does not see the others' energies of the
+same round, and the server sees only sums of e.
 """
 
 from typing import Any
@@ -28,16 +28,16 @@ from fedjax_het.parts import Message
 
 PyTree = Any
 ENERGIES = ("signed", "raw", "centred", "absolute", "even")
-LARGEST = 60.0  # exponent of a weight, so that sums over clients neither overflow nor vanish
+LARGEST = 60.0  # bound on a weight's exponent, so that sums over clients neither overflow nor vanish
 
 
 def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """Each row's logit of its own class, [B, C] and [B] -> [B]."""
+  """Selects each row's logit of its label, [B, C] and [B] -> [B]."""
   return jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
 
 
 def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """(∇_x E(x, y) = -∇_x f(x)[y], one a row, like x; f(x)[y], float32 [B])."""
+  """Returns (∇_x E(x, y) = -∇_x f(x)[y] per row, shaped like x; f(x)[y], float32 [B])."""
 
   def energy(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     value = of_class(model.apply(params, x), y)
@@ -47,45 +47,47 @@ def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) ->
 
 
 def mean_logit(model: Model, params: PyTree, data: ClientData) -> jax.Array:
-  """Mean f(x)[y] over a client's training examples, float32 scalar; one forward pass."""
+  """Returns the mean of f(x)[y] over a client's training examples, float32 scalar, in one forward pass."""
   energies = model.task._replace(losses=lambda logits, y: (-of_class(logits, y), None))
   return -training_loss(model._replace(task=energies), params, data)
 
 
 def clipped(gradient: jax.Array, clip: float | None) -> jax.Array:
-  """Every entry within ±clip; None leaves them."""
+  """Clips every entry of the gradient to ±clip; None leaves it unchanged."""
   return gradient if clip is None else jnp.clip(gradient, -clip, clip)
 
 
 def shortened(gradient: jax.Array, norm: float | None) -> jax.Array:
-  """u·min(1, norm/‖u‖), ‖u‖ over all entries; None leaves it."""
+  """Scales u to at most the given L2 norm, u·min(1, norm/‖u‖), ‖u‖ over all entries; None for no bound."""
   if norm is None:
     return gradient
   return gradient * jnp.minimum(1.0, norm / jnp.maximum(jnp.sqrt((gradient**2).sum()), 1e-12))
 
 
 def check_energy(energy: str, cap: float | None, upload_norm: float | None = None) -> None:
-  """Raises `SettingError` for a kind of weight that is not known, or bounds that do not go with it."""
+  """Raises `SettingError` for an unknown kind of weight or for bounds that do not apply to it."""
   check_choice("energy", energy, ENERGIES)
   if upload_norm is not None:
     check_range("upload_norm", upload_norm, above=0.0, below=jnp.inf)
     if energy != "even":
       raise SettingError(
-        "upload_norm", upload_norm, f"bounds e·∇E, and {energy} weights e would still tell of the data",
+        "upload_norm", upload_norm, f"bounds e·∇E, but {energy} weights e would still depend on the data",
         "Use energy='even', or leave it out.",
       )  # fmt: skip
   if cap is None:
     return
   check_range("cap", cap, high=LARGEST, above=0.0)
   if energy in ("signed", "even"):
-    raise SettingError("cap", cap, f"{energy} weights have none", "Use energy='raw', or leave it out.")
+    raise SettingError(
+      "cap", cap, f"does not apply to {energy} weights", "Use energy='raw', or leave it out."
+    )
 
 
 def log_weight(
   model: Model, params: PyTree, broadcast: Message, value: jax.Array, data: ClientData, energy: str,
   cap: float | None = None,
 ) -> jax.Array:  # fmt: skip
-  """v, float32 [M], of the logits `value` of the synthetic set."""
+  """Returns the log-weights v of a FedEvg upload, float32 [M], from the synthetic set's logits `value`."""
   if energy == "signed":
     return jnp.sign(value)
   if energy == "even":
@@ -102,17 +104,17 @@ def signals(
   model: Model, params: PyTree, broadcast: Message, labels: jax.Array, data: ClientData, energy: str,
   cap: float | None = None, clip: float | None = None, upload_norm: float | None = None,
 ) -> Message:  # fmt: skip
-  """What a client uploads: (e·∇E(x̃), e), like (x̃, [M]).
+  """Builds a client's upload (e·∇E(x̃), e), shaped (like x̃, [M]).
 
   Args:
     model: the classifier.
-    params: the client's.
-    broadcast: x̃ as received, and r where energies are raw.
+    params: the client's parameters.
+    broadcast: x̃ as received, and r if energies are raw.
     labels: ỹ, int32 [M].
-    data: the client's training examples, which centred energies are relative to.
-    energy: see above.
-    cap: see above.
-    clip: bound on every entry of ∇E, before it is weighted.
+    data: the client's training examples, to which centred energies are relative.
+    energy: kind of weight, one of `ENERGIES`, see the module's docstring.
+    cap: bound on |v|, see the module's docstring; None for the bound `LARGEST`.
+    clip: bound on every entry of ∇E, applied before weighting.
     upload_norm: bound on the L2 norm of all of e·∇E, see `shortened`.
   """
   x = broadcast.params

@@ -1,22 +1,23 @@
-r"""FedEvg: clients shape a shared synthetic set by the energies that they give it (thesis, chapter IV).
+r"""FedEvg: clients shape a shared synthetic set through their energy models' gradients (thesis, chapter IV).
 
 The server broadcasts M synthetic examples x̃ with fixed, balanced labels ỹ. A client trains a classifier f on
-its own data as an energy model, E(x, y) = -f(x)[y] (algorithm 4.1), and uploads for each (x̃, ỹ) as received
+its data as an energy model, E(x, y) = -f(x)[y] (algorithm 4.1), and uploads for each (x̃, ỹ) as received
 
     e·∇E(x̃)  and  e,   e = exp(sgn(-E))       "signed", one of 1/e, 1, e: stable, and the thesis's own choice,
                        e = exp(-E)            "raw", which makes equation 4.13 the gradient of equation 4.11,
-                                              or what else `clients.energies` knows.
+                                              or another weight of `clients.energies`.
 
-Models stay at home. The weighted sums Σ_i w_i e_i ∇E_i and Σ_i w_i e_i are all that `server.sgld` and
-`server.particles` need.
+Models are not uploaded. `server.sgld` and `server.particles` need the weighted sums Σ_i w_i e_i ∇E_i and Σ_i
+w_i e_i only.
 
-A local step takes a batch (x, y) and B slots (x̃, ỹ), or all M where that is less, as many also where a last
-batch or a small client's has fewer examples, and minimises
+A local step takes a mini-batch (x, y) of up to B real examples and min(B, M) slots (x̃, ỹ) of the synthetic
+set, also if the mini-batch has fewer real examples, and minimises
 
-    [-mean f(x)[y] + mean f(x̆)[ỹ]] + CE(x, y) + λ CE(x̃, ỹ),
+    [-mean f(x)[y] + mean f(x̆)[ỹ]] + CE(x, y) + λ CE(x̃, ỹ).
 
-where x̆ comes from the slot by R steps  x̆ <- x̆ + γ ∇f(x̆)[ỹ] + σ ε  (equation 4.9), and stays there for the
-client's next step. The energy of real data goes down, that of samples up (equation 4.4).
+x̆ is a slot's Langevin chain: it starts the round at x̃, takes R steps  x̆ <- x̆ + γ ∇f(x̆)[ỹ] + σ ε
+(equation 4.9) per local step that draws the slot, and persists between the client's steps. Training lowers
+the energy of real data and raises that of the chain's samples (equation 4.4).
 """
 
 from typing import Any, NamedTuple
@@ -45,14 +46,14 @@ PyTree = Any
 
 
 class Local(NamedTuple):
-  """What a client changes while it trains.
+  """State of a client's local training in FedEvg.
 
   Attributes:
-    params: its classifier.
+    params: the classifier's parameters.
     optimizer: Adam's state.
-    chains: x̆, where the chains of its slots are, [M, ...].
+    chains: x̆, current positions of all slots' chains, [M, ...].
     loss: sum of the steps' losses.
-    steps: their number.
+    steps: number of steps taken.
   """
 
   params: PyTree
@@ -63,24 +64,26 @@ class Local(NamedTuple):
 
 
 def labels_of(num_classes: int, per_class: int) -> jax.Array:
-  """ỹ, int32 [M], class after class: known numbers also where a program is being traced."""
+  """Returns the balanced synthetic labels ỹ, int32 [M], sorted by class and concrete even under tracing."""
   with jax.ensure_compile_time_eval():
     return jnp.repeat(jnp.arange(num_classes), per_class)
 
 
 def contrast(real: jax.Array, weight: jax.Array, sampled: jax.Array) -> jax.Array:
-  """Mean E(x, y) - mean E(x̆, ỹ), float32 scalar: its gradient is that of equation 4.4, of -log p(x, y).
+  """Contrastive loss, mean E(x, y) - mean E(x̆, ỹ), float32 scalar; its gradient estimates ∇(-log p(x, y)).
+
+  The gradient is that of equation 4.4.
 
   Args:
     real: f(x)[y] of real examples, [B].
-    weight: 1 for a real example, 0 where a batch is filled up, [B].
-    sampled: f(x̆)[ỹ] of the model's own samples, [M].
+    weight: 1 for a real example, 0 for padding, [B].
+    sampled: f(x̆)[ỹ] of the model's samples, [M].
   """
   return sampled.mean() - weighted_mean(real, weight)
 
 
 def nearest(synthetic: jax.Array, labels: jax.Array, num_classes: int, x: jax.Array) -> jax.Array:
-  """Logits [B, C]: minus the squared distance to each class's nearest synthetic example."""
+  """Nearest-neighbour logits [B, C]: minus the squared distance to each class's nearest synthetic example."""
   own, theirs = x.reshape(x.shape[0], -1), synthetic.reshape(synthetic.shape[0], -1)
   squares = (own**2).sum(1)[:, None] - 2.0 * own @ theirs.T + (theirs**2).sum(1)
   return -squares.reshape(x.shape[0], num_classes, len(labels) // num_classes).min(axis=2)
@@ -110,44 +113,46 @@ def fedevg(
   steps: int | None = None,
   batch_size: int = 64,
 ) -> ClientUpdate:
-  """FedEvg's client part; it goes with `server.sgld`, the thesis's, and `server.particles`.
+  """FedEvg's client part, for use with `server.sgld`, the thesis's server part, or `server.particles`.
 
-  The broadcast's `params` are x̃, float32 [M, ...]. Its `extra` is () but for raw energies, where it is
-  log Σ w e of the rounds before, [M], which they are taken relative to, so that they cannot overflow:
-  equation 4.13 does not notice, unless an energy moves by more than 60 nats in a round (then its exponent is
-  cut there).
-  Clients' own classifiers are evaluated where they are persistent; else, and as the global model, x̃ itself
-  by its nearest neighbours (`yardsticks.downstream` trains a classifier on it).
+  The broadcast's `params` are x̃, float32 [M, ...]. For raw energies its `extra` is log Σ w e of the rounds
+  before, [M], which energies are taken relative to, so that they cannot overflow; equation 4.13 is invariant
+  to it, unless an energy changes by more than 60 nats in a round (then its exponent is clipped). Otherwise
+  `extra` is (). Personalised models are the clients' classifiers if they are persistent. Otherwise, and as
+  the global model, x̃ itself is evaluated as a nearest-neighbour classifier (`yardsticks.downstream` trains a
+  classifier on it).
 
   Args:
-    model: the classifier, whose `shape` and `num_classes` say what is synthesised.
-    per_class: synthetic examples a class; M = classes x per_class.
-    energy: "signed", "raw", "centred", "absolute" or "even", see `clients.energies`.
+    model: the classifier, whose `shape` and `num_classes` define what is synthesised.
+    per_class: synthetic examples per class; M = classes x per_class.
+    energy: kind of weight, "signed", "raw", "centred", "absolute" or "even", see `clients.energies`.
     cap: bound c on the exponent of a weight, |log e| <= c; None for signed and even weights, 60 for others.
-    upload_norm: C > 0, to which the L2 norm of all that a client uploads is shortened; of even weights only,
-      so that nothing else tells of its data. With uniform mixing and the server's `signal_noise` the uploads
-      of a run are differentially private, user by user. None leaves it.
-    start_scale: standard deviation > 0 of the normal numbers that x̃ begins as.
-    persistent: whether a client keeps its classifier over the rounds, or starts each with a fresh one.
-    chain_steps: R >= 0.
-    chain_step_size: γ.
-    chain_noise: σ.
+    upload_norm: C > 0, bound on the L2 norm of a client's whole upload; for even weights only, whose values
+      reveal nothing about the data. With uniform mixing and the server's `signal_noise` the uploads of a run
+      are differentially private at user level. None for no bound.
+    start_scale: standard deviation > 0 of the normal distribution that x̃ is initialised from.
+    persistent: whether a client keeps its classifier across rounds; otherwise each round starts with a new
+      one.
+    chain_steps: R >= 0, Langevin steps per local step.
+    chain_step_size: γ, step size of a chain.
+    chain_noise: σ, noise scale of a chain.
     lam: λ, weight of the received examples' cross-entropy.
-    clip: bound on every entry of a gradient with respect to x; None leaves it out.
-    bounded: whether chains are kept in [0, 1], as pixels are, and examples have to be; the server's part says
-      it of x̃.
-    lr: Adam's step size in round 0.
-    lr_decay: factor on it each round.
-    b1: Adam's first decay.
-    b2: Adam's second decay.
-    weight_decay: added to the gradient before Adam.
-    epochs: E, passes through a client's data each round.
-    steps: at most so many local steps a round, of freshly shuffled passes; None takes all.
-    batch_size: B, real examples a step; synthetic ones as many, at most M.
+    clip: bound on every entry of a gradient with respect to x; None for none.
+    bounded: whether chains are clipped to [0, 1], as pixels are, and examples must lie there; the server part
+      has a separate setting for x̃.
+    lr: Adam's learning rate in round 0.
+    lr_decay: factor on the learning rate per round.
+    b1: Adam's β₁, decay of the first moment.
+    b2: Adam's β₂, decay of the second moment.
+    weight_decay: L2 coefficient, added to the gradient before Adam.
+    epochs: E, epochs of local training per round.
+    steps: maximum number of local steps per round, over freshly shuffled epochs; None for no limit.
+    batch_size: B, real examples per step; min(B, M) synthetic examples per step.
 
   Raises:
-    SettingError: a setting out of range or without effect, or a model that does not say its shape; when a
-      run is set up, examples beyond [0, 1] where chains are bounded.
+    SettingError: a setting is out of range or has no effect, or the model has no declared shape, fewer than
+      two logits, running statistics or dropout; when a run is set up, examples lie outside [0, 1] although
+      chains are bounded.
   """
   check_energy(energy, cap, upload_norm)
   check_training(
@@ -182,7 +187,7 @@ def fedevg(
   slots = min(batch_size, len(labels))
 
   def walk(key, params, x, y):
-    """R steps of the chains."""
+    """Runs R Langevin steps of the chains x with labels y."""
 
     def step(r, x):
       gradient = clipped(energy_gradient(model, params, x, y)[0], clip)

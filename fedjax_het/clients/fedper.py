@@ -1,9 +1,9 @@
-r"""FedPer: a shared body, and a head of each client's own.
+r"""FedPer: a shared body and a personalised head.
 
 Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.00818, 2019.
 
-θ = (θ^b, θ^h). A client joins the body that it receives with the head that it keeps, trains both together
-by SGD on F_i, uploads the body and keeps the head. There is no global model.
+The parameters are θ = (θ^b, θ^h). A client joins the received body with the head it keeps, trains both
+together by SGD on F_i, uploads the body and keeps the head. There is no global model.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ PyTree = Any
 
 
 class Own(NamedTuple):
-  """What a client keeps: its part of the model, and the running statistics, which are its body's."""
+  """Client state: the part of the model that is not shared, and, if that is the body, running statistics."""
 
   params: PyTree
   stats: PyTree = ()
@@ -40,23 +40,24 @@ def fedper(
   shares_body: bool = True,
   name: str = "fedper",
 ) -> ClientUpdate:
-  """FedPer's client part. Its state is the client's head; all heads start alike.
+  """FedPer's client part; its state is the client's head, with the same initial value on all clients.
 
   Args:
-    model: the model.
-    head: its head, see `heads.parting`.
-    lr: η > 0 in round 0.
-    lr_decay: factor on η each round, in (0, 1].
-    momentum: momentum of local SGD, fresh each round.
+    model: the model that clients train.
+    head: layers of the head, see `heads.parting`.
+    lr: local learning rate η > 0 in round 0.
+    lr_decay: factor on η per round, in (0, 1].
+    momentum: momentum of local SGD; its buffer is reset each round.
     weight_decay: weight decay of local SGD.
-    epochs: E, passes through a client's data each round.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
+    epochs: E, epochs of local training per round.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset each round.
     shares_body: whether the body is shared and the head kept; False is LG-FedAvg.
-    name: name in tables.
+    name: name of the method in tables.
 
   Raises:
-    SettingError: a setting out of range; when a run is set up, a head that the model has not.
+    SettingError: a setting is out of range; when a run is set up, the model lacks a layer of the head.
   """
   tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
@@ -65,7 +66,7 @@ def fedper(
   part = parting(model, head)
 
   def parted(params: PyTree, stats: PyTree) -> tuple[Message, Own]:
-    """What is shared, and what is kept."""
+    """Splits the model into the upload and the client state."""
     body, top = part(params)
     return (Message(body, stats=stats), Own(top)) if shares_body else (Message(top), Own(body, stats))
 

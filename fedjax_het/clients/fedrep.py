@@ -1,10 +1,10 @@
-r"""FedRep: a shared representation, learnt after each client's own head has been.
+r"""FedRep: a shared body (representation), trained in each round after the client's personalised head.
 
 Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, algorithm 1.
 
-θ = (θ^b, θ^h). In a round a client takes E epochs of SGD on its head with the received body fixed, then E_b
-epochs on the body with that head fixed, each with a fresh optimiser. It uploads the body and keeps the head.
-There is no global model.
+The parameters are θ = (θ^b, θ^h). In a round a client trains its head for E epochs of SGD with the received
+body fixed, then the body for E_b epochs with that head fixed, each with a fresh optimiser state. It uploads
+the body and keeps the head. There is no global model.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ PyTree = Any
 
 
 class Phases(NamedTuple):
-  """Both phases of local training; the statistics are those that the body's begins with."""
+  """Training states of the head's and of the body's phase; running statistics of the latter are uploaded."""
 
   head: sgd.Local
   body: sgd.Local
@@ -41,25 +41,26 @@ def fedrep(
   batch_size: int = 10,
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
-  """FedRep's client part. Its state is the client's head; all heads start alike.
+  """FedRep's client part; its state is the client's head, with the same initial value on all clients.
 
-  Running statistics are the body's: the head's epochs leave them, the body's move them, the server averages
-  them.
+  Running statistics belong to the body: changes during the head's epochs are discarded, the body's epochs
+  update them, and the server averages them.
 
   Args:
-    model: the model.
-    head: its head, see `heads.parting`.
-    lr: η > 0 in round 0.
-    lr_decay: factor on η each round, in (0, 1].
-    momentum: momentum of local SGD, fresh each phase.
+    model: the model that clients train.
+    head: layers of the head, see `heads.parting`.
+    lr: local learning rate η > 0 in round 0.
+    lr_decay: factor on η per round, in (0, 1].
+    momentum: momentum of local SGD; its buffer is reset before each phase.
     weight_decay: weight decay of local SGD.
-    epochs: E, passes through a client's data for the head each round.
-    body_epochs: E_b, passes for the body after that.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each phase.
+    epochs: E, epochs of the head per round.
+    body_epochs: E_b, epochs of the body per round, after those of the head.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset before each phase.
 
   Raises:
-    SettingError: a setting out of range; when a run is set up, a head that the model has not.
+    SettingError: a setting is out of range; when a run is set up, the model lacks a layer of the head.
   """
   tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,

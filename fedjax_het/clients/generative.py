@@ -1,7 +1,8 @@
-"""FedCVAE and FedCGAN: a conditional generator, averaged like any model (FedAvg over another tree).
+"""FedCVAE and FedCGAN: conditional generative models trained by FedAvg.
 
-The baselines of the thesis's chapter IV. A client trains each part of the generator on that part's own loss,
-with Adam, fresh each round; what it uploads and what the server averages by n_i is the whole tree.
+They are baselines of the thesis's chapter IV. A client trains each part of the generative model on the part's
+loss with Adam, whose state is reset each round; the whole parameter tree is uploaded, and the server averages
+it by n_i.
 """
 
 import jax
@@ -14,8 +15,8 @@ from fedjax_het.clients.sgd import Local
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError, check_pixels, check_whole
 from fedjax_het.local import for_each_batch
-from fedjax_het.models.generative import GENERATORS, Generative
 from fedjax_het.models.model import Model
+from fedjax_het.models.zoo.generative import GENERATORS, Generative
 from fedjax_het.parts import ClientUpdate, Info, Message
 
 
@@ -33,27 +34,27 @@ def generative(
   batch_size: int = 64,
   name: str = "generative",
 ) -> ClientUpdate:
-  """The client part of a federated conditional generator.
+  """Client part of a federated conditional generative model.
 
-  Evaluated as a classifier: by the nearest of `per_class` generated examples of a class, of always the same
-  noise.
+  It is evaluated as a nearest-neighbour classifier on `per_class` generated examples per class, made from
+  fixed noise.
 
   Args:
-    model: the generator.
-    per_class: examples a class that the server generates to show and to judge.
-    lr: Adam's step size in round 0.
-    lr_decay: factor on it each round.
-    b1: Adam's first decay.
-    b2: Adam's second decay.
-    weight_decay: added to the gradient before Adam.
-    epochs: E, passes through a client's data each round.
-    steps: at most so many local steps a round; None takes all.
-    batch_size: B.
-    name: name in tables.
+    model: the generative model.
+    per_class: examples per class that the server generates for display and evaluation.
+    lr: Adam's learning rate in round 0.
+    lr_decay: factor on the learning rate per round.
+    b1: Adam's β₁, decay of the first moment.
+    b2: Adam's β₂, decay of the second moment.
+    weight_decay: L2 coefficient, added to the gradient before Adam.
+    epochs: E, epochs of local training per round.
+    steps: maximum number of local steps per round; None for no limit.
+    batch_size: B, local mini-batch size.
+    name: name of the method in tables.
 
   Raises:
-    SettingError: a setting out of range, or a model that generates nothing; when a run is set up, examples
-      beyond [0, 1], which is where it generates.
+    SettingError: a setting is out of range, or the model is not generative; when a run is set up, examples
+      lie outside [0, 1], the range of a bounded model's outputs.
   """
   check_training(
     lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size
@@ -113,11 +114,11 @@ def generative(
 
 @variant_of(generative, "name")
 def fedcvae(model: Generative, **settings) -> ClientUpdate:
-  """FedCVAE's client part: `generative` of a conditional variational autoencoder."""
+  """FedCVAE's client part: `generative` with a conditional variational autoencoder."""
   return generative(model, name="fedcvae", **settings)
 
 
 @variant_of(generative, "name")
 def fedcgan(model: Generative, **settings) -> ClientUpdate:
-  """FedCGAN's client part: `generative` of a conditional adversarial pair."""
+  """FedCGAN's client part: `generative` with a conditional adversarial pair."""
   return generative(model, name="fedcgan", **settings)

@@ -1,4 +1,4 @@
-"""A model's parameters in two, its head and its body, by their paths."""
+"""Splitting a model's parameters into body and head by parameter path."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,38 +11,37 @@ from fedjax_het.models import Model
 from fedjax_het.models.model import within
 
 PyTree = Any
-Path = tuple[str, ...]  # whole numbers, of a list of layers, as words
+Path = tuple[str, ...]  # path of a parameter; indices of a list of layers are strings
 Head = str | Callable[[Path], bool]
 
 
 class Parted(NamedTuple):
-  """A model's parameters, nested dicts, in two."""
+  """A model's parameters, nested dicts, split into body and head."""
 
   body: PyTree
   head: PyTree
 
 
 def joined(*parts: PyTree) -> PyTree:
-  """The parameters that `parting` has parted."""
+  """Merges the parameter trees that `parting` split; the inverse of splitting."""
   flat = (traverse_util.flatten_dict(own) for own in parts)
   return traverse_util.unflatten_dict({path: leaf for own in flat for path, leaf in own.items()})
 
 
 def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
-  """Parts the model's parameters.
+  """Returns a function that splits the model's parameters into body and head.
 
   Args:
-    model: whose parameters are nested dicts.
-    head: the head's layers, with commas between them, such as "fc2,fc3" or "block4/conv2"; "" takes the
-      model's own, `Model.head`. Or a predicate on paths, such as ("fc3", "kernel")
-      or ("layers", "2", "bias").
+    model: a model whose parameters are nested dicts.
+    head: comma-separated layers of the head, such as "fc2,fc3" or "block4/conv2"; "" takes `Model.head`. Or a
+      predicate on paths, such as ("fc3", "kernel") or ("layers", "2", "bias").
 
   Returns:
-    A function of the parameters, which raises `SettingError` for a layer that the model has not, where there
-    is no head, or nothing beside it: so a run ends before anything is compiled.
+    A function (params) -> `Parted`. It raises `SettingError` if the model lacks a layer, or if head or body
+    would be empty, so that a run ends before anything is compiled.
 
   Raises:
-    SettingError: `head` is neither, or `model` is none.
+    SettingError: `head` is neither a string nor callable, or `model` is not a `Model`.
   """
   check_model(model)
   if not isinstance(head, str) and not callable(head):
@@ -71,7 +70,7 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
 
 
 def layers_of_head(model: Any) -> Callable[[PyTree], dict[Path, Any]]:
-  """(params) -> the leaves of the model's own head that are among them, by path; of whatever shape."""
+  """Returns (params) -> the leaves of `Model.head` found in params, by path, whatever their shapes."""
   head = getattr(model, "head", ())
 
   def of(params: PyTree) -> dict[Path, Any]:
@@ -82,7 +81,7 @@ def layers_of_head(model: Any) -> Callable[[PyTree], dict[Path, Any]]:
 
 
 def beside(model: Model, rest: PyTree) -> Model:
-  """The model as a function of one part of its parameters, the rest of which stays as it is."""
+  """Returns a model that is a function of one part of the parameters; the other part, `rest`, is fixed."""
   train = model.train
 
   def apply(own, x, *stats):

@@ -1,10 +1,10 @@
-r"""LG-FedAvg: local representations, a shared head.
+r"""LG-FedAvg: local bodies (representations) and a shared head.
 
 Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations,
 arXiv:2001.01523, 2020.
 
-FedPer the other way about: a client keeps its body θ^b, with its running statistics, and shares its head.
-There is no global model.
+It is FedPer with the roles exchanged: a client keeps its body θ^b, with its running statistics, and shares
+its head. There is no global model.
 """
 
 from fedjax_het.clients.fedper import fedper
@@ -15,5 +15,8 @@ from fedjax_het.parts import ClientUpdate
 
 @variant_of(fedper, "shares_body", "name")
 def lg_fedavg(model: Model, **settings) -> ClientUpdate:
-  """LG-FedAvg's client part, whose state is the client's body; all bodies start alike. Settings: `fedper`."""
+  """LG-FedAvg's client part; its state is the client's body, with the same initial value on all clients.
+
+  See `fedper` for the settings.
+  """
   return fedper(model, shares_body=False, name="lg_fedavg", **settings)

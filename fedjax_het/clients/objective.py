@@ -1,4 +1,4 @@
-"""What every supervised client shares: its loss, its optimiser, its learning rate."""
+"""Loss, optimiser and learning-rate schedule that all client parts with a supervised loss share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,14 +17,14 @@ from fedjax_het.tasks import mean_loss
 from fedjax_het.tasks.task import or_one
 
 PyTree = Any
-MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of the papers' local SGD
-DROPOUT = 1  # what a step's key is folded with; the key itself is the method's
-MANY, LARGE = 64, 4096  # leaves from which on only those of more numbers wait for one another
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # defaults of local SGD in the papers
+DROPOUT = 1  # folded into a step's key for dropout; the key itself is the method's
+MANY, LARGE = 64, 4096  # with at least MANY leaves, only those of more than LARGE numbers are ordered
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 
 def batch_loss(model: Model, params: PyTree, stats: PyTree, batch: Batch) -> tuple[jax.Array, PyTree]:
-  """The task's mean loss over a mini-batch's real examples, float32 scalar, and the statistics after it."""
+  """Returns the task's mean loss over a mini-batch's real examples, float32 scalar, and new statistics."""
   key = jax.random.fold_in(batch.key, DROPOUT)
   outputs, stats = model.in_training(params, stats, batch.x, batch.weight, key)
   return mean_loss(model.task, outputs, batch.y, batch.weight), stats
@@ -34,14 +34,14 @@ def loss_gradient(
   model: Model, params: PyTree, stats: PyTree, batch: Batch,
   at: Callable[[PyTree], PyTree] | None = None,
 ) -> tuple[jax.Array, PyTree, PyTree]:  # fmt: skip
-  """`batch_loss`, its gradient with respect to what is trained, and the statistics after it.
+  """Returns (loss, gradient with respect to `params`, updated statistics) of a mini-batch, see `batch_loss`.
 
   Args:
     model: the model.
-    params: what is trained.
-    stats: the model's statistics.
+    params: the trained parameters.
+    stats: the model's running statistics.
     batch: the mini-batch.
-    at: (params) -> the model's parameters; None where those are what is trained.
+    at: (params) -> the model's parameters; None if `params` are the model's parameters.
   """
 
   def of(params: PyTree) -> tuple[jax.Array, PyTree]:
@@ -52,17 +52,18 @@ def loss_gradient(
 
 
 def training_loss(model: Model, joined: PyTree, data: ClientData, batch_size: int = 256) -> jax.Array:
-  """F_i(θ) = Σ_k total_k / Σ_k weight_k, the task's mean loss of all of a client's examples, float32 scalar.
+  """Computes F_i(θ) = Σ_k total_k / Σ_k weight_k, a client's mean training loss, float32 scalar.
 
-  One forward pass. It can be differentiated, in both modes; a gradient goes through the examples `batch_size`
-  at a time, and keeps no activations of the others. A client smaller than the largest skips the blocks that
-  it lacks (under `vmap` it computes them and drops them).
+  The loss is the task's, over all of the client's examples, in one forward pass over blocks of examples. It
+  is differentiable in forward and reverse mode; a reverse pass recomputes each block's activations and stores
+  none. A client smaller than the largest skips the blocks that it lacks (under `vmap` they are computed and
+  discarded).
 
   Args:
-    model: whose task says what the loss is.
-    joined: its parameters, with their statistics where it has some, see `Model.joined`.
+    model: the model, whose task defines the loss.
+    joined: parameters, with statistics if the model has some, see `Model.joined`.
     data: the client's examples.
-    batch_size: of the blocks, at most; see `ClientData.block`.
+    batch_size: maximum number of examples per block, see `ClientData.block`.
   """
   batch_size = data.block(batch_size)
 
@@ -85,7 +86,7 @@ def training_loss(model: Model, joined: PyTree, data: ClientData, batch_size: in
 
 
 def momentum_sgd(momentum: float = MOMENTUM, weight_decay: float = WEIGHT_DECAY) -> Optimizer:
-  """lr -> SGD with weight decay added to the gradient before momentum, as in the papers.
+  """Returns lr -> SGD with momentum and L2 weight decay, which is added to the gradient before momentum.
 
   m <- momentum·m + (∇ + weight_decay·θ);  θ <- θ - lr·m.
   """
@@ -101,29 +102,32 @@ def momentum_sgd(momentum: float = MOMENTUM, weight_decay: float = WEIGHT_DECAY)
 
 
 def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
-  """lr -> Adam with weight decay added to the gradient before it, not decoupled as in AdamW."""
+  """Returns lr -> Adam with L2 weight decay added to the gradient before Adam, not decoupled as in AdamW."""
   return lambda lr: optax.chain(
     optax.add_decayed_weights(weight_decay), optax.scale_by_adam(b1, b2), optax.scale_by_learning_rate(lr)
   )
 
 
 def together(updates: PyTree) -> PyTree:
-  """The same updates; on CPUs `waiting`, which on a GPU made a step 1.04 to 1.16 times as long."""
+  """Orders the updates by the barrier `waiting` on CPUs; elsewhere returns them unchanged.
+
+  On a GPU the barrier made a step 1.04 to 1.16 times as long.
+  """
   return waiting(updates) if jax.default_backend() == "cpu" else updates
 
 
 def waiting(updates: PyTree) -> PyTree:
-  """The same updates, each made to wait for all the others.
+  """Scheduling barrier: makes each leaf's update wait for all others, without changing any value.
 
-  A leaf's update may read other leaves: the gradient of one layer those above it, either end of SuPerFed's
-  line the other end. Left to itself XLA may apply one update before the last reader is done, and copies the
-  parameters in every step to be able to; waiting saves the copies, a fifth of SuPerFed's TwoNN step on CPU.
-  Of many leaves only the large wait: copies of small ones cost a large model nothing, and what makes hundreds
-  of leaves wait takes long to compile.
+  The gradient that updates one leaf may read other leaves: a layer's gradient reads the layers above it,
+  either end of SuPerFed's line reads the other end. Without the barrier XLA may schedule one update before
+  the last reader is done, and therefore copies the parameters in every step; the barrier saves the copies, a
+  fifth of SuPerFed's TwoNN step on CPU. If there are many leaves, only the large ones wait: copies of small
+  leaves cost a large model nothing, and a barrier over hundreds of leaves takes long to compile.
 
-  What they wait for is a sum over an array, which XLA computes once. A sum of scalars it would put into every
-  update, and a program of L leaves would grow with L²: EfficientNet-B0's then took three times as long to
-  compile.
+  All leaves wait for one sum over an array, which XLA computes once. A sum of scalars would be inlined into
+  every update, and a program of L leaves would grow with L²: EfficientNet-B0's then took three times as long
+  to compile.
   """
   leaves, tree = jax.tree.flatten(updates)
   least = LARGE if len(leaves) > MANY else 0
@@ -133,19 +137,25 @@ def waiting(updates: PyTree) -> PyTree:
 
 
 def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:
-  """η_t = η·decay^t."""
+  """Learning rate of a round t, η_t = η·decay^t."""
   return lr * jnp.asarray(lr_decay, jnp.float32) ** round
 
 
 def check_model(model: Any) -> None:
-  """Raises `SettingError` for what is no `Model`, such as a bare Flax module."""
+  """Raises `SettingError` if `model` is not a `Model`, such as a bare Flax module."""
   if not isinstance(model, Model):
     remedy = "Make one of a Flax module by fedjax_het.models.from_flax(module, shape, num_classes)."
     raise SettingError("model", type(model).__name__, "is no fedjax_het.Model", remedy)
 
 
 def check_training(**settings: Any) -> None:
-  """Checks the settings that all local trainings share; names are the factories' own."""
+  """Checks the ranges of local-training settings, which are given by the factories' argument names.
+
+  Values that are being traced pass unchecked.
+
+  Raises:
+    SettingError: a setting is out of range.
+  """
   for name, value in settings.items():
     if isinstance(value, jax.core.Tracer):
       continue
@@ -167,16 +177,16 @@ def check_training(**settings: Any) -> None:
 
 
 def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Array) -> None:
-  """Checks what stands in for local SGD, and that nothing is set that only SGD would heed.
+  """Checks a user's optimiser that replaces local SGD, and that SGD's settings are left at their defaults.
 
   Args:
-    make: η -> the optax transformation.
+    make: function η -> optax transformation.
     lr: η.
-    **of_sgd: momentum and weight_decay, as they came.
+    **of_sgd: the values of momentum and weight_decay.
 
   Raises:
-    SettingError: no function from η to an optax transformation; one that wants more than a gradient, its
-      state and the parameters; a momentum or weight decay of SGD's beside it.
+    SettingError: `make` is not a function from η to an optax transformation; the transformation needs more
+      than gradient, state and parameters; or SGD's momentum or weight decay is set as well.
   """
   remedy = "Give the function itself, such as optimizer=optax.adam, and the rate as lr."
   if not callable(make):
@@ -189,5 +199,5 @@ def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Arra
   for name, usual in (("momentum", MOMENTUM), ("weight_decay", WEIGHT_DECAY)):
     value = of_sgd[name]
     if isinstance(value, jax.core.Tracer) or value != usual:
-      problem = "is of the SGD that optimizer replaces, and would have no effect"
+      problem = "belongs to the SGD that optimizer replaces, and would have no effect"
       raise SettingError(name, value, problem, "Leave it out, and set it within optimizer.")

@@ -3,13 +3,13 @@ r"""pFedMe: personalised models by Moreau envelopes.
 Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, algorithm 1.
 
 The federated model minimises Σ_i p_i f_i^λ(w),  f_i^λ(w) = min_θ F_i(θ) + (λ/2)·‖θ - w‖².  On each mini-batch
-a client first nears the minimiser θ of that batch's loss and the proximity term by R steps of SGD from where
-its θ was, then moves its copy of the received model towards it, along the envelope's gradient λ (w - θ):
+a client first approaches the minimiser θ of that batch's loss plus the proximal term by R steps of SGD from
+its previous θ, then moves its copy w of the received model along the envelope's gradient λ (w - θ):
 
     θ <- θ - η [∇f(θ) + λ (θ - w)],  R times;      w <- w - η_w λ (w - θ).
 
-w is uploaded, θ stays: it is the client's model. The paper's server step, w <- (1 - β) w + β Σ_i p_i w_i, is
-that of `server.sgd(lr=β)`.
+w is uploaded; θ, the personalised model, stays. The paper's server step, w <- (1 - β) w + β Σ_i p_i w_i, is
+`server.sgd(lr=β)`.
 """
 
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ PyTree = Any
 
 
 class Work(NamedTuple):
-  """What changes in local training: w, θ with its statistics, and the sums for `Info`."""
+  """State of local training: w (`federated`), θ (`own`) with running statistics, and sums for `Info`."""
 
   federated: PyTree
   own: PyTree
@@ -54,25 +54,26 @@ def pfedme(
   batch_size: int = 10,
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
-  """pFedMe's client part. Its state is θ, which starts at the first w.
+  """pFedMe's client part; its state is the personalised model θ, initialised to the first w.
 
-  A model's running statistics are θ's: they are uploaded and averaged for the global model's sake, too.
+  Running statistics are θ's; they are uploaded and averaged for the global model as well.
 
   Args:
-    model: the model.
-    lam: λ > 0 of the envelope. With 0 w would never move: pFedMe has no setting in which it is FedAvg.
-    inner_steps: R >= 1.
+    model: the model that clients train.
+    lam: λ > 0, coefficient of the envelope. At 0, w would never move: no setting of pFedMe is FedAvg.
+    inner_steps: R >= 1, SGD steps on θ per mini-batch.
     outer_lr: η_w in round 0; None takes η.
-    lr: η > 0 in round 0, of the inner steps.
-    lr_decay: factor on both rates each round, in (0, 1].
-    momentum: momentum of the inner steps, fresh on each batch.
+    lr: learning rate η > 0 of the inner steps in round 0.
+    lr_decay: factor on both rates per round, in (0, 1].
+    momentum: momentum of the inner steps; its buffer is reset for each mini-batch.
     weight_decay: weight decay of the inner steps.
-    epochs: E, passes through a client's data each round.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each batch.
+    epochs: E, epochs of local training per round.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset for each mini-batch.
 
   Raises:
-    SettingError: a setting out of range, or an η_w λ of 2 and more, with which w would run away.
+    SettingError: a setting is out of range, or η_w λ >= 2, with which w would diverge.
   """
   tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,

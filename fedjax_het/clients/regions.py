@@ -1,7 +1,7 @@
-"""Who owns which region of the solution simplex: from the clients' label counts, before training.
+"""Assigns clients to regions of the solution simplex from their label counts, before training.
 
-SosicFL, sections 3.2 and 3.3. The counts say how many examples of each class a client has; whoever prepares
-the regions learns them. They may be noised before that, see `noised`.
+SosicFL, sections 3.2 and 3.3. Label counts, the number of a client's examples per class, are disclosed to
+whoever prepares the regions. They can be privatised first, see `noised`.
 """
 
 import functools
@@ -16,19 +16,19 @@ from numpy.typing import ArrayLike
 from fedjax_het.clients.simplex import mean_distance
 from fedjax_het.errors import SettingError, check_range, check_seed, check_whole
 
-STARTS = 8  # of the topics, for each endpoint beyond the first: most of five end with two groups at one point
-TOGETHER = 0.25  # of the radius, within which two centers are as good as one
-WIDEST = 2.0  # L1 distance of two points of a simplex
-MOST_NAMED = 3  # pairs of clusters
+STARTS = 8  # LDA fits per endpoint beyond the first: most of five end with two groups at one point
+TOGETHER = 0.25  # fraction of the radius within which two centers count as the same
+WIDEST = 2.0  # largest L1 distance between two points of a simplex
+MOST_NAMED = 3  # pairs of clusters named in a remark
 
 
 class Regions(NamedTuple):
-  """The clients' regions of Δ^M.
+  """Regions of the solution simplex Δ^M that are assigned to the clients.
 
   Attributes:
-    centers: each client's own center μ_{z_k}, float32 [K, M + 1].
-    radius: η, of all regions.
-    points: each client's point of the simplex, by its label counts alone, float32 [K, M + 1].
+    centers: center μ_{z_k} of each client's region, float32 [K, M + 1].
+    radius: η, the L1 radius of all regions.
+    points: each client's point of the simplex, a function of its label counts alone, float32 [K, M + 1].
     clusters: z, the clients' clusters, int [K].
   """
 
@@ -47,25 +47,27 @@ def regions(
   epsilon: float | None = None,
   seed: int = 0,
 ) -> Regions:
-  """Label counts -> LDA -> points of the simplex -> clusters by L1 distance -> centers and radius.
+  """Computes regions: label counts -> LDA -> points of the simplex -> L1 clusters -> centers and radius.
 
-  The topics are scikit-learn's, by online variational Bayes, the likeliest of 8·M starts (of least
-  perplexity); the clusters by average linkage, which needs no start, and a center is the mean of its clients'
-  points. η = ρ·δ, with δ the mean over the clusters of `mean_distance`.
+  LDA is scikit-learn's online variational Bayes, the fit of least perplexity of 8·M random starts. Clusters
+  are by average linkage, which needs no initialisation, and a center is the mean of its clients' points. η =
+  ρ·δ, with δ the mean over the clusters of `mean_distance`.
 
   Args:
-    counts: examples of each class that each client trains on, [K, C]; not their shares, of which all clients
-      would lie near the middle.
-    endpoints: M + 1 >= 1, the topics; the paper says M = 1 for two folds, and not what it is elsewhere.
-    clusters: of clients, each with a region of its own, 1 to K.
+    counts: training examples per client and class, [K, C]; not fractions, with which all clients would lie
+      near the middle.
+    endpoints: M + 1 >= 1, the number of LDA topics; the paper states M = 1 for two folds, and no value
+      elsewhere.
+    clusters: number of clusters of clients, 1 to K, each with a region.
     rho: ρ > 0; the paper has 0.6 for two folds, else 0.4. From 2/δ on a region is the whole simplex.
-    epsilon: ε > 0, what the counts may reveal of an example: they are noised before all else, see `noised`.
-      None takes them as they are.
-    seed: of the topics, and of the noise.
+    epsilon: ε > 0, privacy budget per example: the counts are noised first, see `noised`. None uses them as
+      they are.
+    seed: seed of the LDA starts and of the noise.
 
   Raises:
-    SettingError: counts that are no [K, C] of numbers >= 0, a client without any, or shares of 1; a setting
-      out of range, more clusters than clients or endpoints than classes; clusters or noise with one endpoint.
+    SettingError: `counts` are not [K, C] numbers >= 0, have a client without examples, or are fractions; a
+      setting is out of range; more clusters than clients or endpoints than classes; clusters or noise are set
+      with one endpoint.
   """
   remedy = "Give a row of counts a client, of which some are positive."
   try:
@@ -78,7 +80,7 @@ def regions(
     raise SettingError("counts", counts.shape, "are shares of 1, not counts", remedy)
   check_seed("seed", seed)
   check_regions(len(counts), counts.shape[1], endpoints, clusters, rho, epsilon)
-  from sklearn import cluster  # two seconds to import, for SosicFL alone
+  from sklearn import cluster  # importing takes two seconds, and SosicFL alone needs it
 
   endpoints, clusters = int(endpoints), int(clusters)
   if epsilon is not None:
@@ -92,11 +94,11 @@ def regions(
 
 
 def topics(counts: np.ndarray, endpoints: int, seed: int) -> np.ndarray:
-  """Each client's shares of M + 1 topics, [K, M + 1], of the likeliest of `STARTS`·M fits."""
+  """Returns each client's proportions of M + 1 LDA topics, [K, M + 1], of the best of `STARTS`·M fits."""
   return _topics(counts.tobytes(), counts.shape, endpoints, seed)
 
 
-@functools.lru_cache  # for a sweep over what is made of them
+@functools.lru_cache  # cached for sweeps over later settings
 def _topics(counts_: bytes, shape: tuple[int, ...], endpoints: int, seed: int) -> np.ndarray:
   from sklearn.decomposition import LatentDirichletAllocation
 
@@ -108,7 +110,7 @@ def _topics(counts_: bytes, shape: tuple[int, ...], endpoints: int, seed: int) -
 
 
 def remarks_on(regions: Regions) -> list[str]:
-  """What about regions may not be as it was meant: an endpoint without clients, clusters of one region."""
+  """Lists warnings about regions: endpoints without clients, and clusters whose regions nearly coincide."""
   points, radius = np.asarray(regions.points), float(regions.radius)
   count = points.shape[1]
   nobodys = np.flatnonzero((points < points.max(1, keepdims=True)).all(0))
@@ -142,10 +144,10 @@ def regions_of_nothing(
   rho: float = 0.4,
   epsilon: float | None = None,
 ) -> Regions:
-  """What is known before there are any counts: one client (or K) in the middle of the simplex.
+  """Returns placeholder regions for use before counts exist: one client (or K) in the middle of the simplex.
 
   Raises:
-    SettingError: as `regions`.
+    SettingError: see `regions`.
   """
   check_regions(num_clients, None, endpoints, clusters, rho, epsilon)
   middle = np.full((num_clients or 1, int(endpoints)), 1.0 / endpoints, np.float32)
@@ -156,7 +158,7 @@ def check_regions(
   num_clients: int | None, num_classes: int | None, endpoints: int, clusters: int, rho: float,
   epsilon: float | None,
 ) -> None:  # fmt: skip
-  """Raises `SettingError` for settings of `regions` that cannot be, as far as K and C are known."""
+  """Raises `SettingError` for invalid settings of `regions`, as far as K and C are known."""
   check_whole("endpoints", endpoints, 1)
   if num_classes is not None and endpoints > num_classes:
     raise SettingError(
@@ -170,7 +172,7 @@ def check_regions(
     )
   if endpoints == 1:
     problem = "with one endpoint all clients share one point: no effect"
-    if clusters > 2:  # which is what nobody has to give
+    if clusters > 2:  # 2 is the default
       raise SettingError("clusters", clusters, problem, "Use 1.")
     if epsilon is not None:
       raise SettingError("epsilon", epsilon, problem, "Leave it out.")
@@ -180,17 +182,17 @@ def check_regions(
 
 
 def check_epsilon(epsilon: float) -> None:
-  """Raises `SettingError` for an ε that is not positive, infinite, or so small that 1/ε is."""
+  """Raises `SettingError` for an ε that is not positive, is infinite, or is so small that 1/ε is infinite."""
   check_range("epsilon", epsilon, above=0.0, below=float("inf"))
   if math.isinf(1.0 / float(epsilon)):
     raise SettingError("epsilon", epsilon, "1/ε is infinite", "Use a larger one.")
 
 
 def check_given(regions: Regions) -> None:
-  """Raises `SettingError` unless centers are points of a simplex, [K, M + 1], there are as many points and
-  clusters, and the radius is not negative.
+  """Raises `SettingError` unless regions are valid: shapes, points of a simplex, a finite radius.
 
-  What is traced is taken as it is.
+  Centers must be points of a simplex, [K, M + 1], points [K, M + 1], clusters [K], and the radius finite and
+  not negative. Traced values pass unchecked.
   """
   remedy = "Give fedjax_het.regions(counts, endpoints=2, clusters=2)."
   if not isinstance(regions, Regions):
@@ -212,10 +214,10 @@ def check_given(regions: Regions) -> None:
 
 
 def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:
-  """Counts with Laplace noise of scale 1/ε, those below 0 as 0, [K, C].
+  """Adds Laplace noise of scale 1/ε to label counts and clips them at 0, [K, C].
 
-  Of a client that adds or takes one example away they reveal ε (differential privacy by example, pure). Where
-  all of a client's are 0 after that, each is 1.
+  This is pure ε-differential privacy at example level: a client's counts change by one in one class if an
+  example is added or removed. A client whose noised counts are all 0 gets 1 in every class.
 
   Raises:
     SettingError: see `check_epsilon`.

@@ -3,17 +3,17 @@ r"""SCAFFOLD: local SGD along gradients corrected by control variates.
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, algorithm 1,
 option II.
 
-The server keeps c, an estimate of ∇F; client i keeps c_i, one of ∇F_i. From x = θ^g a client steps along
-g - c_i + c, and after n steps, at y,
+The server keeps a control variate c, an estimate of ∇F; client i keeps c_i, an estimate of ∇F_i. From x = θ^g
+a client steps along g - c_i + c, and after n steps, at y,
 
     c_i⁺ = c_i - c + (x - y) / (η a_n),      c <- c + (S/K) · mean_i (c_i⁺ - c_i).
 
-a_n is how often a gradient counts in x - y: n for plain SGD. With momentum β the steps' gradients count
-(1 - β^k)/(1 - β) times, k = 1, ..., n, and a_n = (n - β (1 - βⁿ)/(1 - β)) / (1 - β): then (x - y) / (η a_n)
-still is a weighted mean of g - c_i + c, as option II wants. Weight decay is a part of g. Where η has decayed
-so far that 1/(η a_n) is beyond float32, c_i stays as it is.
+a_n is the total weight of the gradients in x - y: n for plain SGD. With momentum β the steps' gradients have
+the weights (1 - β^k)/(1 - β), k = 1, ..., n, and a_n = (n - β (1 - βⁿ)/(1 - β)) / (1 - β): then (x - y) / (η
+a_n) still is a weighted mean of g - c_i + c, as option II requires. Weight decay is a part of g. If η has
+decayed so far that 1/(η a_n) overflows float32, c_i stays unchanged.
 
-The models are mixed as the mixing part says (by n_i in the thesis), the control variates evenly
+The models are averaged by the mixing coefficients (n_i in the thesis), the control variates uniformly
 (`Message.even`).
 """
 
@@ -28,11 +28,14 @@ from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
-TERMS = 6  # of the series below; the next is below 1e-7
+TERMS = 6  # terms of the series below; the next is below 1e-7
 
 
 def times_counted(steps: jax.Array, momentum: float | jax.Array) -> jax.Array:
-  """a_n, float32 scalar: where nε < 1/2, ε = 1 - β, by Σ_k (-ε)^k C(n+1, k+2), in which nothing cancels."""
+  """Computes a_n, the total weight of n steps' gradients in x - y with momentum β; float32 scalar.
+
+  If nε < 1/2, ε = 1 - β, it sums Σ_k (-ε)^k C(n+1, k+2), which is free of cancellation.
+  """
   if is_zero(momentum):
     return steps.astype(jnp.float32)
   momentum = jnp.asarray(momentum, jnp.float32)
@@ -55,19 +58,21 @@ def scaffold(
   epochs: int = 10,
   batch_size: int = 10,
 ) -> ClientUpdate:
-  """SCAFFOLD's client part. Its state is c_i; all control variates start at 0. The model is the global one.
+  """SCAFFOLD's client part; its state is the control variate c_i, and all control variates start at 0.
+
+  The global model is also the personalised one.
 
   Args:
-    model: the model.
-    lr: η > 0 in round 0.
-    lr_decay: factor on η each round, in (0, 1].
-    momentum: β of local SGD, fresh each round, in [0, 1); 0 in the paper.
+    model: the model that clients train.
+    lr: local learning rate η > 0 in round 0.
+    lr_decay: factor on η per round, in (0, 1].
+    momentum: β of local SGD, in [0, 1), 0 in the paper; its buffer is reset each round.
     weight_decay: weight decay of local SGD.
-    epochs: E, passes through a client's data each round.
-    batch_size: B; a last partial batch is used.
+    epochs: E, epochs of local training per round.
+    batch_size: B, local mini-batch size; a last partial batch is used.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
   tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,

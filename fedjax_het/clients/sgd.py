@@ -1,4 +1,4 @@
-r"""FedAvg and FedProx: local SGD from the received model.
+r"""FedAvg and FedProx: local SGD from the received model, with a proximal term in FedProx.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
@@ -23,11 +23,11 @@ from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 
 PyTree = Any
-LATER = 2**31 - 2  # folded into the key of what is trained later; epochs fold in their numbers, from 0 on
+LATER = 2**31 - 2  # folded into the key of a second training phase; epochs fold in 0, 1, ...
 
 
 class Local(NamedTuple):
-  """What changes in local training: the model, its optimiser's state, the sums for `Info`, its statistics."""
+  """State of local training: parameters, optimiser state, sums for `Info`, and running statistics."""
 
   params: PyTree
   optimizer: PyTree
@@ -37,7 +37,7 @@ class Local(NamedTuple):
 
 
 class Step(NamedTuple):
-  """A step of a walk: the walk's key, the step's number from 0 in this round, and a key of its own."""
+  """Identifies a local step: the round's training key, the step's number from 0, and the step's key."""
 
   walk: jax.Array
   number: jax.Array
@@ -45,12 +45,12 @@ class Step(NamedTuple):
 
 
 def start(params: PyTree, stats: PyTree, optimizer: optax.GradientTransformation) -> Local:
-  """Before the first step."""
+  """Returns the state of local training before the first step."""
   return Local(params, optimizer.init(params), jnp.float32(0.0), jnp.int32(0), stats)
 
 
 def near(center: PyTree, mu: float | jax.Array) -> Callable[[PyTree, PyTree], PyTree]:
-  """Adds the gradient of (μ/2)·‖θ - center‖²."""
+  """Returns (gradient, params) -> the gradient plus that of the proximal term (μ/2)·‖θ - center‖²."""
   return lambda gradient, params: jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, params, center)
 
 
@@ -67,9 +67,21 @@ def walk(
   last: int | jax.Array | None = None,
   at: Callable[[Step, PyTree], PyTree] | None = None,
 ) -> Local:
-  """Steps of SGD on F_i(θ), along the gradients that `correct` makes of (∇F_i, θ); None leaves them.
+  """Runs mini-batch SGD on F_i and returns the training state after the last step.
 
-  With `at` on F_i(at(the step, θ)), for a θ that is no model but makes one.
+  Args:
+    key: typed PRNG key of the round.
+    model: the model.
+    data: the client's examples.
+    local: state before the first step.
+    optimizer: the optimiser.
+    epochs: E, passes over the data.
+    batch_size: B, mini-batch size.
+    correct: (∇F_i, θ) -> the gradient to step along, for example with a proximal term; None for ∇F_i.
+    first: the first step to take, see `for_each_batch`.
+    last: the step before which to stop; None takes all.
+    at: (step, θ) -> the model's parameters, if θ is not a model's parameters but determines them; the
+      objective is then F_i(at(step, θ)).
   """
 
   def step(local: Local, batch: Batch) -> Local:
@@ -87,7 +99,7 @@ def walk(
 def afterwards(
   steps: int | Array, first: int | jax.Array, last: int | jax.Array | None, key: jax.Array
 ) -> tuple[int | jax.Array, int | jax.Array | None, jax.Array]:
-  """The first and last step and the key of what is trained after so many steps of something else."""
+  """Returns (first, last, key) for a second training phase that follows `steps` steps of a first one."""
   key = jax.random.fold_in(key, LATER)
   if last is None:
     return first, None, key
@@ -95,7 +107,7 @@ def afterwards(
 
 
 def mean_loss(one: Local, other: Local) -> Info:
-  """Of all steps of two local trainings."""
+  """Returns `Info` with the mean loss over all steps of two training phases."""
   steps = one.steps + other.steps
   return Info((one.loss + other.loss) / steps, steps)
 
@@ -116,19 +128,20 @@ def fedprox(
   """FedProx's client part; the personalised model is the global one.
 
   Args:
-    model: the model.
-    mu: μ >= 0, weight of the proximity term; None leaves it out.
-    lr: η > 0 in round 0.
-    lr_decay: factor on η each round, in (0, 1].
-    momentum: momentum of local SGD, fresh each round.
+    model: the model that clients train.
+    mu: μ >= 0, weight of the proximal term; None omits it.
+    lr: local learning rate η > 0 in round 0.
+    lr_decay: factor on η per round, in (0, 1].
+    momentum: momentum of local SGD; its buffer is reset each round.
     weight_decay: weight decay of local SGD.
-    epochs: E, passes through a client's data each round.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
-    name: name in tables.
+    epochs: E, epochs of local training per round.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset each round.
+    name: name of the method in tables.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
   tx_of = scheduled(
     mu=0.0 if mu is None else mu, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay,
@@ -157,5 +170,5 @@ def fedprox(
 
 @variant_of(fedprox, "mu", "name")
 def fedavg(model: Model, **settings) -> ClientUpdate:
-  """FedAvg's client part: `fedprox` without its proximity term; see there for the settings."""
+  """FedAvg's client part: `fedprox` without the proximal term; see there for the settings."""
   return fedprox(model, mu=None, name="fedavg", **settings)

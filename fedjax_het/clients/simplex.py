@@ -1,4 +1,4 @@
-r"""The standard simplex Δ^M and its regions R = {x in Δ^M : ‖x - μ‖₁ <= η}: uniform points, mean distances.
+r"""Uniform sampling and mean distances on the simplex Δ^M and its regions R = {x in Δ^M : ‖x - μ‖₁ <= η}.
 
 Points have M + 1 coordinates. SosicFL, section 3.2.
 """
@@ -13,7 +13,7 @@ SWEEPS = 10
 
 
 def uniform_on_simplex(key: jax.Array, coordinates: int) -> jax.Array:
-  """A uniform point of Δ^M, float32 [M + 1]: normalised exponentials, Dirichlet(1, ..., 1)."""
+  """Draws a uniform point of Δ^M, float32 [M + 1]: normalised exponentials, Dirichlet(1, ..., 1)."""
   draws = jax.random.exponential(key, (coordinates,))
   return draws / draws.sum()
 
@@ -21,19 +21,20 @@ def uniform_on_simplex(key: jax.Array, coordinates: int) -> jax.Array:
 def uniform_on_region(
   key: jax.Array, center: jax.Array, radius: float | jax.Array, sweeps: int = SWEEPS
 ) -> jax.Array:
-  """A point of R around μ, float32 [M + 1], uniform on R but for what is left of where the walk began.
+  """Draws an (approximately) uniform point of the region R around μ, float32 [M + 1], by a random walk.
 
-  A random walk that leaves the uniform distribution on R as it is: two coordinates i ≠ j at random, d uniform
-  on the interval in which x + d·(e_i - e_j) stays in R, `sweeps`·(M + 1) times. Every other i is drawn by μ:
-  near a face few coordinates are large, and a pair of these would hardly ever come up. It never leaves R. It
-  begins between μ and a uniform point of Δ^M, as far as R reaches. On a segment, M = 1, one move is exact.
+  Each move leaves the uniform distribution on R invariant: it draws two coordinates i ≠ j and d, uniform on
+  the interval in which x + d·(e_i - e_j) stays in R. There are `sweeps`·(M + 1) moves. Every other i is drawn
+  with probabilities μ: near a face few coordinates are large, and a pair of these would hardly ever be drawn
+  uniformly. The walk never leaves R. It starts between μ and a uniform point of Δ^M, as far as R reaches; the
+  remaining dependence on the start is the only error. On a segment, M = 1, one move is exact.
 
   Args:
-    key: typed key.
+    key: typed PRNG key.
     center: μ in Δ^M, [M + 1].
     radius: η > 0; from 2 on R is the whole simplex.
-    sweeps: see above. After ten, for M to 19, every coordinate's variance and every correlation of 20,000
-      points is within 0.06 of that of as many points by rejection, which is what chance leaves.
+    sweeps: moves per coordinate. After ten, for M up to 19, every coordinate's variance and every correlation
+      of 20,000 points is within 0.06 of that of as many points by rejection, which is the sampling error.
   """
   size = center.shape[0]
   if size == 1:
@@ -54,7 +55,7 @@ def uniform_on_region(
   def move(x, step):
     (i, j), u = step
     a, b = x[i] - center[i], x[j] - center[j]
-    room = radius - jnp.abs(x - center).sum() + jnp.abs(a) + jnp.abs(b)  # for |a + d| + |b - d|
+    room = radius - jnp.abs(x - center).sum() + jnp.abs(a) + jnp.abs(b)  # bound on |a + d| + |b - d|
     slack = jnp.maximum(room - jnp.abs(a + b), 0.0) / 2.0
     low = jnp.maximum(jnp.minimum(-a, b) - slack, -x[i])
     high = jnp.minimum(jnp.maximum(-a, b) + slack, x[j])
@@ -67,7 +68,7 @@ def uniform_on_region(
 
 
 def mean_distance(center: ArrayLike) -> float:
-  """E ‖x - μ‖₁ over uniform x in Δ^M: Σ_i μ_i - 1/n + (2/n)·(1 - μ_i)^n with n = M + 1 coordinates.
+  """Computes E ‖x - μ‖₁ over uniform x in Δ^M: Σ_i μ_i - 1/n + (2/n)·(1 - μ_i)^n with n = M + 1 coordinates.
 
   A coordinate of x has the survival function (1 - t)^M.
   """

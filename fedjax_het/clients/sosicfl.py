@@ -1,19 +1,21 @@
-r"""SosicFL: clients own regions of a simplex of solutions, and train its endpoints together.
+r"""SosicFL: clients are assigned regions of a simplex of solutions and train its endpoints together.
 
 Solution Simplex Clustering for Heterogeneous Federated Learning (SosicFL), sections 3.2 and 3.4 to 3.6.
 
-The server keeps endpoints θ_1, ..., θ_{M+1} of the last layer (or of all layers), and one of everything else.
-A client has a region R of the simplex Δ^M around its center μ, see `regions`. In every step it draws α
-uniformly on R (or takes the next of Ω_tr points of the round), takes the gradient at w_α = Σ_m α_m θ_m, and
-moves
+The server keeps endpoints θ_1, ..., θ_{M+1} of the last layer (or of all layers), and a single copy of all
+other parameters. A client has a region R of the simplex Δ^M around its center μ, see `regions`. In every step
+it draws α uniformly on R (or takes the next of Ω_tr points of the round), computes the gradient at w_α = Σ_m
+α_m θ_m, and moves
 
     θ_m <- θ_m - α_m·γ·∇F_i(w_α)                     (eq. 8)
 
-by one backward pass. The server averages by n_i / n (eq. 9). The client uses w_μ, the server w_{1/(M+1)}; so
-do all clients before a late start t̃, until which nobody knows his region.
+by one backward pass. The server averages by n_i / n (eq. 9). The personalised model is w_μ, the global model
+w_{1/(M+1)}. Before a late start t̃ regions are not used: clients draw α on the whole simplex and are
+evaluated at w_{1/(M+1)} too.
 
-SosicFL+ is Ditto on the endpoints: a client also keeps endpoints of its own, trained likewise on its region
-and kept near to those it received, in every round (the paper has them follow when SosicFL has ended).
+SosicFL+ is Ditto on the endpoints: a client also keeps personalised endpoints, trained likewise on its region
+with a proximal term towards the received endpoints, in every round (in the paper they follow when SosicFL has
+ended).
 """
 
 from collections.abc import Callable, Iterator
@@ -41,11 +43,11 @@ from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message
 
 PyTree = Any
 LOCAL_EPOCHS = 10
-POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in their numbers, from 0 on
+POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in 0, 1, ...
 
 
 class Owner(NamedTuple):
-  """What a client keeps: its region's μ and η, and in SosicFL+ endpoints of its own."""
+  """Client state: the region's center μ and radius η and, in SosicFL+, personalised endpoints."""
 
   center: jax.Array
   radius: jax.Array
@@ -72,35 +74,37 @@ def sosicfl_plus(
   optimizer: Optimizer | None = None,
   name: str = "sosicfl_plus",
 ) -> ClientUpdate:
-  """SosicFL+'s client part. Its state is the client's region, and its own endpoints.
+  """SosicFL+'s client part; its state is the client's region and its personalised endpoints.
 
-  Momentum and weight decay are those of the endpoints, each a parameter: with either an endpoint moves also
-  where its α_m is 0.
+  Momentum and weight decay act on each endpoint as a separate parameter: with either, an endpoint also moves
+  if its α_m is 0.
 
   Args:
-    model: the model.
-    regions: of K clients, in the order of their numbers.
-    layers: which have endpoints, "head" or "all".
-    head: the head's layers where that is not the model's own, see `heads.parting`.
-    points: Ω_tr, of which a client draws a new one in each of its steps (None), or so many a round, which its
-      steps take in turn; its own endpoints have as many of theirs.
-    start_round: t̃, the first round in which a client draws on its region; before on all of the simplex, and
-      with `math.inf`, start=1.0 of a configuration, always: learning one simplex together.
-    lam: λ >= 0, how near a client's own endpoints are kept to those received; None is SosicFL, with none.
-    local_epochs: passes for a client's own endpoints, after the others.
-    lr: γ > 0 in round 0.
-    lr_decay: factor on γ each round, in (0, 1].
-    momentum: momentum of local SGD, fresh each round.
+    model: the model that clients train.
+    regions: regions of K clients, in the order of the clients' indices.
+    layers: layers that have endpoints, "head" or "all".
+    head: layers of the head if not `Model.head`, see `heads.parting`.
+    points: Ω_tr: None draws a new point in each local step; a number draws so many points per round, which
+      the steps use in turn. Personalised endpoints have separate points, equally many.
+    start_round: t̃, the first round in which a client draws on its region; before it, on the whole simplex.
+      With `math.inf` (start=1.0 in a configuration) always on the whole simplex: all clients learn one
+      simplex.
+    lam: λ >= 0, weight of the proximal term of personalised endpoints; None is SosicFL, which has none.
+    local_epochs: epochs of the personalised endpoints per round, after those of the received ones.
+    lr: local learning rate γ > 0 in round 0.
+    lr_decay: factor on γ per round, in (0, 1].
+    momentum: momentum of local SGD; its buffer is reset each round.
     weight_decay: weight decay of local SGD.
-    epochs: E, passes through a client's data each round.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: γ -> an optax transformation, fresh each round.
-    name: name in tables.
+    epochs: E, epochs of local training per round.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function γ -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset each round.
+    name: name of the method in tables.
 
   Raises:
-    SettingError: regions that are none (`check_given`); a setting out of range or without effect; endpoints
-      of all layers of a model with running statistics; when a run is set up, a head that the model has not;
-      from `check_rounds`, of a run that ends before t̃.
+    SettingError: regions are not valid (`check_given`); a setting is out of range or has no effect; endpoints
+      of all layers with a model that has running statistics; when a run is set up, the model lacks a layer of
+      the head; from `check_rounds`, the run ends before t̃.
   """
   check_choice("layers", layers, ("head", "all"))
   if layers == "all" and head:
@@ -116,7 +120,7 @@ def sosicfl_plus(
   if points is not None:
     check_whole("points", points, 1)
   if lam is None and not isinstance(local_epochs, jax.Array) and local_epochs != LOCAL_EPOCHS:
-    problem = "is of a client's own endpoints, and with lam = None there are none"
+    problem = "is for personalised endpoints, and with lam = None there are none"
     raise SettingError("local_epochs", local_epochs, problem, "Leave it out, or set lam.")
   tx_of = scheduled(
     start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,
@@ -134,12 +138,12 @@ def sosicfl_plus(
   part = parting(model, head) if layers == "head" else lambda params: Parted({}, params)
 
   def at(params: PyTree, alpha: jax.Array) -> PyTree:
-    """w_α."""
+    """Returns the model w_α = Σ_m α_m θ_m."""
     single, endpoints = part(params)
     return joined(single, jax.tree.map(lambda leaf: jnp.tensordot(alpha, leaf, 1), endpoints))
 
   def drawn(state: Owner, round: int | jax.Array) -> Callable[[sgd.Step, PyTree], PyTree]:
-    """A step's model: w_α, α uniform on the region or before t̃ on the simplex."""
+    """Returns (step, params) -> w_α, with α uniform on the client's region or, before t̃, on the simplex."""
 
     def point(step: sgd.Step, params: PyTree) -> PyTree:
       key = step.key
@@ -200,7 +204,7 @@ def sosicfl_plus(
     if not np.isinf(start_round):
       yield from remarks_on(regions)
 
-  never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # then all are the whole simplex's
+  never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # regions are then the whole simplex
   passes = epochs if lam is None else epochs + local_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
@@ -221,7 +225,7 @@ def sosicfl_plus(
 
 @variant_of(sosicfl_plus, "lam", "local_epochs", "name")
 def sosicfl(model: Model, regions: Regions, **settings) -> ClientUpdate:
-  """SosicFL's client part: `sosicfl_plus` without endpoints of a client's own; see there for the settings."""
+  """SosicFL's client part: `sosicfl_plus` without personalised endpoints; see there for the settings."""
   return sosicfl_plus(model, regions, lam=None, name="sosicfl", **settings)
 
 

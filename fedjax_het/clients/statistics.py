@@ -1,4 +1,4 @@
-"""A model's running statistics, taken anew from a client's examples."""
+"""Re-estimates a model's running statistics from a client's examples."""
 
 from typing import Any
 
@@ -14,16 +14,17 @@ PyTree = Any
 
 
 def own_statistics(model: Model, params: PyTree, stats: PyTree, data: ClientData, batch_size: int) -> PyTree:
-  """s = Σ_k n_k s_k / n over a client's batches of n_k rows, in the order of its rows; as `model.stats`.
+  """Computes statistics s = Σ_k n_k s_k / n over a client's batches of n_k rows, shaped like `model.stats`.
 
-  Each batch goes through the model as in training, with dropout where it has some. One that moves s to
-  m·s + (1 - m)·s_k moves s = 0 to (1 - m)·s_k, with the derivative m. What training does not move, m = 1, and
-  whole numbers stay as they are in `stats`.
+  Batches follow the order of the client's rows and go through the model in training mode, with dropout if it
+  has some. A statistic that a batch updates to m·s + (1 - m)·s_k maps s = 0 to (1 - m)·s_k, with derivative
+  m, from which s_k follows. Statistics that training leaves unchanged (m = 1) and integers keep their value
+  in `stats`.
 
   Args:
     model: a model with running statistics.
     params: its parameters.
-    stats: its statistics so far.
+    stats: its current statistics.
     data: the client's examples.
     batch_size: B; a last partial batch is used.
   """

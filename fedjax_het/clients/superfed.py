@@ -3,17 +3,18 @@ r"""SuPerFed: a federated and a local model joined by a low-loss line in weight 
 Hahn, Jeong, Lee: Connecting Low-Loss Subspace for Personalized Federated Learning, KDD 2022; chapter II of
 the thesis: algorithms 2.3 and 2.4, equations 2.1 to 2.6.
 
-Each client keeps a local model θ^l that never leaves it and was drawn independently of all others. In every
-mini-batch step it mixes it with the federated model θ^f, which started the round at θ^g,
+Each client keeps a local model θ^l that never leaves it and is initialised independently of all others. In
+every mini-batch step it mixes θ^l with its copy θ^f of the federated model, which starts the round at θ^g,
 
     θ(λ) = (1 - λ)·θ^f + λ·θ^l,   λ ~ U(0, 1) from round L on, λ = 0 before,
 
-and minimises  F_i(θ(λ)) + (μ/2)·‖θ^f - θ^g‖² + ν·cos²(θ^f, θ^l)  over both ends with one backward pass.
+and minimises  F_i(θ(λ)) + (μ/2)·‖θ^f - θ^g‖² + ν·cos²(θ^f, θ^l)  over both endpoints with one backward pass.
 MM draws one λ for the model; LM draws one for each layer.
 
-A model between two models has running statistics that are no mixture of theirs. Where a model has some, a
-client takes them anew of its training examples: θ^f's after local training, which are averaged, and θ(λ)'s
-where it is used (`statistics.own_statistics`). Before round L they are FedAvg's.
+A model on the line has running statistics that are no mixture of the endpoints' statistics. For a model that
+has some, a client re-estimates them from its training examples: those of θ^f after local training, which are
+averaged, and those of θ(λ) when it is evaluated (`statistics.own_statistics`). Before round L they are
+FedAvg's.
 """
 
 import functools
@@ -40,14 +41,14 @@ LAMBDAS = tuple(round(0.1 * i, 1) for i in range(11))
 
 
 def mix(federated: PyTree, local: PyTree, lam: PyTree) -> PyTree:
-  """θ(λ) = (1 - λ)·θ^f + λ·θ^l; `lam` is a scalar for each leaf."""
+  """Returns θ(λ) = (1 - λ)·θ^f + λ·θ^l, where `lam` has a scalar per leaf."""
   return jax.tree.map(lambda f, l, t: (1.0 - t) * f + t * l, federated, local, lam)
 
 
 def draw_lambda(key: jax.Array, params: PyTree, granularity: str) -> PyTree:
-  """λ ~ U(0, 1) for each leaf: the same for the whole model ("model") or for a layer's leaves ("layer").
+  """Draws λ ~ U(0, 1) for each leaf, shared by the whole model ("model") or by a layer's leaves ("layer").
 
-  A layer is what shares its path but for the last part, such as a kernel and its bias.
+  A layer is the set of leaves whose paths agree but for the last part, such as a kernel and its bias.
   """
   paths, structure = jax.tree_util.tree_flatten_with_path(params)
   layers = [jax.tree_util.keystr(path[:-1]) if granularity == "layer" else "" for path, _ in paths]
@@ -57,23 +58,23 @@ def draw_lambda(key: jax.Array, params: PyTree, granularity: str) -> PyTree:
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
-  """<a, b> over the whole parameter vectors."""
+  """Inner product <a, b> over the whole parameter vectors, scalar."""
   return jax.tree.reduce(jnp.add, jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
 
 
 def cosine(federated: PyTree, local: PyTree) -> jax.Array:
-  """cos(θ^f, θ^l) over the whole parameter vectors; 0 where one of them is zero."""
+  """Computes cos(θ^f, θ^l) over the whole parameter vectors, scalar; 0 if one of them is zero."""
   lengths = jnp.sqrt(dot(federated, federated)) * jnp.sqrt(dot(local, local))
   return dot(federated, local) / jnp.maximum(lengths, jnp.finfo(jnp.float32).tiny)
 
 
 def cosine_squared(federated: PyTree, local: PyTree) -> jax.Array:
-  """cos²(θ^f, θ^l) over the whole parameter vectors (eq. 2.5 without ν)."""
+  """Computes cos²(θ^f, θ^l) over the whole parameter vectors (eq. 2.5 without ν), scalar."""
   return dot(federated, local) ** 2 / (dot(federated, federated) * dot(local, local))
 
 
 def cosine_squared_factors(federated: PyTree, local: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """(a, b, c) of the gradient of cos²:  ∂/∂θ^f = a·θ^l - b·θ^f,  ∂/∂θ^l = a·θ^f - c·θ^l."""
+  """Returns (a, b, c) of the gradient of cos²:  ∂/∂θ^f = a·θ^l - b·θ^f,  ∂/∂θ^l = a·θ^f - c·θ^l."""
   product = dot(federated, local)
   f2 = dot(federated, federated)
   l2 = dot(local, local)
@@ -83,14 +84,14 @@ def cosine_squared_factors(federated: PyTree, local: PyTree) -> tuple[jax.Array,
 
 
 class Pair(NamedTuple):
-  """The two ends of the line, or two things that belong to them."""
+  """The two endpoints of the line, or a pair of values that belong to them."""
 
   federated: PyTree
   local: PyTree
 
 
 class Line(NamedTuple):
-  """What changes in local training: both ends, their optimisers, the sums for `Info`, θ^f's statistics."""
+  """State of local training: both endpoints, their optimisers, the sums for `Info`, θ^f's statistics."""
 
   ends: Pair
   optimizers: Pair
@@ -114,28 +115,30 @@ def superfed(
   batch_size: int = 10,
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
-  """SuPerFed's client part. Its state is θ^l; the personalised model at λ is θ(λ).
+  """SuPerFed's client part; its state is the local model θ^l, and the personalised model at λ is θ(λ).
 
-  It reports `cosine`, cos(θ^f, θ^l) after local training; before round L of θ^l as it started. F_i, which a
-  mixing may ask for, is the loss of the received model, λ = 0: what clients are judged at is picked later.
+  It reports `cosine`, cos(θ^f, θ^l) after local training; before round L θ^l is at its initial value. F_i,
+  which a mixing part may request, is the loss of the received model, λ = 0; the λ of the evaluation is
+  selected later.
 
   Args:
-    model: the model of both ends.
+    model: the model of both endpoints.
     granularity: "model" for SuPerFed-MM, "layer" for SuPerFed-LM.
-    mu: μ >= 0 of the proximity term, eq. 2.4.
-    nu: ν >= 0 of the orthogonality term, eq. 2.5; acts from `start_round` on.
+    mu: μ >= 0, weight of the proximal term, eq. 2.4.
+    nu: ν >= 0, weight of the orthogonality term, eq. 2.5; acts from `start_round` on.
     start_round: L, the first round in which λ is drawn and θ^l moves (algorithm 2.3), counted from 0. The
-      paper gives it as a share of the rounds, as configurations do.
-    lr: η > 0 in round 0, for both ends.
-    lr_decay: factor on η each round, in (0, 1].
-    momentum: momentum of local SGD, fresh each round.
-    weight_decay: weight decay of local SGD, on both ends.
-    epochs: E, passes through a client's data each round.
-    batch_size: B; a last partial batch is used.
-    optimizer: in place of SGD, its momentum and weight decay: η -> an optax transformation, fresh each round.
+      paper gives it as a fraction of the rounds, as configurations do.
+    lr: local learning rate η > 0 in round 0, for both endpoints.
+    lr_decay: factor on η per round, in (0, 1].
+    momentum: momentum of local SGD; its buffer is reset each round.
+    weight_decay: weight decay of local SGD, on both endpoints.
+    epochs: E, epochs of local training per round.
+    batch_size: B, local mini-batch size; a last partial batch is used.
+    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
+      is reset each round.
 
   Raises:
-    SettingError: a setting out of range; from `check_rounds`, of a run that ends before L.
+    SettingError: a setting is out of range; from `check_rounds`, the run ends before L.
   """
   check_choice("granularity", granularity, ("model", "layer"))
   tx_of = scheduled(
@@ -162,7 +165,7 @@ def superfed(
   def walk(key, broadcast, state, data, context, training: Line, first, last) -> Line:
     center, tx = broadcast.params, tx_of(context)
 
-    def before(training):  # λ = 0: the federated model alone
+    def before(training):  # λ = 0: only the federated model is trained
       (federated, local), (own, other), loss, steps, stats = training
       trained = sgd.Local(federated, own, loss, steps, stats)
       trained = sgd.walk(key, model, data, trained, tx, epochs, batch_size, sgd.near(center, mu), first, last)

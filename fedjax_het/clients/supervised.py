@@ -1,4 +1,4 @@
-"""What the client parts that train a model have alike: checks of settings, step size, border."""
+"""Assembles a `ClientUpdate` from local training: checks of settings, learning-rate schedule, evaluation."""
 
 import math
 from collections.abc import Callable
@@ -33,10 +33,10 @@ def scheduled(
   optimizer: Optimizer | None = None,
   **settings: Any,
 ) -> Callable[[Context], optax.GradientTransformation]:
-  """The optimiser of a round, by default SGD with momentum, at that round's η.
+  """Returns context -> the round's optimiser, by default SGD with momentum, at that round's learning rate.
 
   Raises:
-    SettingError: one of these settings, or of the `settings` that stand beside them, is out of range.
+    SettingError: one of these settings, or of the additional `settings`, is out of range.
   """
   check_training(**settings, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay)
   if optimizer is not None:
@@ -46,22 +46,23 @@ def scheduled(
 
 
 def received(model: Model) -> Callable[[Message], PyTree]:
-  """The whole model out of a broadcast, as `Model.logits` takes it."""
+  """Returns broadcast -> the received model, as `Model.logits` takes it."""
   return lambda broadcast: model.joined(broadcast.params, broadcast.stats)
 
 
 def line(
   model: Model, batch_size: int, local: Callable[[PyTree], PyTree] = lambda state: state
 ) -> PersonalizeFn:
-  """`ClientUpdate.line` from the received model to one that the client keeps.
+  """Returns `ClientUpdate.line`: models on the line from the received model to one that the client keeps.
 
-  Running statistics between two models are no mixture of theirs: every model of the line, the ends too, has
-  those of the client's training examples, see `statistics.own_statistics`.
+  Running statistics of a model on the line are no mixture of the endpoints' statistics: every model of the
+  line, the endpoints too, has statistics estimated from the client's training examples, see
+  `statistics.own_statistics`.
 
   Args:
     model: the model.
-    batch_size: of the batches that the statistics are taken of.
-    local: (state) -> the kept model, with or without statistics; by default the state.
+    batch_size: size of the batches that statistics are estimated from.
+    local: (state) -> the kept model, with or without statistics; by default the state itself.
   """
 
   def at(broadcast: Message, state: PyTree, data: Any, context: Context, lam: jax.Array) -> PyTree:
@@ -77,12 +78,12 @@ def line(
 def starts_within(
   start_round: float | jax.Array, else_: str, *, or_never: bool = False
 ) -> Callable[[int], None]:
-  """`ClientUpdate.check_rounds` of a method that becomes what it is in `start_round`.
+  """Returns `ClientUpdate.check_rounds` for a method whose second phase begins in `start_round`.
 
   Args:
-    start_round: from 0; a traced one passes, its values were checked before.
-    else_: what would come of a run that ends before.
-    or_never: whether an infinite one is a method too.
+    start_round: round of the start, counted from 0; a traced value passes, since values were checked before.
+    else_: what happens in a run that ends before, for the error message.
+    or_never: whether infinity, no second phase, is allowed.
   """
 
   def check_rounds(rounds: int) -> None:
@@ -111,21 +112,20 @@ def supervised(
   globalize: Callable[[Message], PyTree] | None = None,
   line: PersonalizeFn | None = None,
 ) -> ClientUpdate:
-  """The client part of a method that trains `model`.
+  """Returns the client part of a method that trains `model`.
 
   Args:
     model: the model.
     training: local training.
-    own_model: (broadcast, state, context) -> the model that a client would use: F_i is its loss, and it is
-      judged.
+    own_model: (broadcast, state, context) -> the personalised model: F_i is its loss, and it is evaluated.
     name: the method's name.
-    init: see `ClientUpdate`; by default a client keeps nothing.
-    share: see `ClientUpdate`; by default the whole model is shared.
-    globalize: see `ClientUpdate`.
-    line: see `ClientUpdate`.
+    init: initial client state, see `ClientUpdate`; by default a client keeps nothing.
+    share: the first broadcast, see `ClientUpdate`; by default the whole model is shared.
+    globalize: the global model, see `ClientUpdate`.
+    line: models between the received and a kept model, see `ClientUpdate`.
 
   Raises:
-    SettingError: what is no model.
+    SettingError: `model` is not a `Model`.
   """
 
   check_model(model)

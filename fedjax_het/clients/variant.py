@@ -1,4 +1,4 @@
-"""A client part that is another one with some of its settings fixed."""
+"""Derives client-part factories that fix some settings of another factory."""
 
 import functools
 import inspect
@@ -11,15 +11,15 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def variant_of(factory: Callable[..., Any], *fixed: str) -> Callable[[Factory], Factory]:
-  """Signs a factory that hands its settings on with what is left of another one's signature.
+  """Decorator for a factory that passes its settings to `factory`: gives it the remaining signature.
 
   Args:
-    factory: what the settings are handed on to; its docstring says what they are.
-    *fixed: the settings that are not handed on.
+    factory: the factory that receives the settings; its docstring describes them.
+    *fixed: settings that the decorated factory fixes and does not accept.
 
   Returns:
-    A decorator, after which `inspect.signature` lists the settings and `inspect.unwrap` finds `factory`, and
-    a setting that there is not raises a `SettingError` with the nearest one's name.
+    A decorator, after which `inspect.signature` lists the settings, `inspect.unwrap` finds `factory`, and an
+    unknown setting raises a `SettingError` that suggests the nearest name.
   """
   signature = inspect.signature(factory)
   left = [parameter for name, parameter in signature.parameters.items() if name not in fixed]

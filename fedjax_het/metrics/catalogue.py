@@ -1,17 +1,17 @@
-"""What every metric is called, in which unit it is shown, and whether a high one is good: one place."""
+"""Catalogue of metrics: names, units, and whether higher values are better."""
 
 from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-  """One metric, as people read it.
+  """How a metric is displayed and compared.
 
   Attributes:
-    label: its short name, without the unit.
-    title: its long name, without the unit.
-    unit: "%" for a fraction that is shown in percent; else what it is measured in, "" for a bare number.
+    label: short name, without the unit.
+    title: long name, without the unit.
+    unit: "%" for a fraction that is shown in percent; otherwise its unit, "" for none.
     higher_is_better: whether the worst clients are those with the lowest values.
-    note: what it is, in a line beside its curve; "" where the title says it all.
+    note: a line of explanation for its figure; "" if the title suffices.
   """
 
   label: str
@@ -22,15 +22,15 @@ class Metric(NamedTuple):
 
   @property
   def factor(self) -> float:
-    """What a value is multiplied by where it is shown."""
+    """Returns the factor that displayed values are multiplied by: 100 for percentages, else 1."""
     return 100.0 if self.unit == "%" else 1.0
 
   def with_unit(self, name: str) -> str:
-    """A name of this metric, with its unit where it has one."""
+    """Appends the metric's unit, if it has one, to a name of it."""
     return f"{name} ({self.unit})" if self.unit else name
 
 
-# In the order in which tables show them.
+# The order is that of tables.
 METRICS: dict[str, Metric] = {
   "top1": Metric("top-1", "top-1 accuracy", "%"),
   "top5": Metric("top-5", "top-5 accuracy", "%"),
@@ -49,7 +49,7 @@ METRICS: dict[str, Metric] = {
   "mce": Metric("MCE", "maximum calibration error", higher_is_better=False),
 }
 
-# What parts report of their rounds, and the loss of training: figures of a cohort, of which none is better.
+# Figures that parts report of their rounds, and the training loss; neither direction counts as better.
 FIGURES: dict[str, Metric] = {
   "train_loss": Metric("train loss", "training loss", note="mean over cohorts and rounds"),
   "cosine": Metric(
@@ -70,10 +70,10 @@ FIGURES: dict[str, Metric] = {
 
 
 def known(name: str) -> Metric:
-  """The metric called `name`.
+  """Returns the catalogue's metric called `name`.
 
   Raises:
-    ValueError: one whose direction nobody has said.
+    ValueError: the catalogue does not have it, so that its direction is unknown.
   """
   if name not in METRICS:
     raise ValueError(f"is a high {name!r} good or bad? Add it to metrics.catalogue.METRICS")
@@ -81,5 +81,5 @@ def known(name: str) -> Metric:
 
 
 def shown(name: str) -> Metric:
-  """The metric or figure called `name`; of one that is not in the catalogue, its bare name."""
+  """Returns the metric or figure called `name`; one with the bare name if the catalogue does not have it."""
   return METRICS.get(name) or FIGURES.get(name) or Metric(name.replace("_", " "), name.replace("_", " "))

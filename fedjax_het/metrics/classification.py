@@ -1,4 +1,4 @@
-"""What one client's test set says of a classifier: accuracy, likelihood and calibration."""
+"""Metrics of a classifier on one client's test set: accuracy, likelihood and calibration."""
 
 import jax
 import jax.numpy as jnp
@@ -7,19 +7,20 @@ NUM_BINS = 15
 
 
 def rank_of_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """How many classes a classifier prefers to the right one.
+  """Ranks the true label of each example: the number of classes with higher scores, int32 [N].
 
   rank_n = |{c < y_n : z_nc >= z_ny}| + |{c > y_n : z_nc > z_ny}|
 
-  so of tied classes the one with the lower number comes first, as in `argmax`, and a constant output is
-  right about 1 example in C. A NaN counts as preferred: a model that diverged is never right by accident.
+  so that of tied classes the one with the lower number comes first, as in `argmax`, and a constant output is
+  right for about 1 example in C. A NaN counts as a higher score: a model that diverged is never right by
+  accident.
 
   Args:
     logits: z, float, [N, C].
     labels: y, int, [N], each in [0, C).
 
   Returns:
-    Ranks in 0 .. C - 1, int32, [N]; an example is top-k correct where the rank is below k.
+    Ranks in 0 .. C - 1, int32, [N]; an example is top-k correct if its rank is below k.
   """
   classes = jnp.arange(logits.shape[-1])
   own = classes == labels[:, None]
@@ -41,11 +42,11 @@ def calibration_errors(
 
   Args:
     confidence: probability of the predicted class, float32 in (0, 1], [N].
-    correct: whether that class is right, bool, [N].
+    correct: whether the predicted class is right, bool, [N].
     mask: which examples count, bool, [N].
 
   Returns:
-    (ECE, MCE), float32 scalars; both 0 where the mask is empty.
+    (ECE, MCE), float32 scalars; both 0 if the mask is empty.
 
   Source: Naeini et al. 2015 (ECE, MCE); Guo et al. 2017, eq. 2, 3, and 5 (the bins).
   """
@@ -66,9 +67,9 @@ def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
 
     AUROC = U / (N+ N-),   U = Σ_{n: y_n = 1} ½ (below(s_n) + upto(s_n))   (Mann-Whitney),
 
-  exact with ties, in O(N log N) time and O(N) memory. Where a client holds a single class (or nothing) there
-  is no pair to order: it is NaN, and summaries over clients leave that client out. A NaN score counts as
-  ordered wrongly: below all others of a positive, above all others of a negative.
+  exact with ties, in O(N log N) time and O(N) memory. If a client has examples of one class only (or none),
+  there is no pair to order: the result is NaN, and summaries over clients leave that client out. A NaN score
+  counts as ordered wrongly: a positive's as the lowest, a negative's as the highest.
 
   Args:
     scores: s, float, [N]; infinities are ordinary scores.
@@ -91,21 +92,21 @@ def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def scores(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
-  """What `metrics` needs of each example, [N] each.
+  """Computes the per-example quantities that `metrics` needs, [N] each.
 
   Ties are broken as in `rank_of_label`. An example whose logits are NaN is wrong with full confidence, and
   its loss is inf.
 
   Args:
-    logits: float, [N, C]; computed with in float32. One logit z, C = 1, is a binary classifier with
-      P(y = 1) = sigmoid(z): it stands for the two logits (0, z), so an example is right where (z > 0) = y and
-      the loss is the binary cross-entropy.
+    logits: float, [N, C]; cast to float32. One logit z, C = 1, is a binary classifier with P(y = 1) =
+      sigmoid(z), equivalent to the two logits (0, z): an example is right if (z > 0) = y, and the loss is the
+      binary cross-entropy.
     labels: int, [N], each in [0, C) (C = 1: 0 or 1).
 
   Returns:
-    `top1` and `top5`, bool, whether the label is among the first 1 and min(5, C); `loss`, its cross-entropy
-    in nats; `confidence`, the probability of the predicted class; for one or two logits `margin`, z or
-    z_1 - z_0.
+    `top1` and `top5`, bool, whether the label is among the first 1 and min(5, C); `loss`, the cross-entropy
+    in nats; `confidence`, the probability of the predicted class; for one or two logits `margin`, z or z_1 -
+    z_0.
   """
   logits = logits.astype(jnp.float32)
   if logits.shape[-1] == 1:
@@ -126,22 +127,23 @@ def scores(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
 
 
 def metrics(scores: dict[str, jax.Array], labels: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-  """Every classification metric of one client over its whole test set.
+  """Computes all classification metrics of one client over its whole test set.
 
   Safe under jit, vmap (over clients, over a λ grid) and scan. NaN has one meaning: **a client whose examples
-  do not define a metric**. That is every metric of a client with no example in the mask, and AUROC of one
-  whose examples are all of one class; summaries over clients (`fairness.summarize`) leave it out, and
-  `fairness.left_out` counts it.
+  do not define a metric**. This applies to every metric of a client with no example in the mask, and to AUROC
+  of a client whose examples are all of one class; summaries over clients (`fairness.summarize`) leave it out,
+  and `fairness.left_out` counts it.
 
   Args:
-    scores: of each example, see there. Rows outside the mask may hold anything, NaN included.
+    scores: per-example quantities, see the function `scores`. Rows outside the mask may hold anything, NaN
+      included.
     labels: int, [N].
     mask: which rows are this client's examples, bool, [N].
 
   Returns:
     float32 scalars: `top1` and `top5` accuracies, `loss` the mean cross-entropy in nats, `ece` and `mce`
-    (`calibration_errors`); of binary classifiers also `auroc`, of the margin (NaN where all examples are of
-    one class). All but the loss in [0, 1].
+      (`calibration_errors`); for binary classifiers also `auroc`, of the margin (NaN if all examples are of
+      one class). All but the loss are in [0, 1].
   """
   count = jnp.sum(mask)
 

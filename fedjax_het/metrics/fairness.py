@@ -1,4 +1,4 @@
-"""How evenly a metric is spread over the clients: mean, spread, tails, Gini, gap."""
+"""Distribution of a metric over the clients: mean, spread, tails, Gini coefficient, gap."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from fedjax_het.metrics.catalogue import known
 
 
 def gini(values: ArrayLike) -> float:
-  """Gini coefficient of non-negative values, 0 where all are equal.
+  """Gini coefficient of non-negative values, 0 if all are equal.
 
   G = Σ_ij |x_i - x_j| / (2 K² x̄) = Σ_{i=1}^{K-1} i (K - i) (x_(i+1) - x_(i)) / (K Σ_i x_i)
 
@@ -20,8 +20,8 @@ def gini(values: ArrayLike) -> float:
     values: [K], K >= 1.
 
   Returns:
-    A fraction in [0, 1 - 1/K] (papers print 100 times it); 0 where all values are 0, NaN where one is
-    negative or not finite, since the coefficient means nothing there.
+    A fraction in [0, 1 - 1/K] (papers print 100 times it); 0 if all values are 0, NaN if one is negative or
+    not finite, since the coefficient is meaningless then.
   """
   x = np.sort(np.asarray(values, np.float64))
   if not np.isfinite(x).all() or x[0] < 0:
@@ -34,20 +34,22 @@ def gini(values: ArrayLike) -> float:
 
 
 def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, float]:
-  """One metric's six figures over the clients.
+  """Summarises one metric by six figures over the clients.
 
-  Clients whose value is NaN have no test example (or, for AUROC, only one class of them) and are left out;
-  K below counts the others, `left_out` these. Every client weighs the same, whatever its number of examples.
+  Clients whose value is NaN have no test example (or, for AUROC, examples of one class only) and are left
+  out; K below counts the others, `left_out` counts these. Every client has equal weight, whatever its number
+  of examples.
 
   Args:
     values: the metric of each client, [K]; computed with in float64 on the host.
-    higher_is_better: whether the worst clients are those with the lowest values (accuracy) or, where False,
-      with the highest (loss, calibration error).
+    higher_is_better: whether the worst clients are those with the lowest values (accuracy) or, if False, with
+      the highest (loss, calibration error).
 
   Returns:
-    `mean`; `std`, the population one; `worst10` and `best10`, means over the max(1, floor(K/10)) worst and
-    best clients; `gini` (see `gini`, of the raw values); `gap` >= 0, best against worst client. All NaN
-    where no client is left; an infinite value makes what it enters infinite or NaN.
+    `mean`; `std`, the population standard deviation; `worst10` and `best10`, means over the max(1,
+    floor(K/10)) worst and best clients; `gini` (see `gini`, of the raw values); `gap` >= 0, best minus worst
+    client in absolute value. All are NaN if no client is left; an infinite value makes the figures that
+    include it infinite or NaN.
 
   Raises:
     ValueError: `values` is not one-dimensional.
@@ -63,7 +65,7 @@ def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, flo
   tail = max(1, len(x) // 10)
   low, high = x[:tail], x[-tail:]
   worst, best = (low, high) if higher_is_better else (high, low)
-  with np.errstate(invalid="ignore"):  # inf - inf
+  with np.errstate(invalid="ignore"):  # inf - inf is possible
     return {
       "mean": float(x.mean()),
       "std": float(x.std()) if x[0] < x[-1] else 0.0,
@@ -75,28 +77,28 @@ def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, flo
 
 
 def left_out(metrics: Mapping[str, ArrayLike]) -> dict[str, int]:
-  """How many clients `summarize` leaves out of each metric, those of which it leaves out none excepted.
+  """Counts the clients that `summarize` leaves out of each metric; metrics with a count of 0 are omitted.
 
   Args:
-    metrics: name -> one value a client, [K].
+    metrics: name -> one value per client, [K].
   """
   counts = {name: int(np.isnan(np.asarray(values, np.float64)).sum()) for name, values in metrics.items()}
   return {name: count for name, count in counts.items() if count}
 
 
 def left_out_of_models(models: Mapping[str, Mapping[str, ArrayLike]]) -> dict[str, dict[str, int]]:
-  """`left_out` of every model, those of which nobody is left out excepted."""
+  """Applies `left_out` to every model; models of which no client is left out are omitted."""
   counts = {model: left_out(metrics) for model, metrics in models.items()}
   return {model: own for model, own in counts.items() if own}
 
 
 def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float]]:
-  """`summarize` of every metric, each in the direction that `catalogue` states.
+  """Applies `summarize` to every metric, in the direction that `catalogue` states.
 
   Args:
-    metrics: name -> one value a client, [K].
+    metrics: name -> one value per client, [K].
 
   Raises:
-    ValueError: a metric whose direction is not known.
+    ValueError: the direction of a metric is not known.
   """
   return {name: summarize(values, known(name).higher_is_better) for name, values in metrics.items()}

@@ -1,4 +1,4 @@
-"""Figures over seeds: means with their errors, and differences of runs that share seeds."""
+"""Statistics over seeds: means with standard errors, and paired differences of runs that share seeds."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,12 @@ LEVEL = 0.95
 
 
 class OverSeeds(NamedTuple):
-  """A mean over seeds.
+  """A mean over seeds, with its standard error.
 
   Attributes:
-    mean: NaN for no seed.
-    error: its standard error s / √n, s the sample's standard deviation; None for fewer than two seeds.
-    seeds: how many.
+    mean: the mean; NaN for no seed.
+    error: the standard error s / √n, with s the sample standard deviation; None for fewer than two seeds.
+    seeds: n, the number of seeds.
   """
 
   mean: float
@@ -30,17 +30,17 @@ class OverSeeds(NamedTuple):
 
 
 def over_seeds(values: Iterable[float]) -> OverSeeds:
-  """The mean of a figure, one value a seed, with its error."""
+  """Computes the mean of a figure, given one value per seed, with its standard error."""
   x = np.array([*values], np.float64)
   error = float(x.std(ddof=1)) / math.sqrt(len(x)) if len(x) > 1 else None
   return OverSeeds(float(x.mean()) if len(x) else math.nan, error, len(x))
 
 
 def paired(own: Mapping[int, float], other: Mapping[int, float]) -> OverSeeds:
-  """The mean over the seeds that both have of own less other, each seed -> its figure; see `OverSeeds`."""
+  """Computes the mean difference own - other over the seeds that both have; both map seed -> figure."""
   return over_seeds(own[seed] - other[seed] for seed in own if seed in other)
 
 
 def quantile(degrees: int) -> float:
-  """t_{0.975} of so many degrees of freedom, by which an error becomes half a 95 % interval."""
+  """Returns the quantile t_{0.975} with `degrees` degrees of freedom, for 95 % confidence intervals."""
   return float(stdtrit(degrees, (1.0 + LEVEL) / 2.0))

@@ -1,4 +1,4 @@
-"""How much each client counts."""
+"""Mixing parts: rules for the mixing coefficients of the cohort's clients."""
 
 from fedjax_het.mixing.aaggff import aaggff_d, aaggff_s
 from fedjax_het.mixing.afl import afl

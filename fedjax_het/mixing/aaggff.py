@@ -1,12 +1,12 @@
 r"""AAggFF: adaptive aggregation for fair federated learning (thesis chapter III, algorithms 3.1 and 3.2).
 
-Mixing as sequential decision making. In round t the losses F_i of the received model become responses r_i
-in [C₁, C₂] (`responses.respond`, equation 3.8); the server suffers ℓ_t(p_t) = -log(1 + <p_t, r>) (equation
-3.3), an online learner turns its gradient into p_{t+1}, and this round's models are averaged by p_{t+1}.
+Mixing is sequential decision making. In round t the losses F_i of the received model become responses r_i in
+[C₁, C₂] (`responses.respond`, equation 3.8); the server suffers ℓ_t(p_t) = -log(1 + <p_t, r>) (equation 3.3),
+an online learner turns its gradient into p_{t+1}, and this round's models are averaged by p_{t+1}.
 
 - `aaggff_s`, cross-silo, all clients in every round: online Newton step, C₁ = 0, C₂ = 1/K (section III-5.2).
-- `aaggff_d`, cross-device, a cohort 𝒮 of S of K clients: exponentiated gradient in time and memory linear
-  in K, on an estimate of the gradient, C₁ = 0, C₂ = C, where C = P(i in 𝒮).
+- `aaggff_d`, cross-device, a cohort 𝒮 of S of K clients: exponentiated gradient in time and memory linear in
+  K, on an estimate of the gradient, C₁ = 0, C₂ = C, where C = P(i in 𝒮).
 """
 
 import jax
@@ -25,7 +25,7 @@ from fedjax_het.parts import Mixing
 
 
 def aaggff_s(cdf: str = "normal") -> Mixing:
-  """AAggFF-S, for federations whose clients all take part in every round.
+  """AAggFF-S's mixing part, for federations whose clients all participate in every round.
 
   The state is the learner's (`learners.NewtonState`); its p is the round's p_{t+1} over all clients.
 
@@ -33,8 +33,8 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
     cdf: a name of `responses.CDFS`.
 
   Raises:
-    SettingError: an unknown cdf; from `check_cohort`, and when a round is traced, of a cohort that is not all
-      clients; from `check_cohort` of one client.
+    SettingError: `cdf` is unknown; from `check_cohort`, and when a round is traced, the cohort is not all
+      clients; from `check_cohort`, there is one client only.
   """
   check_choice("cdf", cdf, CDFS)
 
@@ -63,26 +63,26 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
 
 
 def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> Mixing:
-  """AAggFF-D, for federations of which a cohort takes part in each round.
+  """AAggFF-D's mixing part, for federations in which a cohort of clients participates in each round.
 
   The state is the learner's (`learners.EntropyState`), with p_{t+1} over all clients; the cohort's
   coefficients are p_{t+1} renormalised over it.
 
   Args:
     cdf: a name of `responses.CDFS`.
-    sampling_probability: C in (0, 1], the probability that a client is in a cohort; None is S / K, which it
-      is for cohorts drawn evenly and without replacement.
+    sampling_probability: C in (0, 1], the probability that a client is in a cohort; None is S / K, its value
+      for cohorts drawn uniformly without replacement.
 
   Raises:
-    SettingError: an unknown cdf, or a sampling probability out of range; from `check_cohort`, of a cohort of
-      one.
+    SettingError: `cdf` is unknown, or the sampling probability is out of range; from `check_cohort`, the
+      cohort has one client.
   """
   check_choice("cdf", cdf, CDFS)
   if sampling_probability is not None:
     check_range("sampling_probability", sampling_probability, high=1.0, above=0.0)
 
   def init(sizes):
-    return exponentiated_gradient(sizes.shape[0], lipschitz=1.0).init()  # no scale is needed to start
+    return exponentiated_gradient(sizes.shape[0], lipschitz=1.0).init()  # L does not affect the start
 
   def update(state, feedback):
     num, cohort = state.p.shape[0], feedback.cohort
@@ -93,7 +93,7 @@ def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> 
     gradient = linearised_gradient(state.p, response, reference)
     lipschitz = estimate_bound(0.0, rate, rate)
     _, state = exponentiated_gradient(num, lipschitz).update(state, gradient)
-    # From the exponents, which differ where all of the cohort's p_i have become too small to.
+    # Computed from the exponents, which still differ if all of the cohort's p_i underflow.
     coefficients = jax.nn.softmax(entropy_scores(state.total[cohort], state.steps, num, lipschitz))
     return coefficients, state
 
@@ -107,13 +107,14 @@ def doubly_robust(
   sampling_probability: float,
   imputed: jax.Array | None = None,
 ) -> jax.Array:
-  """All clients' responses, estimated from a cohort's (equation 3.10).
+  """Estimates all clients' responses from a cohort's, doubly robust (equation 3.10).
 
       r̆_i = (1 - I_i/C) r̄ + (I_i/C) r_i,   I_i = 1 for i in the cohort, else 0.
 
-  Unbiased, E[r̆] = r (lemma 3.2), for an r̄ that does not depend on which cohort was drawn. The mean of the
-  observed responses does: a client's own response is in it whenever the client is. With that r̄, and cohorts
-  of S clients drawn evenly without replacement, the estimate shrinks towards the mean μ of all K responses,
+  It is unbiased, E[r̆] = r (lemma 3.2), for an r̄ that does not depend on which cohort was drawn. The mean of
+  the observed responses does: it includes a client's response whenever the cohort includes the client. With
+  that r̄, and cohorts of S clients drawn uniformly without replacement, the estimate shrinks towards the mean
+  μ of all K responses,
 
       E[r̆_i] = μ + (r_i - μ)·K (S - 1) / (S (K - 1)),
 
@@ -122,8 +123,8 @@ def doubly_robust(
 
   Args:
     observed: r_i of the cohort, float32 [S].
-    cohort: its clients' numbers, int32 [S].
-    num: K.
+    cohort: indices of the cohort's clients, int32 [S].
+    num: K, number of clients.
     sampling_probability: C.
     imputed: r̄, float32 scalar; None is the mean of `observed`, as in the thesis.
 
@@ -136,20 +137,21 @@ def doubly_robust(
 
 
 def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array) -> jax.Array:
-  """∇ℓ(p) as a linear function of the response, around the same response r̄ of all clients (equation 3.11).
+  """Linearises ∇ℓ(p) in the response, around equal responses r̄ of all clients (equation 3.11); float32 [K].
 
       g̃ = -r / (1 + r̄) + r̄ <p, r - r̄·1> / (1 + r̄)² · 1
 
-  with <p, 1> = 1. Being linear, it is unbiased where r is and r̄ does not depend on the cohort (lemma 3.3).
-  It is ∇ℓ itself where r = r̄·1. Its second term, the same for every client, moves no exponentiated gradient.
+  with <p, 1> = 1. Since it is linear, it is unbiased if r is and r̄ does not depend on the cohort (lemma
+  3.3). It equals ∇ℓ if r = r̄·1. Its second term is equal for all clients and does not affect exponentiated
+  gradient.
 
   With the mean of the observed responses as r̄, as in the thesis, it is biased beyond the shrinkage of
-  `doubly_robust`, since 1/(1 + r̄) and r̆ come of the same cohort: for cohorts of S drawn evenly
+  `doubly_robust`, since 1/(1 + r̄) and r̆ are computed from the same cohort: for cohorts of S drawn uniformly
 
       E[r̆_i / (1 + r̄)] = (1 + r_i) h_i - h,   h = E[1 / (1 + r̄)],   h_i = E[1 / (1 + r̄) | i in the cohort],
 
-  where h_i is the smaller the larger r_i is. Without correlation it would be E[r̆_i] h. What lies between,
-  the covariance of r̆_i and 1/(1 + r̄), is no common factor of the clients; it is 0 for S = K.
+  where h_i is the smaller the larger r_i is. Without correlation it would be E[r̆_i] h. The difference, the
+  covariance of r̆_i and 1/(1 + r̄), is no common factor of the clients; it is 0 for S = K.
 
   Args:
     p: a mixture, float32 [K].
@@ -162,5 +164,8 @@ def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array)
 
 
 def estimate_bound(low: float, high: float, sampling_probability: float) -> float:
-  """L̆∞ = C₂/(1 + C₁) + 2 (C₂ - C₁)/(C (1 + C₁)), a bound on every |ğ_i| (lemma 3.5); C + 2 for [0, C]."""
+  """Bound on AAggFF-D's gradient estimates, L̆∞ = C₂/(1 + C₁) + 2 (C₂ - C₁)/(C (1 + C₁)) >= |ğ_i|.
+
+  Source: lemma 3.5. For responses in [0, C] it is C + 2.
+  """
   return high / (1.0 + low) + 2.0 * (high - low) / (sampling_probability * (1.0 + low))

@@ -1,13 +1,13 @@
-r"""Agnostic federated learning: ascent on the mixing coefficients.
+r"""AFL, agnostic federated learning: projected gradient ascent on the mixing coefficients.
 
 Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019:  min_θ max_{p in simplex} Σ_i p_i F_i(θ).
 
     p_{t+1} = Π_simplex(p_t + γ F),   Π the Euclidean projection,   p_1 = 1/K.
 
-It is meant for all clients in every round. In a cohort 𝒮 of some of them, the step is taken on the
-coefficients given the cohort, q = p_𝒮 / m with m = Σ_{i in 𝒮} p_i:  q <- Π(q + γ F_𝒮),  p_𝒮 <- m q,
-all others kept, so that p stays on the simplex; the cohort is mixed by q. (A cohort with m = 0 starts from
-q = 1/S, and keeps m = 0.)
+The method assumes all clients in every round. For a partial cohort 𝒮, the step is taken on the coefficients
+conditional on the cohort, q = p_𝒮 / m with m = Σ_{i in 𝒮} p_i:  q <- Π(q + γ F_𝒮),  p_𝒮 <- m q, with all
+others unchanged, so that p stays on the simplex; the cohort is mixed by q. (A cohort with m = 0 starts from q
+= 1/S, and keeps m = 0.)
 """
 
 import jax.numpy as jnp
@@ -19,15 +19,15 @@ from fedjax_het.parts import Mixing
 
 
 def afl(lr: float = 0.01) -> Mixing:
-  """AFL's mixing; the state is p, float32 [K].
+  """AFL's mixing part; its state is the mixing coefficients p of all clients, float32 [K].
 
   A loss that is infinite or NaN counts as the largest finite one of its cohort.
 
   Args:
-    lr: γ > 0, the ascent's step size.
+    lr: γ > 0, step size of the ascent.
 
   Raises:
-    SettingError: a γ out of range; from `check_cohort`, of a cohort of one.
+    SettingError: γ is out of range; from `check_cohort`, the cohort has one client.
   """
   check_range("mixing's lr", lr, above=0.0, below=float("inf"))
 
@@ -37,9 +37,9 @@ def afl(lr: float = 0.01) -> Mixing:
   def update(p, feedback):
     own = p[feedback.cohort]
     mass = own.sum()
-    own = own / jnp.where(mass > 0, mass, 1.0)  # all 0 without mass: the projection makes them even
+    own = own / jnp.where(mass > 0, mass, 1.0)  # if mass is 0, all are 0 and the projection makes them 1/S
     losses = largest_for_non_finite(feedback.losses())
-    q = project_simplex(own + lr * (losses - losses.max()))  # it ignores what all have in common
+    q = project_simplex(own + lr * (losses - losses.max()))  # the projection ignores a common shift
     return q, p.at[feedback.cohort].set(mass * q)
 
   return Mixing(init, update, "afl", check_cohort=beyond_one)

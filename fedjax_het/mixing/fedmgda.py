@@ -1,4 +1,4 @@
-r"""FedMGDA+: the common direction of descent nearest to static mixing.
+r"""FedMGDA+: the minimum-norm combination of normalised updates, with λ within ε of static mixing.
 
 Hu, Shaloudegi, Zhang, Yu, Federated Learning Meets Multi-objective Optimization, IEEE TNSE 9(4), 2022:
 
@@ -6,14 +6,15 @@ Hu, Shaloudegi, Zhang, Yu, Federated Learning Meets Multi-objective Optimization
     λ = argmin ‖Σ_i λ_i u_i‖²  over  {λ in simplex : |λ_i - n_i/n| <= ε},
     θ <- θ + η Σ_i λ_i u_i.
 
-Σ λ_i u_i is the point of least norm in the hull of the clients' normalised updates. ε = 0 leaves λ at static
-mixing; with ε = 1 the point has <Σ λ_j u_j, u_i> >= ‖Σ λ_j u_j‖² for every client (Désidéri, Multiple-
-gradient descent algorithm, Comptes Rendus Mathématique 350, 2012): no client's update points against it.
-That is lost when the updates themselves are mixed by λ, as a long one then outweighs a short one.
+Σ λ_i u_i is the point of least norm in the convex hull of the clients' normalised updates, as far as ε
+permits. ε = 0 leaves λ at static mixing; with ε = 1 the point has <Σ λ_j u_j, u_i> >= ‖Σ λ_j u_j‖² for every
+client (Désidéri, Multiple-gradient descent algorithm, Comptes Rendus Mathématique 350, 2012): no client's
+update points against it. The property is lost if unnormalised updates are mixed by λ, since a long update
+then outweighs a short one.
 
-The paper's updates have length 1 and its server's learning rate η says how far to go. A server that moves to
-the average, η = 1, needs them at their own scale: here u_i is multiplied by the mean length Σ_j (n_j/n) ‖d_j‖
-unless `step="unit"` asks for the paper's form. The direction is the same.
+The paper's updates have length 1, and its server's learning rate η sets the step length. A server that moves
+to the average, η = 1, needs updates at their original scale: here u_i is multiplied by the mean length Σ_j
+(n_j/n) ‖d_j‖ unless `step="unit"` selects the paper's form. The direction is the same.
 """
 
 import jax
@@ -28,19 +29,20 @@ STEPS = ("mean", "unit")
 
 
 def normalised(uploads: PyTree, broadcast: PyTree) -> tuple[PyTree, jax.Array]:
-  """u_i = d_i/‖d_i‖, each leaf float32 [S, ...], and ‖d_i‖, float32 [S]; u_i = 0 where d_i is.
+  """Computes normalised updates u_i = d_i/‖d_i‖, float32 [S, ...] per leaf, and ‖d_i‖, float32 [S].
 
-  Each update is divided by its largest entry first, so that no square over- or underflows.
+  u_i is 0 if d_i is. Each update is divided by its largest entry first, so that no square over- or
+  underflows.
 
   Args:
     uploads: the clients' parameters, each leaf [S, ...].
-    broadcast: what they started from, each leaf [...].
+    broadcast: the received parameters, each leaf [...].
   """
 
   def per_client(reduce, leaves):
     return jnp.stack([reduce(leaf.reshape(leaf.shape[0], -1), axis=1) for leaf in leaves])
 
-  def divide(tree, by):  # by a factor: XLA compiles a division by few numbers otherwise on several devices
+  def divide(tree, by):  # by a factor: XLA compiles a division differently on several devices
     factor = 1.0 / jnp.where(by < jnp.finfo(by.dtype).tiny, 1.0, by)
     return jax.tree.map(lambda leaf: leaf * factor.reshape(-1, *[1] * (leaf.ndim - 1)), tree)
 
@@ -52,7 +54,10 @@ def normalised(uploads: PyTree, broadcast: PyTree) -> tuple[PyTree, jax.Array]:
 
 
 def cosines(uploads: PyTree, broadcast: PyTree) -> jax.Array:
-  """<u_i, u_j>, float32 [S, S]; 0 for a client whose update is 0. Arguments as for `normalised`."""
+  """Computes cosines <u_i, u_j> of the clients' updates, float32 [S, S]; 0 for a client whose update is 0.
+
+  The arguments are those of `normalised`.
+  """
 
   def of_leaf(u):
     flat = u.reshape(u.shape[0], -1)
@@ -62,17 +67,19 @@ def cosines(uploads: PyTree, broadcast: PyTree) -> jax.Array:
 
 
 def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
-  """FedMGDA+'s mixing, without memory; computes no losses. Its coefficients are λ.
+  """FedMGDA+'s mixing part, stateless; its coefficients are λ, and it needs no losses.
 
-  An update that is 0 stays 0; one that is not finite leaves λ at static mixing and the aggregate not finite.
+  An update that is 0 stays 0; an update that is not finite leaves λ at static mixing, and the aggregate is
+  not finite.
 
   Args:
-    epsilon: ε in [0, 1], how far a coefficient may be from n_i / n.
-    step: the length of a normalised update: "mean", Σ_j (n_j/n) ‖d_j‖, with which ε = 0 and updates of one
-      length are FedAvg; or "unit", 1, the paper's, for a server with a learning rate of its own.
+    epsilon: ε in [0, 1], maximum distance of a coefficient from n_i / n.
+    step: length of a normalised update: "mean", Σ_j (n_j/n) ‖d_j‖, which with ε = 0 and updates of equal
+      length is FedAvg; or "unit", 1, as in the paper, for a server with a separate learning rate.
 
   Raises:
-    SettingError: an ε out of range, or an unknown step; from `check_cohort`, of a cohort of one with "mean".
+    SettingError: ε is out of range, or `step` is unknown; from `check_cohort`, the cohort has one client and
+      `step` is "mean".
   """
   check_range("epsilon", epsilon, 0.0, 1.0)
   check_choice("step", step, STEPS)

@@ -1,12 +1,12 @@
 r"""Projection onto the probability simplex, and quadratic programs over it, all inside `jit`.
 
 The program is  min_p ½·pᵀAp + bᵀp  over  {p : Σ_i p_i = 1, low_i <= p_i <= high_i},  A symmetric and positive
-semidefinite. Its optimality conditions say that, for one ν, (Ap + b)_i = ν where low_i < p_i < high_i, >= ν
-where p_i = low_i, and <= ν where p_i = high_i. Two methods take turns (`minimise_on_box_simplex`):
+semidefinite. Its optimality conditions are that, for one ν, (Ap + b)_i = ν if low_i < p_i < high_i, >= ν if
+p_i = low_i, and <= ν if p_i = high_i. Two methods alternate (`minimise_on_box_simplex`):
 
-- active sets: guess which clients sit at which bound, solve the linear equations for the others, correct the
+- active sets: guess which clients are at which bound, solve the linear equations for the others, correct the
   guess by the signs; exact after a few steps (Hintermüller, Ito, Kunisch, SIAM J. Optimization 13(3), 2002);
-- accelerated projected gradient steps with restarts, which always converge, where the first does not
+- accelerated projected gradient steps with restarts, which always converge, also if the first method does not
   (Nesterov 1983; O'Donoghue and Candès, Foundations of Computational Mathematics 15, 2015).
 """
 
@@ -18,12 +18,12 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 
 def project_simplex(v: jax.Array) -> jax.Array:
-  """The point of the probability simplex nearest to v, float32 [K].
+  """Projects v onto the probability simplex (Euclidean), float32 [K].
 
-  max(v - τ, 0) with τ found by sorting (Duchi et al., Efficient Projections onto the ℓ1-Ball, ICML 2008),
-  in time K log K.
+  It is max(v - τ, 0) with τ found by sorting (Duchi et al., Efficient Projections onto the ℓ1-Ball, ICML
+  2008), in time K log K.
   """
-  v = v - v.max()  # what does not reach the support, however far, cannot spoil the sums of what does
+  v = v - v.max()  # entries far below the support cannot spoil the sums of those in it
   ordered = jnp.sort(v, descending=True)
   excess = jnp.cumsum(ordered) - 1.0
   count = jnp.arange(1, v.shape[0] + 1)
@@ -33,11 +33,11 @@ def project_simplex(v: jax.Array) -> jax.Array:
 
 
 def project_box_simplex(v: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-  """The point of {p : Σp = 1, low <= p <= high} nearest to v, float32 [S]; Σ low <= 1 <= Σ high.
+  """Projects v onto {p : Σp = 1, low <= p <= high} (Euclidean), float32 [S]; requires Σ low <= 1 <= Σ high.
 
-  It is clip(v - τ, low, high), whose sum falls with τ along straight lines between the 2 S numbers v - low
-  and v - high; the sum is taken at all of them (S² memory), which tells who is between the bounds, and τ
-  follows from those.
+  The projection is clip(v - τ, low, high), whose sum decreases in τ, piecewise linearly between the 2 S
+  numbers v - low and v - high. The sum is evaluated at all of them (S² memory), which identifies the entries
+  between the bounds, and these determine τ.
   """
   breaks = jnp.concatenate([v - high, v - low])
   sums = jnp.clip(v[None, :] - breaks[:, None], low, high).sum(axis=1)
@@ -46,9 +46,9 @@ def project_box_simplex(v: jax.Array, low: jax.Array, high: jax.Array) -> jax.Ar
   i, j = before.argmax(), after.argmin()
   left = jnp.where(jnp.isfinite(before[i]), before[i], breaks.min())
   right = jnp.where(jnp.isfinite(after[j]), after[j], breaks.max())
-  v = v - 0.5 * (left + right)  # from here on τ is about 0, and rounding that of p
+  v = v - 0.5 * (left + right)  # now τ is about 0, with rounding errors of p's scale
   p = jnp.clip(v, low, high)
-  for _ in range(2):  # the second takes out what rounding left of the first
+  for _ in range(2):  # the second pass removes the first one's rounding error
     free = (p > low) & (p < high)
     tau = (p.sum() - 1.0) / jnp.maximum(free.sum(), 1)
     p = jnp.where(free, jnp.clip(p - tau, low, high), p)
@@ -56,7 +56,7 @@ def project_box_simplex(v: jax.Array, low: jax.Array, high: jax.Array) -> jax.Ar
 
 
 def minimise_on_simplex(A: jax.Array, b: jax.Array, start: jax.Array | None = None) -> jax.Array:
-  """argmin_p ½·pᵀAp + bᵀp over the probability simplex; see `minimise_on_box_simplex`."""
+  """Computes argmin_p ½·pᵀAp + bᵀp over the probability simplex, see `minimise_on_box_simplex`."""
   zeros = jnp.zeros_like(b)
   return _minimise(A, b, zeros, jnp.ones_like(b), start, project_simplex)
 
@@ -64,15 +64,15 @@ def minimise_on_simplex(A: jax.Array, b: jax.Array, start: jax.Array | None = No
 def minimise_on_box_simplex(
   A: jax.Array, b: jax.Array, low: jax.Array, high: jax.Array, start: jax.Array | None = None
 ) -> jax.Array:
-  """argmin_p ½·pᵀAp + bᵀp over {p : Σp = 1, low <= p <= high}.
+  """Computes argmin_p ½·pᵀAp + bᵀp over {p : Σp = 1, low <= p <= high}.
 
   Args:
-    A: symmetric, positive semidefinite, float32 [K, K]; for a singular one any minimiser may be returned.
+    A: symmetric, positive semidefinite, float32 [K, K]; for a singular A any minimiser may be returned.
     b: float32 [K].
     low: float32 [K], Σ low <= 1.
     high: float32 [K], Σ high >= 1.
-    start: a guess, float32 [K] (default: even shares, projected); its clients at a bound are the first
-      active set. Where it is optimal to rounding it is returned.
+    start: initial guess, float32 [K] (default: uniform, projected); its clients at a bound are the first
+      active set. If it is optimal up to rounding, it is returned.
 
   Returns:
     float32 [K], never below low or above high, of sum 1.
@@ -84,7 +84,7 @@ def _minimise(A, b, low, high, start, project, attempts: int = 2, steps: int = 1
   size, eps = b.shape[0], jnp.finfo(A.dtype).eps
   magnitude = jnp.abs(A).max() + jnp.abs(b).max()
   A, b = _centred(A, b)
-  # At least the largest eigenvalue, from two norms of which neither is always the smaller.
+  # An upper bound of the largest eigenvalue: the smaller of two norms.
   lipschitz = jnp.minimum(jnp.abs(A).sum(axis=1).max(), jnp.sqrt(jnp.sum(A * A)))
   lipschitz = jnp.maximum(lipschitz, eps * magnitude + jnp.finfo(A.dtype).tiny)
   product = lambda p: jnp.dot(A, p, precision=_EXACT)  # noqa: E731
@@ -96,7 +96,7 @@ def _minimise(A, b, low, high, start, project, attempts: int = 2, steps: int = 1
   def residual(p):
     return jnp.abs(descend(p) - p).max()
 
-  # What rounding leaves of the residual: of p itself, and of the gradient's terms on the scale of p.
+  # Rounding error of the residual: of p itself, and of the gradient's terms on the scale of p.
   tolerance = 2.0 * eps * (1.0 + magnitude / lipschitz)
   point = project(jnp.full(size, 1.0 / size, A.dtype) if start is None else start)
 
@@ -116,10 +116,11 @@ def _better(candidate, found, point, best):
 
 
 def _centred(A, b):
-  """The same objective on the simplex up to a constant, without A's and b's parts along the vector of ones.
+  """Removes A's and b's parts along the vector of ones, which on the simplex are a constant.
 
-  With 1ᵀp = 1, pᵀ(a·1ᵀ)p = aᵀp; taking out row means leaves only the curvature between clients, which is
-  what conditions the problem. The curvature along ones is then free, and set to the mean of the others.
+  With 1ᵀp = 1, pᵀ(a·1ᵀ)p = aᵀp; subtracting row means leaves only the curvature between clients, which
+  determines the conditioning of the problem. The curvature along ones is then arbitrary, and set to the mean
+  of the others.
   """
   size = b.shape[0]
   rows = A.mean(axis=1)
@@ -131,7 +132,7 @@ def _centred(A, b):
 
 
 def _active_sets(A, b, low, high, point, best, project, residual, tolerance, steps: int = 25):
-  """Primal-dual active sets from the one of `point`; the best of the points seen, and its residual."""
+  """Primal-dual active-set iterations from `point`'s set; returns the best point seen and its residual."""
   eps = jnp.finfo(A.dtype).eps
   ridge = 4.0 * eps * jnp.trace(A)
 
@@ -144,7 +145,7 @@ def _active_sets(A, b, low, high, point, best, project, residual, tolerance, ste
     right = jnp.stack([-b - jnp.dot(A, fixed, precision=_EXACT), jnp.ones_like(b)], axis=1) * free[:, None]
     inside = jnp.where(among, A, 0.0)
 
-    def refine(_, x):  # the first step from 0 solves, the others take the ridge out again
+    def refine(_, x):  # the first step, from 0, solves; the others correct for the ridge
       return x + cho_solve(factor, right - jnp.dot(inside, x, precision=_EXACT)) * free[:, None]
 
     particular, direction = jax.lax.fori_loop(0, 3, refine, jnp.zeros_like(right)).T
@@ -175,7 +176,7 @@ def _active_sets(A, b, low, high, point, best, project, residual, tolerance, ste
 
 
 def _accelerated(descend, point, best, tolerance, steps):
-  """Nesterov's steps from `point`, restarted where they turn against the descent, until they move no more."""
+  """Nesterov's accelerated steps from `point` until convergence, restarted when they oppose the descent."""
 
   def step(state):
     p, y, momentum, count, _ = state

@@ -1,4 +1,4 @@
-"""Mixing coefficients that do not look at the clients' losses (McMahan 2017; remark 3.1 with r = 0)."""
+"""Mixing coefficients that do not depend on the clients' losses (McMahan 2017; remark 3.1 with r = 0)."""
 
 import jax.numpy as jnp
 
@@ -6,7 +6,7 @@ from fedjax_het.parts import Mixing
 
 
 def static() -> Mixing:
-  """p_i = n_i / Σ_j n_j over the cohort: every training example counts the same."""
+  """Static mixing p_i = n_i / Σ_j n_j over the cohort: every training example has equal weight."""
 
   def update(state, feedback):
     sizes = feedback.sizes.astype(jnp.float32)
@@ -16,7 +16,7 @@ def static() -> Mixing:
 
 
 def uniform() -> Mixing:
-  """p_i = 1 / S: every client of the cohort counts the same."""
+  """Uniform mixing p_i = 1 / S: every client of the cohort has equal weight."""
 
   def update(state, feedback):
     cohort_size = feedback.sizes.shape[0]
@@ -26,7 +26,7 @@ def uniform() -> Mixing:
 
 
 def observed(mixing: Mixing) -> Mixing:
-  """The same mixing, which also asks for the clients' losses F_i, so that the rounds' infos hold them."""
+  """Returns a mixing part that also requests the clients' losses F_i, so that the rounds' infos hold them."""
 
   def update(state, feedback):
     feedback.losses()

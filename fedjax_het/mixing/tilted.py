@@ -1,10 +1,10 @@
-r"""One frame for fair mixing: static mixing, tilted by the losses (thesis remark 3.1).
+r"""Static mixing tilted by the losses, a common form of several fair mixings (thesis remark 3.1).
 
 One step of online mirror descent with negative entropy from static mixing,
 
     p = argmax_{p in simplex} <p, r> - ζ KL(p ‖ n_i/n),   p_i ∝ n_i exp(r_i / ζ),
 
-is FedAvg, q-FedAvg, TERM or PropFair according to the response r (table 3.2, with ζ = 1):
+is FedAvg, q-FedAvg, TERM or PropFair, depending on the response r (table 3.2, with ζ = 1):
 
 =========  ==============  ==================
 FedAvg     0               p_i ∝ n_i
@@ -13,8 +13,8 @@ TERM       λ F_i           p_i ∝ n_i exp(λ F_i)
 PropFair   -log(M - F_i)   p_i ∝ n_i / (M - F_i)
 =========  ==============  ==================
 
-All are memoryless. F_i is the training loss of the received model before local training; one that is infinite
-or NaN counts as the largest finite one of its cohort.
+All are stateless. F_i is the training loss of the received model before local training; an infinite or NaN
+loss counts as the largest finite one of its cohort.
 """
 
 from collections.abc import Callable
@@ -30,15 +30,16 @@ from fedjax_het.parts import Mixing
 def tilted(
   response: Callable[[jax.Array], jax.Array] | None, zeta: float = 1.0, name: str = "tilted"
 ) -> Mixing:
-  """p_i ∝ n_i exp(r_i / ζ) over the cohort, computed from logarithms (equation 3.2).
+  """Tilted mixing p_i ∝ n_i exp(r_i / ζ) over the cohort, computed in log space (equation 3.2).
 
   Args:
     response: losses, float32 [S] -> r, float32 [S]; None is r = 0, for which no loss is computed.
-    zeta: ζ > 0.
-    name: name in tables.
+    zeta: ζ > 0, temperature of the tilt.
+    name: name of the method in tables.
 
   Raises:
-    SettingError: a ζ out of range; from `check_cohort`, of a cohort of one where there is a response.
+    SettingError: ζ is out of range; from `check_cohort`, the cohort has one client although there is a
+      response.
   """
   check_range("zeta", zeta, above=0.0, below=float("inf"))
 
@@ -53,18 +54,18 @@ def tilted(
 
 
 def qffl(q: float = 1.0) -> Mixing:
-  """q-FedAvg: p_i ∝ n_i F_i^q (equation 3.18).
+  """q-FedAvg's mixing part: p_i ∝ n_i F_i^q (equation 3.18).
 
-  Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. Of their step Σ_i F_i^q Δ_i / Σ_i h_i,
-  h_i = q F_i^(q-1) ‖Δ_i‖² + L F_i^q, Δ_i = L (θ - θ_i), this is the direction: the coefficients sum to 1, and
-  the step is not made shorter by the first term of h. A loss of 0 counts as float32's smallest normal number,
+  Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. It has the direction of their step Σ_i
+  F_i^q Δ_i / Σ_i h_i, h_i = q F_i^(q-1) ‖Δ_i‖² + L F_i^q, Δ_i = L (θ - θ_i): the coefficients sum to 1, and
+  the first term of h does not shorten the step. A loss of 0 counts as float32's smallest normal number,
   1.2e-38, so that q = 0, and losses that are all 0, give FedAvg.
 
   Args:
-    q: q >= 0; 0 is FedAvg, and q to infinity the largest loss alone.
+    q: q >= 0; 0 is FedAvg, and in the limit of large q the largest loss alone counts.
 
   Raises:
-    SettingError: a q out of range; from `check_cohort`, of a cohort of one.
+    SettingError: q is out of range; from `check_cohort`, the cohort has one client.
   """
   check_range("q", q, 0.0, below=float("inf"))
   tiny = jnp.finfo(jnp.float32).tiny
@@ -72,7 +73,7 @@ def qffl(q: float = 1.0) -> Mixing:
 
 
 def term(lam: float = 0.1) -> Mixing:
-  """TERM: p_i ∝ n_i exp(λ F_i) (equation 3.20).
+  """TERM's mixing part: p_i ∝ n_i exp(λ F_i) (equation 3.20).
 
   Li et al., Tilted Empirical Risk Minimization, ICLR 2021.
 
@@ -80,25 +81,25 @@ def term(lam: float = 0.1) -> Mixing:
     lam: λ, any number; 0 is FedAvg, above 0 favours large losses, below 0 small ones.
 
   Raises:
-    SettingError: a λ that is not finite; from `check_cohort`, of a cohort of one.
+    SettingError: λ is not finite; from `check_cohort`, the cohort has one client.
   """
   check_range("lam", lam, above=float("-inf"), below=float("inf"))
   return tilted(lambda losses: lam * losses, name="term")
 
 
 def propfair(baseline: float = 3.0, margin: float = 0.2) -> Mixing:
-  """PropFair: p_i ∝ n_i / (M - F_i) (equation 3.22).
+  """PropFair's mixing part: p_i ∝ n_i / (M - F_i) (equation 3.22).
 
-  Zhang et al., Proportional Fairness in Federated Learning, TMLR 2023. Where M - F_i falls below the margin,
-  -log(M - F_i) is continued by its tangent there, as in that paper; the weight, which is the derivative, then
-  stays n_i / margin:  p_i ∝ n_i / max(M - F_i, margin).
+  Zhang et al., Proportional Fairness in Federated Learning, TMLR 2023. If M - F_i is below the margin, -log(M
+  - F_i) is continued by its tangent there, as in that paper; the weight, its derivative, then stays n_i /
+  margin:  p_i ∝ n_i / max(M - F_i, margin).
 
   Args:
-    baseline: M > margin, a loss above all that are to be expected.
-    margin: > 0.
+    baseline: M > margin, a loss above all expected ones.
+    margin: > 0, the least value that M - F_i counts as.
 
   Raises:
-    SettingError: a setting out of range; from `check_cohort`, of a cohort of one.
+    SettingError: a setting is out of range; from `check_cohort`, the cohort has one client.
   """
   check_range("margin", margin, above=0.0, below=float("inf"))
   if not isinstance(margin, jax.core.Tracer):

@@ -1,10 +1,10 @@
-r"""How far a cohort's updates are apart: SosicFL, eq. 10.
+r"""Variance of a cohort's updates: SosicFL, eq. 10.
 
-With Δ_k = θ_k - θ of client k, of some layers, S clients and Δ̄ = Σ_k Δ_k / S,
+With Δ_k = θ_k - θ of client k, restricted to some layers, S clients and Δ̄ = Σ_k Δ_k / S,
 
     σ² = Σ_k ‖Δ_k - Δ̄‖²,      and without a scale      σ² / Σ_k ‖Δ_k‖²,
 
-which is 0 where all send the same and 1 where their updates cancel.
+which is 0 if all clients send the same and 1 if their updates cancel.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,18 @@ PyTree = Any
 
 
 def total(leaves: list[jax.Array]) -> jax.Array:
-  """The sum of all squares."""
+  """Sums the squares of all entries of all leaves."""
   return jnp.stack([jnp.square(leaf).sum() for leaf in leaves]).sum()
 
 
 def with_variance(mixing: Mixing, of: Callable[[PyTree], PyTree]) -> Mixing:
-  """The same mixing, which also reports `variance` and `disagreement`, the two above, of every round.
+  """Returns a mixing part that also reports `variance`, σ², and `disagreement`, σ² / Σ_k ‖Δ_k‖², every round.
 
-  It asks for the uploads, which brings them to every device.
+  It requests the uploads, which gathers them on every device.
 
   Args:
-    mixing: any.
-    of: params of a message -> those that count, such as the last layer's.
+    mixing: any mixing part.
+    of: params of a message -> the parameters to include, such as the last layer's.
   """
 
   def figures(feedback: Feedback) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""Models as pairs of pure functions, by name."""
+"""Classification, regression and generative models as pairs of pure functions, looked up by name."""
 
 import inspect
 import sys
@@ -6,29 +6,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedjax_het.errors import check_choice, check_settings
-from fedjax_het.models.bert import bert, distilbert, minilm
-from fedjax_het.models.efficientnet import efficientnet_b0, efficientnet_lite0
 from fedjax_het.models.from_flax import from_flax
-from fedjax_het.models.generative import GENERATORS, Generative
-from fedjax_het.models.leaf_cnn import femnist_cnn, leaf_cnn
-from fedjax_het.models.m5 import m5
-from fedjax_het.models.mobilenet import mobilenet
-from fedjax_het.models.mobilenet_v2 import mobilenet_v2
-from fedjax_het.models.mobilenet_v3 import mobilenet_v3_small
-from fedjax_het.models.mobilevit import mobilevit
 from fedjax_het.models.model import Model, count_parameters, standardized
-from fedjax_het.models.residual import resnet9, resnet18, resnet20
-from fedjax_het.models.resnet import resnet10
 from fedjax_het.models.shapes import check_reads
-from fedjax_het.models.simple_cnn import simple_cnn
-from fedjax_het.models.squeezenet import squeezenet
-from fedjax_het.models.stacked_lstm import stacked_lstm
-from fedjax_het.models.text_pair import text_pair
-from fedjax_het.models.two_cnn import two_cnn
-from fedjax_het.models.two_nn import energy_mlp, logistic_regression, two_nn
-from fedjax_het.models.vgg import vgg9, vgg11
-from fedjax_het.models.weight_files import check_file
-from fedjax_het.models.weights import Reader, save_weights, with_weights
+from fedjax_het.models.weights.files import check_file
+from fedjax_het.models.weights.starting import Reader, save_weights, with_weights
+from fedjax_het.models.zoo.bert import bert, distilbert, minilm
+from fedjax_het.models.zoo.efficientnet import efficientnet_b0, efficientnet_lite0
+from fedjax_het.models.zoo.generative import GENERATORS, Generative
+from fedjax_het.models.zoo.leaf_cnn import femnist_cnn, leaf_cnn
+from fedjax_het.models.zoo.m5 import m5
+from fedjax_het.models.zoo.mobilenet import mobilenet
+from fedjax_het.models.zoo.mobilenet_v2 import mobilenet_v2
+from fedjax_het.models.zoo.mobilenet_v3 import mobilenet_v3_small
+from fedjax_het.models.zoo.mobilevit import mobilevit
+from fedjax_het.models.zoo.resnet10 import resnet10
+from fedjax_het.models.zoo.resnets import resnet9, resnet18, resnet20
+from fedjax_het.models.zoo.simple_cnn import simple_cnn
+from fedjax_het.models.zoo.squeezenet import squeezenet
+from fedjax_het.models.zoo.stacked_lstm import stacked_lstm
+from fedjax_het.models.zoo.text_pair import text_pair
+from fedjax_het.models.zoo.two_cnn import two_cnn
+from fedjax_het.models.zoo.two_nn import energy_mlp, logistic_regression, two_nn
+from fedjax_het.models.zoo.vgg import vgg9, vgg11
 from fedjax_het.tasks import Task, check_task, for_classes
 
 MODELS: dict[str, Callable[..., Model]] = {
@@ -60,9 +60,9 @@ MODELS: dict[str, Callable[..., Model]] = {
   "mobilevit": mobilevit,
 }
 
-COMMON = {  # options of all of them, beside a factory's own
-  "mean": "what is subtracted from every input, a number or one a channel",
-  "std": "above 0, what inputs are then divided by",
+COMMON = {  # options that every classifier takes, in addition to its factory's
+  "mean": "number subtracted from every input, or one number per channel",
+  "std": "above 0, number that inputs are then divided by, or one number per channel",
   "weights": "file of weights to start from, .npz or .safetensors",
 }
 
@@ -70,22 +70,23 @@ COMMON = {  # options of all of them, beside a factory's own
 def make(
   name: str, shape: Any, num_classes: int, task: Task | None = None, **options: Any
 ) -> Model | Generative:
-  """The model called `name` for examples of `shape` and `num_classes` classes.
+  """Builds the model called `name` for examples of shape `shape` and `num_classes` classes.
 
-  A classifier gives a logit a class, but a single logit z for a binary task: P(y = 1) = 1 / (1 + exp(-z)).
-  A factory called directly has what logits it is asked for.
+  A classifier returns one logit per class. A binary task has a single logit z, P(y = 1) = 1 / (1 + exp(-z)).
+  A factory that is called directly returns as many logits as its `num_classes` says, for any task.
 
   Args:
     name: a key of `MODELS` or, for FedCVAE and FedCGAN, of `GENERATORS`.
-    shape: of one example, without the batch axis; a tree of shapes where examples are trees of arrays.
-    num_classes: C; or of another task what it counts, such as labels or numbers, see `data.federate`.
-    task: what is learnt, see `tasks`; by default binary for 2 (and 1) classes, else classification.
-    **options: the factory's own, such as `hidden`; and a classifier's of `COMMON`: `mean` and `std`, see
-      `standardized`, and `weights`, see `with_weights`.
+    shape: shape of one example, without the batch axis; a tree of shapes where examples are trees of arrays.
+    num_classes: C, the number of classes; for other tasks the number of labels, targets or tokens, see
+      `data.federate`.
+    task: the learning task, see `tasks`; by default binary for 1 or 2 classes, else classification.
+    **options: the factory's keyword arguments, such as `hidden`; classifiers also take the options in
+      `COMMON`: `mean` and `std`, see `standardized`, and `weights`, see `with_weights`.
 
   Raises:
-    SettingError: the model or one of its options is unknown, or an option of the wrong type; a tree of
-      shapes for a model that reads one array; no task.
+    SettingError: the model or an option is unknown, an option has the wrong type, `shape` is a tree and the
+      model reads one array, or `task` is not a `Task`.
   """
   check_choice("model", name, (*MODELS, *GENERATORS))
   shape = tuple(shape) if isinstance(shape, Sequence) else shape
@@ -108,14 +109,17 @@ def make(
 
 
 def options_of(name: str) -> set[str]:
-  """The options that `make` takes for the model called `name`."""
+  """Returns the names of the options that `make` accepts for the model called `name`."""
   common = {*COMMON} if name in MODELS else set()
   own = inspect.signature((MODELS | GENERATORS)[name]).parameters
   return common | {*own} - {"shape", "num_classes"}
 
 
 def reader_of(name: str) -> Reader | None:
-  """What reads PyTorch's state of a model, from its family's `TORCH`; None where nobody said its names."""
+  """Returns the function that converts this model's PyTorch state dict, or None if its names are unknown.
+
+  The function is registered in the dictionary `TORCH` of the module that defines the model's factory.
+  """
   family = sys.modules[inspect.unwrap(MODELS[name]).__module__]
   return getattr(family, "TORCH", {}).get(name)
 

@@ -1,7 +1,8 @@
-"""PyTorch's weights into a file of ours: `python -m fedjax_het.models.convert --model=NAME IN.pth OUT.npz`.
+"""Converts PyTorch weights: `python -m fedjax_het.models.convert --model=NAME IN.pth OUT.npz`.
 
-IN may be a .pth, .pt, .th, .bin or .ckpt, for which PyTorch has to be installed, a .safetensors or an .npz
-with PyTorch's names; OUT is what `fh.models.make(..., weights=OUT)` and `--config.model.weights=OUT` take.
+IN holds a PyTorch state dict. PyTorch must be installed to read .pth, .pt, .th, .bin and .ckpt files;
+.safetensors and .npz files with PyTorch's parameter names are read without it. OUT can be passed to
+`fh.models.make(..., weights=OUT)` and `--config.model.weights=OUT`.
 """
 
 import argparse
@@ -12,25 +13,26 @@ import numpy as np
 
 from fedjax_het.errors import DataError, SettingError, check_choice
 from fedjax_het.models import MODELS, reader_of
-from fedjax_het.models.weight_files import read_arrays, write_arrays
-from fedjax_het.models.weights import PARTS, by_name
+from fedjax_het.models.weights.files import read_arrays, write_arrays
+from fedjax_het.models.weights.starting import PARTS, by_name
 
 
 def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
-  """Writes the arrays of a file by our names.
+  """Reads a file with PyTorch's parameter names and writes its arrays as an .npz with this library's names.
 
   Args:
-    name: of the model, one of `MODELS`.
-    source: the file with PyTorch's names.
-    target: the .npz to write.
+    name: name of the model, a key of `MODELS`.
+    source: path of the file with PyTorch's names.
+    target: path of the .npz file to write.
 
   Returns:
     The shapes of the arrays that were written, by name.
 
   Raises:
-    SettingError: an unknown model, one that has no names in PyTorch, a file of a kind that is not read, or
-      that has our names already, or a folder that is not there.
-    DataError: a damaged file, one without arrays, or names that the model does not have.
+    SettingError: the model is unknown or has no known PyTorch names; the source's format is not supported or
+      it already has this library's names; the target is not an .npz, is a folder, or its folder does not
+      exist.
+    DataError: the source is damaged, holds no arrays, or has names that the model does not have.
   """
   check_choice("model", name, MODELS)
   reader = reader_of(name)
@@ -41,19 +43,23 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
     raise SettingError("OUT", target, "not an .npz", f"Use {target}.npz.")
   place = Path(target).expanduser()
   if not place.parent.is_dir() or place.is_dir():
-    raise SettingError("OUT", target, "its folder is not there, or it is one", "Make it, or name another.")
+    raise SettingError(
+      "OUT", target, "its folder does not exist, or it is a folder itself", "Make it, or name another."
+    )
   state = read_arrays(source)
   if not state:
     raise DataError(f"{source} holds no arrays.")
   if any(own.partition("/")[0] in PARTS for own in state):
-    raise SettingError("IN", source, "has our names already", "Use it as it is: --config.model.weights.")
+    raise SettingError(
+      "IN", source, "has this library's names already", "Use it directly: --config.model.weights."
+    )
   arrays = by_name(*reader(state))
   write_arrays(target, arrays)
   return {own: array.shape for own, array in arrays.items()}
 
 
 def main(args: Sequence[str] | None = None) -> None:
-  """The command line."""
+  """Runs the command line; exits with status 2 and the message on a `SettingError` or `DataError`."""
   parser = argparse.ArgumentParser("python -m fedjax_het.models.convert", description=__doc__)
   parser.add_argument("--model", required=True, help="name of the model")
   parser.add_argument("IN", help="file with PyTorch's names")

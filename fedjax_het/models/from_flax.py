@@ -1,4 +1,4 @@
-"""A Flax module, `linen` or `nnx`, as a model: also with batch statistics and dropout."""
+"""Conversion of Flax modules, `linen` or `nnx`, to `Model`, with batch statistics and dropout."""
 
 import functools
 import inspect
@@ -13,13 +13,13 @@ from flax import linen as nn
 from flax import nnx
 
 from fedjax_het.errors import SettingError
+from fedjax_het.models.layers.real_rows import only, real_rows
 from fedjax_het.models.model import Model, batch_of
-from fedjax_het.models.real_rows import only, real_rows
 from fedjax_het.tasks import Task, for_model
 
 PyTree = Any
 STATISTICS = "batch_stats"
-IN_TRAINING = {  # how modules call the argument that tells training from use, and its value in training
+IN_TRAINING = {  # names of the training-mode argument of `__call__`, with its value in training
   "train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False,
 }  # fmt: skip
 
@@ -34,29 +34,32 @@ def from_flax(
   task: Task | None = None,
   head: Sequence[str] = (),
 ) -> Model:
-  """A user's own Flax module as a `Model`.
+  """Converts a user's Flax module to a `Model`.
 
-  Batch normalisation's running statistics become the model's `stats`. `train` normalises by a batch's real
-  rows only: those that fill up a last batch are masked in every `BatchNorm` of Flax's. `apply` uses the
-  running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is
-  told by the argument of its `__call__` that is called train, training, is_training, deterministic or
-  use_running_average, an `nnx` module by its own `train()` and `eval()`. It may compute in other floats:
-  outputs are converted to float32, which parameters are.
+  Running statistics of batch normalisation become the model's `stats`. `train` normalises by the real rows of
+  a batch only: padding rows are masked in every Flax `BatchNorm`. `apply` uses the running statistics.
+  Dropout is on in `train`, with the step's key, and off in `apply`. The mode of a `linen` module is set
+  through the argument of its `__call__` named train, training, is_training, deterministic or
+  use_running_average, the mode of an `nnx` module through its `train()` and `eval()`. A module may compute in
+  another floating-point dtype: parameters are float32, and outputs are converted to float32.
 
   Args:
-    module: a `linen` module; or a function of `nnx.Rngs` that makes an `nnx` one, `lambda rngs:
-      Net(rngs=rngs)`. An `nnx` module itself is taken with the parameters it has, the same for every key.
-    shape: of one example, without the batch axis; a tree of shapes for a module that is called with a tree
-      of arrays, such as {"tokens": (20,), "mask": (20,)}.
-    num_classes: C, the number of logits; of other outputs, the length of the last axis.
-    dtype: of examples, such as `jnp.int32` for token ids; or a tree like `shape`.
-    name: for reports; by default the module's class.
-    task: what is learnt, see `tasks`; by default binary for one logit, else classification.
-    head: names of the layers that are its head, for methods that part it, such as ("Dense_1",).
+    module: a `linen` module instance, or a function of `nnx.Rngs` that builds an `nnx` module, `lambda rngs:
+      Net(rngs=rngs)`. An `nnx` module instance keeps its current parameters: `init` returns them for every
+      key.
+    shape: shape of one example, without the batch axis; a tree of shapes for a module that takes a tree of
+      arrays, such as {"tokens": (20,), "mask": (20,)}.
+    num_classes: C, the number of logits; for other outputs the length of their last axis.
+    dtype: dtype of examples, such as `jnp.int32` for token ids, or a tree of dtypes with the structure of
+      `shape`.
+    name: name of the model in reports; by default the module's class name.
+    task: the learning task, see `tasks`; by default binary for one logit, else classification.
+    head: names of the layers that form the head, for methods that split a model, such as ("Dense_1",).
 
   Raises:
-    SettingError: no such module, one that cannot be called, that keeps more than float32 parameters and
-      batch statistics, or whose output is not [B, C] (of a given task [B, ..., C]).
+    SettingError: `module` is not a Flax module, cannot be called with such examples, has parameters that are
+      not float32, keeps collections other than parameters and batch statistics, or its output is not [B, C]
+      ([B, ..., C] for a given task).
   """
   if isinstance(module, type):
     raise SettingError(
@@ -75,7 +78,7 @@ def from_flax(
     found = jax.eval_shape(model.apply, params, example, model.stats)
   except SettingError:
     raise
-  except Exception as error:  # whatever the module raises
+  except Exception as error:  # the module may raise anything
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     raise SettingError(
       "module", type(module).__name__, f"cannot be called with examples of shape {shape} ({said})",
@@ -86,7 +89,7 @@ def from_flax(
     task and outputs[:1] == (2,) and outputs[1:][-1:] == (num_classes,)
   ):
     raise SettingError(
-      "num_classes", num_classes, f"{model.name} makes {outputs or found} of a batch of two",
+      "num_classes", num_classes, f"{model.name} returns {outputs or found} for a batch of two",
       "Give the number of its logits.",
     )  # fmt: skip
   return model
@@ -103,14 +106,14 @@ def _check_float32(name: str, params: PyTree) -> None:
 
 
 def _float32(outputs: PyTree) -> PyTree:
-  """Outputs as losses and metrics take them, whatever a module computes in."""
+  """Casts floating-point outputs to float32, the dtype that losses and metrics take."""
   return jax.tree.map(
     lambda own: own.astype(jnp.float32) if jnp.issubdtype(own.dtype, jnp.floating) else own, outputs
   )
 
 
 def _given(stats: PyTree, stateful: bool) -> PyTree:
-  """The statistics, which a model that has some cannot be used without."""
+  """Returns `stats`; raises `SettingError` if a stateful model is called without them."""
   if stateful and stats is None:
     raise SettingError("stats", stats, "the model has running statistics", "Call apply(params, x, stats).")
   return stats
@@ -120,7 +123,7 @@ def _given(stats: PyTree, stateful: bool) -> PyTree:
 
 
 def _masked(next_call, args, kwargs, context):
-  """Gives every BatchNorm of a linen module the mask of its rows."""
+  """Flax interceptor that passes every linen BatchNorm the mask of its batch's real rows."""
   if isinstance(context.module, nn.BatchNorm) and context.method_name == "__call__" and "mask" not in kwargs:
     kwargs = {**kwargs, "mask": real_rows(args[0] if args else kwargs["x"])}
   return next_call(*args, **kwargs)
@@ -132,7 +135,7 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
   using: dict[str, Any] = {name: not value for name, value in modes.items()}
   example = batch_of(1, shape, dtype)
 
-  @functools.partial(jax.jit, inline=True)  # Python goes through it once
+  @functools.partial(jax.jit, inline=True)  # traced once, though called several times
   def variables(key):
     return module.lazy_init({"params": key, "dropout": key}, example, **using)
 
@@ -178,7 +181,7 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):
-  """nnx's, which asks which rows are real."""
+  """`nnx.BatchNorm` that normalises by the real rows of the batch."""
 
   def __call__(self, x, use_running_average=None, *, mask=None):
     return super().__call__(x, use_running_average, mask=real_rows(x) if mask is None else mask)
@@ -186,7 +189,7 @@ class _MaskedBatchNorm(nnx.BatchNorm):
 
 @functools.lru_cache
 def _masking(kind: type[nnx.BatchNorm]) -> type[nnx.BatchNorm]:
-  """A BatchNorm, or a class of a user's own that calls it by `super()`, with the mask before Flax's."""
+  """Returns a version of `kind`, an `nnx.BatchNorm` or subclass, that passes the mask of real rows."""
   if kind is nnx.BatchNorm:
     return _MaskedBatchNorm
   return type(kind.__name__, (kind, _MaskedBatchNorm), {})
@@ -210,7 +213,7 @@ def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
     net.train() if training else net.eval()
     return net
 
-  @functools.partial(jax.jit, inline=True)  # Python goes through it once
+  @functools.partial(jax.jit, inline=True)  # traced once, though called several times
   def pieces(key):
     net = made(key, True)
     return tuple(nnx.to_pure_dict(nnx.state(net, kind)) for kind in (nnx.Param, nnx.BatchStat))
@@ -252,7 +255,7 @@ def _nnx(module: Any, shape: PyTree, num_classes: int, dtype: Any) -> Model:
 
 
 def _reseeded(module: nnx.Module, rngs: nnx.Rngs) -> nnx.Module:
-  """A copy of a module with its parameters, drawing from other streams."""
+  """Returns a copy of `module` with the same parameters whose random streams are reseeded from `rngs`."""
   net = nnx.clone(module)
   streams = {part.tag for _, part in nnx.iter_graph(net) if isinstance(part, nnx.RngStream)}
   nnx.reseed(net, **{stream: rngs() for stream in sorted(streams)})
@@ -260,7 +263,7 @@ def _reseeded(module: nnx.Module, rngs: nnx.Rngs) -> nnx.Module:
 
 
 def _state(net: nnx.Module, kind: type, values: PyTree) -> nnx.State:
-  """The module's variables of one kind, with these values."""
+  """Returns the module's variables of type `kind`, with `values` (a pure dictionary) filled in."""
   state = nnx.state(net, kind)
   nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, values))
   return state

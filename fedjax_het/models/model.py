@@ -1,4 +1,4 @@
-"""What the engine knows of a model: pure functions, whatever they were written with."""
+"""The model interface that the engine uses: pure functions, whatever framework they were written in."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,28 +15,28 @@ PyTree = Any
 
 
 class Variables(NamedTuple):
-  """Parameters with the running statistics that go with them."""
+  """Model parameters together with running statistics, such as those of batch normalisation."""
 
   params: PyTree
   stats: PyTree
 
 
 class Model(NamedTuple):
-  """A model as the engine sees it; stacks of clients are `jax.vmap` of these functions.
+  """A model as pure functions of its parameters; `jax.vmap` of them runs many clients at once.
 
   Attributes:
-    init: (key) -> params, a fresh pytree of float32 arrays from a typed key.
-    apply: (params, x [B, *shape], stats) -> outputs float32 [B, ...], as the model is used and judged, for
-      most tasks logits [B, C]; `stats` is left out where a model has none.
-    name: for reports and configs.
-    shape: of one example, or a tree of shapes where an example is a tree of arrays; () where a model does not
-      say.
-    num_classes: C, the number of logits; 0 where a model does not say.
-    stats: running statistics that training moves and no gradient does, as they start; () for none.
-    train: (params, stats, x, real [B], key) -> (logits, stats), the same in training: of a batch whose rows
-      with real = 0 only fill it up, with a key for dropout. None for a model that trains as it is used.
-    task: what it learns: its loss, its metrics, the labels that it takes.
-    head: names of the layers that are its head, for methods that part it; () where a model does not say.
+    init: (key) -> params, a fresh pytree of float32 arrays from a typed PRNG key.
+    apply: (params, x [B, *shape], stats) -> outputs float32 [B, ...] in inference mode; for most tasks logits
+      [B, C]. `stats` is omitted if the model has no running statistics.
+    name: name of the model in reports and configurations.
+    shape: shape of one example, or a tree of shapes if an example is a tree of arrays; () if unspecified.
+    num_classes: C, the number of logits; 0 if unspecified.
+    stats: initial running statistics, updated by training steps but not by gradients; () for none.
+    train: (params, stats, x, real [B], key) -> (outputs, stats) in training mode. Rows with real = 0 are
+      padding; the key is for dropout. None if training mode and inference mode are the same function.
+    task: the learning task, which defines the loss, the metrics and the valid labels.
+    head: names of the layers that form the head, for methods that split a model into body and head; () if
+      unspecified.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -51,25 +51,25 @@ class Model(NamedTuple):
 
   @property
   def stateful(self) -> bool:
-    """Whether there are running statistics."""
+    """Whether the model has running statistics."""
     return bool(jax.tree.leaves(self.stats))
 
   def in_training(
     self, params: PyTree, stats: PyTree, x: jax.Array, real: jax.Array, key: jax.Array
   ) -> tuple[jax.Array, PyTree]:
-    """(logits, statistics after them) of a batch, by `train` where there is one, else by `apply`."""
+    """Returns (outputs, updated statistics) of a batch in training mode: `train` if defined, else `apply`."""
     return (self.apply(params, x), stats) if self.train is None else self.train(params, stats, x, real, key)
 
   def joined(self, params: PyTree, stats: PyTree) -> PyTree:
-    """What `logits` takes: the parameters, with their statistics where the model has some."""
+    """Packs parameters and statistics into a tree: `Variables` for a stateful model, else the parameters."""
     return Variables(params, stats) if self.stateful else params
 
   def split(self, joined: PyTree) -> Variables:
-    """The inverse of `joined`."""
+    """Unpacks a tree that `joined` made into `Variables(params, stats)`; `stats` is () if there are none."""
     return joined if isinstance(joined, Variables) else Variables(joined, ())
 
   def logits(self, joined: PyTree, x: jax.Array) -> jax.Array:
-    """`apply` of what `joined` gives."""
+    """Returns the inference-mode outputs, float32 [B, ...], for a tree that `joined` made."""
     return (
       self.apply(joined.params, x, joined.stats) if isinstance(joined, Variables) else self.apply(joined, x)
     )
@@ -78,16 +78,18 @@ class Model(NamedTuple):
 def standardized(
   model: Model, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0
 ) -> Model:
-  """The same model, shown (x - mean) / std; MNIST's pixels in [0, 1], for example, have 0.1307 and 0.3081.
+  """Returns a model that standardises its input: it applies `model` to (x - mean) / std.
+
+  For MNIST's pixels in [0, 1], for example, mean is 0.1307 and std is 0.3081.
 
   Args:
-    model: any model of floats.
-    mean: what is subtracted from every input; or one a channel, the last axis.
-    std: > 0, what it is then divided by; or one a channel.
+    model: any model whose examples are one floating-point array.
+    mean: the number subtracted from every input, or one number per channel (last axis).
+    std: > 0, the number by which inputs are then divided, or one number per channel.
 
   Raises:
-    SettingError: a std that is not above 0, what is not finite, another number of means or stds than of
-      channels, or a model of trees of arrays.
+    SettingError: a std is not above 0, a number is not finite, the count of means or stds is not the number
+      of channels, or the model's examples are trees of arrays.
   """
   mean, std = (own.tolist() if isinstance(own, np.ndarray | jax.Array) else own for own in (mean, std))
   if not isinstance(model.shape, tuple):
@@ -115,7 +117,10 @@ def standardized(
 
 
 def trains_as_used(model: Model) -> bool:
-  """Whether a model of float32 examples is one program in training and in use: nothing is drawn or kept."""
+  """Whether training and inference mode lower to the same program, for float32 examples.
+
+  It is False for a model with running statistics or dropout.
+  """
   if model.stateful:
     return False
   if model.train is None:
@@ -132,22 +137,22 @@ def trains_as_used(model: Model) -> bool:
 
 
 def batch_of(count: int, shape: PyTree, dtype: Any) -> PyTree:
-  """So many examples, as `jax.ShapeDtypeStruct`.
+  """Returns the abstract values (`jax.ShapeDtypeStruct`) of a batch of `count` examples.
 
   Args:
-    count: B.
-    shape: of one example, a tuple of whole numbers, or a tree of such.
-    dtype: of all arrays, or a tree like `shape`.
+    count: B, the number of examples.
+    shape: shape of one example, a tuple of integers, or a tree of such tuples.
+    dtype: dtype of every array, or a tree of dtypes with the structure of `shape`.
   """
   batch = jax.tree.map(lambda own: jax.ShapeDtypeStruct((count, *own), bool), shape, is_leaf=is_shape)
   return jax.tree.map(lambda own, kind: own.update(dtype=kind), batch, jax.tree.broadcast(dtype, batch))
 
 
 def count_parameters(params: object) -> int:
-  """The number of scalars in a tree of arrays (or of `jax.ShapeDtypeStruct`)."""
+  """Returns the number of scalars in a tree of arrays or of `jax.ShapeDtypeStruct`."""
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
 def within(path: Sequence[str | int], layer: str) -> bool:
-  """Whether a leaf of the parameters, by its path, belongs to a layer such as "block4/conv2"."""
+  """Whether the parameter at `path` belongs to the layer called `layer`, such as "block4/conv2"."""
   return f"{'/'.join(map(str, path))}/".startswith(f"{layer}/")

@@ -1,4 +1,4 @@
-"""What the shapes of examples must be."""
+"""Checks of example shapes that raise `SettingError` before a model is built."""
 
 import inspect
 import numbers
@@ -9,17 +9,17 @@ from fedjax_het.errors import SettingError
 
 
 def is_shape(node: Any) -> bool:
-  """Whether this is the shape of one array, and no tree of shapes."""
+  """Whether `node` is the shape of one array, a tuple of integers, and not a tree of shapes."""
   return isinstance(node, tuple) and all(isinstance(size, numbers.Integral) for size in node)
 
 
 def check_image(shape: Any, smallest: int = 1, remedy: str = "Use larger images: resize=32.") -> None:
-  """Raises `SettingError` unless `shape` is that of an image.
+  """Raises `SettingError` unless `shape` is an image's (height, width, channels).
 
   Args:
-    shape: of one example, to be (height, width, channels).
-    smallest: the least height and width.
-    remedy: what to do where an image is smaller.
+    shape: shape of one example.
+    smallest: minimum height and width, in pixels.
+    remedy: the advice that the error gives for images that are too small.
   """
   if len(shape) != 3:
     axis = "Add an axis of channels: x[..., None]." if len(shape) == 2 else "Use two_nn instead."
@@ -29,7 +29,7 @@ def check_image(shape: Any, smallest: int = 1, remedy: str = "Use larger images:
 
 
 def check_halved(shape: Any, times: int) -> None:
-  """Raises `SettingError` unless `shape` is that of an image which can be halved so often."""
+  """Raises `SettingError` unless `shape` is an image whose height and width are divisible by 2^times."""
   check_image(shape)
   if shape[0] % 2**times or shape[1] % 2**times:
     problem = f"height and width not divisible by {2**times}"
@@ -37,7 +37,9 @@ def check_halved(shape: Any, times: int) -> None:
 
 
 def check_reads(name: str, factory: Callable[..., Any], shape: Any) -> None:
-  """Raises `SettingError` for a tree of shapes where a model reads one array, as its default shape is."""
+  """Raises `SettingError` if `shape` is a tree of shapes but the model's default shape is one array's."""
   own = inspect.signature(factory).parameters.get("shape")
   if own and is_shape(own.default) and not is_shape(shape):
-    raise SettingError("shape", shape, f"{name} reads one array", "Of trees take a model of texts, as bert.")
+    raise SettingError(
+      "shape", shape, f"{name} reads one array", "For trees take a text model, such as bert."
+    )

@@ -1,4 +1,4 @@
-"""How the server moves."""
+"""Server parts: steps of the global state along the clients' aggregate (`ServerUpdate`)."""
 
 from fedjax_het.server.fedopt import adagrad, adam, optimizer, sgd, yogi
 from fedjax_het.server.particles import particles

@@ -1,8 +1,8 @@
-r"""Server steps on the pseudo-gradient  Δ = θ - Σ_i p_i θ_i.
+r"""Server optimisers on the pseudo-gradient  Δ = θ - Σ_i p_i θ_i.
 
 Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2. Their Δ_t is the average update, the
-negative of ours, so that θ <- θ - η m / (√v + τ) is a descent step in optax's convention. Moments persist
-over the rounds, without bias correction, from m = 0 and v = v₀:
+negative of the Δ here, so that θ <- θ - η m / (√v + τ) is a descent step in optax's convention. Moments
+persist over the rounds, without bias correction, from m = 0 and v = v₀:
 
     m <- β₁ m + (1 - β₁) Δ
     FedAdagrad   v <- v + Δ²
@@ -22,17 +22,22 @@ from fedjax_het.parts import Message, ServerUpdate
 
 
 def optimizer(transformation: optax.GradientTransformation, name: str = "custom") -> ServerUpdate:
-  """Any optax transformation on the pseudo-gradient Δ = θ - Σ_i p_i θ_i; all else becomes its average.
+  """Applies an optax transformation to the pseudo-gradient Δ = θ - Σ_i p_i θ_i.
 
-  The transformation's state is kept over the rounds.
+  Everything but the parameters, such as running statistics, becomes its average. The transformation's state
+  is kept over the rounds.
+
+  Args:
+    transformation: the optax transformation.
+    name: name of the server part in tables.
 
   Raises:
-    SettingError: no transformation, such as `optax.adam` instead of `optax.adam(0.01)`, or one that
-      wants more than a gradient, its state and the parameters.
+    SettingError: it is not a transformation, such as `optax.adam` instead of `optax.adam(0.01)`, or it needs
+      more than gradient, state and parameters.
   """
   if not isinstance(transformation, optax.GradientTransformation):
     found = getattr(transformation, "__name__", type(transformation).__name__)
-    remedy = "Give what a rate makes of it, such as optax.adam(0.01)."
+    remedy = "Call it with a learning rate, such as optax.adam(0.01)."
     raise SettingError("transformation", found, "no optax transformation", remedy)
   check_transformation("transformation", name, transformation)
 
@@ -49,10 +54,10 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
 
 
 def sgd(lr: float = 1.0) -> ServerUpdate:
-  """θ <- θ - η Δ. With η = 1 the server moves to the clients' average (FedAvg).
+  """Server SGD, θ <- θ - η Δ; with η = 1 the server moves to the clients' average (FedAvg).
 
   Args:
-    lr: the server's η > 0.
+    lr: the server's learning rate η > 0.
 
   Raises:
     SettingError: η <= 0, or infinite.
@@ -62,38 +67,38 @@ def sgd(lr: float = 1.0) -> ServerUpdate:
 
 
 class Moments(NamedTuple):
-  """The first and second moment of the pseudo-gradient, trees like the parameters."""
+  """First and second moment of the pseudo-gradient, trees like the parameters."""
 
   first: optax.Params
   second: optax.Params
 
 
 def adam(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> ServerUpdate:
-  """FedAdam.
+  """FedAdam's server part: v <- β₂ v + (1 - β₂) Δ².
 
   Args:
-    lr: the server's η > 0.
+    lr: the server's learning rate η > 0.
     b1: β₁ in [0, 1), decay of the first moment.
-    b2: β₂ in [0, 1), decay of the second.
+    b2: β₂ in [0, 1), decay of the second moment.
     tau: τ > 0, degree of adaptivity; v starts at τ².
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
   return _adaptive("adam", lambda v, square, b2: b2 * v + (1.0 - b2) * square, lr, b1, b2, tau)
 
 
 def yogi(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> ServerUpdate:
-  """FedYogi.
+  """FedYogi's server part: v <- v - (1 - β₂) Δ² sign(v - Δ²).
 
   Args:
-    lr: the server's η > 0.
+    lr: the server's learning rate η > 0.
     b1: β₁ in [0, 1), decay of the first moment.
-    b2: β₂ in [0, 1), decay of the second.
+    b2: β₂ in [0, 1), decay of the second moment.
     tau: τ > 0, degree of adaptivity; v starts at τ².
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
 
   def moment(v, square, b2):
@@ -103,15 +108,15 @@ def yogi(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3)
 
 
 def adagrad(lr: float = 0.01, b1: float = 0.0, tau: float = 1e-3) -> ServerUpdate:
-  """FedAdagrad.
+  """FedAdagrad's server part: v <- v + Δ².
 
   Args:
-    lr: the server's η > 0.
+    lr: the server's learning rate η > 0.
     b1: β₁ in [0, 1), decay of the first moment.
     tau: τ > 0, degree of adaptivity; v starts at τ².
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
   return _adaptive("adagrad", lambda v, square, b2: v + square, lr, b1, 0.0, tau)
 

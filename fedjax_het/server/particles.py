@@ -1,18 +1,18 @@
-r"""A synthetic set as interacting particles: downhill in the clients' energies, and apart from one another.
+r"""Synthetic examples as interacting particles: descent on the clients' energies, with mutual repulsion.
 
 x_i <- x_i + β_t [ -G_i + τ r_i ] + √(δ² + 2 β_t T_t) ε,   r_i = (1/n) Σ_j ∇_{x_j} k(x_j, x_i)
 
-G is FedEvg's (equation 4.13 of the thesis). r is the repulsion of Stein variational gradient descent (Liu and
-Wang, NeurIPS 2016; β here is β/τ there, so that it is `sgld`'s whatever τ is), whose other half, gradients
-averaged over neighbours by the kernel, is left out: every example follows its own. j runs over the n examples
-of x_i's class, and the kernel is Gaussian,
+G is FedEvg's mean gradient (equation 4.13 of the thesis). r is the repulsion of Stein variational gradient
+descent (Liu and Wang, NeurIPS 2016; β here is β/τ there, so that it equals `sgld`'s for every τ), whose other
+half, gradients averaged over neighbours by the kernel, is left out: every example follows its gradient alone.
+j runs over the n examples of x_i's class, and the kernel is Gaussian,
 
     k(x_j, x_i) = exp(-|z_j - z_i|² / h_i),   h_i = median_{j ≠ i} |z_j - z_i|² / log n
 
-(of an even number of distances the mean of the middle two), h_i held in gradients, z = φ(x) the pixels or
-features in which examples are to differ. Through φ the repulsion is pulled back by its Jacobian at x_i:
-r_i = (2 / (n h_i)) Σ_j k (∂z_i/∂x_i)ᵀ (z_i - z_j), which is the above where φ is linear. A class of one
-example is not moved by it. Clients' classifiers stay with them, so learnt features are those of a network
+(the median of an even number of distances is the mean of the middle two), h_i constant in gradients, z = φ(x)
+the pixels or features in which examples are to differ. Through φ the repulsion is pulled back by its Jacobian
+at x_i: r_i = (2 / (n h_i)) Σ_j k (∂z_i/∂x_i)ᵀ (z_i - z_j), which is the above if φ is linear. It does not
+move a class of one example. Clients' classifiers are not uploaded, so learnt features are those of a network
 that the server has, from public data.
 """
 
@@ -30,17 +30,17 @@ from fedjax_het.server.sgld import check_fall, check_own_rounds, half_cosine, me
 
 SPACES = ("pixels", "blocks", "convolutions")
 CHANNELS = 32
-SMALLEST = 1e-6  # of a median squared distance
+SMALLEST = 1e-6  # lower bound of a median squared distance
 Map = Callable[[jax.Array], jax.Array]
 
 
 class Particles(NamedTuple):
-  """The server's state.
+  """State of the server part `particles`: steps taken, labels of the examples, latent pixels.
 
   Attributes:
-    step: the number of steps taken, int32 scalar.
-    labels: of the examples, int32 [M].
-    latent: u, of which the pixels are the sigmoid, like x̃; () where pixels are what moves.
+    step: number of steps taken, int32 scalar.
+    labels: labels of the examples, int32 [M].
+    latent: u, whose sigmoid is the pixels, shaped like x̃; () if pixels are moved directly.
   """
 
   step: jax.Array
@@ -49,16 +49,16 @@ class Particles(NamedTuple):
 
 
 def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
-  """(2 / (n h_i)) Σ_j k(z_j, z_i)(z_i - z_j) over the examples of a class, float32 [M, d].
+  """Computes particles' repulsion within classes, (2 / (n h_i)) Σ_j k(z_j, z_i)(z_i - z_j), float32 [M, d].
 
   Args:
-    z: the examples in the space in which they repel, float32 [M, d].
-    labels: int32 [M], in any order, of classes of any size.
+    z: features of the examples, in which they repel, float32 [M, d].
+    labels: int32 [M], in any order, with classes of any size.
   """
   same = labels[:, None] == labels
   product = functools.partial(jnp.matmul, precision="highest")
   means = product(same.astype(z.dtype), z) / same.sum(1)[:, None]
-  z = z - means  # for the products' digits: a class may be narrow, and far from the others
+  z = z - means  # for precision: a class may be narrow and far from the others
   square = (z**2).sum(1)
   square = jnp.maximum(square[:, None] + square - 2.0 * product(z, z.T), 0.0)
   others = same & ~jnp.eye(len(labels), dtype=bool)
@@ -73,30 +73,31 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.Array:
-  """Which examples are copies: of a class nearer together than `least`, all but the first, bool [M].
+  """Finds near-copies: in a class with less spread than `least`, all examples but the first, bool [M].
 
-  How near is the root mean square difference of a pixel between two of a class.
+  The spread of a class is the root mean square difference of a pixel between two of its examples.
 
   Args:
     x: the examples, float32 [M, ...].
     labels: int32 [M].
-    least: >= 0.
+    least: >= 0, the spread below which a class has collapsed.
   """
   flat = x.reshape(len(x), -1)
   same = labels[:, None] == labels
   count = same.sum(1)
   mean = same @ flat / count[:, None]
   variance = same @ ((flat - mean) ** 2).mean(1) / count
-  apart = 2.0 * variance * count / jnp.maximum(count - 1, 1)  # mean square over pairs of two
+  apart = 2.0 * variance * count / jnp.maximum(count - 1, 1)  # mean square over pairs
   first = ~jnp.tril(same, -1).any(1)
   return (apart < least**2) & ~first
 
 
 def features(space: str | Map, shape: tuple[int, ...], seed: int) -> Map:
-  """φ of `particles`, [M, ...] -> [M, d].
+  """Returns the feature map φ of `particles`, [M, ...] -> [M, d].
 
   Raises:
-    SettingError: `space` needs images of even sides, and examples of `shape` are none; or gives no vectors.
+    SettingError: `space` needs images of even sides, and examples of `shape` are not; or it does not return
+      vectors.
   """
   if callable(space):
     given = jax.eval_shape(space, jax.ShapeDtypeStruct((2, *shape), jnp.float32)).shape
@@ -147,39 +148,41 @@ def particles(
   renew_below: float = 0.0,
   pixels: str = "bounded",
 ) -> ServerUpdate:
-  """One step of interacting particles a round, for any client part that synthesises labelled examples.
+  """Server part of interacting particles, one step per round, for clients that synthesise labelled examples.
 
-  With `temperature=0` and defaults else it is `sgld`; with the defaults, `sgld`'s steps and repulsion beside
-  them, which on digits and MNIST gave examples as diverse as real ones that were worth as much as `sgld`'s
-  (docs/results/fedevg_digits.md, fedevg_mnist.md). From a smaller β examples are more diverse, and need more
-  rounds to be of their class; with β from 1 and `heat=0.001` beside the repulsion they were worth most on
-  digits.
+  With `temperature=0` and other settings at their defaults it is `sgld`; with all at their defaults it adds
+  repulsion to `sgld`'s steps, which on digits and MNIST gave examples as diverse as real ones that were worth
+  as much as `sgld`'s (docs/results/fedevg_digits.md, fedevg_mnist.md). From a smaller β examples are more
+  diverse, and need more rounds to be of their class; with β from 1 and `heat=0.001` in addition to the
+  repulsion they were worth most on digits.
 
   Args:
     rounds: T of the run, over which β and the heat fall along half a cosine each, see `sgld.half_cosine`.
     step_size: β_0 > 0.
     last_step_size: 0 < β_T <= β_0.
-    temperature: τ >= 0, how much repulsion there is beside the gradient; 0 for none.
-    space: what examples of a class differ in: "pixels"; "blocks", means of 2 x 2 pixels; "convolutions", 32
-      random 3 x 3 ones, Swish, means of 2 x 2; or φ itself, a differentiable function of examples [M, ...]
-      that gives [M, d], such as the features of a pretrained network.
-    space_seed: of the random convolutions; 0 for other spaces.
-    heat: T_0 >= 0; with T = 1 and τ = 0 a step is Langevin's of the density that falls as exp(-E).
+    temperature: τ >= 0, weight of the repulsion relative to the gradient; 0 for none.
+    space: features in which examples of a class differ: "pixels"; "blocks", means of 2 x 2 pixels;
+      "convolutions", 32 random 3 x 3 convolutions, Swish, means of 2 x 2; or φ itself, a differentiable
+      function of examples [M, ...] that gives [M, d], such as the features of a pretrained network.
+    space_seed: seed of the random convolutions; 0 for other spaces.
+    heat: T_0 >= 0; with T = 1 and τ = 0 a step is a Langevin step for the density proportional to exp(-E).
     last_heat: T_T >= 0.
-    noise: δ >= 0, whatever the step.
-    rms: where given, G is scaled to this root mean square over the whole set, so that β is in pixels.
-    signal_noise: standard deviation of normal noise on Σ w e ∇E, for privacy. It goes with a client part
-      whose uploads have at most C = `upload_norm` in L2 norm and uniform mixing alone: S clients a round
-      count 1/S each, and z·C/S is a Gaussian mechanism of noise multiplier z, between a client's upload and
+    noise: δ >= 0, noise scale independent of the step size.
+    rms: if given, G is scaled to this root mean square over the whole set, so that β is in pixels.
+    signal_noise: standard deviation of Gaussian noise on Σ w e ∇E, for privacy. It requires a client part
+      whose uploads have L2 norm at most C = `upload_norm`, and uniform mixing: S clients per round have
+      weight 1/S each, and z·C/S is a Gaussian mechanism of noise multiplier z, between a client's upload and
       none at the same S.
-    renew_below: in the first T/2 rounds, of a class whose examples differ by less than this root mean square
-      a pixel all but one are drawn afresh, as the set began, see `collapsed`; 0 for never.
-    pixels: "bounded", kept in [0, 1], as examples have to be; "free"; or "sigmoid", likewise, of numbers u
-      that move instead, by the chain rule; u begins as the set that the clients receive first.
+    renew_below: in the first T/2 rounds, a class whose examples differ by less than this root mean square per
+      pixel keeps one of them, and the others are drawn afresh from the initial distribution, see `collapsed`;
+      0 for never.
+    pixels: "bounded", clipped to [0, 1], where examples must lie; "free"; or "sigmoid", bounded likewise, the
+      sigmoid of numbers u that are moved instead, by the chain rule; u begins as the set that the clients
+      receive first.
 
   Raises:
-    SettingError: a setting out of range or without effect, or one that does not go with the client part; from
-      `check_rounds`, of a run with another T; from `check_examples`, of examples beyond [0, 1].
+    SettingError: a setting is out of range, has no effect, or does not go with the client part; from
+      `check_rounds`, the run has another T; from `check_examples`, examples lie outside [0, 1].
   """
   check_whole("rounds", rounds, 1)
   if not callable(space):
@@ -199,7 +202,7 @@ def particles(
   check_whole("server's space_seed", space_seed, 0)
 
   def beside(client: ClientUpdate, mixing: Mixing) -> ServerUpdate:
-    """The part that knows the examples' labels."""
+    """Returns the server part for this client part, whose labels it uses."""
     synthesize = client.synthesize
     if not is_zero(signal_noise) and (client.upload_norm is None or mixing.name != "uniform"):
       raise SettingError(

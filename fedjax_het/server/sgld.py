@@ -1,4 +1,6 @@
-r"""FedEvg's server: one step of stochastic gradient Langevin dynamics on the synthetic set (algorithm 4.1).
+r"""FedEvg's server part: one Langevin step per round on the synthetic set (algorithm 4.1).
+
+Stochastic gradient Langevin dynamics (SGLD) on the clients' energies:
 
 G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε        (equations 4.13 and 4.14)
 """
@@ -14,14 +16,18 @@ from fedjax_het.parts import Message, ServerUpdate
 def half_cosine(
   step: jax.Array, rounds: int, first: float | jax.Array, last: float | jax.Array
 ) -> float | jax.Array:
-  """β_t = β_T + (β_0 - β_T)(1 + cos(π t/T))/2 from `first` to `last`, which it keeps after T rounds."""
+  """Half-cosine schedule β_t = β_T + (β_0 - β_T)(1 + cos(π t/T))/2, from `first` to `last`.
+
+  It stays at `last` = β_T after T = `rounds` rounds.
+  """
   return last + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(step / rounds, 1.0)))
 
 
 def mean_gradient(broadcast: Message, aggregate: Message) -> tuple[jax.Array, jax.Array | tuple[()]]:
-  """(G, the next broadcast's `extra`) of Σ w e ∇E and Σ w e, the aggregate's `params` and `extra`.
+  """Computes FedEvg's mean gradient G = Σ w e ∇E / Σ w e and the next broadcast's `extra`.
 
-  Where the broadcast has an `extra`, it keeps log Σ w e, which clients take raw energies relative to.
+  The aggregate holds Σ w e ∇E in `params` and Σ w e in `extra`.
+  If the broadcast has an `extra`, log Σ w e is accumulated in it; clients take raw energies relative to it.
   """
   weight = aggregate.extra
   gradient = aggregate.params / weight.reshape(-1, *[1] * (broadcast.params.ndim - 1))
@@ -29,16 +35,16 @@ def mean_gradient(broadcast: Message, aggregate: Message) -> tuple[jax.Array, ja
 
 
 def check_own_rounds(name: str, rounds: int, own: int) -> None:
-  """Raises `SettingError` where a server part's step size falls over other rounds than the run's."""
+  """Raises `SettingError` if a server part's step-size schedule has another number of rounds than the run."""
   if own != rounds:
     raise SettingError(
-      "server's rounds", rounds, f"the step size falls over these, and the run has rounds = {own}",
+      "server's rounds", rounds, f"the step size falls over so many rounds, and the run has rounds = {own}",
       f"Use {name}(rounds={own}).",
     )  # fmt: skip
 
 
 def check_fall(step_size: float, last_step_size: float) -> None:
-  """Raises `SettingError` unless 0 < β_T <= β_0, as far as both are known."""
+  """Raises `SettingError` unless 0 < last_step_size <= step_size, as far as their values are concrete."""
   for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
     check_range(name, value, above=0.0, below=jnp.inf)
   known = not isinstance(step_size, jax.Array) and not isinstance(last_step_size, jax.Array)
@@ -56,18 +62,18 @@ def sgld(
   noise: float = 0.01,
   bounded: bool = True,
 ) -> ServerUpdate:
-  """One Langevin step a round; the state is the number of steps taken.
+  """Server part with one Langevin step per round; its state is the number of steps taken.
 
   Args:
     rounds: T of the run, over which β_t falls along half a cosine, see `half_cosine`.
     step_size: β_0 > 0.
     last_step_size: 0 < β_T <= β_0.
-    noise: δ >= 0.
-    bounded: whether x̃ is kept in [0, 1], as pixels are, and examples have to be.
+    noise: δ >= 0, noise scale of a step.
+    bounded: whether x̃ is clipped to [0, 1], as pixels are; examples must then lie there.
 
   Raises:
-    SettingError: a setting out of range; from `check_rounds`, of a run with another T; from `check_examples`,
-      of examples beyond [0, 1] where x̃ is bounded.
+    SettingError: a setting is out of range; from `check_rounds`, the run has another T; from
+      `check_examples`, examples lie outside [0, 1] although x̃ is bounded.
   """
   check_whole("rounds", rounds, 1)
   check_flag("server's bounded", bounded)

@@ -1,4 +1,4 @@
-"""What is learnt, one file a task: the loss of an example, metrics, headline, valid labels."""
+"""Learning tasks, one module per task: per-example loss, metrics, headline metric, valid labels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 def check_task(task: Any) -> None:
-  """Raises `SettingError` unless `task` is a `Task`, and not the name or the factory of one."""
+  """Raises `SettingError` unless `task` is a `Task`, as opposed to its name or factory."""
   if not isinstance(task, Task):
     name = getattr(task, "__name__", task)
     known = name if name in [*TASKS] else "classification"
@@ -29,12 +29,12 @@ def check_task(task: Any) -> None:
 
 
 def for_model(num_outputs: int) -> Task:
-  """The task of a model that does not say its own: of one logit binary, else classification."""
+  """Returns the default task of a model: binary for one logit, else classification."""
   return binary() if num_outputs == 1 else classification()
 
 
 def for_classes(num_classes: int) -> Task:
-  """The task of C classes where nothing else is said: of two (or one) binary, by one logit."""
+  """Returns the default task for C classes: binary (one logit) for C <= 2, else classification."""
   return for_model(1 if num_classes <= 2 else num_classes)
 
 

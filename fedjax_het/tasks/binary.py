@@ -1,4 +1,4 @@
-"""Yes or no by one logit, P(y = 1) = sigmoid: classification with two classes, where yes may weigh more."""
+"""Binary task: two classes by one logit, P(y = 1) = sigmoid, with an optional positive-class weight."""
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +10,14 @@ from fedjax_het.tasks.task import Task, check_weights
 
 
 def binary(positive_weight: float | jax.Array = 1.0) -> Task:
-  """Labels 0 and 1, told apart by one logit, [B, 1].
+  """Binary classification: labels 0 and 1, and one logit, [B, 1].
 
   Args:
-    positive_weight: w > 0, what the loss of an example with y = 1 is multiplied by in training: that of a
-      batch is -(Σ_{y=0} log P(0) + w·Σ_{y=1} log P(1)) / B. Metrics weigh all examples alike.
+    positive_weight: w > 0, factor on the training loss of examples with y = 1: a batch's loss is -(Σ_{y=0}
+      log P(0) + w·Σ_{y=1} log P(1)) / B. Metrics weight all examples equally.
 
   Raises:
-    SettingError: a weight that is not one number above 0.
+    SettingError: the weight is not one number above 0.
   """
   check_weights("positive_weight", positive_weight, (0,), above=0.0)
   base = classification()
@@ -38,11 +38,11 @@ def binary(positive_weight: float | jax.Array = 1.0) -> Task:
 
 
 def balanced_positive(y: np.ndarray) -> float | tuple[float, ...]:
-  """The weight n_0 / n_1 with which yes and no count alike; 1 where all are alike.
+  """Returns the weight n_0 / n_1 that balances negatives and positives; 1 if all labels are equal.
 
   Args:
-    y: labels 0 and 1, int [n] or several an example, [n, A], for each of which there is one; of all clients'
-      training examples.
+    y: labels 0 and 1 of all clients' training examples, int [n], or several per example, [n, A], each of
+      which gets a weight.
   """
   yes = np.sum(y == 1, axis=0)
   no = len(y) - yes

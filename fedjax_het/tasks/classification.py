@@ -1,4 +1,4 @@
-"""One of C classes: C logits, P = softmax; of two classes one logit will do, P(y = 1) = sigmoid."""
+"""Classification task: C classes by C logits, P = softmax; two classes also by one, P(1) = sigmoid."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ from fedjax_het.tasks.task import Task, check_weights
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """-log P(label) for [B, C] logits and integer labels [B]: float32 [B].
+  """Computes -log P(label) for logits [B, C] and integer labels [B], float32 [B].
 
-  C > 1: P = softmax(logits); labels enter as one-hot rows, whose gradient needs no scatter. C = 1: labels
-  are 0 or 1 and P(1) = sigmoid(logit).
+  C > 1: P = softmax(logits); labels enter as one-hot rows, whose gradient needs no scatter. C = 1: labels are
+  0 or 1 and P(1) = sigmoid(logit).
   """
   if logits.shape[-1] == 1:
     return optax.sigmoid_binary_cross_entropy(logits[:, 0], labels.astype(logits.dtype))
@@ -25,14 +25,14 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def classification(class_weights: Sequence[float] | None = None) -> Task:
-  """Classes 0 to C - 1, told apart by C logits, [B, C], or two of them by one, [B, 1].
+  """Multi-class classification: classes 0 to C - 1 with C logits, [B, C], or two classes with one, [B, 1].
 
   Args:
-    class_weights: c_0, ..., c_{C-1} >= 0, what an example of each class counts in training: a batch's loss is
-      Σ c_y·(-log P(y)) / Σ c_y. Metrics weigh all examples alike. None: 1 each.
+    class_weights: c_0, ..., c_{C-1} >= 0, weights of the classes' examples in training: a batch's loss is Σ
+      c_y·(-log P(y)) / Σ c_y. Metrics weight all examples equally. None: 1 each.
 
   Raises:
-    SettingError: no row of numbers, one that is negative, or all 0.
+    SettingError: the weights are not a sequence of numbers, one is negative, or all are 0.
   """
   if class_weights is not None:
     check_weights("class_weights", class_weights, (1,), low=0.0)
@@ -70,7 +70,7 @@ def classification(class_weights: Sequence[float] | None = None) -> Task:
 
 
 def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
-  """Raises `SettingError` unless y is one whole number an example, from 0 to `num_classes` - 1."""
+  """Raises `SettingError` unless y is one integer per example, from 0 to `num_classes` - 1."""
   if y.ndim:
     check_axes(y, "[N]")
   check_rows(y, num_examples, rows)
@@ -80,11 +80,11 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
 
 
 def balanced(y: np.ndarray, num_classes: int) -> tuple[float, ...]:
-  """Class weights n / (C n_c), which let every class count alike; 0 for a class without an example.
+  """Returns class weights n / (C n_c), which balance the classes; 0 for a class without an example.
 
   Args:
-    y: labels, int [n], of all clients' training examples.
-    num_classes: C.
+    y: labels of all clients' training examples, int [n].
+    num_classes: C, the number of classes.
   """
   counts = np.bincount(y, minlength=num_classes)
   return tuple((len(y) / (num_classes * np.maximum(counts, 1)) * (counts > 0)).tolist())

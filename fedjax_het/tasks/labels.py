@@ -1,4 +1,4 @@
-"""What labels must be, before anything learns from them."""
+"""Checks of labels, which run before any training."""
 
 from numbers import Real
 
@@ -8,17 +8,19 @@ from fedjax_het.errors import SettingError
 
 
 def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
-  """Raises `SettingError` unless there is a label a row, none of those used masked.
+  """Raises `SettingError` unless there is one label per row and no label of a used row is masked.
 
   Args:
-    y: labels, to be [N, ...].
+    y: labels, [N, ...].
     num_examples: N.
-    rows: the rows that are used, int [n]; what the others hold is not asked.
+    rows: the rows that are used, int [n]; the others are not checked.
   """
   if y.ndim == 0:
-    raise SettingError("y", y.item(), f"one value, and x has {num_examples} examples", "Give a label a row.")
+    raise SettingError(
+      "y", y.item(), f"one value, and x has {num_examples} examples", "Give one label per row."
+    )
   if len(y) != num_examples:
-    raise SettingError("y", f"{len(y)} labels", f"x has {num_examples} examples", "Give one an example.")
+    raise SettingError("y", f"{len(y)} labels", f"x has {num_examples} examples", "Give one per example.")
   hidden = np.asarray(np.ma.getmaskarray(y)).reshape(len(y), -1)
   masked = rows[hidden[rows].any(axis=1)]
   if len(masked):
@@ -28,10 +30,10 @@ def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
 
 
 def check_axes(y: np.ndarray, axes: str) -> None:
-  """Raises `SettingError` unless y has the axes of `axes`, such as "[N, T]"."""
+  """Raises `SettingError` unless y has as many axes as the description `axes`, such as "[N, T]"."""
   if y.ndim != axes.count(",") + 1:
     first = y[0].tolist() if y.ndim and len(y) else []
-    remedy = "Of one-hot rows: y.argmax(1)." if axes == "[N]" else "Give a row of labels an example."
+    remedy = "For one-hot rows: y.argmax(1)." if axes == "[N]" else "Give a row of labels per example."
     if y.shape[1:] == (1,) and axes == "[N]":
       remedy = "Squeeze it: y.squeeze(1)."
     problem = "is not one number" if axes == "[N]" else "has other axes"
@@ -41,7 +43,7 @@ def check_axes(y: np.ndarray, axes: str) -> None:
 
 
 def check_whole_labels(y: np.ndarray, rows: np.ndarray) -> None:
-  """Raises `SettingError`, which names a label and its row, unless labels are whole numbers (or bool)."""
+  """Raises `SettingError`, naming a label and its row, unless labels are integers (or bool) in value."""
   if not len(y) or y.dtype.kind in "biu":
     return
   used = y[rows].reshape(len(rows), -1)
@@ -60,14 +62,14 @@ def check_whole_labels(y: np.ndarray, rows: np.ndarray) -> None:
 def check_classes(
   y: np.ndarray, num_classes: int, rows: np.ndarray, because: str = "", more: str = "say num_classes={}"
 ) -> None:
-  """Raises `SettingError`, which names a label and its row, unless every label is a class.
+  """Raises `SettingError`, naming a label and its row, unless every label is a class from 0 to C - 1.
 
   Args:
-    y: labels, [N] or several a row, [N, ...], whole numbers, to be from 0 to C - 1.
-    num_classes: C.
-    rows: the rows that are used, int [n]; what the others hold is not asked.
-    because: why just these classes: ends "is not one of the classes 0 to 3".
-    more: how to have as many classes as {}.
+    y: labels, integers, [N] or several per row, [N, ...].
+    num_classes: C, the number of classes.
+    rows: the rows that are used, int [n]; the others are not checked.
+    because: reason for this number of classes, which ends the message "is not one of the classes 0 to 3".
+    more: advice in the message on how to have as many classes as {}.
   """
   used = y[rows].reshape(len(rows), -1)
   outside = (used < 0) | (used >= num_classes)
@@ -88,7 +90,7 @@ def check_classes(
 
 
 def check_count(found: int, num_classes: int, what: str) -> None:
-  """Raises `SettingError` unless labels [N, A] have as many an example as `num_classes` says."""
+  """Raises `SettingError` unless the number of labels per example, `found`, equals `num_classes`."""
   if found != num_classes:
     raise SettingError(
       "num_classes", num_classes, f"y has {found} {what} an example", f"Say num_classes={found}."
@@ -99,10 +101,10 @@ def check_shape(task: str, shape: tuple[int, ...], wanted: str, fits: bool) -> N
   """Raises `SettingError` unless a model's outputs fit the task.
 
   Args:
-    task: its name.
-    shape: of the outputs, without the batch's axis.
-    wanted: what they are to be.
-    fits: whether they do.
+    task: name of the task.
+    shape: shape of the outputs, without the batch axis.
+    wanted: description of the required shape.
+    fits: whether the outputs fit.
   """
   if not fits:
     raise SettingError(

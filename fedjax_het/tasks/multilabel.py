@@ -1,4 +1,4 @@
-"""A yes-or-no labels an example, each with a logit of its own: P(y_a = 1) = sigmoid(z_a)."""
+"""Multi-label task: A binary labels per example, each with a logit, P(y_a = 1) = sigmoid(z_a)."""
 
 from collections.abc import Sequence
 
@@ -21,17 +21,18 @@ from fedjax_het.tasks.task import Task, check_weights, mean_over, or_one
 
 
 def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
-  """Labels y in {0, 1}, [B, A], and a logit for each, [B, A]; the loss is the mean over examples and labels.
+  """Multi-label classification: labels in {0, 1}, [B, A], and one logit for each, [B, A].
 
-  Metrics of a client: `accuracy` over all labels of all examples, `exact` match of all labels of an example,
-  `f1_macro`, `auroc` (means over the labels that define them: those with a positive, true or predicted; those
-  with examples of both kinds), `f1_micro`, `loss`. A label is predicted where its logit is above 0.
+  The loss is the mean over examples and labels. A label is predicted if its logit is above 0. Metrics of a
+  client: `accuracy` over all labels of all examples; `exact`, the fraction of examples with all labels right;
+  `f1_macro` and `auroc`, means over the labels that define them (those with a true or predicted positive;
+  those with examples of both kinds); `f1_micro`; `loss`.
 
   Args:
-    positive_weight: w > 0, what the loss of a label that is 1 is multiplied by in training; or one a label.
+    positive_weight: w > 0, factor on the training loss of labels that are 1, or one factor per label.
 
   Raises:
-    SettingError: a weight that is not above 0.
+    SettingError: a weight is not above 0; from `check_outputs`, there are not as many weights as labels.
   """
   check_weights("positive_weight", positive_weight, (0, 1), above=0.0)
 
@@ -55,14 +56,14 @@ def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
 
 
 def scores(logits: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
-  """The logits, [B, A], and their cross-entropies; NaN logits are wrong, and their loss is inf."""
+  """Returns the logits, [B, A], and their cross-entropies, [B, A]; NaN logits have the loss inf."""
   logits = logits.astype(jnp.float32)
   loss = optax.sigmoid_binary_cross_entropy(logits, y.astype(jnp.float32))
   return {"logits": logits, "loss": jnp.where(jnp.isnan(logits), jnp.inf, loss)}
 
 
 def metrics(scores: dict[str, jax.Array], y: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-  """See `multilabel`."""
+  """Computes the metrics that `multilabel` lists, for one client's examples in the mask."""
   truth, logits, rows = y == 1, scores["logits"], mask[:, None]
   guess = jnp.where(jnp.isnan(logits), ~truth, logits > 0)
   right = guess == truth
@@ -80,13 +81,13 @@ def metrics(scores: dict[str, jax.Array], y: jax.Array, mask: jax.Array) -> dict
 
 
 def f1(hits: jax.Array, wrong: jax.Array) -> jax.Array:
-  """F1 = 2 TP / (2 TP + FP + FN); NaN where nothing is positive, neither in truth nor in prediction."""
+  """F1 = 2 TP / (2 TP + FP + FN); NaN if there is no true and no predicted positive."""
   some = 2.0 * hits + wrong
   return jnp.where(some > 0, 2.0 * hits / or_one(some), jnp.nan)
 
 
 def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
-  """Raises `SettingError` unless y is [N, A] of zeros and ones, A = `num_classes`."""
+  """Raises `SettingError` unless y is [N, A] of zeros and ones with A = `num_classes`."""
   check_rows(y, num_examples, rows)
   check_axes(y, "[N, A]")
   check_whole_labels(y, rows)

@@ -1,4 +1,4 @@
-"""The next token at every position of a text: V logits at each of T positions."""
+"""Next-token task: the next token at every position of a text, V logits at each of T positions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,17 +13,17 @@ from fedjax_het.tasks.task import Task, or_one
 
 
 def next_token(ignore: Sequence[int] = (-1,)) -> Task:
-  """Labels y, int [B, T], each in [0, V) or to be ignored, and logits [B, T, V].
+  """Next-token prediction: labels y, int [B, T], in [0, V) or ignored, and logits [B, T, V].
 
-  The loss is the mean of -log P over the tokens that count, of all texts of a batch together. Metrics of a
-  client, over its tokens that count: `top1`, `top5` (min(5, V)), `loss` in nats and `perplexity`, exp(loss).
+  The loss is the mean of -log P over all tokens of a batch that are not ignored. Metrics of a client, over
+  its tokens that are not ignored: `top1`, `top5` (min(5, V)), `loss` in nats and `perplexity`, exp(loss).
 
   Args:
-    ignore: ids whose positions do not count, in training and in metrics, such as a padding's and an unknown
-      word's; they may lie outside [0, V).
+    ignore: ids whose positions are ignored in training and in metrics, such as those of padding and of
+      unknown words; they may lie outside [0, V).
 
   Raises:
-    SettingError: no row of ids, or one that is not a whole number.
+    SettingError: `ignore` is not a sequence of ids, or an id is not an integer.
   """
   if not isinstance(ignore, Iterable):
     raise SettingError("ignore", ignore, "not a row of ids", f"Write ignore=({ignore},).")
@@ -71,7 +71,7 @@ def next_token(ignore: Sequence[int] = (-1,)) -> Task:
 
 
 def metrics(scores: dict[str, jax.Array], y: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-  """See `next_token`."""
+  """Computes the metrics that `next_token` lists, for one client's texts in the mask."""
   sums = {name: jnp.sum(jnp.where(mask, own, 0.0)) for name, own in scores.items()}
   tokens = sums.pop("tokens")
   found = {name: jnp.where(tokens > 0, total / or_one(tokens), jnp.nan) for name, total in sums.items()}

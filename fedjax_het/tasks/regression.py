@@ -1,4 +1,4 @@
-"""A number, or D of them: squared errors."""
+"""Regression task: a number, or D numbers, per example, with squared errors."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ from fedjax_het.tasks.task import Task, mean_over, or_one
 
 
 def regression() -> Task:
-  """Labels y, float32 [B] or [B, D], and outputs z, [B, D] (D = 1 for the former).
+  """Regression: labels y, float32 [B] or [B, D], and outputs z, [B, D] (D = 1 for labels [B]).
 
-  The loss is the mean of (z - y)² over examples and numbers.
-  Metrics of a client: `mse` (also called `loss`), `rmse`, `mae`, over all numbers of all examples, and `r2`,
-  1 - Σ(z - y)² / Σ(y - ȳ)², a mean over the D for which the client's labels are not all alike.
+  The loss is the mean of (z - y)² over examples and dimensions. Metrics of a client: `mse` (also called
+  `loss`), `rmse`, `mae`, over all dimensions of all examples, and `r2`, 1 - Σ(z - y)² / Σ(y - ȳ)², the mean
+  over those of the D dimensions in which the client's labels differ.
   """
 
   def losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -28,18 +28,18 @@ def regression() -> Task:
 
 
 def flat(values: jax.Array) -> jax.Array:
-  """[B] or [B, D] as float32 [B, D]."""
+  """Reshapes [B] or [B, D] to float32 [B, D]."""
   return values.reshape(values.shape[0], -1).astype(jnp.float32)
 
 
 def scores(outputs: jax.Array, y: jax.Array) -> jax.Array:
-  """The absolute errors, [B, D]; inf where the output is NaN."""
+  """Returns the absolute errors, [B, D]; inf if an output is NaN."""
   error = jnp.abs(flat(outputs) - flat(y))
   return jnp.where(jnp.isnan(error), jnp.inf, error)
 
 
 def metrics(errors: jax.Array, y: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-  """See `regression`."""
+  """Computes the metrics that `regression` lists, for one client's examples in the mask."""
   rows, y = mask[:, None], flat(y)
   mse = mean_over(jnp.mean(errors**2, axis=-1), mask)
   center = jnp.sum(jnp.where(rows, y, 0.0), axis=0) / or_one(jnp.sum(mask, dtype=jnp.float32))
@@ -57,7 +57,7 @@ def metrics(errors: jax.Array, y: jax.Array, mask: jax.Array) -> dict[str, jax.A
 
 
 def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
-  """Raises `SettingError`, which names a label and its row, unless y is finite numbers, [N] or [N, D]."""
+  """Raises `SettingError`, naming a label and its row, unless y is finite numbers, [N] or [N, D]."""
   check_rows(y, num_examples, rows)
   if y.ndim > 2:
     raise SettingError("y", y.shape, "labels have more than two axes", "Give [N] or [N, D].")
@@ -75,6 +75,6 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
 
 
 def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
-  """Raises `SettingError` unless there is an output a number."""
+  """Raises `SettingError` unless the model has as many outputs as an example has numbers."""
   count = int(np.prod(y.shape[1:]))
   check_shape("regression", shape, f"[B, {count}]", shape == (count,))

@@ -1,11 +1,11 @@
-r"""What a task is: the loss of an example, what metrics are made of, and which labels are valid.
+r"""The task interface: per-example loss, inputs of the metrics, and checks of labels.
 
-The mean loss of a batch, with real_n = 1 for its examples and 0 for what only fills it up, is
+The mean loss of a batch, with real_n = 1 for its examples and 0 for padding, is
 
     L = Σ_n real_n total_n / Σ_n real_n weight_n.
 
-An example counts once (weight 1, or None for all of them), by its class (class weights), or as often as it
-has labels that count (the tokens of a text).
+An example's weight is 1 (None: for all of them), that of its class (class weights), or its number of labels
+that are not ignored (the tokens of a text).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,24 +22,24 @@ PyTree = Any
 
 
 class Task(NamedTuple):
-  """What is learnt. All functions but the checks are pure, safe under `jit`, `vmap` and `scan`.
+  """A learning task; all functions but the checks are pure, safe under `jit`, `vmap` and `scan`.
 
   Attributes:
-    name: for reports and configs.
-    losses: (outputs [B, ...], y [B, ...]) -> (total, weight), float32 [B] each, see above; a weight of None
-      is 1 each.
-    scores: (outputs [B, ...], y [B, ...]) -> what `metrics` needs of each example, a tree of arrays [B, ...];
-      outputs themselves are not kept.
-    metrics: (scores of N examples, y [N, ...], mask, bool [N]) -> dict of float32 scalars of one client;
-      NaN where its examples do not define a metric. One is `loss`; `metrics.catalogue` knows them all.
-    headline: names in order of preference: λ is picked, and progress shown, by the first that there is.
-    check: (y, N, rows, num_classes) -> None; raises `SettingError`, which names label, row and remedy, for
-      labels of those rows that the task does not have. A `num_classes` of None leaves open how many.
-    check_outputs: (y, rows, shape, num_classes) -> None; likewise where y does not fit a model whose outputs
-      are [B, *shape].
+    name: name of the task in reports and configurations.
+    losses: (outputs [B, ...], y [B, ...]) -> (total, weight), float32 [B] each, see the module's docstring; a
+      weight of None is 1 each.
+    scores: (outputs [B, ...], y [B, ...]) -> the per-example quantities that `metrics` needs, a tree of
+      arrays [B, ...]; outputs themselves are not kept.
+    metrics: (scores of N examples, y [N, ...], mask, bool [N]) -> dict of float32 scalars of one client; NaN
+      if its examples do not define a metric. One is `loss`; all names are in `metrics.catalogue`.
+    headline: metric names in order of preference: the first available one selects λ and is shown as progress.
+    check: (y, N, rows, num_classes) -> None; raises `SettingError`, naming label, row and remedy, for labels
+      of those rows that are invalid. A `num_classes` of None leaves the number open.
+    check_outputs: (y, rows, shape, num_classes) -> None; likewise if y does not fit a model whose outputs are
+      [B, *shape].
     outputs: (num_classes) -> the number of a model's outputs.
-    dtype: of the labels as they are stored.
-    classes: whether a label is one class: what a partition, a stratified split or a generator goes by.
+    dtype: dtype of the labels as they are stored.
+    classes: whether a label is one class, which partitions, stratified splits and generators require.
   """
 
   name: str
@@ -55,20 +55,20 @@ class Task(NamedTuple):
 
 
 def mean_loss(task: Task, outputs: jax.Array, y: jax.Array, real: jax.Array) -> jax.Array:
-  """L of a batch, float32 scalar; 0 where nothing counts.
+  """Computes the mean loss L of a batch, float32 scalar; 0 if all weights are 0.
 
   Args:
-    task: what is learnt.
-    outputs: the model's, [B, ...].
+    task: the learning task.
+    outputs: the model's outputs, [B, ...].
     y: labels, [B, ...].
-    real: which rows are examples, 1 or 0, float32 [B].
+    real: 1 for an example and 0 for padding, float32 [B].
   """
   total, weight = task.losses(outputs, y)
   return jnp.sum(total * real) / or_one(jnp.sum(real if weight is None else weight * real))
 
 
 def check_metrics(task: Task, outputs: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> None:
-  """Raises `SettingError` where a task's metrics of an example cannot be shown, or none is its headline."""
+  """Raises `SettingError` if a task's metrics include an unknown one, or lack the loss or a headline."""
 
   def metrics(outputs, y):
     return task.metrics(task.scores(outputs, y), y, jnp.ones(1, bool))
@@ -76,7 +76,7 @@ def check_metrics(task: Task, outputs: jax.ShapeDtypeStruct, y: jax.ShapeDtypeSt
   names = jax.eval_shape(metrics, outputs, y)
   for name in set(names) - set(METRICS):
     raise SettingError(
-      "task", task.name, f"nobody has said whether a high {name!r} is good",
+      "task", task.name, f"the catalogue does not say whether a high {name!r} is good",
       f"Set metrics.catalogue.METRICS[{name!r}] = Metric(...).",
     )  # fmt: skip
   if "loss" not in names or not set(task.headline) & set(names):
@@ -93,9 +93,9 @@ def _axes(weights: Any) -> int:
 
 
 def check_weights(setting: str, weights: Any, axes: tuple[int, ...], **bounds: float) -> None:
-  """Raises `SettingError` unless a weight, or each in a row of them, is finite and within `bounds`.
+  """Raises `SettingError` unless a weight, or each in a sequence of weights, is finite and within `bounds`.
 
-  `axes` says which is taken, one (0), a row (1), or both. A traced weight passes.
+  `axes` states what is allowed: one number (0), a sequence (1), or both. A traced weight passes unchecked.
   """
   if isinstance(weights, str):
     remedy = "Give numbers: fh.tasks.balanced and fh.tasks.balanced_positive make them of labels."
@@ -109,12 +109,12 @@ def check_weights(setting: str, weights: Any, axes: tuple[int, ...], **bounds: f
 
 
 def or_one(weight: jax.Array) -> jax.Array:
-  """What to divide by: the weight, or 1 where it is 0."""
+  """Replaces a weight of 0 by 1, for use as a divisor."""
   return jnp.where(weight > 0, weight, 1.0)
 
 
 def mean_over(values: jax.Array, mask: jax.Array, weight: jax.Array | float = 1.0) -> jax.Array:
-  """Σ mask·values / Σ mask·weight, float32 scalar; NaN where nothing counts."""
+  """Computes Σ mask·values / Σ mask·weight, float32 scalar; NaN if the divisor is 0."""
   count = jnp.sum(jnp.where(mask, weight, 0.0))
   mean = jnp.sum(jnp.where(mask, values, 0.0)) / or_one(count)
   return jnp.where(count > 0, mean, jnp.nan)

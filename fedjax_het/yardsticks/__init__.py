@@ -1,4 +1,4 @@
-"""Yardsticks: one file a study of a run, see `yardstick.py`."""
+"""Studies (yardsticks) of a launched run, one module per study; see `yardstick.py`."""
 
 from fedjax_het.yardsticks.best import Best
 from fedjax_het.yardsticks.client_metrics import ClientMetrics
@@ -12,7 +12,7 @@ from fedjax_het.yardsticks.synthetic import Synthetic
 from fedjax_het.yardsticks.unseen import Unseen
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
 
-# In the order of the terminal's table.
+# The order is that of the terminal's table.
 YARDSTICKS: tuple[type[Yardstick], ...] = (
   ClientMetrics,
   Best,

@@ -1,7 +1,7 @@
-"""Best over rounds: the headline's course, its best, and when a given level was reached.
+"""Best value over rounds of the headline metric, its course, and the first round that reaches a level.
 
-SosicFL, section 4.1: ACC is the best over all rounds, TTA the first round that reaches a baseline's ACC.
-Both look at the test parts again and again, and are optimistic by that.
+SosicFL, section 4.1: ACC is the best value over all rounds, TTA (time to accuracy) the first round that
+reaches a baseline's ACC. Both select on the test parts repeatedly, and are optimistic for that reason.
 """
 
 from collections.abc import Mapping
@@ -25,25 +25,25 @@ MODELS = ("personalized", "global")
 
 
 class Best(Yardstick):
-  """`best` of the summary, and `to_accuracy` for a configuration that gives a level.
+  """Study that adds `best` to the summary, and `to_accuracy` if the configuration gives a level.
 
-  `best` has the `metric`, its `course` over the evaluations (`rounds`, `seconds` of training, and the mean
-  over the clients of each model), and of each model {value, round, seconds} at its first best.
+  `best` holds the `metric`, its `course` over the evaluations (`rounds`, `seconds` of training, and each
+  model's mean over the clients), and for each model {value, round, seconds} of its first best evaluation.
   """
 
   name = "best"
 
   def books(self) -> dict[str, Any]:
-    """The course so far."""
+    """Returns the metric's name and its course so far, for the checkpoint."""
     return {"metric": self._metric, "course": self._course}
 
   def resume(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
-    """Goes on with it."""
+    """Restores the metric's name and its course from a checkpoint."""
     self._metric: str | None = books["metric"] if books else None
     self._course = {name: list(own) for name, own in (books["course"] if books else {}).items()}
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
-    """Notes an evaluation."""
+    """Appends an evaluation to the course."""
     if now.evaluations is not None:
       found = summarize(now.evaluations)
       self._metric = headline_of(found)
@@ -53,7 +53,7 @@ class Best(Yardstick):
     return {}
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """See the class."""
+    """Returns the summary's `best` and, if levels are configured, `to_accuracy`; see the class."""
     if self._metric is None:
       return {}
     course, metric = self._course, self._metric
@@ -71,7 +71,7 @@ class Best(Yardstick):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """A line of the bests, and one of the levels."""
+    """Returns terminal lines with each model's best value and the round in which it reached its level."""
     found = summary.get("best")
     if not found:
       return None
@@ -91,7 +91,7 @@ class Best(Yardstick):
 
 
 def best(course: Mapping[str, list[Any]], model: str, metric: str) -> dict[str, Any]:
-  """{value, round, seconds} of the best evaluation of a course; of None where every one is NaN."""
+  """Returns {value, round, seconds} of a course's best evaluation; all None if every value is NaN."""
   values = _rising(course[model], metric)
   if not np.isfinite(values).any():
     return {"value": None, "round": None, "seconds": None}
@@ -99,20 +99,22 @@ def best(course: Mapping[str, list[Any]], model: str, metric: str) -> dict[str, 
 
 
 def reached(course: Mapping[str, list[Any]], model: str, level: float, metric: str) -> dict[str, Any]:
-  """{round, seconds} of the first evaluation that is at least as good as `level`; of None where none is."""
+  """Returns {round, seconds} of the first evaluation at least as good as `level`; both None if none is."""
   values = _rising(course[model], metric)
   good = np.flatnonzero(values >= (level if shown(metric).higher_is_better else -level))
   return _at(course, int(good[0])) if len(good) else {"round": None, "seconds": None}
 
 
 def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str = "round") -> float | None:
-  """TTA of another run over that of this one, both to the other's best; None where it is not reached.
+  """Returns the speed-up in time to accuracy (TTA), the other run's TTA over this run's; None if not reached.
+
+  Both TTAs are to the other run's best value.
 
   Args:
-    own: section `best` of the run.
-    other: that of the other, the baseline.
+    own: section `best` of this run's summary.
+    other: section `best` of the other run's summary, the baseline.
     model: "personalized" or "global".
-    of: "round", or "seconds" of training: each run's own, which tell as much as the machines were alike.
+    of: "round", or "seconds" of training, which are comparable as far as the machines are.
   """
   target = other[model]
   there = reached(own["course"], model, target["value"], own["metric"])[of]
@@ -120,7 +122,7 @@ def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str
 
 
 def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
-  """Raises `SettingError` for a field `to_accuracy` that is no finite number, nor one a model of `client`."""
+  """Raises `SettingError` unless `to_accuracy` is a finite number, or one per model that `client` has."""
   for level in levels_of(given).values():
     check_range("to_accuracy", level, above=-np.inf, below=np.inf)
   if isinstance(given, Mapping) and "global" in given and client.globalize is None:
@@ -130,7 +132,7 @@ def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
 
 
 def levels_of(given: Any) -> dict[str, float]:
-  """model -> level, of a number for both, a number each, or nothing."""
+  """Expands `to_accuracy`, a number for both models or a mapping, to model -> level; {} if not given."""
   given = given.to_dict() if isinstance(given, ConfigDict) else given
   if given is None or (isinstance(given, Mapping) and not given):
     return {}
@@ -144,7 +146,7 @@ def levels_of(given: Any) -> dict[str, float]:
 
 
 def _rising(values: list[Any], metric: str) -> np.ndarray:
-  """Larger is better; NaN for what is missing."""
+  """Returns values as float64 with larger being better: negated for losses, NaN for missing values."""
   found = np.array([np.nan if value is None else value for value in values], np.float64)
   return found if shown(metric).higher_is_better else -found
 

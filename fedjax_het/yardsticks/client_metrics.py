@@ -1,4 +1,4 @@
-"""All clients' metrics: their spread over the clients, the learning curve, and who was left out."""
+"""Clients' metrics: their distribution over the clients, the learning curve, and clients without a value."""
 
 import json
 import os
@@ -29,19 +29,23 @@ FILE = "clients.npz"
 
 
 class ClientMetrics(Yardstick):
-  """`metrics` of every line and of the summary, and its `left_out`; accuracy_over_clients.png, clients.npz.
+  """Study of all clients' metrics: `metrics` in metrics.jsonl and summary, `left_out`, a figure, a file.
 
-  The file holds "MODEL/METRIC": each client's value at the end, float32 [K], NaN where it has none.
+  It writes accuracy_over_clients.png and clients.npz, whose arrays "MODEL/METRIC" hold each client's value at
+  the end, float32 [K], NaN for a client without one.
   """
 
   name = "client_metrics"
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
-    """{"metrics": model -> metric -> figures of `fairness.summarize`}."""
+    """Returns {"metrics": model -> metric -> figures of `fairness.summarize`} after an evaluation."""
     return {} if now.evaluations is None else {"metrics": summarize(now.evaluations)}
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """`metrics`, and in `left_out` model -> metric -> how many clients do not count in it."""
+    """Returns `metrics`, and in `left_out` model -> metric -> number of clients without a value.
+
+    It also writes clients.npz.
+    """
     assert now.evaluations is not None
     self._values = per_client(now.evaluations)
     if self.run.writes:
@@ -59,12 +63,12 @@ class ClientMetrics(Yardstick):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType:
-    """A block of rows a model, or one for both where they are the same model; a column a figure."""
+    """Returns a table with a block of rows per model, or one block if both models' figures are equal."""
     table = metrics_table(summary.get("metrics") or {})
     return Group(table, Text(_left_out(summary["left_out"]))) if summary.get("left_out") else table
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """The headline's metric of each model: mean over the clients, and its worst and best tenth."""
+    """Returns each model's curve of the headline metric: mean over clients, worst and best tenth as band."""
     known = [line["metrics"] for line in lines if line.get("metrics")]
     if not known:
       return []
@@ -75,7 +79,7 @@ class ClientMetrics(Yardstick):
     ]
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """How evenly the clients are served."""
+    """Draws accuracy_over_clients.png."""
     metric = headline_of(summary["metrics"])
     values = {model: metrics[metric] for model, metrics in self._values.items()}
     path = self.run.figures / "accuracy_over_clients.png"
@@ -83,18 +87,18 @@ class ClientMetrics(Yardstick):
 
 
 def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
-  """The metric that pictures and progress show, of what `summarize` gives."""
+  """Returns the name of the headline metric from `summarize`'s result, for figures and progress."""
   return headline(metrics["personalized"])
 
 
 def downstream_metrics(summary: Mapping[str, Any]) -> dict[str, Any]:
-  """{} or {"top1": figures}: of the classifier that learnt from a run's synthetic examples alone."""
+  """Returns {"top1": figures} of the classifier trained on a run's synthetic examples alone, or {}."""
   found = summary.get("synthetic")
   return {"top1": found["downstream"]["local"]} if found else {}
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> Table:
-  """One row a metric, under a heading a model; what is missing or null is left out or a dash."""
+  """Returns a table with one row per metric and a heading per model; missing values are omitted or dashes."""
   table = Table(box=SIMPLE_HEAD, caption="over all clients' local test sets", caption_justify="left")
   table.add_column("")
   for name in ("mean ± std", "worst 10 %", "best 10 %", "Gini", "gap"):
@@ -102,7 +106,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
   blocks = {name: block for name, block in metrics.items() if block}
   if len(blocks) == 2 and len({json.dumps(block, sort_keys=True) for block in blocks.values()}) == 1:
     blocks = {"personalized = global": blocks["global"]}
-  # Of five classes or fewer a label is always among the first five.
+  # With five classes or fewer, top-5 accuracy is always 1.
   certain = all((block.get("top5") or {}).get("mean") == 1.0 for block in blocks.values())
   for model, block in blocks.items():
     table.add_row(spelled(model), style="bold cyan")
@@ -122,7 +126,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
 
 
 def _left_out(counts: Mapping[str, Mapping[str, int]]) -> str:
-  """Who does not count in which metrics; the models' test parts, and so their counts, are the same."""
+  """Returns the sentence that counts clients without a value; counts are equal for both models."""
   metrics = {name: count for own in counts.values() for name, count in own.items()}
   names = {
     count: [shown(name).label for name in metrics if metrics[name] == count] for count in metrics.values()
@@ -139,15 +143,15 @@ def accuracy_over_clients(
   *,
   title: str = "How evenly the clients are served",
 ) -> Path:
-  """Draws each client's metric, clients sorted from worst to best: how evenly a model serves them.
+  """Draws each client's metric, sorted from worst to best, to show how evenly a model serves the clients.
 
   The level of the curve is the accuracy, its slope the unfairness. The legend and the marks give the mean
   (horizontal line) and the mean of the worst 10 % of clients (cross in the shaded part).
 
   Args:
-    values: model -> one value a client, [K]; NaN, a client without test examples, is left out.
-    path: the PNG to write; its folder is made where missing.
-    metric: what the values are; says the unit and which end is the worst one.
+    values: model -> one value per client, [K]; NaN, a client without test examples, is left out.
+    path: the PNG to write; its folder is created if missing.
+    metric: name of the metric, which defines the unit and which end is the worst.
     title: the figure's title.
 
   Returns:

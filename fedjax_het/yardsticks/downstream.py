@@ -1,4 +1,4 @@
-"""What a synthetic set is worth: the classifier that learns from it alone, and how its examples differ."""
+"""Evaluates synthetic examples by a classifier trained on them alone and by within-class diversity."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,27 +23,27 @@ from fedjax_het.errors import (
   check_whole,
 )
 from fedjax_het.models import Model
-from fedjax_het.models.inception import read_weights
 from fedjax_het.tasks import mean_loss
 from fedjax_het.yardsticks.features import in_blocks
+from fedjax_het.yardsticks.inception import read_weights
 
 PyTree = Any
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
-CLASSIFIER = "two_nn"  # learns from synthetic examples where no other is named
+CLASSIFIER = "two_nn"  # the classifier's default
 FOLLOW = ("model", "steps", "lr", "seeds")
 FIELDS = (*FOLLOW, "features", "follow")
 
 
 class Judge:
-  """A classifier that learns from examples alone, and is tried on the clients' real test examples.
+  """Trains a classifier on given examples alone and evaluates it on the clients' real test examples.
 
   Args:
-    key: of its parameters.
+    key: typed PRNG key of the classifier's parameters.
     source: the data set.
     data: the clients' data.
     model: `name` and options of the classifier.
-    seeds: how often it is to learn, each time from fresh parameters.
-    settings: of `downstream`.
+    seeds: number of trainings, each from fresh parameters.
+    settings: other settings of a configuration's `downstream`, see `downstream`.
 
   Attributes:
     key, model, seeds: as given.
@@ -61,15 +61,15 @@ class Judge:
     self._apply = jax.jit(made.apply)
 
   def __call__(self, sets: Sequence[Images]) -> dict[str, Any]:
-    """Means over one trial a set, each from fresh parameters, and the trials themselves under `seeds`.
+    """Trains the classifier once per set and returns the mean results, with single trials under `seeds`.
 
     Returns:
       loss: the last training loss.
       local: top-1 over the clients' test parts, {mean, std}.
-      balanced: mean over the classes of the share of their examples named right, in all clients' test parts
-        together: 1/C for a classifier that names one class alone, however common that class is. Both are NaN
-        where no client has test examples.
-      official: top-1 on the official test set, None where there is none.
+      balanced: mean over classes of the accuracy on a class's examples, pooled over all clients' test parts:
+        1/C for a classifier that always predicts one class, however common that class is. `local` and
+        `balanced` are NaN if no client has test examples.
+      official: top-1 on the official test set; None if there is none.
     """
     found = [self._trial(jax.random.fold_in(self.key, seed), *own) for seed, own in enumerate(sets)]
     return jax.tree.map(lambda *values: float(np.mean(values)), *found) | {"seeds": found}
@@ -101,7 +101,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def classifier(given: Mapping[str, Any] | None, source: Source) -> Model:
-  """The judge's model, of a section's `model`; raises `SettingError` where it cannot be."""
+  """Builds the classifier that a section's `model` names; raises `SettingError` if it is invalid."""
   options = dict(given or {"name": CLASSIFIER})
   made = models.make(options.pop("name"), source.x.shape[1:], source.num_classes, **options)
   assert isinstance(made, Model)
@@ -109,10 +109,10 @@ def classifier(given: Mapping[str, Any] | None, source: Source) -> Model:
 
 
 def to_follow(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-  """A judge's settings at every evaluation, of a configuration's `downstream`; None where none is asked for.
+  """Returns the settings of the classifier that is trained at every evaluation; None if none is.
 
-  `follow` is True, or a section of what is other than at the end, such as fewer `steps`; it learns once where
-  that says nothing of `seeds`.
+  They come from `downstream.follow`, which is True, or a section with the settings that differ from those at
+  the end, such as fewer `steps`; `seeds` is 1 unless it says otherwise.
   """
   follow = settings.get("follow", False)
   if follow is False:
@@ -122,7 +122,7 @@ def to_follow(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -> None:
-  """Raises `SettingError` or `DataError` for a field of a configuration's `downstream` that cannot be."""
+  """Raises `SettingError` or `DataError` for an invalid field of a configuration's `downstream`."""
   for field in settings:
     check_choice(f"{section}'s field", field, FIELDS if section == "downstream" else FOLLOW)
   given = settings.get("model", {"name": CLASSIFIER})
@@ -148,7 +148,7 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
   elif not isinstance(follow, bool):
     raise SettingError(
       f"{section}.follow", follow, "of the wrong type",
-      f"It must be True, or what is other than at the end, of {', '.join(FOLLOW)}.",
+      f"It must be True, or settings that differ from those at the end: {', '.join(FOLLOW)}.",
     )  # fmt: skip
 
 
@@ -156,18 +156,18 @@ def downstream(
   key: jax.Array, model: Model, x: jax.Array, y: jax.Array, *, steps: int = 1000, lr: float = 1e-3,
   tolerance: float = 0.01,
 ) -> tuple[PyTree, jax.Array]:  # fmt: skip
-  """A fresh classifier trained on a synthetic set to convergence: (parameters, final mean loss).
+  """Trains a fresh classifier on a synthetic set to convergence and returns (parameters, final mean loss).
 
-  Adam on the whole set at once, until its mean loss is below `tolerance` or for `steps` steps.
-  A pure function, safe under jit and vmap.
+  It runs full-batch Adam until the mean loss is at most `tolerance`, or for `steps` steps. It is a pure
+  function, safe under jit and vmap.
 
   Args:
-    key: typed key of the initial parameters.
+    key: typed PRNG key of the initial parameters.
     model: the classifier.
     x: synthetic examples, float32 [M, ...].
     y: their labels, int32 [M].
-    steps: at most so many steps of the classifier.
-    lr: Adam's step size.
+    steps: maximum number of training steps of the classifier.
+    lr: Adam's learning rate.
     tolerance: the loss that counts as converged.
   """
   optimizer = optax.adam(lr)
@@ -192,14 +192,15 @@ def downstream(
 
 
 def within_class_distance(x: jax.Array, y: jax.Array, num_classes: int) -> jax.Array:
-  """Mean Euclidean distance between two examples of a class, float32 [C]; NaN for a class without two.
+  """Mean Euclidean distance between two examples of a class, float32 [C]; NaN if it has fewer than two.
 
-  Beside that of as many real examples it tells whether synthetic ones are near-copies of one another.
+  Compared with the value of as many real examples, it shows whether synthetic ones are near-copies of one
+  another.
 
   Args:
     x: examples, float32 [M, ...].
     y: labels, int32 [M].
-    num_classes: C.
+    num_classes: C, the number of classes.
   """
   flat = jnp.asarray(x).reshape(len(x), -1)
   distance = jax.lax.map(lambda own: jnp.sqrt(((flat - own) ** 2).sum(-1)), flat)

@@ -1,6 +1,6 @@
-"""Features in which synthetic and real images are compared.
+"""Feature extractors for comparing synthetic and real images.
 
-Figures of different feature functions are not comparable with one another: reports name the function.
+Distances in different features are not comparable with one another; reports name the features.
 """
 
 import os
@@ -13,21 +13,21 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from fedjax_het.models.inception import inception_features, read_weights
-from fedjax_het.models.layers import Conv, Dense, Perceptron, flatten, network
-from fedjax_het.models.norms import GroupNorm
-from fedjax_het.models.resnet import GROUP
+from fedjax_het.models.layers.basic import Conv, Dense, Perceptron, flatten, network
+from fedjax_het.models.layers.norms import GroupNorm
+from fedjax_het.models.zoo.resnet10 import GROUP
+from fedjax_het.yardsticks.inception import inception_features, read_weights
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
 BLOCK = 250
 
 
 class Features(NamedTuple):
-  """A function from images to feature vectors.
+  """A feature extractor: a function from images to feature vectors, and its name.
 
   Attributes:
     of: images [N, ...] in [0, 1] -> float32 [N, d].
-    name: what it is, for reports.
+    name: name of the features, for reports.
   """
 
   of: Callable[[np.ndarray], np.ndarray]
@@ -35,12 +35,13 @@ class Features(NamedTuple):
 
 
 class Convolutions(nn.Module):
-  """Three halving 3 x 3 convolutions to h, 2h, 4h channels, then dense: [B, *shape] -> [B, outputs].
+  """Convolutional network [B, *shape] -> [B, outputs]: three 3 x 3 convolutions with stride 2, a dense layer.
 
-  After each the channels are normalised in groups of four, get their bias, and pass Swish.
+  The convolutions have h, 2h, 4h channels, each followed by normalisation in groups of four channels, a bias,
+  and Swish.
 
   Attributes:
-    outputs: numbers an image becomes.
+    outputs: number of outputs per image.
     width: h.
   """
 
@@ -49,7 +50,7 @@ class Convolutions(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Computes it."""
+    """Returns the outputs, float32 [B, outputs], of images [B, *shape]."""
     h = x
     for i in range(3):
       channels = 2**i * self.width
@@ -59,7 +60,7 @@ class Convolutions(nn.Module):
 
 
 def in_blocks(function: Callable[[np.ndarray], jax.Array]) -> Callable[[np.ndarray], np.ndarray]:
-  """A function of images, a few hundred at once."""
+  """Wraps a function of images so that it processes `BLOCK` images at a time."""
 
   def of(x: np.ndarray) -> np.ndarray:
     return np.concatenate([np.asarray(function(x[i : i + BLOCK])) for i in range(0, len(x), BLOCK)])
@@ -68,7 +69,7 @@ def in_blocks(function: Callable[[np.ndarray], jax.Array]) -> Callable[[np.ndarr
 
 
 def read_inception(path: str | os.PathLike[str]) -> Features:
-  """InceptionV3's 2048 pooled features, from a file of its weights; see `models.inception.read_weights`."""
+  """Returns InceptionV3's 2048 pooled features, with weights from a file; see `inception.read_weights`."""
   weights = read_weights(path)
   return Features(in_blocks(jax.jit(lambda x: inception_features(weights, x))), "inception_v3")
 
@@ -76,17 +77,17 @@ def read_inception(path: str | os.PathLike[str]) -> Features:
 def classifier_features(
   key: jax.Array, prepare: Callable[[np.ndarray], np.ndarray], x: np.ndarray, y: np.ndarray, num_classes: int
 ) -> Features:
-  """The 128 last hidden units of a classifier trained on real examples: two epochs of Adam, batches of 128.
+  """Returns the last 128 hidden units of a classifier trained on real examples, as features.
 
-  Images (with sides divisible by 8) pass three halving convolutions of 32, 64 and 128 channels, other
-  examples a dense layer of 256.
+  Training takes two epochs of Adam with batches of 128. Images (with sides divisible by 8) pass three
+  stride-2 convolutions of 32, 64 and 128 channels, other examples a dense layer of 256.
 
   Args:
-    key: of the parameters and the order of examples.
+    key: typed PRNG key of the parameters and the order of examples.
     prepare: rows of x -> floats in [0, 1].
     x: real training examples, [N, ...].
     y: their labels, int [N].
-    num_classes: C.
+    num_classes: C, the number of classes.
   """
   shape = x.shape[1:]
   image = len(shape) == 3 and not shape[0] % 8 and not shape[1] % 8 and shape[0] > 8

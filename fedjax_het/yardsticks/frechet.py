@@ -1,27 +1,27 @@
-"""How far two sets of examples are from one another, by their features."""
+"""Fréchet and kernel distances between two sets of examples, computed on their features."""
 
 import numpy as np
 
 from fedjax_het.errors import SettingError
 
-BLOCK = 2000  # rows of a kernel matrix at once
+BLOCK = 2000  # rows of a kernel matrix computed at once
 
 
 def _checked(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
   if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
-    problem = "not two rows or more of as many features"
+    problem = "not at least two rows each, of equally many features"
     raise SettingError("features", (a.shape, b.shape), problem, "Give [n, d] and [m, d].")
   return a, b
 
 
 def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
-  """|m_a - m_b|² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½), the Fréchet distance of two Gaussians with these moments.
+  """Fréchet distance between Gaussian fits, |m_a - m_b|² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½).
 
-  With A and B the centred rows over √(n - 1), the covariances are AᵀA and BᵀB and the last trace is the sum
-  of the singular values of A Bᵀ, which a singular covariance does not disturb. But n examples span n - 1
-  directions only: a hundred in 2048 dimensions are far from many of the same distribution (Heusel et al.,
-  NeurIPS 2017, use 50,000). Compare sets of one size, or take `kernel_distance`.
+  With A and B the centred rows over √(n - 1), the covariances are AᵀA and BᵀB, and the trace of the last term
+  is the sum of the singular values of A Bᵀ, which is well defined for singular covariances. But n examples
+  span n - 1 directions only: a hundred in 2048 dimensions are far from many of the same distribution (Heusel
+  et al., NeurIPS 2017, use 50,000). Compare sets of equal size, or use `kernel_distance`.
 
   Args:
     a: features, [n, d], n > 1.

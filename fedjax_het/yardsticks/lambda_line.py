@@ -1,4 +1,4 @@
-"""The line of models θ(λ) between a federated and a local one: its metric at every λ."""
+"""Study of the models θ(λ) on the line between a federated and a local model: a metric at every λ."""
 
 import math
 import os
@@ -26,21 +26,22 @@ GRID = tuple(i / 10 for i in range(11))
 
 
 class LambdaLine(Yardstick):
-  """`lambda` of the summary, for a client part with several `lambdas` or with a `line`; lambda_curve.png.
+  """Study that adds `lambda` to the summary and lambda_curve.png, for client parts with a line of models.
 
-  Where the client's models are at one λ, or one of each client's own, the line is evaluated once, at the end.
+  These are client parts with several `lambdas` or with a `line`. If personalised models are at one λ, or at a
+  λ specific to each client, the line is evaluated once, at the end.
   """
 
   name = "lambda_line"
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether there is a line of models."""
+    """Whether the client part has several λ or a line of models."""
     client = run.algorithm.client
     return len(client.lambdas) > 1 or client.line is not None
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """{"lambda": see `lambda_report`}."""
+    """Returns {"lambda": the report of `lambda_report` or `own_report`}."""
     assert now.evaluations is not None
     client = self.run.algorithm.client
     statistics = {"statistics": "own"} if "personalize" in client.sees_data else {}
@@ -50,11 +51,11 @@ class LambdaLine(Yardstick):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """The metric at every λ, and what choosing λ per client gives."""
+    """Returns a table of the metric at every λ and of the results of choosing λ per client."""
     return lambda_table(summary["lambda"]) if summary.get("lambda") else None
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """The curve."""
+    """Draws lambda_curve.png."""
     curve = summary["lambda"]
     lambda_curve(
       curve["grid"], curve["mean"], curve["std"], self.run.figures / "lambda_curve.png",
@@ -64,17 +65,22 @@ class LambdaLine(Yardstick):
 
 
 def between_endpoints(client: ClientUpdate) -> ClientUpdate:
-  """The client part whose models are on its `line`, at the λ of `GRID`."""
+  """Returns the client part with its personalised models on its `line`, at the λ of `GRID`."""
   assert client.line is not None
   return client._replace(personalize=client.line, lambdas=GRID)
 
 
 def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:
-  """The curve of the headline's metric over λ on the test parts, and what each way of choosing λ gives.
+  """Reports the headline metric on the test parts at every λ, and the result of each way of choosing λ.
 
   `common` is the λ of the headline: one for all clients, see `pick`; `picked_on`, `picked_by` and
-  `picked_clients` say what picked it. `validation` picks each client's λ on its validation part;
-  `per_client_test_optimistic` on the very test part that it is then reported on, as the authors' code does.
+  `picked_clients` say how it was picked. `validation` picks each client's λ on its validation part;
+  `per_client_test_optimistic` picks it on the same test part that it is then reported on, as the authors'
+  code does.
+
+  Args:
+    grid: λ, [Λ].
+    evaluations: all clients' metrics at each λ.
   """
   test, valid = evaluations.test, evaluations.valid
   picked, metric = pick(evaluations), evaluations.headline
@@ -92,12 +98,12 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
 
 
 def own_report(grid: tuple[float, ...], line: Evaluation, evaluations: Evaluations) -> dict[str, Any]:
-  """The same curve where no evaluation picks λ: the headline, `own`, is of the clients' own models.
+  """Reports the metric at every λ when no λ is picked: the headline, `own`, is of the personalised models.
 
   Args:
     grid: λ, [Λ].
-    line: the models at each λ, on the test parts.
-    evaluations: the clients' own models.
+    line: evaluation of the models at each λ, on the test parts.
+    evaluations: evaluations of the personalised models.
   """
   metric = evaluations.headline
   own = _over_clients(evaluations.test.personalized[metric][:, 0])
@@ -121,14 +127,17 @@ def _over_clients(values: np.ndarray) -> dict[str, float]:
 
 
 def best_lambda(valid: Evaluation, picked: Pick) -> np.ndarray:
-  """Each client's best column by the same metric, ties by the lower loss, int [K]; else the common one."""
+  """Returns each client's best column by the picking metric, int [K], or the common one where it is NaN.
+
+  Ties are broken by the lower loss.
+  """
   values, loss = valid.personalized[picked.by], valid.personalized["loss"]
   best = np.lexsort((loss, -values if shown(picked.by).higher_is_better else values), axis=-1)[:, 0]
   return np.where(np.isnan(values).any(axis=1), picked.column, best)
 
 
 def lambda_table(sweep: Mapping[str, Any]) -> RenderableType:
-  """The headline's metric against λ, and what choosing λ per client gives."""
+  """Returns a table of the headline metric at every λ and of the results of choosing λ per client."""
   metric = sweep.get("metric", "top1")
   table = Table(box=None, padding=(0, 2, 0, 0))
   table.add_column("λ", justify="right")
@@ -171,19 +180,20 @@ def lambda_curve(
   title: str = "Personalised models between federated and local",
   statistics: str = "",
 ) -> Path:
-  """Draws a metric against λ with error bars, the common λ marked (as thesis figure 2.5).
+  """Draws a metric over λ with an error band, the common λ marked (as thesis figure 2.5).
 
   Args:
     grid: λ, [Λ], in [0, 1].
     mean: the metric's mean over the clients' test parts at each λ, [Λ].
-    std: its population std over the clients, [Λ].
-    path: the PNG to write; its folder is made where missing.
-    metric: which metric.
+    std: its population standard deviation over the clients, [Λ].
+    path: the PNG to write; its folder is created if missing.
+    metric: name of the metric.
     common: the λ to mark; by default the one with the best mean.
-    picked_on: what that was picked on, "validation" or "test".
-    own: mean and std of the clients' own models, where these are the headline: a line instead of the mark.
+    picked_on: the part that `common` was picked on, "validation" or "test".
+    own: mean and std of the personalised models if they are the headline; drawn as a line instead of the
+      mark.
     title: the figure's title.
-    statistics: "own" for models with running statistics of each client's examples; then said.
+    statistics: "own" if running statistics are estimated from each client's examples, which the figure notes.
 
   Returns:
     `path`.

@@ -1,7 +1,7 @@
-r"""The loss around the global model, on a plane of two random directions normalised by filter.
+r"""Loss landscape around the global model, on a plane of two random filter-normalised directions.
 
 Li, Xu, Taylor, Studer, Goldstein, Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018; thesis, figure
-2.4. Off unless a configuration asks: `"--config.landscape={'points': 21}"`.
+2.4. It runs only if configured: `"--config.landscape={'points': 21}"`.
 """
 
 import os
@@ -35,7 +35,7 @@ LEVELS = 20
 
 
 class Landscape(Yardstick):
-  """`landscape` of the summary, for a configuration that asks for one; landscape.npz and landscape.png."""
+  """Study that adds `landscape` to the summary, landscape.npz and landscape.png, if configured."""
 
   name = "landscape"
 
@@ -45,7 +45,7 @@ class Landscape(Yardstick):
     return bool(run.config.get("landscape"))
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """{"landscape": the settings, the loss at the global model, and the largest on the plane}."""
+    """Returns {"landscape": its settings, the global model's loss, and the largest loss on the plane}."""
     run, settings = self.run, dict(self.run.config.landscape)
     broadcast = jax.tree.map(np.asarray, now.broadcast())
     if now.diverged or not run.writes:
@@ -73,7 +73,7 @@ class Landscape(Yardstick):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> Text | None:
-    """The loss in the middle and the largest."""
+    """Returns a terminal line with the loss at the global model and the largest loss."""
     found = summary.get("landscape")
     if not found:
       return None
@@ -81,18 +81,18 @@ class Landscape(Yardstick):
     return Text(f"\nloss of the global model {center}, at most {most} around it")
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """The contours."""
+    """Draws the contours, landscape.png."""
     if summary.get("landscape"):
       path = self.run.figures / "landscape.png"
       plot_surfaces({self.run.title: self.run.folder / FILE}, path, title="Loss around the global model")
 
 
 def check_landscape(settings: Mapping[str, Any], client: ClientUpdate, validates: bool = True) -> None:
-  """Raises `SettingError` for a configuration's `landscape` that cannot be, or that `client` has not.
+  """Raises `SettingError` for an invalid `landscape` section, or one that does not apply to `client`.
 
   Args:
-    settings: the section; {} is none.
-    client: the client part, around any model.
+    settings: the section; {} for none.
+    client: the client part, with any model.
     validates: whether clients have validation parts.
   """
   if not settings:
@@ -111,7 +111,7 @@ def check_landscape(settings: Mapping[str, Any], client: ClientUpdate, validates
 def check_surface(
   points: int = 3, span: float = 1.0, part: str = "test", examples: int | None = None
 ) -> None:
-  """Raises `SettingError` for a setting of `loss_surface` that cannot be."""
+  """Raises `SettingError` for an invalid setting of `loss_surface`."""
   check_whole("landscape.points", points, 3)
   if points % 2 == 0:
     raise SettingError("landscape.points", points, "has no middle for the model", f"Use {points + 1}.")
@@ -122,13 +122,13 @@ def check_surface(
 
 
 def filter_normalised(key: jax.Array, params: PyTree) -> PyTree:
-  """A Gaussian direction d whose every filter is as long as the model's: d_ij <- d_ij ‖θ_ij‖ / ‖d_ij‖.
+  """Draws a Gaussian direction d with each filter scaled to the model's norm, d_ij <- d_ij ‖θ_ij‖ / ‖d_ij‖.
 
-  A filter is all weights into one output: of a kernel, whose last axis are outputs, what lies along the other
-  axes. Biases, and scales and shifts of normalisations, do not move: leaves of fewer than two axes are 0.
+  A filter holds all weights into one output: the slice of a kernel at one index of its last axis. Biases, and
+  scales and shifts of normalisation layers, do not move: leaves of fewer than two axes are 0.
 
   Args:
-    key: typed key.
+    key: typed PRNG key.
     params: θ, float arrays.
 
   Source: Li et al., section 4.
@@ -159,28 +159,29 @@ def loss_surface(
   part: str = "test",
   examples: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """F(θ + a·δ + b·η) over an even grid of (a, b) in [-span, span]², δ and η by `filter_normalised`.
+  """Evaluates the loss F(θ + a·δ + b·η) on an even grid of (a, b) in [-span, span]² around the parameters θ.
 
-  F is the task's mean loss over all clients' examples of a part, each counting alike: Σ_i n_i F_i / n.
-  The thesis does not say which examples its figure 2.4 is of. Grid points are spread over this process's
-  devices and go one after another, examples a block at a time, so that memory does not grow with either.
+  δ and η are directions by `filter_normalised`. F is the task's mean loss over all clients' examples of a
+  part, with equal weight per example: Σ_i n_i F_i / n. The thesis does not say which examples its figure 2.4
+  uses. Grid points are spread over this process's devices and evaluated one after another, examples a block
+  at a time, so that memory grows with neither.
 
   Args:
-    key: typed key of δ, η, and of which examples.
-    task: whose loss it is.
-    apply: (params, x [B, ...]) -> outputs; running statistics stay what they are in it.
+    key: typed PRNG key of δ, η, and the choice of examples.
+    task: the task, which defines the loss.
+    apply: (params, x [B, ...]) -> outputs, with running statistics fixed.
     params: θ, a pytree of float arrays.
     data: the clients' data.
-    points: odd, grid points an axis; the middle is θ.
+    points: number of grid points per axis, odd; the middle is θ.
     span: > 0, at most 1000; 1 is a step as long as the filters themselves.
     part: "train", "valid" or "test".
-    examples: the loss is that of so many, at random; by default of all.
+    examples: number of examples, drawn at random, in the loss; by default all.
 
   Returns:
     (line [P], losses [P, P]): the values of a and of b, and the loss at (line[i], line[j]), float64.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
   """
   check_surface(points, span, part, examples)
   directions = [filter_normalised(jax.random.fold_in(key, i), params) for i in range(2)]
@@ -223,7 +224,7 @@ def loss_surface(
 
 
 def rows_of(data: FederatedData, part: str) -> np.ndarray:
-  """All clients' examples of a part; raises `SettingError` where there are none."""
+  """Returns the row numbers of all clients' examples of a part; raises `SettingError` if there are none."""
   rows = getattr(data, part).rows()
   if not len(rows):
     raise SettingError("landscape.part", part, "no client has examples of it", "Take another part, as train.")
@@ -233,11 +234,11 @@ def rows_of(data: FederatedData, part: str) -> np.ndarray:
 def plot_surfaces(
   surfaces: Mapping[str, str | os.PathLike[str]], path: str | os.PathLike[str], *, title: str = ""
 ) -> Path:
-  """Draws stored surfaces side by side, with one scale of colours and the same contours.
+  """Draws stored loss surfaces next to each other, with one colour scale and common contour levels.
 
   Args:
-    surfaces: name -> a run's landscape.npz.
-    path: the PNG to write; its folder is made where missing.
+    surfaces: name -> path of a run's landscape.npz.
+    path: the PNG to write; its folder is created if missing.
     title: the figure's title.
 
   Returns:
@@ -253,7 +254,7 @@ def plot_surfaces(
   axes = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
   levels = np.geomspace(least, most, LEVELS)
   for ax, (name, (line, losses)) in zip(axes, found.items()):
-    drawn = np.clip(losses, least, most).T  # columns go up
+    drawn = np.clip(losses, least, most).T  # contourf takes rows as y
     filled = ax.contourf(line, line, drawn, levels, cmap="viridis", norm=LogNorm(least, most))
     lines = ax.contour(line, line, drawn, levels[::2], colors="white", linewidths=0.6)
     ax.clabel(lines, fmt="%.3g", fontsize=7)

@@ -1,4 +1,4 @@
-"""A sweep's members beside one another: their table, and a picture over the numbers they differ in."""
+"""Comparison of a sweep's runs: a table, and a figure over the fields in which they differ."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ MODELS = {
 
 
 class Grid(NamedTuple):
-  """Members' metrics, laid out by what they differ in.
+  """Metrics of a sweep's runs, arranged by the fields in which the runs differ.
 
   Attributes:
-    fields: name -> its values in rising order, of each number beside the seed that has several.
-    figures: metric -> mean and std over the clients, float64 [V_1, ..., V_F, seeds, 2]; NaN where a member
-      has none.
-    model: whose these are, of `MODELS`.
+    fields: name -> its values in increasing order, for each numeric field but the seed with several values.
+    figures: metric -> mean and std over the clients, float64 [V_1, ..., V_F, seeds, 2]; NaN for a run without
+      a value.
+    model: a key of `MODELS`, the model that the metrics are of.
   """
 
   fields: dict[str, list[float]]
@@ -40,9 +40,9 @@ class Grid(NamedTuple):
 
 
 def judged(summaries: Members) -> tuple[str, list[str], list[Mapping[str, Any]]]:
-  """Of which model some runs are to be told apart, by which metrics, and each run's.
+  """Returns the model by which runs are compared, the names of its metrics, and each run's metrics.
 
-  Where examples are synthesised, it is what a classifier learns from them; else the personalised models.
+  If examples are synthesised, it is a classifier trained on them; otherwise the personalised models.
   """
   found: list[Mapping[str, Any]] = [downstream_metrics(summary) for summary in summaries]
   if any(found):
@@ -52,7 +52,7 @@ def judged(summaries: Members) -> tuple[str, list[str], list[Mapping[str, Any]]]
 
 
 def members_table(members: Members, summaries: Members) -> Table:
-  """What tells some runs apart, see `judged`: a row a run, with what is its own."""
+  """Returns a table that compares a sweep's runs, one row per run with its varied fields; see `judged`."""
   model, (metric, *others), found = judged(summaries)
   columns = [f"{named(name)}, mean ± std" for name in (metric, *others)]
   title = f"{MODELS[model].capitalize()}, over the clients"
@@ -74,11 +74,11 @@ def members_table(members: Members, summaries: Members) -> Table:
 
 
 def grid_of_members(members: Members, summaries: Members) -> Grid:
-  """What tells a sweep's members apart, see `judged`, laid out by what they differ in.
+  """Arranges the metrics of a sweep's runs by the fields in which they differ, see `judged`.
 
   Args:
-    members: what is each one's own, field -> value: every combination of some values and seeds.
-    summaries: theirs, as in summary.json or in sweep.json.
+    members: each run's varied fields, field -> value: every combination of some values and seeds.
+    summaries: the runs' summaries, as in summary.json or in sweep.json.
   """
   each = {name: sorted({own[name] for own in members}) for name in members[0] if name != "seed"}
   fields = {name: values for name, values in each.items() if len(values) > 1}
@@ -95,19 +95,20 @@ def grid_of_members(members: Members, summaries: Members) -> Grid:
 
 
 def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sweep") -> Path | None:
-  """Draws a sweep over one number, as curves, or over two, as heat maps; a panel a metric.
+  """Draws a sweep over one field as curves, or over two as heat maps, with one panel per metric.
 
-  A curve has the mean over seeds, a point for each seed, and a band of one std over clients (its mean over
-  seeds); a cell of a heat map has the same mean and std as figures, and bright is good. The values are drawn
-  at equal distances. Where seeds have no figure, as those that diverged, it says of how many the mean is.
+  A curve shows the mean over seeds, a point for each seed, and a band of one std over clients (its mean over
+  seeds); a cell of a heat map shows this mean and std as numbers, and bright is good. Values are drawn at
+  equal distances. If some seeds have no value, such as diverged runs, the figure notes how many the mean is
+  over.
 
   Args:
-    grid: of one or two fields.
-    path: the PNG to write; its folder is made where missing.
+    grid: metrics over one or two fields.
+    path: the PNG to write; its folder is created if missing.
     title: the figure's title.
 
   Returns:
-    `path`; None, and no file, where other than one or two numbers vary.
+    `path`; None, and no file, unless one or two fields vary.
   """
   if len(grid.fields) not in (1, 2):
     return None
@@ -117,7 +118,7 @@ def plot_members(grid: Grid, path: str | os.PathLike[str], *, title: str = "A sw
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
   else:
     rows, columns = map(len, grid.fields.values())
-    wide = max(panels * (1.2 + max(columns, 3.3)), 6.4)  # for the words above the panels, and all of them
+    wide = max(panels * (1.2 + max(columns, 3.3)), 6.4)  # for the title and all panels
     figure = Figure(figsize=(wide, max(4.0, 1.4 + 0.8 * rows)), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
   figure.suptitle(title, fontsize=12, fontweight="bold")
@@ -170,13 +171,13 @@ def _heat_map(ax: Axes, grid: Grid, figures: np.ndarray, metric: str) -> None:
 
 
 def _of_how_many(values: np.ndarray) -> str:
-  """A line that says how many seeds have a figure, where not all have; else nothing."""
+  """Returns a line with the number of seeds that have a value, or "" if all have one."""
   known = int(np.isfinite(values).sum())
   return "" if known == len(values) else f"\n({known} of {len(values)} seeds)"
 
 
 def _over_seeds(values: np.ndarray) -> np.ndarray:
-  """The mean over the last axis of what is known there; NaN where nothing is."""
+  """Returns the mean of the finite values along the last axis; NaN if there are none."""
   known = np.isfinite(values)
   total = np.where(known, values, 0.0).sum(-1)
   return np.where(known.any(-1), total / np.maximum(known.sum(-1), 1), np.nan)

@@ -1,4 +1,4 @@
-"""Mixing: who counts how much over the rounds."""
+"""Study of the mixing coefficients over the rounds."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,22 @@ from fedjax_het.yardsticks.plots import GREY, OTHERS, STYLES, save
 from fedjax_het.yardsticks.regret import entropy
 from fedjax_het.yardsticks.yardstick import Moment, Yardstick
 
-MANY = 100  # clients of a cohort up to which each one's coefficient is recorded
+MANY = 100  # largest cohort for which single coefficients are recorded
 COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
-LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # of up to so many clients, each its own
+LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # a style per client, if few
 
 
 class Mixture(Yardstick):
-  """`mixing` of every line: the coefficients of its round; mixing.png."""
+  """Study that adds `mixing`, a round's coefficients, to every line of metrics.jsonl, and mixing.png."""
 
   name = "mixture"
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
-    """{"mixing": see `mixing_report`}."""
+    """Returns {"mixing": the report of `mixing_report`}."""
     return {"mixing": mixing_report(infos)}
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """The coefficients over the rounds, where each is known and there is more than one."""
+    """Draws the coefficients over the rounds, if they are recorded and cohorts have several clients."""
     known = [line for line in lines if "coefficients" in line.get("mixing", {})]
     if known and summary["cohort_size"] > 1:
       plot_mixture(
@@ -43,13 +43,13 @@ class Mixture(Yardstick):
 
 
 def mixing_report(infos: RoundInfo) -> dict[str, Any]:
-  """The coefficients of the last of some rounds: their entropy (nats), Σ_i p_i F_i, and who had which.
+  """Reports the coefficients of the last round in `infos`: entropy (nats), objective Σ_i p_i F_i, and values.
 
-  `objective` is null where the mixing asks for no losses (`record_losses=True` in the configuration asks),
-  and the single coefficients are left out for cohorts of more than a hundred.
+  `objective` is null if the mixing part requests no losses (`record_losses=True` in the configuration
+  requests them), and single coefficients are omitted for cohorts of more than a hundred.
   """
   cohort, p, losses = infos.cohort[-1], infos.coefficients[-1], infos.losses[-1]
-  with np.errstate(over="ignore", invalid="ignore"):  # 0 times infinity
+  with np.errstate(over="ignore", invalid="ignore"):  # 0 times infinity is possible
     objective = float((p * losses).sum())
   report: dict[str, Any] = {"entropy": float(entropy(p)), "objective": objective}
   if len(cohort) <= MANY:
@@ -67,14 +67,14 @@ def plot_mixture(
   same_clients: bool = True,
   title: str = "Mixing coefficients",
 ) -> Path:
-  """Draws p over the rounds above its entropy.
+  """Draws the mixing coefficients p over the rounds, and their entropy below.
 
   Args:
-    coefficients: [T, S], one row a round; a single one is drawn as wide as its round.
-    path: the PNG to write; its folder is made where missing.
+    coefficients: [T, S], one row per round; a single row is drawn one round wide.
+    path: the PNG to write; its folder is created if missing.
     rounds: the rows' rounds, [T]; by default 1, ..., T.
-    names: of the clients, [S]. Up to 12 clients get a line each, more are shown by their quantiles.
-    same_clients: whether a column is one client in all rows; where not, quantiles are shown.
+    names: names of the clients, [S]. Up to 12 clients get a line each, more are shown by quantiles.
+    same_clients: whether a column is the same client in all rows; otherwise quantiles are shown.
     title: the figure's title.
 
   Returns:

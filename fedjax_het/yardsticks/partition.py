@@ -1,10 +1,10 @@
-"""A picture of a partition: how many rows of which class every client holds.
+"""Figure of a partition: the number of rows of each class that every client holds.
 
-Up to 40 clients are stacked horizontal bars, so that sizes can be read off. More are a heat map, one column a
-client, under a bar chart of their sizes: the columns stand in the order of the class a client holds most of
-(then of how much, then of its second class), and the colour is the class's share of the client's rows, so
-that small clients are seen as well as large; it ends where the largest share of nineteen of twenty clients
-does. Of labels that are no classes there are sizes alone.
+Up to 40 clients are stacked horizontal bars, so that sizes can be read off. More are a heat map, one column
+per client, below a bar chart of their sizes: columns are sorted by the class a client holds most of (then by
+its share, then by its second class), and the colour is the class's share of the client's rows, so that small
+clients are visible as well as large ones; the colour scale ends at the 95 % quantile of the clients' largest
+shares. If labels are not classes, sizes alone are drawn.
 """
 
 import os
@@ -20,26 +20,26 @@ from numpy.typing import ArrayLike
 from fedjax_het.yardsticks.yardstick import Watched, Yardstick
 
 MOST_BARS = 40
-MOST_NAMES = 20  # classes that get a legend or a tick each
+MOST_NAMES = 20  # classes that get a legend entry or a tick each
 FILE = "partition.npz"
 
 
 class Partition(Yardstick):
-  """partition.png, drawn before the first round, and partition.npz.
+  """Study that writes partition.png and partition.npz before the first round.
 
-  The file holds `counts`, the rows of each class that every client has, integers [K, C], or where labels are
-  no classes its rows, [K, 1].
+  The file holds `counts`, each client's rows per class, integers [K, C], or if labels are not classes, each
+  client's rows, [K, 1].
   """
 
   name = "partition"
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Any run."""
+    """Always True: every run has a partition."""
     return True
 
   def resume(self, rounds_done: int, books: Any) -> None:
-    """Draws it."""
+    """Writes partition.npz and draws partition.png."""
     if self.run.writes:
       path = self.run.figures / "partition.png"
       labels = self.run.source.y if self.run.algorithm.client.task.classes else None
@@ -49,13 +49,13 @@ class Partition(Yardstick):
 
 
 def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:
-  """Rows of each class every client holds: integers, [K, C]."""
+  """Counts each client's rows per class, integers [K, C]."""
   labels = np.asarray(labels)
   return np.stack([np.bincount(labels[np.asarray(rows)], minlength=num_classes) for rows in parts])
 
 
 def counts_of(parts: Sequence[ArrayLike], labels: ArrayLike | None, num_classes: int) -> np.ndarray:
-  """The same; of rows without classes how many there are, [K, 1]."""
+  """Counts each client's rows per class, integers [K, C], or all its rows, [K, 1], if labels are None."""
   if labels is None:
     return np.array([[len(np.asarray(rows))] for rows in parts])
   return label_counts(parts, labels, num_classes)
@@ -68,14 +68,14 @@ def plot_partition(
   num_classes: int,
   title: str = "",
 ) -> None:
-  """Writes the picture to `path` (its ending chooses the format); needs no display.
+  """Draws the partition to `path`, whose suffix chooses the format; needs no display.
 
   Args:
     parts: row numbers of each client, K arrays, as the partitioners return them.
-    labels: classes of all rows, [N]; None where rows have none.
+    labels: classes of all rows, [N]; None if labels are not classes.
     path: the file to write.
-    num_classes: C.
-    title: goes above the counts of rows; by default the number of clients.
+    num_classes: C, the number of classes.
+    title: title above the row counts; by default the number of clients.
   """
   counts = counts_of(parts, labels, num_classes)
   few, num_classes = len(counts) <= MOST_BARS, counts.shape[1]
@@ -123,7 +123,7 @@ def _heat_map(figure: Figure, counts: np.ndarray) -> None:
   top.set(ylabel="rows", ylim=(0, None))
   top.spines[["top", "right"]].set_visible(False)
   top.tick_params(axis="x", length=0, labelbottom=False)
-  # Equal shares stay pale, for chance is not structure; and a few clients of one class darken no others.
+  # Chance level stays pale, and a few one-class clients do not darken the scale for all others.
   darkest = min(1.0, max(np.quantile(shares.max(1), 0.95), 4.0 / num_classes))
   image = bottom.imshow(
     shares[order].T, aspect="auto", cmap="Blues", vmin=0, vmax=darkest, interpolation="nearest"
@@ -143,7 +143,7 @@ def _sizes(figure: Figure, counts: np.ndarray) -> None:
 
 
 def _colours(count: int) -> np.ndarray:
-  """`count` RGBA colours: ten or twenty told apart at a glance, more of them along a rainbow."""
+  """Returns `count` RGBA colours: up to twenty categorical ones, more along a rainbow colour map."""
   if count <= 20:
     return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))
   return colormaps["turbo"](np.linspace(0, 1, count))

@@ -1,4 +1,4 @@
-"""The look that pictures share, and the learning curve; without a display or pyplot's global state."""
+"""Common style of figures, and the learning curve; they need no display and no global pyplot state."""
 
 import itertools
 import os
@@ -17,7 +17,7 @@ from fedjax_het.data.container import Array
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.yardsticks.yardstick import Curve
 
-# Okabe & Ito's palette, which colour-blind readers can tell apart; lines and markers differ besides.
+# Okabe & Ito's palette, which colour-blind readers can distinguish; lines and markers differ as well.
 STYLES: dict[str, dict[str, Any]] = {
   "personalized": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
   "global": {"color": "#D55E00", "linestyle": "--", "marker": "s"},
@@ -25,21 +25,21 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#555555"
-FEW = 25  # evaluations up to which each has a marker
+FEW = 25  # up to this many evaluations, each has a marker
 
 
 def learning_curve(
   rounds: ArrayLike, curves: Sequence[Curve], path: str | os.PathLike[str], *,
   title: str = "Learning curve", milestones: Mapping[str, float | Array] = MappingProxyType({}),
 ) -> Path:  # fmt: skip
-  """Draws curves over the rounds, those of one metric in one panel; the first panel is the tallest.
+  """Draws curves over the rounds, one panel per metric; the first panel is the tallest.
 
   Args:
-    rounds: of the evaluations, [R].
-    curves: what is known at each; see `Curve`. One without any finite value is not drawn.
-    path: the PNG to write; its folder is made where missing.
+    rounds: rounds of the evaluations, [R].
+    curves: values at each evaluation, see `Curve`. A curve without any finite value is not drawn.
+    path: the PNG to write; its folder is created if missing.
     title: the figure's title.
-    milestones: symbol -> a round that is marked in all panels, where it is within the others.
+    milestones: symbol -> a round to mark in all panels, if it lies within the evaluated rounds.
 
   Returns:
     `path`.
@@ -69,7 +69,7 @@ def learning_curve(
 
 
 def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> None:
-  """One metric's curves."""
+  """Draws one metric's curves in a panel."""
   factor, note = shown(metric).factor, shown(metric).note
   for curve, style in zip(curves, styles([curve.of for curve in curves])):
     if len(rounds) > FEW:
@@ -92,7 +92,7 @@ def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> No
 
 
 def decorate(ax: Axes, ylabel: str) -> None:
-  """The look that all panels share."""
+  """Applies the common style of panels: label of the y axis, grid and spines."""
   ax.set_ylabel(ylabel)
   ax.grid(True, color="#dddddd", linewidth=0.6)
   ax.set_axisbelow(True)
@@ -100,7 +100,7 @@ def decorate(ax: Axes, ylabel: str) -> None:
 
 
 def band(ax: Axes, x: ArrayLike, mean: np.ndarray, std: np.ndarray, metric: str, color: Any) -> None:
-  """Shades mean ± std as far as the metric goes, both in the unit that it is shown in."""
+  """Shades mean ± std, clipped to the metric's range; both are in the unit that is shown."""
   low, high = mean - std, mean + std
   if shown(metric).unit == "%":
     low, high = np.clip(low, 0.0, 100.0), np.clip(high, 0.0, 100.0)
@@ -110,7 +110,7 @@ def band(ax: Axes, x: ArrayLike, mean: np.ndarray, std: np.ndarray, metric: str,
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-  """Writes the PNG; its folder is made where missing."""
+  """Writes the figure as a PNG and returns its path; creates the folder if missing."""
   path = Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   figure.savefig(path, dpi=150, format="png")
@@ -118,21 +118,21 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 
 def styles(names: Iterable[str]) -> list[dict[str, Any]]:
-  """Colour, line and marker of each of some models or other things."""
+  """Returns the style (colour, line, marker) of each named model or other curve."""
   others = itertools.cycle(OTHERS)
   return [STYLES.get(name) or {"color": next(others), "linestyle": "-.", "marker": "D"} for name in names]
 
 
 def spelled(model: str) -> str:
-  """A model's name in a legend."""
+  """Returns a model's name as legends spell it ("personalised")."""
   return model.replace("personalized", "personalised")
 
 
 def axis_label(metric: str) -> str:
-  """A metric's long name with its unit."""
+  """Returns a metric's long name with its unit, as an axis label."""
   return shown(metric).with_unit(shown(metric).title)
 
 
 def reading(value: float, metric: str) -> str:
-  """A value that the metric's factor has been applied to, with its unit."""
+  """Formats a value to which the metric's factor has been applied, with its unit."""
   return f"{value:.1f} %" if shown(metric).unit == "%" else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""The named figures that parts report of their own, of `Info` and of `Mixing.figures`, over the rounds."""
+"""Studies that record the figures which parts report (`Info.figures`, `Mixing.figures`) over the rounds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,25 +10,25 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Yardstick, series
 
 
 class RoundFigures(Yardstick):
-  """`cohort` of every line, for a mixing part that reports figures: name -> mean since the line before."""
+  """Study that adds `cohort` to metrics.jsonl: name -> mean of mixing figures since the last line."""
 
   name = "round_figures"
   field = "cohort"
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """name -> a value a round, [rounds]."""
+    """Returns the mixing part's figures, name -> one value per round, [rounds]."""
     return dict(infos.figures)
 
   def books(self) -> dict[str, list[float]]:
-    """Those of the rounds since the last evaluation."""
+    """Returns the values of the rounds since the last evaluation, for the checkpoint."""
     return self._values
 
   def resume(self, rounds_done: int, books: Mapping[str, list[float]] | None) -> None:
-    """Goes on with them."""
+    """Restores the values of the rounds since the last evaluation."""
     self._values = {name: list(own) for name, own in (books or {}).items()}
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
-    """{`field`: name -> mean}."""
+    """Collects a chunk's figures; at an evaluation returns their means, {`field`: name -> mean}."""
     for name, rounds in self.of(infos).items():
       self._values.setdefault(name, []).extend(rounds.tolist())
     if now.evaluations is None or not self._values:
@@ -37,13 +37,13 @@ class RoundFigures(Yardstick):
     return {self.field: {name: float(np.mean(own)) for name, own in values.items()}}
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """A panel a figure."""
+    """Returns a curve, with a separate panel, per figure."""
     names = dict.fromkeys(name for line in lines for name in line.get(self.field, {}))
     return [Curve(name, "cohort", series(lines, self.field, name)) for name in names]
 
 
 class ClientFigures(RoundFigures):
-  """`clients` of every line, for a client part that reports figures: name -> mean since the line before.
+  """Study that adds `clients` to metrics.jsonl: name -> mean of client figures since the last line.
 
   Each is the mean over the rounds of its means over their cohorts, as `train_loss` is.
   """
@@ -52,6 +52,6 @@ class ClientFigures(RoundFigures):
   field = "clients"
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """name -> its mean over each round's cohort, [rounds]."""
+    """Returns the client part's figures, name -> means over each round's cohort, [rounds]."""
     with np.errstate(over="ignore", invalid="ignore"):
       return {name: values.mean(axis=1) for name, values in dict(infos.clients.figures).items()}

@@ -1,4 +1,4 @@
-"""Synthetic images as a grid, a class a row, and as an animation over the rounds."""
+"""Figures of synthetic images: a grid with one row per class, and an animation over the rounds."""
 
 import os
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ FRAMES_PER_SECOND = 3
 
 
 def sample_files(folder: Path) -> list[Path]:
-  """A run's files of synthetic examples by round, each named by its round; others are nobody's."""
+  """Lists a run's files of synthetic examples, named by round and sorted by it; other files are ignored."""
   return sorted(path for path in folder.glob("*.npz") if path.stem.isdecimal())
 
 
 def sample_grid(x: np.ndarray, y: np.ndarray, num_classes: int, columns: int = COLUMNS) -> np.ndarray:
-  """A mosaic with the first `columns` images of class c in row c, one grey pixel between any two.
+  """Tiles the first `columns` images of each class c in row c, with one grey pixel between any two.
 
   Args:
     x: images [N, height, width, 1 or 3], clipped to [0, 1].
     y: labels, int [N].
-    num_classes: C.
-    columns: images a class; missing ones stay grey.
+    num_classes: C, the number of classes.
+    columns: images per class; missing ones stay grey.
 
   Returns:
     float32 [C (height + 1) + 1, columns (width + 1) + 1, 3].
@@ -38,7 +38,7 @@ def sample_grid(x: np.ndarray, y: np.ndarray, num_classes: int, columns: int = C
 
 
 def canvas(grid: np.ndarray) -> tuple[Figure, object, object]:
-  """(figure, its image, its title), three inches wide or more."""
+  """Creates a figure that shows the grid, five inches wide; returns (figure, its image, its title)."""
   width = 5.0
   figure = Figure(figsize=(width, width * grid.shape[0] / grid.shape[1] + 0.4), layout="constrained")
   ax = figure.subplots()
@@ -62,17 +62,17 @@ def plot_samples(
 def animate(
   frames: Sequence[tuple[str, np.ndarray, np.ndarray]], num_classes: int, path: str | os.PathLike[str]
 ) -> Path:
-  """Draws a GIF with a grid a frame.
+  """Draws a GIF with one grid per frame.
 
   Args:
     frames: (title, x, y), as `sample_grid` takes them; at least one.
-    num_classes: C.
-    path: the GIF to write; its folder is made where missing.
+    num_classes: C, the number of classes.
+    path: the GIF to write; its folder is created if missing.
 
   Returns:
     `path`.
   """
-  from matplotlib.animation import FuncAnimation, PillowWriter  # a sixth of a second, for these runs alone
+  from matplotlib.animation import FuncAnimation, PillowWriter  # takes a sixth of a second to import
 
   grids = [sample_grid(x, y, num_classes) for _, x, y in frames]
   figure, image, heading = canvas(grids[0])

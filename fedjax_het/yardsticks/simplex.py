@@ -1,4 +1,4 @@
-"""Accuracy over a simplex of models, with the clients' points and regions in it (SosicFL, figure 5)."""
+"""Study of a metric over a simplex of models, with the clients' points and regions (SosicFL, figure 5)."""
 
 import functools
 import itertools
@@ -18,27 +18,27 @@ from fedjax_het.yardsticks.simplex_plots import plot_clients, plot_line, plot_tr
 from fedjax_het.yardsticks.text import named, number
 from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
 
-DIVISIONS = {2: 10, 3: 6}  # of an edge, by the number of endpoints; none where there are more
-MOST_CLUSTERS = 3  # that are shown beside all clients, the largest ones
+DIVISIONS = {2: 10, 3: 6}  # grid divisions of an edge, by the number of endpoints; no grid for more
+MOST_CLUSTERS = 3  # clusters that are shown besides all clients, largest first
 
 
 class SimplexMap(Yardstick):
-  """`simplex` of the summary, and simplex.png, for a client part with a `simplex` of two or three endpoints.
+  """Study that adds `simplex` to the summary, and simplex.png, for two or three endpoints.
 
   The server's models on a grid of α are evaluated once, at the end, on all clients' test parts. Before the
-  first round the clients are drawn in the simplex, of two endpoints or more: simplex_clients.png.
+  first round the clients are drawn in the simplex, of two or more endpoints: simplex_clients.png.
   """
 
   name = "simplex"
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the client part has a simplex of more than a point."""
+    """Whether the client part has a simplex of at least two endpoints."""
     simplex = run.algorithm.client.simplex
     return simplex is not None and np.shape(simplex.centers)[1] > 1
 
   def resume(self, rounds_done: int, books: Any) -> None:
-    """Draws the clients."""
+    """Draws the clients in the simplex, simplex_clients.png."""
     self._simplex = self.run.algorithm.client.simplex
     assert self._simplex is not None
     self._count = np.shape(self._simplex.centers)[1]
@@ -49,7 +49,7 @@ class SimplexMap(Yardstick):
       plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """{"simplex": α [n, M + 1], the metric's mean over all clients and over some clusters' [n]}."""
+    """Returns {"simplex": grid points α [n, M + 1], and the metric's means [n] over clients and clusters}."""
     assert now.evaluations is not None and self._simplex is not None
     if self._count not in DIVISIONS or now.diverged:
       return {}
@@ -66,7 +66,7 @@ class SimplexMap(Yardstick):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """The best of the points, and the worst."""
+    """Returns a terminal line with the best and the worst point of the grid."""
     found = summary.get("simplex")
     if not found:
       return None
@@ -81,7 +81,7 @@ class SimplexMap(Yardstick):
     return Text(f"global {named(metric)} over the simplex, {len(values)} points: {', '.join(ends)}")
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """A line, or triangles."""
+    """Draws simplex.png: curves for two endpoints, triangles for three."""
     assert self._simplex is not None
     found = summary.get("simplex")
     finite = np.isfinite(np.array(found["all"] if found else [], np.float64))
@@ -91,14 +91,14 @@ class SimplexMap(Yardstick):
 
 
 def grid(count: int, divisions: int) -> np.ndarray:
-  """Points of the simplex whose coordinates are multiples of 1 / divisions, float32 [n, count]."""
+  """Returns all points of the simplex with coordinates in multiples of 1 / divisions, float32 [n, count]."""
   points = itertools.product(range(divisions + 1), repeat=count)
   return np.array([point for point in points if sum(point) == divisions], np.float32) / divisions
 
 
 @functools.cache
 def on_grid(count: int) -> OfFn:
-  """Makes the client part whose λ is the number of a point of the grid, of the server's simplex."""
+  """Returns (client part) -> a client part whose λ indexes grid points of the server's simplex."""
   alphas = grid(count, DIVISIONS[count])
 
   def of(client: ClientUpdate) -> ClientUpdate:
@@ -114,5 +114,5 @@ def on_grid(count: int) -> OfFn:
 
 
 def over_clients(values: np.ndarray) -> list[float]:
-  """The mean over clients [K, n] of each point; NaN where nobody has a value."""
+  """Returns the mean over clients of values [K, n], per grid point; NaN if no client has a value."""
   return [summarize(column)["mean"] for column in values.T]

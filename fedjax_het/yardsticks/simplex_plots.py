@@ -1,4 +1,4 @@
-"""Pictures of a simplex of models: where the clients stand in it, and what its points are worth."""
+"""Figures of a simplex of models: the clients' points and regions in it, and a metric over its points."""
 
 import os
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import Simplex
 from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
 
-MOST_NAMED = 10  # clusters that get a legend
+MOST_NAMED = 10  # up to this many clusters, a legend names them
 
 
 def corners(count: int) -> np.ndarray:
-  """Where the endpoints are drawn, [count, 2]: a triangle's or a polygon's corners, the first at the top."""
+  """Returns the endpoints' positions, [count, 2]: corners of a regular polygon, the first at the top."""
   turn = np.pi / 2 + 2 * np.pi * np.arange(count) / count
   return np.stack([np.cos(turn), np.sin(turn)], 1)
 
 
 def region(center: ArrayLike, radius: float) -> np.ndarray:
-  """The corners of {x in Δ² : ‖x - μ‖₁ <= η}, in order, [n, 3]: a hexagon, cut by the triangle's edges."""
+  """Returns the corners of {x in Δ² : ‖x - μ‖₁ <= η}, in order, [n, 3]: a hexagon clipped to the triangle."""
   mu, step = np.asarray(center, np.float64), radius / 2 * np.eye(3)
   found = [mu + step[i] - step[j] for i, j in ((0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1))]
   for edge in range(3):
@@ -45,16 +45,16 @@ def region(center: ArrayLike, radius: float) -> np.ndarray:
 def plot_clients(
   simplex: Simplex, path: str | os.PathLike[str], *, title: str = "", epsilon: float | None = None
 ) -> Path:
-  """Draws each client's point, in its cluster's colour, and the clusters' centers and regions.
+  """Draws each client's point in its cluster's colour, and the clusters' centers and regions.
 
-  Two endpoints are a line, three a triangle; more are the corners of a polygon, in which points that differ
-  may fall together and regions are left out. So are regions that are the whole simplex.
+  Two endpoints are a line, three a triangle; more are the corners of a polygon, in which different points may
+  coincide and regions are not drawn. Regions that are the whole simplex are not drawn either.
 
   Args:
     simplex: the clients' points, centers and radius.
-    path: the PNG to write; its folder is made where missing.
-    title: above it.
-    epsilon: ε of the noise on the label counts, if any: the points are of noised ones.
+    path: the PNG to write; its folder is created if missing.
+    title: the figure's title.
+    epsilon: ε of the noise on the label counts, if any: the points are computed from noised counts.
 
   Returns:
     `path`.
@@ -101,7 +101,7 @@ def plot_clients(
 
 
 def _clients_on_line(ax: Axes, points, centers, radius, clusters, names, colors) -> None:
-  """Histograms over α₂, regions shaded."""
+  """Draws histograms of the clients over α₂ with regions shaded."""
   bins = np.linspace(0.0, 1.0, 41)
   for name, color, center in zip(names, colors, centers):
     own = points[clusters == name, 1]
@@ -122,7 +122,7 @@ def plot_line(
     found: section `simplex` of the summary.
     simplex: centers, clusters and radius.
     path: the PNG to write.
-    title: above it.
+    title: the figure's title.
 
   Returns:
     `path`.
@@ -152,7 +152,7 @@ def plot_triangles(
 ) -> Path:
   """Draws a metric over the triangle of three endpoints: all clients, and some clusters; see `plot_line`.
 
-  What has no figure, as a cluster without test examples, is left out.
+  A panel without values, such as a cluster without test examples, is left out.
   """
   alphas, factor = np.asarray(found["alphas"]), shown(found["metric"]).factor
   panels: dict[int | None, Any] = {None: found["all"]}  # None: all clients
@@ -183,13 +183,13 @@ def plot_triangles(
 
 
 def dots(ax: Axes, at: np.ndarray, **style: Any) -> None:
-  """A scatter of places [n, 2], or of one."""
+  """Scatters points at positions [n, 2] or [2]."""
   x, y = np.atleast_2d(at).T
   ax.scatter(x, y, **style)
 
 
 def frame(ax: Axes, count: int) -> None:
-  """The simplex's outline and the endpoints' names, without axes."""
+  """Draws the simplex's outline and the endpoints' names, without axes."""
   ends = corners(count)
   ax.add_patch(Polygon(ends, fill=False, edgecolor=GREY, linewidth=1))
   for m, end in enumerate(ends, 1):
@@ -199,13 +199,13 @@ def frame(ax: Axes, count: int) -> None:
 
 
 def shade(ax: Axes, center: float, radius: float, color: Any, alpha: float) -> None:
-  """A region on the line between two endpoints, unless it is all of it; its reach in α₂ is η / 2."""
+  """Shades a region on the line of two endpoints, η / 2 to both sides in α₂, unless it is the whole line."""
   if radius < WIDEST:
     ax.axvspan(max(center - radius / 2, 0), min(center + radius / 2, 1), color=color, alpha=alpha)
 
 
 def outline(ax: Axes, center: np.ndarray, radius: float, color: Any, filled: bool = True) -> None:
-  """A region in the triangle, unless it is all of it."""
+  """Outlines a region in the triangle, unless it covers the whole triangle."""
   if radius >= WIDEST:
     return
   shape = region(center, radius) @ corners(3)
@@ -215,7 +215,7 @@ def outline(ax: Axes, center: np.ndarray, radius: float, color: Any, filled: boo
 
 
 def cluster_colors(count: int) -> list[Any]:
-  """A colour a cluster."""
+  """Returns one colour per cluster."""
   named = [
     STYLES["personalized"]["color"],
     STYLES["global"]["color"],
@@ -228,10 +228,10 @@ def cluster_colors(count: int) -> list[Any]:
 
 
 def center_of(simplex: Simplex, cluster: int) -> np.ndarray:
-  """A cluster's center, [M + 1]."""
+  """Returns a cluster's center, [M + 1]."""
   return np.asarray(simplex.centers)[np.asarray(simplex.clusters) == cluster][0]
 
 
 def numbers(values: ArrayLike) -> np.ndarray:
-  """float64, NaN for None."""
+  """Converts values to float64, None to NaN."""
   return np.array(values, np.float64)

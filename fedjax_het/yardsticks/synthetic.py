@@ -1,4 +1,4 @@
-"""Synthetic examples: those of every evaluation, what they are worth, and their pictures."""
+"""Study of synthetic examples: stores them at every evaluation, evaluates and draws them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +24,10 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, s
 
 
 class Synthetic(Yardstick):
-  """`synthetic` of the summary, samples/ with a file an evaluation, samples.png and samples.gif.
+  """Study that adds `synthetic` to the summary and writes samples/, samples.png and samples.gif.
 
-  Where the configuration asks for it (`to_follow`), every line has a `synthetic` too, of its round: top-1 of
-  a classifier that learns from the examples alone.
+  The folder samples/ has a file per evaluation. If configured (`to_follow`), every line has a `synthetic`
+  too: top-1 of a classifier trained on that round's examples alone.
   """
 
   name = "synthetic"
@@ -44,18 +44,18 @@ class Synthetic(Yardstick):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the server can make examples."""
+    """Whether the server can synthesise examples."""
     return run.algorithm.client.synthesize is not None
 
   def resume(self, rounds_done: int, books: Any) -> None:
-    """Forgets the examples of later rounds."""
+    """Deletes the examples of rounds after `rounds_done`."""
     if self.run.writes:
       for path in self._paths():
         if int(path.stem) > rounds_done:
           path.unlink()
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
-    """Keeps the examples; the noise that generators start from is the same in every round."""
+    """Stores the examples of an evaluation; generators start from the same noise in every round."""
     if now.evaluations is None or now.diverged:
       return {}
     broadcast = jax.tree.map(np.asarray, now.broadcast())
@@ -75,7 +75,7 @@ class Synthetic(Yardstick):
     }
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """{"synthetic": see `worth`}; of the newest examples."""
+    """Returns {"synthetic": the report of `worth` on the newest examples}."""
     if now.diverged or not self.run.writes:
       return {}
     run, newest = self.run, self._read(self._paths()[-1])
@@ -88,16 +88,16 @@ class Synthetic(Yardstick):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """What the examples are worth, beside as many real ones."""
+    """Returns a table of what the examples are worth, compared with as many real ones."""
     return synthetic_table(summary["synthetic"]) if summary.get("synthetic") else None
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Downstream accuracy on the clients' test parts, where it is followed."""
+    """Returns a curve of downstream accuracy on the clients' test parts, if it is followed."""
     values = series(lines, "synthetic", "downstream", "local", "mean")
     return [Curve("top1", "trained on synthetic examples alone", values)] if self._judge else []
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """The newest examples, and all of them, a frame a file; of images only."""
+    """Draws the newest examples and, with a frame per file, all of them; for images only."""
     frames = [(int(path.stem), self._read(path)) for path in self._paths()]
     if frames and frames[0][1][0].ndim == 4:
       figures, num_classes = self.run.figures, self.run.data.num_classes
@@ -117,29 +117,31 @@ def worth(
   settings: Mapping[str, Any], source: Source, data: FederatedData, key: jax.Array, x: np.ndarray,
   y: np.ndarray, tell: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:  # fmt: skip
-  """What synthetic examples are worth, beside as many real training examples.
+  """Evaluates synthetic examples against as many real training examples.
 
-  All yardsticks see the same examples, `in_range`. The classifier learns from them alone, `seeds` times
-  (once by default), each time from fresh parameters, and from other real examples.
+  All measures use the same examples, clipped by `in_range`. A classifier is trained on them alone, `seeds`
+  times (once by default), each time from fresh parameters, and likewise on real examples, drawn anew each
+  time.
 
   Args:
     settings: a configuration's `downstream`.
     source: the data set.
     data: the clients' data.
-    key: the run's.
+    key: the run's key.
     x: synthetic examples, [M, ...].
     y: their labels, [M].
-    tell: is called with each step that is begun.
+    tell: is called with the name of each step as it begins.
 
   Returns:
-    examples: their number M.
-    absent: their classes of which no client has a training example, so that nothing has shaped them.
+    examples: M, their number.
+    absent: labels of which no client has a training example, so that no data has shaped these examples.
     downstream: top-1 of the classifier: over all clients' test parts {mean, std}, balanced over their
-      classes, and on the official test set where there is one; its last training loss; each a mean over the
-      seeds, and each seed's under `seeds` (see `downstream.Judge`); its model's name.
-    within_class_distance: of the synthetic examples, and of as many real ones.
-    real: {examples, downstream, frechet, kernel} of as many real examples, or of all where a class has fewer.
-    frechet, kernel, features: distances to real test examples, and in which features; where asked for.
+      classes, and on the official test set if there is one; its last training loss; each a mean over the
+      seeds, with each seed's values under `seeds` (see `downstream.Judge`); its model's name.
+    within_class_distance: value for the synthetic examples, and for as many real ones.
+    real: {examples, downstream, frechet, kernel} for as many real examples, or for all of a class that has
+      fewer.
+    frechet, kernel, features: distances to real test examples, and the features used; if configured.
   """
   wanted = settings.get("features", "")
   judge = judge_of(settings, source, data, key)
@@ -180,13 +182,13 @@ def worth(
 
 
 def judge_of(settings: Mapping[str, Any], source: Source, data: FederatedData, key: jax.Array) -> Judge:
-  """The classifier that `settings`, a configuration's `downstream`, name."""
+  """Builds the classifier that `settings`, a configuration's `downstream`, describes."""
   own = {name: settings[name] for name in settings if name not in ("features", "follow")}
   return Judge(jax.random.fold_in(key, 1_000_003), source, data, **own)
 
 
 def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
-  """What the synthetic examples are worth."""
+  """Returns a table of what the synthetic examples are worth, from the report of `worth`."""
   table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
   learner, distance, real = found["downstream"], found["within_class_distance"], found["real"]
   known = real["downstream"]
@@ -217,7 +219,7 @@ def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
 
 
 def distances(features: Features, x: np.ndarray, real: np.ndarray) -> dict[str, Any]:
-  """Fréchet and kernel distance of synthetic and real examples."""
+  """Computes the Fréchet and kernel distances between synthetic and real examples."""
   own, theirs = features.of(x), features.of(real)
   return {
     "features": features.name,
@@ -227,12 +229,12 @@ def distances(features: Features, x: np.ndarray, real: np.ndarray) -> dict[str, 
 
 
 def distance(x: np.ndarray, y: np.ndarray, num_classes: int) -> float:
-  """Mean over the classes of `within_class_distance`."""
+  """Averages `within_class_distance` over the classes."""
   return float(np.nanmean(within_class_distance(jnp.asarray(x), jnp.asarray(y), num_classes)))
 
 
 def as_many(rng: np.random.Generator, real: Images, y: np.ndarray) -> Images:
-  """Random real examples, of each class as many as `y` has (or as there are), class after class."""
+  """Draws random real examples, as many of each class as `y` has (or as exist), sorted by class."""
   own = [np.flatnonzero(real[1] == c) for c in np.unique(y)]
   counts = np.unique(y, return_counts=True)[1]
   rows = np.concatenate([rng.permutation(rows)[:count] for rows, count in zip(own, counts)])
@@ -240,12 +242,12 @@ def as_many(rng: np.random.Generator, real: Images, y: np.ndarray) -> Images:
 
 
 def in_range(x: np.ndarray, real: np.ndarray, scale: float | None = None) -> np.ndarray:
-  """Synthetic examples in the range of pixels: of bytes as they are read, or [0, 1] where all real ones are.
+  """Clips synthetic examples to the range of pixels: of stored bytes, or [0, 1] if all real values are in it.
 
   Args:
     x: synthetic examples, float32 [M, ...].
-    real: the data set's, as stored.
-    scale: the data set's own, see `data.scale`.
+    real: the data set's examples, as stored.
+    scale: the data set's scale, see `data.scale`.
   """
   if real.dtype == np.uint8:
     return np.clip(x, 0.0, 255 * (scale_of(real, scale) or 1.0))

@@ -1,4 +1,4 @@
-"""Clients that never train: what the global model is worth to them, as it is and after a few local steps."""
+"""Study of clients that never train: the global model's metrics on them, before and after local steps."""
 
 import functools
 import itertools
@@ -31,16 +31,16 @@ from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, read
 from fedjax_het.yardsticks.text import named, number, spread
 from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
 
-LOCAL = ("lr", "momentum", "weight_decay", "batch_size")  # of local training, as the run has them
+LOCAL = ("lr", "momentum", "weight_decay", "batch_size")  # settings of local training, taken from the run
 
 
 class Unseen(Yardstick):
-  """`unseen` of every line, of the global model, and of the summary, also after local steps; unseen.png."""
+  """Study that adds `unseen` to metrics.jsonl and, also after local steps, to the summary; unseen.png."""
 
   name = "unseen"
 
   def __init__(self, run: Watched):
-    """See `Yardstick`."""
+    """Compiles the evaluation and the local steps with the run's settings of local training."""
     super().__init__(run)
     assert run.unseen is not None
     self._steps = tuple(run.config.unseen.get("steps", ()))
@@ -55,17 +55,17 @@ class Unseen(Yardstick):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether there are such clients."""
+    """Whether the run has clients that never train."""
     return run.unseen is not None
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
-    """{"unseen": metric -> figures over the clients, of the global model}."""
+    """Returns {"unseen": metric -> figures over the unseen clients, of the global model} at an evaluation."""
     if now.evaluations is None or now.diverged:
       return {}
     return {"unseen": self._figures(self._judge, now)[0]}
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """{"unseen": the number of `clients`, `steps` from 0, and `metrics` after each of these}."""
+    """Returns {"unseen": the number of `clients`, `steps` from 0, and `metrics` after each of them}."""
     if now.diverged:
       return {}
     assert self.run.unseen is not None
@@ -74,7 +74,7 @@ class Unseen(Yardstick):
     return {"unseen": {"clients": count, "steps": [0, *self._steps], "metrics": figures}}
 
   def _figures(self, judge: Callable[..., Any], now: Moment) -> list[dict[str, dict[str, float]]]:
-    """Over the clients; the headline stands first."""
+    """Returns the figures over the clients per number of steps, the headline metric first."""
     found = judge(self.run.unseen, jax.tree.map(np.asarray, now.broadcast()))
     first = next(name for name in self.run.algorithm.client.task.headline if name in found[0])
     return [
@@ -86,11 +86,11 @@ class Unseen(Yardstick):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """The headline's metric after each number of steps."""
+    """Returns a table of the headline metric after each number of local steps."""
     return unseen_table(summary["unseen"]) if summary.get("unseen") else None
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """The headline's metric of the global model."""
+    """Returns a curve of the global model's headline metric on the unseen clients."""
     known = [line["unseen"] for line in lines if line.get("unseen")]
     if not known:
       return []
@@ -98,7 +98,7 @@ class Unseen(Yardstick):
     return [Curve(metric, "global, unseen clients", series(lines, "unseen", metric, "mean"))]
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """The metric over the steps."""
+    """Draws unseen.png, the metric over the number of local steps."""
     if self._steps and summary.get("unseen"):
       path = self.run.figures / "unseen.png"
       plot_unseen(summary["unseen"], summary["metrics"], path, title=self.run.title)
@@ -117,23 +117,23 @@ def after_steps(
   weight_decay: float = 1e-4,
   batch_size: int = 10,
 ) -> list[dict[str, jax.Array]]:
-  """What a global model is worth to each client, as it is and after local steps from it.
+  """Evaluates a global model on each client, as it is and after local steps of fine-tuning.
 
-  They are steps of SGD on F_i(θ) from the global model, as FedAvg's clients take them in the first round: by
-  mini-batches of the client's training part, shuffled anew in every pass, and with η not decayed, since who
-  comes late starts afresh. A longer training goes on where a shorter one ends. To be called under `jit`.
+  The steps are SGD on F_i(θ) from the global model, as FedAvg's clients take them in the first round: on
+  mini-batches of the client's training part, reshuffled in every epoch, and with η not decayed, since a
+  client that joins late starts afresh. A longer training continues a shorter one. To be called under `jit`.
 
   Args:
-    key: typed key of the order of examples.
+    key: typed PRNG key of the order of examples.
     data: the clients' data.
-    broadcast: what the server sends.
-    client: the client part whose global model it is.
-    model: the model that is trained, where there are steps.
-    steps: after which numbers of local steps, rising.
-    lr: η.
-    momentum: of SGD.
-    weight_decay: of SGD.
-    batch_size: B.
+    broadcast: the server's broadcast.
+    client: the client part, which defines the global model.
+    model: the model that is trained; needed if there are steps.
+    steps: increasing numbers of local steps after which to evaluate.
+    lr: η, the learning rate.
+    momentum: momentum of SGD.
+    weight_decay: weight decay of SGD.
+    batch_size: B, mini-batch size.
 
   Returns:
     For each of (0, *steps): metric of the clients' test parts -> float32 [U].
@@ -160,7 +160,7 @@ def after_steps(
 
 
 def unseen_table(found: Mapping[str, Any]) -> RenderableType:
-  """A row a number of steps, of the headline's metric."""
+  """Returns a table of the headline metric, one row per number of local steps."""
   metric = headline(found["metrics"][0])
   table = Table("local steps", f"{named(metric)}, mean ± std", "worst 10 %", "best 10 %", box=SIMPLE_HEAD)
   for column in table.columns:
@@ -179,12 +179,12 @@ def plot_unseen(
   *,
   title: str = "Clients that never trained",
 ) -> Path:
-  """Draws the headline's metric over the number of local steps, and that of the clients that trained.
+  """Draws the headline metric over the number of local steps, and that of the clients that trained.
 
   Args:
-    found: `unseen` of a summary.
-    seen: its `metrics`.
-    path: the PNG to write; its folder is made where missing.
+    found: section `unseen` of a summary.
+    seen: section `metrics` of the summary.
+    path: the PNG to write; its folder is created if missing.
     title: the figure's title.
 
   Returns:

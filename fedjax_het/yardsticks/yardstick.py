@@ -1,17 +1,17 @@
-"""What a yardstick is: one study of a launched run, from its first round to its last picture.
+"""The interface of studies (yardsticks), which observe a launched run and report on it.
 
-The record of a run keeps its books and asks every yardstick that fits the run, at five places:
+The record of a run calls every yardstick that applies to the run, at five points:
 
 ===========  ====================================================================================
-`resume`     at the start, and after every stop
-`watch`      after each chunk of rounds: what goes into this evaluation's line of metrics.jsonl
-`section`    at the end: its part of summary.json
-`rows`       its part of the table on the terminal, from summary.json alone
-`draw`       its pictures, and `curves`, what it adds to the one of the learning curve
+`resume`     at the start, and after every restart
+`watch`      after each chunk of rounds: returns fields of this evaluation's line of metrics.jsonl
+`section`    at the end: returns its part of summary.json
+`rows`       returns its part of the table on the terminal, from summary.json alone
+`draw`       writes its figures; `curves` adds to the figure of the learning curve
 ===========  ====================================================================================
 
-A yardstick only looks: with it and without it a run gives the same numbers. In a run over several processes
-each has its yardsticks and asks them alike; one process writes the files.
+A yardstick only observes: a run gives the same numbers with it and without it. In a run over several
+processes, each process calls its yardsticks alike; one process writes the files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,19 +36,19 @@ from fedjax_het.parts import Algorithm, Message
 
 
 class Watched(NamedTuple):
-  """The run that a yardstick watches.
+  """The run that a yardstick observes.
 
   Attributes:
     config: its configuration.
-    algorithm: its three parts.
+    algorithm: its client, mixing and server parts.
     data: the clients' data.
     source: the data set.
     parts: row numbers of each client in the data set.
     key: the run's key.
-    folder: where it keeps its files.
-    writes: whether this process writes them.
+    folder: the run's folder for files.
+    writes: whether this process writes files.
     model: the model.
-    unseen: the data of clients that never train; None where all may.
+    unseen: the data of clients that never train; None if all clients may train.
   """
 
   config: ConfigDict
@@ -64,28 +64,28 @@ class Watched(NamedTuple):
 
   @property
   def figures(self) -> Path:
-    """Where pictures go."""
+    """Returns the folder of the run's figures."""
     return self.folder / "figures"
 
   @property
   def title(self) -> str:
-    """What stands above them."""
+    """Returns the title of the run's figures: method, data set, number of clients."""
     return f"{self.algorithm.client.name} on {self.config.dataset}, {self.data.num_clients} clients"
 
 
 class Moment(NamedTuple):
-  """Where a run stands.
+  """Progress of a run, and access to its broadcast, state and evaluation.
 
   Attributes:
-    round: rounds that it has behind it.
-    evaluations: all clients' metrics, where an evaluation is due, else None; NaN once it has diverged.
-    diverged: whether a training loss, or what the server sends, became NaN or infinite.
-    broadcast: () -> what the server sends next; copied out of a sweep's for who calls.
-    state: () -> the whole state, likewise. Its buffers are gone when `watch` has returned, and with several
-      processes all of them call, or none.
-    evaluate: (of) -> all clients on their test parts, by the models that `of` makes of the run's client part,
-      see `Runs.evaluate`; as `state` otherwise.
-    seconds: spent so far, of all starts: {"compile", "train", "eval"}.
+    round: number of completed rounds.
+    evaluations: all clients' metrics if an evaluation is due, else None; NaN after divergence.
+    diverged: whether a training loss or the broadcast became NaN or infinite.
+    broadcast: () -> the next broadcast; for a run of a sweep it is copied out on each call.
+    state: () -> the whole state, likewise. Its buffers are invalid after `watch` has returned, and with
+      several processes all of them must call it, or none.
+    evaluate: (of) -> evaluation of all clients on their test parts with the models that `of` derives from the
+      run's client part, see `Runs.evaluate`; the restrictions of `state` apply.
+    seconds: time spent so far, over all starts: {"compile", "train", "eval"}.
   """
 
   round: int
@@ -98,14 +98,14 @@ class Moment(NamedTuple):
 
 
 class Curve(NamedTuple):
-  """A line of the learning curve, a value an evaluation.
+  """A line of the learning curve, with one value per evaluation.
 
   Attributes:
-    metric: what is drawn, a name of `metrics.catalogue` or any other; curves of one metric share a panel.
-    of: whose it is, for the legend: "personalized", "global" or any other.
+    metric: name of the metric, from `metrics.catalogue` or any other; curves of one metric share a panel.
+    of: name for the legend: "personalized", "global" or any other.
     values: [R], NaN where there is none.
-    low: the lower edge of a band around it, [R], or None.
-    high: its upper edge.
+    low: lower edge of a band around the line, [R], or None.
+    high: upper edge of the band.
   """
 
   metric: str
@@ -116,13 +116,13 @@ class Curve(NamedTuple):
 
 
 class Yardstick:
-  """A study of one run, which does nothing; a subclass overrides what it needs.
+  """Base class of studies of one run; every method does nothing until a subclass overrides it.
 
   Args:
-    run: see `Watched`.
+    run: the observed run, see `Watched`.
 
   Attributes:
-    name: the yardstick's name, under which checkpoints keep its books.
+    name: the yardstick's name, the key of its state in checkpoints.
   """
 
   name: ClassVar[str] = "custom"
@@ -132,50 +132,50 @@ class Yardstick:
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the run offers what is studied; asks data and parts what they have, never who they are."""
+    """Whether the study applies to the run; decided by what data and parts offer, never by their names."""
     return True
 
   def books(self) -> Any:
-    """What a checkpoint keeps for `resume`: what JSON holds; None for a yardstick without memory."""
+    """Returns the JSON-serialisable state that a checkpoint keeps for `resume`; None if stateless."""
     return None
 
   def resume(self, rounds_done: int, books: Any) -> None:
-    """Takes up `books` after so many rounds, and forgets what it wrote of later ones.
+    """Restores the state `books` after `rounds_done` rounds, and deletes what was written of later rounds.
 
-    A run that begins has rounds_done = 0 and books = None.
+    A run that begins calls it with rounds_done = 0 and books = None.
     """
 
   def watch(self, infos: RoundInfo, now: Moment) -> Mapping[str, Any]:
-    """Looks at a chunk of rounds.
+    """Observes a chunk of rounds.
 
     Args:
-      infos: what happened in them, NumPy arrays [rounds, S].
-      now: where the run stands after them.
+      infos: per-round information, NumPy arrays [rounds, S].
+      now: the run's progress after these rounds.
 
     Returns:
-      Fields of the line that metrics.jsonl gets where `now.evaluations` is there; of no use elsewhere.
+      Fields of the line that metrics.jsonl gets if `now.evaluations` is not None; ignored otherwise.
     """
     return {}
 
   def section(self, now: Moment) -> Mapping[str, Any]:
-    """Fields of summary.json, of the finished run."""
+    """Returns fields of summary.json for the finished run."""
     return {}
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """What the terminal shows of a stored summary; None where it holds nothing of this yardstick."""
+    """Returns the terminal's output for a stored summary; None if it has nothing of this yardstick."""
     return None
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """What the learning curve, and of the last line the progress, shows of metrics.jsonl's lines, [R]."""
+    """Returns the curves of this study over metrics.jsonl's lines, [R], for learning curve and progress."""
     return []
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Writes the pictures of the finished run, after `section`, from all lines and the summary."""
+    """Writes the figures of the finished run, after `section`, from all lines and the summary."""
 
 
 def series(lines: Sequence[Mapping[str, Any]], *path: str) -> np.ndarray:
-  """The number under a path of names in each line, float64 [R]; NaN where there is none."""
+  """Extracts the number under a path of keys from each line, float64 [R]; NaN where there is none."""
 
   def at(value: Any) -> float:
     for name in path:

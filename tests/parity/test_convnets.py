@@ -7,7 +7,7 @@ from oracle import compare
 from originals import theirs
 
 from fedjax_het import models
-from fedjax_het.models.torch_names import of_flattened
+from fedjax_het.models.weights.torch_names import of_flattened
 
 OFF = {"dropout": 0.0}
 STILL = {**OFF, "drop_path": 0.0}

@@ -1,0 +1,1 @@
+"""Flax layers that stay fast under `jax.vmap` over clients."""

@@ -1,0 +1,1 @@
+"""Model factories, one module per family of models."""

@@ -1,0 +1,80 @@
+"""SuperFed's small MobileNet (src/models/models.py), after Howard et al., MobileNets, 2017."""
+
+import jax
+from flax import linen as nn
+
+from fedjax_het.errors import check_whole
+from fedjax_het.models.layers.basic import Dense
+from fedjax_het.models.model import Model
+from fedjax_het.models.weights.starting import Reader
+from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.zoo.blocks import ConvNorm, classifier
+
+BLOCKS = ((2, 1), (4, 2), (8, 2), (16, 1))  # channels, as multiples of the width, and stride of each block
+
+
+class MobileNet(nn.Module):
+  """Flax module behind the factory `mobilenet`."""
+
+  num_classes: int
+  width: int
+  padding: int
+  norm: str
+  conv: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
+    h = ConvNorm(self.width, 3, 2, self.norm, conv=self.conv, name="stem")(x, train)
+    for i, (channels, stride) in enumerate(BLOCKS):
+      h = ConvNorm(0, 3, stride, self.norm, padding=self.padding, name=f"depthwise{i}")(h, train)
+      h = ConvNorm(channels * self.width, 1, 1, self.norm, name=f"pointwise{i}")(h, train)
+    h = nn.relu(Dense(8 * self.width, False, name="fc1")(h.mean((1, 2))))
+    return Dense(self.num_classes, False, name="fc2")(h)
+
+
+def mobilenet(
+  shape: tuple[int, ...] = (64, 64, 3),
+  num_classes: int = 200,
+  width: int = 32,
+  padding: int = 0,
+  norm: str = "batch",
+  conv: str = "auto",
+) -> Model:
+  """MobileNet: conv3 h (stride 2) - 4 depthwise-separable blocks - mean - dense 8h - relu - dense C.
+
+  The blocks, depthwise conv3 and conv1, have 2h, 4h, 8h, 16h channels; the middle two halve the image. A norm
+  and ReLU follow each convolution. No layer but the norms has a bias. 364,480 parameters on TinyImageNet.
+
+  Args:
+    shape: shape of one example, (height, width, channels), at least 33 x 33 without padding.
+    num_classes: C, the number of logits.
+    width: h.
+    padding: padding of the depthwise convolutions; 0 in SuperFed's code, 1 for smaller images.
+    norm: normalisation layers, "batch" or "group". SuperFed's code normalises by the batch's statistics in
+      inference too; here "batch" keeps running statistics for inference.
+    conv: convolution algorithm, see `convolution.conv2d`.
+
+  Raises:
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
+  """
+  check_whole("padding", padding, 0)
+  module = MobileNet(num_classes, width, padding, norm, conv)
+  smallest = 1 if padding else 33
+  return classifier(module, "mobilenet", shape, num_classes, ("fc1", "fc2"), smallest, "Set padding=1.")
+
+
+TORCH: dict[str, Reader] = {
+  "mobilenet": named(
+    (
+      (r"in_conv\.0", "stem/conv"),
+      (r"in_conv\.1", "stem/norm"),
+      (r"layers\.(\d)\.0", r"depthwise\1/conv"),
+      (r"layers\.(\d)\.1", r"depthwise\1/norm"),
+      (r"layers\.(\d)\.3", r"pointwise\1/conv"),
+      (r"layers\.(\d)\.4", r"pointwise\1/norm"),
+      (r"classifier\.2", "fc1"),
+      (r"classifier\.4", "fc2"),
+    )
+  )
+}

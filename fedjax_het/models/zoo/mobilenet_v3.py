@@ -1,0 +1,111 @@
+"""MobileNetV3-small: Howard et al., Searching for MobileNetV3, ICCV 2019, table 2."""
+
+import jax
+from flax import linen as nn
+
+from fedjax_het.models.layers.basic import Dense
+from fedjax_het.models.model import Model
+from fedjax_het.models.weights.starting import Reader
+from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
+
+BLOCKS = (  # kernel's side, expanded channels, channels, squeeze or not, hard swish or ReLU, stride
+  (3, 16, 16, True, False, 2), (3, 72, 24, False, False, 2), (3, 88, 24, False, False, 1),
+  (5, 96, 40, True, True, 2), (5, 240, 40, True, True, 1), (5, 240, 40, True, True, 1),
+  (5, 120, 48, True, True, 1), (5, 144, 48, True, True, 1), (5, 288, 96, True, True, 2),
+  (5, 576, 96, True, True, 1), (5, 576, 96, True, True, 1),
+)  # fmt: skip
+EPSILON, MOMENTUM = 1e-3, 0.99  # the norms' ε, and the fraction of running statistics kept
+
+
+class MobileNetV3(nn.Module):
+  """Flax module behind the factory `mobilenet_v3_small`."""
+
+  num_classes: int
+  width: float
+  stem_stride: int
+  dropout: float
+  norm: str
+  conv: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
+
+    def scaled(channels: int) -> int:
+      return rounded(channels * self.width)
+
+    def conv_norm(features: int, side: int, stride: int, name: str) -> ConvNorm:
+      return ConvNorm(
+        features, side, stride, self.norm, nn.hard_swish, None, self.conv, EPSILON, MOMENTUM, name=name
+      )
+
+    h = conv_norm(scaled(16), 3, self.stem_stride, "stem")(x, train)
+    for i, (side, expanded, channels, squeezed, hard, stride) in enumerate(BLOCKS, 1):
+      h = InvertedResidual(
+        scaled(channels), scaled(expanded), side, stride, rounded(scaled(expanded) / 4) if squeezed else 0,
+        nn.hard_swish if hard else nn.relu, nn.relu, nn.hard_sigmoid, self.norm, EPSILON, MOMENTUM,
+        name=f"block{i}",
+      )(h, train)  # fmt: skip
+    h = conv_norm(6 * h.shape[3], 1, 1, "last")(h, train)
+    h = nn.hard_swish(Dense(scaled(1024), name="fc1")(h.mean((1, 2))))
+    return Dense(self.num_classes, name="fc2")(dropped(h, self.dropout, train))
+
+
+def mobilenet_v3_small(
+  shape: tuple[int, ...] = (224, 224, 3),
+  num_classes: int = 1000,
+  width: float = 1.0,
+  stem_stride: int = 2,
+  dropout: float = 0.2,
+  norm: str = "batch",
+  conv: str = "auto",
+) -> Model:
+  """MobileNetV3-small: conv3 16 (stride 2) - 11 inverted residuals - conv1 576 - mean - dense 1024 - dense C.
+
+  The inverted residuals have 16 to 96 channels. The first three have ReLU, the others hard swish; all but two
+  have squeeze and excitation. 2,542,856 parameters for 1,000 classes; torchvision's `mobilenet_v3_small`.
+
+  Args:
+    shape: shape of one example, (height, width, channels).
+    num_classes: C, the number of logits.
+    width: factor of all numbers of channels, which are rounded to multiples of 8.
+    stem_stride: stride of the first convolution; 1 for small images.
+    dropout: dropout rate before the last dense layer.
+    norm: normalisation layers, "batch" or "group", see `norms.norm`.
+    conv: convolution algorithm, see `convolution.conv2d`.
+
+  Raises:
+    SettingError: a setting is out of range or unknown, or `shape` is no such image.
+  """
+  module = MobileNetV3(num_classes, width, stem_stride, dropout, norm, conv)
+  return classifier(module, "mobilenet_v3_small", shape, num_classes, ("fc1", "fc2"))
+
+
+def _parts(block: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
+  """Returns the renames of the blocks whose number matches the pattern `block`, made of the parts `names`."""
+  renames = []
+  for i, name in enumerate(names):
+    where, path = rf"features\.({block})\.block\.{i}", rf"block\1/{name}"
+    if name == "se":
+      renames += [(rf"{where}\.fc1", f"{path}/reduce"), (rf"{where}\.fc2", f"{path}/expand")]
+    else:
+      renames += [(rf"{where}\.0", f"{path}/conv"), (rf"{where}\.1", f"{path}/norm")]
+  return renames
+
+
+TORCH: dict[str, Reader] = {
+  "mobilenet_v3_small": named(
+    (
+      (r"features\.0\.0", "stem/conv"),
+      (r"features\.0\.1", "stem/norm"),
+      *_parts("1", ("depthwise", "se", "project")),
+      *_parts("[23]", ("expand", "depthwise", "project")),
+      *_parts(r"\d+", ("expand", "depthwise", "se", "project")),
+      (r"features\.12\.0", "last/conv"),
+      (r"features\.12\.1", "last/norm"),
+      (r"classifier\.0", "fc1"),
+      (r"classifier\.3", "fc2"),
+    )
+  )
+}

@@ -1,0 +1,69 @@
+"""TwoCNN: the convolutional network of federated learning (McMahan et al., 2017).
+
+Source: the authors' Federated-Learning-in-PyTorch, src/models/twocnn.py.
+"""
+
+import jax
+from flax import linen as nn
+
+from fedjax_het.errors import check_choice, check_whole
+from fedjax_het.models.layers.basic import Conv, Dense, flatten, network
+from fedjax_het.models.layers.convolution import METHODS
+from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool2
+from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import check_image
+
+GRID = (7, 7)
+
+
+class TwoCNN(nn.Module):
+  """Flax module behind the factory `two_cnn`."""
+
+  num_classes: int
+  hidden: int
+  conv: str
+  dense: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
+    h = x
+    for i in (1, 2):  # bias and ReLU commute with max-pooling: a quarter of the values
+      h = nn.relu(
+        Conv(i * self.hidden, (5, 5), 1, 1, method=self.conv, before_bias=pooled, name=f"conv{i}")(h)
+      )
+    h = flatten(adaptive_average_pool(h, GRID))
+    h = nn.relu(Dense(self.dense, name="fc1")(h))
+    return Dense(self.num_classes, name="fc2")(h)
+
+
+def pooled(h: jax.Array) -> jax.Array:
+  """Max-pools 2 x 2 windows with padding 1."""
+  return max_pool2(h, 1)
+
+
+def two_cnn(
+  shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10, hidden: int = 32, conv: str = "auto",
+  dense: int = 512,
+) -> Model:  # fmt: skip
+  """TwoCNN: two 5 x 5 convolutions, each with ReLU and 2 x 2 max-pooling, then two dense layers.
+
+  conv5 (padding 1, h) - relu - maxpool2 (padding 1) - conv5 (padding 1, 2h) - relu - maxpool2 (padding 1) -
+  adaptive average pool to 7 x 7 - dense d - relu - dense C; 1,663,370 parameters on MNIST.
+
+  Args:
+    shape: shape of one example, (height, width, channels).
+    num_classes: C, the number of logits.
+    hidden: h, channels of the first convolution.
+    conv: convolution algorithm, see `convolution.conv2d`: "auto", "winograd", "patches" or "lax".
+    dense: d, width of the dense layer.
+
+  Raises:
+    SettingError: `shape` is not an image of at least 6 x 6, or `conv` is unknown.
+  """
+  check_choice("conv", conv, METHODS)
+  check_whole("hidden", hidden, 1)
+  check_whole("dense", dense, 1)
+  check_image(shape, 6, "Use two_nn instead.")
+  module = TwoCNN(num_classes, hidden, conv, dense)
+  return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes, head=("fc2",))
