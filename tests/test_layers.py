@@ -8,7 +8,8 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError
-from fedjax_het.models import layers, norms
+from fedjax_het.models.layers import basic as layers
+from fedjax_het.models.layers import norms
 
 IMAGE, ODD, SERIES = (3, 8, 6, 4), (2, 9, 7, 4), (3, 19, 4)
 PAIRS = [

@@ -8,7 +8,7 @@ from jax import lax
 
 import fedjax_het as fh
 from fedjax_het.errors import SettingError
-from fedjax_het.models import leaf_cnn, m5
+from fedjax_het.models.zoo import leaf_cnn, m5
 
 
 def normal(seed, *shape):

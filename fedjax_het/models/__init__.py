@@ -148,7 +148,7 @@ __all__ = [
   "mobilenet_v2",
   "mobilenet_v3_small",
   "mobilevit",
-  "options",
+  "options_of",
   "reader_of",
   "resnet9",
   "resnet10",
