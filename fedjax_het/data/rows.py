@@ -33,7 +33,9 @@ def _array(x: Any) -> np.ndarray:
       "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
     )
   if np.ma.is_masked(x):
-    raise SettingError("x", "a masked array", "has masked entries", "Write them as NaN: x.filled(np.nan).")
+    raise SettingError(
+      "x", "a masked array", "has masked entries", "Write them as NaN: x.astype(float).filled(np.nan)."
+    )
   return np.asarray(x)
 
 
