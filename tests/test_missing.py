@@ -57,7 +57,7 @@ def test_what_is_missing_is_neither_a_class_nor_a_client(values):
     lambda: fh.data.dirichlet(KEY, values, 2, alpha=1.0, min_size=1),
     lambda: fh.data.label_noise(KEY, values, np.eye(2)),
   ):
-    with pytest.raises(SettingError, match="label of row 2 is .*missing, one of 1") as told:
+    with pytest.raises(SettingError, match=r"label of row 2 is .*missing, one of 1") as told:
       call()
     assert "return_inverse" not in str(told.value) and "impute" in str(told.value)
   for call in (
@@ -84,7 +84,7 @@ def test_what_is_missing_is_neither_a_class_nor_a_client(values):
   ],
 )
 def test_labels_of_every_task_are_there(task, y):
-  with pytest.raises(SettingError, match="label of row 1 is (.*missing|not finite|masked).*out of"):
+  with pytest.raises(SettingError, match=r"label of row 1 is (.*missing|not finite|masked).*out of"):
     fh.federate(X[:3], y, [np.arange(3)], KEY, num_classes=2, task=task)
 
 

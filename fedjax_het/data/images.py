@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from fedjax_het.data.packed import contents
-from fedjax_het.data.untrusted import check_pixels, open_image
-from fedjax_het.errors import DataError, reading
+from fedjax_het.data.untrusted import MOST_PIXELS, check_pixels, open_image
+from fedjax_het.errors import DataError, SettingError, check_memory, reading
 
 _BLOCK = 256  # files that are read ahead, of _BYTES in all
 _BYTES = 2**28
@@ -27,8 +27,13 @@ def read_images(
     prepare: brings an RGB picture to that size.
 
   Raises:
+    SettingError: a size by which the pictures would not fit in memory.
     DataError: a file that is missing, no picture, or of another size after `prepare`; the first is named.
   """
+  what = f"{len(rows)} images of {size} x {size} pixels"
+  check_memory("size", size, len(rows) * size * size * 3, what)
+  if size * size > MOST_PIXELS:
+    raise SettingError("size", size, f"{what} have more than {MOST_PIXELS:,} each", "Choose a smaller one.")
   x = np.empty((len(rows), size, size, 3), np.uint8)
   done = np.zeros(len(rows), bool)
 

@@ -33,9 +33,8 @@ def _array(x: Any) -> np.ndarray:
       "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
     )
   if np.ma.is_masked(x):
-    raise SettingError(
-      "x", "a masked array", "has masked entries", "Write them as NaN: x.astype(float).filled(np.nan)."
-    )
+    remedy = "Write them as NaN: x.astype(np.float32).filled(np.nan)."
+    raise SettingError("x", "a masked array", "has masked entries", remedy)
   return np.asarray(x)
 
 

@@ -33,10 +33,11 @@ from fedjax_het.data.reddit import load_reddit
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
-from fedjax_het.errors import DataError, SettingError, check_choice, check_settings, check_whole
+from fedjax_het.errors import DataError, SettingError, check_choice, check_memory, check_settings, check_whole
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 
+_BLOCK = 10_000  # images that are resized at once
 _LEAF = "LEAF's train/*.json and test/*.json, by its data/{}/preprocess.sh, see https://github.com/TalwalkarLab/leaf"
 _IDX = "{} (.gz or not) from {}".format(", ".join(SHAPES), "{}")
 
@@ -199,10 +200,14 @@ def resized(source: Source, size: int) -> Source:
   """The same images at size x size pixels: bilinear, weighted over several pixels where they shrink.
 
   Raises:
-    SettingError: examples that are no images.
+    SettingError: examples that are no images, or a size by which they would not fit in memory.
   """
   if not isinstance(source.x, np.ndarray) or source.x.ndim != 4:
     raise SettingError("resize", size, f"{source.name} has no images", "Leave it out.")
+
+  pixels, count = size * size * source.x.shape[3], len(source.x) + len(source.x_test)
+  made = 2 * count * source.x.dtype.itemsize + 2 * min(count, _BLOCK) * np.dtype(np.float32).itemsize
+  check_memory("resize", size, pixels * made, f"{count} images of {size} x {size} pixels")
 
   @jax.jit
   def resize(x):
@@ -211,7 +216,7 @@ def resized(source: Source, size: int) -> Source:
     return y.round().astype(x.dtype) if x.dtype == np.uint8 else y
 
   def all_of(x: np.ndarray) -> np.ndarray:
-    blocks = [np.asarray(resize(x[i : i + 10_000])) for i in range(0, len(x), 10_000)]
+    blocks = [np.asarray(resize(x[i : i + _BLOCK])) for i in range(0, len(x), _BLOCK)]
     return np.concatenate(blocks) if blocks else np.zeros((0, size, size, x.shape[3]), x.dtype)
 
   return source._replace(x=all_of(source.x), x_test=all_of(source.x_test))
