@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, find, number, read_table
+from fedjax_het.data.files import Source, check_rows, find, lacking, number, read_table
 from fedjax_het.errors import DataError
 
 HEADERS = {
@@ -104,6 +104,7 @@ def load_berka(folder: Path, leaky: bool = False) -> Source | None:
     f"{len(y)} loans, {sum(y)} of them bad; {int((x_all[:, 10] > 0).sum())} have a transaction that counts,"
     f" {int((~np.isnan(x_all[:, 9])).sum())} an order; the means of the others are missing",
     f"'?' left out of the mean of two years: {', '.join(unknown) or 'nowhere'}",
+    *lacking(x_all, np.array(groups), FEATURES),
   )
   return Source(
     x_all, y_all, x_all[:0], y_all[:0], 2, "berka", np.array(groups),

@@ -5,7 +5,7 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,6 +137,17 @@ def number(where: str, text: str) -> float:
   if math.isinf(value) or (math.isnan(value) and text.strip() != "?"):
     raise DataError(f"{where} is not what its authors ship: {text[:40]!r} should be a number or '?'.")
   return value
+
+
+def lacking(x: np.ndarray, groups: np.ndarray, columns: Sequence[str]) -> tuple[str, ...]:
+  """A note for `Source.notes` of each group whose rows of x, [N, D], have no value in some columns."""
+  notes = []
+  for group in dict.fromkeys(groups.tolist()):
+    absent = np.isnan(x[groups == group]).all(axis=0)
+    if absent.any():
+      named = ", ".join(name for name, none in zip(columns, absent) if none)
+      notes.append(f"{group} has no value of {named} in any row: 0 stands there")
+  return tuple(notes)
 
 
 def check_rows(path: Path, found: int, shipped: int) -> None:
