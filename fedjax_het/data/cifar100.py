@@ -28,7 +28,8 @@ def load_cifar100(folder: Path, labels: str = "fine") -> Source | None:
   """Images uint8 [50000, 32, 32, 3] and their classes, and the test set's 10,000.
 
   Args:
-    folder: where train.bin and test.bin (.gz or not), or the pickles train and test are, or their folder.
+    folder: where train.bin and test.bin (.gz or not), or the pickles train and test are, or their folder; it
+      may also be beside this one, as in torchvision's root.
     labels: "fine", 100 classes, or "coarse", the 20 groups of five.
 
   Returns:
@@ -39,7 +40,7 @@ def load_cifar100(folder: Path, labels: str = "fine") -> Source | None:
     DataError: a file that is truncated or not what its authors ship, or only one of a pair.
   """
   check_choice("labels", labels, CLASSES)
-  for own in (folder / name for name in FOLDERS):
+  for own in (*(folder / name for name in FOLDERS), *(folder.parent / name for name in FOLDERS[1:])):
     for ending, parse in ((".bin", _binary), ("", _pickled)):
       paths = {part: path for part in ROWS if (path := find(own, part + ending)) and path.is_file()}
       if not paths:

@@ -207,8 +207,8 @@ def federate(
       images of whole numbers without a scale; a part with rows that x has not or that come twice; a number of
       classes that is not whole or below 1; what is no key or no task; a fraction outside [0, 1), a client
       with no training row left, no clients, a scale that is not above 0 or for a tree, `stratify` where
-      labels are no classes, `standardize` names what is not a column of floats, or a `split` that is not one a row, or
-      beside a `test_fraction`.
+      labels are no classes, `standardize` names what is not a column of floats, or a `split` that
+      is not one a row, or beside a `test_fraction`.
   """
   if split is not None and test_fraction is not None:
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")

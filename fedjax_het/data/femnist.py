@@ -38,9 +38,9 @@ def load_femnist(folder: Path) -> Source | None:
   if runs is None and not files:
     return None
   users, images, labels, test = runs or _of_json(files)
-  groups, split, note = joined(users, [len(run) for run in labels], test)
   names = (BYTES,) if runs else tuple(path.name for path, _ in files)
   x, y = np.concatenate(images)[..., None], np.concatenate(labels).astype(np.int32)
+  groups, split, note = joined(users, [len(run) for run in labels], test, x)
   return Source(x, y, x[:0], y[:0], CLASSES, "femnist", groups, names, (note,), split=split)
 
 

@@ -20,6 +20,8 @@ SHAPES = {
   "t10k-labels-idx1-ubyte": (10000,),
 }
 
+TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # its folders
+
 # sha256 of the .gz (published: TFDS's url_checksums, MNIST's and Fashion-MNIST's mirrors) and of its content.
 SHA256 = {
   "mnist": {
@@ -82,14 +84,21 @@ def parse_idx(path: Path, content: bytes) -> np.ndarray:
 def load_idx(name: str, folder: Path) -> Source | None:
   """`name` ("mnist", "fashion_mnist") from its four files in `folder`: images [N, 28, 28, 1], uint8.
 
+  They may also be where torchvision puts them: in MNIST/raw/ or FashionMNIST/raw/, in `folder` or beside it.
+
   Returns:
-    The data set, or None where `folder` holds none of the files.
+    The data set, or None where none of these folders holds one of the files.
 
   Raises:
     DataError: a file missing beside others, truncated, or not the one its authors ship.
   """
-  paths = {file: path for file in SHAPES if (path := find(folder, file))}
-  if not paths:
+  theirs = Path(TORCHVISION[name]) / "raw"
+  for own in (folder, folder / "raw", folder / theirs, folder.parent / theirs):
+    paths = {file: path for file in SHAPES if (path := find(own, file))}
+    if paths:
+      folder = own
+      break
+  else:
     return None
   arrays = []
   for file, shape in SHAPES.items():

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.data.files import below
+from fedjax_het.data.repeated import check_divided
 from fedjax_het.data.untrusted import read, read_json
 from fedjax_het.errors import DataError, reading
 
@@ -122,16 +123,23 @@ def _users(path: Path, content: bytes, test: bool) -> list[tuple[Rows, Any]]:
     return list(zip(rows, counts))
 
 
-def joined(users: list[str], sizes: list[int], test: list[bool]) -> tuple[np.ndarray, np.ndarray | None, str]:
+def joined(
+  users: list[str], sizes: list[int], test: list[bool], x: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None, str]:
   """Whose each row is, and what it is for, of runs of rows, one after another.
 
   Args:
     users: of each run, [R].
     sizes: rows of each run, [R].
     test: whether each run is of a test set, [R].
+    x: examples of all runs, to be looked through for those that test and train; None where they are known to
+      differ.
 
   Returns:
     `Source.groups`, `Source.split` (None where no user is in both sets), and a note of it.
+
+  Raises:
+    DataError: test rows that are a copy of training rows, see `check_divided`.
   """
   groups, held = np.repeat(users, sizes), np.repeat(np.asarray(test, bool), sizes)
   both = {*groups[held]} & {*groups[~held]}
@@ -141,8 +149,10 @@ def joined(users: list[str], sizes: list[int], test: list[bool]) -> tuple[np.nda
     return groups, None, count + note
   split = np.where(np.isin(groups, [*both]), held, -1).astype(np.int8)
   alone = (split < 0).sum()
+  few = [f"{alone} of users in one set alone"] if alone else []
+  again = () if x is None else check_divided("LEAF's files of tests", x, groups, split)
   return (
     groups,
     split,
-    f"{count}, {held.sum()} to test on" + (f"; {alone} of users in one set alone" if alone else ""),
+    "; ".join([f"{count}, {held.sum()} to test on", *few, *again]),
   )

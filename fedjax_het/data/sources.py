@@ -30,6 +30,7 @@ from fedjax_het.data.medmnist import CLASSES, load_medmnist
 from fedjax_het.data.medmnist import file_name as medmnist_file
 from fedjax_het.data.mqp import FILE, load_mqp
 from fedjax_het.data.reddit import load_reddit
+from fedjax_het.data.repeated import check_apart
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
@@ -39,25 +40,26 @@ __all__ = ["FOLDERS", "Source", "load", "names"]
 
 _BLOCK = 10_000  # images that are resized at once
 _LEAF = "LEAF's train/*.json and test/*.json, by its data/{}/preprocess.sh, see https://github.com/TalwalkarLab/leaf"
-_IDX = "{} (.gz or not) from {}".format(", ".join(SHAPES), "{}")
+_IDX = "{} (.gz or not; or torchvision's folder {}/raw) from {}".format(", ".join(SHAPES), "{}", "{}")
 
 # name: folder, loader, what to put there and where to get it.
 FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
   "mnist": (
     "mnist",
     functools.partial(load_idx, "mnist"),
-    _IDX.format("https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    _IDX.format("MNIST", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
   ),
   "fashion_mnist": (
     "fashion-mnist",
     functools.partial(load_idx, "fashion_mnist"),
-    _IDX.format("https://github.com/zalandoresearch/fashion-mnist/tree/master/data/fashion"),
+    _IDX.format("FashionMNIST", "https://github.com/zalandoresearch/fashion-mnist/tree/master/data/fashion"),
   ),
   "cifar10": (
     "cifar10",
     load_cifar10,
     f"{', '.join(MD5)} (.gz or not; one training batch is enough), unpacked from"
-    " https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    " https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz, or the folder cifar-10-batches-py of"
+    " cifar-10-python.tar.gz",
   ),
   "cifar100": (
     "cifar100",
@@ -187,6 +189,9 @@ def load(
       raise DataError(
         f"{looked}, then asked TFDS. Either put there {wanted}. Or let TFDS prepare it. {error}"
       ) from error
+  if len(source.y_test):
+    again = check_apart(f"{name} ({', '.join(source.files[:5])})", source.x, source.x_test)
+    source = source._replace(notes=(*source.notes, *again))
   logging.info(
     "%s: %d training and %d test examples from %s",
     name, len(source.y), len(source.y_test), ", ".join(source.files),
