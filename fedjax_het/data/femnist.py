@@ -50,7 +50,12 @@ def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
   for rows in read_leaf(files, most=8 * ROWS * SIDE * SIDE):
     with reading(rows.where, f"has examples that are not {SIDE * SIDE} numbers each"):
       x = 255 * np.asarray(rows.x, np.float64).reshape(len(rows.y), SIDE, SIDE)
-    if not (np.abs(x - x.round()) < 0.01).all() or x.min(initial=0) < -0.01 or x.max(initial=0) > 255.01:
+    if (
+      not np.isfinite(x).all()
+      or not (np.abs(x - x.round()) < 0.01).all()
+      or x.min(initial=0) < -0.01
+      or x.max(initial=0) > 255.01
+    ):
       raise DataError(f"{rows.where}: its examples are not bytes divided by 255.")
     with reading(rows.where, "has labels that are not whole numbers"):
       own = _labels(rows.where, np.asarray(rows.y, None if len(rows.y) else int))

@@ -85,7 +85,8 @@ def _clip(where: str, content: bytes) -> np.ndarray:
     raise DataError(
       f"{where} has {form[0]} Hz, {form[1]} channels and {8 * form[2]} bits, not 16000, 1 and 16."
     )
-  samples = np.frombuffer(frames, "<i2")
+  with reading(where, "is truncated or damaged"):
+    samples = np.frombuffer(frames, "<i2")
   if not 0 < len(samples) <= LENGTH or len(samples) != declared:
     raise DataError(
       f"{where} is truncated, empty or longer than a second: {len(samples)} of {declared} samples."
