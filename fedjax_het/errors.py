@@ -75,7 +75,7 @@ def reading(where: object, problem: str = "cannot be read, it is truncated or da
   except (DataError, SettingError):
     raise
   except PermissionError as error:
-    raise DataError(f"{where} may not be read. Ask its owner.") from error
+    raise DataError(f"{error.filename or where} may not be read. Ask its owner.") from error
   except MemoryError as error:
     raise DataError(f"{where} {problem}: it asks for more memory than there is.") from error
   except DAMAGE as error:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_het.data.files import Source, check_rows, find, lacking, number, read_table
-from fedjax_het.errors import DataError
+from fedjax_het.errors import DataError, reading
 
 HEADERS = {
   "loan": ("loan_id", "account_id", "date", "amount", "duration", "payments", "status"),
@@ -176,7 +176,5 @@ def _mean(values: list[float]) -> float:
 
 def _date(where: str, text: str) -> date:
   """19YY-MM-DD for YYMMDD."""
-  try:
+  with reading(where, f"is not what its authors ship: {text[:20]!r} is no date YYMMDD"):
     return date(1900 + int(text[:2]), int(text[2:4]), int(text[4:]))
-  except ValueError as error:
-    raise DataError(f"{where} is not what its authors ship: {text!r} is no date YYMMDD.") from error

@@ -46,6 +46,8 @@ def load_celeba(
   """
   check_whole("size", size, 1)
   check_whole("min_images", min_images, 1)
+  if not isinstance(attributes, str | tuple | list) or not all(isinstance(own, str) for own in attributes):
+    raise SettingError("attributes", attributes, "not names", "Give one, or a tuple of some.")
   wanted = [attributes] if isinstance(attributes, str) else list(attributes)
   if not wanted or len(set(wanted)) < len(wanted):
     raise SettingError("attributes", wanted, "none, or one twice", "Name at least one, each once.")
@@ -102,7 +104,7 @@ def _of_lists(
   texts = {name: text_of(path.resolve(), read(path)[1]) for name, path in lists.items()}
   count, header, *lines = [*texts[ATTRIBUTES].splitlines(), "", ""]
   known = header.split()
-  if not count.strip().isdecimal() or not known:
+  if not count.strip().isdecimal() or len(count) > 20 or SMILING not in known:
     raise DataError(f"{lists[ATTRIBUTES].resolve()} is not what its authors ship: it begins {count[:60]!r}.")
   for attribute in wanted:
     check_choice("attributes", attribute, known)

@@ -34,7 +34,15 @@ from fedjax_het.data.repeated import check_apart
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
-from fedjax_het.errors import DataError, SettingError, check_choice, check_memory, check_settings, check_whole
+from fedjax_het.errors import (
+  DataError,
+  SettingError,
+  check_choice,
+  check_memory,
+  check_settings,
+  check_whole,
+  reading,
+)
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 
@@ -172,10 +180,8 @@ def load(
       f"data_dir = {os.fspath(data_dir)!r}: no such folder. Name one with a folder {folder}: {wanted}."
     )
   where = (_data_dir(data_dir) / folder).resolve()
-  try:
+  with reading(f"{name}: a file in {where}"):
     source = loader(where, **options)
-  except PermissionError as error:
-    raise DataError(f"{name}: {error.filename or where} may not be read. Ask its owner.") from error
   looked = (
     f"{name} was not found: looked in {where} (data_dir, else FEDJAX_HET_DATA, else ./data, with the folder"
     f" {folder})"
