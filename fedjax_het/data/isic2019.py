@@ -61,7 +61,7 @@ def load_isic2019(
     image, hospital = _image(row), HOSPITALS.get(row["lesion_id"][:4])
     if not row["lesion_id"] or (complete and (not all(row.values()) or image == DAMAGED)):
       continue
-    if hospital is None or image not in kinds or (hospital == "HAM" and image not in source_of):
+    if hospital is None or image not in kinds or (hospital == "HAM" and not source_of.get(image, "").strip()):
       raise DataError(
         f"{metadata.resolve()} is not what its authors ship: {image}, lesion {row['lesion_id']!r}."
       )

@@ -15,6 +15,8 @@ from rich.text import Text
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read, scale_of
+from fedjax_het.data.untrusted import read_arrays
+from fedjax_het.errors import reading
 from fedjax_het.yardsticks.downstream import Images, Judge, to_follow, within_class_distance
 from fedjax_het.yardsticks.features import Features, classifier_features, read_inception
 from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
@@ -109,7 +111,8 @@ class Synthetic(Yardstick):
 
   @staticmethod
   def _read(path: Path) -> Images:
-    with np.load(path) as file:
+    file = read_arrays(path)
+    with reading(path):
       return file["x"], file["y"]
 
 
