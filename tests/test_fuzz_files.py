@@ -24,9 +24,8 @@ from fedjax_het.data.untrusted import read_arrays as read_npz
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.models.weight_files import read_arrays
 
-TRIALS, SEED = (
-  int(os.environ.get(f"FEDJAX_HET_FUZZ{of}", default)) for of, default in (("", 24), ("_SEED", 0))
-)
+TRIALS = int(os.environ.get("FEDJAX_HET_FUZZ", "24"))
+SEED = int(os.environ.get("FEDJAX_HET_FUZZ_SEED", "0"))
 
 
 def _npz(path, patch, compressed):

@@ -203,12 +203,12 @@ def federate(
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
-      examples that are no rows of real numbers, or masked, or infinite; either beyond what 32 bits hold;
-      images of whole numbers without a scale; a part with rows that x has not or that come twice; a number of
-      classes that is not whole or below 1; what is no key or no task; a fraction outside [0, 1), a client
-      with no training row left, no clients, a scale that is not above 0 or for a tree, `stratify` where
-      labels are no classes, `standardize` names what is not a column of floats, or a `split` that
-      is not one a row, or beside a `test_fraction`.
+      examples that are no rows of real numbers, or masked; either beyond what 32 bits hold; images of whole
+      numbers without a scale; a part with rows that x has not or that come twice; a number of classes that is
+      not whole or below 1; what is no key or no task; a fraction outside [0, 1), a client with no training
+      row left, no clients, a scale that is not above 0 or for a tree, `stratify` where labels are no classes,
+      `standardize` names what is not a column of floats, an infinite value where others are standardised or
+      filled, or a `split` that is not one a row, or beside a `test_fraction`.
   """
   if split is not None and test_fraction is not None:
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
@@ -277,9 +277,8 @@ def federate(
   def laid_out(leaf: np.ndarray) -> np.ndarray:
     leaf = leaf[rows]
     unknown = np.isnan(leaf).any() if jnp.issubdtype(leaf.dtype, jnp.floating) else False
-    if len(standardize) or unknown or isinstance(x, np.ndarray):  # a tree may have -inf, as masks do
-      check_finite(leaf, rows)
     if len(standardize) or unknown:
+      check_finite(leaf, rows)
       fill(leaf, slices["train"].start, sizes, [*standardize], tell)
     return as_held(leaf)
 
