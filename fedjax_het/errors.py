@@ -42,7 +42,15 @@ class NoStates(SettingError):
 
 
 class DataError(RuntimeError):
-  """A data file that is missing, truncated or not what its authors shipped."""
+  """A data file that is missing, truncated or not what its authors shipped.
+
+  What cannot be printed in the message, such as a terminal's escape sequences in names that come from the
+  file, stands there as Python writes it in a string.
+  """
+
+  def __init__(self, message: str):
+    plain = (one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in message)
+    super().__init__("".join(plain))
 
 
 DAMAGE = (

@@ -290,3 +290,10 @@ def test_whatever_a_reader_raises_names_the_file(error):
     raise PermissionError(13, "Permission denied")
   with pytest.raises(KeyboardInterrupt), reading("file x"):
     raise KeyboardInterrupt
+
+
+def test_names_in_a_file_cannot_steer_a_terminal(tmp_path):
+  content = leaf("femnist") | {"users": ["a", "\x1b[2J\x07b"], "num_samples": [2, 2]}
+  with pytest.raises(DataError, match=r"user \\x1b\[2J\\x07b is not once in users") as told:
+    load(tmp_path, "femnist", {"train/a_train_9.json": content})
+  assert str(told.value).isprintable() and str(DataError("é 中 \n\ud800")) == "é 中 \n\\ud800"

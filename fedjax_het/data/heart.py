@@ -55,6 +55,8 @@ def load_heart(folder: Path) -> Source | None:
     table = _read(paths[hospital], rows)
     tables.append(table)
     missing = int(np.isnan(table[:, [*_NUMERIC, _RESTECG]]).sum())
+    if np.isnan(table[:, _RESTECG]).all():
+      notes.append(f"{hospital} has no value of restecg in any row: 0, normal, stands there")
     notes.append(
       f"{hospital}: {rows} rows, {int((table[:, _NUM] > 0).sum())} with disease, {missing} values missing in"
       f" the columns used, cholesterol 0 in {int((table[:, 4] == 0).sum())} rows"
