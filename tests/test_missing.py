@@ -88,6 +88,11 @@ def test_labels_of_every_task_are_there(task, y):
     fh.federate(X[:3], y, [np.arange(3)], KEY, num_classes=2, task=task)
 
 
+def test_an_infinite_label_is_no_class():
+  with pytest.raises(SettingError, match=r"y = inf: the label of row 2 is infinite, one of 1, and no class"):
+    fh.data.from_arrays(KEY, X, [0, 1, np.inf, 1, 0, 1], num_clients=2)
+
+
 def test_what_is_there_is_not_missing():
   for values in ([0, 1], [0.0, np.inf], ["a", "na"], [True, False], objects("a", 1, (1, 2), np.zeros(2))):
     assert not missing(values).any()
