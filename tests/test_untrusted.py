@@ -1,8 +1,10 @@
 """Files that were made to be misread: LEAF's users twice, tensors that overlap, images of other formats."""
 
 import functools
+import gzip
 import io
 import json
+import lzma
 import os
 import struct
 import tarfile
@@ -12,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from pictures import jpeg, write
+from pictures import packed as packed_by_name
 from PIL import Image
 from test_data_refused import IMAGE, leaf, load
 
@@ -301,3 +304,12 @@ def test_names_in_a_file_cannot_steer_a_terminal(tmp_path):
   with pytest.raises(DataError, match=r"user \\x1b\[2J\\x07b is not once in users") as told:
     load(tmp_path, "femnist", {"train/a_train_9.json": content})
   assert str(told.value).isprintable() and str(DataError("é 中 \n\ud800")) == "é 中 \n\\ud800"
+
+
+def test_a_tar_is_told_by_how_it_begins(tmp_path):
+  packed_by_name(tmp_path, "a.tar.gz", {"a.jpg": b"1"})
+  (tmp_path / "b.tar.xz").write_bytes(lzma.compress(gzip.decompress((tmp_path / "a.tar.gz").read_bytes())))
+  (tmp_path / "c.tar.gz").write_bytes(gzip.decompress((tmp_path / "a.tar.gz").read_bytes()))
+  for name in ("a.tar.gz", "b.tar.xz", "c.tar.gz"):
+    assert packed.names(tmp_path / name) == ["a.jpg"]
+    assert dict(packed.contents(tmp_path / name, {"a.jpg"})) == {"a.jpg": b"1"}

@@ -125,8 +125,10 @@ class _Bounded:
 
 @contextlib.contextmanager
 def _tar(place: Path) -> Iterator[tuple[tarfile.TarFile, Any]]:
-  """A tar, and the unpacked file that it is."""
-  opened: Any = gzip.open if place.suffix in (".gz", ".tgz") else lzma.open if place.suffix == ".xz" else open
+  """A tar, and the unpacked file that it is; how it is packed says its beginning, for browsers unpack some."""
+  with place.open("rb") as raw:
+    begins = raw.read(6)
+  opened: Any = gzip.open if begins[:2] == b"\x1f\x8b" else lzma.open if begins == b"\xfd7zXZ\0" else open
   with opened(place, "rb") as file:
     bounded = _Bounded(place.resolve(), file, allowance(place.stat().st_size))
     with tarfile.open(fileobj=bounded, mode="r:") as tar:  # type: ignore[call-overload]
