@@ -125,7 +125,7 @@ class _Bounded:
 
 @contextlib.contextmanager
 def _tar(place: Path) -> Iterator[tuple[tarfile.TarFile, Any]]:
-  """A tar, and the unpacked file that it is; how it is packed says its beginning, for browsers unpack some."""
+  """A tar, and the unpacked file that it is; its beginning says how it is packed: browsers unpack some."""
   with place.open("rb") as raw:
     begins = raw.read(6)
   opened: Any = gzip.open if begins[:2] == b"\x1f\x8b" else lzma.open if begins == b"\xfd7zXZ\0" else open
