@@ -11,7 +11,9 @@ from flax import nnx
 
 import fedjax_het as fh
 from fedjax_het.clients.objective import training_loss
+from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read, scale_of
+from fedjax_het.data.sources import resized
 from fedjax_het.experiment.dry_run import step_flops
 from fedjax_het.yardsticks import downstream as judge
 from fedjax_het.yardsticks import synthetic
@@ -196,3 +198,10 @@ def test_ids_of_texts_are_ids(axes):
     model.apply(model.init(KEY), as_read(data.x, data.scale))
     table = fh.models.from_flax(Net(), (4,), 3)
     table.apply(table.init(KEY), x.reshape(-1, 4))
+
+
+def test_images_of_two_bytes_keep_their_type_where_they_are_resized():
+  x = np.full((3, 4, 4, 1), 40_000, np.uint16)
+  source = Source(x, np.zeros(3, np.int32), x[:0], np.zeros(0, np.int32), 2, "own")
+  found = resized(source, 8)
+  assert found.x.dtype == found.x_test.dtype == np.uint16 and (found.x == 40_000).all()

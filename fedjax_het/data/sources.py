@@ -224,7 +224,7 @@ def resized(source: Source, size: int) -> Source:
   def resize(x):
     shape = (x.shape[0], size, size, x.shape[3])
     y = jax.image.resize(x.astype(np.float32), shape, "bilinear", antialias=True)
-    return y.round().astype(x.dtype) if x.dtype == np.uint8 else y
+    return y.round().astype(x.dtype) if np.issubdtype(x.dtype, np.integer) else y
 
   def all_of(x: np.ndarray) -> np.ndarray:
     blocks = [np.asarray(resize(x[i : i + _BLOCK])) for i in range(0, len(x), _BLOCK)]

@@ -250,6 +250,6 @@ def in_range(x: np.ndarray, real: np.ndarray, scale: float | None = None) -> np.
     real: the data set's, as stored.
     scale: the data set's own, see `data.scale`.
   """
-  if real.dtype == np.uint8:
-    return np.clip(x, 0.0, 255 * (scale_of(real, scale) or 1.0))
+  if real.dtype in (np.uint8, np.uint16):
+    return np.clip(x, 0.0, np.iinfo(real.dtype).max * (scale_of(real, scale) or 1.0))
   return np.clip(x, 0.0, 1.0) if real.min() >= 0.0 and real.max() <= 1.0 else x
