@@ -52,6 +52,8 @@ def load_ham10000(folder: Path, size: int = 64, one_per_lesion: bool = False) ->
       raise DataError(
         f"{path.resolve()} is not what its authors ship: dx {row['dx']!r} of {row['image_id']}."
       )
+    if not row.get("dataset", "some").strip():
+      raise DataError(f"{path.resolve()} does not say who took {row['image_id']}: its dataset is empty.")
   place, files = find_jpegs(folder)
   x = read_jpegs(place, files, [row["image_id"] for row in rows], size)
   y = np.array([KINDS.index(row["dx"]) for row in rows], np.int32)

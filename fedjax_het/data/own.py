@@ -11,6 +11,7 @@ from fedjax_het.data.container import FederatedData, federate
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
 from fedjax_het.tasks import check_task
+from fedjax_het.tasks.missing import check_present
 
 PyTree = Any
 _GIVEN = ("x", "y", "parts", "key", "num_classes", "labels", "num_clients", "groups")
@@ -105,6 +106,12 @@ def _laid_out(
   if not y.ndim:
     raise SettingError("y", y, "is one label", "Give one for each example, [N].")
   if (task is None or task.classes) and y.dtype.kind not in "iub":
+    check_present(y)
+    if y.dtype.kind == "f" and (wrong := np.flatnonzero(np.isinf(y).reshape(len(y), -1).any(axis=1))).size:
+      problem = f"the label of row {wrong[0]} is infinite, one of {len(wrong)}, and no class"
+      raise SettingError(
+        "y", y[wrong[0]].tolist(), problem, "Leave such rows out before classes are numbered."
+      )
     raise SettingError(
       "y", y.dtype, "classes are whole numbers from 0 on",
       "Number them: names, y = np.unique(y, return_inverse=True); or name another task.",

@@ -33,7 +33,8 @@ def _array(x: Any) -> np.ndarray:
       "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
     )
   if np.ma.is_masked(x):
-    raise SettingError("x", "a masked array", "has masked entries", "Write them as NaN: x.filled(np.nan).")
+    remedy = "Write them as NaN: x.astype(np.float32).filled(np.nan)."
+    raise SettingError("x", "a masked array", "has masked entries", remedy)
   return np.asarray(x)
 
 
@@ -77,6 +78,8 @@ def part_of(rows: Any) -> np.ndarray:
 
 def check_finite(columns: np.ndarray, rows: np.ndarray) -> None:
   """Raises `SettingError`, which names the row, for an infinite value; `columns` have these rows of x."""
+  if not jnp.issubdtype(columns.dtype, jnp.floating):
+    return
   found = np.argwhere(np.isinf(columns))
   if not len(found):
     return
@@ -111,3 +114,16 @@ def check_parts(parts: Sequence[np.ndarray], num_examples: int) -> None:
       "parts", int(twice[0]), f"clients {first} and {second} both have this row" if first != second
       else f"client {first} has this row twice", "Give every row to one client, once.",
     )  # fmt: skip
+
+
+def held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
+  """The rows in an order whose last `count` have the labels in their shares; otherwise as they were."""
+  classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+  wanted = count * sizes / max(len(rows), 1)
+  quota = np.floor(wanted).astype(int)
+  remainders = np.argsort(quota - wanted, kind="stable")
+  quota[remainders[: count - quota.sum()]] += 1
+  held = np.zeros(len(rows), bool)
+  for c in range(len(classes)):
+    held[np.flatnonzero(inverse == c)[: quota[c]]] = True
+  return np.concatenate([rows[~held], rows[held]])

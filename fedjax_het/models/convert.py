@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_het.errors import DataError, SettingError, check_choice
 from fedjax_het.models import MODELS, reader_of
 from fedjax_het.models.weights.files import read_arrays, write_arrays
-from fedjax_het.models.weights.starting import PARTS, by_name
+from fedjax_het.models.weights.starting import PARTS, by_name, check_floats
 
 
 def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
@@ -54,6 +54,7 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
       "IN", source, "has this library's names already", "Use it directly: --config.model.weights."
     )
   arrays = by_name(*reader(state))
+  check_floats(source, arrays)
   write_arrays(target, arrays)
   return {own: array.shape for own, array in arrays.items()}
 

@@ -13,6 +13,7 @@ from flax import linen as nn
 from flax import nnx
 
 from fedjax_het.errors import SettingError
+from fedjax_het.models.layers.basic import check_declared
 from fedjax_het.models.layers.real_rows import only, real_rows
 from fedjax_het.models.model import Model, batch_of
 from fedjax_het.tasks import Task, for_model
@@ -92,7 +93,22 @@ def from_flax(
       "num_classes", num_classes, f"{model.name} returns {outputs or found} for a batch of two",
       "Give the number of its logits.",
     )  # fmt: skip
-  return model
+  return _declared(model, dtype)
+
+
+def _declared(model: Model, dtype: Any) -> Model:
+  """The same model, which looks at what it is given: images of whole numbers are not what it was made for."""
+  used, trained = model.apply, model.train or model.in_training
+
+  def apply(params, x, stats=None):
+    check_declared(x, dtype)
+    return used(params, x, stats)
+
+  def train(params, stats, x, real, key):
+    check_declared(x, dtype)
+    return trained(params, stats, x, real, key)
+
+  return model._replace(apply=apply, train=model.train and train)
 
 
 def _check_float32(name: str, params: PyTree) -> None:

@@ -5,6 +5,7 @@ from numbers import Real
 import numpy as np
 
 from fedjax_het.errors import SettingError
+from fedjax_het.tasks.missing import check_present
 
 
 def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
@@ -46,6 +47,7 @@ def check_whole_labels(y: np.ndarray, rows: np.ndarray) -> None:
   """Raises `SettingError`, naming a label and its row, unless labels are integers (or bool) in value."""
   if not len(y) or y.dtype.kind in "biu":
     return
+  check_present(y, rows)
   used = y[rows].reshape(len(rows), -1)
   wrong = [
     (row, label) for row, own in zip(rows.tolist(), used.tolist()) for label in own

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedjax_het.errors import SettingError
 from fedjax_het.tasks.labels import check_count, check_rows, check_shape
+from fedjax_het.tasks.missing import check_present
 from fedjax_het.tasks.task import Task, mean_over, or_one
 
 
@@ -62,6 +63,7 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
   if y.ndim > 2:
     raise SettingError("y", y.shape, "labels have more than two axes", "Give [N] or [N, D].")
   if y.dtype.kind not in "biuf":
+    check_present(y, rows)
     raise SettingError("y", str(y.dtype), "not numbers", "Convert it: y.astype(np.float32).")
   used = y[rows].reshape(len(rows), -1)
   wrong = np.flatnonzero(~np.isfinite(used).all(axis=1))

@@ -21,8 +21,16 @@ from rich.text import Text
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.scale import as_read
+from fedjax_het.data.untrusted import read_arrays
 from fedjax_het.engine.evaluate import rows_at_once
-from fedjax_het.errors import SettingError, check_choice, check_range, check_settings, check_whole
+from fedjax_het.errors import (
+  SettingError,
+  check_choice,
+  check_range,
+  check_settings,
+  check_whole,
+  reading,
+)
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.tasks import Task
 from fedjax_het.yardsticks.plots import GREY, save
@@ -246,7 +254,8 @@ def plot_surfaces(
   """
   found = {}
   for name, file in surfaces.items():
-    with np.load(file) as stored:
+    stored = read_arrays(Path(file))
+    with reading(file):
       found[name] = stored["line"], np.where(np.isfinite(stored["losses"]), stored["losses"], np.nan)
   least = max(min(np.nanmin(losses) for _, losses in found.values()), 1e-8)
   most = max(max(np.nanmax(losses) for _, losses in found.values()), 1.001 * least)

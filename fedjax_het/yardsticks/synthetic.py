@@ -15,6 +15,8 @@ from rich.text import Text
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read, scale_of
+from fedjax_het.data.untrusted import read_arrays
+from fedjax_het.errors import reading
 from fedjax_het.yardsticks.downstream import Images, Judge, to_follow, within_class_distance
 from fedjax_het.yardsticks.features import Features, classifier_features, read_inception
 from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
@@ -109,7 +111,8 @@ class Synthetic(Yardstick):
 
   @staticmethod
   def _read(path: Path) -> Images:
-    with np.load(path) as file:
+    file = read_arrays(path)
+    with reading(path):
       return file["x"], file["y"]
 
 
@@ -249,6 +252,6 @@ def in_range(x: np.ndarray, real: np.ndarray, scale: float | None = None) -> np.
     real: the data set's examples, as stored.
     scale: the data set's scale, see `data.scale`.
   """
-  if real.dtype == np.uint8:
-    return np.clip(x, 0.0, 255 * (scale_of(real, scale) or 1.0))
+  if real.dtype in (np.uint8, np.uint16):
+    return np.clip(x, 0.0, np.iinfo(real.dtype).max * (scale_of(real, scale) or 1.0))
   return np.clip(x, 0.0, 1.0) if real.min() >= 0.0 and real.max() <= 1.0 else x

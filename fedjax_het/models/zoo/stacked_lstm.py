@@ -9,14 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.layers.basic import Dense, network
 from fedjax_het.models.layers.sequences import LSTM, Embed
 from fedjax_het.models.model import Model
-from fedjax_het.models.weights.torch_names import State, named, place
+from fedjax_het.models.weights.torch_names import State, as_weight, named, place
 
 POSITIONS = ("last", "every")
 
@@ -91,7 +90,7 @@ def _read(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
   for name in recurrent:
     kind, which, layer = name.rpartition(".")[2].split("_")
     leaf = "recurrent_" * (which == "hh") + ("bias" if kind == "bias" else "kernel")
-    place(params, f"lstm{int(layer[1:]) + 1}", leaf, np.asarray(state[name], np.float32).T)
+    place(params, f"lstm{int(layer[1:]) + 1}", leaf, as_weight(name, state[name]).T)
   return params, stats
 
 
