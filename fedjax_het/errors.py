@@ -4,12 +4,15 @@ import difflib
 import inspect
 import lzma
 import operator
+import os
 import pickle
 import tarfile
 import typing
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -44,6 +47,22 @@ DAMAGE = (
 )  # fmt: skip
 """What reading a damaged archive, or arrays in one, raises; RuntimeError where it seems encrypted,
 TypeError where an .npz is one array."""
+
+
+PAPERS = {
+  "fedsgd": ("fedavg",), "localsgd": ("fedavg",), "federatedaveraging": ("fedavg",),
+  "superfed": ("superfedmm",), "sosic": ("sosicfl",), "fedmgdaplus": ("fedmgda",),
+  "qfedavg": ("qffl",), "qfairfl": ("qffl",), "agnosticfl": ("afl",), "tilted": ("term",),
+  "aaggff": ("aaggffd", "aaggffs"), "fedadam": ("adam",), "fedyogi": ("yogi",), "fedadagrad": ("adagrad",),
+  "fedopt": ("adam",), "svgd": ("particles",), "langevin": ("sgld",), "dir": ("dirichlet",),
+  "lda": ("dirichlet",), "noniid": ("dirichlet",), "shards": ("pathological",), "homogeneous": ("iid",),
+  "uniform": ("iid",), "mlp": ("twonn",), "2nn": ("twonn",), "cnn": ("twocnn", "simplecnn"),
+  "2cnn": ("twocnn",),
+  "logreg": ("logisticregression",), "lr": ("logisticregression",), "lstm": ("stackedlstm",),
+  "ham": ("ham10000",), "isic": ("isic2019",), "isic19": ("isic2019",),
+  "speech": ("speechcommands",), "gsc": ("speechcommands",),
+}  # fmt: skip
+"""Names of papers -> what they may be called here, both as `_spelled` has them."""
 
 
 class NonFiniteLoss(FloatingPointError):
@@ -154,11 +173,42 @@ def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
 
 
 def near(value: object, choices: Iterable[str]) -> str:
-  """What an unknown value may have been meant to be, and what is known, for an error."""
+  """What an unknown value may have been meant to be, and what is known, for an error.
+
+  Capitals, hyphens, spaces and accents are of no account, so "LG-FedAvg" is lg_fedavg; and a few names are
+  known by which papers call what has another name here, see `PAPERS`.
+  """
   choices = sorted(choices)
-  found = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
-  hint = f"Did you mean {found[0]!r}? " if found else ""
+  spelled = {_spelled(choice): choice for choice in reversed(choices)}
+  own = _spelled(str(value))
+  found = [own] if own in spelled else [name for name in PAPERS.get(own, ()) if name in spelled]
+  found = found or difflib.get_close_matches(own, spelled, n=1, cutoff=0.5)
+  hint = f"Did you mean {spelled[found[0]]!r}? " if found else ""
   return f"{hint}Known: {', '.join(choices)}."
+
+
+def _spelled(name: str) -> str:
+  """A name in the small letters and digits that all ways to write it have in common."""
+  plain = unicodedata.normalize("NFKD", name).casefold().replace("+", "plus")
+  return "".join(sign for sign in plain if sign.isalnum())
+
+
+def check_here() -> None:
+  """Raises `SettingError` where the folder that the program was started in is gone."""
+  try:
+    os.getcwd()
+  except OSError as error:
+    problem = f"cannot be found ({error.strerror or error}): it was removed or renamed"
+    raise SettingError("working folder", os.curdir, problem, "Change to one that is there.") from error
+
+
+def folder_of(setting: str, path: str | os.PathLike[str]) -> Path:
+  """A path whose "~" is a home folder; raises `SettingError` where that is not known."""
+  try:
+    return Path(path).expanduser()
+  except RuntimeError as error:
+    raise SettingError(setting, os.fspath(path), "names a home folder that is not known",
+                       "Write the path without ~.") from error  # fmt: skip
 
 
 def check_transformation(setting: str, name: str, made: optax.GradientTransformation) -> None:

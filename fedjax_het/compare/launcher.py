@@ -9,8 +9,9 @@ from pathlib import Path
 from fedjax_het.compare.groups import baseline_of, grouped
 from fedjax_het.compare.plain import MODELS, tables
 from fedjax_het.compare.runs import find
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_here
 from fedjax_het.experiment.display import console
+from fedjax_het.output.terminal import protect_streams, say
 
 OUT = "compare.html"
 
@@ -39,11 +40,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(args: Sequence[str] | None = None) -> None:
   """Compares what the command line names; exits with 1 after printing what the user can mend."""
-  given = parser().parse_args(args)
+  protect_streams()
   try:
+    check_here()
+    given = parser().parse_args(args)
     compare(given.RUN, given.out, given.plain, given.baseline, given.model)
   except SettingError as error:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    say(f"{type(error).__name__}: {error}", error=True)
     sys.exit(1)
 
 
@@ -80,5 +83,5 @@ def compare(
   path = write_page(content(groups, first), out)
   count = sum(len(group.runs) for group in groups)
   size = path.stat().st_size / 1e6
-  print(f"{count} run{'s' * (count > 1)} in {os.path.abspath(path)} ({size:.1f} MB)")
+  say(f"{count} run{'s' * (count > 1)} in {os.path.abspath(path)} ({size:.1f} MB)")
   return path

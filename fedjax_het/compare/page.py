@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, folder_of
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.workdir import write_atomic
 
@@ -38,7 +38,7 @@ def write_page(
   Raises:
     SettingError: Plotly is not installed, or the file cannot be written.
   """
-  path, library = Path(path).expanduser(), plotly(path)
+  path, library = folder_of("out", path), plotly(path)
   parts = {
     "title": _escaped(title),
     "style": _read("page.css"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het.compare.data import FOUND
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, folder_of
 from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record, read_starts
 
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
@@ -106,7 +106,7 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
   """
   folders: dict[Path, Mapping[str, Any]] = {}
   for path in paths:
-    own = Path(os.path.abspath(Path(path).expanduser()))
+    own = Path(os.path.abspath(folder_of("RUN", path)))
     if not own.is_dir():
       raise SettingError(
         "RUN", str(path), "no such folder", "Name the workdir of a run, or a folder of such."

@@ -33,7 +33,7 @@ from fedjax_het.data.reddit import load_reddit
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
-from fedjax_het.errors import DataError, SettingError, check_choice, check_settings, check_whole
+from fedjax_het.errors import DataError, SettingError, check_choice, check_settings, check_whole, folder_of
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 
@@ -164,7 +164,7 @@ def load(
   if name == "digits":
     return load_digits()
   folder, loader, wanted = FOLDERS[name]
-  if data_dir and not Path(data_dir).expanduser().is_dir():
+  if data_dir and not folder_of("data_dir", data_dir).is_dir():
     raise DataError(
       f"data_dir = {os.fspath(data_dir)!r}: no such folder. Name one with a folder {folder}: {wanted}."
     )
@@ -240,4 +240,4 @@ def find_digits() -> Path | None:
 
 
 def _data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
-  return Path(data_dir or os.environ.get("FEDJAX_HET_DATA") or "data").expanduser()
+  return folder_of("data_dir", data_dir or os.environ.get("FEDJAX_HET_DATA") or "data")

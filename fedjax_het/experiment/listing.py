@@ -17,6 +17,7 @@ from fedjax_het.data.sources import FOLDERS, load, load_digits
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, Method, bare, partners
 from fedjax_het.models import COMMON, GENERATORS, MODELS
+from fedjax_het.output.terminal import console as new_console
 from fedjax_het.tasks import TASKS
 
 WIDTH = 110  # where the output is no terminal
@@ -160,7 +161,7 @@ def print_list(name: str = "") -> None:
   Raises:
     SettingError: an unknown name, naming the nearest.
   """
-  console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False)
+  console = new_console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
   if not name:
     for field, group in entries().items():
       _print_all(console, field, group)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedjax_het.engine.processes import agreed
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, folder_of
 
 try:
   import fcntl
@@ -95,7 +95,7 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
   """
   if not os.fspath(workdir):
     raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
-  run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
+  run = Workdir(Path(os.path.abspath(folder_of("workdir", workdir))))
   with _writable(workdir):
     if run.config_path.exists():
       _check_same(run, json.loads(as_json(config)), free)
