@@ -179,11 +179,14 @@ def near(value: object, choices: Iterable[str]) -> str:
   known by which papers call what has another name here, see `PAPERS`.
   """
   choices = sorted(choices)
-  spelled = {_spelled(choice): choice for choice in reversed(choices)}
+  spelled: dict[str, list[str]] = {}
+  for choice in choices:
+    spelled.setdefault(_spelled(choice), []).append(choice)
   own = _spelled(str(value))
   found = [own] if own in spelled else [name for name in PAPERS.get(own, ()) if name in spelled]
   found = found or difflib.get_close_matches(own, spelled, n=1, cutoff=0.5)
-  hint = f"Did you mean {spelled[found[0]]!r}? " if found else ""
+  alike = difflib.get_close_matches(str(value), spelled[found[0]], n=1, cutoff=0.0) if found else []
+  hint = f"Did you mean {alike[0]!r}? " if alike else ""
   return f"{hint}Known: {', '.join(choices)}."
 
 

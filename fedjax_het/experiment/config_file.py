@@ -64,19 +64,22 @@ def load_module(setting: str, path: Path) -> ModuleType:
   assert spec and spec.loader
   module = importlib.util.module_from_spec(spec)
   sys.modules[spec.name] = module
-  called(setting, path, spec.loader.exec_module, module)
+  called(setting, str(path), path, spec.loader.exec_module, module)
   return module
 
 
-def called(setting: str, path: Path, function: Callable[..., Any], *args: Any, of: str = "") -> Any:
+def called(
+  setting: str, value: str, path: Path, function: Callable[..., Any], *args: Any, what: str = "cannot be read"
+) -> Any:
   """What a function of the user's file returns.
 
   Args:
-    setting: the flag that names the file, for errors.
+    setting: the flag that an error names.
+    value: the flag's value.
     path: the file.
     function: the function.
     args: its arguments.
-    of: what the error is about; by default the file.
+    what: what an exception means.
 
   Raises:
     SettingError: the function's own, or for any other exception one that names file, line and exception.
@@ -93,10 +96,10 @@ def called(setting: str, path: Path, function: Callable[..., Any], *args: Any, o
       lines, about = [error.lineno], error.msg
     else:
       about = " ".join(str(error).split())
-    where = f"line {lines[-1]} of {path}" if lines else str(path)
-    problem = f"{where} raises {type(error).__name__}{f': {about}' if about else ''}".rstrip(".")
+    problem = f"{what} ({type(error).__name__}{f': {about}' if about else ''})"
+    problem += f" in line {lines[-1]} of {path}" if lines else ""
     remedy = "Mend it." if path.suffix == ".py" else f"Mend it. {REMEDY}"
-    raise SettingError(setting, of or str(path), problem, remedy) from error
+    raise SettingError(setting, value, problem, remedy) from error
 
 
 def _of_python(path: Path, cell: str) -> ConfigDict:
@@ -106,7 +109,7 @@ def _of_python(path: Path, cell: str) -> ConfigDict:
   module = load_module("config", path)
   if not callable(get_config := getattr(module, "get_config", None)):
     raise SettingError("config", str(path), "has no function get_config", REMEDY)
-  found = called("config", path, get_config, *([cell] if cell else []))
+  found = called("config", str(path), path, get_config, *([cell] if cell else []))
   if not isinstance(found, ConfigDict | Mapping):
     problem = f"its get_config returns {found!r:.60}, which is no configuration"
     raise SettingError("config", str(path), problem, "Return a ConfigDict, as configs/quickstart.py does.")
