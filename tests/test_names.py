@@ -91,7 +91,7 @@ def no_part(model):
   ("section", "factory", "note"),
   [
     ("algorithm", refusing, "RuntimeError: images of 32 x 32"),
-    ("algorithm", unresolved, "NameError"),
+    ("algorithm", unresolved, None),
     ("algorithm", no_part, None),
     ("algorithm", functools.partial(refusing, rate=0.2), "RuntimeError"),
     ("mixing", lambda: 1 / 0, "ZeroDivisionError"),
