@@ -20,8 +20,9 @@ KINDS = {
 WRITTEN = {
   "algorithm": {
     "FedAvg": "fedavg", "FedSGD": "fedavg", "local SGD": "fedavg", "SCAFFOLD": "scaffold",
-    "FedProx": "fedprox", "LG-FedAvg": "lg_fedavg", "APFL": "apfl", "pFedMe": "pfedme", "Ditto": "ditto", 
-    "SuPerFed-MM": "superfed_mm", "SuPerFed": "superfed_mm", "SosicFL+": "sosicfl_plus", "FedEVG": "fedevg", "FedCVAE": "fedcvae",
+    "FedProx": "fedprox", "LG-FedAvg": "lg_fedavg", "APFL": "apfl", "pFedMe": "pfedme", "Ditto": "ditto",
+    "SuPerFed-MM": "superfed_mm", "SuPerFed": "superfed_mm", "SosicFL+": "sosicfl_plus",
+    "FedEVG": "fedevg", "FedCVAE": "fedcvae",
   },
   "mixing": {
     "AFL": "afl", "q-FFL": "qffl", "q-FedAvg": "qffl", "FedMGDA+": "fedmgda", "AAggFF-D": "aaggff_d",

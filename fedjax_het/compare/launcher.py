@@ -69,7 +69,9 @@ def compare(
   Raises:
     SettingError: a folder without a run, an unknown baseline, a file that cannot be written, no Plotly.
   """
-  groups = grouped(find(folders))
+  left_out: list[str] = []
+  groups = grouped(find(folders, left_out))
+  say(*(f"{own}." for own in left_out), error=True)
   first = baseline_of(groups, baseline)
   if plain:
     console().print(tables(groups, first, model))
@@ -80,7 +82,7 @@ def compare(
 
   out = OUT if out is None else out
   plotly(out)  # before the files are read
-  path = write_page(content(groups, first), out)
+  path = write_page(content(groups, first) | {"left_out": left_out}, out)
   count = sum(len(group.runs) for group in groups)
   size = path.stat().st_size / 1e6
   say(f"{count} run{'s' * (count > 1)} in {os.path.abspath(path)} ({size:.1f} MB)")

@@ -224,7 +224,7 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
 def _parsed(text: str) -> Any:
   try:
     return json.loads(text)
-  except ValueError:
+  except (ValueError, RecursionError):  # the latter of lists within lists without end
     return None
 
 

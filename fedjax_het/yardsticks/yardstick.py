@@ -175,11 +175,11 @@ class Yardstick:
 
 
 def series(lines: Sequence[Mapping[str, Any]], *path: str) -> np.ndarray:
-  """The number under a path of names in each line, float64 [R]; NaN where there is none."""
+  """The number under a path of names in each line, float64 [R]; NaN where there is none, or no number."""
 
   def at(value: Any) -> float:
     for name in path:
       value = value.get(name) if isinstance(value, Mapping) else None
-    return np.nan if value is None else value
+    return value if isinstance(value, int | float) else np.nan
 
   return np.array([at(line) for line in lines], np.float64)
