@@ -1,19 +1,28 @@
 """Runs with damaged files: shown with a note beside the others, never the end of a page, table or report."""
 
 import copy
+import io
 import json
 import random
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from run_folders import CONFIG, both, write_run
 from test_compare import shown
 
 from fedjax_het.compare.content import content
 from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.runs import find
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import DataError, SettingError
+from fedjax_het.experiment.report import report_of
 from fedjax_het.experiment.tracking import to_json
+from fedjax_het.output.terminal import console as new_console
+from fedjax_het.tables import layout
+from fedjax_het.tables.board import Board
+from fedjax_het.tables.compare import entries, made
+from fedjax_het.tables.paper import Beside, Cell, Table
+from fedjax_het.tables.runs import Wanted, identity
 
 SUMMARY = {
   "lambda": {"grid": [0.0, 0.5, 1.0], "mean": [0.1, 0.2, None], "metric": "top1", "common": 0.5},
@@ -28,6 +37,10 @@ WORST = (
   None, True, "NaN", "text", "", [], {}, [1], {"a": 1}, 10**400, -(10**90), 1e308, float("nan"), float("inf"),
   -1, 0.5, 2**63, "\x1b[2J", "\ud800", [[[]]], {"mean": []},
 )  # fmt: skip
+
+
+def console():
+  return new_console(file=io.StringIO(), width=200)
 
 
 def mutated(value, draw):
@@ -178,3 +191,53 @@ def test_no_damaged_array_ends_the_comparison(tmp_path):
       path.write_bytes(damaged)
       assert show_all(tmp_path)[0]
     path.write_bytes(whole)
+
+
+FULL = {name: SUMMARY[name] for name in ("seconds", "num_clients", "dataset")} | {
+  "algorithm": "fedavg", "mixing": "static", "server": "sgd", "metrics": both(0.5), "client_steps": 100,
+  "label_noise": {"name": "pair", "ratio": 0.4, "changed": 0.3}, "bytes": {"up": 10, "down": 20},
+  "left_out": {"personalized": {"top1": 2}},
+  "diverged": {"round": 12, "client": 3, "loss": "nan"},
+}  # fmt: skip
+
+
+def test_a_damaged_summary_of_a_complete_run_is_an_error_that_says_what_to_do(tmp_path):
+  draw, refused = random.Random(1), 0
+  console().print(report_of(tmp_path / "summary.json", FULL, ()))
+  for _ in range(300):
+    summary = mutated(FULL, draw)
+    try:
+      console().print(report_of(tmp_path / "summary.json", summary, ()))
+    except DataError as error:
+      assert "summary.json is damaged" in str(error) and "Remove it" in str(error)
+      refused += 1
+  assert 20 < refused < 280
+
+
+def test_a_damaged_summary_leaves_a_table_with_the_others(tmp_path):
+  cells = [Cell(method, {"algorithm": method.lower()}, {}) for method in "AB"]
+  ratio = Beside("lambda", lambda own, other: own["mean"][0] / other["mean"][0], {"B": "A"})
+  figures = {"top1": ("metrics.personalized.top1", 100.0), "ratio": ratio}
+  table = Table("t", "t", ConfigDict, figures, cells)
+  wanted = [Wanted(cell, 0, ConfigDict({"of": cell.text})) for cell in cells]
+  ended = {identity(one.config): tmp_path / one.cell.method for one in wanted}
+  summary, starts = {"metrics": both(0.5), **SUMMARY}, {"version": "1", "date": "2026", "data": {}}
+  for one in ended.values():
+    one.mkdir()
+    (one / "summary.json").write_text(json.dumps(summary))
+  draw = random.Random(2)
+  for _ in range(150):
+    own = mutated(summary, draw)
+    (tmp_path / "B" / "summary.json").write_text(json.dumps(own))
+    (tmp_path / "B" / "starts.jsonl").write_text(json.dumps(mutated(starts, draw)))
+    (tmp_path / "B" / "config.json").write_text(json.dumps(mutated(CONFIG, draw)))
+    found = entries(table, wanted, ended)
+    assert next(entry for entry in found if entry.cell.method == "A").values == {0: 50.0}
+    parts = found, cells, "A", "title", made([*ended.values()])
+    for write in (layout.markdown, layout.latex):
+      write(*parts).encode()
+    layout.as_csv(found, cells, "A").encode()
+    console().print(layout.drawn(*parts))
+    configs = [(ConfigDict({"dataset": "x", "algorithm": {"name": "y"}, "rounds": 1, "cohort_size": 1,
+                            "num_clients": 2, "local": {}}), own)]  # fmt: skip
+    Board([], configs)

@@ -212,8 +212,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _are_images(x: np.ndarray, y: np.ndarray) -> bool:
   """Whether x and y are labelled images, [N, height, width, 1 or 3] and [N], of few classes."""
-  alike = x.ndim == 4 and x.shape[-1] in (1, 3) and y.shape == x.shape[:1] and x.size > 0
-  return alike and y.dtype.kind in "iu" and 0 <= y.min() and y.max() < MOST_CLASSES
+  alike = x.ndim == 4 and x.shape[-1] in (1, 3) and y.ndim == 1 and len(y) == len(x) and x.size > 0
+  return alike and y.dtype.kind in "iu" and y.min() >= 0 and y.max() < MOST_CLASSES
 
 
 def _short(values: np.ndarray) -> list[float | None]:

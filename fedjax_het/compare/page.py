@@ -10,6 +10,7 @@ from typing import Any
 from fedjax_het.errors import SettingError, folder_of
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.workdir import write_atomic
+from fedjax_het.output import escape
 
 SCRIPTS = ("base.js", "table.js", "charts.js", "pictures.js", "start.js")  # in this order
 
@@ -40,7 +41,7 @@ def write_page(
   """
   path, library = folder_of("out", path), plotly(path)
   parts = {
-    "title": _escaped(title),
+    "title": escape.html(title),
     "style": _read("page.css"),
     "plotly": library.replace("</script", "<\\/script"),
     "content": to_json(content).replace("<", "\\u003c"),
@@ -66,7 +67,3 @@ def read_page(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _read(name: str) -> str:
   return (resources.files("fedjax_het.compare") / "page" / name).read_text(encoding="utf-8")
-
-
-def _escaped(text: str) -> str:
-  return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -4,12 +4,14 @@ import datetime
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedjax_het.engine.divergence import Divergence
+from fedjax_het.errors import DataError
 from fedjax_het.yardsticks import YARDSTICKS, Yardstick
 
 
@@ -22,6 +24,23 @@ def report(summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]] = (
   """
   rows = (own.rows(summary) for own in (*YARDSTICKS, *yardsticks))
   return Group(_header(summary), *(row for row in rows if row is not None))
+
+
+def report_of(
+  path: Path, summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]]
+) -> RenderableType:
+  """The report of a summary that was read from a file.
+
+  Raises:
+    DataError: something in the file is not as a run writes it.
+  """
+  try:
+    return report(summary, yardsticks)
+  except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    raise DataError(
+      f"{path} is damaged: it cannot be shown ({type(error).__name__}: {error}). Remove it, and the same "
+      "command writes it again from the last checkpoint."
+    ) from error
 
 
 def beside(folder: str | os.PathLike[str], others: str = "") -> str:
