@@ -203,8 +203,8 @@ def latex(
     rows = [names, *lines(block, than, entries, columns(cells))]
     body = [" & ".join(escape.latex(text) for text in row) + r" \\" for row in rows]
     text += [
-      escape.latex_comment(block.title), rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule", body[0],
-      r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
+      escape.latex_comment(block.title), rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule",
+      body[0], r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
     ]  # fmt: skip
   notes = map(escape.latex_comment, footnotes(entries, than, made, changed))
   return "\n".join([*text, *notes, ""])

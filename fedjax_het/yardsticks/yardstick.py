@@ -69,8 +69,9 @@ class Watched(NamedTuple):
 
   @property
   def title(self) -> str:
-    """What stands above them."""
-    return f"{self.algorithm.client.name} on {self.config.dataset}, {self.data.num_clients} clients"
+    """What stands above them; a dollar sign in a name opens no formula."""
+    text = f"{self.algorithm.client.name} on {self.config.dataset}, {self.data.num_clients} clients"
+    return text.replace("$", r"\$")
 
 
 class Moment(NamedTuple):
