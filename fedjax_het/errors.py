@@ -110,16 +110,19 @@ def check_pixels(setting: str, value: object, least: float, largest: float, reme
 def check_whole(setting: str, value: float, low: float | None = None, high: float | None = None) -> None:
   """Raises `SettingError` unless `value` is an integer and low <= value <= high (each bound optional).
 
-  2.0 is none: what counts steps or clients is a shape or the bound of a loop.
+  2.0 is none: what counts steps or clients is a shape or the bound of a loop. JAX counts in 32 bits, so
+  without `high` an integer is at most 2^31 - 1.
   """
   check_range(setting, value, low, high)
   if isinstance(value, jax.core.Tracer):
     return
   try:
-    operator.index(cast(int, value))
+    count = operator.index(cast(int, value))
   except TypeError:
     remedy = f"Write {int(value)}." if value % 1 == 0 else "Round it."
     raise SettingError(setting, value, "must be a whole number", remedy) from None
+  if high is None and count >= 2**31:
+    raise SettingError(setting, value, "is more than 32 bits count", f"Use at most {2**31 - 1}.")
 
 
 def check_seed(setting: str, value: int) -> None:

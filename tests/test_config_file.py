@@ -145,7 +145,7 @@ def test_the_command_lines_file(tmp_path):
   assert take_config(["run"])[1] == get_config()
   for bad, message in (
     (["--config.rounds=3", f"--config={tmp_path}/a.py"], "Put --config=FILE before"),
-    (["--config="], "is a folder"),
+    (["--config="], "is empty"),
   ):
     with pytest.raises(SettingError, match=message):
       take_config(["run", *bad])

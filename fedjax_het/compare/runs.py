@@ -122,7 +122,10 @@ def find(paths: Sequence[str | os.PathLike[str]], left_out: list[str] | None = N
     own = Path(os.path.abspath(folder_of("RUN", path)))
     if not own.is_dir():
       raise SettingError(
-        "RUN", str(path), "no such folder", "Name the workdir of a run, or a folder of such."
+        "RUN",
+        str(path),
+        "is a file" if own.exists() else "no such folder",
+        "Name the workdir of a run, or a folder of such.",
       )
     found = dict(_below(own, damaged))
     if not found:

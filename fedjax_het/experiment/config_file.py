@@ -33,6 +33,8 @@ def read_config(text: str) -> ConfigDict:
     SettingError: no such file, one that may not be read, one of another format, or one that fails; the error
       says in which line and how.
   """
+  if not text:
+    raise SettingError("config", text, "is empty", REMEDY)
   name, _, cell = (text, "", "") if Path(text).is_file() else text.partition(":")
   path = Path(name)
   if path.is_dir():

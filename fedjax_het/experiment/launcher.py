@@ -25,6 +25,16 @@ from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, whe
 from fedjax_het.experiment.shipped import shipped
 from fedjax_het.output.terminal import protect_streams, say
 
+CHOOSING = (
+  "partition",
+  "model",
+  "algorithm",
+  "mixing",
+  "server",
+  "label_noise",
+  "task",
+)  # sections with a name
+
 
 @contextlib.contextmanager
 def mistakes_in_one_line() -> Iterator[None]:
@@ -32,19 +42,33 @@ def mistakes_in_one_line() -> Iterator[None]:
   try:
     yield
   except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-    text = str(error)
-    if isinstance(error, KeyError):
-      text = f"Unknown setting: {error.args[0]}"
-      if "Did you mean" not in text:
-        text += ". A section that the configuration has not is given whole, as in"
-        text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
-    text = " ".join(text.split())
-    if section := re.match(r"flag --(config\.\w+)=(\S+): Failed to parse .* as a ConfigDict", text):
-      text = f"{section[1]} = {section[2]}: is a section of settings. Write --{section[1]}.name={section[2]}."
-    if text.startswith("Unknown command line flag"):
-      text = text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
-    say(text, error=True)
+    say(in_one_line(error), error=True)
     sys.exit(1)
+
+
+def in_one_line(error: Exception) -> str:
+  """What a mistake in a flag is, and the remedy, of the errors of absl and ml_collections."""
+  text = " ".join(str(error).split())
+  if isinstance(error, KeyError):
+    text = f"Unknown setting: {error.args[0]}"
+    if inside := re.search(r"^Attribute .*Attempting to lookup: (.*)\.\w+$", str(error.args[0])):
+      return f"config.{inside[1]} is a value, which has no fields. Write --config.{inside[1]}=VALUE."
+    if "Did you mean" not in text:
+      text += ". A section that the configuration has not is given whole, as in"
+      text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
+  if section := re.match(r"flag --config\.(\w+)=(.*): Failed to parse .* as a ConfigDict", text):
+    name, value = section[1], section[2]
+    named = name in CHOOSING and value.replace("_", "").isalnum()
+    remedy = f"--config.{name}.name={value}" if named else f"--config.{name}=\"{{'FIELD': VALUE}}\""
+    return (
+      f"config.{name} = {value}: is a section of settings. Write {remedy}; --describe={name} has its fields."
+    )
+  if path := re.match(r"Could not parse '(.*)': SyntaxError", text):
+    return f"--config.{path[1]}: names no field. Write --config.FIELD=VALUE; --describe has all fields."
+  if text.startswith("Unknown command line flag"):
+    return text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
+  text = re.sub(r"invalid literal for int\(\) with base 10: .*", "is no whole number.", text)
+  return re.sub(r"could not convert string to float: .*", "is no number.", text)
 
 
 def define_flags(config: ConfigDict) -> None:

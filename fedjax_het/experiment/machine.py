@@ -8,7 +8,7 @@ import jax
 from absl import flags
 
 from fedjax_het.engine.cpu import prepare_cpu
-from fedjax_het.errors import SettingError, folder_of, near
+from fedjax_het.errors import SettingError, check_whole, folder_of, near
 from fedjax_het.experiment.coordinator import bind_address
 from fedjax_het.experiment.where import Where, parse_mesh
 from fedjax_het.output.terminal import say
@@ -64,6 +64,10 @@ def prepare_jax() -> None:
   if given.distributed:
     # JAX would swallow SIGTERM until the run listens to it.
     jax.config.update("jax_enable_preemption_service", False)
+    if given.processes is not None:
+      check_whole("processes", given.processes, 1)
+    if given.process is not None:
+      check_whole("process", given.process, 0, given.processes and given.processes - 1)
     coordinator = given.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
     address = bind_address(coordinator, tells=given.process == 0) if coordinator else None
     try:
@@ -78,8 +82,10 @@ def prepare_jax() -> None:
     processes = processes_told()
     if devices is not None and devices % processes:
       raise SettingError("mesh", given.mesh, f"not the same for {processes} processes", "Use a multiple.")
-  elif {given.coordinator, given.processes, given.process} != {None}:
-    raise SettingError("coordinator", given.coordinator, "needs --distributed", "Add --distributed.")
+  else:
+    for name in ("coordinator", "processes", "process"):
+      if given[name].value is not None:
+        raise SettingError(name, given[name].value, "needs --distributed", "Add --distributed.")
   prepare_cpu(devices and devices // processes)
   start_devices()
   if given.compile_cache:

@@ -77,6 +77,11 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
         node[section] = ConfigDict()
       check_choice(f"config.{path}", section, node)
       node = node[section]
+      if not isinstance(node, ConfigDict):
+        problem = f"{section} is a value, which has no fields"
+        raise SettingError(
+          f"config.{path}", value, problem, f"Write --config.{path.rpartition('.')[0]}=VALUE."
+        )
     try:
       node[field] = value
     except TypeError as error:
@@ -128,10 +133,13 @@ def make_table(changes: dict[str, Any]) -> None:
   table = with_keys(table, cells, ",".join(given.cell))
   fields = told_of(changes, [table.get_config(cell.text) for cell in cells])
   table = table._replace(changed=", ".join(filter(None, (table.changed, fields))))
+  folder = folder_of("workdir", given.workdir or f"runs/{table.name}")
+  if folder.exists() and not folder.is_dir():
+    raise SettingError("workdir", str(folder), "is a file", "Name a folder.")
   than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
   prepare_jax()
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))
-  folder, where = folder_of("workdir", given.workdir or f"runs/{table.name}"), where_of_flags()
+  where = where_of_flags()
   check_where(where, runs)
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
   if where.device_states is not None:
