@@ -17,6 +17,7 @@ from fedjax_het.compare.runs import find
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.report import report_of
 from fedjax_het.experiment.tracking import to_json
+from fedjax_het.experiment.workdir import check
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
@@ -147,6 +148,24 @@ def test_what_may_not_be_read_or_is_a_folder_says_so(tmp_path):
   run = write_run(tmp_path / "run", (0.5,), ended=False)
   (run / "summary.json").mkdir()
   assert find([run])[0].state.endswith("summary.json cannot be read (Is a directory)")
+
+
+@pytest.mark.parametrize(
+  "name", ["config.json", "summary.json", "metrics.jsonl", "starts.jsonl", "failed.json"]
+)
+def test_a_file_of_a_workdir_that_cannot_be_read_is_not_called_damaged(name, tmp_path, monkeypatch):
+  (tmp_path / name).mkdir()
+  with pytest.raises(SettingError, match=rf"workdir = .*its {name} cannot be read \(Is a directory\)"):
+    check(tmp_path, {"a": 1})
+  (tmp_path / name).rmdir()
+  (tmp_path / name).write_text("{}")
+
+  def refused(self, *args):
+    raise PermissionError(13, "Permission denied")
+
+  monkeypatch.setattr("pathlib.Path.open", refused)
+  with pytest.raises(SettingError, match=r"cannot be read \(Permission denied\)"):
+    check(tmp_path, {"a": 1})
 
 
 def test_a_run_without_a_configuration_is_left_out_with_a_note(tmp_path):

@@ -96,10 +96,25 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
   if not os.fspath(workdir):
     raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
   run = Workdir(Path(os.path.abspath(folder_of("workdir", workdir))))
+  check_readable(run)
   with _writable(workdir):
     if run.config_path.exists():
       _check_same(run, json.loads(as_json(config)), free)
   return run
+
+
+def check_readable(run: Workdir) -> None:
+  """Raises `SettingError` where one of a run's files is there and cannot be read, which is no damage."""
+  for path in (run.config_path, run.starts_path, run.metrics_path, run.summary_path, run.failed_path):
+    try:
+      path.open("rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+      continue
+    except OSError as error:
+      problem = f"its {path.name} cannot be read ({error.strerror or error})"
+      raise SettingError(
+        "workdir", str(run.root), problem, "Let its owner make it readable, or use another workdir."
+      ) from error
 
 
 def check_writable(*folders: Path) -> None:
