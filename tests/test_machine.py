@@ -50,6 +50,20 @@ def test_the_coordinator_listens_at_the_address_that_it_was_given(given, bound, 
   assert not capsys.readouterr().err
 
 
+def test_a_name_that_a_cluster_knows_a_little_later(monkeypatch):
+  resolving(monkeypatch, pod=["10.0.0.3"])
+  known, waited = coordinator.socket.getaddrinfo, []
+
+  def later(*args, **settings):
+    if len(waited) < 3:
+      raise socket.gaierror(-2, "Name or service not known")
+    return known(*args, **settings)
+
+  monkeypatch.setattr(coordinator.socket, "getaddrinfo", later)
+  monkeypatch.setattr(coordinator.time, "sleep", waited.append)
+  assert bind_address("pod:1234") == "10.0.0.3:1234" and len(waited) == 3
+
+
 @pytest.mark.parametrize("given", ["own:1234", "service:1234", "192.0.2.1:1234"])
 def test_an_address_of_no_interface_is_said(given, monkeypatch, capsys):
   resolving(monkeypatch, own=["127.0.1.1"], service=["192.0.2.8"])
@@ -65,6 +79,7 @@ def test_coordinators_that_cannot_be(monkeypatch):
     with pytest.raises(SettingError, match="is not HOST:PORT"):
       parse_coordinator(text)
   resolving(monkeypatch)
+  monkeypatch.setattr(coordinator, "PATIENCE", 0)
   with pytest.raises(SettingError, match="its host is not known"):
     bind_address("nowhere:1234")
   assert coordinator.__name__  # the module's own test of an address:

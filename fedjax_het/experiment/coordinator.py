@@ -6,9 +6,12 @@ JAX's coordination service asks for no password, so whoever can reach its port c
 import ipaddress
 import os
 import socket
+import time
 
 from fedjax_het.errors import SettingError
 from fedjax_het.output.terminal import say
+
+PATIENCE = 30  # seconds until a name must be known, as a cluster's own names may come after its machines
 
 
 def parse_coordinator(text: str) -> tuple[str, int]:
@@ -45,13 +48,7 @@ def bind_address(coordinator: str, tells: bool = True) -> str | None:
   host, port = parse_coordinator(coordinator)
   if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
     return None
-  try:
-    found = [str(own[4][0]) for own in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-  except OSError as error:
-    problem = f"its host is not known ({error.strerror or error})"
-    raise SettingError(
-      "coordinator", coordinator, problem, "Name an address of the first process."
-    ) from error
+  found = _addresses(coordinator, host, port)
   meant = host in (*found, "localhost") or host.endswith(".localhost")
   reachable = [own for own in found if meant or not ipaddress.ip_address(own.partition("%")[0]).is_loopback]
   for own in sorted(reachable, key=lambda own: ":" in own):
@@ -64,6 +61,21 @@ def bind_address(coordinator: str, tells: bool = True) -> str | None:
       error=True,
     )
   return None
+
+
+def _addresses(coordinator: str, host: str, port: int) -> list[str]:
+  """The addresses of a host, once its name is known."""
+  end = time.monotonic() + PATIENCE
+  while True:
+    try:
+      return [str(own[4][0]) for own in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except OSError as error:
+      if time.monotonic() < end:
+        time.sleep(1.0)
+        continue
+      problem = f"its host is not known after {PATIENCE} s ({error.strerror or error})"
+      remedy = "Name an address of the first process."
+      raise SettingError("coordinator", coordinator, problem, remedy) from error
 
 
 def _is_own(address: str) -> bool:

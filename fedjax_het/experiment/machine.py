@@ -9,7 +9,7 @@ from absl import flags
 
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.errors import SettingError, check_whole, folder_of, near
-from fedjax_het.experiment.coordinator import bind_address
+from fedjax_het.experiment.coordinator import bind_address, parse_coordinator
 from fedjax_het.experiment.where import Where, parse_mesh
 from fedjax_het.output.terminal import say
 
@@ -69,7 +69,11 @@ def prepare_jax() -> None:
     if given.process is not None:
       check_whole("process", given.process, 0, given.processes and given.processes - 1)
     coordinator = given.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
-    address = bind_address(coordinator, tells=given.process == 0) if coordinator else None
+    address = None
+    if coordinator:
+      parse_coordinator(coordinator)
+      if not given.process:  # 0, or not yet known
+        address = bind_address(coordinator, tells=given.process == 0)
     try:
       jax.distributed.initialize(
         coordinator, given.processes, given.process, coordinator_bind_address=address

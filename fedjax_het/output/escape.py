@@ -11,13 +11,11 @@ from typing import Any
 _HIDDEN = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SURROGATES = range(0xD800, 0xE000)  # halves of characters, which no file can hold
 _VISIBLE = {code: repr(chr(code))[1:-1] for code in (*_HIDDEN, *_SURROGATES) if chr(code) not in "\t\n"}
-_MARKDOWN = str.maketrans(
-  {sign: f"\\{sign}" for sign in "|\\`*[]"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-)
+_MARKDOWN = str.maketrans({sign: f"\\{sign}" for sign in "|\\`*[]"} | {"<": "&lt;", ">": "&gt;"})
 _LATEX = str.maketrans(
   {sign: f"\\{sign}" for sign in "&%$#_{}"}
   | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-  | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "–": "--"}
+  | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$", "−": "$-$", "–": "--"}
   | {"[": "{[}", "]": "{]}", "*": "{*}"}  # a row that begins with [ or * would be an argument of \\ before it
 )
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
