@@ -48,11 +48,12 @@ def mistakes_in_one_line() -> Iterator[None]:
 
 def in_one_line(error: Exception) -> str:
   """What a mistake in a flag is, and the remedy, of the errors of absl and ml_collections."""
-  text = " ".join(str(error).split())
-  if isinstance(error, KeyError):
-    text = f"Unknown setting: {error.args[0]}"
-    if inside := re.search(r"^Attribute .*Attempting to lookup: (.*)\.\w+$", str(error.args[0])):
+  unknown = isinstance(error, KeyError) and bool(error.args)  # whose own text is quoted
+  text = " ".join(str(error.args[0] if unknown else error).split())
+  if unknown:
+    if inside := re.search(r"^Attribute .*Attempting to lookup: (.*)\.\w+$", text):
       return f"config.{inside[1]} is a value, which has no fields. Write --config.{inside[1]}=VALUE."
+    text = f"Unknown setting: {text}"
     if "Did you mean" not in text:
       text += ". A section that the configuration has not is given whole, as in"
       text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
