@@ -15,7 +15,7 @@ from fedjax_het.compare.content import content
 from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.runs import find
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.experiment.report import report_of
+from fedjax_het.experiment.report import made_of, report
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.workdir import check
 from fedjax_het.output.terminal import console as new_console
@@ -24,6 +24,7 @@ from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, made
 from fedjax_het.tables.paper import Beside, Cell, Table
 from fedjax_het.tables.runs import Wanted, identity
+from fedjax_het.yardsticks.members import members_table
 
 SUMMARY = {
   "lambda": {"grid": [0.0, 0.5, 1.0], "mean": [0.1, 0.2, None], "metric": "top1", "common": 0.5},
@@ -222,15 +223,29 @@ FULL = {name: SUMMARY[name] for name in ("seconds", "num_clients", "dataset")} |
 
 def test_a_damaged_summary_of_a_complete_run_is_an_error_that_says_what_to_do(tmp_path):
   draw, refused = random.Random(1), 0
-  console().print(report_of(tmp_path / "summary.json", FULL, ()))
+  console().print(made_of(tmp_path / "summary.json", report, FULL, ()))
   for _ in range(300):
     summary = mutated(FULL, draw)
     try:
-      console().print(report_of(tmp_path / "summary.json", summary, ()))
+      console().print(made_of(tmp_path / "summary.json", report, summary, ()))
     except DataError as error:
       assert "summary.json is damaged" in str(error) and "Remove it" in str(error)
       refused += 1
   assert 20 < refused < 280
+
+
+def test_a_damaged_member_of_a_sweep_is_an_error_that_says_what_to_do(tmp_path):
+  members = [{"seed": 0}, {"seed": 1}]
+  good = {"metrics": both(0.5)}
+  console().print(made_of(tmp_path, members_table, members, [good, good]))
+  for wrong in (
+    {"metrics": 1},
+    {"metrics": {"personalized": []}},
+    {"metrics": {"personalized": {"top1": "x"}}},
+    {"diverged": 3},
+  ):
+    with pytest.raises(DataError, match="is damaged"):
+      made_of(tmp_path, members_table, members, [good, good | wrong])
 
 
 def test_a_damaged_summary_leaves_a_table_with_the_others(tmp_path):

@@ -3,7 +3,7 @@
 import datetime
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,19 @@ def report(summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]] = (
   return Group(_header(summary), *(row for row in rows if row is not None))
 
 
-def report_of(
-  path: Path, summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]]
-) -> RenderableType:
-  """The report of a summary that was read from a file.
+def made_of(path: Path, show: Callable[..., RenderableType], *args: Any) -> RenderableType:
+  """What `show` makes of arguments that were read from summaries.
+
+  Args:
+    path: where they were read; may be a pattern.
+    show: such as `report`.
+    args: its arguments.
 
   Raises:
-    DataError: something in the file is not as a run writes it.
+    DataError: something in a file is not as a run writes it.
   """
   try:
-    return report(summary, yardsticks)
+    return show(*args)
   except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
     raise DataError(
       f"{path} is damaged: it cannot be shown ({type(error).__name__}: {error}). Remove it, and the same "
