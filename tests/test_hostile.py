@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import re
 
 import pytest
@@ -13,6 +14,7 @@ from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.page import read_page, write_page
 from fedjax_het.compare.plain import tables
 from fedjax_het.compare.runs import find
+from fedjax_het.experiment.launcher import as_text
 from fedjax_het.experiment.report import report
 from fedjax_het.output.terminal import console
 from fedjax_het.tables import layout
@@ -78,3 +80,8 @@ def test_the_report_of_a_run_holds_hostile_text_as_text():
   summary = {"algorithm": EVERYTHING, "mixing": "[red]x[/red]", "dataset": EVERYTHING, "metrics": {}}
   out = on_a_terminal(report(summary))
   assert not UNSEEN.search(out) and "[red]x[/red]" in out
+
+
+def test_a_message_of_the_log_is_text():
+  record = logging.LogRecord("x", logging.WARNING, "x", 1, "a file %s", (EVERYTHING,), None)
+  assert as_text(record) and not UNSEEN.search(record.getMessage()) and "[red]x" in record.getMessage()

@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
+from logging import LogRecord
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from fedjax_het.experiment import machine, quickstart
 from fedjax_het.experiment.config_file import read_config
 from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
 from fedjax_het.experiment.shipped import shipped
+from fedjax_het.output.escape import terminal
 from fedjax_het.output.terminal import protect_streams, say
 
 CHOOSING = (
@@ -209,9 +211,19 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
 
 
 def leave_out_waiting() -> None:
-  """Drops Orbax's advice, for every checkpoint that follows on another, to write fewer."""
+  """Drops Orbax's advice, for every checkpoint that follows on another, to write fewer.
+
+  Other messages reach the terminal as text: they name files, whose names may hold control characters.
+  """
   waiting = "Waiting for previous save"
   logging.get_absl_logger().addFilter(lambda record: not str(record.msg).startswith(waiting))
+  logging.get_absl_handler().addFilter(as_text)
+
+
+def as_text(record: LogRecord) -> bool:
+  """Makes a log's message the text that a terminal may show; True, as it is to be shown."""
+  record.msg, record.args = terminal(record.getMessage()), ()
+  return True
 
 
 def told(run: Callable[[], None]) -> int:
