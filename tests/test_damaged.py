@@ -17,7 +17,7 @@ from fedjax_het.compare.runs import find
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.report import made_of, report
 from fedjax_het.experiment.tracking import to_json
-from fedjax_het.experiment.workdir import check
+from fedjax_het.experiment.workdir import check, prepare
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
@@ -167,6 +167,13 @@ def test_a_file_of_a_workdir_that_cannot_be_read_is_not_called_damaged(name, tmp
   monkeypatch.setattr("pathlib.Path.open", refused)
   with pytest.raises(SettingError, match=r"cannot be read \(Permission denied\)"):
     check(tmp_path, {"a": 1})
+
+
+@pytest.mark.parametrize("name", ["a[b]", "a*", "a?b/c"])
+def test_a_folder_whose_checkpoints_could_not_be_read_again_is_refused(name, tmp_path):
+  with pytest.raises(SettingError, match=r"workdir = .*signs \*, \? and \[ in its path.*Name another"):
+    prepare(tmp_path / name, {"a": 1})
+  assert not [*tmp_path.iterdir()]
 
 
 def test_a_run_without_a_configuration_is_left_out_with_a_note(tmp_path):

@@ -118,7 +118,13 @@ def check_readable(run: Workdir) -> None:
 
 
 def check_writable(*folders: Path) -> None:
-  """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing."""
+  """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing.
+
+  Nor can checkpoints be read again from a path with a sign of a pattern, which Orbax takes for one.
+  """
+  if any(sign in os.path.abspath(folders[-1]) for sign in "*?["):
+    problem = "has one of the signs *, ? and [ in its path, from which Orbax could read no checkpoint again"
+    raise SettingError("workdir", str(folders[-1]), problem, "Name another folder.")
   with _writable(folders[-1]):
     for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
       with tempfile.TemporaryFile(dir=there):
