@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+from fedjax_het.output.terminal import protect_streams
+
 COMMANDS = {
   "run": ("fedjax_het.experiment.launcher", "launch", "one run, or a sweep as one program"),
   "reproduce": ("fedjax_het.tables.launcher", "launch", "a paper's table, ours beside it"),
@@ -13,6 +15,7 @@ COMMANDS = {
 
 def main() -> None:
   """Runs the command of the command line."""
+  protect_streams()
   chosen = sys.argv[1] if len(sys.argv) > 1 else ""
   if chosen not in COMMANDS:
     asked = chosen in ("", "-h", "--help")

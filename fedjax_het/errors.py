@@ -12,6 +12,7 @@ import struct
 import tarfile
 import tokenize
 import typing
+import unicodedata
 import wave
 import zipfile
 import zlib
@@ -92,6 +93,22 @@ def reading(where: object, problem: str = "cannot be read, it is truncated or da
     raise DataError(f"{where} {problem}: {said}") from error
 
 
+PAPERS = {
+  "fedsgd": ("fedavg",), "localsgd": ("fedavg",), "federatedaveraging": ("fedavg",),
+  "superfed": ("superfedmm",), "sosic": ("sosicfl",), "fedmgdaplus": ("fedmgda",),
+  "qfedavg": ("qffl",), "qfairfl": ("qffl",), "agnosticfl": ("afl",), "tilted": ("term",),
+  "aaggff": ("aaggffd", "aaggffs"), "fedadam": ("adam",), "fedyogi": ("yogi",), "fedadagrad": ("adagrad",),
+  "fedopt": ("adam",), "svgd": ("particles",), "langevin": ("sgld",), "dir": ("dirichlet",),
+  "lda": ("dirichlet",), "noniid": ("dirichlet",), "shards": ("pathological",), "homogeneous": ("iid",),
+  "uniform": ("iid",), "mlp": ("twonn",), "2nn": ("twonn",), "cnn": ("twocnn", "simplecnn"),
+  "2cnn": ("twocnn",),
+  "logreg": ("logisticregression",), "lr": ("logisticregression",), "lstm": ("stackedlstm",),
+  "ham": ("ham10000",), "isic": ("isic2019",), "isic19": ("isic2019",),
+  "speech": ("speechcommands",), "gsc": ("speechcommands",),
+}  # fmt: skip
+"""Names of papers -> what they may be called here, both as `_spelled` has them."""
+
+
 class NonFiniteLoss(FloatingPointError):
   """A training loss that became NaN or infinite: names round, client and last good checkpoint."""
 
@@ -137,16 +154,19 @@ def check_pixels(setting: str, value: object, least: float, largest: float, reme
 def check_whole(setting: str, value: float, low: float | None = None, high: float | None = None) -> None:
   """Raises `SettingError` unless `value` is an integer and low <= value <= high (each bound optional).
 
-  2.0 is none: what counts steps or clients is a shape or the bound of a loop.
+  2.0 is none: what counts steps or clients is a shape or the bound of a loop. JAX counts in 32 bits, so
+  without `high` an integer is at most 2^31 - 1.
   """
   check_range(setting, value, low, high)
   if isinstance(value, jax.core.Tracer):
     return
   try:
-    operator.index(cast(int, value))
+    count = operator.index(cast(int, value))
   except TypeError:
     remedy = f"Write {int(value)}." if value % 1 == 0 else "Round it."
     raise SettingError(setting, value, "must be a whole number", remedy) from None
+  if high is None and count >= 2**31:
+    raise SettingError(setting, value, "is more than 32 bits count", f"Use at most {2**31 - 1}.")
 
 
 def memory() -> int:
@@ -234,11 +254,45 @@ def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
 
 
 def near(value: object, choices: Iterable[str]) -> str:
-  """What an unknown value may have been meant to be, and what is known, for an error."""
+  """What an unknown value may have been meant to be, and what is known, for an error.
+
+  Capitals, hyphens, spaces and accents are of no account, so "LG-FedAvg" is lg_fedavg; and a few names are
+  known by which papers call what has another name here, see `PAPERS`.
+  """
   choices = sorted(choices)
-  found = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
-  hint = f"Did you mean {found[0]!r}? " if found else ""
+  spelled: dict[str, list[str]] = {}
+  for choice in choices:
+    spelled.setdefault(_spelled(choice), []).append(choice)
+  own = _spelled(str(value))
+  found = [own] if own in spelled else [name for name in PAPERS.get(own, ()) if name in spelled]
+  found = found or difflib.get_close_matches(own, spelled, n=1, cutoff=0.5)
+  alike = difflib.get_close_matches(str(value), spelled[found[0]], n=1, cutoff=0.0) if found else []
+  hint = f"Did you mean {alike[0]!r}? " if alike else ""
   return f"{hint}Known: {', '.join(choices)}."
+
+
+def _spelled(name: str) -> str:
+  """A name in the small letters and digits that all ways to write it have in common."""
+  plain = unicodedata.normalize("NFKD", name).casefold().replace("+", "plus")
+  return "".join(sign for sign in plain if sign.isalnum())
+
+
+def check_here() -> None:
+  """Raises `SettingError` where the folder that the program was started in is gone."""
+  try:
+    os.getcwd()
+  except OSError as error:
+    problem = f"cannot be found ({error.strerror or error}): it was removed or renamed"
+    raise SettingError("working folder", os.curdir, problem, "Change to one that is there.") from error
+
+
+def folder_of(setting: str, path: str | os.PathLike[str]) -> Path:
+  """A path whose "~" is a home folder; raises `SettingError` where that is not known."""
+  try:
+    return Path(path).expanduser()
+  except RuntimeError as error:
+    raise SettingError(setting, os.fspath(path), "names a home folder that is not known",
+                       "Write the path without ~.") from error  # fmt: skip
 
 
 def check_transformation(setting: str, name: str, made: optax.GradientTransformation) -> None:

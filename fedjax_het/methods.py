@@ -95,10 +95,14 @@ class Method(NamedTuple):
   @property
   def models(self) -> Mapping[str, Callable[..., Any]]:
     """The models by name that a client part trains; none for a mixing or a server."""
-    model = inspect.signature(self.factory, eval_str=True).parameters.get("model")
+    try:
+      model = inspect.signature(self.factory, eval_str=True).parameters.get("model")
+    except NameError:  # an annotation that only type checkers can resolve
+      model = inspect.signature(self.factory).parameters.get("model")
     if model is None:
       return {}
-    return GENERATORS if model.annotation is Generative else MODELS
+    generative = model.annotation is Generative or str(model.annotation).endswith("Generative")
+    return GENERATORS if generative else MODELS
 
   def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
     """The part with all of `settings`, and with those of `offered` that its factory takes.
@@ -210,9 +214,23 @@ def bare(method: Method) -> Any:
   return method.make(offered | ({"model": small_model(method)} if method.models else {}))
 
 
+def asked(method: Method) -> tuple[Any, str]:
+  """A method's part as `bare` makes it, and ""; or None, and why its factory does not make it."""
+  try:
+    return bare(method), ""
+  except Exception as error:  # of a user's own factory: whatever it raises
+    return None, f"{type(error).__name__}: {error}"
+
+
 def compositions() -> list[tuple[str, str, str]]:
-  """The names (client, mixing, server) of all algorithms that `federated` composes."""
-  parts = [{name: bare(method) for name, method in table.items()} for table in METHODS.values()]
+  """The names (client, mixing, server) of all algorithms that `federated` composes.
+
+  A part that its factory does not make around a small model is left out, as it cannot be asked.
+  """
+  parts = [
+    {name: part for name, method in table.items() if (part := asked(method)[0]) is not None}
+    for table in METHODS.values()
+  ]
   clients, mixings, servers = (part.items() for part in parts)
   found = []
   for client, c in clients:
@@ -220,7 +238,7 @@ def compositions() -> list[tuple[str, str, str]]:
       for move, s in servers:
         try:
           federated(c, m, s)
-        except SettingError:
+        except (SettingError, AttributeError, TypeError):  # others: something that is no part
           continue
         found.append((client, mix, move))
   return found

@@ -12,7 +12,7 @@
 set -uo pipefail
 processes=${PROCESSES:-2}
 devices=${DEVICES:-2}
-port=${PORT:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')}
+port=${PORT:-$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')}
 logs=$(mktemp -d)
 for argument in "$@"; do
   case $argument in --workdir=*) logs=${argument#--workdir=} ;; esac
@@ -27,7 +27,7 @@ for ((i = 0; i < processes; i++)); do
     if ((i)); then exec >"$logs/process_$i.log"; fi # the first process's output may be appended to a file
     JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} exec python3 -m fedjax_het.run "$@" \
       --mesh="clients:$((processes * devices))" \
-      --distributed --coordinator="localhost:$port" --processes="$processes" --process="$i" 2>&1
+      --distributed --coordinator="127.0.0.1:$port" --processes="$processes" --process="$i" 2>&1
   ) &
   started+=($!)
 done

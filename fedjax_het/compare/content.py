@@ -23,6 +23,7 @@ MOST_CLIENTS = 200  # of a sorted curve, up to which each is a point; more are q
 MOST_CELLS = 20_000  # clients times classes of a partition, up to which it is drawn from numbers
 MOST_LINES = 12  # clients up to which each has a line of mixing coefficients
 QUANTILES = (0, 10, 50, 90, 100)  # percent of the cohort's coefficients, where there are more
+MOST_CLASSES = 1000  # of synthetic images, a row each
 FRAMES = 10  # of a run's synthetic examples
 NO_CURVES = ("cohort", "coefficients")  # of `mixing`: who and how much, which is no curve
 
@@ -110,6 +111,8 @@ def clients(run: Run) -> dict[str, Any]:
   """ "MODEL/METRIC" -> the clients' values, worst first; of more than 200 as many quantiles; and `count`."""
   found: dict[str, Any] = {}
   for name, values in _arrays(run.folder / client_metrics.FILE).items():
+    if values.ndim != 1:
+      continue
     x = np.sort(values[np.isfinite(values)])
     if not len(x):
       continue
@@ -123,10 +126,11 @@ def clients(run: Run) -> dict[str, Any]:
 def mixture(run: Run) -> dict[str, Any] | None:
   """`round` and the coefficients of each client, or where they are many or others each round, quantiles."""
   lines = [line for line in run.lines if (line.get("mixing") or {}).get("coefficients")]
-  if not lines or len(lines[0]["mixing"]["coefficients"]) < 2:
+  lines = [own for own in lines if len(_coefficients(own)) == len(_coefficients(lines[0]))]
+  if not lines or len(_coefficients(lines[0])) < 2:
     return None
   cohorts = [line["mixing"].get("cohort") for line in lines]
-  p = np.array([line["mixing"]["coefficients"] for line in lines], np.float64)
+  p = np.array([*map(_coefficients, lines)], np.float64)
   each = p.shape[1] <= MOST_LINES and all(own == cohorts[0] for own in cohorts)
   if each:
     named = {f"client {client}": _short(own) for client, own in zip(cohorts[0] or [], p.T)}
@@ -136,11 +140,15 @@ def mixture(run: Run) -> dict[str, Any] | None:
   return {"round": [line["round"] for line in lines], "each": each, "even": 1 / p.shape[1], "lines": named}
 
 
+def _coefficients(line: Mapping[str, Any]) -> list[float | None]:
+  return line["mixing"]["coefficients"]
+
+
 def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
   """The place of a run's partition among those that are known, to which it is added."""
   counts = _arrays(run.folder / partition.FILE).get("counts")
   own: dict[str, Any]
-  if counts is not None and counts.size <= MOST_CELLS:
+  if counts is not None and counts.ndim == 2 and 0 < counts.size <= MOST_CELLS:
     key, own = f"{counts.shape}{counts.tobytes().hex()}", {"counts": counts.tolist()}
   elif image := picture(run.folder / "figures" / "partition.png"):
     key, own = image, {"picture": image}
@@ -157,7 +165,7 @@ def samples(run: Run) -> list[dict[str, Any]]:
   found = []
   for path in (paths[place] for place in chosen):
     arrays = _arrays(path)
-    if len(arrays) == 2 and arrays["x"].ndim == 4 and arrays["x"].shape[-1] in (1, 3):
+    if {*arrays} == {"x", "y"} and _are_images(arrays["x"], arrays["y"]):
       grid = sample_grid(arrays["x"], arrays["y"], int(arrays["y"].max()) + 1)
       found.append({"round": int(path.stem), "picture": _png(grid, grey=arrays["x"].shape[-1] == 1)})
   return found
@@ -165,7 +173,11 @@ def samples(run: Run) -> list[dict[str, Any]]:
 
 def _surface(run: Run) -> dict[str, Any] | None:
   found = _arrays(run.folder / landscape.FILE)
-  if not found:
+  line, losses = found.get("line"), found.get("losses")
+  if line is None or losses is None or line.ndim != 1 or not len(line):
+    return None
+  square = (len(line), len(line))
+  if losses.shape != square:
     return None
   return {"line": _short(found["line"]), "losses": [_short(row) for row in found["losses"]]}
 
@@ -190,12 +202,18 @@ def _uri(content: bytes) -> str:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-  """Of an .npz; none where it is not there, or is being written."""
+  """Arrays of numbers of an .npz; none where it is not there, is damaged or is being written."""
   try:
-    with np.load(path) as file:
-      return dict(file)
-  except DAMAGE:
+    with path.open("rb") as raw, np.load(raw) as file:  # which np.load leaves open where it fails
+      return {name: array for name, array in file.items() if array.dtype.kind in "biuf"}
+  except (*DAMAGE, AttributeError, LookupError, MemoryError):
     return {}
+
+
+def _are_images(x: np.ndarray, y: np.ndarray) -> bool:
+  """Whether x and y are labelled images, [N, height, width, 1 or 3] and [N], of few classes."""
+  alike = x.ndim == 4 and x.shape[-1] in (1, 3) and y.ndim == 1 and len(y) == len(x) and x.size > 0
+  return alike and y.dtype.kind in "iu" and y.min() >= 0 and y.max() < MOST_CLASSES
 
 
 def _short(values: np.ndarray) -> list[float | None]:

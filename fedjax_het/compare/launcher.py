@@ -9,8 +9,9 @@ from pathlib import Path
 from fedjax_het.compare.groups import baseline_of, grouped
 from fedjax_het.compare.plain import MODELS, tables
 from fedjax_het.compare.runs import find
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_here
 from fedjax_het.experiment.display import console
+from fedjax_het.output.terminal import protect_streams, say
 
 OUT = "compare.html"
 
@@ -39,11 +40,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(args: Sequence[str] | None = None) -> None:
   """Compares what the command line names; exits with 1 after printing what the user can mend."""
-  given = parser().parse_args(args)
+  protect_streams()
   try:
+    check_here()
+    given = parser().parse_args(args)
     compare(given.RUN, given.out, given.plain, given.baseline, given.model)
   except SettingError as error:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    say(f"{type(error).__name__}: {error}", error=True)
     sys.exit(1)
 
 
@@ -66,7 +69,9 @@ def compare(
   Raises:
     SettingError: a folder without a run, an unknown baseline, a file that cannot be written, no Plotly.
   """
-  groups = grouped(find(folders))
+  left_out: list[str] = []
+  groups = grouped(find(folders, left_out))
+  say(*(f"{own}." for own in left_out), error=True)
   first = baseline_of(groups, baseline)
   if plain:
     console().print(tables(groups, first, model))
@@ -77,8 +82,8 @@ def compare(
 
   out = OUT if out is None else out
   plotly(out)  # before the files are read
-  path = write_page(content(groups, first), out)
+  path = write_page(content(groups, first) | {"left_out": left_out}, out)
   count = sum(len(group.runs) for group in groups)
   size = path.stat().st_size / 1e6
-  print(f"{count} run{'s' * (count > 1)} in {os.path.abspath(path)} ({size:.1f} MB)")
+  say(f"{count} run{'s' * (count > 1)} in {os.path.abspath(path)} ({size:.1f} MB)")
   return path

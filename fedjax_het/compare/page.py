@@ -7,9 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, folder_of
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.workdir import write_atomic
+from fedjax_het.output import escape
 
 SCRIPTS = ("base.js", "table.js", "charts.js", "pictures.js", "start.js")  # in this order
 
@@ -38,9 +39,9 @@ def write_page(
   Raises:
     SettingError: Plotly is not installed, or the file cannot be written.
   """
-  path, library = Path(path).expanduser(), plotly(path)
+  path, library = folder_of("out", path), plotly(path)
   parts = {
-    "title": _escaped(title),
+    "title": escape.html(title),
     "style": _read("page.css"),
     "plotly": library.replace("</script", "<\\/script"),
     "content": to_json(content).replace("<", "\\u003c"),
@@ -66,7 +67,3 @@ def read_page(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _read(name: str) -> str:
   return (resources.files("fedjax_het.compare") / "page" / name).read_text(encoding="utf-8")
-
-
-def _escaped(text: str) -> str:
-  return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

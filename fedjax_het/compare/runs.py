@@ -7,12 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fedjax_het.compare import sound
 from fedjax_het.compare.data import FOUND
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.errors import SettingError
-from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record, read_starts
+from fedjax_het.errors import SettingError, folder_of
+from fedjax_het.experiment.workdir import FAILED, Workdir, read_starts
 
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
+OF_A_RUN = ("metrics.jsonl", "summary.json", "starts.jsonl", "checkpoints")  # beside its config.json
 REASON = 100  # characters of why a run failed, in its state
 
 
@@ -27,6 +29,7 @@ class Run(NamedTuple):
     summary: of summary.json; {} where there is none.
     failed: why it came to no summary, where that is written down.
     saved: the round of its newest checkpoint; 0 without one.
+    damaged: which of its files are damaged, and where; "" for none.
     found: "examples" of the data set that it found, and their "data_digest", as far as they are written down.
   """
 
@@ -37,6 +40,7 @@ class Run(NamedTuple):
   summary: Mapping[str, Any]
   failed: str = ""
   saved: int = 0
+  damaged: str = ""
   found: Mapping[str, Any] = MappingProxyType({})
 
   @property
@@ -76,6 +80,10 @@ class Run(NamedTuple):
   @property
   def state(self) -> str:
     """In a few words."""
+    return "; ".join(filter(None, (self._state, self.damaged)))
+
+  @property
+  def _state(self) -> str:
     if self.summary.get("diverged"):
       return f"diverged in round {self.summary['diverged']['round']}"
     if self.summary:
@@ -98,45 +106,55 @@ class Run(NamedTuple):
     return lines[-1]["metrics"] if lines else {}
 
 
-def find(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
+def find(paths: Sequence[str | os.PathLike[str]], left_out: list[str] | None = None) -> list[Run]:
   """The runs in some folders: of a run's own that run, of a sweep's its members, of any other all below it.
+
+  Args:
+    paths: the folders.
+    left_out: gets a sentence on each run whose configuration is damaged, so that it cannot be shown.
 
   Raises:
     SettingError: a folder that is not there, or without a run in it or below.
   """
   folders: dict[Path, Mapping[str, Any]] = {}
+  damaged: list[str] = []
   for path in paths:
-    own = Path(os.path.abspath(Path(path).expanduser()))
+    own = Path(os.path.abspath(folder_of("RUN", path)))
     if not own.is_dir():
       raise SettingError(
-        "RUN", str(path), "no such folder", "Name the workdir of a run, or a folder of such."
+        "RUN",
+        str(path),
+        "is a file" if own.exists() else "no such folder",
+        "Name the workdir of a run, or a folder of such.",
       )
-    found = dict(_below(own))
+    found = dict(_below(own, damaged))
     if not found:
       problem = "holds no run: there is no config.json of one in it or below"
+      problem = ". ".join([problem, *damaged])
       raise SettingError("RUN", str(path), problem, "Name what --workdir was, or --runs of a table.")
     folders |= found
+  if left_out is not None:
+    left_out += damaged
   parent = Path(os.path.commonpath([folder.parent for folder in folders]))
   return [_read(folder, _name(folder, parent), config) for folder, config in folders.items()]
 
 
-def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _below(folder: Path, damaged: list[str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
   for path, inside, files in os.walk(folder):
     inside.sort()
-    config = read_record(Path(path) / "config.json") if "config.json" in files else None
-    if config is not None and _of_a_run(config):
+    names = {*inside, *files}
+    if "config.json" not in names:
+      continue
+    config, problem = sound.read_record(Path(path) / "config.json", sound.config)
+    if not problem:
       inside.clear()
       yield Path(path), config
+    elif names & {*OF_A_RUN} and not _is_sweep(names):  # other programs write files of that name, too
+      damaged.append(f"The run in {path} is left out: its {problem}")
 
 
-def _of_a_run(config: Mapping[str, Any]) -> bool:
-  """Whether a config.json is one of ours: other programs write such files too."""
-  algorithm = config.get("algorithm")
-  return (
-    isinstance(algorithm, Mapping)
-    and isinstance(algorithm.get("name"), str)
-    and all(type(config.get(name)) is int for name in ("rounds", "seed"))
-  )
+def _is_sweep(names: Collection[str]) -> bool:
+  return MEMBERS in names
 
 
 def _reason(failed: str) -> str:
@@ -152,12 +170,16 @@ def _name(folder: Path, parent: Path) -> str:
 
 def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   run = Workdir(folder)
-  lines = [line for line in read_json_lines(run.metrics_path) if "round" in line]
-  summary, failed = read_record(run.summary_path) or {}, read_record(folder / FAILED) or {}
+  lines, of_lines = sound.read_records(run.metrics_path, sound.line)
+  summary, of_summary = sound.read_record(run.summary_path, sound.summary)
+  failed, of_failed = sound.read_record(folder / FAILED, sound.failed)
   starts = read_starts(folder)
   data = starts[-1]["data"] if starts else {}
   found = {field: data[field] for field in FOUND if isinstance(data.get(field), str | int)}
-  return Run(folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), found)
+  problems = filter(None, (of_summary, of_lines, of_failed))
+  return Run(
+    folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), "; ".join(problems), found
+  )
 
 
 def _saved(folder: Path) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_het.data.files import Source, check_rows, find, read_table
 from fedjax_het.data.wordpiece import encode, framed, read_vocabulary
-from fedjax_het.errors import DataError, SettingError, check_choice, check_memory, check_whole
+from fedjax_het.errors import DataError, SettingError, check_choice, check_memory, check_whole, folder_of
 
 FILE = "mqp.csv"
 ROWS = 3048
@@ -134,7 +134,9 @@ def _vocabulary(folder: Path, file: str) -> Path:
     folder / "bert_uncased_vocab.txt",
     folder.parent / "weights/bert_uncased_vocab.txt",
   ]
-  path = next((path for path in ([Path(file).expanduser()] if file else places) if path.is_file()), None)
+  path = next(
+    (path for path in ([folder_of("vocabulary_file", file)] if file else places) if path.is_file()), None
+  )
   if path is None:
     looked = file or ", ".join(str(place.resolve()) for place in places)
     raise DataError(

@@ -41,6 +41,7 @@ from fedjax_het.errors import (
   check_memory,
   check_settings,
   check_whole,
+  folder_of,
   reading,
 )
 
@@ -175,7 +176,7 @@ def load(
   if name == "digits":
     return load_digits()
   folder, loader, wanted = FOLDERS[name]
-  if data_dir and not Path(data_dir).expanduser().is_dir():
+  if data_dir and not folder_of("data_dir", data_dir).is_dir():
     raise DataError(
       f"data_dir = {os.fspath(data_dir)!r}: no such folder. Name one with a folder {folder}: {wanted}."
     )
@@ -256,4 +257,4 @@ def find_digits() -> Path | None:
 
 
 def _data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
-  return Path(data_dir or os.environ.get("FEDJAX_HET_DATA") or "data").expanduser()
+  return folder_of("data_dir", data_dir or os.environ.get("FEDJAX_HET_DATA") or "data")

@@ -1,14 +1,17 @@
 """Makes XLA use a CPU well."""
 
 import os
+import re
 from typing import Any
 
 import jax
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole
 
 # A level below LLVM's highest: steps as fast, compiling 0.85 to 0.98 of the time (docs/results/starts.md).
 OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 2}
+
+MOST_A_CORE = 64  # CPU devices; with thousands a core the first sum over all of them waits for ever
 
 
 def prepare_cpu(devices: int | None = None) -> None:
@@ -21,17 +24,34 @@ def prepare_cpu(devices: int | None = None) -> None:
     devices: number of CPU devices; by default the number of cores that this process may use.
 
   Raises:
-    SettingError: a device was used before.
+    SettingError: a device was used before, `devices` is no number from 1 on, or there would be more than
+      `MOST_A_CORE` devices a core.
   """
-  flags = os.environ.get("XLA_FLAGS", "")
-  chosen = "xla_force_host_platform_device_count" in flags
-  chosen |= jax.config.jax_num_cpu_devices >= 1  # type: ignore[attr-defined]
+  if devices is not None:
+    check_whole("devices", devices, 1)
+  flags = re.findall(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+  already = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
+  chosen = flags or already >= 1
+  check_cores(devices or (already if already >= 1 else int(flags[-1]) if flags else 1))
   if devices is not None or not chosen:
     try:
       jax.config.update("jax_num_cpu_devices", devices or usable_cores())
     except RuntimeError as error:
       remedy = "Start anew and call prepare_cpu() first."
       raise SettingError("prepare_cpu", devices, "JAX has used a device already", remedy) from error
+
+
+def check_cores(devices: int) -> None:
+  """Raises `SettingError` for more CPU devices in this process than its cores can ever serve."""
+  cores = usable_cores()
+  if devices > MOST_A_CORE * cores:
+    raise SettingError(
+      "mesh", f"clients:{devices}",
+      f"too many devices for this process's {cores} core{'s' * (cores > 1)}, of which each serves at most "
+      f"{MOST_A_CORE} CPU devices",
+      f"Use --mesh=clients:{cores}, a device a core, or at most clients:{MOST_A_CORE * cores}; devices "
+      "change no figure. More clients at once on a device: --client_batch.",
+    )  # fmt: skip
 
 
 def usable_cores() -> int:

@@ -16,6 +16,7 @@ from rich.text import Text
 from fedjax_het.engine.processes import writes
 from fedjax_het.errors import check_flag
 from fedjax_het.metrics.catalogue import shown
+from fedjax_het.output.terminal import console as new_console
 
 
 class Progress:
@@ -42,7 +43,7 @@ class Progress:
     transient: bool = False,
   ):
     """See the class."""
-    self._console = console or Console(quiet=quiet)
+    self._console = console or new_console(quiet=quiet)
     self._total, self._round, self._start, self._every = total, 0, 0, every
     self._latest = ""
     self._doing: tuple[str, float] | None = None  # what, since when
@@ -180,9 +181,9 @@ def of_library(total: int, wanted: bool | None) -> Progress:
   """
   if wanted is not None:
     check_flag("progress", wanted)
-  console = Console(stderr=True)
+  console = new_console(stderr=True)
   if not writes() or not (console.is_terminal if wanted is None else wanted):
-    console = Console(stderr=True, quiet=True, force_terminal=False)
+    console = new_console(stderr=True, quiet=True, force_terminal=False)
   return Progress(total, console=console, transient=wanted is None)
 
 

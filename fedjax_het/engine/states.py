@@ -4,7 +4,6 @@ import math
 import os
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -14,7 +13,7 @@ from jax.sharding import Mesh
 from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.placement import over_clients, place, replicated
 from fedjax_het.engine.state import State
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, folder_of
 
 PyTree = Any
 
@@ -92,7 +91,7 @@ def check_places(device_states: int | None, folder: str | None) -> None:
   """Raises `SettingError` for a folder that is none or cannot be written, or in which no states would lie."""
   if folder is None:
     return
-  path = Path(folder).expanduser()
+  path = folder_of("states_folder", folder)
   if not folder or not path.is_dir():
     problem = "is empty" if not folder else "no such folder"
     raise SettingError(
@@ -139,7 +138,7 @@ class OnHost:
   def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int, held: int, folder: str | None = None):
     """See the class."""
     check_held(held, cohort_size)
-    self.folder = None if folder is None else Path(folder).expanduser()
+    self.folder = None if folder is None else folder_of("states_folder", folder)
     self.held, self._num_clients, self._mesh = held, num_clients, mesh
     self._cohorts = CohortsAhead(mesh, num_clients, cohort_size)
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))

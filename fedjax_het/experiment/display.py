@@ -7,6 +7,8 @@ from rich.console import Console, RenderableType
 
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.progress import Progress, doing
+from fedjax_het.output.terminal import console as new_console
+from fedjax_het.output.terminal import say
 
 
 class Display:
@@ -14,7 +16,7 @@ class Display:
 
   def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
     """Says what goes on before there is a progress, as long as it is not left."""
-    return doing(what, Console(quiet=not writes()))
+    return doing(what, new_console(quiet=not writes()))
 
   def progress(self, total: int) -> Progress:
     """What is told of `total` rounds, and of what is done before the first."""
@@ -24,13 +26,13 @@ class Display:
     """Tables as `rich` draws them, and lines of text as they are."""
     if writes():
       for one in what:
-        print(one) if isinstance(one, str) else console().print(one)
+        say(one) if isinstance(one, str) else console().print(one)
 
 
 def console() -> Console:
   """Of standard output; 120 wide where that is a file and nobody says otherwise."""
-  found = Console()
-  return found if found.is_terminal or "COLUMNS" in os.environ else Console(width=120)
+  found = new_console()
+  return found if found.is_terminal or "COLUMNS" in os.environ else new_console(width=120)
 
 
 TERMINAL = Display()

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.table import Table
 
 from fedjax_het.data.scale import as_read
@@ -20,6 +19,7 @@ from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.methods import CLIENTS
 from fedjax_het.models import Generative, count_parameters
+from fedjax_het.output.terminal import console
 from fedjax_het.tasks import mean_loss
 
 
@@ -142,7 +142,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     ("training, at the matrix product's speed", at_least(plan["seconds_at_least"])),
   ):
     table.add_row(what, value)
-  Console().print(table)
+  console().print(table)
 
 
 def at_least(seconds: float) -> str:

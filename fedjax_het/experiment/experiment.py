@@ -23,7 +23,7 @@ from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.record import Record
-from fedjax_het.experiment.report import beside, report
+from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import check, check_writable, claimed, prepare, read_record
@@ -69,7 +69,7 @@ def run_experiment(
   run = check(workdir, config.to_dict(), FREE)
   if summary := read_record(run.summary_path):
     place = f"This run is complete; its files are in {os.fspath(run)}."
-    display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
+    display.show(made_of(run.summary_path, report, summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
     return summary
   check_writable(*run.folders)
   with display.doing("reading the data"):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
-from rich.console import Console
 from rich.text import Text
 
 from fedjax_het.data.clients import split_clients
@@ -23,6 +22,7 @@ from fedjax_het.errors import check_choice
 from fedjax_het.experiment.check import FIELDS, OPTIONAL
 from fedjax_het.experiment.listing import WIDTH, Entry, documented, entries, shown
 from fedjax_het.methods import METHODS
+from fedjax_het.output.terminal import console as new_console
 from fedjax_het.yardsticks.downstream import Judge, downstream
 from fedjax_het.yardsticks.landscape import loss_surface
 from fedjax_het.yardsticks.unseen import after_steps
@@ -201,7 +201,7 @@ def print_fields(config: Mapping[str, Any], only: str = "") -> None:
   Raises:
     SettingError: see `fields`; or there is no such field.
   """
-  console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False)
+  console = new_console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
   found = fields(config)
   names = {name for field in found for name in (field.path, field.path.partition(".")[0])}
   if only:

@@ -9,22 +9,33 @@ import ast
 import contextlib
 import functools
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from logging import LogRecord
 from typing import Any
 
 import jax
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
-from fedjax_het.engine.cpu import prepare_cpu
-from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
-from fedjax_het.experiment import quickstart
+from fedjax_het.errors import DataError, NonFiniteLoss, SettingError, check_here
+from fedjax_het.experiment import machine, quickstart
+from fedjax_het.experiment.config_file import read_config
+from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
 from fedjax_het.experiment.shipped import shipped
-from fedjax_het.experiment.where import Where, parse_mesh
+from fedjax_het.output.escape import terminal
+from fedjax_het.output.terminal import protect_streams, say
+
+CHOOSING = (
+  "partition",
+  "model",
+  "algorithm",
+  "mixing",
+  "server",
+  "label_noise",
+  "task",
+)  # sections with a name
 
 
 @contextlib.contextmanager
@@ -32,34 +43,44 @@ def mistakes_in_one_line() -> Iterator[None]:
   """Ends the program with one line, not a traceback, for a mistake in a flag or in what it names."""
   try:
     yield
-  except (flags.Error, AttributeError, KeyError, ImportError, OSError, SyntaxError, ValueError) as error:
-    text = str(error)
-    if isinstance(error, KeyError):
-      text = f"Unknown setting: {error.args[0]}"
-      if "Did you mean" not in text:
-        text += ". A section that the configuration has not is given whole, as in"
-        text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
-    text = text.replace("\\n", " ").strip()
-    nested = "Traceback" in text or "Attempted" in text  # of a config file: the last line says what is wrong
-    text = text.splitlines()[-1].strip() if nested else " ".join(text.split())
-    if section := re.match(r"flag --(config\.\w+)=(\S+): Failed to parse .* as a ConfigDict", text):
-      text = f"{section[1]} = {section[2]}: is a section of settings. Write --{section[1]}.name={section[2]}."
-    if "before a value for --config was specified" in text:
-      text += " Put --config=FILE before --config.FIELD=VALUE."
-    if text.startswith("Unknown command line flag"):
-      text = text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
-    if "No such file or directory" in text:
-      text += f", seen from {Path.cwd()}. Name a configuration file that is there."
-    print(text, file=sys.stderr)
+  except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    say(in_one_line(error), error=True)
     sys.exit(1)
 
 
-def define_flags() -> None:
+def in_one_line(error: Exception) -> str:
+  """What a mistake in a flag is, and the remedy, of the errors of absl and ml_collections."""
+  unknown = isinstance(error, KeyError) and bool(error.args)  # whose own text is quoted
+  text = " ".join(str(error.args[0] if unknown else error).split())
+  if unknown:
+    if inside := re.search(r"^Attribute .*Attempting to lookup: (.*)\.\w+$", text):
+      return f"config.{inside[1]} is a value, which has no fields. Write --config.{inside[1]}=VALUE."
+    text = f"Unknown setting: {text}"
+    if "Did you mean" not in text:
+      text += ". A section that the configuration has not is given whole, as in"
+      text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
+  if section := re.match(r"flag --config\.(\w+)=(.*): Failed to parse .* as a ConfigDict", text):
+    name, value = section[1], section[2]
+    named = name in CHOOSING and value.replace("_", "").isalnum()
+    remedy = f"--config.{name}.name={value}" if named else f"--config.{name}=\"{{'FIELD': VALUE}}\""
+    return (
+      f"config.{name} = {value}: is a section of settings. Write {remedy}; --describe={name} has its fields."
+    )
+  if path := re.match(r"Could not parse '(.*)': SyntaxError", text):
+    return f"--config.{path[1]}: names no field. Write --config.FIELD=VALUE; --describe has all fields."
+  if text.startswith("Unknown command line flag"):
+    return text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
+  text = re.sub(r"invalid literal for int\(\) with base 10: .*", "is no whole number.", text)
+  return re.sub(r"could not convert string to float: .*", "is no number.", text)
+
+
+def define_flags(config: ConfigDict) -> None:
   """Defines the launcher's flags; ml_collections reads the command line's overrides already here."""
-  config_flags.DEFINE_config_file(
+  config_flags.DEFINE_config_dict(
     "config",
-    quickstart.__file__,
-    "What to run; see configs/. The default is the quickstart.",
+    config,
+    "What to run: a Python file with get_config(), as in configs/, or a run's config.json. By default the "
+    "quickstart.",
     lock_config=False,
     accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
   )
@@ -72,47 +93,6 @@ def define_flags() -> None:
   flags.DEFINE_flag(flags.Flag(plain, None, "describe", None, text, boolean=True))
   flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
   define_machine_flags()
-
-
-def define_machine_flags() -> None:
-  """Flags of where something is computed, which do not say what."""
-  flags.DEFINE_string(
-    "mesh", "", "clients:N spreads the work over N devices; all by default. CPUs are cut to N."
-  )
-  flags.DEFINE_integer(
-    "client_batch",
-    None,
-    "Clients that a device trains at once; by default 1 on a CPU, else all. "
-    "Numbers differ with it by rounding.",
-  )
-  flags.DEFINE_integer(
-    "device_rows",
-    None,
-    "Examples that a device holds at once, the others staying on the host; by default all.",
-  )
-  flags.DEFINE_integer(
-    "device_states",
-    None,
-    "Clients' states (such as their own models) that the devices hold at once, all staying on the host; "
-    "by default all are on the devices.",
-  )
-  flags.DEFINE_string(
-    "states_folder", None, "A folder on a disk for the states that --device_states keeps on the host."
-  )
-  flags.DEFINE_bool(
-    "distributed", False, "Join the processes of a SLURM, Kubernetes or TPU job, or those of --coordinator."
-  )
-  flags.DEFINE_string("coordinator", None, "HOST:PORT of the first process, where no cluster says so.")
-  flags.DEFINE_integer("processes", None, "Number of processes, where no cluster says so.")
-  flags.DEFINE_integer("process", None, "This process's number from 0, where no cluster says so.")
-  flags.DEFINE_float(
-    "checkpoint_seconds", 600.0, "A checkpoint at the latest after so long; also at every evaluation."
-  )
-  flags.DEFINE_string(
-    "compile_cache",
-    os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "fedjax_het")),
-    "Folder of JAX's persistent compilation cache; empty for none.",
-  )
 
 
 def show_in_help(*modules: str) -> None:
@@ -161,45 +141,34 @@ def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
   return rest, grid
 
 
+def take_config(argv: list[str]) -> tuple[list[str], ConfigDict]:
+  """The command line without its --config=FILE, and the configuration of that file, or the quickstart's.
+
+  Raises:
+    SettingError: see `read_config`; or a --config.FIELD=VALUE stands before the file.
+  """
+  rest: list[str] = []
+  chosen, early, arguments = None, "", iter(argv)
+  for argument in arguments:
+    name, equals, value = argument.partition("=")
+    if name not in ("-config", "--config"):
+      early = early or (name if name.lstrip("-").startswith("config.") else "")
+      rest.append(argument)
+      continue
+    chosen = value if equals else next(arguments, "")
+    if early:
+      problem = f"stands behind {early}, which it would replace"
+      raise SettingError("config", chosen, problem, "Put --config=FILE before --config.FIELD=VALUE.")
+  return rest, quickstart.get_config() if chosen is None else read_config(chosen)
+
+
 def parse_flags(argv: list[str]) -> list[str]:
-  """absl's parsing of the command line."""
+  """absl's parsing of the command line; --help ends with 0, where absl ends with 1."""
   with mistakes_in_one_line():
-    rest = flags.FLAGS(argv)
-    flags.FLAGS.config.get("rounds")  # a file that could not be read says so only when asked
-    return rest
-
-
-def prepare_jax() -> None:
-  """The processes, the CPU's devices, and the persistent cache; before the first use of a device."""
-  given, processes = flags.FLAGS, 1
-  devices = parse_mesh(given.mesh)
-  if given.distributed:
-    # JAX would swallow SIGTERM until the run listens to it.
-    jax.config.update("jax_enable_preemption_service", False)
     try:
-      jax.distributed.initialize(given.coordinator, given.processes, given.process)
-    except (ValueError, RuntimeError) as error:
-      raise SettingError(
-        "distributed", True, f"found no cluster ({error})",
-        "Give --coordinator=HOST:PORT --processes=N --process=i, or see launch/.",
-      ) from error  # fmt: skip
-    processes = processes_told()
-    if devices is not None and devices % processes:
-      raise SettingError("mesh", given.mesh, f"not the same for {processes} processes", "Use a multiple.")
-  elif {given.coordinator, given.processes, given.process} != {None}:
-    raise SettingError("coordinator", given.coordinator, "needs --distributed", "Add --distributed.")
-  prepare_cpu(devices and devices // processes)
-  if given.compile_cache:
-    jax.config.update("jax_compilation_cache_dir", str(Path(given.compile_cache).expanduser()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def processes_told() -> int:
-  """How many processes there are, by the flag or the cluster; `jax.process_count` would start the devices."""
-  from jax._src import distributed
-
-  return flags.FLAGS.processes or distributed.global_state.num_processes or 1
+      return flags.FLAGS(argv)
+    except SystemExit:  # of a flag that shows help: mistakes are exceptions
+      sys.exit(0)
 
 
 def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
@@ -207,7 +176,7 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
   if len(argv) > 1:
     blank = next((flag for flag in ("list", "describe") if flags.FLAGS[flag].value == "true"), None)
     remedy = f"--{blank}={argv[1]}" if blank else "--config.key=value"
-    print(f"Unexpected argument {argv[1]!r}: settings are given as {remedy}.", file=sys.stderr)
+    say(f"Unexpected argument {argv[1]!r}: settings are given as {remedy}.", error=True)
     return 1
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   leave_out_waiting()
@@ -229,7 +198,7 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
         check_sweep(given.config, grid)
       dry_run(given.config, where)
       if grid:
-        print(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
+        say(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
     elif grid:
       run_sweep(
         given.config, grid, given.workdir, where, member_batch=given.member_batch,
@@ -242,16 +211,19 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
 
 
 def leave_out_waiting() -> None:
-  """Drops Orbax's advice, for every checkpoint that follows on another, to write fewer."""
+  """Drops Orbax's advice, for every checkpoint that follows on another, to write fewer.
+
+  Other messages reach the terminal as text: they name files, whose names may hold control characters.
+  """
   waiting = "Waiting for previous save"
   logging.get_absl_logger().addFilter(lambda record: not str(record.msg).startswith(waiting))
+  logging.get_absl_handler().addFilter(as_text)
 
 
-def where_of_flags() -> Where:
-  """Devices and memory."""
-  given = flags.FLAGS
-  numbers = given.client_batch, given.device_rows, given.device_states
-  return Where(parse_mesh(given.mesh), *numbers, given.states_folder)
+def as_text(record: LogRecord) -> bool:
+  """Makes a log's message the text that a terminal may show; True, as it is to be shown."""
+  record.msg, record.args = terminal(record.getMessage()), ()
+  return True
 
 
 def told(run: Callable[[], None]) -> int:
@@ -265,12 +237,12 @@ def told(run: Callable[[], None]) -> int:
     with heard():
       run()
   except Stopped as stopped:
-    print(stopped, file=sys.stderr)
+    say(stopped, error=True)
     return 128 + stopped.by
   except KeyboardInterrupt:
     end_now()
   except (SettingError, DataError, NonFiniteLoss) as error:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    say(f"{type(error).__name__}: {error}", error=True)
     return 1
   return 0
 
@@ -298,8 +270,12 @@ def take_no_accelerator() -> None:
 
 def launch() -> None:
   """Runs the program of the command line, and exits with its status."""
+  protect_streams()
   with mistakes_in_one_line():
-    sys.argv, sweep = take_sweep(with_shipped(sys.argv, "config"))
-    define_flags()
-    show_in_help(__name__)
+    check_here()
+    argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
+    argv, sweep = take_sweep(with_shipped(argv, "config"))
+    sys.argv, config = take_config(argv)
+    define_flags(config)
+    show_in_help(__name__, machine.__name__)
   app.run(functools.partial(main, grid=sweep), flags_parser=parse_flags)

@@ -15,8 +15,9 @@ from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.data.sources import FOLDERS, load, load_digits
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import CLIENTS, METHODS, Method, bare, partners
+from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
 from fedjax_het.models import COMMON, GENERATORS, MODELS
+from fedjax_het.output.terminal import console as new_console
 from fedjax_het.tasks import TASKS
 
 WIDTH = 110  # where the output is no terminal
@@ -57,10 +58,16 @@ def explained(
   return {name: (shown(own.default), lines.get(name, "")) for name, own in parameters.items()}
 
 
+def origin_of(factory: Callable[..., Any]) -> Any:
+  """The function behind a factory that wraps one or sets some of its arguments."""
+  while isinstance(factory, functools.partial):
+    factory = factory.func
+  return inspect.unwrap(factory)
+
+
 def documented(factory: Callable[..., Any]) -> dict[str, str]:
   """What a factory's docstring says of its arguments, by name."""
-  origin = inspect.unwrap(factory.func if isinstance(factory, functools.partial) else factory)
-  _, _, section = (inspect.getdoc(origin) or "").partition("\nArgs:\n")
+  _, _, section = (inspect.getdoc(origin_of(factory)) or "").partition("\nArgs:\n")
   entries = re.split(r"^  (?=[\w*])", section.split("\n\n")[0], flags=re.MULTILINE)
   pairs = (entry.partition(":") for entry in entries if entry)
   return {name: " ".join(text.split()) for name, _, text in pairs}
@@ -81,22 +88,29 @@ def among(names: Iterable[str], everybody: Iterable[str]) -> str:
   return f"any but {', '.join(others)}" if len(others) < len(names) else ", ".join(names)
 
 
+def can_be_asked(section: str) -> list[str]:
+  """The methods of a section that can be asked what they are, see `methods.asked`."""
+  return [name for name, method in METHODS[section].items() if asked(method)[0] is not None]
+
+
 def of_models() -> list[str]:
   """The server parts that take models; the others take signals."""
-  return [name for name, method in METHODS["server"].items() if bare(method).takes_models]
+  return [
+    name for name, method in METHODS["server"].items() if getattr(asked(method)[0], "takes_models", False)
+  ]
 
 
 def goes_with(section: str, name: str) -> str:
   """What a method can be composed with, as in "mixing: any but fedmgda; server: sgld"; "any" if with all."""
-  each = {other: among(names, METHODS[other]) for other, names in partners(section, name).items()}
-  if each.get("server") == among(of_models(), METHODS["server"]):
+  each = {other: among(names, can_be_asked(other)) for other, names in partners(section, name).items()}
+  if each.get("server") == among(of_models(), can_be_asked("server")):
     each["server"] = "models"
   return "; ".join(f"{other}: {names}" for other, names in each.items() if names != "any") or "any"
 
 
 def path_of(method: Method) -> str:
   """The file of a method, from the package's folder, or where Python found it otherwise."""
-  return inspect.unwrap(method.factory).__module__.removeprefix("fedjax_het.").replace(".", "/") + ".py"
+  return origin_of(method.factory).__module__.removeprefix("fedjax_het.").replace(".", "/") + ".py"
 
 
 def entries() -> dict[str, list[Entry]]:
@@ -133,6 +147,9 @@ def _method(section: str, method: Method) -> Entry:
     more |= explained(method.prepares.make, method.prepares.settings)
 
   def facts() -> dict[str, str]:
+    if why := asked(method)[1]:
+      note = f"its factory does not make it around a small model, so what it goes with is not known ({why})"
+      return {"note": note, "keeps": method.keeps, "source": method.source, "file": path_of(method)}
     found = {"with": goes_with(section, method.name)}
     if method.models:
       found["model"] = among(method.models, MODELS | GENERATORS)
@@ -143,12 +160,13 @@ def _method(section: str, method: Method) -> Entry:
 
 def first_line(factory: Callable[..., Any]) -> str:
   """The first line of a docstring."""
-  return (inspect.getdoc(factory) or "").partition("\n")[0]
+  return (inspect.getdoc(origin_of(factory)) or "").partition("\n")[0]
 
 
 def trained_by(model: str) -> str:
   """The client parts that train a model, as `goes_with`."""
-  return f"algorithm: {among([name for name, client in CLIENTS.items() if model in client.models], CLIENTS)}"
+  known = can_be_asked("algorithm")
+  return f"algorithm: {among([name for name in known if model in CLIENTS[name].models], known)}"
 
 
 def print_list(name: str = "") -> None:
@@ -160,7 +178,7 @@ def print_list(name: str = "") -> None:
   Raises:
     SettingError: an unknown name, naming the nearest.
   """
-  console = Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False)
+  console = new_console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
   if not name:
     for field, group in entries().items():
       _print_all(console, field, group)
@@ -179,7 +197,7 @@ def _print_all(console: Console, field: str, group: list[Entry]) -> None:
   for entry in group:
     settings = (name + f"={default}" * bool(default) for name, (default, _) in entry.settings.items())
     facts = entry.facts()
-    with_what = f"with {facts['with']}" if "with" in facts else ""
+    with_what = next((f"{label} {facts[label]}" for label in ("with", "note") if label in facts), "")
     table.add_row(entry.name, "\n".join(filter(None, (entry.about, ", ".join(settings), with_what))))
   console.print(table, "")
 

@@ -3,13 +3,15 @@
 import datetime
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedjax_het.engine.divergence import Divergence
+from fedjax_het.errors import DataError
 from fedjax_het.yardsticks import YARDSTICKS, Yardstick
 
 
@@ -22,6 +24,26 @@ def report(summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]] = (
   """
   rows = (own.rows(summary) for own in (*YARDSTICKS, *yardsticks))
   return Group(_header(summary), *(row for row in rows if row is not None))
+
+
+def made_of(path: Path, show: Callable[..., RenderableType], *args: Any) -> RenderableType:
+  """What `show` makes of arguments that were read from summaries.
+
+  Args:
+    path: where they were read; may be a pattern.
+    show: such as `report`.
+    args: its arguments.
+
+  Raises:
+    DataError: something in a file is not as a run writes it.
+  """
+  try:
+    return show(*args)
+  except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    raise DataError(
+      f"{path} is damaged: it cannot be shown ({type(error).__name__}: {error}). Remove it, and the same "
+      "command writes it again from the last checkpoint."
+    ) from error
 
 
 def beside(folder: str | os.PathLike[str], others: str = "") -> str:

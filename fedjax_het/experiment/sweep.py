@@ -22,7 +22,7 @@ from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
 from fedjax_het.experiment.record import Record, pictures
-from fedjax_het.experiment.report import beside
+from fedjax_het.experiment.report import beside, made_of
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.values import is_number, numbers, with_values
@@ -141,7 +141,8 @@ def run_sweep(
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
     place = f"In {os.fspath(root)}: sweep.json{drawn}, and each member's files in members/."
-    display.show(members_table(members, summaries), place, beside(root))
+    path = root.root / "members" / "*" / "summary.json"
+    display.show(made_of(path, members_table, members, summaries), place, beside(root))
   return summaries
 
 

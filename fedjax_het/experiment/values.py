@@ -41,6 +41,11 @@ def is_number(value: Any) -> bool:
   return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def is_measured(value: Any) -> bool:
+  """Whether a value that a file holds is a finite number of a size that something measured can have."""
+  return is_number(value) and abs(value) < 1e100
+
+
 def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
   """A copy of a configuration with other values of some dotted fields."""
   changed = ConfigDict(config.to_dict(), type_safe=False)

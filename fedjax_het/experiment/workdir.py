@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedjax_het.engine.processes import agreed
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, folder_of
 
 try:
   import fcntl
@@ -95,15 +95,36 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
   """
   if not os.fspath(workdir):
     raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
-  run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
+  run = Workdir(Path(os.path.abspath(folder_of("workdir", workdir))))
+  check_readable(run)
   with _writable(workdir):
     if run.config_path.exists():
       _check_same(run, json.loads(as_json(config)), free)
   return run
 
 
+def check_readable(run: Workdir) -> None:
+  """Raises `SettingError` where one of a run's files is there and cannot be read, which is no damage."""
+  for path in (run.config_path, run.starts_path, run.metrics_path, run.summary_path, run.failed_path):
+    try:
+      path.open("rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+      continue
+    except OSError as error:
+      problem = f"its {path.name} cannot be read ({error.strerror or error})"
+      raise SettingError(
+        "workdir", str(run.root), problem, "Let its owner make it readable, or use another workdir."
+      ) from error
+
+
 def check_writable(*folders: Path) -> None:
-  """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing."""
+  """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing.
+
+  Nor can checkpoints be read again from a path with a sign of a pattern, which Orbax takes for one.
+  """
+  if any(sign in os.path.abspath(folders[-1]) for sign in "*?["):
+    problem = "has one of the signs *, ? and [ in its path, from which Orbax could read no checkpoint again"
+    raise SettingError("workdir", str(folders[-1]), problem, "Name another folder.")
   with _writable(folders[-1]):
     for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
       with tempfile.TemporaryFile(dir=there):
@@ -224,7 +245,7 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
 def _parsed(text: str) -> Any:
   try:
     return json.loads(text)
-  except ValueError:
+  except (ValueError, RecursionError):  # the latter of lists within lists without end
     return None
 
 

@@ -6,15 +6,16 @@ IN holds a PyTorch state dict. PyTorch must be installed to read .pth, .pt, .th,
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.errors import DataError, SettingError, check_choice
+from fedjax_het.errors import DataError, SettingError, check_choice, check_here, folder_of
 from fedjax_het.models import MODELS, reader_of
 from fedjax_het.models.weights.files import read_arrays, write_arrays
 from fedjax_het.models.weights.starting import PARTS, by_name, check_floats
+from fedjax_het.output.terminal import protect_streams, say
 
 
 def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
@@ -41,7 +42,7 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
     raise SettingError("model", name, "has no names in PyTorch", f"Those that have: {', '.join(having)}.")
   if not target.endswith(".npz"):
     raise SettingError("OUT", target, "not an .npz", f"Use {target}.npz.")
-  place = Path(target).expanduser()
+  place = folder_of("OUT", target)
   if not place.parent.is_dir() or place.is_dir():
     raise SettingError(
       "OUT", target, "its folder does not exist, or it is a folder itself", "Make it, or name another."
@@ -61,17 +62,20 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
 
 def main(args: Sequence[str] | None = None) -> None:
   """Runs the command line; exits with status 2 and the message on a `SettingError` or `DataError`."""
+  protect_streams()
   parser = argparse.ArgumentParser("python -m fedjax_het.models.convert", description=__doc__)
   parser.add_argument("--model", required=True, help="name of the model")
   parser.add_argument("IN", help="file with PyTorch's names")
   parser.add_argument("OUT", help="file to write, .npz")
   given = parser.parse_args(args)
   try:
+    check_here()
     shapes = convert(given.model, given.IN, given.OUT)
   except (SettingError, DataError) as error:
-    parser.exit(2, f"{error}\n")
+    say(error, error=True)
+    sys.exit(2)
   numbers = sum(int(np.prod(shape)) for shape in shapes.values())
-  print(f"{given.OUT}: {len(shapes)} arrays, {numbers:,} numbers, for --config.model.name={given.model}")
+  say(f"{given.OUT}: {len(shapes)} arrays, {numbers:,} numbers, for --config.model.name={given.model}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from rich.console import Console, RenderableType
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.progress import Progress, doing
 from fedjax_het.experiment.display import Display
-from fedjax_het.experiment.values import is_number
+from fedjax_het.experiment.values import is_measured
+from fedjax_het.output.terminal import console as new_console
 from fedjax_het.tables.runs import Program
 
 
@@ -41,13 +42,13 @@ class Board(Display):
     self, programs: Sequence[Program], past: Iterable[tuple[ConfigDict, Mapping[str, Any]]],
     console: Console | None = None,
   ):  # fmt: skip
-    self._console = console or Console(quiet=not writes())
+    self._console = console or new_console(quiet=not writes())
     self._left, self._todo = list(programs), 1.0  # what share of the present one this start has to do
     self._total = self._runs_left = sum(len(program.runs) for program in programs)
     self._spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, work
     for config, summary in past:
       seconds = summary.get("seconds")
-      if isinstance(seconds, Mapping) and seconds and all(map(is_number, seconds.values())):
+      if isinstance(seconds, Mapping) and seconds and all(map(is_measured, seconds.values())):
         self._book(config, sum(seconds.values()), work(config))
 
   def doing(self, what: str) -> contextlib.AbstractContextManager[None]:

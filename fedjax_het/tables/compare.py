@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.experiment.values import is_number
+from fedjax_het.experiment.values import is_measured
 from fedjax_het.experiment.workdir import read_record, read_starts
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
@@ -141,12 +140,12 @@ def read(
   factor = 1.0
   if isinstance(source, Beside):
     own, beside = at(summary, source.path), at(other, source.path) if other and not _failed(other) else None
-    with contextlib.suppress(AttributeError, LookupError, TypeError):  # of a damaged summary
+    with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # damaged
       value = source.figure(own, beside) if own and beside else None
   else:
     value, factor = at(summary, source[0]), source[1]
   pair: list[Any] = [value.get("mean"), value.get("std")] if isinstance(value, Mapping) else [value, None]
-  mean, std = (factor * one if is_number(one) and math.isfinite(one) else None for one in pair)
+  mean, std = (factor * one if is_measured(one) else None for one in pair)
   return None if mean is None else Figure(mean, std)
 
 

@@ -11,17 +11,17 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import SettingError, check_choice, check_here, folder_of
 from fedjax_het.experiment.launcher import (
-  define_machine_flags,
   leave_out_waiting,
   mistakes_in_one_line,
-  prepare_jax,
+  parse_flags,
   show_in_help,
   told,
-  where_of_flags,
 )
+from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
 from fedjax_het.experiment.shipped import shipped
+from fedjax_het.output.terminal import protect_streams, say
 
 
 def define_flags() -> None:
@@ -77,6 +77,11 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
         node[section] = ConfigDict()
       check_choice(f"config.{path}", section, node)
       node = node[section]
+      if not isinstance(node, ConfigDict):
+        problem = f"{section} is a value, which has no fields"
+        raise SettingError(
+          f"config.{path}", value, problem, f"Write --config.{path.rpartition('.')[0]}=VALUE."
+        )
     try:
       node[field] = value
     except TypeError as error:
@@ -105,7 +110,7 @@ def parse_seeds(texts: Sequence[str]) -> list[int]:
 def main(argv: list[str], changes: dict[str, Any]) -> int:
   """Makes the table that the flags ask for; 0, or 1 after printing what the user can mend."""
   if len(argv) > 1:
-    print(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", file=sys.stderr)
+    say(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", error=True)
     return 1
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   leave_out_waiting()
@@ -128,10 +133,13 @@ def make_table(changes: dict[str, Any]) -> None:
   table = with_keys(table, cells, ",".join(given.cell))
   fields = told_of(changes, [table.get_config(cell.text) for cell in cells])
   table = table._replace(changed=", ".join(filter(None, (table.changed, fields))))
+  folder = folder_of("workdir", given.workdir or f"runs/{table.name}")
+  if folder.exists() and not folder.is_dir():
+    raise SettingError("workdir", str(folder), "is a file", "Name a folder.")
   than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
   prepare_jax()
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))
-  folder, where = Path(given.workdir or f"runs/{table.name}").expanduser(), where_of_flags()
+  where = where_of_flags()
   check_where(where, runs)
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
   if where.device_states is not None:
@@ -145,8 +153,8 @@ def make_table(changes: dict[str, Any]) -> None:
   )  # fmt: skip
   show(table, runs, folder, than)
   if (folder / "table.md").exists():
-    print(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
-  print(beside(folder.absolute()))
+    say(f"table.md, table.csv, table.tex and the runs are in {folder.absolute()}.")
+  say(beside(folder.absolute()))
 
 
 def print_plan(runs: list[Any], folder: Path, together: int | None) -> None:
@@ -154,20 +162,17 @@ def print_plan(runs: list[Any], folder: Path, together: int | None) -> None:
   from fedjax_het.tables.runs import programs
 
   todo = programs(runs, folder, together)
-  print(f"{len(runs) - sum(len(program.runs) for program in todo)} of {len(runs)} runs are in {folder}.")
+  say(f"{len(runs) - sum(len(program.runs) for program in todo)} of {len(runs)} runs are in {folder}.")
   for program in todo:
-    print(f"{program.folder.name}: {len(program.runs)} run{'s as one program' if program.grid else ''}")
+    say(f"{program.folder.name}: {len(program.runs)} run{'s as one program' if program.grid else ''}")
 
 
 def launch() -> None:
   """Runs the program of the command line, and exits with its status."""
+  protect_streams()
   with mistakes_in_one_line():
+    check_here()
     sys.argv, changes = take_changes(sys.argv)
     define_flags()
     show_in_help(__name__, define_machine_flags.__module__)
-
-  def parse(argv: list[str]) -> list[str]:
-    with mistakes_in_one_line():
-      return flags.FLAGS(argv)
-
-  app.run(functools.partial(main, changes=changes), flags_parser=parse)
+  app.run(functools.partial(main, changes=changes), flags_parser=parse_flags)

@@ -12,16 +12,11 @@ from rich.table import Table as Drawn
 from rich.text import Text
 
 from fedjax_het.metrics.seeds import OverSeeds, paired
+from fedjax_het.output import escape
 from fedjax_het.tables.compare import Entry, beside, columns
 from fedjax_het.tables.paper import Cell
 
 MISSING = "–"
-IN_MARKDOWN = str.maketrans({"|": r"\|", "\\": r"\\", "\n": " "})
-IN_LATEX = str.maketrans(
-  {sign: f"\\{sign}" for sign in "&%$#_{}"}
-  | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-  | {"±": r"$\pm$", "−": "$-$", "–": "--", "\n": " "}
-)
 
 
 class Block(NamedTuple):
@@ -187,30 +182,32 @@ def markdown(
   """The same as Markdown."""
 
   def row(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(text.translate(IN_MARKDOWN) for text in texts)} |"
+    return f"| {' | '.join(escape.markdown(text) for text in texts)} |"
 
-  text = [f"# {title}", ""]
+  text = [f"# {escape.markdown(title)}", ""]
   for block in blocks(entries, cells):
     names = heads(block, than)
-    text += [f"## {block.title}", "", row(names), "|---" * len(names) + "|"]
+    text += [f"## {escape.markdown(block.title)}", "", row(names), "|---" * len(names) + "|"]
     text += [*map(row, lines(block, than, entries, columns(cells))), ""]
-  return "\n".join([*text, "\n\n".join(footnotes(entries, than, made, changed)), ""])
+  notes = map(escape.markdown, footnotes(entries, than, made, changed))
+  return "\n".join([*text, "\n\n".join(notes), ""])
 
 
 def latex(
   entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "", changed: str = ""
 ) -> str:
   r"""The same as LaTeX, for `\usepackage{booktabs}`."""
-  text = [f"% {title}"]
+  text = [escape.latex_comment(title)]
   for block in blocks(entries, cells):
     names = heads(block, than)
     rows = [names, *lines(block, than, entries, columns(cells))]
-    body = [" & ".join(text.translate(IN_LATEX) for text in row) + r" \\" for row in rows]
+    body = [" & ".join(escape.latex(text) for text in row) + r" \\" for row in rows]
     text += [
-      f"% {block.title}", rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule", body[0],
-      r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
+      escape.latex_comment(block.title), rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule",
+      body[0], r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
     ]  # fmt: skip
-  return "\n".join([*text, *(f"% {note}" for note in footnotes(entries, than, made, changed)), ""])
+  notes = map(escape.latex_comment, footnotes(entries, than, made, changed))
+  return "\n".join([*text, *notes, ""])
 
 
 def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: str = "") -> str:
@@ -226,15 +223,16 @@ def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: 
     "missing", "changed",
   ]  # fmt: skip
   write = csv.writer(out, lineterminator="\n")
-  write.writerow(names)
+  write.writerow(map(escape.csv_field, names))
   for entry in entries:
     other = beside(entry, entries, than, columns(cells)) if than else None
     pair = less_than(entry, other)
     missing = {**entry.failed, **dict.fromkeys(entry.missing, "not run")}
-    write.writerow([
+    fields = [
       entry.cell.method, *entry.cell.keys.values(), entry.metric, entry.mean, entry.over_seeds,
       entry.over_clients, "+".join(map(str, entry.values)), *entry.paper, entry.difference,
       *((than, *pair) if pair else ("",) * 4),
       "; ".join(f"seed {seed}: {why}" for seed, why in sorted(missing.items())), changed,
-    ])  # fmt: skip
+    ]  # fmt: skip
+    write.writerow(map(escape.csv_field, fields))
   return out.getvalue()

@@ -7,7 +7,6 @@ A line without figures makes a cell of which the paper says nothing. A figure of
 """
 
 import csv
-import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from fedjax_het.errors import SettingError, check_choice, near
+from fedjax_het.experiment.config_file import called, load_module
 from fedjax_het.experiment.values import is_number
 
 NOT_KEYS = ("method", "metric", "mean", "std")
@@ -98,14 +98,7 @@ def read_table(path: str | Path) -> Table:
   for needed in (config, printed):
     if not needed.is_file():
       raise SettingError("table", str(needed), "no such file", remedy)
-  spec = importlib.util.spec_from_file_location(config.stem, config)
-  assert spec and spec.loader
-  module = importlib.util.module_from_spec(spec)
-  try:
-    spec.loader.exec_module(module)
-  except Exception as error:  # whatever a file of the user's may raise
-    problem = f"cannot be read ({type(error).__name__}: {error})"
-    raise SettingError("table", str(config), problem, "Mend it.") from error
+  module = load_module("table", config)
   for name in ("get_config", "FIGURES"):
     if not hasattr(module, name):
       raise SettingError("table", str(config), f"has no {name}", "See fedjax_het/tables/paper.py.")
@@ -125,13 +118,11 @@ def _told(get_config: Callable[[str], ConfigDict], path: Path) -> Callable[[str]
   """`get_config`, whose mistakes are those of a setting."""
 
   def told(cell: str) -> ConfigDict:
-    try:
-      return get_config(cell)
-    except SettingError:
-      raise
-    except Exception as error:  # whatever a file of the user's may raise
-      problem = f"{path} cannot make it ({type(error).__name__}: {error})"
-      raise SettingError("table", cell, problem, "Mend its get_config, or the cell.") from error
+    found = called("table", cell, path, get_config, cell, what=f"{path} cannot make it")
+    if not isinstance(found, ConfigDict):
+      problem = f"get_config of {path} returns {found!r:.60} for it, which is no ConfigDict"
+      raise SettingError("table", cell, problem, "Mend its get_config, or the cell.")
+    return found
 
   return told
 

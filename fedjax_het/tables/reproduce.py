@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from fedjax_het import data as datasets
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.states import check_held
-from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError
+from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError, folder_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
@@ -102,7 +102,7 @@ def reproduce(
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   check_where(where, runs)
-  than, folder = method_of(than, [one.cell for one in runs]), Path(folder).expanduser()
+  than, folder = method_of(than, [one.cell for one in runs]), folder_of("workdir", folder)
   todo = alike(programs(runs, folder, together), runs)
   check_data([one.config for program in todo for one in program.runs])
   if not todo and not os.access(folder, os.W_OK):  # complete, and nobody's to write

@@ -69,8 +69,9 @@ class Watched(NamedTuple):
 
   @property
   def title(self) -> str:
-    """Returns the title of the run's figures: method, data set, number of clients."""
-    return f"{self.algorithm.client.name} on {self.config.dataset}, {self.data.num_clients} clients"
+    """Returns the title of the run's figures; a dollar sign in a name opens no formula."""
+    text = f"{self.algorithm.client.name} on {self.config.dataset}, {self.data.num_clients} clients"
+    return text.replace("$", r"\$")
 
 
 class Moment(NamedTuple):
@@ -175,11 +176,11 @@ class Yardstick:
 
 
 def series(lines: Sequence[Mapping[str, Any]], *path: str) -> np.ndarray:
-  """Extracts the number under a path of keys from each line, float64 [R]; NaN where there is none."""
+  """Extracts the number under a path of keys from each line, float64 [R]; NaN where there is no number."""
 
   def at(value: Any) -> float:
     for name in path:
       value = value.get(name) if isinstance(value, Mapping) else None
-    return np.nan if value is None else value
+    return value if isinstance(value, int | float) else np.nan
 
   return np.array([at(line) for line in lines], np.float64)

@@ -15,6 +15,8 @@ const view = {
 const $ = (id) => document.getElementById(id);
 const known = (x) => x !== null && x !== undefined && Number.isFinite(x);
 const metricOf = (name) => DATA.metrics[name] || {label: name, title: name, unit: "", factor: 1};
+// Text as Plotly shows it, which takes a few HTML elements and entities for what they are.
+const asText = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 const spelled = (model) => model.replace("personalized", "personalised");
 
 function element(tag, text, fields) {
@@ -99,7 +101,7 @@ function layout(x, y, more) {
   const style = getComputedStyle(document.documentElement);
   const text = style.getPropertyValue("--text").trim(), line = style.getPropertyValue("--line").trim();
   const axis = (title) => ({
-    title: {text: title}, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true,
+    title: {text: asText(title)}, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true,
   });
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: text, size: 13},
@@ -119,7 +121,7 @@ function lineOf(place, label, x, rows, text) {
   const mean = columns.map((own) => (own.length ? own.reduce((a, b) => a + b, 0) / own.length : null));
   const marks = x.length <= FEW_MARKERS;
   const line = {
-    x, y: mean, name: label, legendgroup: String(place), type: "scatter", mode: marks ? "lines+markers" : "lines",
+    x, y: mean, name: asText(label), legendgroup: String(place), type: "scatter", mode: marks ? "lines+markers" : "lines",
     line: {color: style.colour, dash: style.dash, width: 2}, marker: {symbol: style.marker, size: 7, color: style.colour},
     hovertemplate: `${text}<extra>%{fullData.name}</extra>`, connectgaps: false,
   };

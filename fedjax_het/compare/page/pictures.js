@@ -92,7 +92,7 @@ function showSimplex({run, of}, place) {
   const [a, b, c] = [0, 1, 2].map((m) => found.alphas.map((alpha) => alpha[m]));
   const trace = {
     type: "scatterternary", a, b, c, mode: "markers", cliponaxis: false, text: values.map((v) => (known(v) ? v.toFixed(2) : "–")),
-    marker: {symbol: "hexagon", size: 26, color: values, colorscale: "Viridis", colorbar: {title: {text: title}, thickness: 12}},
+    marker: {symbol: "hexagon", size: 26, color: values, colorscale: "Viridis", colorbar: {title: {text: asText(title)}, thickness: 12}},
     hovertemplate: "α = (%{a:.2f}, %{b:.2f}, %{c:.2f}): %{text}<extra></extra>",
   };
   plotIn(place, [trace], look, extra);

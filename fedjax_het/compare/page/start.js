@@ -32,6 +32,7 @@ function start() {
   $("none").onclick = () => { view.shown = new Set(); drawAll(); };
   const runs = DATA.runs.length, groups = DATA.groups.length;
   $("about").textContent = runs === groups ? `${runs} run${runs > 1 ? "s" : ""}` : `${runs} runs, of which those that differ in the seed alone are one line: ${groups} lines`;
+  $("left_out").textContent = (DATA.left_out || []).map((text) => `${text}.`).join(" ");
   $("groups_note").textContent = "Over the clients, each figure a mean over the seeds; ± is a 95 % interval over the seeds (Student's t). Differences are paired: of the seeds that both have, against the line that is chosen under “base”. Spread is the standard deviation over the clients.";
   drawAll();
   for (const redraw of redraws) redraw();

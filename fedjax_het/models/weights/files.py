@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_het.data.untrusted import read_arrays as read_npz
 from fedjax_het.data.untrusted import read_json
-from fedjax_het.errors import SettingError, reading
+from fedjax_het.errors import SettingError, folder_of, reading
 
 Arrays = dict[str, np.ndarray]
 
@@ -39,7 +39,7 @@ def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...] = PLAIN) 
   """
   if not isinstance(path, str | os.PathLike):
     raise SettingError("weights", path, "of the wrong type", "Give the path of a file.")
-  found = Path(path).expanduser()
+  found = folder_of("weights", path)
   if found.suffix not in suffixes:
     remedy = f"Use {' or '.join(suffixes)}."
     if found.suffix in OF_TORCH:
@@ -76,7 +76,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Non
   for name, array in plain.items():
     if array.dtype == jnp.bfloat16:
       plain[name] = array.astype(np.float32)
-  with open(Path(path).expanduser(), "wb") as file:
+  with open(folder_of("weights", path), "wb") as file:
     np.savez(file, **plain)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,198 @@
+"""Which of a run's files can be shown: whether what is in them is of the kinds that a run writes.
+
+Files are damaged by crashes and by hand. A run with a damaged file is shown by its other files, and its state
+says which one is damaged and where.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedjax_het.engine.divergence import Divergence
+
+LARGEST = 1e100  # whose square is a number, too
+DEEPEST = 50  # levels of nesting
+
+Check = Callable[[Any], None]
+
+
+class Wrong(ValueError):
+  """A value that no run writes; its text says where."""
+
+
+def read_record(path: Path, check: Check) -> tuple[dict[str, Any], str]:
+  """The fields of a JSON file that `check` lets pass, and "".
+
+  Returns:
+    ({}, "") where there is no such file, and ({}, why) where it cannot be read, or holds what no run writes.
+  """
+  try:
+    return _record(path.read_text(encoding="utf-8"), check), ""
+  except FileNotFoundError:
+    return {}, ""
+  except OSError as error:
+    return {}, f"{path.name} cannot be read ({error.strerror or error})"
+  except ValueError as error:
+    return {}, f"{path.name} is damaged ({error})"
+
+
+def read_records(path: Path, check: Check) -> tuple[list[dict[str, Any]], str]:
+  """The same of a file of one record a line, but for those that `check` does not let pass.
+
+  The last line may have no end, as it may just be being written.
+  """
+  try:
+    *whole, last = path.read_text(encoding="utf-8", errors="replace").split("\n")
+  except FileNotFoundError:
+    return [], ""
+  except OSError as error:
+    return [], f"{path.name} cannot be read ({error.strerror or error})"
+  found, damaged = [], 0
+  for line in (*filter(str.strip, whole), last):
+    try:
+      found.append(_record(line, check))
+    except ValueError:
+      damaged += line is not last
+  lines = f"{damaged} line{'s' * (damaged > 1)} of {path.name} {'are' if damaged > 1 else 'is'} damaged"
+  return found, lines if damaged else ""
+
+
+def config(found: Mapping[str, Any]) -> None:
+  """Raises `Wrong` for a config.json that is no run's."""
+  algorithm = found.get("algorithm")
+  if not isinstance(algorithm, Mapping) or not isinstance(algorithm.get("name"), str):
+    raise Wrong("algorithm.name is no name")
+  for name in ("rounds", "seed"):
+    if type(found.get(name)) is not int:
+      raise Wrong(f"{name} is no whole number")
+  _number("eval_every", found.get("eval_every"))
+
+
+def summary(found: Mapping[str, Any]) -> None:
+  """Raises `Wrong` for a summary.json of which something that is shown is not as a run writes it."""
+  _metrics("metrics", found.get("metrics"))
+  if gone := found.get("diverged"):
+    place = _mapping("diverged", gone)
+    if not {"round"} <= {*place} <= {*Divergence._fields}:
+      raise Wrong("diverged has other fields")
+    for name in ("round", "client"):
+      _number(f"diverged.{name}", place.get(name))
+  if along := found.get("lambda"):
+    grid = _numbers("lambda.grid", _mapping("lambda", along).get("grid"))
+    _numbers("lambda.mean", along.get("mean"), grid)
+    _name("lambda.metric", along.get("metric", ""))
+  if simplex := found.get("simplex"):
+    _simplex(_mapping("simplex", simplex))
+  if made := found.get("synthetic"):
+    judged = _mapping("synthetic.downstream", _mapping("synthetic", made).get("downstream"))
+    _figures("synthetic.downstream.local", judged.get("local"))
+
+
+def line(found: Mapping[str, Any]) -> None:
+  """Raises `Wrong` for a line of metrics.jsonl that is not as a run writes it."""
+  if type(found.get("round")) is not int or found["round"] < 0:
+    raise Wrong("round is no round")
+  _metrics("metrics", found.get("metrics"))
+  if mixing := found.get("mixing"):
+    if coefficients := _mapping("mixing", mixing).get("coefficients"):
+      _numbers("mixing.coefficients", coefficients)
+    if (cohort := mixing.get("cohort")) is not None:
+      _numbers("mixing.cohort", cohort, coefficients or None)
+
+
+def start(found: Mapping[str, Any]) -> None:
+  """Lets every line of starts.jsonl pass that is a record."""
+
+
+def failed(found: Mapping[str, Any]) -> None:
+  """Raises `Wrong` for a failed.json that does not say why in words."""
+  if not isinstance(found.get("failed"), str) or not found["failed"].strip():
+    raise Wrong("failed is no text")
+
+
+def _record(text: str, check: Check) -> dict[str, Any]:
+  try:
+    found = json.loads(text)
+  except ValueError as error:
+    raise Wrong(f"no JSON: {error}") from error
+  except RecursionError as error:
+    raise Wrong("nested too deeply") from error
+  _mapping("it", found)
+  _bounded(found)
+  check(found)
+  return found
+
+
+def _bounded(value: Any, depth: int = 0) -> None:
+  if depth > DEEPEST:
+    raise Wrong("nested too deeply")
+  if isinstance(value, int | float) and math.isfinite(_float(value)) and abs(value) > LARGEST:
+    raise Wrong("a number is too large")
+  for own in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    _bounded(own, depth + 1)
+
+
+def _float(value: float) -> float:
+  try:
+    return float(value)
+  except OverflowError as error:
+    raise Wrong("a number is too large") from error
+
+
+def _metrics(place: str, found: Any) -> None:
+  for model, metrics in _mapping(place, found or {}).items():
+    for metric, figures in _mapping(f"{place}.{model}", metrics or {}).items():
+      _figures(f"{place}.{model}.{metric}", figures or {})
+  if found and not found.get("personalized"):
+    raise Wrong(f"{place} has no personalized")
+
+
+def _figures(place: str, found: Any) -> None:
+  for name, value in _mapping(place, found).items():
+    _number(f"{place}.{name}", value)
+
+
+def _simplex(found: Mapping[str, Any]) -> None:
+  alphas = found.get("alphas")
+  if not isinstance(alphas, list) or not alphas:
+    raise Wrong("simplex.alphas is no list")
+  first = _numbers("simplex.alphas", alphas[0])
+  for alpha in alphas:
+    _numbers("simplex.alphas", alpha, first)
+  _numbers("simplex.all", found.get("all"), alphas)
+  for name, values in _mapping("simplex.clusters", found.get("clusters")).items():
+    _numbers(f"simplex.clusters.{name}", values, alphas)
+  _name("simplex.metric", found.get("metric"))
+
+
+def _mapping(place: str, found: Any) -> Mapping[str, Any]:
+  if not isinstance(found, Mapping):
+    raise Wrong(f"{place} is {_kind(found)}, not fields with values")
+  return found
+
+
+def _numbers(place: str, found: Any, like: Any = None) -> list[Any]:
+  if not isinstance(found, list) or not found:
+    raise Wrong(f"{place} is {_kind(found)}, not a list of numbers")
+  if like is not None and len(found) != len(like):
+    raise Wrong(f"{place} has {len(found)} numbers, not {len(like)}")
+  for value in found:
+    _number(place, value)
+  return found
+
+
+def _number(place: str, value: Any) -> None:
+  if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+    raise Wrong(f"{place} is {_kind(value)}, not a number")
+
+
+def _name(place: str, value: Any) -> None:
+  if not isinstance(value, str):
+    raise Wrong(f"{place} is {_kind(value)}, not a name")
+
+
+def _kind(value: Any) -> str:
+  kinds = {bool: "true or false", str: "text", list: "a list", dict: "fields", type(None): "nothing"}
+  return kinds.get(type(value), "a number")

@@ -1,0 +1,71 @@
+"""Text from outside, made safe for the place that shows it: one function a place.
+
+Names of data sets and methods, settings, exception texts and whatever JSON files hold may contain anything.
+None of it may move a terminal's cursor, open a LaTeX command, a link or an HTML element, or become a formula
+in a spreadsheet.
+"""
+
+import re
+from typing import Any
+
+_HIDDEN = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SURROGATES = range(0xD800, 0xE000)  # halves of characters, which no file can hold
+_VISIBLE = {code: repr(chr(code))[1:-1] for code in (*_HIDDEN, *_SURROGATES) if chr(code) not in "\t\n"}
+_MARKDOWN = str.maketrans({sign: f"\\{sign}" for sign in "|\\`*[]"} | {"<": "&lt;", ">": "&gt;"})
+_LATEX = str.maketrans(
+  {sign: f"\\{sign}" for sign in "&%$#_{}"}
+  | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+  | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$", "−": "$-$", "–": "--"}
+  | {"[": "{[}", "]": "{]}", "*": "{*}"}  # a row that begins with [ or * would be an argument of \\ before it
+)
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
+_FORMULA = re.compile(r"\s*[-=+@＝＋－＠]")
+
+
+def terminal(text: object) -> str:
+  r"""Text for a terminal: control characters and changes of direction as their escapes, such as "\x1b".
+
+  Line breaks and tabs stay.
+  """
+  return str(text).translate(_VISIBLE)
+
+
+def one_line(text: object) -> str:
+  """Text for a terminal or a file, without line breaks and tabs."""
+  return terminal(str(text).replace("\r\n", " ").translate({ord(own): " " for own in "\t\n\r"}))
+
+
+def markdown(text: object) -> str:
+  """Text for a paragraph, a heading or a cell of Markdown: no code, emphasis, link or HTML element."""
+  return one_line(text).translate(_MARKDOWN)
+
+
+def latex(text: object) -> str:
+  """Text for LaTeX: no command, comment or argument."""
+  return one_line(text).translate(_LATEX)
+
+
+def latex_comment(text: object) -> str:
+  """A comment of LaTeX, which ends with its line."""
+  return f"% {one_line(text)}"
+
+
+def csv_field(value: Any) -> Any:
+  """A field of a CSV file: numbers as they are; a quote before text that a spreadsheet would calculate."""
+  if not isinstance(value, str):
+    return value
+  text = terminal(value)
+  return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
+
+
+def html(text: object) -> str:
+  """Text for an element or an attribute of HTML."""
+  return terminal(text).translate(_HTML)
+
+
+def _is_number(text: str) -> bool:
+  try:
+    float(text)
+  except ValueError:
+    return False
+  return True
