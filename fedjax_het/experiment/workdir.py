@@ -2,23 +2,21 @@
 
 import contextlib
 import dataclasses
-import errno
+import glob
 import itertools
 import json
 import os
+import re
+import secrets
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from fedjax_het.engine.processes import agreed
 from fedjax_het.errors import SettingError
-
-try:
-  import fcntl
-except ImportError:  # Windows
-  fcntl = None  # type: ignore[assignment]
-
+from fedjax_het.experiment.claim import Claimed as Claimed
+from fedjax_het.experiment.claim import check_claim, lock, writable
+from fedjax_het.experiment.claim import claimed as claimed
 
 STARTS = "starts.jsonl"
 FAILED = "failed.json"
@@ -76,6 +74,12 @@ class Workdir:
     return self.root / "figures"
 
   @property
+  def traces(self) -> tuple[Path, ...]:
+    """What a run or a sweep leaves once it has its config.json, so that one without is not taken for new."""
+    names = "summary.json", "sweep.json", STARTS, FAILED, "metrics.jsonl", "checkpoints", "members"
+    return tuple(self.root / name for name in names)
+
+  @property
   def folders(self) -> tuple[Path, ...]:
     """Those that every run writes to, its own last."""
     return self.checkpoints, self.figures, self.root
@@ -91,20 +95,31 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
 
   Raises:
     SettingError: the folder belongs to a run with another configuration, and the error names all fields that
-      differ, parts' names first and derived fields last; or it cannot be reached.
+      differ, parts' names first and derived fields last; it holds a run whose config.json is gone or damaged,
+      which could be any configuration's; or it cannot be reached.
   """
   if not os.fspath(workdir):
     raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
   run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
-  with _writable(workdir):
+  with writable(workdir):
     if run.config_path.exists():
       _check_same(run, json.loads(as_json(config)), free)
+    elif left := next(filter(_holds_something, run.traces), None):
+      raise SettingError(
+        "workdir", str(run.root), f"holds {left.name} of a run without its config.json, which says whose",
+        "Put that file back, or use another workdir.",
+      )  # fmt: skip
   return run
+
+
+def _holds_something(path: Path) -> bool:
+  """Whether there is a file that is not empty, or a folder that is not."""
+  return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
 
 
 def check_writable(*folders: Path) -> None:
   """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing."""
-  with _writable(folders[-1]):
+  with writable(folders[-1]):
     for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
       with tempfile.TemporaryFile(dir=there):
         pass
@@ -131,45 +146,12 @@ def prepare(
   """
   run = check(workdir, config, free)
   check_writable(*run.folders)
-  with _writable(workdir):
+  with writable(workdir):
     for folder in (run.checkpoints, run.figures):
       folder.mkdir(parents=True, exist_ok=True)
   if writes and not run.config_path.exists():
     write_atomic(run.config_path, as_json(config, indent=2) + "\n")
   return run
-
-
-class Claimed(SettingError):
-  """Another process is at this run."""
-
-
-@contextlib.contextmanager
-def claimed(run: Workdir, writes: bool = True) -> Iterator[None]:
-  """Keeps a run's folder to this program, by the process that writes there, until it ends or dies.
-
-  Each of several processes calls it at the same point.
-
-  Raises:
-    Claimed: another program has it; in every process.
-  """
-  with (run.root / ".claim").open("w") if writes else contextlib.nullcontext() as file:
-    taken = file is not None and not _locked(file)
-    if agreed(taken)[0]:
-      raise Claimed(
-        "workdir", str(run.root), "another process is at this run", "Wait for it, or use another workdir."
-      )
-    yield
-
-
-def _locked(file: TextIO) -> bool:
-  """Whether this process has a file's lock now; also where the system or the file system has no locks."""
-  if fcntl is None:
-    return True
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-  return True
 
 
 def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
@@ -178,16 +160,56 @@ def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def write_atomic(path: Path, text: str) -> None:
-  """Writes a text file in one step: a reader, or a crash, sees the old file or the new one, never a part."""
-  partial = path.with_name(f".{path.name}.{os.getpid()}")
+  """Writes a text file in one step: a reader, or a crash, sees the old file or the new one, never a part.
+
+  Several processes, also on several hosts, may write one file at once: the last one's content stays. Partial
+  files of it that killed processes left are removed.
+
+  Raises:
+    Lost, Claimed: see `check_claim`.
+  """
+  check_claim(path)
+  partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:
-    with partial.open("w", encoding="utf-8") as file:
+    with partial.open("x", encoding="utf-8") as file:
+      lock(file)  # until it is closed: this writer is alive
       file.write(text)
       file.flush()
       os.fsync(file.fileno())
-    partial.replace(path)
+      _remove_partials(path, but=partial)
+      partial.replace(path)
   finally:
     partial.unlink(missing_ok=True)
+  _sync(path.parent)
+
+
+def _remove_partials(path: Path, but: Path) -> None:
+  """Removes partial files of `path` whose writers are dead.
+
+  A live writer has a lock on its own, but for the instant between making the file and locking it: an empty
+  one is left alone for a minute, and where there are no locks any for an hour, by the clock of the file
+  system, which also dated `but`.
+  """
+  now = but.stat().st_mtime
+  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|\d+)")  # digits: of earlier versions
+  for partial in path.parent.glob(f".{glob.escape(path.name)}.*"):
+    if partial != but and (named := pattern.fullmatch(partial.name)):
+      with contextlib.suppress(OSError), partial.open("r+b") as file:
+        locks, about = lock(file), os.fstat(file.fileno())
+        known = locks and len(named[1]) == 16
+        patience = 0 if known and about.st_size else 60 if known else 3600
+        if locks is not False and now - about.st_mtime >= patience:
+          partial.unlink()
+
+
+def _sync(folder: Path) -> None:
+  """Brings a folder's entries to the disk, where the system can: a file's new name outlives a power cut."""
+  with contextlib.suppress(OSError):
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+      os.fsync(descriptor)
+    finally:
+      os.close(descriptor)
 
 
 def read_json(path: Path) -> Any:
@@ -234,23 +256,17 @@ def free_name(path: Path) -> Path:
   return next(name for name in itertools.chain([path], others) if not name.exists())
 
 
-@contextlib.contextmanager
-def _writable(workdir: str | os.PathLike[str]) -> Iterator[None]:
-  """Says of an error of the file system that the folder cannot be written."""
-  try:
-    yield
-  except OSError as error:
-    problem = f"cannot be written ({error.strerror or error})"
-    raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
-
-
 def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
   """Raises `SettingError` where the folder's config.json differs from `config`."""
   try:
     stored = json.loads(run.config_path.read_text(encoding="utf-8"))
-  except (OSError, ValueError) as error:
+    if not isinstance(stored, dict):
+      raise ValueError("it holds no fields")
+  except (OSError, ValueError, RecursionError) as error:
     problem = f"its config.json cannot be read ({error})"
-    raise SettingError("workdir", str(run.root), problem, "Use another workdir.") from error
+    raise SettingError(
+      "workdir", str(run.root), problem, "Put it back as it was, or use another workdir."
+    ) from error
   if ("sweep" in stored) != ("sweep" in config):
     kinds = ("a single run", "a sweep")
     raise SettingError(

@@ -53,6 +53,8 @@ class Synthetic(Yardstick):
       for path in self._paths():
         if int(path.stem) > rounds_done:
           path.unlink()
+      for partial in self._folder.glob(".*.npz"):  # of a start that was killed
+        partial.unlink()
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
     """Keeps the examples; the noise that generators start from is the same in every round."""

@@ -3,7 +3,7 @@
 The record of a run keeps its books and asks every yardstick that fits the run, at five places:
 
 ===========  ====================================================================================
-`resume`     at the start, and after every stop
+`resume`     at the start, and after every stop; then `draw_first`, pictures without a round
 `watch`      after each chunk of rounds: what goes into this evaluation's line of metrics.jsonl
 `section`    at the end: its part of summary.json
 `rows`       its part of the table on the terminal, from summary.json alone
@@ -144,6 +144,9 @@ class Yardstick:
 
     A run that begins has rounds_done = 0 and books = None.
     """
+
+  def draw_first(self) -> None:
+    """Writes the pictures that are known before the first round; called at every start, after `resume`."""
 
   def watch(self, infos: RoundInfo, now: Moment) -> Mapping[str, Any]:
     """Looks at a chunk of rounds.
