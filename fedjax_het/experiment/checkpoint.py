@@ -61,6 +61,7 @@ class Checkpoints:
   def save(self, round: int, state: State, books: dict[str, Any]) -> None:
     """Writes the state after some round, and the books, in the background; every process calls it."""
     check_claim(self.folder)
+    self.wait()
     raw = on_host(raw_keys(state))
     books = copy.deepcopy({"books": books, "digest": digest(raw)})  # the run goes on while they are written
     self._manager.save(
@@ -149,8 +150,18 @@ class Checkpoints:
     return not gone
 
   def wait(self) -> None:
-    """Until what is being written in the background is on the disk."""
-    self._manager.wait_until_finished()
+    """Until what is being written in the background is on the disk, or somebody has removed it from there.
+
+    Raises:
+      Lost, Claimed: the run's whole folder is gone, see `check_claim`.
+    """
+    try:
+      self._manager.wait_until_finished()
+    except Exception as error:
+      check_claim(self.folder)
+      if not is_damage(error):
+        raise
+      logging.warning("A checkpoint was removed from %s while it was being written.", self.folder)
 
   def close(self) -> None:
     """Waits for what is still being written."""

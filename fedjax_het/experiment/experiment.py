@@ -29,7 +29,15 @@ from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Workdir, check, check_writable, claimed, prepare, read_record
+from fedjax_het.experiment.workdir import (
+  Workdir,
+  check,
+  check_writable,
+  claimed,
+  keep_config,
+  prepare,
+  read_record,
+)
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
@@ -91,7 +99,8 @@ def run_experiment(
       _, (summary,) = train(
         engine, experiment.key, [record], config, checkpoints, checkpoint_seconds, display
       )
-    prepare(workdir, config.to_dict(), free=FREE, writes=writes())  # should somebody have removed anything
+    if writes():
+      keep_config(run, config.to_dict())
   place = f"Table, figures, metrics and checkpoints are in {run.root}."
   return _show(run, summary, place, record.undrawn, yardsticks, display)
 

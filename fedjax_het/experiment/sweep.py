@@ -34,6 +34,7 @@ from fedjax_het.experiment.workdir import (
   check,
   check_writable,
   claimed,
+  keep_config,
   prepare,
   read_json,
   read_record,
@@ -58,6 +59,7 @@ class Sweep(NamedTuple):
     members: what each has of its own, dotted field -> value.
     configs: each one's configuration.
     runs: each one's folder.
+    whole: what the sweep's own config.json holds.
   """
 
   config: ConfigDict
@@ -65,6 +67,7 @@ class Sweep(NamedTuple):
   members: list[dict[str, Any]]
   configs: list[ConfigDict]
   runs: list[Workdir]
+  whole: dict[str, Any]
 
   @property
   def table(self) -> Path:
@@ -135,7 +138,7 @@ def run_sweep(
     )  # fmt: skip
   for run, own in zip(runs, configs):
     check(run, own.to_dict(), FREE)
-  sweep = Sweep(config, root, members, configs, runs)
+  sweep = Sweep(config, root, members, configs, runs, whole)
   if sweep.complete:
     undrawn = _draw_missing(sweep, yardsticks, display)
   else:
@@ -146,24 +149,18 @@ def run_sweep(
     with claimed(root, writes()):
       undrawn = []
       if not agreed(writes() and sweep.complete)[0]:  # by another process, since
-        _prepare(sweep, whole)
+        prepare(root, sweep.whole, FREE_OF_ALL, writes())
+        for run, own in zip(runs, configs):
+          prepare(run, own.to_dict(), FREE, writes())
         undrawn = _save(
           sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display)
         )
-        _prepare(sweep, whole)  # should somebody have removed anything
   summaries = [found for run in runs if (found := read_record(run.summary_path))] if writes() else []
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / PICTURE).exists() else ""
     place = f"In {os.fspath(root)}: sweep.json{drawn}, and each member's files in members/."
     display.show(members_table(members, summaries), place, *not_drawn(undrawn), beside(root))
   return summaries
-
-
-def _prepare(sweep: Sweep, whole: Mapping[str, Any]) -> None:
-  """Makes the sweep's folder and its members', or takes them up."""
-  prepare(sweep.root, whole, FREE_OF_ALL, writes())
-  for run, own in zip(sweep.runs, sweep.configs):
-    prepare(run, own.to_dict(), FREE, writes())
 
 
 def _draw_missing(
@@ -213,7 +210,7 @@ def _build(
   sweep: Sweep, grid: Mapping[str, Sequence[Any]], where: Where, member_batch: int | None
 ) -> tuple[Members, list[Experiment]]:
   """What trains all members as one program, and what each one's configuration names."""
-  config, _, members, configs, _ = sweep
+  config, members, configs = sweep.config, sweep.members, sweep.configs
   built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
   client = CLIENTS[config.algorithm.name]
   of_counts = [path for path in grid if client.prepares and _may_be(path, client.prepares.settings)]
@@ -317,6 +314,9 @@ def _save(
       | {name: summary[name] for name in ("diverged", "metrics", "synthetic") if name in summary}
       for values, summary in zip(sweep.members, summaries)
     ]
+    for run, config in zip(sweep.runs, sweep.configs):
+      keep_config(run, config.to_dict())
+    keep_config(sweep.root, sweep.whole)
     write_atomic(sweep.table, to_json(rows, indent=2))
   return undrawn
 

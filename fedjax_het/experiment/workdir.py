@@ -149,9 +149,15 @@ def prepare(
   with writable(workdir):
     for folder in (run.checkpoints, run.figures):
       folder.mkdir(parents=True, exist_ok=True)
-  if writes and not run.config_path.exists():
-    write_atomic(run.config_path, as_json(config, indent=2) + "\n")
+  if writes:
+    keep_config(run, config)
   return run
+
+
+def keep_config(run: Workdir, config: Mapping[str, Any]) -> None:
+  """Writes config.json where it is not there, as when somebody removed it while the run was under way."""
+  if not run.config_path.exists():
+    write_atomic(run.config_path, as_json(config, indent=2) + "\n")
 
 
 def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
