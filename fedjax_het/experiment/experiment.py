@@ -54,9 +54,9 @@ def run_experiment(
 ) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
 
-  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, and on SIGTERM or
-  Ctrl-C, to which a run listens between two chunks of rounds, a second or two apart. With several processes
-  each calls it alike, and the first writes the files.
+  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, on SIGUSR1, after
+  which the run goes on, and on SIGTERM or Ctrl-C, which end it. A run listens to these between two chunks of
+  rounds, a second or two apart. With several processes each calls it alike, and the first writes the files.
 
   Args:
     config: what to run.
@@ -210,8 +210,9 @@ def _train(
         )
       ]
       check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
-      must_stop, overdue = agreed(stop.made, time.monotonic() - saved > checkpoint_seconds)
-      if evaluations is not None or must_stop or overdue:
+      asked, stop.save = stop.save, False
+      must_stop, due = agreed(stop.made, asked or time.monotonic() - saved > checkpoint_seconds)
+      if evaluations is not None or must_stop or due:
         books = {"runs": [record.books(seconds()) for record in records]}
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
