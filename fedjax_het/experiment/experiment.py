@@ -24,6 +24,7 @@ from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.claim import check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
+from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.pictures import missing_pictures
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, report
@@ -34,6 +35,7 @@ from fedjax_het.experiment.workdir import (
   check,
   check_writable,
   claimed,
+  folder_of,
   keep_config,
   prepare,
   read_record,
@@ -77,8 +79,8 @@ def run_experiment(
   check_config(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  run = check(workdir, config.to_dict(), FREE)
-  if summary := read_record(run.summary_path):
+  run, old = check_rounds_too(workdir, config)
+  if old is None and (summary := read_record(run.summary_path)):
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
       lacks = draw_missing(config, run, claim, yardsticks, display)
@@ -90,6 +92,8 @@ def run_experiment(
     engine = engine_of(config, experiment, where)
   display.show(*notes_of(config, experiment))
   with claimed(run, writes()):
+    if old is not None and writes():
+      take_up(run, config.to_dict(), old)
     if summary := json.loads(of_the_first(json.dumps(read_record(run.summary_path)))):
       place = f"Another process has completed this run; its files are in {run.root}."
       return _show(run, summary, place, [], yardsticks, display)
@@ -103,6 +107,15 @@ def run_experiment(
       keep_config(run, config.to_dict())
   place = f"Table, figures, metrics and checkpoints are in {run.root}."
   return _show(run, summary, place, record.undrawn, yardsticks, display)
+
+
+def check_rounds_too(workdir: str, config: ConfigDict) -> tuple[Workdir, int | None]:
+  """Checks whose a run's folder is; also gives its number of rounds, where it is to become another."""
+  run = folder_of(workdir)
+  old = earlier_rounds(run, config.to_dict(), FREE)
+  if old is None:
+    return check(workdir, config.to_dict(), FREE), None
+  return run, old
 
 
 def _show(

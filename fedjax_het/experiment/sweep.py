@@ -22,6 +22,7 @@ from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, draw_missing, not_drawn, share, train
+from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
 from fedjax_het.experiment.pictures import missing_pictures, note_pictures, pictures
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside
@@ -34,6 +35,7 @@ from fedjax_het.experiment.workdir import (
   check,
   check_writable,
   claimed,
+  folder_of,
   keep_config,
   prepare,
   read_json,
@@ -128,7 +130,7 @@ def run_sweep(
   grid = in_order(grid)
   members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
-  root = check(workdir, whole, FREE_OF_ALL)
+  root = folder_of(workdir)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
   begun = {path.parent for path in root.root.glob("members/*/config.json")}
   if strange := begun - {run.root for run in runs}:
@@ -136,10 +138,14 @@ def run_sweep(
       "workdir", os.fspath(root), f"has a member {min(strange).name}, by another order of the sweep's fields",
       "An earlier version began it: use another workdir.",
     )  # fmt: skip
-  for run, own in zip(runs, configs):
-    check(run, own.to_dict(), FREE)
+  olds = earlier_rounds_of_members(root, runs, configs, grid, FREE)
+  if not any(olds):
+    check(workdir, whole, FREE_OF_ALL)
+  for run, own, old in zip(runs, configs, olds):
+    if old is None:
+      check(run, own.to_dict(), FREE)
   sweep = Sweep(config, root, members, configs, runs, whole)
-  if sweep.complete:
+  if sweep.complete and not any(olds):
     undrawn = _draw_missing(sweep, yardsticks, display)
   else:
     check_writable(*root.folders)
@@ -148,6 +154,8 @@ def run_sweep(
     display.show(*_notes(sweep, experiments))
     with claimed(root, writes()):
       undrawn = []
+      if writes():
+        take_up_members(root, runs, configs, olds, whole)
       if not agreed(writes() and sweep.complete)[0]:  # by another process, since
         prepare(root, sweep.whole, FREE_OF_ALL, writes())
         for run, own in zip(runs, configs):

@@ -85,6 +85,13 @@ class Workdir:
     return self.checkpoints, self.figures, self.root
 
 
+def folder_of(workdir: str | os.PathLike[str]) -> Workdir:
+  """The folder that a path names, there or not yet there; raises `SettingError` for an empty one."""
+  if not os.fspath(workdir):
+    raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
+  return Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
+
+
 def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
   """Checks whose a run's folder is, there or not yet there, before anything is read; makes nothing.
 
@@ -98,9 +105,7 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
       differ, parts' names first and derived fields last; it holds a run whose config.json is gone or damaged,
       which could be any configuration's; or it cannot be reached.
   """
-  if not os.fspath(workdir):
-    raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
-  run = Workdir(Path(os.path.abspath(Path(workdir).expanduser())))
+  run = folder_of(workdir)
   with writable(workdir):
     if run.config_path.exists():
       _check_same(run, json.loads(as_json(config)), free)
@@ -279,7 +284,7 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
       "workdir", str(run.root), f"holds {kinds['sweep' in stored]}, not {kinds['sweep' in config]}",
       "Use another workdir.",
     )  # fmt: skip
-  old, new = _leaves(stored), _leaves(config)
+  old, new = leaves(stored), leaves(config)
   names = sorted({*old, *new} - {*free}, key=_precedence)
   differ = [name for name in names if old.get(name) != new.get(name)]
   if differ:
@@ -300,10 +305,10 @@ def _precedence(field: str) -> tuple[bool, bool, str]:
   return last in DERIVED, last != "name", field
 
 
-def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:
+def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
   """Dotted field name -> JSON text of its value; text, so that NaN equals NaN and 1 differs from true."""
   if isinstance(tree, dict) and tree:
-    parts = (_leaves(value, f"{prefix}.{name}" if prefix else name) for name, value in tree.items())
+    parts = (leaves(value, f"{prefix}.{name}" if prefix else name) for name, value in tree.items())
     return {name: text for part in parts for name, text in part.items()}
   return {prefix: json.dumps(tree, sort_keys=True)}
 
