@@ -73,7 +73,7 @@ def test_more_rounds_are_another_t_of_the_same_run(tmp_path):
 REFUSED = {
   "a share": (
     small(rounds=10), small(rounds=20),
-    r"rounds = 20: .*begun with rounds = 10 and algorithm\.start_round = 3, which would be 6 with this many\. "
+    r"rounds = 20: .*begun with rounds = 10 and algorithm\.start_round = 3, which would be 6 with this many. "
     r"Add --config\.algorithm\.start=None --config\.algorithm\.start_round=3 to go on",
   ),
   "what follows": (
