@@ -129,6 +129,14 @@ def test_a_resumed_run_says_what_its_record_lost_and_has_it_again(whole, copy, h
   assert not aside.exists() or aside.read_bytes() == held
 
 
+def test_a_complete_run_that_lost_lines_says_how_to_have_them_again(whole, copy, monkeypatch):
+  monkeypatch.setattr(experiment, "build", None)
+  (copy / "metrics.jsonl").write_text("".join(lines(copy)[2:]))
+  shown = Shown()
+  assert start(tiny(), str(copy), display=shown) == whole[1]
+  assert "metrics.jsonl has lost its lines of rounds 1, 2: without summary.json" in " ".join(shown.texts)
+
+
 @pytest.mark.slow
 def test_a_checkpoint_of_an_earlier_version_cannot_make_it_good_and_says_so(copy, monkeypatch, caplog):
   (copy / "summary.json").unlink()

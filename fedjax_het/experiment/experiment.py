@@ -26,7 +26,7 @@ from fedjax_het.experiment.claim import check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.pictures import missing_pictures
-from fedjax_het.experiment.record import Record
+from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
@@ -85,6 +85,9 @@ def run_experiment(
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
       lacks = draw_missing(config, run, claim, yardsticks, display)
     place = f"This run is complete; its files are in {run.root}."
+    if missing := missing_rounds(run, config, config.rounds):
+      place += f" But metrics.jsonl has lost its lines of rounds {', '.join(map(str, missing))}: without "
+      place += "summary.json the same command takes them from the checkpoint, and ends the run again."
     return _show(run, summary, place, lacks, yardsticks, display)
   check_writable(*run.folders)
   with display.doing("reading the data"):
@@ -105,6 +108,7 @@ def run_experiment(
       )
     if writes():
       keep_config(run, config.to_dict())
+    check_claim_together(run)
   place = f"Table, figures, metrics and checkpoints are in {run.root}."
   return _show(run, summary, place, record.undrawn, yardsticks, display)
 

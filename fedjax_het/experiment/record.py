@@ -125,16 +125,11 @@ class Record:
   def _take_up_metrics(self, rounds_done: int, books: Mapping[str, Any]) -> None:
     """Makes metrics.jsonl what it was after these rounds; says what it had lost."""
     assert self._tracker
-    path, before = self.run.metrics_path, read_json_lines(self.run.metrics_path)
-    known = {line.get("round") for line in before}
-    written = books.get("lines")
+    path, written = self.run.metrics_path, books.get("lines")
     if written is None:  # of an earlier version, whose checkpoints have no copy
-      every = self._config.eval_every or self._config.rounds
-      due = [*range(every, rounds_done + 1, every)]
-      if rounds_done == self._config.rounds and rounds_done not in due:
-        due.append(rounds_done)
+      missing = missing_rounds(self.run, self._config, rounds_done)
       self._tracker.truncate(rounds_done or -1)
-      if missing := [done for done in due if done not in known]:
+      if missing:
         logging.warning(
           "%s has lost its lines of rounds %s, and the checkpoint, of an earlier version, has no copy.",
           path, ", ".join(map(str, missing)),
@@ -296,6 +291,14 @@ def traffic(
 
   visits = cohort_size * rounds
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
+
+
+def missing_rounds(run: Workdir, config: ConfigDict, rounds_done: int) -> list[int]:
+  """The evaluations of so many rounds that metrics.jsonl has no line of, each by its round."""
+  known = {line.get("round") for line in read_json_lines(run.metrics_path)}
+  every = config.eval_every or config.rounds
+  last = {rounds_done} if rounds_done == config.rounds else set()
+  return sorted({*range(every, rounds_done + 1, every), *last} - known)
 
 
 def timeless(tree: Any) -> Any:

@@ -20,6 +20,7 @@ from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, pr
 from fedjax_het.experiment.build import Experiment, build, notes_of, with_prepared
 from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.claim import check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, draw_missing, not_drawn, share, train
 from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
@@ -163,6 +164,7 @@ def run_sweep(
         undrawn = _save(
           sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display)
         )
+        check_claim_together(root)
   summaries = [found for run in runs if (found := read_record(run.summary_path))] if writes() else []
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / PICTURE).exists() else ""
