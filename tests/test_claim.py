@@ -95,9 +95,24 @@ def test_nothing_is_written_to_a_folder_that_is_no_longer_the_claimed_one(tmp_pa
         lambda: tracker.log({"round": 2}),
         lambda: check_claim(run / "members" / "x" / "figures"),
       ):
-        with pytest.raises((Lost, Claimed), match=r"writes nothing more"):
+        with pytest.raises(Lost, match=r"writes nothing more"):
           write()
   assert contents(tmp_path) == before
+
+
+def test_a_folder_that_another_program_claims_anew_is_said_to_be_that_ones(tmp_path):
+  run = tmp_path / "run"
+  with claimed(run):
+    held = dict(claim._held)
+    run.rename(tmp_path / "old")
+    claim._held.clear()  # as another process has it
+    with claimed(run):
+      theirs = dict(claim._held)
+      claim._held.update(held)
+      with pytest.raises(Claimed, match=r"another process has taken this run over \(process"):
+        check_claim(run / "metrics.jsonl")
+      claim._held.update(theirs)
+    claim._held.update(held)
 
 
 def test_without_locks_the_last_to_come_has_the_folder_and_the_first_is_told(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 import pytest
-from test_launcher import records, small, start
+from test_launcher import final_state, records, small, start
 
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
@@ -124,9 +124,8 @@ def test_a_complete_run_goes_on_to_the_bits_of_one_that_was_begun_so(whole, tmp_
   summary = start(small(rounds=11, **same), str(run))
   other = start(small(rounds=11, **same), str(tmp_path / "other"))
   assert timeless(summary) == timeless(other) and records(run) == records(tmp_path / "other")
-  states = [np.load(path) for path in (run / "clients.npz", tmp_path / "other" / "clients.npz")]
-  for name in states[0]:
-    np.testing.assert_array_equal(states[0][name], states[1][name])
+  for ours, theirs in zip(final_state(run)[0], final_state(tmp_path / "other")[0], strict=True):
+    np.testing.assert_array_equal(ours, theirs)
   assert json.loads((run / f"summary.{old}_rounds.json").read_text())["rounds"] == old
   with pytest.raises(SettingError, match="11 are done"):
     start(small(rounds=8, **same), str(run))
@@ -138,7 +137,7 @@ def test_a_kill_while_the_rounds_become_more_is_made_good(tmp_path, monkeypatch)
   class Killed(BaseException):
     pass
 
-  def killed(*args):
+  def killed(*args, **settings):
     raise Killed
 
   start(plain(rounds=3), str(tmp_path / "run"))

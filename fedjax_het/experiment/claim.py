@@ -77,7 +77,7 @@ def check_claim(path: str | os.PathLike[str]) -> None:
   folder = next((own for own in (path, *path.parents) if own in _held), None)
   if folder is None or _is_there(folder / CLAIM, _held[folder]):
     return
-  if (folder / CLAIM).exists() and (folder / "config.json").exists():
+  if _lock_of_another(folder) is not False:
     problem = f"another process has taken this run over{_holder(folder)}, and this one writes nothing more"
     raise Claimed("workdir", str(folder), problem, "Wait for it, or use another workdir.")
   problem = "it or its .claim was removed or replaced under the run, which writes nothing more there"
@@ -165,17 +165,20 @@ def _below(folder: Path) -> Iterator[Path]:
 def _around_or_below(folder: Path) -> str:
   """Words on a claim of any program, also of this one, around a folder or below it; "" without one."""
 
-  def is_held(folder: Path) -> bool:
-    try:
-      with (folder / CLAIM).open("rb") as file:
-        return lock(file, shared=True) is False
-    except OSError:  # nobody's, or not for this user to see
-      return False
-
   for where, folders in (("around", _above(folder)), ("below", _below(folder))):
-    if other := next(filter(is_held, folders), None):
+    if other := next(filter(_lock_of_another, folders), None):
       return f", or at one {where} it, in {other}{_holder(other)}"
   return ""
+
+
+def _lock_of_another(folder: Path) -> bool | None:
+  """Whether somebody holds a folder's claim, also by another file of this program; None without locks."""
+  try:
+    with (folder / CLAIM).open("rb") as file:
+      locked = lock(file, shared=True)
+  except OSError:  # nobody's, or not for this user to see
+    return False
+  return None if locked is None else not locked
 
 
 def _holder(folder: Path) -> str:
