@@ -14,6 +14,7 @@ from fedjax_het.experiment.claim import Claimed, Lost
 from fedjax_het.experiment.display import Display
 from fedjax_het.experiment.tracking import Tracker
 from fedjax_het.experiment.where import Where
+from fedjax_het.yardsticks import client_metrics
 
 PICTURES = ("accuracy_over_clients.png", "learning_curve.png", "mixing.png", "partition.png")
 
@@ -190,6 +191,20 @@ def test_a_folder_that_is_removed_under_a_run_ends_it_with_an_error(tmp_path, af
 @pytest.mark.slow
 def test_a_folder_that_goes_while_a_checkpoint_is_written_ends_the_run_with_an_error(tmp_path, after, caplog):
   after(2, lambda: shutil.rmtree(tmp_path / "run", ignore_errors=True), written=False)
+  with pytest.raises(Lost, match="writes nothing more"):
+    start(tiny(), str(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_folder_that_goes_between_two_writes_ends_the_run_with_the_same_error(tmp_path, monkeypatch):
+  real = client_metrics.np.savez_compressed
+
+  def removed(path, **arrays):
+    if path.name == client_metrics.FILE:
+      shutil.rmtree(tmp_path / "run")
+    real(path, **arrays)
+
+  monkeypatch.setattr(client_metrics.np, "savez_compressed", removed)
   with pytest.raises(Lost, match="writes nothing more"):
     start(tiny(), str(tmp_path / "run"))
 

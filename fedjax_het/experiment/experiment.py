@@ -22,7 +22,7 @@ from fedjax_het.errors import DataError, NonFiniteLoss, SettingError, check_rang
 from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import check_claim_together
+from fedjax_het.experiment.claim import check_claim, check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.pictures import missing_pictures
@@ -190,6 +190,9 @@ def train(
       for record in records:
         record.fail(f"diverged: {record.diverged or error}")
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
+    except OSError:
+      check_claim(checkpoints.folder)  # a file could not be written as its folder is gone
+      raise
 
 
 def _train(

@@ -238,7 +238,7 @@ class Record:
   def draw_again(self, summary: dict[str, Any]) -> None:
     """Draws the pictures of a complete run, from its files."""
     self._draw_first()
-    self._draw(summary)
+    self._draw(_with_nan(summary))
 
   def _draw_first(self) -> None:
     """Draws what is known before the first round."""
@@ -299,6 +299,13 @@ def missing_rounds(run: Workdir, config: ConfigDict, rounds_done: int) -> list[i
   every = config.eval_every or config.rounds
   last = {rounds_done} if rounds_done == config.rounds else set()
   return sorted({*range(every, rounds_done + 1, every), *last} - known)
+
+
+def _with_nan(tree: Any) -> Any:
+  """A stored summary with NaN for null in lists, which are numbers."""
+  if isinstance(tree, dict):
+    return {name: _with_nan(own) for name, own in tree.items()}
+  return [np.nan if own is None else _with_nan(own) for own in tree] if isinstance(tree, list) else tree
 
 
 def timeless(tree: Any) -> Any:
