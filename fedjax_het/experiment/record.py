@@ -136,10 +136,12 @@ class Record:
         )  # fmt: skip
       return
     aside = self._put_aside() if self._otherwise(written, rounds_done) else None
-    if lost := self._tracker.truncate(rounds_done or -1, written):
+    lost = self._tracker.truncate(rounds_done or -1, written)
+    if lost or aside:
       rounds = ", ".join(str(json.loads(line)["round"]) for line in lost)
+      what = f"had lost its lines of rounds {rounds}" if lost else "held lines that are not the run's"
       beside = f"; {aside} keeps what it held" if aside else ""
-      logging.warning("%s had lost its lines of rounds %s; the checkpoint has them%s.", path, rounds, beside)
+      logging.warning("%s %s; the checkpoint has them as they were%s.", path, what, beside)
 
   def _otherwise(self, written: Sequence[str], rounds_done: int) -> bool:
     """Whether metrics.jsonl has lines until some round that a checkpoint has not, or has otherwise."""
