@@ -122,12 +122,14 @@ def test_the_page_names_every_figure_and_file():
 def test_every_picture_is_drawn_again_from_the_files_alone(name, tmp_path, monkeypatch):
   """The same picture, of every study."""
   run, config = str(tmp_path), configurations()[name]
-  summary = run_experiment(config, run, Where(devices=1))
+  run_experiment(config, run, Where(devices=1))
+  summary = (tmp_path / "summary.json").read_bytes()
   drawn = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
   for path in drawn:
     path.unlink()
   monkeypatch.setattr(experiment, "engine_of", None)
-  assert run_experiment(config, run, Where(devices=1)) == summary
+  run_experiment(config, run, Where(devices=1))
+  assert (tmp_path / "summary.json").read_bytes() == summary
   assert {path.name for path in (tmp_path / "figures").iterdir()} == {path.name for path in drawn}
   differ = [path.name for path, content in drawn.items() if path.read_bytes() != content]
   assert not differ
