@@ -133,15 +133,15 @@ def run_sweep(
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
   root = folder_of(workdir)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
+  olds = earlier_rounds_of_members(root, runs, configs, grid, FREE)
+  if not any(olds):
+    check(workdir, whole, FREE_OF_ALL)
   begun = {path.parent for path in root.root.glob("members/*/config.json")}
   if strange := begun - {run.root for run in runs}:
     raise SettingError(
       "workdir", os.fspath(root), f"has a member {min(strange).name}, by another order of the sweep's fields",
       "An earlier version began it: use another workdir.",
     )  # fmt: skip
-  olds = earlier_rounds_of_members(root, runs, configs, grid, FREE)
-  if not any(olds):
-    check(workdir, whole, FREE_OF_ALL)
   for run, own, old in zip(runs, configs, olds):
     if old is None:
       check(run, own.to_dict(), FREE)
