@@ -5,7 +5,8 @@
 #   PROCESSES=4 DEVICES=1 launch/local.sh ...
 #
 # The first process shows its output; the others' goes to WORKDIR/process_N.log, which is shown where one fails.
-# Ctrl-C and SIGTERM reach all of them: a checkpoint is written, and the same command goes on from it.
+# Ctrl-C and SIGTERM reach all of them: a checkpoint is written, and the same command goes on from it. SIGUSR1 asks for
+# a checkpoint alone.
 #
 # Tested: 2 processes x 2 CPU devices over gloo, JAX 0.10.2, by tests/test_processes.py.
 # Not tested: several processes that share one machine's GPUs.
@@ -22,6 +23,7 @@ mkdir -p "$logs" || exit 1
 
 started=()
 trap 'kill -TERM "${started[@]}" 2>/dev/null' INT TERM
+trap 'kill -USR1 "${started[@]}" 2>/dev/null' USR1
 for ((i = 0; i < processes; i++)); do
   (
     if ((i)); then exec >"$logs/process_$i.log"; fi # the first process's output may be appended to a file

@@ -37,6 +37,8 @@ job=$SLURM_JOB_ID # in an array, one member's is also the number of the whole ar
 again=
 # To the processes themselves: srun would not hand it on, but kill them. It fails where SLURM already ends the job.
 trap 'again=1; scancel --quiet --signal=TERM "$job.0" || again=' TERM
+# A checkpoint without a stop: scancel --batch --signal=USR1 JOB, or --signal=B:USR1@600 above in place of TERM's.
+trap 'scancel --quiet --signal=USR1 "$job.0"' USR1
 what=run
 case ${1-} in run | reproduce) what=$1 && shift ;; esac
 # Since SLURM 22.05 a step does not take the job's --cpus-per-task of itself.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
+from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import run_sweep
@@ -114,3 +115,21 @@ def test_the_page_names_every_figure_and_file():
     assert f"| `{name}` |" in PAGE
   for file in ("summary.json", "metrics.jsonl", "starts.jsonl"):
     assert f"| `{file}` |" in PAGE and explained(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", configurations())
+def test_every_picture_is_drawn_again_from_the_files_alone(name, tmp_path, monkeypatch):
+  """The same picture, of every study."""
+  run, config = str(tmp_path), configurations()[name]
+  run_experiment(config, run, Where(devices=1))
+  summary = (tmp_path / "summary.json").read_bytes()
+  drawn = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+  for path in drawn:
+    path.unlink()
+  monkeypatch.setattr(experiment, "engine_of", None)
+  run_experiment(config, run, Where(devices=1))
+  assert (tmp_path / "summary.json").read_bytes() == summary
+  assert {path.name for path in (tmp_path / "figures").iterdir()} == {path.name for path in drawn}
+  differ = [path.name for path, content in drawn.items() if path.read_bytes() != content]
+  assert not differ

@@ -127,7 +127,7 @@ def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
     1, evaluations, False, nothing, nothing, lambda of: asked.append(of) or Evaluation({"top1": values}, None)
   )
   yardstick = SimplexMap(run)
-  yardstick.resume(0, None)
+  yardstick.draw_first()
   assert titles == ["sosicfl on nothing, by their label counts with noise of ε = 0.25"]
   section = yardstick.section(now)
   yardstick.draw([], section)

@@ -15,6 +15,7 @@ SRUN = """#!/bin/bash
 echo "$*" > step
 {
   trap 'sleep 0.2; exit 143' TERM
+  trap 'touch saved' USR1
   echo $BASHPID > new; mv new task
   for i in {1..200}; do sleep 0.05; [ -e fail ] && exit 143; done
 } &
@@ -24,7 +25,7 @@ wait %1
 # Tells the step; not any more where SLURM is already ending the job.
 SCANCEL = """#!/bin/bash
 echo "scancel $*" >> calls
-[ ! -e cancelled ] && kill -TERM "$(cat task)"
+[ ! -e cancelled ] && kill -"${2#--signal=}" "$(cat task)"
 """
 SCONTROL = '#!/bin/bash\necho "scontrol $*" >> calls\n'
 
@@ -82,6 +83,17 @@ def test_cancelled_job_is_not_requeued(job, tmp_path, warned):
   run.send_signal(signal.SIGTERM)
   assert run.wait(20) == 143
   assert "scontrol requeue 7" not in calls(tmp_path)
+
+
+@pytest.mark.slow
+def test_usr1_asks_the_processes_for_a_checkpoint_and_the_job_goes_on(job, tmp_path):
+  run = job()
+  run.send_signal(signal.SIGUSR1)
+  while not (tmp_path / "saved").exists():
+    time.sleep(0.01)
+  assert run.poll() is None and calls(tmp_path) == ["scancel --quiet --signal=USR1 7.0"]
+  run.send_signal(signal.SIGTERM)
+  assert run.wait(20) == 143 and calls(tmp_path)[-1] == "scontrol requeue 7"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 
 from fedjax_het.experiment.launcher import told
-from fedjax_het.experiment.stopping import LATER, NOW, PATIENCE, SOON, Stopped, StopRequest, heard
+from fedjax_het.experiment.stopping import LATER, NOW, PATIENCE, SAVING, SOON, Stopped, StopRequest, heard
 
 
 def test_the_first_ctrl_c_is_noted_and_the_second_interrupts(capfd, ctrl_c):
@@ -40,6 +40,32 @@ def test_sigterm_is_noted_as_often_as_it_comes():
       os.kill(os.getpid(), signal.SIGTERM)
     assert stop.made and stop.by == signal.SIGTERM
   assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigusr1_asks_for_a_checkpoint_and_for_no_stop(capfd):
+  with StopRequest() as outer, StopRequest() as stop:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert stop.save and not stop.made and not outer.made
+    stop.save = False
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert stop.save
+  assert capfd.readouterr().err == 2 * SAVING.decode()
+  assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_sigusr1_ends_no_program_that_has_no_checkpoint_yet_and_stays_with_others_who_hear_it():
+  with heard():
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with StopRequest() as stop:
+      os.kill(os.getpid(), signal.SIGUSR1)
+      assert stop.save
+  assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+  theirs = []
+  before = signal.signal(signal.SIGUSR1, lambda *_: theirs.append(1))
+  with heard(), StopRequest() as stop:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert theirs == [1] and not stop.save
+  signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from jax import lax
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
+from fedjax_het.experiment.claim import check_claim
 from fedjax_het.experiment.workdir import free_name
 
 # How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
@@ -59,6 +60,8 @@ class Checkpoints:
 
   def save(self, round: int, state: State, books: dict[str, Any]) -> None:
     """Writes the state after some round, and the books, in the background; every process calls it."""
+    check_claim(self.folder)
+    self.wait()
     raw = on_host(raw_keys(state))
     books = copy.deepcopy({"books": books, "digest": digest(raw)})  # the run goes on while they are written
     self._manager.save(
@@ -138,9 +141,27 @@ class Checkpoints:
         "Continue with what wrote it, or use another workdir.",
       )  # fmt: skip
 
+  def holds(self, round: int) -> bool:
+    """Whether the checkpoint of some round is on the disk, after waiting for what is being written."""
+    self.wait()
+    gone = agreed(writes() and not (self.folder / str(round)).is_dir())[0]
+    if gone:
+      self._manager.reload()
+    return not gone
+
   def wait(self) -> None:
-    """Until what is being written in the background is on the disk."""
-    self._manager.wait_until_finished()
+    """Until what is being written in the background is on the disk, or somebody has removed it from there.
+
+    Raises:
+      Lost, Claimed: the run's whole folder is gone, see `check_claim`.
+    """
+    try:
+      self._manager.wait_until_finished()
+    except Exception as error:
+      check_claim(self.folder)
+      if not is_damage(error):
+        raise
+      logging.warning("A checkpoint was removed from %s while it was being written.", self.folder)
 
   def close(self) -> None:
     """Waits for what is still being written."""

@@ -2,31 +2,44 @@
 
 import contextlib
 import functools
-import os
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from absl import logging
 from ml_collections import ConfigDict
 
 from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.pick import Evaluations
-from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.progress import Progress
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
-from fedjax_het.errors import NonFiniteLoss, check_range
+from fedjax_het.errors import DataError, NonFiniteLoss, SettingError, check_range
 from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.claim import check_claim, check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
-from fedjax_het.experiment.record import Record
+from fedjax_het.experiment.extend import earlier_rounds, take_up
+from fedjax_het.experiment.pictures import missing_pictures
+from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import check, check_writable, claimed, prepare, read_record
+from fedjax_het.experiment.workdir import (
+  Workdir,
+  check,
+  check_writable,
+  claimed,
+  keep_config,
+  prepare,
+  read_record,
+  workdir_of,
+)
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
@@ -43,9 +56,9 @@ def run_experiment(
 ) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
 
-  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, and on SIGTERM or
-  Ctrl-C, to which a run listens between two chunks of rounds, a second or two apart. With several processes
-  each calls it alike, and the first writes the files.
+  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, on SIGUSR1, after
+  which the run goes on, and on SIGTERM or Ctrl-C, which end it. A run listens to these between two chunks of
+  rounds, a second or two apart. With several processes each calls it alike, and the first writes the files.
 
   Args:
     config: what to run.
@@ -66,24 +79,94 @@ def run_experiment(
   check_config(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
-  run = check(workdir, config.to_dict(), FREE)
-  if summary := read_record(run.summary_path):
-    place = f"This run is complete; its files are in {os.fspath(run)}."
-    display.show(made_of(run.summary_path, report, summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
-    return summary
+  run, old = check_rounds_too(workdir, config)
+  if old is None and (summary := read_record(run.summary_path)):
+    with contextlib.ExitStack() as stack:
+      claim = functools.partial(stack.enter_context, claimed(run, writes()))
+      lacks = draw_missing(config, run, claim, yardsticks, display)
+    place = f"This run is complete; its files are in {run.root}."
+    if missing := missing_rounds(run, config, config.rounds):
+      place += f" But metrics.jsonl has lost its lines of rounds {', '.join(map(str, missing))}: without "
+      place += "summary.json the same command takes them from the checkpoint, and ends the run again."
+    return _show(run, summary, place, lacks, yardsticks, display)
   check_writable(*run.folders)
   with display.doing("reading the data"):
     experiment = build(config)
     engine = engine_of(config, experiment, where)
   display.show(*notes_of(config, experiment))
-  prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-  with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
-    _, (summary,) = train(
-      engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds, display
-    )
-  place = f"Table, figures, metrics and checkpoints are in {os.fspath(run)}."
-  display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
+  with claimed(run, writes()):
+    if old is not None and writes():
+      take_up(run, config.to_dict(), old)
+    if summary := json.loads(of_the_first(json.dumps(read_record(run.summary_path)))):
+      place = f"Another process has completed this run; its files are in {run.root}."
+      return _show(run, summary, place, [], yardsticks, display)
+    prepare(workdir, config.to_dict(), free=FREE, writes=writes())
+    with Record(config, experiment, run, writes(), yardsticks) as record:
+      checkpoints = Checkpoints(run.checkpoints)
+      _, (summary,) = train(
+        engine, experiment.key, [record], config, checkpoints, checkpoint_seconds, display
+      )
+    if writes():
+      keep_config(run, config.to_dict())
+    check_claim_together(run)
+  place = f"Table, figures, metrics and checkpoints are in {run.root}."
+  return _show(run, summary, place, record.undrawn, yardsticks, display)
+
+
+def check_rounds_too(workdir: str, config: ConfigDict) -> tuple[Workdir, int | None]:
+  """Checks whose a run's folder is; also gives its number of rounds, where it is to become another."""
+  run = workdir_of(workdir)
+  old = earlier_rounds(run, config.to_dict(), FREE)
+  if old is None:
+    return check(workdir, config.to_dict(), FREE), None
+  return run, old
+
+
+def _show(
+  run: Workdir, summary: dict[str, Any], place: str, undrawn: Sequence[str],
+  yardsticks: Sequence[type[Yardstick]], display: Display,
+) -> dict[str, Any]:  # fmt: skip
+  """Shows a complete run, and which of its pictures are not there; returns its summary."""
+  shown = made_of(run.summary_path, report, summary, yardsticks)
+  display.show(shown, place, *not_drawn(undrawn), beside(run, "OTHER_RUN ..."))
   return summary
+
+
+def not_drawn(why: Sequence[str]) -> list[str]:
+  """A sentence on pictures that are not there, where there are any, for whoever was told that all are."""
+  return [f"Pictures are missing ({'; '.join(why)}): the same command draws them."] if why else []
+
+
+def draw_missing(
+  config: ConfigDict, run: Workdir, claim: Callable[[], Any], yardsticks: Sequence[type[Yardstick]],
+  display: Display,
+) -> list[str]:  # fmt: skip
+  """Draws the pictures that a complete run lacks, from its files and data; its numbers stay as they are.
+
+  Args:
+    config: the run's configuration.
+    run: its folder.
+    claim: is called once there is something to draw, and claims the folder.
+    yardsticks: see `run_experiment`.
+    display: what shows that the data are read.
+
+  Returns:
+    Why pictures are still missing; [] where all are there.
+  """
+  lacks = missing_pictures(run) if writes() else []
+  if not agreed(bool(lacks))[0]:
+    return []
+  try:
+    check_writable(*run.folders)
+    claim()
+    with display.doing("reading the data"):
+      experiment = build(config)
+    with Record(config, experiment, run, writes(), yardsticks) as record:
+      if writes():
+        record.draw_again(read_record(run.summary_path) or {})
+      return record.undrawn
+  except (SettingError, DataError) as error:
+    return [*lacks, str(error)]
 
 
 def train(
@@ -108,6 +191,9 @@ def train(
       for record in records:
         record.fail(f"diverged: {record.diverged or error}")
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
+    except OSError:
+      check_claim(checkpoints.folder)  # a file could not be written as its folder is gone
+      raise
 
 
 def _train(
@@ -119,9 +205,9 @@ def _train(
   found = checkpoints.restore(engine.to_save(state))
   if found is not None:
     state = engine.from_saved(found[0])
-  elif checkpoints.damaged():
+  else:
     for record in records:
-      record.keep_metrics()
+      record.keep_metrics(checkpoints.damaged())
   first = engine.rounds_done(state)
   for i, record in enumerate(records):
     record.begin(first, found and found[1]["runs"][i])
@@ -134,6 +220,7 @@ def _train(
   with StopRequest() as stop:
     for chunk in chunks(engine, state, config.rounds, config.eval_every):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
+      check_claim_together(checkpoints.folder)
       latest = [
         record.add(infos, found, now, seconds())
         for record, infos, found, now in zip(
@@ -144,8 +231,9 @@ def _train(
         )
       ]
       check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
-      must_stop, overdue = agreed(stop.made, time.monotonic() - saved > checkpoint_seconds)
-      if evaluations is not None or must_stop or overdue:
+      asked, stop.save = stop.save, False
+      must_stop, due = agreed(stop.made, asked or time.monotonic() - saved > checkpoint_seconds)
+      if evaluations is not None or must_stop or due:
         books = {"runs": [record.books(seconds()) for record in records]}
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
@@ -160,8 +248,13 @@ def _train(
   if evaluations is None:  # stopped between the last checkpoint and the summary
     evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
-  checkpoints.wait()  # a run that has a summary has its last checkpoint
+  check_claim_together(checkpoints.folder)
   spent = seconds()  # before a yardstick evaluates more
+  if not checkpoints.holds(config.rounds):  # a run that has a summary has its last checkpoint
+    logging.warning("The run's last checkpoint was removed under it; it is written again.")
+    books = {"runs": [record.books(spent) for record in records]}
+    checkpoints.save(config.rounds, engine.to_save(state), books)
+    checkpoints.wait()
   with progress.doing("summary and pictures"):
     return state, [
       record.finish(own, now, spent)

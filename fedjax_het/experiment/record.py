@@ -1,8 +1,8 @@
 """The record of one run: its books, its metrics as they come, its summary."""
 
-import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +17,8 @@ from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of
+from fedjax_het.experiment.claim import check_claim
+from fedjax_het.experiment.pictures import note_pictures, pictures
 from fedjax_het.experiment.provenance import check_start, note_start
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
@@ -36,6 +38,9 @@ class Record:
     writes: whether this process writes the files; the others keep the books only.
     yardsticks: what watches it beside `YARDSTICKS`, where it fits.
 
+  Attributes:
+    undrawn: why pictures could not be drawn, a text each.
+
   Raises:
     SettingError: two yardsticks of one name.
     DataError: the run began with other data.
@@ -51,6 +56,7 @@ class Record:
     self._steps = 0
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
+    self.undrawn: list[str] = []
     self.diverged: Divergence | None = None
     algorithm, data, model, key, parts, source, unseen, *_ = experiment
     self._watched = Watched(
@@ -73,19 +79,34 @@ class Record:
     if self._tracker:
       self._tracker.close()
 
-  def keep_metrics(self) -> None:
-    """Puts aside metrics.jsonl and samples before a start from round 0, for want of a whole checkpoint."""
-    if self._tracker and self.run.samples.exists():
+  def keep_metrics(self, damaged: bool) -> None:
+    """Puts aside metrics.jsonl and samples before a start from round 0, for want of a whole checkpoint.
+
+    Args:
+      damaged: whether there was one that is not whole. Without one, a run that was killed before its first
+        checkpoint was on the disk has two lines at most, and nothing to say.
+    """
+    if not self._tracker or not (damaged or len(read_json_lines(self.run.metrics_path)) > 2):
+      return
+    if self.run.samples.exists():
       self.run.samples.rename(free_name(self.run.root / "samples.before_damage"))
-    if self._tracker and (text := self.run.metrics_path.read_text(encoding="utf-8", errors="replace")):
-      kept = free_name(self.run.root / "metrics.before_damage.jsonl")
-      write_atomic(kept, text)
+    if kept := self._put_aside():
       logging.warning("No checkpoint is whole: the run starts at round 0, and %s keeps its metrics.", kept)
+
+  def _put_aside(self) -> Path | None:
+    """Copies metrics.jsonl to a free name; None where it is empty."""
+    text = self.run.metrics_path.read_text(encoding="utf-8", errors="replace")
+    if not text:
+      return None
+    kept = free_name(self.run.root / "metrics.before_damage.jsonl")
+    write_atomic(kept, text)
+    return kept
 
   def begin(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
     """Takes up a checkpoint's books after `rounds_done` rounds, and forgets what was written past it.
 
-    The start is noted, as it can no longer be refused.
+    Lines of metrics.jsonl that were lost since are written again from the checkpoint, with a warning. The
+    start is noted, as it can no longer be refused.
     """
     if books is not None:
       self._steps, self._losses = books["client_steps"], list(books["losses"])
@@ -95,10 +116,38 @@ class Record:
       notes = notes_of(self._config, self._experiment)
       note_start(self.run, self._experiment.source, notes, self._experiment.digests)
       self.run.failed_path.unlink(missing_ok=True)
-      self._tracker.truncate(rounds_done if rounds_done else -1)
+      self._take_up_metrics(rounds_done, books or {})
     kept = books["yardsticks"] if books is not None else {}
     for name, yardstick in self._yardsticks.items():
       yardstick.resume(rounds_done, kept.get(name))
+    self._draw_first()
+
+  def _take_up_metrics(self, rounds_done: int, books: Mapping[str, Any]) -> None:
+    """Makes metrics.jsonl what it was after these rounds; says what it had lost."""
+    assert self._tracker
+    path, written = self.run.metrics_path, books.get("lines")
+    if written is None:  # of an earlier version, whose checkpoints have no copy
+      missing = missing_rounds(self.run, self._config, rounds_done)
+      self._tracker.truncate(rounds_done or -1)
+      if missing:
+        logging.warning(
+          "%s has lost its lines of rounds %s, and the checkpoint, of an earlier version, has no copy.",
+          path, ", ".join(map(str, missing)),
+        )  # fmt: skip
+      return
+    aside = self._put_aside() if self._otherwise(written, rounds_done) else None
+    lost = self._tracker.truncate(rounds_done or -1, written)
+    if lost or aside:
+      rounds = ", ".join(str(json.loads(line)["round"]) for line in lost)
+      what = f"had lost its lines of rounds {rounds}" if lost else "held lines that are not the run's"
+      beside = f"; {aside} keeps what it held" if aside else ""
+      logging.warning("%s %s; the checkpoint has them as they were%s.", path, what, beside)
+
+  def _otherwise(self, written: Sequence[str], rounds_done: int) -> bool:
+    """Whether metrics.jsonl has lines until some round that a checkpoint has not, or has otherwise."""
+    own = {to_json(json.loads(line)) for line in written}
+    found = read_json_lines(self.run.metrics_path)
+    return any(line.get("round", 0) <= rounds_done and to_json(line) not in own for line in found)
 
   def fail(self, why: str) -> None:
     """Notes that the run came to nothing, and why, until it is started again."""
@@ -110,6 +159,7 @@ class Record:
     return {
       "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
+      "lines": self._tracker.lines if self._tracker else [],
       "yardsticks": {name: yardstick.books() for name, yardstick in self._yardsticks.items()},
     }  # fmt: skip
 
@@ -125,7 +175,11 @@ class Record:
       found: where the run diverged in them, or None.
       now: where the run stands after them.
       seconds: spent since the start.
+
+    Raises:
+      Lost, Claimed: see `check_claim`.
     """
+    check_claim(self.run.root)
     if found and not self.diverged:
       self.diverged = found
       logging.warning("%s of %s; the other members go on.", found, self.run.root.name)
@@ -146,6 +200,7 @@ class Record:
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; of `state` only the shapes are asked."""
+    check_claim(self.run.root)
     config, algorithm, now = self._config, self._experiment.algorithm, self._known(now, seconds)
     summary: dict[str, Any] = {
       "algorithm": algorithm.client.name,
@@ -165,6 +220,10 @@ class Record:
       summary["diverged"] = self.diverged._asdict()
     summary = self._asked(summary, lambda yardstick: yardstick.section(now))
     if self._tracker:
+      self._tracker.keep()
+      if self.undrawn:
+        self.undrawn.clear()
+        self._draw_first()
       self._draw(summary)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
@@ -178,16 +237,30 @@ class Record:
       fields = {**fields, **more}
     return fields
 
+  def draw_again(self, summary: dict[str, Any]) -> None:
+    """Draws the pictures of a complete run, from its files."""
+    self._draw_first()
+    self._draw(_with_nan(summary))
+
+  def _draw_first(self) -> None:
+    """Draws what is known before the first round."""
+    if self._tracker:
+      for yardstick in self._yardsticks.values():
+        with pictures(self.run, self.undrawn):
+          yardstick.draw_first()
+
   def _draw(self, summary: dict[str, Any]) -> None:
+    check_claim(self.run.root)
     lines = read_json_lines(self.run.metrics_path)
-    with pictures(self.run):
+    with pictures(self.run, self.undrawn):
       curves = [*self._curves(lines), Curve("train_loss", "cohort", series(lines, "train_loss"))]
       path = self.run.figures / "learning_curve.png"
       marks = self._experiment.algorithm.client.milestones
       learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)
     for yardstick in self._yardsticks.values():
-      with pictures(self.run):
+      with pictures(self.run, self.undrawn):
         yardstick.draw(lines, summary)
+    note_pictures(self.run, self.undrawn)
 
   def _curves(self, lines: Sequence[Mapping[str, Any]]) -> Iterable[Curve]:
     return (curve for yardstick in self._yardsticks.values() for curve in yardstick.curves(lines))
@@ -222,13 +295,19 @@ def traffic(
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
 
 
-@contextlib.contextmanager
-def pictures(run: Workdir) -> Iterator[None]:
-  """What is drawn inside may fail: that is said, and costs nothing else."""
-  try:
-    yield
-  except Exception:
-    logging.exception("%s: not all pictures could be drawn; its figures are all there.", run.root)
+def missing_rounds(run: Workdir, config: ConfigDict, rounds_done: int) -> list[int]:
+  """The evaluations of so many rounds that metrics.jsonl has no line of, each by its round."""
+  known = {line.get("round") for line in read_json_lines(run.metrics_path)}
+  every = config.eval_every or config.rounds
+  last = {rounds_done} if rounds_done == config.rounds else set()
+  return sorted({*range(every, rounds_done + 1, every), *last} - known)
+
+
+def _with_nan(tree: Any) -> Any:
+  """A stored summary with NaN for null in lists, which are numbers."""
+  if isinstance(tree, dict):
+    return {name: _with_nan(own) for name, own in tree.items()}
+  return [np.nan if own is None else _with_nan(own) for own in tree] if isinstance(tree, list) else tree
 
 
 def timeless(tree: Any) -> Any:

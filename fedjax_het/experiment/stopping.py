@@ -1,4 +1,4 @@
-"""A polite request to stop: SIGTERM, as a cluster makes it, or Ctrl-C; and the second Ctrl-C."""
+"""Requests by signals: to stop (SIGTERM, as a cluster makes it, or Ctrl-C), or for a checkpoint (SIGUSR1)."""
 
 import contextlib
 import os
@@ -14,8 +14,10 @@ from rich.file_proxy import FileProxy
 
 SOON = b"\nStopping after the rounds under way, with a checkpoint; Ctrl-C once more ends at once.\n"
 LATER = b"\nStopping as soon as what goes on (such as compiling) can be left; Ctrl-C again ends at once.\n"
+SAVING = b"\nA checkpoint follows after the rounds under way, and the run goes on.\n"
 NOW = b"\nInterrupted; what was written before stays, and the same command goes on from there.\n"
 SHOWN = b"\x1b[?25h"  # the cursor, which a live bar hides
+SAVE: signal.Signals | None = getattr(signal, "SIGUSR1", None)  # None on Windows
 PATIENCE = 0.5  # seconds in which Python runs a signal's handler, unless it is in a long call of a library
 
 _noted = threading.Event()  # by a `StopRequest`, while `heard` is open
@@ -36,18 +38,21 @@ class Stopped(Exception):
 
 
 class StopRequest:
-  """Notes SIGTERM and the first Ctrl-C while it is open, in place of dying of them; only in the main thread.
+  """Notes SIGTERM, SIGUSR1 and the first Ctrl-C while it is open, in place of dying of them.
+
+  Only in the main thread; SIGUSR1 only where nobody else listens to it.
 
   One that is opened within another tells it what it notes, and knows what that has noted.
 
   Attributes:
     made: whether somebody has asked.
     by: the signal that asked; SIGTERM where another process was asked.
+    save: whether SIGUSR1 has asked for a checkpoint; who writes one sets it back.
   """
 
   def __init__(self) -> None:
     """Nobody has asked yet."""
-    self.made = False
+    self.made = self.save = False
     self.by = signal.SIGTERM
     self._outer: StopRequest | None = None
 
@@ -60,6 +65,8 @@ class StopRequest:
         self._before[number] = signal.signal(number, self._note)
         own = getattr(self._before[number], "__self__", None)
         self._outer = own if isinstance(own, StopRequest) else self._outer
+      if SAVE and _is_ours_to_hear(SAVE):
+        self._before[SAVE] = signal.signal(SAVE, self._note_save)
     if self._outer is not None and self._outer.made:
       self.made, self.by = True, self._outer.by
     return self
@@ -79,6 +86,21 @@ class StopRequest:
     elif number == signal.SIGINT:
       _noted.set()
       say(SOON)
+
+  def _note_save(self, number: int, frame: FrameType | None) -> None:
+    self.save = True
+    say(SAVING)
+
+
+def _is_ours_to_hear(number: signal.Signals) -> bool:
+  """Whether a signal has no handler but the system's or one of this module."""
+  handler = signal.getsignal(number)
+  own = isinstance(getattr(handler, "__self__", None), StopRequest) or handler is _not_yet
+  return own or handler in (signal.SIG_DFL, signal.SIG_IGN)
+
+
+def _not_yet(number: int, frame: FrameType | None) -> None:
+  """Answers SIGUSR1 while a program has nothing to write a checkpoint of; the system would end it."""
 
 
 def say(what: bytes) -> None:
@@ -113,6 +135,7 @@ def heard() -> Iterator[None]:
     yield
     return
   _noted.clear()
+  saving = signal.signal(SAVE, _not_yet) if SAVE and signal.getsignal(SAVE) == signal.SIG_DFL else None
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
   before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -125,6 +148,8 @@ def heard() -> Iterator[None]:
     if before == -1:
       signal.set_wakeup_fd(-1)
     os.close(writer)
+    if SAVE and saving is not None:
+      signal.signal(SAVE, saving)
 
 
 def _listen(reader: int) -> None:

@@ -1,6 +1,7 @@
 """A launched sweep: seeds and numbers of a configuration as one program, each member a run of its own."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,16 +13,19 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fedjax_het.engine.members import Members
-from fedjax_het.engine.processes import writes
+from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
 from fedjax_het.experiment.build import Experiment, build, notes_of, with_prepared
 from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.claim import check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
-from fedjax_het.experiment.experiment import FREE, share, train
-from fedjax_het.experiment.record import Record, pictures
+from fedjax_het.experiment.experiment import FREE, draw_missing, not_drawn, share, train
+from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
+from fedjax_het.experiment.pictures import missing_pictures, note_pictures, pictures
+from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
@@ -32,9 +36,11 @@ from fedjax_het.experiment.workdir import (
   check,
   check_writable,
   claimed,
+  keep_config,
   prepare,
   read_json,
   read_record,
+  workdir_of,
   write_atomic,
 )
 from fedjax_het.methods import CLIENTS
@@ -42,7 +48,7 @@ from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
-TABLE = "sweep.json"
+TABLE, PICTURE = "sweep.json", "sweep.png"
 Values = TypeVar("Values")
 VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
 
@@ -56,6 +62,7 @@ class Sweep(NamedTuple):
     members: what each has of its own, dotted field -> value.
     configs: each one's configuration.
     runs: each one's folder.
+    whole: what the sweep's own config.json holds.
   """
 
   config: ConfigDict
@@ -63,11 +70,17 @@ class Sweep(NamedTuple):
   members: list[dict[str, Any]]
   configs: list[ConfigDict]
   runs: list[Workdir]
+  whole: dict[str, Any]
 
   @property
   def table(self) -> Path:
     """`sweep.json`."""
     return Path(self.root) / TABLE
+
+  @property
+  def complete(self) -> bool:
+    """Whether the table and all members' summaries can be read."""
+    return None not in (read_json(self.table), *(read_record(run.summary_path) for run in self.runs))
 
 
 def run_sweep(
@@ -118,32 +131,65 @@ def run_sweep(
   grid = in_order(grid)
   members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
-  root = check(workdir, whole, FREE_OF_ALL)
+  root = workdir_of(workdir)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
+  olds = earlier_rounds_of_members(root, runs, configs, grid, FREE)
+  if not any(olds):
+    check(workdir, whole, FREE_OF_ALL)
   begun = {path.parent for path in root.root.glob("members/*/config.json")}
   if strange := begun - {run.root for run in runs}:
     raise SettingError(
       "workdir", os.fspath(root), f"has a member {min(strange).name}, by another order of the sweep's fields",
       "An earlier version began it: use another workdir.",
     )  # fmt: skip
-  sweep = Sweep(config, root, members, configs, runs)
-  if None in (read_json(sweep.table), *(read_record(run.summary_path) for run in runs)):
+  for run, own, old in zip(runs, configs, olds):
+    if old is None:
+      check(run, own.to_dict(), FREE)
+  sweep = Sweep(config, root, members, configs, runs, whole)
+  if sweep.complete and not any(olds):
+    undrawn = _draw_missing(sweep, yardsticks, display)
+  else:
     check_writable(*root.folders)
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
     display.show(*_notes(sweep, experiments))
-    prepare(workdir, whole, FREE_OF_ALL, writes())
-    for run, own in zip(runs, configs):
-      prepare(run, own.to_dict(), FREE, writes())
     with claimed(root, writes()):
-      _save(sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display))
+      undrawn = []
+      if writes():
+        take_up_members(root, runs, configs, olds, whole)
+      if not agreed(writes() and sweep.complete)[0]:  # by another process, since
+        prepare(root, sweep.whole, FREE_OF_ALL, writes())
+        for run, own in zip(runs, configs):
+          prepare(run, own.to_dict(), FREE, writes())
+        undrawn = _save(
+          sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display)
+        )
+        check_claim_together(root)
   summaries = [found for run in runs if (found := read_record(run.summary_path))] if writes() else []
   if writes():
-    drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
+    drawn = " and figures/sweep.png" if (root.figures / PICTURE).exists() else ""
     place = f"In {os.fspath(root)}: sweep.json{drawn}, and each member's files in members/."
     path = root.root / "members" / "*" / "summary.json"
-    display.show(made_of(path, members_table, members, summaries), place, beside(root))
+    shown = made_of(path, members_table, members, summaries)
+    display.show(shown, place, *not_drawn(undrawn), beside(root))
   return summaries
+
+
+def _draw_missing(
+  sweep: Sweep, yardsticks: Sequence[type[Yardstick]], display: Display
+) -> list[str]:  # fmt: skip
+  """Draws the pictures that a complete sweep and its members lack; why some are still missing."""
+  undrawn: list[str] = []
+  with contextlib.ExitStack() as stack:
+    claim = functools.cache(lambda: stack.enter_context(claimed(sweep.root, writes())))
+    for own, run in zip(sweep.configs, sweep.runs):
+      undrawn += draw_missing(own, run, claim, yardsticks, display)
+    if writes() and missing_pictures(sweep.root, PICTURE):
+      summaries = [read_record(run.summary_path) or {} for run in sweep.runs]
+      with contextlib.suppress(SettingError):  # not in a folder that cannot be written
+        check_writable(sweep.root.figures)
+        undrawn += _draw(sweep, summaries)
+  return undrawn
 
 
 def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
@@ -176,7 +222,7 @@ def _build(
   sweep: Sweep, grid: Mapping[str, Sequence[Any]], where: Where, member_batch: int | None
 ) -> tuple[Members, list[Experiment]]:
   """What trains all members as one program, and what each one's configuration names."""
-  config, _, members, configs, _ = sweep
+  config, members, configs = sweep.config, sweep.members, sweep.configs
   built = {seed: build(with_values(config, {"seed": seed})) for seed in grid.get("seed", [config.seed])}
   client = CLIENTS[config.algorithm.name]
   of_counts = [path for path in grid if client.prepares and _may_be(path, client.prepares.settings)]
@@ -261,25 +307,42 @@ def _train(
 
 def _save(
   sweep: Sweep, engine: Members, state: Any, records: Sequence[Record], summaries: list[dict[str, Any]]
-) -> None:
-  """Writes each member's last checkpoint, the sweep's picture and, last of all, its table."""
+) -> list[str]:
+  """Writes each member's last checkpoint, the sweep's picture and, last of all, its table.
+
+  Returns:
+    Why pictures, also the members' own, could not be drawn; [] where all are there.
+  """
+  undrawn = [why for record in records for why in record.undrawn]
   rounds, count = sweep.config.rounds, len(sweep.runs)
   for own, record, run in zip(engine.split(engine.to_save(state)), records, sweep.runs):
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
       if checkpoints.latest() != rounds:
         checkpoints.save(rounds, own, {"runs": [record.books(share(engine.seconds, count))]})
   if writes():
-    seen = summaries[0]
-    title = f"{seen['algorithm']} on {seen['dataset']}, {seen['num_clients']} clients"
-    grid = grid_of_members(sweep.members, summaries)
-    with pictures(sweep.root):
-      plot_members(grid, sweep.root.figures / "sweep.png", title=title)
+    undrawn += _draw(sweep, summaries)
     rows = [
       {"member": name_of(values), **values}
       | {name: summary[name] for name in ("diverged", "metrics", "synthetic") if name in summary}
       for values, summary in zip(sweep.members, summaries)
     ]
+    for run, config in zip(sweep.runs, sweep.configs):
+      keep_config(run, config.to_dict())
+    keep_config(sweep.root, sweep.whole)
     write_atomic(sweep.table, to_json(rows, indent=2))
+  return undrawn
+
+
+def _draw(sweep: Sweep, summaries: Sequence[dict[str, Any]]) -> list[str]:
+  """Draws the sweep's picture; why that failed, where it did."""
+  failed: list[str] = []
+  with pictures(sweep.root, failed):
+    seen = summaries[0]
+    title = f"{seen['algorithm']} on {seen['dataset']}, {seen['num_clients']} clients"
+    grid = grid_of_members(sweep.members, summaries)
+    plot_members(grid, sweep.root.figures / PICTURE, title=title)
+  note_pictures(sweep.root, failed)
+  return failed
 
 
 def name_of(values: Mapping[str, Any]) -> str:

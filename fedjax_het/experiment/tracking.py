@@ -3,10 +3,13 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
+from fedjax_het.experiment.claim import check_claim
 from fedjax_het.experiment.workdir import Workdir, write_atomic
 
 
@@ -22,6 +25,9 @@ class Tracker:
 
   Args:
     workdir: the run's folder, which exists.
+
+  Attributes:
+    lines: the lines of the run so far, once `truncate` was called; what a checkpoint keeps of them.
   """
 
   def __init__(self, workdir: str | os.PathLike[str]):
@@ -30,16 +36,22 @@ class Tracker:
     self._file = self._workdir.metrics_path.open("a", encoding="utf-8")
     self._events: Any = None
     self._resumed = False
+    self.lines: list[str] = []
 
   def log(self, record: Mapping[str, Any]) -> None:
     """Appends one evaluation, on the disk before a checkpoint counts it as written.
+
+    A file that somebody else removed, cut or changed the length of since is written anew, with a warning.
 
     Args:
       record: nested; holds `round`, an int, the step of the scalars' TensorBoard tags `part/part/name`.
         Leaves are numbers, strings, None or arrays (also JAX's), of which TensorBoard gets finite numbers.
     """
     record = _plain(record)
-    self._file.write(to_json(record) + "\n")
+    check_claim(self._workdir.metrics_path)
+    self.keep()
+    self.lines.append(to_json(record) + "\n")
+    self._file.write(self.lines[-1])
     self._file.flush()
     os.fsync(self._file.fileno())
     events = self._open_events(record["round"])
@@ -48,7 +60,25 @@ class Tracker:
         events.add_scalar(tag, value, record["round"])
     events.flush()
 
-  def truncate(self, after_round: int) -> None:
+  def keep(self) -> None:
+    """Writes metrics.jsonl anew where it is no longer the file that this tracker wrote, with a warning."""
+    path = self._workdir.metrics_path
+    try:
+      found = path.stat()
+      same = os.path.samestat(found, os.fstat(self._file.fileno()))
+      whole = same and found.st_size == sum(len(line.encode()) for line in self.lines)
+    except FileNotFoundError:
+      whole = False
+    if self._resumed and not whole:
+      logging.warning("%s was removed or changed under the run; its lines are written again.", path)
+      self._rewrite()
+
+  def _rewrite(self) -> None:
+    self._file.close()
+    write_atomic(self._workdir.metrics_path, "".join(self.lines))
+    self._file = self._workdir.metrics_path.open("a", encoding="utf-8")
+
+  def truncate(self, after_round: int, written: Sequence[str] | None = None) -> list[str]:
     """Forgets what was logged past a checkpoint, so that a resumed run's file equals an uninterrupted one's.
 
     Drops the lines with `round` > `after_round` and those that a crash left unreadable; the other lines stay
@@ -56,13 +86,17 @@ class Tracker:
 
     Args:
       after_round: the round of the checkpoint to resume from; -1 forgets everything.
+      written: the lines until that round, as the checkpoint holds them: the file then holds these.
+
+    Returns:
+      The lines of `written` that the file lacked or held otherwise.
     """
-    self._file.close()
-    path = self._workdir.metrics_path
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    write_atomic(path, "".join(line for line in lines if _round_of(line) <= after_round))
-    self._file = path.open("a", encoding="utf-8")
+    text = self._workdir.metrics_path.read_text(encoding="utf-8", errors="replace")
+    kept = [line for line in text.splitlines(keepends=True) if _round_of(line) <= after_round]
+    self.lines = kept if written is None else [*written]
+    self._rewrite()
     self._resumed = True
+    return sorted({*self.lines} - {*kept}, key=self.lines.index)
 
   def close(self) -> None:
     """Closes the files; a second call does nothing."""

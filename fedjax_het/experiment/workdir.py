@@ -2,23 +2,21 @@
 
 import contextlib
 import dataclasses
-import errno
+import glob
 import itertools
 import json
 import os
+import re
+import secrets
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from fedjax_het.engine.processes import agreed
 from fedjax_het.errors import SettingError, folder_of
-
-try:
-  import fcntl
-except ImportError:  # Windows
-  fcntl = None  # type: ignore[assignment]
-
+from fedjax_het.experiment.claim import Claimed as Claimed
+from fedjax_het.experiment.claim import check_claim, lock, writable
+from fedjax_het.experiment.claim import claimed as claimed
 
 STARTS = "starts.jsonl"
 FAILED = "failed.json"
@@ -76,9 +74,22 @@ class Workdir:
     return self.root / "figures"
 
   @property
+  def traces(self) -> tuple[Path, ...]:
+    """What a run or a sweep leaves once it has its config.json, so that one without is not taken for new."""
+    names = "summary.json", "sweep.json", STARTS, FAILED, "metrics.jsonl", "checkpoints", "members"
+    return tuple(self.root / name for name in names)
+
+  @property
   def folders(self) -> tuple[Path, ...]:
     """Those that every run writes to, its own last."""
     return self.checkpoints, self.figures, self.root
+
+
+def workdir_of(workdir: str | os.PathLike[str]) -> Workdir:
+  """The folder that a path names, there or not yet there; raises `SettingError` for an empty one."""
+  if not os.fspath(workdir):
+    raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
+  return Workdir(Path(os.path.abspath(folder_of("workdir", workdir))))
 
 
 def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
@@ -91,15 +102,19 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
 
   Raises:
     SettingError: the folder belongs to a run with another configuration, and the error names all fields that
-      differ, parts' names first and derived fields last; or it cannot be reached.
+      differ, parts' names first and derived fields last; it holds a run whose config.json is gone or damaged,
+      which could be any configuration's; or it cannot be reached.
   """
-  if not os.fspath(workdir):
-    raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
-  run = Workdir(Path(os.path.abspath(folder_of("workdir", workdir))))
+  run = workdir_of(workdir)
   check_readable(run)
-  with _writable(workdir):
+  with writable(workdir):
     if run.config_path.exists():
       _check_same(run, json.loads(as_json(config)), free)
+    elif left := next(filter(_holds_something, run.traces), None):
+      raise SettingError(
+        "workdir", str(run.root), f"holds {left.name} of a run without its config.json, which says whose",
+        "Put that file back, or use another workdir.",
+      )  # fmt: skip
   return run
 
 
@@ -117,6 +132,11 @@ def check_readable(run: Workdir) -> None:
       ) from error
 
 
+def _holds_something(path: Path) -> bool:
+  """Whether there is a file that is not empty, or a folder that is not."""
+  return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
+
+
 def check_writable(*folders: Path) -> None:
   """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing.
 
@@ -125,7 +145,7 @@ def check_writable(*folders: Path) -> None:
   if any(sign in os.path.abspath(folders[-1]) for sign in "*?["):
     problem = "has one of the signs *, ? and [ in its path, from which Orbax could read no checkpoint again"
     raise SettingError("workdir", str(folders[-1]), problem, "Name another folder.")
-  with _writable(folders[-1]):
+  with writable(folders[-1]):
     for there in {next(path for path in (own, *own.parents) if path.exists()) for own in folders}:
       with tempfile.TemporaryFile(dir=there):
         pass
@@ -152,45 +172,18 @@ def prepare(
   """
   run = check(workdir, config, free)
   check_writable(*run.folders)
-  with _writable(workdir):
+  with writable(workdir):
     for folder in (run.checkpoints, run.figures):
       folder.mkdir(parents=True, exist_ok=True)
-  if writes and not run.config_path.exists():
-    write_atomic(run.config_path, as_json(config, indent=2) + "\n")
+  if writes:
+    keep_config(run, config)
   return run
 
 
-class Claimed(SettingError):
-  """Another process is at this run."""
-
-
-@contextlib.contextmanager
-def claimed(run: Workdir, writes: bool = True) -> Iterator[None]:
-  """Keeps a run's folder to this program, by the process that writes there, until it ends or dies.
-
-  Each of several processes calls it at the same point.
-
-  Raises:
-    Claimed: another program has it; in every process.
-  """
-  with (run.root / ".claim").open("w") if writes else contextlib.nullcontext() as file:
-    taken = file is not None and not _locked(file)
-    if agreed(taken)[0]:
-      raise Claimed(
-        "workdir", str(run.root), "another process is at this run", "Wait for it, or use another workdir."
-      )
-    yield
-
-
-def _locked(file: TextIO) -> bool:
-  """Whether this process has a file's lock now; also where the system or the file system has no locks."""
-  if fcntl is None:
-    return True
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-  return True
+def keep_config(run: Workdir, config: Mapping[str, Any]) -> None:
+  """Writes config.json where it is not there, as when somebody removed it while the run was under way."""
+  if not run.config_path.exists():
+    write_atomic(run.config_path, as_json(config, indent=2) + "\n")
 
 
 def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
@@ -199,16 +192,56 @@ def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def write_atomic(path: Path, text: str) -> None:
-  """Writes a text file in one step: a reader, or a crash, sees the old file or the new one, never a part."""
-  partial = path.with_name(f".{path.name}.{os.getpid()}")
+  """Writes a text file in one step: a reader, or a crash, sees the old file or the new one, never a part.
+
+  Several processes, also on several hosts, may write one file at once: the last one's content stays. Partial
+  files of it that killed processes left are removed.
+
+  Raises:
+    Lost, Claimed: see `check_claim`.
+  """
+  check_claim(path)
+  partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:
-    with partial.open("w", encoding="utf-8") as file:
+    with partial.open("x", encoding="utf-8") as file:
+      lock(file)  # until it is closed: this writer is alive
       file.write(text)
       file.flush()
       os.fsync(file.fileno())
-    partial.replace(path)
+      _remove_partials(path, but=partial)
+      partial.replace(path)
   finally:
     partial.unlink(missing_ok=True)
+  _sync(path.parent)
+
+
+def _remove_partials(path: Path, but: Path) -> None:
+  """Removes partial files of `path` whose writers are dead.
+
+  A live writer has a lock on its own, but for the instant between making the file and locking it: an empty
+  one is left alone for a minute, and where there are no locks any for an hour, by the clock of the file
+  system, which also dated `but`.
+  """
+  now = but.stat().st_mtime
+  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|\d+)")  # digits: of earlier versions
+  for partial in path.parent.glob(f".{glob.escape(path.name)}.*"):
+    if partial != but and (named := pattern.fullmatch(partial.name)):
+      with contextlib.suppress(OSError), partial.open("r+b") as file:
+        locks, about = lock(file), os.fstat(file.fileno())
+        known = locks and len(named[1]) == 16
+        patience = 0 if known and about.st_size else 60 if known else 3600
+        if locks is not False and now - about.st_mtime >= patience:
+          partial.unlink()
+
+
+def _sync(folder: Path) -> None:
+  """Brings a folder's entries to the disk, where the system can: a file's new name outlives a power cut."""
+  with contextlib.suppress(OSError):
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+      os.fsync(descriptor)
+    finally:
+      os.close(descriptor)
 
 
 def read_json(path: Path) -> Any:
@@ -255,30 +288,24 @@ def free_name(path: Path) -> Path:
   return next(name for name in itertools.chain([path], others) if not name.exists())
 
 
-@contextlib.contextmanager
-def _writable(workdir: str | os.PathLike[str]) -> Iterator[None]:
-  """Says of an error of the file system that the folder cannot be written."""
-  try:
-    yield
-  except OSError as error:
-    problem = f"cannot be written ({error.strerror or error})"
-    raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
-
-
 def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
   """Raises `SettingError` where the folder's config.json differs from `config`."""
   try:
     stored = json.loads(run.config_path.read_text(encoding="utf-8"))
-  except (OSError, ValueError) as error:
+    if not isinstance(stored, dict):
+      raise ValueError("it holds no fields")
+  except (OSError, ValueError, RecursionError) as error:
     problem = f"its config.json cannot be read ({error})"
-    raise SettingError("workdir", str(run.root), problem, "Use another workdir.") from error
+    raise SettingError(
+      "workdir", str(run.root), problem, "Put it back as it was, or use another workdir."
+    ) from error
   if ("sweep" in stored) != ("sweep" in config):
     kinds = ("a single run", "a sweep")
     raise SettingError(
       "workdir", str(run.root), f"holds {kinds['sweep' in stored]}, not {kinds['sweep' in config]}",
       "Use another workdir.",
     )  # fmt: skip
-  old, new = _leaves(stored), _leaves(config)
+  old, new = leaves(stored), leaves(config)
   names = sorted({*old, *new} - {*free}, key=_precedence)
   differ = [name for name in names if old.get(name) != new.get(name)]
   if differ:
@@ -299,10 +326,10 @@ def _precedence(field: str) -> tuple[bool, bool, str]:
   return last in DERIVED, last != "name", field
 
 
-def _leaves(tree: Any, prefix: str = "") -> dict[str, str]:
+def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
   """Dotted field name -> JSON text of its value; text, so that NaN equals NaN and 1 differs from true."""
   if isinstance(tree, dict) and tree:
-    parts = (_leaves(value, f"{prefix}.{name}" if prefix else name) for name, value in tree.items())
+    parts = (leaves(value, f"{prefix}.{name}" if prefix else name) for name, value in tree.items())
     return {name: text for part in parts for name, text in part.items()}
   return {prefix: json.dumps(tree, sort_keys=True)}
 

@@ -14,6 +14,7 @@ from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.states import check_held
 from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError, folder_of
 from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.claim import writable
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.stopping import Stopped, StopRequest
@@ -194,9 +195,10 @@ def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list
   found, about = _held(table, runs, folder)
   if writes():
     parts = found, table.cells, than, table.title, about, table.changed
-    write_atomic(folder / "table.md", layout.markdown(*parts))
-    write_atomic(folder / "table.tex", layout.latex(*parts))
-    write_atomic(folder / "table.csv", layout.as_csv(found, table.cells, than, table.changed))
+    with writable(folder):
+      write_atomic(folder / "table.md", layout.markdown(*parts))
+      write_atomic(folder / "table.tex", layout.latex(*parts))
+      write_atomic(folder / "table.csv", layout.as_csv(found, table.cells, than, table.changed))
   return found
 
 

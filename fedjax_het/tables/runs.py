@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.sweep import TABLE, VARIES, in_order
 from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.workdir import FAILED, as_json, read_record
+from fedjax_het.experiment.workdir import FAILED, as_json, read_json, read_record
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"
@@ -69,8 +70,9 @@ def outcome(folder: Path) -> dict[str, Any] | None:
 def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None) -> list[Program]:
   """What is to be started for the runs that have not ended.
 
-  What an earlier start left unfinished goes on as it was begun. Of the others, those that differ only in
-  numbers that may vary within a program (the seed is one), and have all combinations of these, are one.
+  What an earlier start left unfinished goes on as it was begun: stopped, perhaps while it wrote its members'
+  summaries, or killed after these and before the sweep's picture and table. The others are one program where
+  they differ only in numbers that may vary within one (the seed is one) and have all combinations of these.
 
   Args:
     wanted: the runs of the table.
@@ -86,7 +88,7 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
     keys = _stored(config)
     own = {*keys}
     stopped = own <= {*known} and not own.isdisjoint(left) and not (path / TABLE).exists()
-    goes_on = own <= {*left} or stopped  # stopped: perhaps while it wrote its members' summaries
+    goes_on = own <= {*left} or stopped or (own <= {*known} and _lacks_its_table(path, config, keys, over))
     if keys and goes_on and not _is_member(path):
       left = {key: one for key, one in left.items() if key not in keys}
       runs = [known[key] for key in keys]
@@ -120,6 +122,19 @@ def _free(path: Path) -> Path:
   """The path, or the first of PATH_2, PATH_3, ... that no run has written its configuration to."""
   others = (path.with_name(f"{path.name}_{n}") for n in itertools.count(2))
   return next(own for own in itertools.chain([path], others) if not (own / "config.json").exists())
+
+
+def _lacks_its_table(
+  path: Path, config: Mapping[str, Any], keys: Sequence[str], over: Mapping[str, Path]
+) -> bool:
+  """Whether a sweep has all its members' summaries and no table: it was killed before what it does last."""
+  return (
+    "sweep" in config
+    and read_json(path / TABLE) is None
+    and all(key in over and over[key].is_relative_to(path) for key in keys)
+    and all(read_record(over[key] / SUMMARY) is not None for key in keys)
+    and os.access(path, os.W_OK)
+  )
 
 
 def _is_member(path: Path) -> bool:

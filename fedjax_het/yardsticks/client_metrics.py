@@ -47,15 +47,15 @@ class ClientMetrics(Yardstick):
     It also writes clients.npz.
     """
     assert now.evaluations is not None
-    self._values = per_client(now.evaluations)
+    values = per_client(now.evaluations)
     if self.run.writes:
       every: dict[str, Any] = {
         f"{model}/{name}": np.asarray(own, np.float32)
-        for model, metrics in self._values.items()
+        for model, metrics in values.items()
         for name, own in metrics.items()
       }
       np.savez_compressed(self.run.folder / FILE, **every)
-    missing = left_out_of_models(self._values)
+    missing = left_out_of_models(values)
     found: dict[str, Any] = {"metrics": summarize(now.evaluations)}
     if missing and not now.diverged:
       found["left_out"] = missing
@@ -81,7 +81,8 @@ class ClientMetrics(Yardstick):
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Draws accuracy_over_clients.png."""
     metric = headline_of(summary["metrics"])
-    values = {model: metrics[metric] for model, metrics in self._values.items()}
+    with np.load(self.run.folder / FILE) as file:
+      values = {model: file[f"{model}/{metric}"] for model in summary["metrics"]}
     path = self.run.figures / "accuracy_over_clients.png"
     accuracy_over_clients(values, path, metric=metric, title=self.run.title)
 

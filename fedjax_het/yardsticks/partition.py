@@ -8,7 +8,7 @@ shares. If labels are not classes, sizes alone are drawn.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedjax_het.yardsticks.yardstick import Watched, Yardstick
 
 MOST_BARS = 40
 MOST_NAMES = 20  # classes that get a legend entry or a tick each
-FILE = "partition.npz"
+FILE, PICTURE = "partition.npz", "partition.png"
 
 
 class Partition(Yardstick):
@@ -39,13 +39,25 @@ class Partition(Yardstick):
     return True
 
   def resume(self, rounds_done: int, books: Any) -> None:
-    """Writes partition.npz and draws partition.png."""
+    """Writes partition.npz."""
     if self.run.writes:
-      path = self.run.figures / "partition.png"
-      labels = self.run.source.y if self.run.algorithm.client.task.classes else None
-      num_classes = self.run.data.num_classes
-      np.savez_compressed(self.run.folder / FILE, counts=counts_of(self.run.parts, labels, num_classes))
-      plot_partition(self.run.parts, labels, path, num_classes, self.run.title)
+      counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
+      np.savez_compressed(self.run.folder / FILE, counts=counts)
+
+  def draw_first(self) -> None:
+    """Draws who holds what."""
+    path, num_classes = self.run.figures / PICTURE, self.run.data.num_classes
+    plot_partition(self.run.parts, self._labels, path, num_classes, self.run.title)
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """Draws it again where somebody removed it while the run was under way."""
+    if not (self.run.figures / PICTURE).exists():
+      self.draw_first()
+
+  @property
+  def _labels(self) -> ArrayLike | None:
+    """The labels of the data set; None where they are no classes."""
+    return self.run.source.y if self.run.algorithm.client.task.classes else None
 
 
 def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:

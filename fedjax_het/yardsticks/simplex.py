@@ -37,20 +37,22 @@ class SimplexMap(Yardstick):
     simplex = run.algorithm.client.simplex
     return simplex is not None and np.shape(simplex.centers)[1] > 1
 
-  def resume(self, rounds_done: int, books: Any) -> None:
-    """Draws the clients in the simplex, simplex_clients.png."""
-    self._simplex = self.run.algorithm.client.simplex
-    assert self._simplex is not None
+  def __init__(self, run: Watched):
+    super().__init__(run)
+    assert run.algorithm.client.simplex is not None
+    self._simplex = run.algorithm.client.simplex
     self._count = np.shape(self._simplex.centers)[1]
-    if self.run.writes:
-      config = self.run.config.to_dict()
-      epsilon = {**config.get("local", {}), **config["algorithm"]}.get("epsilon")
-      path = self.run.figures / "simplex_clients.png"
-      plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)
+
+  def draw_first(self) -> None:
+    """Draws the clients."""
+    config = self.run.config.to_dict()
+    epsilon = {**config.get("local", {}), **config["algorithm"]}.get("epsilon")
+    path = self.run.figures / "simplex_clients.png"
+    plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)
 
   def section(self, now: Moment) -> dict[str, Any]:
     """Returns {"simplex": grid points α [n, M + 1], and the metric's means [n] over clients and clusters}."""
-    assert now.evaluations is not None and self._simplex is not None
+    assert now.evaluations is not None
     if self._count not in DIVISIONS or now.diverged:
       return {}
     metric, alphas = now.evaluations.headline, grid(self._count, DIVISIONS[self._count])
@@ -82,7 +84,6 @@ class SimplexMap(Yardstick):
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Draws simplex.png: curves for two endpoints, triangles for three."""
-    assert self._simplex is not None
     found = summary.get("simplex")
     finite = np.isfinite(np.array(found["all"] if found else [], np.float64))
     if found and (finite.any() if self._count == 2 else finite.all()):

@@ -55,6 +55,8 @@ class Synthetic(Yardstick):
       for path in self._paths():
         if int(path.stem) > rounds_done:
           path.unlink()
+      for partial in self._folder.glob(".*.npz"):  # of a start that was killed
+        partial.unlink()
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
     """Stores the examples of an evaluation; generators start from the same noise in every round."""

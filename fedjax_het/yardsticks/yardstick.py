@@ -3,7 +3,7 @@
 The record of a run calls every yardstick that applies to the run, at five points:
 
 ===========  ====================================================================================
-`resume`     at the start, and after every restart
+`resume`     at the start, and after every restart; then `draw_first`: figures that need no round
 `watch`      after each chunk of rounds: returns fields of this evaluation's line of metrics.jsonl
 `section`    at the end: returns its part of summary.json
 `rows`       returns its part of the table on the terminal, from summary.json alone
@@ -145,6 +145,9 @@ class Yardstick:
 
     A run that begins calls it with rounds_done = 0 and books = None.
     """
+
+  def draw_first(self) -> None:
+    """Writes the pictures that are known before the first round; called at every start, after `resume`."""
 
   def watch(self, infos: RoundInfo, now: Moment) -> Mapping[str, Any]:
     """Observes a chunk of rounds.

@@ -1,0 +1,200 @@
+"""Who may write in a folder: one program at a time, which claims the folder and all that is below it.
+
+A claim is an exclusive lock on FOLDER/.claim, which the system releases when the process ends or dies. It is
+refused where another program holds the same folder, one above it or one below it. A run asks `check_claim`
+before each write, so that a folder that was removed, moved or taken over under it gets nothing more. On a
+file system without locks the last program to come takes the claim, and the one before ends at its next write.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from fedjax_het.engine.processes import agreed
+from fedjax_het.errors import SettingError
+
+try:
+  import fcntl
+except ImportError:  # Windows
+  fcntl = None  # type: ignore[assignment]
+
+CLAIM = ".claim"
+OWN = ("checkpoints", "figures", "samples", "tensorboard")  # in which no other program's run is looked for
+
+
+class Claimed(SettingError):
+  """Another process is at this run, or at one above or below its folder."""
+
+
+class Lost(SettingError):
+  """A claimed folder, or a file of the run in it, was removed or replaced while the run was under way."""
+
+
+_held: dict[Path, IO[str]] = {}  # folder -> its .claim file, open and locked, of all claims of this process
+
+
+@contextlib.contextmanager
+def claimed(folder: str | os.PathLike[str], writes: bool = True) -> Iterator[None]:
+  """Keeps a folder, which is made where missing, and all below it to this program until it ends or dies.
+
+  Each of several processes calls it at the same point, and the one that writes takes the claim.
+
+  Raises:
+    Claimed: another program holds this folder, one above it or one below it; raised in every process.
+  """
+  folder = Path(os.path.abspath(folder))
+  with writable(folder):
+    holder = _take(folder) if writes else None
+  if agreed(holder is not None)[0]:
+    problem = f"another process is at this run{holder or ''}"
+    raise Claimed("workdir", str(folder), problem, "Wait for it, or use another workdir.")
+  try:
+    yield
+  finally:
+    if writes:
+      file = _held[folder]
+      for own in [own for own, other in _held.items() if other is file]:
+        del _held[own]
+      file.close()
+
+
+def check_claim(path: str | os.PathLike[str]) -> None:
+  """Raises where this process has claimed the folder around `path`, and it is no longer the claimed one.
+
+  Paths that no claim of this process covers pass: several processes write the files of a table.
+
+  Raises:
+    Lost: the folder was removed, or another one is in its place.
+    Claimed: another program has taken the claim over, on a file system without locks.
+  """
+  path = Path(os.path.abspath(path))
+  folder = next((own for own in (path, *path.parents) if own in _held), None)
+  if folder is None or _is_there(folder / CLAIM, _held[folder]):
+    return
+  if _lock_of_another(folder) is not False:
+    problem = f"another process has taken this run over{_holder(folder)}, and this one writes nothing more"
+    raise Claimed("workdir", str(folder), problem, "Wait for it, or use another workdir.")
+  problem = "it or its .claim was removed or replaced under the run, which writes nothing more there"
+  raise Lost("workdir", str(folder), problem, "Start the command again, and leave the folder until it ends.")
+
+
+def check_claim_together(folder: str | os.PathLike[str]) -> None:
+  """`check_claim` by all of several processes at one point: what the writing one finds ends them all.
+
+  Raises:
+    Lost, Claimed: see `check_claim`.
+  """
+  lost: SettingError | None = None
+  try:
+    check_claim(folder)
+  except (Lost, Claimed) as error:
+    lost = error
+  if agreed(lost is not None)[0]:
+    raise lost or Lost("workdir", str(folder), "the process that writes has lost it", "Start it again.")
+
+
+@contextlib.contextmanager
+def writable(workdir: str | os.PathLike[str]) -> Iterator[None]:
+  """Turns an error of the file system into a `SettingError` that the folder cannot be written."""
+  try:
+    yield
+  except OSError as error:
+    problem = f"cannot be written ({error.strerror or error})"
+    raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
+
+
+def lock(file: IO[Any], shared: bool = False) -> bool | None:
+  """Whether this process has a file's lock now; None where the system or the file system has no locks."""
+  if fcntl is None:
+    return None
+  try:
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+  except OSError as error:
+    return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+  return True
+
+
+def _take(folder: Path) -> str | None:
+  """Claims a folder: None where that went well, else words on who holds it."""
+  if other := _around_or_below(folder):
+    return other
+  folder.mkdir(parents=True, exist_ok=True)
+  file = (folder / CLAIM).open("a+", encoding="utf-8")  # its words stay until the lock is there
+  locked = lock(file)
+  if locked is None and fcntl is not None:  # no locks here: who held it sees another file there
+    file.close()
+    partial = folder / f"{CLAIM}.{secrets.token_hex(8)}"
+    file = partial.open("x+", encoding="utf-8")
+    partial.replace(folder / CLAIM)
+  elif locked is False or not _is_there(folder / CLAIM, file):  # or removed just now, by somebody else
+    file.close()
+    return _holder(folder)
+  if other := _around_or_below(folder):  # again: of two that come at once, one at least sees the other's lock
+    file.close()
+    return other
+  file.truncate(0)
+  file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+  file.flush()
+  _held.update(dict.fromkeys(_spellings(folder), file))
+  return None
+
+
+def _spellings(folder: Path) -> set[Path]:
+  """A folder's path as it was given, and without links."""
+  return {folder, Path(os.path.realpath(folder))}
+
+
+def _above(folder: Path) -> Iterator[Path]:
+  """The folders around a folder, by either of its spellings."""
+  yield from {above for own in _spellings(folder) for above in own.parents}
+
+
+def _below(folder: Path) -> Iterator[Path]:
+  """The folders below a folder, but for those in which a run keeps files of its own."""
+  for path, names, _ in os.walk(folder):
+    names[:] = [name for name in names if name not in OWN]
+    yield from (Path(path, name) for name in names)
+
+
+def _around_or_below(folder: Path) -> str:
+  """Words on a claim of any program, also of this one, around a folder or below it; "" without one."""
+
+  for where, folders in (("around", _above(folder)), ("below", _below(folder))):
+    if other := next(filter(_lock_of_another, folders), None):
+      return f", or at one {where} it, in {other}{_holder(other)}"
+  return ""
+
+
+def _lock_of_another(folder: Path) -> bool | None:
+  """Whether somebody holds a folder's claim, also by another file of this program; None without locks."""
+  try:
+    with (folder / CLAIM).open("rb") as file:
+      locked = lock(file, shared=True)
+  except OSError:  # nobody's, or not for this user to see
+    return False
+  return None if locked is None else not locked
+
+
+def _holder(folder: Path) -> str:
+  """Who says in a folder's .claim that it is at it: " (process 12 on host a)"; "" where nobody says so."""
+  try:
+    found = json.loads((folder / CLAIM).read_text(encoding="utf-8"))
+    return f" (process {found['process']} on {found['host']})"
+  except (OSError, ValueError, LookupError, TypeError):
+    return ""
+
+
+def _is_there(path: Path, file: IO[Any]) -> bool:
+  """Whether an open file is the one that stands at a path."""
+  try:
+    return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+  except OSError as error:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+      return False
+    raise
