@@ -17,9 +17,10 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jax import lax
 
-from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
+from fedjax_het.experiment.manifest import checksum_of_books, damage, has_manifest, write_manifest
 from fedjax_het.experiment.workdir import free_name
 
 # How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
@@ -44,7 +45,12 @@ class Checkpoints:
   def __init__(self, folder: Path):
     """See the class."""
     self.folder = Path(folder).resolve()
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, enable_async_checkpointing=True)
+    self._saving = -1  # the round whose checkpoint is being written
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=2, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True,
+      lightweight_initialize=True,  # other files than the manifest's are not read
+      async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+    )  # fmt: skip
     self._manager = ocp.CheckpointManager(self.folder, options=options)
 
   def check_room(self, state: State) -> None:
@@ -60,10 +66,18 @@ class Checkpoints:
   def save(self, round: int, state: State, books: dict[str, Any]) -> None:
     """Writes the state after some round, and the books, in the background; every process calls it."""
     raw = on_host(raw_keys(state))
-    books = copy.deepcopy({"books": books, "digest": digest(raw)})  # the run goes on while they are written
+    sums = {"digest": digest(raw), "books_digest": checksum_of_books(books)}
+    books = copy.deepcopy({"books": books, **sums})  # the run goes on while they are written
+    self.wait()
+    self._saving = round
     self._manager.save(
       round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
     )
+
+  def _seal(self) -> None:
+    """Writes the manifest, when all else is written and the folder still has its partial name."""
+    partial = self.folder / f"{self._saving}.orbax-checkpoint-tmp"
+    write_manifest(partial if partial.exists() else self.folder / str(self._saving), self._saving)
 
   def latest(self) -> int | None:
     """The round of the newest checkpoint, None where there is none."""
@@ -81,12 +95,13 @@ class Checkpoints:
   def restore(self, like: State) -> tuple[State, dict[str, Any]] | None:
     """The newest checkpoint that is whole, laid out on the devices as `like` is; None without one.
 
-    A damaged one, whose files cannot be read or hold other numbers than were saved, is moved aside with a
-    warning. Any other error leaves all files as they are.
+    A damaged one, whose files are not as its manifest says, is moved aside with a warning. Any other error
+    leaves all files as they are. A checkpoint without a manifest, as earlier versions wrote, is damaged where
+    its files cannot be read, or hold other numbers than were saved.
 
     Raises:
-      SettingError: a checkpoint holds a state of another structure, shape or dtype; names the first part of
-        the state that differs.
+      SettingError: a checkpoint holds a state of another structure, shape or dtype, and the error names the
+        first part of the state that differs; or a file of it may not be read.
     """
     target = jax.tree.map(
       lambda leaf: (
@@ -95,34 +110,70 @@ class Checkpoints:
       ), raw_keys(like),
     )  # fmt: skip
     quiet_abandoned_reads()
+    for path in sorted(self.folder.iterdir()) if writes() else ():
+      if path.name.isdecimal() and not path.is_dir():
+        self._move_aside(int(path.name), "a file is in its place")
     while (step := self.latest()) is not None:
-      problem, found = "", {}
-      try:
-        self._check_structure(step, target)
-        found = self._manager.restore(
-          step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), books=ocp.args.JsonRestore())
-        )
-      except Exception as error:
-        if not is_damage(error):
-          raise
-        problem = str(error)[:80].splitlines()[0] if str(error) else type(error).__name__
-      (damaged,) = agreed(problem != "")
-      if not damaged and digest(on_host(found["state"])) != found["books"].get("digest"):
-        damaged, problem = 1.0, "its numbers are not those that were saved"
-      if not damaged:
+      found, problem = self._read(step, target)
+      if found is not None:
         logging.info("resumed from %s", self.path())
-        state = found["state"]
-        return state._replace(key=jax.random.wrap_key_data(state.key)), found["books"]["books"]
-      aside = free_name(self.folder / f"damaged_{step}")
-      if writes():
-        (self.folder / str(step)).rename(aside)
+        state, books = found
+        return state._replace(key=jax.random.wrap_key_data(state.key)), books
+      self._move_aside(step, problem or "in another process")
       agreed(0.0)  # nobody looks again before it is gone
       self._manager.reload()
-      logging.warning(
-        "The checkpoint of round %d is damaged (%s) and was moved to %s; an earlier one is used.",
-        step, problem or "in another process", aside,
-      )  # fmt: skip
     return None
+
+  def _move_aside(self, step: int, problem: str) -> None:
+    aside = free_name(self.folder / f"damaged_{step}")
+    if writes():
+      (self.folder / str(step)).rename(aside)
+    logging.warning(
+      "The checkpoint of round %d is damaged (%s) and was moved to %s; an earlier one is used.",
+      step, problem, aside,
+    )  # fmt: skip
+
+  def _read(self, step: int, target: State) -> tuple[tuple[State, dict[str, Any]] | None, str]:
+    """(state and books of a checkpoint, ""), or (None, what is damaged); the same in every process."""
+    folder, problem = self.folder / str(step), ""
+    sealed, damaged, denied = self._verified(step)
+    if denied:
+      remedy = "No file was changed: mend that and start again, or use another workdir."
+      raise SettingError("workdir", str(self.folder.parent), denied, remedy)
+    if damaged:
+      return None, damaged
+    try:
+      self._check_structure(step, target)
+      reader = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+      state = reader.restore(folder / "state", args=ocp.args.StandardRestore(target))
+      kept = json.loads((folder / "books" / "metadata").read_text(encoding="utf-8"))
+      if not isinstance(kept, dict):
+        raise KeyError("books")
+    except Exception as error:
+      earlier = len(self._manager.all_steps()) > 1
+      if sealed or not (is_damage(error) or (earlier and not of_machine(error))):
+        raise
+      problem = str(error)[:80].splitlines()[0] if str(error) else type(error).__name__
+    if agreed(problem != "")[0]:
+      return None, problem
+    known = {"digest": digest(on_host(state)), "books_digest": checksum_of_books(kept.get("books"))}
+    if any(kept.get(name) != own for name, own in known.items() if sealed or name in kept):
+      return None, "its numbers are not those that were saved"
+    return (state, kept["books"]), ""
+
+  def _verified(self, step: int) -> tuple[bool, str, str]:
+    """(whether a checkpoint has a manifest, what differs from it, why a file may not be read).
+
+    One process looks, and all get its answer.
+    """
+    folder, answer = self.folder / str(step), (False, "", "")
+    if writes():
+      try:
+        answer = (True, damage(folder, step), "") if has_manifest(folder) else answer
+      except OSError as error:
+        answer = True, "", f"{error.filename or folder} cannot be read: {error.strerror}"
+    sealed, damaged, denied = json.loads(of_the_first(json.dumps(answer)))
+    return sealed, damaged, denied
 
   def _check_structure(self, step: int, target: State) -> None:
     """Raises `SettingError` where the checkpoint holds another state than `target`; see `difference`."""
@@ -155,6 +206,13 @@ def is_damage(error: BaseException) -> bool:
   return (isinstance(error, ValueError) and DAMAGE.match(str(error)) is not None) or (
     error.__cause__ is not None and is_damage(error.__cause__)
   )
+
+
+def of_machine(error: BaseException) -> bool:
+  """Whether an error may come from this machine or this program, and not from a checkpoint's files."""
+  if isinstance(error, SettingError | MemoryError | OSError | jax.errors.JaxRuntimeError):
+    return True
+  return re.match("(RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAVAILABLE|CANCELLED)", str(error)) is not None
 
 
 @functools.cache
