@@ -320,3 +320,25 @@ def test_without_a_whole_checkpoint_the_metrics_are_kept(run, tmp_path, caplog):
   assert (workdir / "samples.before_damage" / "000002.npz").exists()
   assert "starts at round 0" in caplog.text and str(workdir / "metrics.before_damage.jsonl") in caplog.text
   assert summary["metrics"] == run[1]["metrics"] and records(workdir) == records(run[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", ["losses", "yardsticks", "best"])
+def test_books_of_another_version_change_no_figure_silently(run, tmp_path, caplog, field):
+  """A field of the run's own that is not there is an error; a yardstick's that is new, a warning."""
+  workdir = tmp_path / "run"
+  shutil.copytree(run[0], workdir)
+  (workdir / "summary.json").unlink()
+  (workdir / "checkpoints" / "4" / MANIFEST).unlink()
+  path = workdir / "checkpoints" / "4" / "books" / "metadata"
+  kept = json.loads(path.read_text())
+  del kept["books_digest"]
+  books = kept["books"]["runs"][0]
+  del (books["yardsticks"] if field == "best" else books)[field]
+  path.write_text(json.dumps(kept))
+  if field == "best":
+    start(tiny(), str(workdir))
+    assert "knows nothing of the yardstick best" in caplog.text
+  else:
+    with pytest.raises(SettingError, match=rf"other fields \(KeyError: '{field}'\)"):
+      start(tiny(), str(workdir))

@@ -86,19 +86,41 @@ class Record:
     """Takes up a checkpoint's books after `rounds_done` rounds, and forgets what was written past it.
 
     The start is noted, as it can no longer be refused.
+
+    Raises:
+      SettingError: the books are of another version, whose fields are not these.
     """
     if books is not None:
-      self._steps, self._losses = books["client_steps"], list(books["losses"])
-      self._earlier = Seconds(**books["seconds"])
-      self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
+      with self._of_this_version():
+        self._steps, self._losses = books["client_steps"], list(books["losses"])
+        self._earlier = Seconds(**books["seconds"])
+        self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
+        kept = dict(books["yardsticks"])
+    else:
+      kept = {}
     if self._tracker:
       notes = notes_of(self._config, self._experiment)
       note_start(self.run, self._experiment.source, notes, self._experiment.digests)
       self.run.failed_path.unlink(missing_ok=True)
       self._tracker.truncate(rounds_done if rounds_done else -1)
-    kept = books["yardsticks"] if books is not None else {}
     for name, yardstick in self._yardsticks.items():
-      yardstick.resume(rounds_done, kept.get(name))
+      with self._of_this_version() if kept.get(name) is not None else contextlib.nullcontext():
+        yardstick.resume(rounds_done, kept.get(name))
+      if rounds_done and kept.get(name) is None and yardstick.books():
+        logging.warning(
+          "%s: the checkpoint of round %d knows nothing of the yardstick %s, whose figures count the rounds "
+          "since then alone.", self.run.root, rounds_done, name,
+        )  # fmt: skip
+
+  @contextlib.contextmanager
+  def _of_this_version(self) -> Iterator[None]:
+    """Says of an error in reading a checkpoint's books that another version wrote them."""
+    try:
+      yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+      problem = f"the books of its newest checkpoint have other fields ({type(error).__name__}: {error})"
+      remedy = "Continue with the version that wrote it, or use another workdir."
+      raise SettingError("workdir", str(self.run.root), problem, remedy) from error
 
   def fail(self, why: str) -> None:
     """Notes that the run came to nothing, and why, until it is started again."""
