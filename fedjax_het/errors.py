@@ -46,6 +46,10 @@ DAMAGE = (
 TypeError where an .npz is one array."""
 
 
+class NoRoom(RuntimeError):
+  """A disk, or memory, that does not suffice: says what was needed, what there is and what helps."""
+
+
 class NonFiniteLoss(FloatingPointError):
   """A training loss that became NaN or infinite: names round, client and last good checkpoint."""
 

@@ -1,11 +1,14 @@
 """Checkpoints: a run's state and its books, written whole or not at all."""
 
+import contextlib
 import copy
 import functools
 import json
-import os
+import logging as python_logging
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,8 +21,9 @@ from absl import logging
 from jax import lax
 
 from fedjax_het.engine.processes import agreed, of_the_first, writes
+from fedjax_het.engine.room import full, in_words, memory_there, size
 from fedjax_het.engine.state import State
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import NoRoom, SettingError
 from fedjax_het.experiment.manifest import checksum_of_books, damage, has_manifest, write_manifest
 from fedjax_het.experiment.workdir import free_name
 
@@ -45,7 +49,8 @@ class Checkpoints:
   def __init__(self, folder: Path):
     """See the class."""
     self.folder = Path(folder).resolve()
-    self._saving = -1  # the round whose checkpoint is being written
+    quiet_background()
+    self._size, self._saving = 0, -1  # the bytes and the round whose checkpoint is being written
     options = ocp.CheckpointManagerOptions(
       max_to_keep=2, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True,
       lightweight_initialize=True,  # other files than the manifest's are not read
@@ -55,10 +60,10 @@ class Checkpoints:
 
   def check_room(self, state: State) -> None:
     """Raises `SettingError` for clients' states on a disk that a checkpoint could not copy through memory."""
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray))
-    if size and size > (memory := physical_memory()):
+    away = size([leaf for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray)])
+    if away and away > (memory := memory_there()):
       raise SettingError(
-        "states_folder", f"{size / 1e9:.1f} GB of states",
+        "states_folder", f"{away / 1e9:.1f} GB of states",
         f"a checkpoint copies them through memory, of which this machine has {memory / 1e9:.1f} GB",
         "Use a machine with more, or fh.run(..., states_folder=...), which writes no checkpoints.",
       )  # fmt: skip
@@ -69,15 +74,31 @@ class Checkpoints:
     sums = {"digest": digest(raw), "books_digest": checksum_of_books(books)}
     books = copy.deepcopy({"books": books, **sums})  # the run goes on while they are written
     self.wait()
-    self._saving = round
-    self._manager.save(
-      round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
-    )
+    self._saving, self._size = round, size(raw)
+    with self._written():
+      self._manager.save(
+        round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
+      )
+
+  @property
+  def _partial(self) -> Path:
+    """The folder of the checkpoint that is being written."""
+    return self.folder / f"{self._saving}.orbax-checkpoint-tmp"
+
+  @contextlib.contextmanager
+  def _written(self) -> Iterator[None]:
+    """Says of a full disk that it is full, and removes what was written there of a checkpoint."""
+    try:
+      with in_words(self.folder, f"a checkpoint of up to {self._size:,} bytes"):
+        yield
+    except NoRoom:
+      if writes():
+        shutil.rmtree(self._partial, ignore_errors=True)
+      raise
 
   def _seal(self) -> None:
     """Writes the manifest, when all else is written and the folder still has its partial name."""
-    partial = self.folder / f"{self._saving}.orbax-checkpoint-tmp"
-    write_manifest(partial if partial.exists() else self.folder / str(self._saving), self._saving)
+    write_manifest(self._partial if self._partial.exists() else self.folder / str(self._saving), self._saving)
 
   def latest(self) -> int | None:
     """The round of the newest checkpoint, None where there is none."""
@@ -109,7 +130,6 @@ class Checkpoints:
         else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
       ), raw_keys(like),
     )  # fmt: skip
-    quiet_abandoned_reads()
     for path in sorted(self.folder.iterdir()) if writes() else ():
       if path.name.isdecimal() and not path.is_dir():
         self._move_aside(int(path.name), "a file is in its place")
@@ -191,7 +211,8 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Until what is being written in the background is on the disk."""
-    self._manager.wait_until_finished()
+    with self._written():
+      self._manager.wait_until_finished()
 
   def close(self) -> None:
     """Waits for what is still being written."""
@@ -216,19 +237,36 @@ def of_machine(error: BaseException) -> bool:
 
 
 @functools.cache
-def quiet_abandoned_reads() -> None:
-  """From now on nothing is printed of a read that ends after orbax, at another's error, closed its loop.
+def quiet_background() -> None:
+  """From now on nothing is printed of two kinds of errors in Orbax's and tensorstore's own threads.
 
-  Such a read calls back from a thread of tensorstore's, at any time later, with no Python frame above.
+  One is a read or write that ends after Orbax, at another's error, closed its loop: it calls back from a
+  thread of tensorstore's, at any time later, with no Python frame above. The other is a disk or memory that
+  does not suffice, which each of Orbax's threads logs with a traceback before it is raised.
   """
-  earlier = sys.excepthook
+  hooks = sys.excepthook, sys.unraisablehook
+
+  def abandoned(error: BaseException | None, trace: TracebackType | None) -> bool:
+    found = trace or (error and error.__traceback__)  # tensorstore may hand over the error alone
+    first = found.tb_frame.f_code.co_name if found else ""
+    return first == "call_soon_threadsafe" and str(error) == "Event loop is closed"
 
   def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    first = trace.tb_frame.f_code.co_name if trace else ""
-    if not (first == "call_soon_threadsafe" and str(error) == "Event loop is closed"):
-      earlier(kind, error, trace)
+    if not abandoned(error, trace):
+      hooks[0](kind, error, trace)
 
-  sys.excepthook = hook
+  def unraisable(found: Any) -> None:
+    if not abandoned(found.exc_value, found.exc_traceback):
+      hooks[1](found)
+
+  def raised_later(record: Any) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    library = "orbax" in record.pathname or record.name == "asyncio"
+    return library and error is not None and bool(full(error))
+
+  sys.excepthook, sys.unraisablehook = hook, unraisable
+  for logger in (logging.get_absl_logger(), python_logging.getLogger("asyncio")):
+    logger.addFilter(lambda record: not raised_later(record))
 
 
 def leaves_of(tree: Any) -> dict[str, str]:
@@ -265,11 +303,6 @@ def difference(stored: dict[str, str], expected: dict[str, str]) -> tuple[str, s
 def raw_keys(state: State) -> State:
   """The state with its typed key as numbers."""
   return state._replace(key=jax.random.key_data(state.key))
-
-
-def physical_memory() -> int:
-  """Bytes of memory that the machine has."""
-  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def on_host(state: State) -> State:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
+from fedjax_het.engine.room import in_words
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
@@ -23,6 +24,7 @@ from fedjax_het.models import Generative, count_parameters
 from fedjax_het.tasks import mean_loss
 
 
+@in_words()
 def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   """Compiles a configuration's rounds, trains nothing, and prints what they would take.
 

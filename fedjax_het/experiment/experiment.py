@@ -14,6 +14,7 @@ from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.progress import Progress
+from fedjax_het.engine.room import in_words
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
@@ -32,6 +33,7 @@ from fedjax_het.yardsticks import Moment, Yardstick
 FREE = ("data_dir",)  # what may change on resume
 
 
+@in_words()
 def run_experiment(
   config: ConfigDict,
   workdir: str,
@@ -61,6 +63,7 @@ def run_experiment(
   Raises:
     SettingError, DataError: found before anything is compiled; also where another process is at this run.
     NonFiniteLoss: names the round, the client and the last good checkpoint.
+    NoRoom: memory does not suffice, or the workdir's disk is full.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   check_config(config)
@@ -76,8 +79,9 @@ def run_experiment(
     experiment = build(config)
     engine = engine_of(config, experiment, where)
   display.show(*notes_of(config, experiment))
-  prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-  with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
+  with in_words(run):
+    prepare(workdir, config.to_dict(), free=FREE, writes=writes())
+  with in_words(run), claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
     _, (summary,) = train(
       engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds, display
     )

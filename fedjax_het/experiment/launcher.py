@@ -21,7 +21,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from fedjax_het.engine.cpu import prepare_cpu
-from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
+from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError
 from fedjax_het.experiment import quickstart
 from fedjax_het.experiment.shipped import shipped
 from fedjax_het.experiment.where import Where, parse_mesh
@@ -259,17 +259,18 @@ def told(run: Callable[[], None]) -> int:
 
   An interrupt ends the program here: XLA may still compile, and crashes an interpreter that ends in order.
   """
+  from fedjax_het.engine.room import in_words
   from fedjax_het.experiment.stopping import Stopped, end_now, heard
 
   try:
-    with heard():
+    with heard(), in_words():
       run()
   except Stopped as stopped:
     print(stopped, file=sys.stderr)
     return 128 + stopped.by
   except KeyboardInterrupt:
     end_now()
-  except (SettingError, DataError, NonFiniteLoss) as error:
+  except (SettingError, DataError, NonFiniteLoss, NoRoom) as error:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1
   return 0

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence, unknown
+from fedjax_het.engine.room import full
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
@@ -246,10 +247,12 @@ def traffic(
 
 @contextlib.contextmanager
 def pictures(run: Workdir) -> Iterator[None]:
-  """What is drawn inside may fail: that is said, and costs nothing else."""
+  """What is drawn inside may fail: that is said, and costs nothing else, unless the disk is full."""
   try:
     yield
-  except Exception:
+  except Exception as error:
+    if full(error) == "disk":
+      raise
     logging.exception("%s: not all pictures could be drawn; its figures are all there.", run.root)
 
 

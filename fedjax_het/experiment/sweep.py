@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import writes
+from fedjax_het.engine.room import in_words
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
@@ -70,6 +71,7 @@ class Sweep(NamedTuple):
     return Path(self.root) / TABLE
 
 
+@in_words()
 def run_sweep(
   config: ConfigDict,
   grid: Mapping[str, Sequence[Any]],
@@ -107,6 +109,7 @@ def run_sweep(
   Raises:
     SettingError: also for a field that cannot differ within one program.
     NonFiniteLoss: every member has diverged.
+    NoRoom: memory does not suffice, or the workdir's disk is full.
   """
   where.check()
   if where.device_states is not None:
@@ -132,10 +135,11 @@ def run_sweep(
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
     display.show(*_notes(sweep, experiments))
-    prepare(workdir, whole, FREE_OF_ALL, writes())
-    for run, own in zip(runs, configs):
-      prepare(run, own.to_dict(), FREE, writes())
-    with claimed(root, writes()):
+    with in_words(root):
+      prepare(workdir, whole, FREE_OF_ALL, writes())
+      for run, own in zip(runs, configs):
+        prepare(run, own.to_dict(), FREE, writes())
+    with in_words(root), claimed(root, writes()):
       _save(sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display))
   summaries = [found for run in runs if (found := read_record(run.summary_path))] if writes() else []
   if writes():
