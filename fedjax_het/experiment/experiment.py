@@ -4,7 +4,8 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,16 +19,18 @@ from fedjax_het.engine.room import in_words
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
-from fedjax_het.errors import NonFiniteLoss, check_range
+from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
+from fedjax_het.experiment.model_file import MODEL, write_model
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import check, check_writable, claimed, prepare, read_record
+from fedjax_het.experiment.workdir import Workdir, check, check_writable, claimed, prepare, read_record
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
@@ -71,6 +74,8 @@ def run_experiment(
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
   run = check(workdir, config.to_dict(), FREE)
   if summary := read_record(run.summary_path):
+    if not (run.root / MODEL).exists():
+      display.show(*add_models(config, run, where, display))
     place = f"This run is complete; its files are in {os.fspath(run)}."
     display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
     return summary
@@ -88,6 +93,49 @@ def run_experiment(
   place = f"Table, figures, metrics and checkpoints are in {os.fspath(run)}."
   display.show(report(summary, yardsticks), place, beside(run, "OTHER_RUN ..."))
   return summary
+
+
+def add_models(config: ConfigDict, run: Workdir, where: Where, display: Display) -> list[str]:
+  """Writes the model of a complete run that has no file of it, out of its last checkpoint.
+
+  Returns:
+    Why that cannot be, a sentence; [] where it is done.
+  """
+
+  def made() -> tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]:
+    experiment = build(config)
+    return engine_of(config, experiment, where), experiment.key, [(run.root, experiment.algorithm.client)]
+
+  return models_of_checkpoint(run, config.rounds, made, display)
+
+
+def models_of_checkpoint(
+  run: Workdir, rounds: int, made: Callable[[], tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]],
+  display: Display,
+) -> list[str]:  # fmt: skip
+  """Writes the models of complete runs out of their last checkpoint; see `add_models`.
+
+  Args:
+    run: whose checkpoints.
+    rounds: that all have behind them.
+    made: makes what trains the runs, their key or keys, and each one's folder and client part.
+    display: what shows that it takes a while.
+  """
+  problem = f"its checkpoint of round {rounds} is not there"
+  try:
+    if (run.checkpoints / str(rounds)).is_dir():
+      with display.doing(f"writing {MODEL}"), claimed(run, writes()):
+        engine, key, runs = made()
+        with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
+          found = checkpoints.restore(engine.to_save(engine.init(key)))
+          whole = checkpoints.latest() == rounds  # and none before it
+        if found is not None and whole:
+          for (folder, client), own in zip(runs, engine.split(found[0])):
+            write_model(folder, client, own)
+          return []
+  except (SettingError, DataError, NoRoom, OSError) as error:
+    problem = str(error)
+  return [f"{MODEL} is missing in {os.fspath(run)}, and cannot be written: {problem}"]
 
 
 def train(
@@ -164,7 +212,9 @@ def _train(
   if evaluations is None:  # stopped between the last checkpoint and the summary
     evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
-  checkpoints.wait()  # a run that has a summary has its last checkpoint
+  checkpoints.wait()  # a run that has a summary has its last checkpoint, and its model
+  for record, own in zip(records, engine.split(engine.to_save(state))):
+    record.keep_model(own)
   spent = seconds()  # before a yardstick evaluates more
   with progress.doing("summary and pictures"):
     return state, [

@@ -18,6 +18,7 @@ from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of
+from fedjax_het.experiment.model_file import write_model
 from fedjax_het.experiment.provenance import check_start, note_start
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
@@ -166,6 +167,10 @@ class Record:
         self._tracker.log(line)
       self._losses = []
     return {} if self.diverged else latest
+
+  def keep_model(self, state: State) -> None:
+    """Writes the final state's model as a plain file, see `write_model`; every process calls it."""
+    write_model(self.run.root, self._experiment.algorithm.client, state)
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; of `state` only the shapes are asked."""

@@ -21,7 +21,8 @@ from fedjax_het.experiment.build import Experiment, build, notes_of, with_prepar
 from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
-from fedjax_het.experiment.experiment import FREE, share, train
+from fedjax_het.experiment.experiment import FREE, models_of_checkpoint, share, train
+from fedjax_het.experiment.model_file import MODEL
 from fedjax_het.experiment.record import Record, pictures
 from fedjax_het.experiment.report import beside
 from fedjax_het.experiment.shares import in_rounds
@@ -39,6 +40,7 @@ from fedjax_het.experiment.workdir import (
   write_atomic,
 )
 from fedjax_het.methods import CLIENTS
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
 
@@ -141,6 +143,14 @@ def run_sweep(
         prepare(run, own.to_dict(), FREE, writes())
     with in_words(root), claimed(root, writes()):
       _save(sweep, engine, *_train(sweep, engine, experiments, checkpoint_seconds, yardsticks, display))
+  elif not all((run.root / MODEL).exists() for run in runs):
+
+    def made() -> tuple[Members, jax.Array, list[tuple[Path, ClientUpdate]]]:
+      engine, experiments = _build(sweep, grid, where, member_batch)
+      clients = [experiment.algorithm.client for experiment in experiments]
+      return engine, _keys(experiments), [(run.root, client) for run, client in zip(runs, clients)]
+
+    display.show(*models_of_checkpoint(root, config.rounds, made, display))
   summaries = [found for run in runs if (found := read_record(run.summary_path))] if writes() else []
   if writes():
     drawn = " and figures/sweep.png" if (root.figures / "sweep.png").exists() else ""
@@ -251,7 +261,7 @@ def _train(
   yardsticks: Sequence[type[Yardstick]], display: Display,
 ) -> tuple[Any, list[Record], list[dict[str, Any]]]:  # fmt: skip
   """The members' states after the last round, their records, and their summaries, which are written."""
-  keys = jnp.stack([experiment.key for experiment in experiments])
+  keys = _keys(experiments)
   with contextlib.ExitStack() as stack:
     records = [
       stack.enter_context(Record(own, experiment, run, writes(), yardsticks))
@@ -260,6 +270,11 @@ def _train(
     checkpoints = Checkpoints(sweep.root.checkpoints)
     state, summaries = train(engine, keys, records, sweep.config, checkpoints, checkpoint_seconds, display)
   return state, records, summaries
+
+
+def _keys(experiments: Sequence[Experiment]) -> jax.Array:
+  """The members' keys."""
+  return jnp.stack([experiment.key for experiment in experiments])
 
 
 def _save(

@@ -57,8 +57,8 @@ def read_weights(
     DataError: a damaged file, or names that the model does not have.
   """
   arrays = read_arrays(path)
-  if any(own.partition("/")[0] in PARTS for own in arrays):
-    return arrays
+  if ours := {own: array for own, array in arrays.items() if own.partition("/")[0] in PARTS}:
+    return ours  # without what the server sends besides and the clients keep, in the file of a run
   if reader is None:
     raise SettingError(
       "weights", os.fspath(path), f"has other names than ours, and nobody said what they mean in {name}",
