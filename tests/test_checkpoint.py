@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import sys
+from collections import namedtuple
 from pathlib import Path
 
 import jax
@@ -208,6 +209,16 @@ def test_a_bit_of_the_books_or_of_how_arrays_lie_falls_back_to_the_checkpoint_be
     path.write_text(text.replace(old, new))
     assert path.read_text() != text
     assert check_whole_or_before(root, caplog) == 6
+
+
+def test_a_disk_that_may_be_too_small_is_warned_of(tmp_path, monkeypatch, caplog):
+  usage = namedtuple("usage", "free")
+  checkpoints = Checkpoints(tmp_path / "checkpoints")
+  for free, warned in ((10**9, False), (10_000, True)):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(free))
+    checkpoints.check_room(state())
+    assert ("has 10,000 bytes to spare" in caplog.text) == warned
+  checkpoints.close()
 
 
 def test_after_a_matching_manifest_no_error_is_damage(two, monkeypatch):

@@ -2,15 +2,11 @@
 
 import contextlib
 import copy
-import functools
 import json
-import logging as python_logging
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -21,10 +17,11 @@ from absl import logging
 from jax import lax
 
 from fedjax_het.engine.processes import agreed, of_the_first, writes
-from fedjax_het.engine.room import full, in_words, memory_there, size
+from fedjax_het.engine.room import gigabytes, in_words, memory_there, size
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NoRoom, SettingError
 from fedjax_het.experiment.manifest import checksum_of_books, damage, has_manifest, write_manifest
+from fedjax_het.experiment.quiet import quiet_background
 from fedjax_het.experiment.workdir import free_name
 
 # How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
@@ -59,7 +56,19 @@ class Checkpoints:
     self._manager = ocp.CheckpointManager(self.folder, options=options)
 
   def check_room(self, state: State) -> None:
-    """Raises `SettingError` for clients' states on a disk that a checkpoint could not copy through memory."""
+    """Warns where the disk may be too small for three checkpoints: two are kept while a third is written.
+
+    How well a state is compressed is not known before, so that none is refused.
+
+    Raises:
+      SettingError: clients' states lie on a disk, and a checkpoint could not copy them through memory.
+    """
+    needed, free = size(raw_keys(state)), shutil.disk_usage(self.folder).free
+    if writes() and free < 3 * needed:
+      logging.warning(
+        "Three checkpoints of this run take up to %s (two are kept while the next is written), and the disk "
+        "of %s has %s to spare.", gigabytes(3 * needed), self.folder, gigabytes(free),
+      )  # fmt: skip
     away = size([leaf for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray)])
     if away and away > (memory := memory_there()):
       raise SettingError(
@@ -234,39 +243,6 @@ def of_machine(error: BaseException) -> bool:
   if isinstance(error, SettingError | MemoryError | OSError | jax.errors.JaxRuntimeError):
     return True
   return re.match("(RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAVAILABLE|CANCELLED)", str(error)) is not None
-
-
-@functools.cache
-def quiet_background() -> None:
-  """From now on nothing is printed of two kinds of errors in Orbax's and tensorstore's own threads.
-
-  One is a read or write that ends after Orbax, at another's error, closed its loop: it calls back from a
-  thread of tensorstore's, at any time later, with no Python frame above. The other is a disk or memory that
-  does not suffice, which each of Orbax's threads logs with a traceback before it is raised.
-  """
-  hooks = sys.excepthook, sys.unraisablehook
-
-  def abandoned(error: BaseException | None, trace: TracebackType | None) -> bool:
-    found = trace or (error and error.__traceback__)  # tensorstore may hand over the error alone
-    first = found.tb_frame.f_code.co_name if found else ""
-    return first == "call_soon_threadsafe" and str(error) == "Event loop is closed"
-
-  def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if not abandoned(error, trace):
-      hooks[0](kind, error, trace)
-
-  def unraisable(found: Any) -> None:
-    if not abandoned(found.exc_value, found.exc_traceback):
-      hooks[1](found)
-
-  def raised_later(record: Any) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    library = "orbax" in record.pathname or record.name == "asyncio"
-    return library and error is not None and bool(full(error))
-
-  sys.excepthook, sys.unraisablehook = hook, unraisable
-  for logger in (logging.get_absl_logger(), python_logging.getLogger("asyncio")):
-    logger.addFilter(lambda record: not raised_later(record))
 
 
 def leaves_of(tree: Any) -> dict[str, str]:
