@@ -20,7 +20,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
 from fedjax_het.engine.state import State
 from fedjax_het.engine.sweep import Sweep, sweep
-from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
+from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import Model
 from fedjax_het.parts import (
@@ -39,7 +39,7 @@ from fedjax_het.tasks import Task
 
 __all__ = [
   "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
-  "Message", "Mixing", "Model", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State",
+  "Message", "Mixing", "Model", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State",
   "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate", "federated",
   "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg", "metrics", "mixing", "models",
   "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus",

@@ -109,6 +109,10 @@ PAPERS = {
 """Names of papers -> what they may be called here, both as `_spelled` has them."""
 
 
+class NoRoom(RuntimeError):
+  """A disk, or memory, that does not suffice: says what was needed, what there is and what helps."""
+
+
 class NonFiniteLoss(FloatingPointError):
   """A training loss that became NaN or infinite: names round, client and last good checkpoint."""
 

@@ -109,7 +109,7 @@ def test_a_folder_for_states_that_cannot_be_is_named(tmp_path, monkeypatch):
 
 
 def test_states_that_no_checkpoint_could_hold_are_refused_before_training(tmp_path, monkeypatch):
-  monkeypatch.setattr(checkpoint, "physical_memory", lambda: 1000)
+  monkeypatch.setattr(checkpoint, "memory_there", lambda: 1000)
   where = Where(devices=1, device_states=5, states_folder=str(tmp_path))
   with pytest.raises(
     SettingError, match=r"states_folder = .* GB of states': a checkpoint copies them.*fh\.run"

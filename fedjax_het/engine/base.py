@@ -19,6 +19,7 @@ from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples
 from fedjax_het.engine.fit import check_fit, check_simplex
+from fedjax_het.engine.room import check_program
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
 from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
@@ -203,8 +204,10 @@ class Base(Runs):
     self, name: Any, function: RunFn, data: Any, args: PyTree, more: PyTree = None, *, spends: str,
     donate: bool = False,
   ) -> tuple[PyTree, PyTree]:  # fmt: skip
-    inputs = self._settings, data, args, more
+    inputs, new = (self._settings, data, args, more), name not in self._compiled
     program = self._program(name, function, inputs, donate)
+    if new:
+      check_program(PROGRAMS[name if isinstance(name, str) else name[0]], program)
     started = time.perf_counter()
     results = jax.block_until_ready(program(*inputs))
     self._book(spends, started)

@@ -17,6 +17,7 @@ from fedjax_het.engine.base import PROGRAMS, Base, RunFn
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite_here
 from fedjax_het.engine.examples import Resident, Streamed
+from fedjax_het.engine.room import check_memory, check_results, memory_there, size
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost, check_places
@@ -94,9 +95,11 @@ class Engine(Base):
   def _hold_states(self, device_states: int, folder: str | None) -> None:
     """Keeps the clients' states on the host, where the devices are not to hold all."""
     check_whole("device_states", device_states, 1)
-    if not jax.tree.leaves(self._states_of(np.arange(1))):
+    if not jax.tree.leaves(own := self._states_of(np.arange(1))):
       raise NoStates("device_states", device_states, "clients of this method keep none", "Leave it out.")
     if device_states < self.num_clients:
+      if folder is None:
+        check_memory("all clients' states on the host", self.num_clients * size(own), memory_there())
       self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states), folder)
 
   def _states_of(self, ids: np.ndarray) -> PyTree:
@@ -115,6 +118,7 @@ class Engine(Base):
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     first = jax.jit(self._init, inline=True)  # Python goes through it once
     shapes = jax.eval_shape(first, *args)
+    check_results("the first state's arrays", shapes)
     with self.doing(f"compiling {PROGRAMS['init']}"):
       program = jax.jit(first, out_shardings=self.shardings(shapes), compiler_options=compiler_options())
       state = jax.block_until_ready(program(*args))

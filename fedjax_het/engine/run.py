@@ -16,6 +16,7 @@ from fedjax_het.engine.fit import warn
 from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.progress import Progress, of_library
+from fedjax_het.engine.room import in_words
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
@@ -92,8 +93,8 @@ def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[
 
 @contextlib.contextmanager
 def showing(engine: Runs, rounds: int, wanted: bool | None) -> Iterator[Progress]:
-  """Shows the rounds of an engine, and what it compiles; see `run`."""
-  with of_library(rounds, wanted) as progress:
+  """Shows the rounds of an engine, and what it compiles; see `run`. Says in words what has no room."""
+  with in_words(), of_library(rounds, wanted) as progress:
     engine.doing = progress.doing
     yield progress
 
@@ -184,13 +185,15 @@ def run(
   Raises:
     SettingError: a setting out of range.
     NonFiniteLoss: a training loss became NaN or infinite.
+    NoRoom: memory does not suffice.
   """
   made = maker(algorithm, settings)(**settings or {})
   check_rounds(rounds, eval_every, made)
-  engine = Engine(
-    algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
-    device_states=device_states, states_folder=states_folder, settings=settings,
-  )  # fmt: skip
+  with in_words():
+    engine = Engine(
+      algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
+      device_states=device_states, states_folder=states_folder, settings=settings,
+    )  # fmt: skip
   warn([made], [data])
   history: list[dict] = []
   losses: list[float] = []

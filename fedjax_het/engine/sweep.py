@@ -14,6 +14,7 @@ from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.fit import warn
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
+from fedjax_het.engine.room import in_words
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, in_short, showing, summarize
 from fedjax_het.engine.state import State
@@ -112,6 +113,7 @@ def sweep(
   Raises:
     SettingError: a setting out of range, or data of different shapes.
     NonFiniteLoss: every member has diverged; names members, rounds and clients.
+    NoRoom: memory does not suffice.
   """
   combinations = grid_of(grid or {})
   made = [make_algorithm(**settings) for settings in combinations]
@@ -134,11 +136,12 @@ def sweep(
     data = [data[i] for i in which]
   else:
     warn(made, [data])
-  engine = Members(
-    make_algorithm, data, {name: [member[name] for member in members] for name in grid or {}}, len(members),
-    cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
-    device_rows=device_rows, seeds=len(keys),
-  )  # fmt: skip
+  with in_words():
+    engine = Members(
+      make_algorithm, data, {name: [member[name] for member in members] for name in grid or {}},
+      len(members), cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
+      device_rows=device_rows, seeds=len(keys),
+    )  # fmt: skip
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)

@@ -1,13 +1,12 @@
 """Checkpoints: a run's state and its books, written whole or not at all."""
 
+import contextlib
 import copy
-import functools
 import json
-import os
 import re
-import sys
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -17,10 +16,13 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jax import lax
 
-from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.engine.processes import agreed, of_the_first, writes
+from fedjax_het.engine.room import gigabytes, in_words, memory_there, size
 from fedjax_het.engine.state import State
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import NoRoom, SettingError
 from fedjax_het.experiment.claim import check_claim
+from fedjax_het.experiment.manifest import checksum_of_books, damage, has_manifest, write_manifest
+from fedjax_het.experiment.quiet import quiet_background
 from fedjax_het.experiment.workdir import free_name
 
 # How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
@@ -45,15 +47,33 @@ class Checkpoints:
   def __init__(self, folder: Path):
     """See the class."""
     self.folder = Path(folder).resolve()
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, enable_async_checkpointing=True)
+    quiet_background()
+    self._size, self._saving = 0, -1  # the bytes and the round whose checkpoint is being written
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=2, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True,
+      lightweight_initialize=True,  # other files than the manifest's are not read
+      async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+    )  # fmt: skip
     self._manager = ocp.CheckpointManager(self.folder, options=options)
 
   def check_room(self, state: State) -> None:
-    """Raises `SettingError` for clients' states on a disk that a checkpoint could not copy through memory."""
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray))
-    if size and size > (memory := physical_memory()):
+    """Warns where the disk may be too small for three checkpoints: two are kept while a third is written.
+
+    How well a state is compressed is not known before, so that none is refused.
+
+    Raises:
+      SettingError: clients' states lie on a disk, and a checkpoint could not copy them through memory.
+    """
+    needed, free = size(raw_keys(state)), shutil.disk_usage(self.folder).free
+    if writes() and free < 3 * needed:
+      logging.warning(
+        "Three checkpoints of this run take up to %s (two are kept while the next is written), and the disk "
+        "of %s has %s to spare.", gigabytes(3 * needed), self.folder, gigabytes(free),
+      )  # fmt: skip
+    away = size([leaf for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray)])
+    if away and away > (memory := memory_there()):
       raise SettingError(
-        "states_folder", f"{size / 1e9:.1f} GB of states",
+        "states_folder", f"{away / 1e9:.1f} GB of states",
         f"a checkpoint copies them through memory, of which this machine has {memory / 1e9:.1f} GB",
         "Use a machine with more, or fh.run(..., states_folder=...), which writes no checkpoints.",
       )  # fmt: skip
@@ -61,12 +81,35 @@ class Checkpoints:
   def save(self, round: int, state: State, books: dict[str, Any]) -> None:
     """Writes the state after some round, and the books, in the background; every process calls it."""
     check_claim(self.folder)
-    self.wait()
     raw = on_host(raw_keys(state))
-    books = copy.deepcopy({"books": books, "digest": digest(raw)})  # the run goes on while they are written
-    self._manager.save(
-      round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
-    )
+    sums = {"digest": digest(raw), "books_digest": checksum_of_books(books)}
+    books = copy.deepcopy({"books": books, **sums})  # the run goes on while they are written
+    self.wait()
+    self._saving, self._size = round, size(raw)
+    with self._written():
+      self._manager.save(
+        round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
+      )
+
+  @property
+  def _partial(self) -> Path:
+    """The folder of the checkpoint that is being written."""
+    return self.folder / f"{self._saving}.orbax-checkpoint-tmp"
+
+  @contextlib.contextmanager
+  def _written(self) -> Iterator[None]:
+    """Says of a full disk that it is full, and removes what was written there of a checkpoint."""
+    try:
+      with in_words(self.folder, f"a checkpoint of up to {self._size:,} bytes"):
+        yield
+    except NoRoom:
+      if writes():
+        shutil.rmtree(self._partial, ignore_errors=True)
+      raise
+
+  def _seal(self) -> None:
+    """Writes the manifest, when all else is written and the folder still has its partial name."""
+    write_manifest(self._partial if self._partial.exists() else self.folder / str(self._saving), self._saving)
 
   def latest(self) -> int | None:
     """The round of the newest checkpoint, None where there is none."""
@@ -84,12 +127,13 @@ class Checkpoints:
   def restore(self, like: State) -> tuple[State, dict[str, Any]] | None:
     """The newest checkpoint that is whole, laid out on the devices as `like` is; None without one.
 
-    A damaged one, whose files cannot be read or hold other numbers than were saved, is moved aside with a
-    warning. Any other error leaves all files as they are.
+    A damaged one, whose files are not as its manifest says, is moved aside with a warning. Any other error
+    leaves all files as they are. A checkpoint without a manifest, as earlier versions wrote, is damaged where
+    its files cannot be read, or hold other numbers than were saved.
 
     Raises:
-      SettingError: a checkpoint holds a state of another structure, shape or dtype; names the first part of
-        the state that differs.
+      SettingError: a checkpoint holds a state of another structure, shape or dtype, and the error names the
+        first part of the state that differs; or a file of it may not be read.
     """
     target = jax.tree.map(
       lambda leaf: (
@@ -97,35 +141,70 @@ class Checkpoints:
         else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
       ), raw_keys(like),
     )  # fmt: skip
-    quiet_abandoned_reads()
+    for path in sorted(self.folder.iterdir()) if writes() else ():
+      if path.name.isdecimal() and not path.is_dir():
+        self._move_aside(int(path.name), "a file is in its place")
     while (step := self.latest()) is not None:
-      problem, found = "", {}
-      try:
-        self._check_structure(step, target)
-        found = self._manager.restore(
-          step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), books=ocp.args.JsonRestore())
-        )
-      except Exception as error:
-        if not is_damage(error):
-          raise
-        problem = str(error)[:80].splitlines()[0] if str(error) else type(error).__name__
-      (damaged,) = agreed(problem != "")
-      if not damaged and digest(on_host(found["state"])) != found["books"].get("digest"):
-        damaged, problem = 1.0, "its numbers are not those that were saved"
-      if not damaged:
+      found, problem = self._read(step, target)
+      if found is not None:
         logging.info("resumed from %s", self.path())
-        state = found["state"]
-        return state._replace(key=jax.random.wrap_key_data(state.key)), found["books"]["books"]
-      aside = free_name(self.folder / f"damaged_{step}")
-      if writes():
-        (self.folder / str(step)).rename(aside)
+        state, books = found
+        return state._replace(key=jax.random.wrap_key_data(state.key)), books
+      self._move_aside(step, problem or "in another process")
       agreed(0.0)  # nobody looks again before it is gone
       self._manager.reload()
-      logging.warning(
-        "The checkpoint of round %d is damaged (%s) and was moved to %s; an earlier one is used.",
-        step, problem or "in another process", aside,
-      )  # fmt: skip
     return None
+
+  def _move_aside(self, step: int, problem: str) -> None:
+    aside = free_name(self.folder / f"damaged_{step}")
+    if writes():
+      (self.folder / str(step)).rename(aside)
+    logging.warning(
+      "The checkpoint of round %d is damaged (%s) and was moved to %s; an earlier one is used.",
+      step, problem, aside,
+    )  # fmt: skip
+
+  def _read(self, step: int, target: State) -> tuple[tuple[State, dict[str, Any]] | None, str]:
+    """(state and books of a checkpoint, ""), or (None, what is damaged); the same in every process."""
+    folder, problem = self.folder / str(step), ""
+    sealed, damaged, denied = self._verified(step)
+    if denied:
+      remedy = "No file was changed: mend that and start again, or use another workdir."
+      raise SettingError("workdir", str(self.folder.parent), denied, remedy)
+    if damaged:
+      return None, damaged
+    try:
+      self._check_structure(step, target)
+      reader = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+      state = reader.restore(folder / "state", args=ocp.args.StandardRestore(target))
+      kept = json.loads((folder / "books" / "metadata").read_text(encoding="utf-8"))
+      if not isinstance(kept, dict):
+        raise KeyError("books")
+    except Exception as error:
+      earlier = len(self._manager.all_steps()) > 1
+      if sealed or not (is_damage(error) or (earlier and not of_machine(error))):
+        raise
+      problem = str(error)[:80].splitlines()[0] if str(error) else type(error).__name__
+    if agreed(problem != "")[0]:
+      return None, problem
+    known = {"digest": digest(on_host(state)), "books_digest": checksum_of_books(kept.get("books"))}
+    if any(kept.get(name) != own for name, own in known.items() if sealed or name in kept):
+      return None, "its numbers are not those that were saved"
+    return (state, kept["books"]), ""
+
+  def _verified(self, step: int) -> tuple[bool, str, str]:
+    """(whether a checkpoint has a manifest, what differs from it, why a file may not be read).
+
+    One process looks, and all get its answer.
+    """
+    folder, answer = self.folder / str(step), (False, "", "")
+    if writes():
+      try:
+        answer = (True, damage(folder, step), "") if has_manifest(folder) else answer
+      except OSError as error:
+        answer = True, "", f"{error.filename or folder} cannot be read: {error.strerror}"
+    sealed, damaged, denied = json.loads(of_the_first(json.dumps(answer)))
+    return sealed, damaged, denied
 
   def _check_structure(self, step: int, target: State) -> None:
     """Raises `SettingError` where the checkpoint holds another state than `target`; see `difference`."""
@@ -150,13 +229,17 @@ class Checkpoints:
     return not gone
 
   def wait(self) -> None:
-    """Until what is being written in the background is on the disk, or somebody has removed it from there.
+    """Waits until what is being written in the background is on the disk, or was removed from there.
 
     Raises:
       Lost, Claimed: the run's whole folder is gone, see `check_claim`.
+      NoRoom: the disk is full.
     """
     try:
-      self._manager.wait_until_finished()
+      with self._written():
+        self._manager.wait_until_finished()
+    except NoRoom:
+      raise
     except Exception as error:
       check_claim(self.folder)
       if not is_damage(error):
@@ -178,20 +261,11 @@ def is_damage(error: BaseException) -> bool:
   )
 
 
-@functools.cache
-def quiet_abandoned_reads() -> None:
-  """From now on nothing is printed of a read that ends after orbax, at another's error, closed its loop.
-
-  Such a read calls back from a thread of tensorstore's, at any time later, with no Python frame above.
-  """
-  earlier = sys.excepthook
-
-  def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    first = trace.tb_frame.f_code.co_name if trace else ""
-    if not (first == "call_soon_threadsafe" and str(error) == "Event loop is closed"):
-      earlier(kind, error, trace)
-
-  sys.excepthook = hook
+def of_machine(error: BaseException) -> bool:
+  """Whether an error may come from this machine or this program, and not from a checkpoint's files."""
+  if isinstance(error, SettingError | MemoryError | OSError | jax.errors.JaxRuntimeError):
+    return True
+  return re.match("(RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAVAILABLE|CANCELLED)", str(error)) is not None
 
 
 def leaves_of(tree: Any) -> dict[str, str]:
@@ -228,11 +302,6 @@ def difference(stored: dict[str, str], expected: dict[str, str]) -> tuple[str, s
 def raw_keys(state: State) -> State:
   """The state with its typed key as numbers."""
   return state._replace(key=jax.random.key_data(state.key))
-
-
-def physical_memory() -> int:
-  """Bytes of memory that the machine has."""
-  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def on_host(state: State) -> State:

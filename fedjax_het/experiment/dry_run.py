@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
+from fedjax_het.engine.room import in_words, memory_of_devices
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
@@ -23,6 +24,7 @@ from fedjax_het.output.terminal import console
 from fedjax_het.tasks import mean_loss
 
 
+@in_words()
 def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   """Compiles a configuration's rounds, trains nothing, and prints what they would take.
 
@@ -31,6 +33,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     trained: parameters of the model that a client trains.
     data_bytes, client_state_bytes: all clients' data, on every device; their states.
     states: where these are.
+    memory_there: bytes that this process's devices have together; 2^63 - 1 where they do not say it.
     memory_bytes: of one device during a chunk of rounds: arguments, results that reuse none, temporaries.
     bytes: {"up", "down"} a round.
     client_steps: expected, over the run.
@@ -65,6 +68,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     "seconds_at_least": float(steps) * each / matmul_peak(),
     "compile_seconds": engine.seconds.compile,
     "devices": engine.mesh.size,
+    "memory_there": memory_of_devices(),
   }
   print_plan(plan)
   TERMINAL.show(*notes_of(config, experiment))
@@ -134,6 +138,11 @@ def print_plan(plan: dict[str, Any]) -> None:
     ("data, on every device", mega(plan["data_bytes"])),
     (f"client states, {plan['states']}", mega(plan["client_state_bytes"])),
     (f"memory of each of {plan['devices']} devices", mega(plan["memory_bytes"])),
+    *(
+      [("memory there is, of all devices", mega(there))]
+      if (there := plan["memory_there"]) < 2**63 - 1
+      else []
+    ),
     ("a round, up", mega(plan["bytes"]["up"])),
     ("a round, down", mega(plan["bytes"]["down"])),
     ("client steps, about", f"{plan['client_steps']:,}"),

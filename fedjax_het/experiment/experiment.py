@@ -5,6 +5,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,16 +16,18 @@ from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.pick import Evaluations
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.progress import Progress
+from fedjax_het.engine.room import in_words
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
-from fedjax_het.errors import DataError, NonFiniteLoss, SettingError, check_range
+from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.claim import check_claim, check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
+from fedjax_het.experiment.model_file import MODEL, write_model
 from fedjax_het.experiment.pictures import missing_pictures
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
@@ -40,11 +43,13 @@ from fedjax_het.experiment.workdir import (
   read_record,
   workdir_of,
 )
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
 
 
+@in_words()
 def run_experiment(
   config: ConfigDict,
   workdir: str,
@@ -74,6 +79,7 @@ def run_experiment(
   Raises:
     SettingError, DataError: found before anything is compiled; also where another process is at this run.
     NonFiniteLoss: names the round, the client and the last good checkpoint.
+    NoRoom: memory does not suffice, or the workdir's disk is full.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   check_config(config)
@@ -84,6 +90,8 @@ def run_experiment(
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
       lacks = draw_missing(config, run, claim, yardsticks, display)
+    if not (run.root / MODEL).exists():
+      display.show(*add_models(config, run, where, display))
     place = f"This run is complete; its files are in {run.root}."
     if missing := missing_rounds(run, config, config.rounds):
       place += f" But metrics.jsonl has lost its lines of rounds {', '.join(map(str, missing))}: without "
@@ -94,7 +102,7 @@ def run_experiment(
     experiment = build(config)
     engine = engine_of(config, experiment, where)
   display.show(*notes_of(config, experiment))
-  with claimed(run, writes()):
+  with in_words(run), claimed(run, writes()):
     if old is not None and writes():
       take_up(run, config.to_dict(), old)
     if summary := json.loads(of_the_first(json.dumps(read_record(run.summary_path)))):
@@ -167,6 +175,49 @@ def draw_missing(
       return record.undrawn
   except (SettingError, DataError) as error:
     return [*lacks, str(error)]
+
+
+def add_models(config: ConfigDict, run: Workdir, where: Where, display: Display) -> list[str]:
+  """Writes the model of a complete run that has no file of it, out of its last checkpoint.
+
+  Returns:
+    Why that cannot be, a sentence; [] where it is done.
+  """
+
+  def made() -> tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]:
+    experiment = build(config)
+    return engine_of(config, experiment, where), experiment.key, [(run.root, experiment.algorithm.client)]
+
+  return models_of_checkpoint(run, config.rounds, made, display)
+
+
+def models_of_checkpoint(
+  run: Workdir, rounds: int, made: Callable[[], tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]],
+  display: Display,
+) -> list[str]:  # fmt: skip
+  """Writes the models of complete runs out of their last checkpoint; see `add_models`.
+
+  Args:
+    run: whose checkpoints.
+    rounds: that all have behind them.
+    made: makes what trains the runs, their key or keys, and each one's folder and client part.
+    display: what shows that it takes a while.
+  """
+  problem = f"its checkpoint of round {rounds} is not there"
+  try:
+    if (run.checkpoints / str(rounds)).is_dir():
+      with display.doing(f"writing {MODEL}"), claimed(run, writes()):
+        engine, key, runs = made()
+        with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
+          found = checkpoints.restore(engine.to_save(engine.init(key)))
+          whole = checkpoints.latest() == rounds  # and none before it
+        if found is not None and whole:
+          for (folder, client), own in zip(runs, engine.split(found[0])):
+            write_model(folder, client, own)
+          return []
+  except (SettingError, DataError, NoRoom, OSError) as error:
+    problem = str(error)
+  return [f"{MODEL} is missing in {run.root}, and cannot be written: {problem}"]
 
 
 def train(
@@ -249,6 +300,9 @@ def _train(
     evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
   check_claim_together(checkpoints.folder)
+  checkpoints.wait()
+  for record, own in zip(records, engine.split(engine.to_save(state))):
+    record.keep_model(own)
   spent = seconds()  # before a yardstick evaluates more
   if not checkpoints.holds(config.rounds):  # a run that has a summary has its last checkpoint
     logging.warning("The run's last checkpoint was removed under it; it is written again.")

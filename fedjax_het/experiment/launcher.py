@@ -19,7 +19,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from fedjax_het.errors import DataError, NonFiniteLoss, SettingError, check_here
+from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_here
 from fedjax_het.experiment import machine, quickstart
 from fedjax_het.experiment.config_file import read_config
 from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
@@ -231,17 +231,18 @@ def told(run: Callable[[], None]) -> int:
 
   An interrupt ends the program here: XLA may still compile, and crashes an interpreter that ends in order.
   """
+  from fedjax_het.engine.room import in_words
   from fedjax_het.experiment.stopping import Stopped, end_now, heard
 
   try:
-    with heard():
+    with heard(), in_words():
       run()
   except Stopped as stopped:
     say(stopped, error=True)
     return 128 + stopped.by
   except KeyboardInterrupt:
     end_now()
-  except (SettingError, DataError, NonFiniteLoss) as error:
+  except (SettingError, DataError, NonFiniteLoss, NoRoom) as error:
     say(f"{type(error).__name__}: {error}", error=True)
     return 1
   return 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from fedjax_het.engine.room import full
 from fedjax_het.experiment.workdir import Workdir, read_record, write_atomic
 
 NOTE = ".pictures.json"  # beside the figures: what was drawn, and what failed
@@ -13,10 +14,12 @@ NOTE = ".pictures.json"  # beside the figures: what was drawn, and what failed
 
 @contextlib.contextmanager
 def pictures(run: Workdir, failed: list[str]) -> Iterator[None]:
-  """Lets what is drawn inside fail: that is logged, and added to `failed`."""
+  """Lets what is drawn inside fail, unless the disk is full: that is logged, and added to `failed`."""
   try:
     yield
   except Exception as error:
+    if full(error) == "disk":
+      raise
     failed.append(f"{type(error).__name__}: {error}")
     logging.exception("%s: not all pictures could be drawn; its figures are all there.", run.root)
 

@@ -1,7 +1,8 @@
 """The record of one run: its books, its metrics as they come, its summary."""
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of
 from fedjax_het.experiment.claim import check_claim
+from fedjax_het.experiment.model_file import write_model
 from fedjax_het.experiment.pictures import note_pictures, pictures
 from fedjax_het.experiment.provenance import check_start, note_start
 from fedjax_het.experiment.tracking import Tracker, to_json
@@ -107,19 +109,31 @@ class Record:
 
     Lines of metrics.jsonl that were lost since are written again from the checkpoint, with a warning. The
     start is noted, as it can no longer be refused.
+
+    Raises:
+      SettingError: the books are of another version, whose fields are not these.
     """
     if books is not None:
-      self._steps, self._losses = books["client_steps"], list(books["losses"])
-      self._earlier = Seconds(**books["seconds"])
-      self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
+      with self._of_this_version():
+        self._steps, self._losses = books["client_steps"], list(books["losses"])
+        self._earlier = Seconds(**books["seconds"])
+        self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
+        kept = dict(books["yardsticks"])
+    else:
+      kept = {}
     if self._tracker:
       notes = notes_of(self._config, self._experiment)
       note_start(self.run, self._experiment.source, notes, self._experiment.digests)
       self.run.failed_path.unlink(missing_ok=True)
       self._take_up_metrics(rounds_done, books or {})
-    kept = books["yardsticks"] if books is not None else {}
     for name, yardstick in self._yardsticks.items():
-      yardstick.resume(rounds_done, kept.get(name))
+      with self._of_this_version() if kept.get(name) is not None else contextlib.nullcontext():
+        yardstick.resume(rounds_done, kept.get(name))
+      if rounds_done and kept.get(name) is None and yardstick.books():
+        logging.warning(
+          "%s: the checkpoint of round %d knows nothing of the yardstick %s, whose figures count the rounds "
+          "since then alone.", self.run.root, rounds_done, name,
+        )  # fmt: skip
     self._draw_first()
 
   def _take_up_metrics(self, rounds_done: int, books: Mapping[str, Any]) -> None:
@@ -148,6 +162,16 @@ class Record:
     own = {to_json(json.loads(line)) for line in written}
     found = read_json_lines(self.run.metrics_path)
     return any(line.get("round", 0) <= rounds_done and to_json(line) not in own for line in found)
+
+  @contextlib.contextmanager
+  def _of_this_version(self) -> Iterator[None]:
+    """Says of an error in reading a checkpoint's books that another version wrote them."""
+    try:
+      yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+      problem = f"the books of its newest checkpoint have other fields ({type(error).__name__}: {error})"
+      remedy = "Continue with the version that wrote it, or use another workdir."
+      raise SettingError("workdir", str(self.run.root), problem, remedy) from error
 
   def fail(self, why: str) -> None:
     """Notes that the run came to nothing, and why, until it is started again."""
@@ -197,6 +221,10 @@ class Record:
         self._tracker.log(line)
       self._losses = []
     return {} if self.diverged else latest
+
+  def keep_model(self, state: State) -> None:
+    """Writes the final state's model as a plain file, see `write_model`; every process calls it."""
+    write_model(self.run.root, self._experiment.algorithm.client, state)
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; of `state` only the shapes are asked."""

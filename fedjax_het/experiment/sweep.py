@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import agreed, writes
+from fedjax_het.engine.room import in_words
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
@@ -22,8 +23,9 @@ from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.claim import check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
-from fedjax_het.experiment.experiment import FREE, draw_missing, not_drawn, share, train
+from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
 from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
+from fedjax_het.experiment.model_file import MODEL
 from fedjax_het.experiment.pictures import missing_pictures, note_pictures, pictures
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
@@ -44,6 +46,7 @@ from fedjax_het.experiment.workdir import (
   write_atomic,
 )
 from fedjax_het.methods import CLIENTS
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
 
@@ -83,6 +86,7 @@ class Sweep(NamedTuple):
     return None not in (read_json(self.table), *(read_record(run.summary_path) for run in self.runs))
 
 
+@in_words()
 def run_sweep(
   config: ConfigDict,
   grid: Mapping[str, Sequence[Any]],
@@ -120,6 +124,7 @@ def run_sweep(
   Raises:
     SettingError: also for a field that cannot differ within one program.
     NonFiniteLoss: every member has diverged.
+    NoRoom: memory does not suffice, or the workdir's disk is full.
   """
   where.check()
   if where.device_states is not None:
@@ -148,12 +153,20 @@ def run_sweep(
   sweep = Sweep(config, root, members, configs, runs, whole)
   if sweep.complete and not any(olds):
     undrawn = _draw_missing(sweep, yardsticks, display)
+    if not all((run.root / MODEL).exists() for run in runs):
+
+      def made() -> tuple[Members, jax.Array, list[tuple[Path, ClientUpdate]]]:
+        engine, experiments = _build(sweep, grid, where, member_batch)
+        clients = [experiment.algorithm.client for experiment in experiments]
+        return engine, _keys(experiments), [(run.root, client) for run, client in zip(runs, clients)]
+
+      display.show(*models_of_checkpoint(root, config.rounds, made, display))
   else:
     check_writable(*root.folders)
     with display.doing("reading the data"):
       engine, experiments = _build(sweep, grid, where, member_batch)
     display.show(*_notes(sweep, experiments))
-    with claimed(root, writes()):
+    with in_words(root), claimed(root, writes()):
       undrawn = []
       if writes():
         take_up_members(root, runs, configs, olds, whole)
@@ -294,7 +307,7 @@ def _train(
   yardsticks: Sequence[type[Yardstick]], display: Display,
 ) -> tuple[Any, list[Record], list[dict[str, Any]]]:  # fmt: skip
   """The members' states after the last round, their records, and their summaries, which are written."""
-  keys = jnp.stack([experiment.key for experiment in experiments])
+  keys = _keys(experiments)
   with contextlib.ExitStack() as stack:
     records = [
       stack.enter_context(Record(own, experiment, run, writes(), yardsticks))
@@ -303,6 +316,11 @@ def _train(
     checkpoints = Checkpoints(sweep.root.checkpoints)
     state, summaries = train(engine, keys, records, sweep.config, checkpoints, checkpoint_seconds, display)
   return state, records, summaries
+
+
+def _keys(experiments: Sequence[Experiment]) -> jax.Array:
+  """The members' keys."""
+  return jnp.stack([experiment.key for experiment in experiments])
 
 
 def _save(

@@ -1,8 +1,10 @@
 """The run's record: one JSON line an evaluation, and the same numbers for TensorBoard."""
 
+import functools
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,7 @@ class Tracker:
     events = self._open_events(record["round"])
     for tag, value in _scalars(record):
       if tag != "round":
-        events.add_scalar(tag, value, record["round"])
+        events.write_event(self._event(record["round"], summary=self._scalar(tag, value)))
     events.flush()
 
   def keep(self) -> None:
@@ -114,13 +116,27 @@ class Tracker:
     self.close()
 
   def _open_events(self, first_round: int) -> Any:
-    """The writer of event files, made at the first record, which after a resume purges the later ones."""
-    if self._events is None:
-      from tensorboardX import SummaryWriter
+    """The writer of event files, made at the first record, which after a resume purges the later ones.
 
-      purge = {"purge_step": first_round} if self._resumed else {}
-      self._events = SummaryWriter(os.fspath(self._workdir.root / "tensorboard"), **purge)
+    It writes in this thread: that of tensorboardX's own writer dies of a full disk, and its caller waits.
+    """
+    if self._events is None:
+      from tensorboardX.event_file_writer import EventsWriter
+      from tensorboardX.proto.event_pb2 import Event, SessionLog
+      from tensorboardX.summary import scalar
+
+      self._scalar, self._event = scalar, functools.partial(_event, Event)
+      folder = self._workdir.root / "tensorboard"
+      folder.mkdir(exist_ok=True)
+      self._events = EventsWriter(os.fspath(folder / "events"))
+      if self._resumed:
+        self._events.write_event(self._event(first_round, session_log=SessionLog(status=SessionLog.START)))
     return self._events
+
+
+def _event(kind: Any, step: int, **what: Any) -> Any:
+  """An event of now."""
+  return kind(wall_time=time.time(), step=step, **what)
 
 
 def _plain(value: Any) -> Any:

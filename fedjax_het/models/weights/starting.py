@@ -61,8 +61,8 @@ def read_weights(
     DataError: the file is damaged or has names that the model does not have.
   """
   arrays = read_arrays(path)
-  if any(own.partition("/")[0] in PARTS for own in arrays):
-    return arrays
+  if ours := {own: array for own, array in arrays.items() if own.partition("/")[0] in PARTS}:
+    return ours  # without what the server sends besides and the clients keep, in the file of a run
   if reader is None:
     raise SettingError(
       "weights", os.fspath(path), f"has other names than this library's, and {name} knows none of PyTorch's",

@@ -1,0 +1,97 @@
+"""model.npz: a finished run's model in one plain file of named arrays, whatever devices it was trained on."""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from fedjax_het.engine.processes import writes
+from fedjax_het.engine.room import gigabytes, size
+from fedjax_het.engine.state import State
+from fedjax_het.models.model import Variables
+from fedjax_het.models.weights import by_name
+from fedjax_het.parts import ClientUpdate, Message
+
+MODEL = "model.npz"
+LARGEST = 10**9  # bytes of all clients' states that are written
+
+
+def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
+  """Writes `folder`/model.npz in one step, with the bits of the state; every process calls it, one writes.
+
+  The file holds
+
+  - `params/...` and `stats/...`, the server's model and its running statistics, for a method that has one;
+  - `broadcast/params/...`, `broadcast/extra/...`, `broadcast/stats/...` and `broadcast/even/...`, what else
+    the server sends: a body without a head, the endpoints of a simplex, control variates;
+  - `clients/...`, what the clients keep between rounds, each array [K, ...], unless all of it is larger than
+    `LARGEST` bytes: then a warning says so, and the checkpoints alone have it.
+
+  bfloat16, which an .npz cannot name, is written as float32.
+
+  Args:
+    folder: the run's.
+    client: the client part, which knows the server's model.
+    state: the run's after its last round.
+  """
+  arrays = of_the_server(client, jax.tree.map(on_host, state.broadcast))
+  if (taken := size(state.clients)) <= LARGEST:
+    arrays |= named("clients", jax.tree.map(on_host, state.clients))
+  elif writes():
+    logging.warning(
+      "%s is without the clients' states, which take %s; they are in the newest checkpoint.",
+      folder / MODEL, gigabytes(taken),
+    )  # fmt: skip
+  if not writes():
+    return
+  for left in folder.glob(f".{MODEL}.*"):  # by a start that was killed
+    left.unlink()
+  partial = folder / f".{MODEL}.{uuid.uuid4().hex}"
+  try:
+    with partial.open("wb") as file:
+      np.savez(file, **{name: plain(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+      file.flush()
+      os.fsync(file.fileno())
+    partial.replace(folder / MODEL)
+  finally:
+    partial.unlink(missing_ok=True)
+
+
+def of_the_server(client: ClientUpdate, broadcast: Message) -> dict[str, np.ndarray]:
+  """The server's model by name, where there is one, and what else is in the broadcast."""
+  model: Any = () if client.globalize is None else client.globalize(broadcast)
+  params, stats = model if isinstance(model, Variables) else (model, ())
+  known = {id(leaf) for leaf in jax.tree.leaves((params, stats))}
+  more = {
+    part: tree
+    for part, tree in broadcast._asdict().items()
+    if any(id(leaf) not in known for leaf in jax.tree.leaves(tree))
+  }
+  found = {name.rstrip("/"): np.asarray(leaf) for name, leaf in by_name(params, stats).items()}
+  return found | {name: own for part in more for name, own in named(f"broadcast/{part}", more[part]).items()}
+
+
+def named(prefix: str, tree: Any) -> dict[str, np.ndarray]:
+  """The leaves of a tree by their paths, as in "PREFIX/LAYER/kernel"."""
+  return {
+    "/".join(filter(None, (prefix, jax.tree_util.keystr(path, simple=True, separator="/")))): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def on_host(leaf: Any) -> np.ndarray:
+  """An array of all devices, those of other processes too, in this process's memory."""
+  if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+  return np.asarray(leaf)
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+  """An array of a type that NumPy itself has."""
+  return array.astype(np.float32) if array.dtype == jax.numpy.bfloat16 else array
