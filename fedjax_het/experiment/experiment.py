@@ -77,7 +77,7 @@ def run_experiment(
     engine = engine_of(config, experiment, where)
   display.show(*notes_of(config, experiment))
   prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-  with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks) as record:
+  with claimed(run, writes()), Record(config, experiment, run, writes(), yardsticks, engine.groups) as record:
     _, (summary,) = train(
       engine, experiment.key, [record], config, Checkpoints(run.checkpoints), checkpoint_seconds, display
     )
@@ -100,6 +100,7 @@ def train(
   Returns:
     (the final state, the runs' summaries).
   """
+  display.show(*dict.fromkeys(remark for record in records for remark in record.remarks))
   with contextlib.closing(checkpoints), display.progress(config.rounds) as progress:
     engine.doing = progress.doing
     try:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of
-from fedjax_het.experiment.provenance import check_start, note_start
+from fedjax_het.experiment.provenance import check_start, note_start, numerics
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
 from fedjax_het.parts import Algorithm, Context
@@ -35,19 +36,24 @@ class Record:
     run: its workdir.
     writes: whether this process writes the files; the others keep the books only.
     yardsticks: what watches it beside `YARDSTICKS`, where it fits.
+    groups: see `Runs`; noted at the start.
+
+  Attributes:
+    remarks: what this start changes of the last bits of a run that goes on, a sentence each.
 
   Raises:
-    SettingError: two yardsticks of one name.
+    SettingError: two yardsticks of one name; or the run began with options of JAX that give other draws.
     DataError: the run began with other data.
   """
 
   def __init__(
     self, config: ConfigDict, experiment: Experiment, run: Workdir, writes: bool = True,
-    yardsticks: Sequence[type[Yardstick]] = (),
+    yardsticks: Sequence[type[Yardstick]] = (), groups: Mapping[str, int | None] = MappingProxyType({}),
   ):  # fmt: skip
     """See the class."""
     self.run, self._config, self._experiment = run, config, experiment
-    check_start(run, experiment.digests)
+    self._numerics = numerics(groups)
+    self.remarks = check_start(run, experiment.digests, self._numerics)
     self._steps = 0
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
@@ -93,7 +99,7 @@ class Record:
       self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
     if self._tracker:
       notes = notes_of(self._config, self._experiment)
-      note_start(self.run, self._experiment.source, notes, self._experiment.digests)
+      note_start(self.run, self._experiment.source, notes, self._experiment.digests, self._numerics)
       self.run.failed_path.unlink(missing_ok=True)
       self._tracker.truncate(rounds_done if rounds_done else -1)
     kept = books["yardsticks"] if books is not None else {}
