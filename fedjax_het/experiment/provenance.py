@@ -22,7 +22,7 @@ TREE = Path(__file__).parents[2]  # a checkout's, or what the package is install
 DRAWS = ("jax_default_prng_impl", "jax_random_seed_offset", "jax_threefry_partitionable")
 ROUNDING = (
   "jax_default_matmul_precision", "jax_disable_jit", "jax_disable_most_optimizations",
-  "jax_numpy_dtype_promotion",
+  "jax_exec_time_optimization_effort", "jax_numpy_dtype_promotion", "jax_optimization_level",
 )  # fmt: skip
 ENVIRONMENT = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # likewise
 NO_NUMBERS = ("xla_dump", "xla_force_host_platform_device_count")  # beginnings of XLA's options
@@ -86,6 +86,8 @@ def numerics(groups: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
     value = getattr(jax.config, name, jax.config.values.get(name))  # an attribute knows of `with` as well
     return getattr(value, "value", value)  # of an enumeration
 
+  platform = jax.default_backend()
+  processor = machine().rpartition(",")[0] if platform == "cpu" else jax.devices()[0].device_kind
   flags = {name: value for name, value in xla_flags().items() if not name.startswith(NO_NUMBERS)}
   return {
     "draws": {name: option(name) for name in DRAWS},
@@ -94,7 +96,8 @@ def numerics(groups: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
       "xla_flags": sorted(f"--{name}={value}" for name, value in flags.items()),
       "compiler_options": sorted(f"{name}={value}" for name, value in (compiler_options() or {}).items()),
       "environment": [f"{name}={os.environ[name]}" for name in ENVIRONMENT if name in os.environ],
-      "platform": jax.default_backend(),
+      "platform": platform,
+      "processor": processor,
       "jax": jax.__version__,
       "jaxlib": metadata.version("jaxlib"),
       **groups,
@@ -135,8 +138,8 @@ def check_start(run: Workdir, digests: Mapping[str, str], now: Mapping[str, Mapp
         f"Set {name.upper()}={before} in the environment, or start in another workdir.",
       )  # fmt: skip
   return [
-    f"This run goes on with {name} = {value!r} and had {before!r} before: its numbers differ by rounding "
-    "from those of a run without the change."
+    f"This run goes on with {name} = {value!r} and had {before!r} before: from here on its numbers may be "
+    "rounded otherwise than in one go."
     for name, value in now["bits"].items()
     if (before := _last(starts, "bits", name, value)) != value
   ]
