@@ -19,7 +19,7 @@ gc.set_threshold(100_000, 20, 50)  # compiled programs are many objects that sta
 if FLAGS:
   _FLAGS = os.environ.get("XLA_FLAGS")
   os.environ["XLA_FLAGS"] = environment()["XLA_FLAGS"]
-  OPTIONS.clear()  # options of one program would leave out these flags
+  OPTIONS.clear()  # a program's own options would outweigh these flags
   jax.devices()
   if _FLAGS is None:
     del os.environ["XLA_FLAGS"]

@@ -5,9 +5,12 @@ import jax
 import numpy as np
 import pytest
 from cases import cases, maker
+from random_runs import differing, drawn
 
 import fedjax_het as fh
 from fedjax_het.engine.members import Members
+from fedjax_het.engine.state import in_batches
+from fedjax_het.mixing import propfair
 
 CLIENTS, SHAPE = 8, (8, 8, 1)  # products of 64 numbers: with four of them a dropped loop goes unnoticed
 SIZES = {"one batch": [4] * CLIENTS, "two batches": [8] * CLIENTS, "ragged": [9, 2, 7, 3, 12, 2, 5, 4]}
@@ -75,3 +78,74 @@ def test_a_member_alone_on_its_device_has_the_bits_of_many():
     state, infos = engine.advance(engine.init(keys), 3)
     found.append(jax.tree.map(np.asarray, (state._replace(key=()), infos)))
   chex.assert_trees_all_equal(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_run_has_the_same_bits_wherever_it_is_computed(seed):
+  """More of them by `benchmarks/fuzz_devices.py`."""
+  run, place = drawn(seed)
+  assert not differing(run, place), (run, place)
+
+
+@pytest.mark.slow
+def test_a_device_with_fewer_clients_than_client_batch_has_the_bits_of_one_with_all():
+  """Where one client alone filled a group, XLA knew that its rows are equal, and summed in another order."""
+  rng, sizes = np.random.default_rng(13), (300, 11, 10, 10, 5)
+  x = rng.normal(size=(sum(sizes), 7)).astype(np.float32)
+  parts = np.split(rng.permutation(len(x)), np.cumsum(sizes)[:-1])
+  data = fh.federate(
+    x, rng.integers(0, 4, len(x)), parts, jax.random.key(1), num_classes=4, test_fraction=0.0
+  )
+  client = fh.fedavg(fh.models.two_nn((7,), 4, hidden=9), lr=0.05, epochs=2, batch_size=3)
+
+  def left(devices):
+    engine = fh.Engine(fh.federated(client, propfair()), data, 2, devices=devices, client_batch=2)
+    state, infos = engine.advance(engine.init(jax.random.key(0)), 6)
+    return jax.tree.map(np.array, (state._replace(key=()), infos))
+
+  chex.assert_trees_all_equal(left(1), left(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("states, batch", [(1, 3), (3, 4), (2, 9)])
+def test_blocks_of_clients_that_are_smaller_than_client_batch_change_no_metric(states, batch):
+  """An evaluation of two clients at once has the bits of one of all."""
+  model = fh.models.two_nn(SHAPE, hidden=16)
+  algorithm = fh.federated(fh.ditto(model, epochs=1, batch_size=4))
+
+  def metrics(**where):
+    engine = fh.Engine(algorithm, data_of("ragged"), 1, devices=1, client_batch=batch, **where)
+    return engine.evaluate(engine.advance(engine.init(jax.random.key(5)), 1)[0], "train")
+
+  chex.assert_trees_all_equal(metrics(), metrics(device_states=states))
+
+
+@pytest.mark.slow
+def test_members_side_by_side_have_the_same_bits_on_any_number_of_devices():
+  data, keys = data_of("two batches"), jax.random.split(jax.random.key(6), 5)
+  make, numbers = maker_of("fedavg", "two batches")
+  found = []
+  for devices in (1, 2, 4):
+    engine = Members(lambda: make(**numbers), data, {}, 5, 5, devices=devices, member_batch=2)
+    state, infos = engine.advance(engine.init(keys), 3)
+    found.append(jax.tree.map(np.asarray, (engine.to_save(state)._replace(key=()), infos)))
+  for other in found[1:]:
+    chex.assert_trees_all_equal(found[0], other)
+
+
+@pytest.mark.parametrize("num_clients", [1, 3, 16, 19])
+def test_first_states_are_made_in_groups_of_one_size(num_clients):
+  """Whatever share of the numbers is asked for: a product of fewer rows is summed in another order."""
+  weights = jax.random.normal(jax.random.key(0), (67, 5))
+
+  def own(i):
+    x = jax.random.normal(jax.random.fold_in(jax.random.key(1), i), (67,))
+    return {"sum": x @ weights, "number": i}
+
+  everybody = jax.jit(lambda ids: in_batches(own, ids, num_clients))(np.arange(num_clients))
+  np.testing.assert_array_equal(everybody["number"], np.arange(num_clients))
+  for some in ([0], [num_clients - 1], range(num_clients // 2, num_clients)):
+    ids = np.array(some)
+    found = jax.jit(lambda ids: in_batches(own, ids, num_clients))(ids)
+    chex.assert_trees_all_equal(found, jax.tree.map(lambda leaf: leaf[ids], everybody))

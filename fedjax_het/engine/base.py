@@ -62,7 +62,7 @@ class Base(Runs):
     client_batch: clients of a run that a device trains at once.
 
   Attributes:
-    seconds, doing, has_validation, task: see `Runs`.
+    seconds, doing, has_validation, task, groups: see `Runs`.
     examples: where the clients' examples are.
     states: where the clients' states are.
     inside: the devices that each run's own clients are spread over; None where all stay on one.
@@ -97,6 +97,7 @@ class Base(Runs):
     if client_batch is not None:
       check_whole("client_batch", client_batch, 1)
     self.client_batch = client_batch or placement.default_client_batch()
+    self.groups = {"client_batch": self._group_of(self.num_clients)}
     self.has_validation = any(each.limits[1] > 0 for each in data)
     self.seconds = Seconds()
     self._client = make_algorithm(**settings).client
@@ -137,18 +138,24 @@ class Base(Runs):
   def _rounds(
     self, algorithm: Algorithm, data: FederatedData, state: State, more: Stretch
   ) -> tuple[State, RoundInfo]:
+    batch = self._group_of(self.cohort_size)
+
     def step(state: State) -> tuple[State, RoundInfo]:
-      return round_step(algorithm, self.inside, self.cohort_size, self.client_batch, data, state, more.slots)
+      return round_step(algorithm, self.inside, self.cohort_size, batch, data, state, more.slots)
 
     return many_rounds(step, state, more.rounds)
+
+  def _group_of(self, clients: int) -> int | None:
+    """How many of so many clients are mapped at once; neither devices nor blocks of clients decide it."""
+    return self.client_batch and min(self.client_batch, clients)
 
   def evaluate(self, state: State, part: str = "test", of: OfFn = itself) -> Evaluation:
     """See `Runs`."""
 
     def one(algorithm, data, state, ids):
-      count, batch = data.num_clients if ids is None else len(ids), self.client_batch
+      batch = self._group_of(self.num_clients)
       if batch is None and self.inside is not None:
-        batch = min(32, -(-count // self.inside.size))
+        batch = min(32, -(-self.num_clients // self.inside.size))
       if ids is not None and self.states.held is None:
         state = state._replace(clients=jax.tree.map(lambda leaf: leaf[ids], state.clients))
       return (), evaluate_clients(
@@ -172,7 +179,8 @@ class Base(Runs):
     def one(algorithm, data, args, ids):
       key, broadcast = jax.random.wrap_key_data(args[0]), args[1]
       ids = jnp.arange(self.num_clients) if ids is None else ids
-      return (), in_batches(lambda i: self._init_client(algorithm, key, broadcast, data, i), ids)
+      own = lambda i: self._init_client(algorithm, key, broadcast, data, i)  # noqa: E731
+      return (), in_batches(own, ids, self.num_clients)
 
     args = lambda ids: (keys, broadcast)  # noqa: E731
     return self._in_blocks("init of examples", one, args, ("train",), "compile", room=self.states.room)

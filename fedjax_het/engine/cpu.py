@@ -1,7 +1,8 @@
 """Makes XLA use a CPU well."""
 
 import os
-import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,10 +30,10 @@ def prepare_cpu(devices: int | None = None) -> None:
   """
   if devices is not None:
     check_whole("devices", devices, 1)
-  flags = re.findall(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+  asked = xla_flags().get("xla_force_host_platform_device_count", "")
   already = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
-  chosen = flags or already >= 1
-  check_cores(devices or (already if already >= 1 else int(flags[-1]) if flags else 1))
+  chosen = asked.isdecimal() or already >= 1
+  check_cores(devices or (already if already >= 1 else int(asked) if asked.isdecimal() else 1))
   if devices is not None or not chosen:
     try:
       jax.config.update("jax_num_cpu_devices", devices or usable_cores())
@@ -59,7 +60,30 @@ def usable_cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def xla_flags() -> dict[str, str]:
+  """The options of XLA that the environment sets, by name without dashes.
+
+  XLA_FLAGS holds options, or names a file that does. One without a value is switched on, "true".
+  """
+  text = os.environ.get("XLA_FLAGS", "").strip()
+  if text and not text.startswith("-"):
+    file = Path(text)
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+  try:
+    words = shlex.split(text)
+  except ValueError:  # a quotation that does not end, of which XLA takes what it can
+    words = text.split()
+  pairs = (word.lstrip("-").partition("=") for word in words if word.startswith("-"))
+  return {name: value if given else "true" for name, given, value in pairs}
+
+
 def compiler_options() -> dict[str, Any] | None:
-  """How to compile on a CPU; None elsewhere, and where XLA_FLAGS are set, which these would replace."""
-  chosen = os.environ.get("XLA_FLAGS") or jax.default_backend() != "cpu"
-  return None if chosen or not OPTIONS else OPTIONS
+  """The options that the engine's programs are compiled with on a CPU; None elsewhere.
+
+  XLA adds them to those of XLA_FLAGS, and the options of a program outweigh these. So one that XLA_FLAGS set,
+  or that `jax_disable_most_optimizations` decides, is left out here, and is as the user has it.
+  """
+  if jax.default_backend() != "cpu" or jax.config.values["jax_disable_most_optimizations"]:
+    return None
+  chosen = xla_flags()
+  return {name: value for name, value in OPTIONS.items() if name not in chosen} or None

@@ -146,8 +146,8 @@ class Engine(Base):
       own = functools.partial(self._init_client, algorithm, key, broadcast, None)
       spread = self._over_clients.spec
       mapped = jax.shard_map(
-        functools.partial(in_batches, own), mesh=self.mesh, in_specs=spread, out_specs=spread,
-        check_vma=False,
+        lambda ids: in_batches(own, ids, self.num_clients), mesh=self.mesh, in_specs=spread,
+        out_specs=spread, check_vma=False,
       )  # fmt: skip
       return mapped(jnp.arange(self.num_clients))
 

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -90,7 +89,9 @@ class Members(Base):
     wanted = None if jax.process_count() > 1 else min(int(devices or len(jax.devices())), count)
     self.mesh = placement.client_mesh(wanted, AXIS)
     self._make = make_algorithm
-    self._member_batch = member_batch or placement.default_client_batch()
+    batch = member_batch or placement.default_client_batch()
+    self._member_batch = batch and min(batch, count)
+    self.groups = {**self.groups, "member_batch": self._member_batch}
     self._padded = np.minimum(np.arange(count + -count % self.mesh.size), count - 1)
     self._settings = self._spread(settings)
     self._sizes = np.broadcast_to([own.train.size for own in each], (count, self.num_clients))
@@ -129,7 +130,7 @@ class Members(Base):
 
       def clients(_, broadcast):
         own = functools.partial(self._init_client, algorithm, key, broadcast, None)
-        return () if sees else in_batches(own, jnp.arange(self.num_clients))
+        return () if sees else in_batches(own, jnp.arange(self.num_clients), self.num_clients)
 
       return first_state(algorithm, key, sizes, clients), ()
 
@@ -193,7 +194,7 @@ class Members(Base):
         return jax.vmap(one)(rows)
       if self._member_batch == 1:
         return placement.one_by_one(one, rows)
-      return lax.map(one, rows, batch_size=self._member_batch)
+      return placement.in_groups(one, self._member_batch, rows)
 
     specs = P(AXIS), Fields(P(), P(AXIS)), P(AXIS), P()  # type: ignore[arg-type]
     mapped = jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)

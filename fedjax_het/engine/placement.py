@@ -167,13 +167,41 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
   return packed.unpack(lax.fori_loop(0, unknown(count), step, packed.room(count)))
 
 
+def in_groups(
+  fn: Callable[[PyTree], PyTree], size: int, stacked: PyTree, order: jax.Array | None = None
+) -> PyTree:
+  """fn of each row of a tree, `size` rows side by side under `vmap`, stacked.
+
+  A row's result has the same bits however many rows there are. Products of groups of another size are summed
+  in another order, so a last group that is not full has its last row several times. The barrier hides from
+  XLA that these rows are equal, because it would compute them once, as a smaller group.
+
+  Args:
+    fn: a function of one row.
+    size: rows of a group.
+    stacked: the rows, each leaf [n, ...].
+    order: the order in which rows are grouped, a permutation [n]; by default as they stand.
+  """
+  count = jax.tree.leaves(stacked)[0].shape[0]
+  slots = jnp.arange(count) if order is None else order
+  slots = jnp.pad(slots, (0, -count % size), mode="edge")
+
+  def group(slots: jax.Array) -> PyTree:
+    return jax.vmap(fn)(lax.optimization_barrier(jax.tree.map(lambda leaf: leaf[slots], stacked)))
+
+  def rows(leaf: jax.Array) -> jax.Array:
+    found = leaf.reshape(-1, *leaf.shape[2:])[:count]
+    return found if order is None else found[jnp.argsort(order)]
+
+  return jax.tree.map(rows, one_by_one(group, slots.reshape(-1, size)))
+
+
 def map_here(
   fn: Callable[..., PyTree], client_batch: int | None, shared: PyTree, view: ClientData, *stacked: PyTree
 ) -> PyTree:
   """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, on the device that runs this.
 
-  Clients that are mapped at once take the time of the longest of them, so they are grouped by size. A last
-  group that is not full has its smallest client several times: groups of another size give other bits.
+  Clients that are mapped at once take the time of the longest of them, so they are grouped by size.
   """
 
   def one(sliced):
@@ -185,17 +213,7 @@ def map_here(
     return jax.vmap(one)(clients)
   if client_batch == 1:
     return one_by_one(one, clients)
-  order = jnp.argsort(view.size, descending=True)
-  order = jnp.pad(order, (0, -len(order) % client_batch), mode="edge")
-
-  def group(slots: jax.Array) -> PyTree:
-    return jax.vmap(one)(jax.tree.map(lambda leaf: leaf[slots], clients))
-
-  def back(leaf: jax.Array) -> jax.Array:
-    results = jnp.zeros((len(view.size), *leaf.shape[2:]), leaf.dtype)
-    return results.at[order].set(leaf.reshape(-1, *leaf.shape[2:]))
-
-  return jax.tree.map(back, one_by_one(group, order.reshape(-1, client_batch)))
+  return in_groups(one, client_batch, clients, jnp.argsort(view.size, descending=True))
 
 
 def map_clients(
@@ -209,10 +227,10 @@ def map_clients(
   """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, split over the mesh's devices.
 
   A number of clients that the devices do not divide is filled up with empty clients, whose results are
-  dropped. Without a mesh all stay on the device that runs this.
+  dropped. Without a mesh all stay on the device that runs this. Groups have `client_batch` clients on every
+  device, also where it has fewer, so that a client's bits do not depend on how many devices there are.
   """
   count = view.start.shape[0]
-  client_batch = client_batch and min(client_batch, count)
   if mesh is None:
     return map_here(fn, client_batch, shared, view, *stacked)
   padding = -count % mesh.size

@@ -1,7 +1,7 @@
 """What trains, whether it is one run or several side by side: what all that follows runs relies on."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -44,8 +44,11 @@ class Runs(Protocol):
     doing: told in words of each program that is compiled, and entered for as long as that takes; for people.
     has_validation: whether a client has a validation part.
     task: what is learnt.
+    groups: how many a device computes side by side, "client_batch" and of several runs "member_batch"; None:
+      all of its own. Numbers depend on it by rounding.
   """
 
+  groups: Mapping[str, int | None]
   seconds: Seconds
   doing: DoingFn = contextlib.nullcontext
   has_validation: bool

@@ -1,5 +1,6 @@
 """The state of a run, and how it starts."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.data.container import ClientData
+from fedjax_het.local import trips
 from fedjax_het.parts import Algorithm, ClientUpdate, Context, Message, PyTree
 
 
@@ -61,6 +63,29 @@ def init_client(
   return client.init(key, broadcast, client.shown("init", data), context)
 
 
-def in_batches(function: Callable[[jax.Array], PyTree], ids: jax.Array) -> PyTree:
-  """The function of every number, stacked; at most sixteen at once, without a rest, which would be copied."""
-  return jax.lax.map(function, ids, batch_size=max(n for n in range(1, 17) if ids.shape[0] % n == 0))
+def in_batches(function: Callable[[jax.Array], PyTree], ids: jax.Array, num_clients: int) -> PyTree:
+  """The function of every number, stacked, sixteen of them side by side, or all K where these are fewer.
+
+  A number's result has the same bits whichever other numbers are with it, so that devices and blocks do not
+  matter: all groups are equally large, and the last one overlaps the one before. The results are written in
+  place, as a copy of all clients' states would need their memory twice.
+
+  Args:
+    function: number of a client, int32 scalar -> tree of arrays.
+    ids: the numbers, int32 [n].
+    num_clients: K.
+  """
+  size, count = min(16, num_clients), ids.shape[0]
+  ids = jnp.pad(ids, (0, max(size - count, 0)), mode="edge")
+  several = jax.vmap(function)
+
+  def step(i: jax.Array, found: PyTree) -> PyTree:
+    first = jnp.minimum(i * size, len(ids) - size)
+    own = jax.lax.optimization_barrier(jax.lax.dynamic_slice_in_dim(ids, first, size))
+    put = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=first, axis=0)
+    return jax.tree.map(put, found, several(own))
+
+  shapes = jax.eval_shape(several, ids)
+  room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+  found = jax.lax.fori_loop(0, trips(-(-len(ids) // size)), step, room)
+  return jax.tree.map(lambda leaf: leaf[:count], found)

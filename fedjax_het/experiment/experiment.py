@@ -109,7 +109,7 @@ def run_experiment(
       place = f"Another process has completed this run; its files are in {run.root}."
       return _show(run, summary, place, [], yardsticks, display)
     prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-    with Record(config, experiment, run, writes(), yardsticks) as record:
+    with Record(config, experiment, run, writes(), yardsticks, engine.groups) as record:
       checkpoints = Checkpoints(run.checkpoints)
       _, (summary,) = train(
         engine, experiment.key, [record], config, checkpoints, checkpoint_seconds, display
@@ -234,6 +234,7 @@ def train(
   Returns:
     (the final state, the runs' summaries).
   """
+  display.show(*dict.fromkeys(remark for record in records for remark in record.remarks))
   with contextlib.closing(checkpoints), display.progress(config.rounds) as progress:
     engine.doing = progress.doing
     try:

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from fedjax_het.experiment.build import Experiment, notes_of
 from fedjax_het.experiment.claim import check_claim
 from fedjax_het.experiment.model_file import write_model
 from fedjax_het.experiment.pictures import note_pictures, pictures
-from fedjax_het.experiment.provenance import check_start, note_start
+from fedjax_het.experiment.provenance import check_start, note_start, numerics
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
 from fedjax_het.parts import Algorithm, Context
@@ -39,22 +40,25 @@ class Record:
     run: its workdir.
     writes: whether this process writes the files; the others keep the books only.
     yardsticks: what watches it beside `YARDSTICKS`, where it fits.
+    groups: see `Runs`; noted at the start.
 
   Attributes:
+    remarks: what this start changes of the last bits of a run that goes on, a sentence each.
     undrawn: why pictures could not be drawn, a text each.
 
   Raises:
-    SettingError: two yardsticks of one name.
+    SettingError: two yardsticks of one name; or the run began with options of JAX that give other draws.
     DataError: the run began with other data.
   """
 
   def __init__(
     self, config: ConfigDict, experiment: Experiment, run: Workdir, writes: bool = True,
-    yardsticks: Sequence[type[Yardstick]] = (),
+    yardsticks: Sequence[type[Yardstick]] = (), groups: Mapping[str, int | None] = MappingProxyType({}),
   ):  # fmt: skip
     """See the class."""
     self.run, self._config, self._experiment = run, config, experiment
-    check_start(run, experiment.digests)
+    self._numerics = numerics(groups)
+    self.remarks = check_start(run, experiment.digests, self._numerics)
     self._steps = 0
     self._losses: list[float] = []  # of the rounds since the last evaluation
     self._earlier = Seconds()  # of the starts before this one
@@ -123,7 +127,7 @@ class Record:
       kept = {}
     if self._tracker:
       notes = notes_of(self._config, self._experiment)
-      note_start(self.run, self._experiment.source, notes, self._experiment.digests)
+      note_start(self.run, self._experiment.source, notes, self._experiment.digests, self._numerics)
       self.run.failed_path.unlink(missing_ok=True)
       self._take_up_metrics(rounds_done, books or {})
     for name, yardstick in self._yardsticks.items():

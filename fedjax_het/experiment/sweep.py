@@ -310,7 +310,7 @@ def _train(
   keys = _keys(experiments)
   with contextlib.ExitStack() as stack:
     records = [
-      stack.enter_context(Record(own, experiment, run, writes(), yardsticks))
+      stack.enter_context(Record(own, experiment, run, writes(), yardsticks, engine.groups))
       for own, experiment, run in zip(sweep.configs, experiments, sweep.runs)
     ]
     checkpoints = Checkpoints(sweep.root.checkpoints)
