@@ -97,7 +97,7 @@ def afterwards(
 def mean_loss(one: Local, other: Local) -> Info:
   """Of all steps of two local trainings."""
   steps = one.steps + other.steps
-  return Info((one.loss + other.loss) / steps, steps)
+  return Info.of_sum(one.loss + other.loss, steps)
 
 
 def fedprox(
@@ -145,7 +145,7 @@ def fedprox(
       None if mu is None else near(broadcast.params, mu), first, last,
     ),
     finish=lambda broadcast, state, data, context, local: (
-      Message(local.params, stats=local.stats), state, Info(local.loss / local.steps, local.steps)
+      Message(local.params, stats=local.stats), state, Info.of_sum(local.loss, local.steps)
     ),
   )  # fmt: skip
 

@@ -28,6 +28,7 @@ from fedjax_het.errors import (
   check_key,
   check_range,
   check_settings,
+  check_whole,
 )
 
 Parts = list[np.ndarray]
@@ -293,9 +294,9 @@ def check_option(name: str, value: object) -> None:
   """What can be said of a partitioner's option before there are labels; raises `SettingError`."""
   match name:
     case "alpha":
-      check_range(name, value, 1e-6, 1e6)  # type: ignore[arg-type]
+      check_range(name, value, 1e-6, 1e6, on_host=True)  # type: ignore[arg-type]
     case "fraction":
-      check_range(name, value, 0.0, 1.0)  # type: ignore[arg-type]
+      check_range(name, value, 0.0, 1.0, on_host=True)  # type: ignore[arg-type]
     case "deal":
       check_choice(name, value, ("random", "round_robin"))  # type: ignore[arg-type]
     case "balance":
@@ -313,11 +314,11 @@ def _generator(key: jax.Array) -> np.random.Generator:
   return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
-def _whole(setting: str, value: object, high: int | None = None, low: int = 1) -> None:
+def _whole(setting: str, value: object, high: int = 2**31 - 1, low: int = 1) -> None:
   """Raises unless `value` is a whole number in [low, high]."""
   if not isinstance(value, int | np.integer) or isinstance(value, bool):
     raise SettingError(setting, value, "not a whole number", f"Give an integer of at least {low}.")
-  check_range(setting, int(value), low, high)
+  check_whole(setting, int(value), low, high)
 
 
 def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:

@@ -34,6 +34,7 @@ from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
 from fedjax_het.errors import DataError, SettingError, check_choice, check_settings, check_whole
+from fedjax_het.modes import in_float32
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 
@@ -195,6 +196,7 @@ def load(
   return source
 
 
+@in_float32()
 def resized(source: Source, size: int) -> Source:
   """The same images at size x size pixels: bilinear, weighted over several pixels where they shrink.
 

@@ -27,11 +27,13 @@ from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import check, check_writable, claimed, prepare, read_record
+from fedjax_het.modes import in_float32
 from fedjax_het.yardsticks import Moment, Yardstick
 
 FREE = ("data_dir",)  # what may change on resume
 
 
+@in_float32()
 def run_experiment(
   config: ConfigDict,
   workdir: str,
@@ -65,7 +67,7 @@ def run_experiment(
   """
   check_config(config)
   where.check()
-  check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
+  check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   run = check(workdir, config.to_dict(), FREE)
   if summary := read_record(run.summary_path):
     place = f"This run is complete; its files are in {os.fspath(run)}."

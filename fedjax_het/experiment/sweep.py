@@ -38,6 +38,7 @@ from fedjax_het.experiment.workdir import (
   write_atomic,
 )
 from fedjax_het.methods import CLIENTS
+from fedjax_het.modes import in_float32
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
 
@@ -70,6 +71,7 @@ class Sweep(NamedTuple):
     return Path(self.root) / TABLE
 
 
+@in_float32()
 def run_sweep(
   config: ConfigDict,
   grid: Mapping[str, Sequence[Any]],
@@ -114,7 +116,7 @@ def run_sweep(
       "device_states", where.device_states, "a sweep keeps its members' clients' states on the devices",
       "Leave it out, or run the members one by one.",
     )  # fmt: skip
-  check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
+  check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   grid = in_order(grid)
   members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}

@@ -15,6 +15,7 @@ from flax import nnx
 from fedjax_het.errors import SettingError
 from fedjax_het.models.model import Model, batch_of
 from fedjax_het.models.real_rows import only, real_rows
+from fedjax_het.modes import in_float32
 from fedjax_het.tasks import Task, for_model
 
 PyTree = Any
@@ -24,6 +25,7 @@ IN_TRAINING = {  # how modules call the argument that tells training from use, a
 }  # fmt: skip
 
 
+@in_float32()
 def from_flax(
   module: nn.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
   shape: PyTree,

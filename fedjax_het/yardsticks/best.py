@@ -122,7 +122,7 @@ def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str
 def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
   """Raises `SettingError` for a field `to_accuracy` that is no finite number, nor one a model of `client`."""
   for level in levels_of(given).values():
-    check_range("to_accuracy", level, above=-np.inf, below=np.inf)
+    check_range("to_accuracy", level, above=-np.inf, below=np.inf, on_host=True)
   if isinstance(given, Mapping) and "global" in given and client.globalize is None:
     raise SettingError(
       "to_accuracy", dict(given), f"{client.name} has no global model", "Give {'personalized': ...}."

@@ -24,6 +24,7 @@ from fedjax_het.errors import (
 )
 from fedjax_het.models import Model
 from fedjax_het.models.inception import read_weights
+from fedjax_het.modes import promoting
 from fedjax_het.tasks import mean_loss
 from fedjax_het.yardsticks.features import in_blocks
 
@@ -170,7 +171,7 @@ def downstream(
     lr: Adam's step size.
     tolerance: the loss that counts as converged.
   """
-  optimizer = optax.adam(lr)
+  optimizer = promoting(optax.adam(lr))
   params = model.init(key)
 
   def loss(params):

@@ -17,6 +17,7 @@ from fedjax_het.models.inception import inception_features, read_weights
 from fedjax_het.models.layers import Conv, Dense, Perceptron, flatten, network
 from fedjax_het.models.norms import GroupNorm
 from fedjax_het.models.resnet import GROUP
+from fedjax_het.modes import promoting
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
 BLOCK = 250
@@ -100,7 +101,7 @@ def classifier_features(
     logits = classify(params["head"], hidden(params, x))
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
-  optimizer = optax.adam(1e-3)
+  optimizer = promoting(optax.adam(1e-3))
 
   @jax.jit
   def step(params, state, x, y):
