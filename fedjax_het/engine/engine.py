@@ -79,8 +79,9 @@ class Engine(Base):
     self._numbers = dict(settings or {})
     super().__init__(self._make, [data], self._numbers, cohort_size, client_batch)
     self.data = data
-    self.mesh = placement.client_mesh(devices)
-    self.inside = None if without_jit() else self.mesh  # eagerly all clients are trained on one device
+    placement.check_devices(devices)
+    self.mesh = placement.client_mesh(1 if without_jit() else devices)
+    self.inside = None if without_jit() else self.mesh  # eagerly one device trains all clients, without maps
     everywhere = placement.replicated(self.mesh)
     self._settings = placement.place(jax.tree.map(np.asarray, self._numbers), everywhere)
     self.examples = (
