@@ -5,6 +5,7 @@ import csv
 import difflib
 import inspect
 import lzma
+import math
 import operator
 import os
 import pickle
@@ -16,7 +17,7 @@ import unicodedata
 import wave
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,8 +114,33 @@ class NoRoom(RuntimeError):
   """A disk, or memory, that does not suffice: says what was needed, what there is and what helps."""
 
 
+_INSTEAD = {
+  "lr": "; lr_decay lowers it from round to round",
+  "server's lr": ", or fh.server.optimizer(optax.sgd(schedule)), whose steps are the rounds",
+}
+"""What serves in place of a function of the step, for the settings that have such."""
+
+
 class NonFiniteLoss(FloatingPointError):
   """A training loss that became NaN or infinite: names round, client and last good checkpoint."""
+
+
+def check_number(setting: str, value: object) -> None:
+  """Raises `SettingError` unless `value` is a real number: Python's or a scalar array, and no boolean."""
+  if callable(value):
+    problem = "a function, and a setting does not follow a schedule"
+    raise SettingError(setting, value, problem, f"Give a number{_INSTEAD.get(setting, '')}.")
+  dtype: Any = getattr(value, "dtype", None)
+  shape = getattr(value, "shape", ())
+  is_array = dtype is not None and jnp.issubdtype(dtype, jnp.number) and not shape
+  real = is_array and not jnp.issubdtype(dtype, jnp.complexfloating)
+  if isinstance(value, bool) or not (real or isinstance(value, int | float)):
+    raise SettingError(setting, value, "not a number", "Give a number.")
+  if isinstance(value, int) and abs(value) >= 2**63:
+    shown = f"a number of about {round(value.bit_length() * math.log10(2))} digits"
+    raise SettingError(setting, shown, "is larger than any setting can be", "Give a smaller number.")
+  if value != value:
+    raise SettingError(setting, value, "is NaN", "Give a number.")
 
 
 def check_range(
@@ -125,15 +151,26 @@ def check_range(
   *,
   above: float | None = None,
   below: float | None = None,
+  on_host: bool = False,
 ) -> None:
   """Raises `SettingError` unless low <= value <= high and above < value < below (each bound optional).
 
-  A traced value, of a setting that varies within one program, passes: its values were checked before.
+  The value must also keep these bounds as float32, which programs compute in: it may be neither so small nor
+  so large that it would become 0 or infinite there.
+
+  Args:
+    setting: the setting's name, as the user writes it.
+    value: what it was set to. A traced value, of a setting that varies within one program, passes: its
+      values were checked before.
+    low: the least value.
+    high: the largest value.
+    above: what the value must be larger than.
+    below: what the value must be smaller than.
+    on_host: whether only Python computes with the value, in float64; it may then be infinite, too.
   """
   if isinstance(value, jax.core.Tracer):
     return
-  if isinstance(value, str | bool | Sequence | Mapping | Set) or value is None or np.ndim(value):
-    raise SettingError(setting, value, "not a number", "Give a number.")
+  check_number(setting, value)
   bounds = []
   if above is not None:
     bounds.append((value > above, f"above {above}"))
@@ -146,6 +183,27 @@ def check_range(
   if not all(ok for ok, _ in bounds):
     wanted = " and ".join(text for _, text in bounds)
     raise SettingError(setting, value, "out of range", f"It must be {wanted}.")
+  if not on_host:
+    _check_float32(setting, value, above, below)
+
+
+def _check_float32(setting: str, value: float, above: float | None, below: float | None) -> None:
+  """Raises `SettingError` for a number that float32 cannot tell from 0, infinity or a bound."""
+  if isinstance(value, int) and abs(value) >= 2**31:
+    raise SettingError(setting, value, "is larger than an int32", f"Write {float(value)!r}.")
+  limits = np.finfo(np.float32)
+  least, largest = float(limits.tiny), float(limits.max)
+  if 0 < abs(value) < least:
+    remedy = "" if above == 0.0 else "Use 0.0, or "
+    remedy += f"{'use' if remedy else 'Use'} a magnitude of {least:.3g} or more."
+    raise SettingError(setting, value, "vanishes in float32, which runs compute in", remedy)
+  if abs(value) > largest:
+    remedy = f"Use a magnitude of {largest:.3g} or less."
+    raise SettingError(setting, value, "overflows float32, which runs compute in", remedy)
+  for bound in (above, below):
+    if bound is not None and np.float32(value) == np.float32(bound):
+      problem = f"is {bound} in float32, which runs compute in"
+      raise SettingError(setting, value, problem, f"Use a number that is further from {bound}.")
 
 
 def check_pixels(setting: str, value: object, least: float, largest: float, remedy: str) -> None:
@@ -155,22 +213,20 @@ def check_pixels(setting: str, value: object, least: float, largest: float, reme
     raise SettingError(setting, value, problem, remedy)
 
 
-def check_whole(setting: str, value: float, low: float | None = None, high: float | None = None) -> None:
+def check_whole(setting: str, value: float, low: float | None = None, high: float | None = 2**31 - 1) -> None:
   """Raises `SettingError` unless `value` is an integer and low <= value <= high (each bound optional).
 
-  2.0 is none: what counts steps or clients is a shape or the bound of a loop. JAX counts in 32 bits, so
-  without `high` an integer is at most 2^31 - 1.
+  By default `high` is the largest int32, which counters and shapes are. 2.0 is no integer: what counts steps
+  or clients is a shape or the bound of a loop.
   """
-  check_range(setting, value, low, high)
+  check_range(setting, value, low, high, on_host=True)
   if isinstance(value, jax.core.Tracer):
     return
   try:
-    count = operator.index(cast(int, value))
+    operator.index(cast(int, value))
   except TypeError:
     remedy = f"Write {int(value)}." if value % 1 == 0 else "Round it."
     raise SettingError(setting, value, "must be a whole number", remedy) from None
-  if high is None and count >= 2**31:
-    raise SettingError(setting, value, "is more than 32 bits count", f"Use at most {2**31 - 1}.")
 
 
 def memory() -> int:
@@ -344,7 +400,7 @@ def check_parameters(
   """The same for the parameters that may be set, by name."""
   for name, value in settings.items():
     check_choice(kind, name, parameters or ["(it has none)"])
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.Array):  # a value of a program, which without jit is a concrete array
       continue
     wanted = parameters[name].annotation
     kinds = set(typing.get_args(wanted) or (wanted,))

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError
@@ -78,6 +79,11 @@ class Info(NamedTuple):
   loss: jax.Array
   steps: jax.Array
   figures: Any = ()
+
+  @classmethod
+  def of_sum(cls, total: jax.Array, steps: jax.Array, figures: Any = ()) -> "Info":
+    """The report of a training whose mini-batch losses sum to `total`, float32, over `steps`, int32."""
+    return cls(total / steps.astype(jnp.float32), steps, figures)
 
 
 class ShareFn(Protocol):

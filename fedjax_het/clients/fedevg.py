@@ -222,7 +222,7 @@ def fedevg(
     local = Local(params, optimizer.init(params), broadcast.params, jnp.float32(0.0), jnp.int32(0))
     local = for_each_batch(data_key, data, batch_size, epochs, step, local, last=steps)
     upload = signals(model, local.params, broadcast, labels, data, energy, cap, clip, upload_norm)
-    return upload, local.params if persistent else state, Info(local.loss / local.steps, local.steps)
+    return upload, local.params if persistent else state, Info.of_sum(local.loss, local.steps)
 
   def apply(params, x):
     if isinstance(params, jax.Array):

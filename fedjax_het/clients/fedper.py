@@ -81,7 +81,7 @@ def fedper(
     return sgd.walk(key, model, data, local, tx, epochs, batch_size, None, first, last)
 
   def finish(broadcast, state, data, context, local):
-    return *parted(local.params, local.stats), Info(local.loss / local.steps, local.steps)
+    return *parted(local.params, local.stats), Info.of_sum(local.loss, local.steps)
 
   def own_model(broadcast: Message, state: Own, *_) -> PyTree:
     return model.joined(*whole(broadcast, state))

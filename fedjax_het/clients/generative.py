@@ -87,7 +87,7 @@ def generative(
     states = {part: optimizer.init(params[part]) for part in model.losses}
     local = Local(params, states, jnp.float32(0.0), jnp.int32(0))
     local = for_each_batch(key, data, batch_size, epochs, step, local, last=steps)
-    return Message(local.params), state, Info(local.loss / local.steps, local.steps)
+    return Message(local.params), state, Info.of_sum(local.loss, local.steps)
 
   def apply(params, x):
     examples = model.generate(params, jax.random.key(0), labels)

@@ -13,6 +13,7 @@ from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, check_range, check_transformation, check_whole, is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models.model import Model
+from fedjax_het.modes import promoting
 from fedjax_het.tasks import mean_loss
 from fedjax_het.tasks.task import or_one
 
@@ -82,7 +83,7 @@ def training_loss(model: Model, joined: PyTree, data: ClientData, batch_size: in
     return jax.tree.map(jnp.add, sums, more), None
 
   (total, weight), _ = lax.scan(add, nothing, jnp.arange(0, data.limit, batch_size))
-  return total / (data.length if weight is None else or_one(weight))
+  return total / (jnp.asarray(data.length, jnp.float32) if weight is None else or_one(weight))
 
 
 def momentum_sgd(momentum: float = MOMENTUM, weight_decay: float = WEIGHT_DECAY) -> Optimizer:
@@ -104,7 +105,9 @@ def momentum_sgd(momentum: float = MOMENTUM, weight_decay: float = WEIGHT_DECAY)
 def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
   """Returns lr -> Adam with L2 weight decay added to the gradient before Adam, not decoupled as in AdamW."""
   return lambda lr: optax.chain(
-    optax.add_decayed_weights(weight_decay), optax.scale_by_adam(b1, b2), optax.scale_by_learning_rate(lr)
+    optax.add_decayed_weights(weight_decay),
+    promoting(optax.scale_by_adam(b1, b2)),
+    optax.scale_by_learning_rate(lr),
   )
 
 
@@ -138,7 +141,8 @@ def waiting(updates: PyTree) -> PyTree:
 
 def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:
   """Learning rate of a round t, η_t = η·decay^t."""
-  return lr * jnp.asarray(lr_decay, jnp.float32) ** round
+  decay = jnp.asarray(lr_decay, jnp.float32)
+  return lr * (decay**round if isinstance(round, int) else lax.pow(decay, round))
 
 
 def check_model(model: Any) -> None:
@@ -162,7 +166,8 @@ def check_training(**settings: Any) -> None:
     if name.endswith("epochs") or name in ("batch_size", "inner_steps"):
       check_whole(name, value, 1)
     elif name == "start_round":
-      check_range(name, value, 0.0)
+      check_range(name, value, 0.0, on_host=True)  # infinite for never
+      check_range(name, value, high=np.inf if value == np.inf else 2**31 - 1, on_host=True)
       if value % 1 and value != np.inf:
         remedy = f"Count rounds from 0; a share of T rounds is start_round=int({value} * T)."
         raise SettingError(name, value, "not a round", remedy)

@@ -109,7 +109,7 @@ def pfedme(
     return for_each_batch(key, data, batch_size, epochs, step, work, first, last)
 
   def finish(broadcast, state, data, context, work: Work):
-    info = Info(work.loss / work.steps, work.steps)
+    info = Info.of_sum(work.loss, work.steps)
     return Message(work.federated, stats=work.stats), model.joined(work.own, work.stats), info
 
   training = LocalTraining(

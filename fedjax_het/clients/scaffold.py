@@ -99,7 +99,7 @@ def scaffold(
       state, broadcast.even, broadcast.params, local.params,
     )  # fmt: skip
     even = jax.tree.map(lambda c, new, own: c + share * (new - own), broadcast.even, moved, state)
-    info = Info(local.loss / local.steps, local.steps)
+    info = Info.of_sum(local.loss, local.steps)
     return Message(local.params, stats=local.stats, even=even), moved, info
 
   def share(key):

@@ -109,7 +109,7 @@ def afterwards(
 def mean_loss(one: Local, other: Local) -> Info:
   """Returns `Info` with the mean loss over all steps of two training phases."""
   steps = one.steps + other.steps
-  return Info((one.loss + other.loss) / steps, steps)
+  return Info.of_sum(one.loss + other.loss, steps)
 
 
 def fedprox(
@@ -158,7 +158,7 @@ def fedprox(
       None if mu is None else near(broadcast.params, mu), first, last,
     ),
     finish=lambda broadcast, state, data, context, local: (
-      Message(local.params, stats=local.stats), state, Info(local.loss / local.steps, local.steps)
+      Message(local.params, stats=local.stats), state, Info.of_sum(local.loss, local.steps)
     ),
   )  # fmt: skip
 

@@ -183,7 +183,7 @@ def sosicfl_plus(
 
   def finish(broadcast, state: Owner, data, context, work):
     if lam is None:
-      return Message(work.params, stats=work.stats), state, Info(work.loss / work.steps, work.steps)
+      return Message(work.params, stats=work.stats), state, Info.of_sum(work.loss, work.steps)
     received, own = work
     kept = state._replace(params=own.params, stats=own.stats)
     return Message(received.params, stats=received.stats), kept, mean_loss(received, own)

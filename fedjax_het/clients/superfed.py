@@ -190,7 +190,7 @@ def superfed(
         lambda: own_statistics(model, federated, stats, data, batch_size),
         lambda: stats,
       )
-    info = Info(training.loss / training.steps, training.steps, {"cosine": cosine(federated, local)})
+    info = Info.of_sum(training.loss, training.steps, {"cosine": cosine(federated, local)})
     return Message(federated, stats=stats), local, info
 
   training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)

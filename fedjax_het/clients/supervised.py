@@ -19,6 +19,7 @@ from fedjax_het.clients.objective import (
 from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
+from fedjax_het.modes import promoting
 from fedjax_het.parts import ClientUpdate, Context, LocalTraining, Message, PersonalizeFn, ShareFn, in_one_go
 
 PyTree = Any
@@ -42,7 +43,7 @@ def scheduled(
   if optimizer is not None:
     check_optimizer(optimizer, lr, momentum=momentum, weight_decay=weight_decay)
   make = optimizer or momentum_sgd(momentum, weight_decay)
-  return lambda context: make(decayed(lr, lr_decay, context.round))
+  return lambda context: promoting(make(decayed(lr, lr_decay, context.round)))
 
 
 def received(model: Model) -> Callable[[Message], PyTree]:

@@ -37,7 +37,7 @@ def label_counts(data: FederatedData) -> np.ndarray:
 
 def count_apart(num_clients: int, fraction: float) -> int:
   """How many `split_clients` deals out of K; raises as that does."""
-  check_range("fraction", fraction, above=0.0, below=1.0)
+  check_range("fraction", fraction, above=0.0, below=1.0, on_host=True)
   count = share(num_clients, fraction)
   if not count:
     raise SettingError(

@@ -214,7 +214,7 @@ def federate(
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
   test_fraction = 0.2 if test_fraction is None else test_fraction
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
-    check_range(setting, value, 0.0, below=1.0)
+    check_range(setting, value, 0.0, below=1.0, on_host=True)
   check_whole("num_classes", num_classes, 1)
   check_key(key)
   if not len(parts):

@@ -86,4 +86,4 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
 
 def _check(num_classes: int, ratio: float) -> None:
   check_whole("num_classes", num_classes, 2)
-  check_range("ratio", ratio, 0.0, 1.0)
+  check_range("ratio", ratio, 0.0, 1.0, on_host=True)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het.errors import SettingError, check_key, check_range
+from fedjax_het.errors import SettingError, check_key, check_whole
 from fedjax_het.tasks.missing import missing
 
 
@@ -56,14 +56,14 @@ def generator(key: jax.Array) -> np.random.Generator:
   return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
-def whole(setting: str, value: object, high: int | None = None, low: int = 1, why: str = "") -> None:
+def whole(setting: str, value: object, high: int = 2**31 - 1, low: int = 1, why: str = "") -> None:
   """Raises unless `value` is a whole number in [low, high]; `why` says why there is no more than `high`."""
   if not isinstance(value, int | np.integer) or isinstance(value, bool):
     raise SettingError(setting, value, "not a whole number", f"Give an integer of at least {low}.")
-  if why and high is not None and value > high >= low:
+  if why and value > high >= low:
     remedy = f"It must be at least {low} and at most {high}."
     raise SettingError(setting, int(value), f"out of range, {why}", remedy)
-  check_range(setting, int(value), low, high)
+  check_whole(setting, int(value), low, high)
 
 
 def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

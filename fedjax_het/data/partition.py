@@ -16,6 +16,7 @@ where it leaves clients out.
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -256,17 +257,17 @@ def partition(
   return parts
 
 
-def check_option(name: str, value: object) -> None:
+def check_option(name: str, value: Any) -> None:
   """What can be said of a partitioner's option before there are labels; raises `SettingError`."""
   match name:
     case "alpha":
-      check_range(name, value, 1e-6, 1e6)  # type: ignore[arg-type]
+      check_range(name, value, 1e-6, 1e6, on_host=True)
     case "fraction":
-      check_range(name, value, 0.0, 1.0)  # type: ignore[arg-type]
+      check_range(name, value, 0.0, 1.0, on_host=True)
     case "deal":
-      check_choice(name, value, ("random", "round_robin"))  # type: ignore[arg-type]
+      check_choice(name, value, ("random", "round_robin"))
     case "balance":
-      check_flag(name, value)  # type: ignore[arg-type]
+      check_flag(name, value)
     case "sample" | "max_tries" if value is None:
       pass
     case "num_folds":

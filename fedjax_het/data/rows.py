@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import SettingError
+from fedjax_het.modes import in_float32
 
 PyTree = Any
 
@@ -38,6 +39,7 @@ def _array(x: Any) -> np.ndarray:
   return np.asarray(x)
 
 
+@in_float32()
 def as_held(x: np.ndarray, dtype: Any = None, name: str = "x") -> np.ndarray:
   """Numbers in the type that a device holds them in, mostly of 32 bits.
 

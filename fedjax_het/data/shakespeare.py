@@ -57,7 +57,7 @@ def load_shakespeare(folder: Path, train: float | None = 0.8, stride: int = 1) -
   """
   check_whole("stride", stride, 1)
   if train is not None:
-    check_range("train", train, above=0.0, below=1.0)
+    check_range("train", train, above=0.0, below=1.0, on_host=True)
   found = next((found for ending in TEXTS if (found := locate(folder, ending))), None)
   if found is None:
     files = leaf_files(folder)

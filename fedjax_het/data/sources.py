@@ -44,6 +44,7 @@ from fedjax_het.errors import (
   folder_of,
   reading,
 )
+from fedjax_het.modes import in_float32
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 
@@ -208,6 +209,7 @@ def load(
   return source
 
 
+@in_float32()
 def resized(source: Source, size: int) -> Source:
   """The same images at size x size pixels: bilinear, weighted over several pixels where they shrink.
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.cpu import compiler_options
-from fedjax_het.engine.evaluate import Evaluation, evaluate_clients, parts_seen
+from fedjax_het.engine.evaluate import Evaluation, check_losses, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples
 from fedjax_het.engine.fit import check_fit, check_simplex
 from fedjax_het.engine.room import check_program
@@ -25,6 +25,7 @@ from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
 from fedjax_het.engine.states import OnDevices, States
 from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.modes import check_sound, in_float32, not_searching, searching, without_jit
 from fedjax_het.parts import Algorithm, Context, Message
 
 PyTree = Any
@@ -112,6 +113,7 @@ class Base(Runs):
     being the run's own and `more` for all runs.
     """
 
+  @in_float32()
   def advance(self, state: State, num_rounds: int) -> tuple[State, RoundInfo]:
     """See `Runs`."""
     if not 1 <= num_rounds <= MAX_CHUNK:
@@ -133,7 +135,10 @@ class Base(Runs):
       check_simplex(parts[-1].coefficients)
       now += count
     axis = len(self._runs)
-    return state, jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)
+    infos = jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)
+    if infos.losses is None:  # no mixing asked for them
+      infos = infos._replace(losses=np.full_like(infos.coefficients, np.nan))
+    return state, infos
 
   def _rounds(
     self, algorithm: Algorithm, data: FederatedData, state: State, more: Stretch
@@ -149,6 +154,7 @@ class Base(Runs):
     """How many of so many clients are mapped at once; neither devices nor blocks of clients decide it."""
     return self.client_batch and min(self.client_batch, clients)
 
+  @in_float32()
   def evaluate(self, state: State, part: str = "test", of: OfFn = itself) -> Evaluation:
     """See `Runs`."""
 
@@ -163,7 +169,10 @@ class Base(Runs):
       )
 
     seen, args = parts_seen(of(self._client), part), functools.partial(self.states.of, state)
-    return self._in_blocks(("evaluate", part, of), one, args, seen, "eval", np.float64)
+    found = self._in_blocks(("evaluate", part, of), one, args, seen, "eval", np.float64)
+    if searching():
+      check_losses(found)
+    return found
 
   def _init_client(
     self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
@@ -217,11 +226,17 @@ class Base(Runs):
     if new:
       check_program(PROGRAMS[name if isinstance(name, str) else name[0]], program)
     started = time.perf_counter()
-    results = jax.block_until_ready(program(*inputs))
+    kind = name if isinstance(name, str) else name[0]
+    with contextlib.nullcontext() if without_jit() and kind != "evaluate" else not_searching():
+      results = jax.block_until_ready(program(*inputs))
+    if kind != "evaluate":  # whose NaN says that a client has no such metric
+      check_sound(PROGRAMS[kind], results)
     self._book(spends, started)
     return results
 
   def _program(self, name: Any, function: RunFn, inputs: tuple, donate: bool = False) -> Any:
+    if without_jit():
+      return self._over_runs(function)
     if name not in self._compiled:
       started = time.perf_counter()
       program = jax.jit(self._over_runs(function), donate_argnums=(2,) if donate else ())

@@ -22,6 +22,7 @@ from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost, check_places
 from fedjax_het.errors import NoStates, SettingError, check_run_key, check_whole
+from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
 
 PyTree = Any
@@ -60,6 +61,7 @@ class Engine(Base):
       rows or states for a cohort.
   """
 
+  @in_float32()
   def __init__(
     self,
     algorithm: Algorithm | Callable[..., Algorithm],
@@ -78,7 +80,9 @@ class Engine(Base):
     self._numbers = dict(settings or {})
     super().__init__(self._make, [data], self._numbers, cohort_size, client_batch)
     self.data = data
-    self.mesh = self.inside = placement.client_mesh(devices)
+    placement.check_devices(devices)
+    self.mesh = placement.client_mesh(1 if without_jit() else devices)
+    self.inside = None if without_jit() else self.mesh  # eagerly one device trains all clients, without maps
     everywhere = placement.replicated(self.mesh)
     self._settings = placement.place(jax.tree.map(np.asarray, self._numbers), everywhere)
     self.examples = (
@@ -111,6 +115,7 @@ class Engine(Base):
 
     return jax.eval_shape(jax.vmap(own, (0, None)), ids, self.examples.shapes())
 
+  @in_float32()
   def init(self, key: jax.Array) -> State:
     """See `Runs`."""
     check_run_key(key)
@@ -145,11 +150,14 @@ class Engine(Base):
     def where_they_stay(_, broadcast):  # or each device would first make all K, to keep its own
       own = functools.partial(self._init_client, algorithm, key, broadcast, None)
       spread = self._over_clients.spec
+      everybody = jnp.arange(self.num_clients)
+      if self.inside is None:
+        return in_batches(own, everybody, self.num_clients)
       mapped = jax.shard_map(
         lambda ids: in_batches(own, ids, self.num_clients), mesh=self.mesh, in_specs=spread,
         out_specs=spread, check_vma=False,
       )  # fmt: skip
-      return mapped(jnp.arange(self.num_clients))
+      return mapped(everybody)
 
     later = lambda key, broadcast: ()  # noqa: E731
     return first_state(algorithm, key, sizes, later if self._later else where_they_stay)
@@ -159,6 +167,7 @@ class Engine(Base):
     everywhere = jax.tree.map(lambda _: placement.replicated(self.mesh), state)
     return everywhere._replace(clients=jax.tree.map(lambda _: self._over_clients, state.clients))
 
+  @in_float32()
   def advance(self, state: State, num_rounds: int) -> tuple[State, RoundInfo]:
     """See `Runs`.
 
@@ -175,6 +184,7 @@ class Engine(Base):
     """See `Runs`; `advance` would have raised."""
     return [None]
 
+  @in_float32()
   def compile(self) -> tuple[State, Any]:
     """The rounds' program without a state: the state's shapes, and XLA's compiled program."""
     key = jax.random.key(0)
@@ -191,12 +201,15 @@ class Engine(Base):
     )
     slots = None if held is None else np.zeros(self.num_clients, np.int32)
     args = self._settings, self.examples.shapes(), state, Stretch(jnp.int32(1), slots)
-    return shapes, self._program("advance", self._rounds, args, donate=True)
+    with jax.disable_jit(False):
+      return shapes, self._program("advance", self._rounds, args, donate=True)
 
   def _rounds(
     self, algorithm: Algorithm, data: FederatedData, state: State, more: Stretch
   ) -> tuple[State, RoundInfo]:
     state, infos = super()._rounds(algorithm, data, state, more)
+    if self.inside is None:
+      return state, infos
     return lax.with_sharding_constraint(state, self.shardings(state)), infos
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:

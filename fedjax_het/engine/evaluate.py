@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
@@ -118,6 +119,21 @@ def evaluate_clients(
   shared, slices = (state.broadcast, state.round), (training.start, training.size)
   values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, state.clients)
   return Evaluation(*constrain(values, mesh))
+
+
+def check_losses(found: Evaluation) -> None:
+  """Raises `FloatingPointError` for a loss that is not finite, of a client that has any metric.
+
+  The metrics of a client without examples are NaN on purpose.
+  """
+  for model, values in (("personalized", found.personalized), ("global", found.global_)):
+    if not values:
+      continue
+    known = np.any([~np.isnan(own) for own in values.values()], axis=0)
+    bad = np.argwhere(known & ~np.isfinite(values["loss"]))
+    if len(bad):
+      value, place = values["loss"][tuple(bad[0])], bad[0].tolist()
+      raise FloatingPointError(f"invalid value ({value}) in the evaluation: the {model} loss at {place}")
 
 
 def parts_seen(client: ClientUpdate, part: str) -> tuple[str, ...]:

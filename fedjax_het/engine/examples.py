@@ -19,6 +19,7 @@ from fedjax_het.data.container import Array, FederatedData, Part
 from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.placement import place, replicated
 from fedjax_het.errors import SettingError
+from fedjax_het.modes import in_float32
 
 PyTree = Any
 PutFn = Callable[[Sequence[FederatedData]], PyTree]
@@ -168,6 +169,7 @@ class Streamed:
       self._next = self._worker.submit(self._window, raw, self._now.last)
     return self._now.data, self._now.last
 
+  @in_float32()  # which a thread enters by itself
   def _window(self, keys: np.ndarray, first: int) -> Window:
     """As many rounds from `first` on as the capacity allows."""
     sizes = [np.asarray(each.train.size) for each in self._data]
@@ -190,6 +192,7 @@ class Streamed:
     count = self._num_clients
     numbered = equal_blocks(count, min(count, self._capacity // max(limit, 1), at_most or count))
 
+    @in_float32()
     def block(ids: np.ndarray, real: int) -> Block:
       gathered = self._gather([ids[:real]] * len(self._data), *parts)
       return Block(self._share(jnp.asarray(ids)), gathered, real)

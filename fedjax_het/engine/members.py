@@ -19,6 +19,7 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
 
 PyTree = Any
@@ -60,6 +61,7 @@ class Members(Base):
       cannot tell apart, devices that are not there, or too few rows for a round's cohorts.
   """
 
+  @in_float32()
   def __init__(
     self,
     make_algorithm: Callable[..., Algorithm],
@@ -120,6 +122,7 @@ class Members(Base):
     sharding = NamedSharding(self.mesh, P(AXIS))
     return placement.place(jax.tree.map(lambda leaf: np.asarray(leaf)[self._padded], tree), sharding)
 
+  @in_float32()
   def init(self, key: jax.Array) -> State:
     """The states before the first round, for typed keys [M]."""
     sees = "init" in self._client.sees_data
@@ -141,6 +144,7 @@ class Members(Base):
       state = state._replace(clients=self._spread(self._init_in_blocks(keys, state.broadcast)))
     return state
 
+  @in_float32()
   def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:
     """See `Runs`."""
 
@@ -198,6 +202,7 @@ class Members(Base):
 
     specs = P(AXIS), Fields(P(), P(AXIS)), P(AXIS), P()  # type: ignore[arg-type]
     mapped = jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)
+    mapped = on_device if without_jit() else mapped
 
     def program(*args):
       stays, read = mapped(*args)

@@ -23,6 +23,7 @@ from fedjax_het.data.container import ClientData
 from fedjax_het.engine.packing import packing
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.local import unknown
+from fedjax_het.modes import without_jit
 
 PyTree = Any
 AXIS = "clients"
@@ -118,6 +119,8 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
       flat = lax.with_sharding_constraint(flat, NamedSharding(mesh, P(None, AXIS)))
     if jax.default_backend() == "cpu":
       first, rest = coefficients[0] * flat[0], (coefficients[1:], flat[1:])
+      if len(flat) == 1 and without_jit():  # JAX runs no scan of length 0 eagerly
+        return first
       mean = lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)[0]
     else:
       mean = (coefficients[:, None] * flat).sum(0)

@@ -41,14 +41,15 @@ class RoundInfo(NamedTuple):
   Attributes:
     cohort: int32 [S].
     coefficients: float32 [S].
-    losses: F_i before local training, float32 [S]; NaN where the mixing does not ask.
+    losses: F_i before local training, float32 [S]; where the mixing does not ask, None in the program that
+      trains, and NaN in what the engine gives.
     clients: the clients' `Info` [S].
     figures: what the mixing part says of the round, see `Mixing.figures`; () where it says nothing.
   """
 
   cohort: jax.Array
   coefficients: jax.Array
-  losses: jax.Array
+  losses: Any
   clients: Info
   figures: Any = ()
 
@@ -109,7 +110,7 @@ def round_step(
 
   clients = jax.tree.map(scatter, state.clients, after)
   figures = () if mixing.figures is None else mixing.figures(feedback)
-  asked = losses() if losses.cache_info().currsize else jnp.full(cohort_size, jnp.nan)
+  asked = losses() if losses.cache_info().currsize else None
   return (
     State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
     RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh)),

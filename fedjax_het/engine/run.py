@@ -22,6 +22,7 @@ from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all
+from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm
 
 SECONDS_A_CHUNK = 2.0
@@ -145,6 +146,7 @@ class Result(NamedTuple):
     return f"Result({rounds} rounds: {in_short(self.metrics)}; has {', '.join(self._fields)})"
 
 
+@in_float32()
 def run(
   algorithm: Algorithm | Callable[..., Algorithm],
   data: FederatedData,

@@ -19,6 +19,7 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, in_short, showing, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError, check_seed
+from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm
 
 
@@ -72,6 +73,7 @@ def check_once(name: str, values: Sequence[float] | jax.Array) -> None:
     raise SettingError(name, plain, f"has {twice} twice", "Name each once.")
 
 
+@in_float32()
 def sweep(
   make_algorithm: Callable[..., Algorithm],
   grid: Mapping[str, Sequence[float]] | None = None,

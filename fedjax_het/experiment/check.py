@@ -85,7 +85,7 @@ def check_config(config: ConfigDict) -> None:
   check_rounds(config.rounds, config.eval_every)
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:
-      check_range(field, config[field], 0.0, 1.0)
+      check_range(field, config[field], 0.0, 1.0, on_host=True)
   check_whole("cohort_size", config.cohort_size, 1)
   if config.num_clients is not None:
     check_whole("num_clients", config.num_clients, 1)

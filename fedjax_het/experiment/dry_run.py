@@ -20,11 +20,13 @@ from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.methods import CLIENTS
 from fedjax_het.models import Generative, count_parameters
+from fedjax_het.modes import in_float32
 from fedjax_het.output.terminal import console
 from fedjax_het.tasks import mean_loss
 
 
 @in_words()
+@in_float32()
 def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   """Compiles a configuration's rounds, trains nothing, and prints what they would take.
 

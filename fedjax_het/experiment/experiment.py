@@ -43,6 +43,7 @@ from fedjax_het.experiment.workdir import (
   read_record,
   workdir_of,
 )
+from fedjax_het.modes import in_float32
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks import Moment, Yardstick
 
@@ -50,6 +51,7 @@ FREE = ("data_dir",)  # what may change on resume
 
 
 @in_words()
+@in_float32()
 def run_experiment(
   config: ConfigDict,
   workdir: str,
@@ -84,7 +86,7 @@ def run_experiment(
   """
   check_config(config)
   where.check()
-  check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
+  check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   run, old = check_rounds_too(workdir, config)
   if old is None and (summary := read_record(run.summary_path)):
     with contextlib.ExitStack() as stack:

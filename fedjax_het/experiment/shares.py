@@ -29,7 +29,7 @@ def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
         f"Give one of them: algorithm.{share}=None leaves the share out.",
       )  # fmt: skip
     try:
-      check_range(f"algorithm.{share}", value, 0.0, 1.0)
+      check_range(f"algorithm.{share}", value, 0.0, 1.0, on_host=True)
     except SettingError as error:
       error.args = (f"{error} {share} is a share of the rounds, {number} a number of rounds.",)
       raise

@@ -46,6 +46,7 @@ from fedjax_het.experiment.workdir import (
   write_atomic,
 )
 from fedjax_het.methods import CLIENTS
+from fedjax_het.modes import in_float32
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.yardsticks import Yardstick
 from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
@@ -87,6 +88,7 @@ class Sweep(NamedTuple):
 
 
 @in_words()
+@in_float32()
 def run_sweep(
   config: ConfigDict,
   grid: Mapping[str, Sequence[Any]],
@@ -132,7 +134,7 @@ def run_sweep(
       "device_states", where.device_states, "a sweep keeps its members' clients' states on the devices",
       "Leave it out, or run the members one by one.",
     )  # fmt: skip
-  check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
+  check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   grid = in_order(grid)
   members, configs = check_sweep(config, grid)
   whole = {"config": config.to_dict(), "sweep": dict(grid)}

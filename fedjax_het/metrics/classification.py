@@ -53,10 +53,10 @@ def calibration_errors(
   edges = jnp.linspace(0.0, 1.0, NUM_BINS + 1)
   confidence = confidence[:, None]
   member = (confidence > edges[:-1]) & (confidence <= edges[1:]) & mask[:, None]
-  excess = jnp.abs(jnp.sum(jnp.where(member, correct[:, None] - confidence, 0.0), axis=0))
+  excess = jnp.abs(jnp.sum(jnp.where(member, correct[:, None].astype(jnp.float32) - confidence, 0.0), axis=0))
   count = jnp.sum(member, axis=0)
-  ece = jnp.sum(excess) / jnp.maximum(jnp.sum(count), 1)
-  mce = jnp.max(excess / jnp.maximum(count, 1))
+  ece = jnp.sum(excess) / jnp.maximum(jnp.sum(count), 1).astype(jnp.float32)
+  mce = jnp.max(excess / jnp.maximum(count, 1).astype(jnp.float32))
   return ece, mce
 
 
@@ -86,7 +86,7 @@ def auroc(scores: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
   order = jnp.argsort(scores)
   negatives = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(negative[order], dtype=jnp.int32)])
   below, upto = (negatives[jnp.searchsorted(scores[order], scores, side)] for side in ("left", "right"))
-  u = jnp.sum(jnp.where(positive, 0.5 * (below.astype(jnp.float32) + upto), 0.0))
+  u = jnp.sum(jnp.where(positive, 0.5 * (below.astype(jnp.float32) + upto.astype(jnp.float32)), 0.0))
   pairs = jnp.sum(positive, dtype=jnp.float32) * jnp.sum(negative, dtype=jnp.float32)
   return jnp.where(pairs > 0, u / jnp.maximum(pairs, 1.0), jnp.nan)
 
@@ -148,7 +148,9 @@ def metrics(scores: dict[str, jax.Array], labels: jax.Array, mask: jax.Array) ->
   count = jnp.sum(mask)
 
   def mean(values: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(count, 1)
+    return jnp.sum(jnp.where(mask, values.astype(jnp.float32), 0.0)) / jnp.maximum(count, 1).astype(
+      jnp.float32
+    )
 
   found = {name: mean(scores[name]) for name in ("top1", "top5", "loss")}
   found["ece"], found["mce"] = calibration_errors(scores["confidence"], scores["top1"], mask)

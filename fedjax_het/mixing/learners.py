@@ -124,7 +124,7 @@ class EntropyState(NamedTuple):
 
 def entropy_scores(total: jax.Array, steps: jax.Array, num: int, lipschitz: float) -> jax.Array:
   """Logits of exponentiated gradient (equation 3.12), -√(log K) Σ_τ g_τ / (L √(t + 1)), for given sums."""
-  return total * (-math.sqrt(math.log(num)) / (lipschitz * jnp.sqrt(steps + 1.0)))
+  return total * (-math.sqrt(math.log(num)) / (lipschitz * jnp.sqrt(steps.astype(jnp.float32) + 1.0)))
 
 
 def exponentiated_gradient(num: int, lipschitz: float) -> Learner:

@@ -48,7 +48,7 @@ def relative(losses: jax.Array) -> jax.Array:
   known = known * jnp.where(jnp.abs(known).max() > 1.0, 2.0**-8, 1.0)
   largest = jnp.abs(known).max()
   scaled = known / jnp.where(largest > 0, largest, 1.0)
-  mean = scaled.sum() / jnp.maximum(finite.sum(), 1)
+  mean = scaled.sum() / jnp.maximum(finite.sum(), 1).astype(jnp.float32)
   return jnp.where(finite, jnp.where(mean > 0, scaled / jnp.where(mean > 0, mean, 1.0), 1.0), jnp.inf)
 
 

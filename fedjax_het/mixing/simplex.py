@@ -26,9 +26,9 @@ def project_simplex(v: jax.Array) -> jax.Array:
   v = v - v.max()  # entries far below the support cannot spoil the sums of those in it
   ordered = jnp.sort(v, descending=True)
   excess = jnp.cumsum(ordered) - 1.0
-  count = jnp.arange(1, v.shape[0] + 1)
+  count = jnp.arange(1, v.shape[0] + 1).astype(v.dtype)
   support = jnp.sum(ordered * count > excess)
-  p = jnp.maximum(v - excess[support - 1] / support, 0.0)
+  p = jnp.maximum(v - excess[support - 1] / support.astype(v.dtype), 0.0)
   return p / p.sum()
 
 
@@ -50,7 +50,7 @@ def project_box_simplex(v: jax.Array, low: jax.Array, high: jax.Array) -> jax.Ar
   p = jnp.clip(v, low, high)
   for _ in range(2):  # the second pass removes the first one's rounding error
     free = (p > low) & (p < high)
-    tau = (p.sum() - 1.0) / jnp.maximum(free.sum(), 1)
+    tau = (p.sum() - 1.0) / jnp.maximum(free.sum(), 1).astype(p.dtype)
     p = jnp.where(free, jnp.clip(p - tau, low, high), p)
   return p
 
@@ -139,14 +139,14 @@ def _active_sets(A, b, low, high, point, best, project, residual, tolerance, ste
   def solve(at_low, at_high):
     free = ~(at_low | at_high)
     fixed = jnp.where(at_low, low, jnp.where(at_high, high, 0.0))
-    among = free[:, None] & free[None, :]
+    among, only_free = free[:, None] & free[None, :], free[:, None].astype(A.dtype)
     eye = jnp.eye(b.shape[0], dtype=A.dtype)
     factor = cho_factor(jnp.where(among, A, eye) + ridge * eye)
-    right = jnp.stack([-b - jnp.dot(A, fixed, precision=_EXACT), jnp.ones_like(b)], axis=1) * free[:, None]
+    right = jnp.stack([-b - jnp.dot(A, fixed, precision=_EXACT), jnp.ones_like(b)], axis=1) * only_free
     inside = jnp.where(among, A, 0.0)
 
     def refine(_, x):  # the first step, from 0, solves; the others correct for the ridge
-      return x + cho_solve(factor, right - jnp.dot(inside, x, precision=_EXACT)) * free[:, None]
+      return x + cho_solve(factor, right - jnp.dot(inside, x, precision=_EXACT)) * only_free
 
     particular, direction = jax.lax.fori_loop(0, 3, refine, jnp.zeros_like(right)).T
     total = direction.sum()

@@ -16,6 +16,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import check_declared
 from fedjax_het.models.layers.real_rows import only, real_rows
 from fedjax_het.models.model import Model, batch_of
+from fedjax_het.modes import in_float32
 from fedjax_het.tasks import Task, for_model
 
 PyTree = Any
@@ -25,6 +26,7 @@ IN_TRAINING = {  # names of the training-mode argument of `__call__`, with its v
 }  # fmt: skip
 
 
+@in_float32()
 def from_flax(
   module: nn.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
   shape: PyTree,

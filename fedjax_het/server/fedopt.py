@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.errors import SettingError, check_range, check_transformation
+from fedjax_het.modes import promoting
 from fedjax_het.parts import Message, ServerUpdate
 
 
@@ -40,6 +41,7 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
     remedy = "Call it with a learning rate, such as optax.adam(0.01)."
     raise SettingError("transformation", found, "no optax transformation", remedy)
   check_transformation("transformation", name, transformation)
+  transformation = promoting(transformation)
 
   def init(broadcast: Message):
     return transformation.init(broadcast.params)

@@ -57,7 +57,7 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
   """
   same = labels[:, None] == labels
   product = functools.partial(jnp.matmul, precision="highest")
-  means = product(same.astype(z.dtype), z) / same.sum(1)[:, None]
+  means = product(same.astype(z.dtype), z) / same.sum(1).astype(z.dtype)[:, None]
   z = z - means  # for precision: a class may be narrow and far from the others
   square = (z**2).sum(1)
   square = jnp.maximum(square[:, None] + square - 2.0 * product(z, z.T), 0.0)
@@ -67,9 +67,10 @@ def repulsion(z: jax.Array, labels: jax.Array) -> jax.Array:
   middle = jnp.concatenate([(count - 1) // 2, count // 2], axis=1)
   median = jnp.take_along_axis(ranked, jnp.maximum(middle, 0), axis=1).mean(1, keepdims=True)
   alone = count == 0
-  width = jnp.where(alone, 1.0, jnp.maximum(median, SMALLEST) / jnp.log(jnp.maximum(count + 1.0, 2.0)))
+  size = count.astype(z.dtype) + 1.0
+  width = jnp.where(alone, 1.0, jnp.maximum(median, SMALLEST) / jnp.log(jnp.maximum(size, 2.0)))
   kernel = jnp.where(others, jnp.exp(-square / width), 0.0)
-  return 2.0 / ((count + 1) * width) * (kernel.sum(1, keepdims=True) * z - product(kernel, z))
+  return 2.0 / ((count + 1).astype(z.dtype) * width) * (kernel.sum(1, keepdims=True) * z - product(kernel, z))
 
 
 def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.Array:
@@ -84,10 +85,11 @@ def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.
   """
   flat = x.reshape(len(x), -1)
   same = labels[:, None] == labels
-  count = same.sum(1)
-  mean = same @ flat / count[:, None]
-  variance = same @ ((flat - mean) ** 2).mean(1) / count
-  apart = 2.0 * variance * count / jnp.maximum(count - 1, 1)  # mean square over pairs
+  count, rest = same.sum(1).astype(x.dtype), jnp.maximum(same.sum(1) - 1, 1).astype(x.dtype)
+  members = same.astype(x.dtype)
+  mean = members @ flat / count[:, None]
+  variance = members @ ((flat - mean) ** 2).mean(1) / count
+  apart = 2.0 * variance * count / rest  # mean square over pairs of two
   first = ~jnp.tril(same, -1).any(1)
   return (apart < least**2) & ~first
 
@@ -195,11 +197,11 @@ def particles(
   others |= {"signal_noise": signal_noise, "renew_below": renew_below}
   for name, value in others.items():
     check_range(f"server's {name}", value, 0.0, below=jnp.inf)
+  check_whole("server's space_seed", space_seed, 0)
   if space != "convolutions" and not is_zero(space_seed):
     raise SettingError("server's space_seed", space_seed, f"is not used in {space}", "Leave it out.")
   if space != "pixels" and is_zero(temperature):
     raise SettingError("server's space", space, "has no effect without repulsion", "Leave it out.")
-  check_whole("server's space_seed", space_seed, 0)
 
   def beside(client: ClientUpdate, mixing: Mixing) -> ServerUpdate:
     """Returns the server part for this client part, whose labels it uses."""
@@ -247,7 +249,7 @@ def particles(
       deviation = jnp.sqrt(noise**2 + 2.0 * beta * half_cosine(state.step, rounds, heat, last_heat))
       x = x + beta * pull(temperature * apart - gradient)
       x = x + deviation * jax.random.normal(key, x.shape)
-      copies = collapsed(DRAWN[pixels](x), state.labels, renew_below) & (state.step < rounds / 2)
+      copies = collapsed(DRAWN[pixels](x), state.labels, renew_below) & (2 * state.step < rounds)
       fresh = client.share(jax.random.fold_in(key, 2)).params
       x = jnp.where(copies.reshape(-1, *[1] * (x.ndim - 1)), fresh, x)
       latent = x if pixels == "sigmoid" else ()

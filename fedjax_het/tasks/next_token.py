@@ -50,7 +50,9 @@ def next_token(ignore: Sequence[int] = (-1,)) -> Task:
       "top1": rank < 1, "top5": rank < min(5, logits.shape[-1]),
       "loss": jnp.where(jnp.isnan(loss), jnp.inf, loss), "tokens": jnp.ones_like(there),
     }  # fmt: skip
-    return {name: jnp.sum(jnp.where(there, own, 0.0), axis=-1) for name, own in each.items()}
+    return {
+      name: jnp.sum(jnp.where(there, own.astype(jnp.float32), 0.0), axis=-1) for name, own in each.items()
+    }
 
   def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
     check_rows(y, num_examples, rows)

@@ -92,7 +92,7 @@ def _axes(weights: Any) -> int:
   return getattr(weights, "ndim", 0)
 
 
-def check_weights(setting: str, weights: Any, axes: tuple[int, ...], **bounds: float) -> None:
+def check_weights(setting: str, weights: Any, axes: tuple[int, ...], **bounds: Any) -> None:
   """Raises `SettingError` unless a weight, or each in a sequence of weights, is finite and within `bounds`.
 
   `axes` states what is allowed: one number (0), a sequence (1), or both. A traced weight passes unchecked.
@@ -116,5 +116,5 @@ def or_one(weight: jax.Array) -> jax.Array:
 def mean_over(values: jax.Array, mask: jax.Array, weight: jax.Array | float = 1.0) -> jax.Array:
   """Computes Σ mask·values / Σ mask·weight, float32 scalar; NaN if the divisor is 0."""
   count = jnp.sum(jnp.where(mask, weight, 0.0))
-  mean = jnp.sum(jnp.where(mask, values, 0.0)) / or_one(count)
+  mean = jnp.sum(jnp.where(mask, values.astype(jnp.float32), 0.0)) / or_one(count)
   return jnp.where(count > 0, mean, jnp.nan)

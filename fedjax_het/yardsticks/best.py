@@ -124,7 +124,7 @@ def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str
 def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
   """Raises `SettingError` unless `to_accuracy` is a finite number, or one per model that `client` has."""
   for level in levels_of(given).values():
-    check_range("to_accuracy", level, above=-np.inf, below=np.inf)
+    check_range("to_accuracy", level, above=-np.inf, below=np.inf, on_host=True)
   if isinstance(given, Mapping) and "global" in given and client.globalize is None:
     raise SettingError(
       "to_accuracy", dict(given), f"{client.name} has no global model", "Give {'personalized': ...}."

@@ -23,6 +23,7 @@ from fedjax_het.errors import (
   check_whole,
 )
 from fedjax_het.models import Model
+from fedjax_het.modes import promoting
 from fedjax_het.tasks import mean_loss
 from fedjax_het.yardsticks.features import in_blocks
 from fedjax_het.yardsticks.inception import read_weights
@@ -170,7 +171,7 @@ def downstream(
     lr: Adam's learning rate.
     tolerance: the loss that counts as converged.
   """
-  optimizer = optax.adam(lr)
+  optimizer = promoting(optax.adam(lr))
   params = model.init(key)
 
   def loss(params):

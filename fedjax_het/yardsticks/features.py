@@ -16,6 +16,7 @@ from flax import linen as nn
 from fedjax_het.models.layers.basic import Conv, Dense, Perceptron, flatten, network
 from fedjax_het.models.layers.norms import GroupNorm
 from fedjax_het.models.zoo.resnet10 import GROUP
+from fedjax_het.modes import promoting
 from fedjax_het.yardsticks.inception import inception_features, read_weights
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
@@ -101,7 +102,7 @@ def classifier_features(
     logits = classify(params["head"], hidden(params, x))
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
-  optimizer = optax.adam(1e-3)
+  optimizer = promoting(optax.adam(1e-3))
 
   @jax.jit
   def step(params, state, x, y):

@@ -63,16 +63,17 @@ class BatchNorm(nn.Module):
       return (x - mean.value) * (jax.lax.rsqrt(var.value + self.epsilon) * scale) + bias
     rows = real_rows(jax.ShapeDtypeStruct((len(x), 1), bool))
     count = x[..., 0].size if rows is None else jnp.maximum(rows.sum(), 1) * (x[0, ..., 0].size)
+    divisor, rest = (jnp.asarray(own, jnp.float32) for own in (count, jnp.maximum(count - 1, 1)))
 
     def over_rows(sums: jax.Array) -> jax.Array:  # takes sums per row, [B, C], so that x is read in one pass
-      return (sums if rows is None else jnp.where(rows, sums, 0.0)).sum(0) / count
+      return (sums if rows is None else jnp.where(rows, sums, 0.0)).sum(0) / divisor
 
     axes = tuple(range(1, x.ndim - 1))
     own_mean = over_rows(x.sum(axes))
     centred = x - own_mean
     own_var = over_rows(jnp.square(centred).sum(axes))
     if not self.is_initializing():
-      unbiased = own_var * (count / jnp.maximum(count - 1, 1))
+      unbiased = own_var * (divisor / rest)
       mean.value = self.momentum * mean.value + (1 - self.momentum) * own_mean
       var.value = self.momentum * var.value + (1 - self.momentum) * unbiased
     return centred * (jax.lax.rsqrt(own_var + self.epsilon) * scale) + bias

@@ -29,7 +29,9 @@ class MeanEmbedding(nn.Module):
     table = self.param("embedding", nn.initializers.normal(1.0), shape, jnp.float32)
     real = (x > 0)[..., None]
     rows = table.at[x].get(mode="fill", fill_value=jnp.nan)
-    mean = jnp.sum(jnp.where(real, rows, 0.0), axis=-2) / jnp.maximum(jnp.sum(real, axis=-2), 1)
+    mean = jnp.sum(jnp.where(real, rows, 0.0), axis=-2) / jnp.maximum(jnp.sum(real, axis=-2), 1).astype(
+      rows.dtype
+    )
     return mean + self.param("bias", nn.initializers.zeros, (self.embedding,), jnp.float32)
 
 
