@@ -40,7 +40,6 @@ from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Simplex
 
 PyTree = Any
-LOCAL_EPOCHS = 10
 POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in their numbers, from 0 on
 
 
@@ -62,7 +61,7 @@ def sosicfl_plus(
   points: int | None = None,
   start_round: float | jax.Array = 0,
   lam: float | None = 1.0,
-  local_epochs: int = LOCAL_EPOCHS,
+  local_epochs: int | None = None,
   lr: float = 0.01,
   lr_decay: float = 1.0,
   momentum: float = 0.9,
@@ -87,7 +86,7 @@ def sosicfl_plus(
     start_round: t̃, the first round in which a client draws on its region; before on all of the simplex, and
       with `math.inf`, start=1.0 of a configuration, always: learning one simplex together.
     lam: λ >= 0, how near a client's own endpoints are kept to those received; None is SosicFL, with none.
-    local_epochs: passes for a client's own endpoints, after the others.
+    local_epochs: passes for a client's own endpoints, after the others; None takes as many as `epochs`.
     lr: γ > 0 in round 0.
     lr_decay: factor on γ each round, in (0, 1].
     momentum: momentum of local SGD, fresh each round.
@@ -115,12 +114,13 @@ def sosicfl_plus(
   check_given(regions)
   if points is not None:
     check_whole("points", points, 1)
-  if lam is None and not isinstance(local_epochs, jax.Array) and local_epochs != LOCAL_EPOCHS:
+  if lam is None and local_epochs is not None and not isinstance(local_epochs, jax.Array):
     problem = "is of a client's own endpoints, and with lam = None there are none"
     raise SettingError("local_epochs", local_epochs, problem, "Leave it out, or set lam.")
+  own_epochs = epochs if local_epochs is None else local_epochs
   tx_of = scheduled(
     start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,
-    weight_decay=weight_decay, epochs=epochs, local_epochs=local_epochs, batch_size=batch_size,
+    weight_decay=weight_decay, epochs=epochs, local_epochs=own_epochs, batch_size=batch_size,
     optimizer=optimizer,
   )  # fmt: skip
   centers = jnp.asarray(regions.centers, jnp.float32)
@@ -174,7 +174,7 @@ def sosicfl_plus(
     tx, of_region = tx_of(context), drawn(state, context.round)
     if lam is None:
       return sgd.walk(key, model, data, work, tx, epochs, batch_size, None, first, last, of_region)
-    near, passes = sgd.near(broadcast.params, lam), (epochs, local_epochs)
+    near, passes = sgd.near(broadcast.params, lam), (epochs, own_epochs)
     return walk_both(key, model, data, work, tx, passes, batch_size, near, first, last, of_region)
 
   def finish(broadcast, state: Owner, data, context, work):
@@ -192,7 +192,7 @@ def sosicfl_plus(
     return model.joined(at(broadcast.params, middle), broadcast.stats)
 
   def remarks(data: FederatedData) -> Iterator[str]:
-    passes = epochs if lam is None else max(epochs, local_epochs)
+    passes = epochs if lam is None else max(epochs, own_epochs)
     most = passes * -(-data.limits[0] // batch_size)
     if points is not None and points >= most:
       whose = "" if lam is None else " of the server's endpoints, or of its own,"
@@ -201,7 +201,7 @@ def sosicfl_plus(
       yield from remarks_on(regions)
 
   never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # then all are the whole simplex's
-  passes = epochs if lam is None else epochs + local_epochs
+  passes = epochs if lam is None else epochs + own_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
   return client._replace(

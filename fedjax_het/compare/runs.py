@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fedjax_het.compare.data import FOUND
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError
+from fedjax_het.experiment.own_epochs import to_compare
 from fedjax_het.experiment.workdir import FAILED, Workdir, read_json_lines, read_record, read_starts
 
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
@@ -117,7 +118,8 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
       raise SettingError("RUN", str(path), problem, "Name what --workdir was, or --runs of a table.")
     folders |= found
   parent = Path(os.path.commonpath([folder.parent for folder in folders]))
-  return [_read(folder, _name(folder, parent), config) for folder, config in folders.items()]
+  configs = to_compare([*folders.values()])
+  return [_read(folder, _name(folder, parent), config) for folder, config in zip(folders, configs)]
 
 
 def _below(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:

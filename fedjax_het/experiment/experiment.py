@@ -22,6 +22,7 @@ from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
+from fedjax_het.experiment.own_epochs import resolved
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
@@ -64,6 +65,7 @@ def run_experiment(
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   check_config(config)
+  config = resolved(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
   run = check(workdir, config.to_dict(), FREE)

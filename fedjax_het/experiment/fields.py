@@ -21,7 +21,7 @@ from fedjax_het.data.sources import load
 from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
 from fedjax_het.experiment.check import FIELDS, OPTIONAL
-from fedjax_het.experiment.listing import WIDTH, Entry, documented, entries, shown
+from fedjax_het.experiment.listing import AS_EPOCHS, WIDTH, Entry, documented, entries, shown
 from fedjax_het.methods import METHODS
 from fedjax_het.yardsticks.downstream import Judge, downstream
 from fedjax_het.yardsticks.landscape import loss_surface
@@ -139,6 +139,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
         continue
       own = parameters.get(name)
       kind, value = (kind_of(own), own.default) if own else ("", default or None)
+      value = AS_EPOCHS if default == AS_EPOCHS else value
       yield field(f"{section}.{name}", about, kind, value)
 
   def named(section: str, name: str) -> Entry:

@@ -19,6 +19,7 @@ from fedjax_het.methods import CLIENTS, METHODS, Method, bare, partners
 from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.tasks import TASKS
 
+AS_EPOCHS = "as epochs"  # the default of `Method.own_epochs`
 WIDTH = 110  # where the output is no terminal
 
 
@@ -129,6 +130,8 @@ def _model(name: str, factory: Callable[..., Any]) -> Entry:
 
 def _method(section: str, method: Method) -> Entry:
   more = {share: ("", f"{own}, as a share of the rounds") for share, own in method.shares.items()}
+  lines = documented(method.factory)
+  more |= {name: (AS_EPOCHS, lines[name]) for name in method.own_epochs}
   if method.prepares:
     more |= explained(method.prepares.make, method.prepares.settings)
 

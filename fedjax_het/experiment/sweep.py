@@ -21,6 +21,7 @@ from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, share, train
+from fedjax_het.experiment.own_epochs import resolved
 from fedjax_het.experiment.record import Record, pictures
 from fedjax_het.experiment.report import beside
 from fedjax_het.experiment.shares import in_rounds
@@ -117,6 +118,7 @@ def run_sweep(
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0)
   grid = in_order(grid)
   members, configs = check_sweep(config, grid)
+  config, configs = resolved(config, grid), [resolved(own) for own in configs]
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
   root = check(workdir, whole, FREE_OF_ALL)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from fedjax_het.engine.processes import agreed
 from fedjax_het.errors import SettingError
+from fedjax_het.experiment.own_epochs import of_earlier
 
 try:
   import fcntl
@@ -257,7 +258,7 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
       "workdir", str(run.root), f"holds {kinds['sweep' in stored]}, not {kinds['sweep' in config]}",
       "Use another workdir.",
     )  # fmt: skip
-  old, new = _leaves(stored), _leaves(config)
+  old, new = _leaves(of_earlier(stored)), _leaves(config)
   names = sorted({*old, *new} - {*free}, key=_precedence)
   differ = [name for name in names if old.get(name) != new.get(name)]
   if differ:
@@ -266,6 +267,8 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
     if others:
       were = (f"{name} = {old.get(name, 'absent')} (here {new.get(name, 'absent')})" for name in others)
       problem += f", and with {', '.join(were)}"
+    if assumed := [name for name in differ if name in {*old} - {*_leaves(stored)}]:
+      problem += f". An earlier version began it, which trained {', '.join(assumed)} so unless it was set"
     raise SettingError(
       first, json.loads(new[first]) if first in new else "absent", problem,
       "Use another workdir for the new config, or the same config to resume this run.",
