@@ -32,7 +32,7 @@ from fedjax_het.clients.energies import (
   of_class,
   signals,
 )
-from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
+from fedjax_het.clients.objective import adam, check_model, check_training, decayed, training_loss
 from fedjax_het.errors import SettingError, check_flag, check_pixels, check_range, check_whole, is_zero
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
@@ -149,6 +149,7 @@ def fedevg(
     SettingError: a setting out of range or without effect, or a model that does not say its shape; when a
       run is set up, examples beyond [0, 1] where chains are bounded.
   """
+  check_model(model)
   check_energy(energy, cap, upload_norm)
   check_training(
     lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size

@@ -27,7 +27,7 @@ from jax import lax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.ditto import Pair, walk_both
 from fedjax_het.clients.heads import Head, Parted, joined, parting
-from fedjax_het.clients.objective import Optimizer
+from fedjax_het.clients.objective import Optimizer, check_model
 from fedjax_het.clients.regions import Regions, check_given, remarks_on
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
@@ -101,6 +101,7 @@ def sosicfl_plus(
       of all layers of a model with running statistics; when a run is set up, a head that the model has not;
       from `check_rounds`, of a run that ends before t̃.
   """
+  check_model(model)
   check_choice("layers", layers, ("head", "all"))
   if layers == "all" and head:
     raise SettingError(

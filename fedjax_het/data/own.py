@@ -4,11 +4,11 @@ import inspect
 from typing import Any
 
 import jax
-import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.data.container import FederatedData, federate
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
+from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
 from fedjax_het.tasks import check_task
 
@@ -69,10 +69,10 @@ def from_groups(
   Raises:
     SettingError: as for `from_arrays`; or not one group a row.
   """
-  if np.shape(groups) != (len(np.asarray(y)),):
-    raise SettingError(
-      "groups", np.shape(groups), f"not one for each of {len(np.asarray(y))} labels", "Give one."
-    )
+  labels, owners = as_array("y", y), as_array("groups", groups, "Give one id per row.")
+  if not labels.ndim or owners.shape != labels.shape[:1]:
+    remedy = "Give a group and a label for each example."
+    raise SettingError("groups", owners.shape, f"not one for each label, y is {labels.shape}", remedy)
   own = {"groups": groups, **_own(PARTITIONERS["natural"], settings)}
   return _laid_out(key, x, y, "natural", num_classes, settings, own)
 
@@ -97,11 +97,11 @@ def _laid_out(
   num_clients: int | None = None,
 ) -> FederatedData:
   """Partitions and divides, by two keys of one."""
-  check_key(key)
+  key = check_key(key)
   task = settings.get("task")
   if task is not None:
     check_task(task)
-  y = np.asanyarray(y)
+  y = as_array("y", y)
   if not y.ndim:
     raise SettingError("y", y, "is one label", "Give one for each example, [N].")
   if (task is None or task.classes) and y.dtype.kind not in "iub":

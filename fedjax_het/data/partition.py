@@ -16,11 +16,13 @@ where it leaves clients out.
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.rows import as_array
 from fedjax_het.errors import (
   SettingError,
   check_choice,
@@ -44,7 +46,10 @@ def iid(key: jax.Array, labels: ArrayLike, num_clients: int) -> Parts:
   Raises:
     SettingError: `num_clients` out of range.
   """
-  count = len(np.asarray(labels))
+  labels = as_array("labels", labels)
+  if not labels.ndim:
+    raise SettingError("labels", labels.tolist(), "one value, no row of labels", "Give one label per row.")
+  count = len(labels)
   _whole("num_clients", num_clients, count)
   return np.array_split(_generator(key).permutation(count), num_clients)
 
@@ -309,20 +314,19 @@ def check_option(name: str, value: object) -> None:
 
 
 def _generator(key: jax.Array) -> np.random.Generator:
-  check_key(key)
-  return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+  return np.random.default_rng(np.asarray(jax.random.key_data(check_key(key))))
 
 
 def _whole(setting: str, value: object, high: int | None = None, low: int = 1) -> None:
   """Raises unless `value` is a whole number in [low, high]."""
-  if not isinstance(value, int | np.integer) or isinstance(value, bool):
+  if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
     raise SettingError(setting, value, "not a whole number", f"Give an integer of at least {low}.")
   check_range(setting, int(value), low, high)
 
 
 def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
   """`labels` as a checked array [N], and 1 <= `num_clients` <= N checked with it."""
-  labels = np.asarray(labels)
+  labels = np.asarray(as_array("labels", labels))
   if labels.ndim != 1 or labels.dtype.kind not in "iub":
     raise SettingError(
       "labels",
@@ -336,7 +340,8 @@ def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
 
 def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
   """Checked group ids in order, [N], and the rows they stand in; rows of one group in file order."""
-  found = np.asanyarray(groups, None if hasattr(groups, "dtype") else object)  # a list's NaN is no "nan"
+  given = groups if hasattr(groups, "dtype") or np.isscalar(groups) else _objects(groups)
+  found = as_array("groups", given, "Give one id per row.")
   if found.ndim != 1 or not len(found):
     raise SettingError("groups", found.shape, "not a vector of group ids", "Give one id per row.")
   ids = np.asarray(found)
@@ -348,12 +353,22 @@ def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         "Leave such rows out of x, y and groups.",
       )  # fmt: skip
     order = np.argsort(ids, kind="stable")
-  except TypeError:
+  except SettingError:
+    raise
+  except (TypeError, ValueError):
     kinds = sorted({type(one).__name__ for one in ids.tolist()})
     raise SettingError(
       "groups", " and ".join(kinds), "ids without an order", "Give all as str, or all as int."
     ) from None
   return ids[order], order
+
+
+def _objects(groups: ArrayLike) -> Any:
+  """Ids as an array of objects: of a list that holds NaN and words NumPy would make the word "nan"."""
+  try:
+    return np.asanyarray(groups, object)
+  except Exception:  # `as_array` says of which
+    return groups
 
 
 def _cut(logits: np.ndarray, count: int, offset: float) -> np.ndarray:

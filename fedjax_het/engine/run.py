@@ -10,9 +10,10 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.engine.engine import Engine, maker
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.fit import warn
+from fedjax_het.engine.maker import maker
 from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.progress import Progress, of_library

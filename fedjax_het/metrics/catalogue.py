@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from fedjax_het.errors import SettingError
+
 
 class Metric(NamedTuple):
   """One metric, as people read it.
@@ -73,10 +75,11 @@ def known(name: str) -> Metric:
   """The metric called `name`.
 
   Raises:
-    ValueError: one whose direction nobody has said.
+    SettingError: one whose direction nobody has said.
   """
   if name not in METRICS:
-    raise ValueError(f"is a high {name!r} good or bad? Add it to metrics.catalogue.METRICS")
+    remedy = f"Set metrics.catalogue.METRICS[{name!r}] = Metric(...)."
+    raise SettingError("metric", name, f"is a high {name!r} good or bad", remedy)
   return METRICS[name]
 
 

@@ -1,11 +1,16 @@
 """How evenly a metric is spread over the clients: mean, spread, tails, Gini, gap."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.errors import SettingError, check_flag
 from fedjax_het.metrics.catalogue import known
+
+REMEDY = "Give a vector of numbers, [K]."
 
 
 def gini(values: ArrayLike) -> float:
@@ -23,7 +28,9 @@ def gini(values: ArrayLike) -> float:
     A fraction in [0, 1 - 1/K] (papers print 100 times it); 0 where all values are 0, NaN where one is
     negative or not finite, since the coefficient means nothing there.
   """
-  x = np.sort(np.asarray(values, np.float64))
+  x = np.sort(_numbers(values))
+  if not len(x):
+    raise SettingError("values", [], "has no client", "Give one number a client, [K].")
   if not np.isfinite(x).all() or x[0] < 0:
     return float("nan")
   if x[-1] == 0:
@@ -50,13 +57,12 @@ def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, flo
     where no client is left; an infinite value makes what it enters infinite or NaN.
 
   Raises:
-    ValueError: `values` is not one-dimensional.
+    SettingError: `values` are not one number a client.
 
   Source: thesis chapter III, the columns of its tables.
   """
-  x = np.asarray(values, np.float64)
-  if x.ndim != 1:
-    raise ValueError(f"values must be one number a client, [K]; got shape {x.shape}")
+  x = _numbers(values)
+  check_flag("higher_is_better", higher_is_better)
   x = np.sort(x[~np.isnan(x)])
   if not len(x):
     return dict.fromkeys(("mean", "std", "worst10", "best10", "gini", "gap"), float("nan"))
@@ -80,7 +86,7 @@ def left_out(metrics: Mapping[str, ArrayLike]) -> dict[str, int]:
   Args:
     metrics: name -> one value a client, [K].
   """
-  counts = {name: int(np.isnan(np.asarray(values, np.float64)).sum()) for name, values in metrics.items()}
+  counts = {name: int(np.isnan(_numbers(values)).sum()) for name, values in _named(metrics).items()}
   return {name: count for name, count in counts.items() if count}
 
 
@@ -97,6 +103,25 @@ def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float
     metrics: name -> one value a client, [K].
 
   Raises:
-    ValueError: a metric whose direction is not known.
+    SettingError: a metric whose direction is not known, or values that are not one number a client.
   """
-  return {name: summarize(values, known(name).higher_is_better) for name, values in metrics.items()}
+  return {name: summarize(values, known(name).higher_is_better) for name, values in _named(metrics).items()}
+
+
+def _named(metrics: Any) -> Mapping[str, Any]:
+  if not isinstance(metrics, Mapping):
+    raise SettingError(
+      "metrics", metrics, "not names with values", "Give a dict: name -> one value a client."
+    )
+  return metrics
+
+
+def _numbers(values: Any) -> np.ndarray:
+  """One number a client as float64 [K]; raises `SettingError` for anything else."""
+  try:
+    found = np.asarray(values)
+    if found.ndim == 1 and (found.dtype.kind in "biuf" or found.dtype == jnp.bfloat16 or not found.size):
+      return found.astype(np.float64)
+  except Exception as error:  # whatever a foreign object raises
+    raise SettingError("values", type(values).__name__, f"cannot be read ({error})", REMEDY) from error
+  raise SettingError("values", values, f"not one number a client: {found.dtype} {found.shape}", REMEDY)

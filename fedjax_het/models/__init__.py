@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedjax_het.errors import check_choice, check_settings
+from fedjax_het.errors import check_choice, check_settings, check_whole
 from fedjax_het.models.bert import bert, distilbert, minilm
 from fedjax_het.models.efficientnet import efficientnet_b0, efficientnet_lite0
 from fedjax_het.models.from_flax import from_flax
@@ -88,7 +88,8 @@ def make(
       shapes for a model that reads one array; no task.
   """
   check_choice("model", name, (*MODELS, *GENERATORS))
-  shape = tuple(shape) if isinstance(shape, Sequence) else shape
+  check_whole("num_classes", num_classes, 1)
+  shape = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else shape
   check_reads(name, (MODELS | GENERATORS)[name], shape)
   if name in GENERATORS:
     check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
@@ -97,12 +98,13 @@ def make(
   for option in options:
     check_choice(f"{name}'s option", option, options_of(name))
   weights = options.pop("weights", "")
+  given = not isinstance(weights, str) or weights != ""
   inputs = {option: options.pop(option) for option in COMMON if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
   task = for_classes(num_classes) if task is None else task
   check_task(task)
   model = factory(shape, task.outputs(num_classes), **options)._replace(task=task)
-  if weights:
+  if given:
     model = with_weights(model, weights, reader_of(name))
   return standardized(model, **inputs) if inputs else model
 

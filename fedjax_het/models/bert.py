@@ -16,6 +16,7 @@ from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.layers import Dense
 from fedjax_het.models.model import Model
 from fedjax_het.models.sequence_layers import Embed
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.torch_names import State, named
 from fedjax_het.models.weights import Reader
 
@@ -116,6 +117,7 @@ class Bert(nn.Module):
     return Dense(self.num_classes, name="classifier")(h)
 
 
+@model_factory
 def bert(
   shape: Shapes = TEXT,
   num_classes: int = 2,
@@ -153,6 +155,7 @@ def bert(
   return _model("bert", Bert(num_classes, encoder, pooling, jnp.tanh), shape, num_classes)
 
 
+@model_factory
 def minilm(
   shape: Shapes = TEXT,
   num_classes: int = 2,
@@ -184,6 +187,7 @@ def minilm(
   return model._replace(name="minilm")
 
 
+@model_factory
 def distilbert(
   shape: Shapes = TEXT,
   num_classes: int = 2,

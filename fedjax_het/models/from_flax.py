@@ -12,7 +12,7 @@ from absl import logging
 from flax import linen as nn
 from flax import nnx
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole, shown
 from fedjax_het.models.model import Model, batch_of
 from fedjax_het.models.real_rows import only, real_rows
 from fedjax_het.tasks import Task, for_model
@@ -65,9 +65,10 @@ def from_flax(
   if not callable(module):
     raise SettingError("module", type(module).__name__, "is no Flax module", "Give a linen or nnx module.")
   make: Callable[..., Model] = _linen if isinstance(module, nn.Module) else _nnx
+  check_whole("num_classes", num_classes, 1)
   shape = tuple(shape) if isinstance(shape, list) else shape
-  example = batch_of(2, shape, dtype)
   try:
+    example = batch_of(2, shape, dtype)
     model = make(module, shape, num_classes, dtype)
     model = model._replace(name=name or model.name, task=task or for_model(num_classes), head=tuple(head))
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -76,9 +77,9 @@ def from_flax(
   except SettingError:
     raise
   except Exception as error:  # whatever the module raises
-    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
     raise SettingError(
-      "module", type(module).__name__, f"cannot be called with examples of shape {shape} ({said})",
+      "module", type(module).__name__, f"cannot be called with examples of shape {shown(shape)} ({said})",
       "Give the shape and dtype of one example; a module with batch norm or dropout takes `train`.",
     ) from error  # fmt: skip
   outputs = getattr(found, "shape", ())

@@ -14,7 +14,7 @@ from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, GroupNorm, norm
 from fedjax_het.models.pooling import adaptive_average_pool, max_pool2
-from fedjax_het.models.shapes import check_image
+from fedjax_het.models.shapes import check_image, model_factory
 from fedjax_het.models.torch_names import named
 from fedjax_het.models.two_cnn import GRID as OF_LETTERS
 from fedjax_het.models.two_cnn import two_cnn
@@ -46,6 +46,7 @@ class LeafCNN(nn.Module):
     return Dense(self.num_classes, name="fc")(flatten(adaptive_average_pool(h, GRID)))
 
 
+@model_factory
 def leaf_cnn(
   shape: tuple[int, ...] = (84, 84, 3), num_classes: int = 1, width: int = 32, norm: str = "group",
   conv: str = "auto",
@@ -74,6 +75,7 @@ def leaf_cnn(
   return from_flax(module, shape, num_classes, name="leaf_cnn", head=("fc",))
 
 
+@model_factory
 def femnist_cnn(
   shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 62, hidden: int = 32, dense: int = 2048,
   conv: str = "auto",

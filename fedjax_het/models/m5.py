@@ -14,6 +14,7 @@ from fedjax_het.models.layers import Conv, Dense
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, norm
 from fedjax_het.models.pooling import max_pool
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.torch_names import named
 
 FIRST, STRIDE, POOL = 80, 4, 4  # samples
@@ -39,6 +40,7 @@ class M5(nn.Module):
     return Dense(self.num_classes, name="fc")(h.mean(axis=1))
 
 
+@model_factory
 def m5(
   shape: tuple[int, ...] = (16_000,), num_classes: int = 35, width: int = 64, norm: str = "batch",
   conv: str = "auto",

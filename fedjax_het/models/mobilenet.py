@@ -7,6 +7,7 @@ from fedjax_het.errors import check_whole
 from fedjax_het.models.blocks import ConvNorm, classifier
 from fedjax_het.models.layers import Dense
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.torch_names import named
 from fedjax_het.models.weights import Reader
 
@@ -33,6 +34,7 @@ class MobileNet(nn.Module):
     return Dense(self.num_classes, False, name="fc2")(h)
 
 
+@model_factory
 def mobilenet(
   shape: tuple[int, ...] = (64, 64, 3),
   num_classes: int = 200,

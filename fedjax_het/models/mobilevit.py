@@ -8,6 +8,7 @@ from fedjax_het.errors import check_choice
 from fedjax_het.models.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.models.layers import Conv, Dense
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.torch_names import named
 from fedjax_het.models.weights import Reader
 
@@ -126,6 +127,7 @@ class MobileViT(nn.Module):
     return Dense(self.num_classes, name="fc")(dropped(h.mean((1, 2)), self.dropout, train))
 
 
+@model_factory
 def mobilevit(
   shape: tuple[int, ...] = (256, 256, 3),
   num_classes: int = 1000,

@@ -12,7 +12,7 @@ from fedjax_het.models.convolution import METHODS
 from fedjax_het.models.layers import Conv, Dense, flatten, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import GroupNorm
-from fedjax_het.models.shapes import check_halved
+from fedjax_het.models.shapes import check_halved, model_factory
 
 GROUP = 4  # channels that are normalised together, at least
 
@@ -71,6 +71,7 @@ class ResNet10(nn.Module):
     return Dense(self.num_classes, spectral=self.spectral, name="fc")(h)
 
 
+@model_factory
 def resnet10(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,

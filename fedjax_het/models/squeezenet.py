@@ -9,6 +9,7 @@ from fedjax_het.models.blocks import classifier, dropped
 from fedjax_het.models.layers import Conv
 from fedjax_het.models.model import Model
 from fedjax_het.models.pooling import max_pool
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.torch_names import named
 from fedjax_het.models.weights import Reader
 
@@ -68,6 +69,7 @@ class SqueezeNet(nn.Module):
     return nn.relu(Conv(self.num_classes, (1, 1), name="fc")(h)).mean((1, 2))
 
 
+@model_factory
 def squeezenet(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,

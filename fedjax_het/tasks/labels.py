@@ -1,10 +1,23 @@
 """What labels must be, before anything learns from them."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from fedjax_het.errors import SettingError
+
+
+def labels_of(y: Any) -> np.ndarray:
+  """Returns labels as an array of whole numbers, [N, ...]; raises `SettingError` for anything else."""
+  try:
+    found = np.asarray(y)
+  except Exception:  # whatever a foreign object raises
+    found = np.zeros(0, object)
+  if found.dtype.kind not in "biu" or not found.ndim:
+    problem = "not whole numbers, one or a row of them an example"
+    raise SettingError("y", type(y).__name__, problem, "Give the labels as an array of integers, [N, ...].")
+  return found.astype(np.int64)
 
 
 def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
