@@ -1,16 +1,23 @@
 """The errors a user meets: each names the setting, its value and the remedy."""
 
+import contextlib
+import csv
 import difflib
 import inspect
 import lzma
 import math
 import operator
+import os
 import pickle
+import struct
 import tarfile
+import tokenize
 import typing
+import wave
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -52,11 +59,42 @@ class DataError(RuntimeError):
 
 
 DAMAGE = (
-  OSError, EOFError, RuntimeError, TypeError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error,
-  lzma.LZMAError, pickle.UnpicklingError,
+  ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, LookupError,
+  MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError, csv.Error, lzma.LZMAError,
+  pickle.PickleError, struct.error, tarfile.TarError, tokenize.TokenError, wave.Error, zipfile.BadZipFile,
+  zlib.error,
 )  # fmt: skip
-"""What reading a damaged archive, or arrays in one, raises; RuntimeError where it seems encrypted,
-TypeError where an .npz is one array."""
+"""What the readers of Python, NumPy and Pillow raise for a damaged archive, array, JSON, sound or image.
+
+RuntimeError includes RecursionError (nested too deeply) and what zipfile says of an encrypted archive;
+TokenError and SyntaxError come from an array's header, struct.error and TypeError from images,
+ArithmeticError from sounds and from numbers beyond floats.
+"""
+
+
+@contextlib.contextmanager
+def reading(where: object, problem: str = "cannot be read, it is truncated or damaged") -> Iterator[None]:
+  """Raises `DataError`, which names `where`, for whatever a reader within the block raises (see `DAMAGE`).
+
+  Args:
+    where: the file, and where the damage is within it.
+    problem: what is said of it.
+
+  Raises:
+    DataError: see above; one that is raised within passes as it is, as does a `SettingError`.
+  """
+  try:
+    yield
+  except (DataError, SettingError):
+    raise
+  except PermissionError as error:
+    raise DataError(f"{error.filename or where} may not be read. Ask its owner.") from error
+  except MemoryError as error:
+    raise DataError(f"{where} {problem}: it asks for more memory than there is.") from error
+  except DAMAGE as error:
+    kind = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""  # whose text is a name alone
+    said = kind + " ".join(str(error).split())[:300] or type(error).__name__
+    raise DataError(f"{where} {problem}: {said}") from error
 
 
 _INSTEAD = {
@@ -138,6 +176,40 @@ def check_whole(setting: str, value: float, low: float | None = None, high: floa
   except TypeError:
     remedy = f"Write {int(value)}." if value % 1 == 0 else "Round it."
     raise SettingError(setting, value, "must be a whole number", remedy) from None
+
+
+def memory() -> int:
+  """Bytes of memory that this process can have: the machine's, or the limit of its container."""
+  try:
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+  except (AttributeError, OSError, ValueError):  # not a POSIX system
+    found = 2**40
+  for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+      found = min(found, int(Path(limit).read_text()))
+  return found
+
+
+def check_memory(setting: str, value: int, wanted: int, what: str) -> None:
+  """Raises `SettingError` for a size by which arrays would not fit in this machine's memory.
+
+  Args:
+    setting: the size's name.
+    value: the size.
+    wanted: the bytes that arrays of this size take.
+    what: the arrays.
+  """
+  if wanted > (there := memory()):
+    problem = f"{what} would take {in_bytes(wanted)}, and this machine has {in_bytes(there)} of memory"
+    raise SettingError(setting, value, problem, "Choose a smaller one.")
+
+
+def in_bytes(count: int) -> str:
+  """A number of bytes for people, such as "13.1 GB"."""
+  if count >= 1000**6:
+    return "more than 1000 PB"
+  power = next(power for power in range(5, -1, -1) if count >= 1000**power or not power)
+  return f"{count / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB', 'PB')[power]}"
 
 
 def check_seed(setting: str, value: int) -> None:

@@ -201,9 +201,9 @@ def test_natural_follows_the_groups():
     (np.array([1.0, 2.0, np.nan, np.nan]), "groups = .*nan.*: row 2 is of no group, it is one of 2"),
     (["a", float("nan")], "groups = nan: row 1"),
     (np.array(["a", float("nan")], object), "groups = nan: row 1"),
-    (np.array(["a", None], object), "groups = 'NoneType and str': ids without an order"),
+    (np.array(["a", None], object), "groups = None: row 1 is of no group"),
     (["a", 1], "groups = 'int and str'"),
-    ([None, None], "groups = 'NoneType'"),
+    ([None, None], "groups = None: row 0 is of no group, it is one of 2, rows 0, 1"),
   ],
 )
 def test_rows_of_no_group_are_refused(groups, says):

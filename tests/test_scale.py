@@ -1,8 +1,13 @@
 """Bytes with a scale train and are judged as the floats that they stand for, wherever examples are read."""
 
+import warnings
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
+from flax import nnx
 
 import fedjax_het as fh
 from fedjax_het.clients.objective import training_loss
@@ -119,3 +124,75 @@ def test_a_dry_run_counts_bytes_as_floats():
     plan.data = data
     counted.append(step_flops(plan, 2))
   assert counted[0] == counted[1] > 0
+
+
+PIXELS = np.random.default_rng(1).random((len(ROWS), 4, 4, 1))
+
+
+def test_images_of_two_bytes_are_read_as_those_of_one(caplog):
+  x = (PIXELS * 65535).astype(np.uint16)
+  x[0] = 65535
+  np.testing.assert_array_equal(as_read(x, None), x.astype(np.float32) * np.float32(1 / 65535))
+  np.testing.assert_array_equal(as_read(x, 1 / 4095), x.astype(np.float32) * np.float32(1 / 4095))
+  assert as_read(x[..., 0], None).dtype == np.uint16  # may be ids of pairs of texts
+  assert as_read(x[:, 0, :, 0], None).dtype == np.uint16
+  assert clients(x, None).x.dtype == np.uint16 and "uint16" not in caplog.text
+  clients(x // 16, None)
+  assert "the largest value is 4095. If their range is smaller, say so: scale=1/4095" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64, np.uint32])
+def test_images_of_other_whole_numbers_need_a_scale(dtype):
+  x = (PIXELS * 256).astype(dtype)
+  with pytest.raises(fh.SettingError, match=r"x = .*4, 4, 1.*up to 255.*scale=1/255, or store bytes"):
+    clients(x, None)
+  data = clients(x, 1 / 255)
+  np.testing.assert_allclose(as_read(data.x, data.scale), as_read(data.x.astype(np.uint8), None), rtol=1e-6)
+
+
+class Net(nn.Module):
+  """A module of a user's own, of numbers."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(x.reshape(len(x), -1))
+
+
+class Words(nn.Module):
+  """A module of a user's own, of ids."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(nn.Embed(9, 2)(x).reshape(len(x), -1))
+
+
+@pytest.mark.parametrize(
+  "module", [Net(), lambda rngs: nnx.Sequential(lambda x: x[:, 0, :], nnx.Linear(4, 3, rngs=rngs))]
+)
+def test_own_modules_of_floats_are_told_of_whole_numbers(module):
+  model = fh.models.from_flax(module, (2, 4), 3)
+  params = model.init(KEY)
+  x = np.arange(16, dtype=np.int32).reshape(2, 2, 4)
+  with pytest.warns(UserWarning, match=r"x = int32: .* made for float32.*scale=1/255.*dtype=jnp.int32"):
+    model.apply(params, x)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    model.apply(params, x.astype(np.float32))
+    model.apply(params, x > 3)
+  if isinstance(module, Net):
+    square = fh.models.from_flax(module, (2, 2, 1), 3)
+    with pytest.raises(fh.SettingError, match=r"x = 'int32': the module was made for float32.*scale=1/255"):
+      square.apply(square.init(KEY), x.reshape(4, 2, 2, 1))
+
+
+@pytest.mark.parametrize("axes", [(4,), (2, 4)])
+def test_ids_of_texts_are_ids(axes):
+  model = fh.models.from_flax(Words(), axes, 3, dtype=jnp.int32)
+  x = np.random.default_rng(0).integers(0, 9, (len(ROWS), *axes))
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    data = clients(x, None)
+    assert data.x.dtype == np.int32
+    model.apply(model.init(KEY), as_read(data.x, data.scale))
+    table = fh.models.from_flax(Net(), (4,), 3)
+    table.apply(table.init(KEY), x.reshape(-1, 4))

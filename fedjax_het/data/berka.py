@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, find, number, read_table
-from fedjax_het.errors import DataError
+from fedjax_het.data.files import Source, check_rows, find, lacking, number, read_table
+from fedjax_het.errors import DataError, reading
 
 HEADERS = {
   "loan": ("loan_id", "account_id", "date", "amount", "duration", "payments", "status"),
@@ -104,6 +104,7 @@ def load_berka(folder: Path, leaky: bool = False) -> Source | None:
     f"{len(y)} loans, {sum(y)} of them bad; {int((x_all[:, 10] > 0).sum())} have a transaction that counts,"
     f" {int((~np.isnan(x_all[:, 9])).sum())} an order; the means of the others are missing",
     f"'?' left out of the mean of two years: {', '.join(unknown) or 'nowhere'}",
+    *lacking(x_all, np.array(groups), FEATURES),
   )
   return Source(
     x_all, y_all, x_all[:0], y_all[:0], 2, "berka", np.array(groups),
@@ -175,7 +176,5 @@ def _mean(values: list[float]) -> float:
 
 def _date(where: str, text: str) -> date:
   """19YY-MM-DD for YYMMDD."""
-  try:
+  with reading(where, f"is not what its authors ship: {text[:20]!r} is no date YYMMDD"):
     return date(1900 + int(text[:2]), int(text[2:4]), int(text[4:]))
-  except ValueError as error:
-    raise DataError(f"{where} is not what its authors ship: {text!r} is no date YYMMDD.") from error

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, find, read, text_of
+from fedjax_het.data.files import Source, check_rows, find, text_of
 from fedjax_het.data.images import read_images, squeezed
 from fedjax_het.data.leaf import joined, leaf_files, read_leaf
 from fedjax_het.data.packed import locate
+from fedjax_het.data.untrusted import MOST, read
 from fedjax_het.errors import DataError, SettingError, check_choice, check_whole
 from fedjax_het.tasks import multilabel
 
@@ -45,6 +46,8 @@ def load_celeba(
   """
   check_whole("size", size, 1)
   check_whole("min_images", min_images, 1)
+  if not isinstance(attributes, str | tuple | list) or not all(isinstance(own, str) for own in attributes):
+    raise SettingError("attributes", attributes, "not names", "Give one, or a tuple of some.")
   wanted = [attributes] if isinstance(attributes, str) else list(attributes)
   if not wanted or len(set(wanted)) < len(wanted):
     raise SettingError("attributes", wanted, "none, or one twice", "Name at least one, each once.")
@@ -58,7 +61,7 @@ def load_celeba(
       raise SettingError("min_images", min_images, "LEAF's json files come without them", "Leave it out.")
     if wanted != [SMILING]:
       raise SettingError("attributes", wanted, "LEAF's json files have Smiling alone", f"Add {ATTRIBUTES}.")
-    runs = list(read_leaf(files))
+    runs = list(read_leaf(files, most=MOST))
     for run in runs:
       if not all(isinstance(name, str) and label in (0, 1) for name, label in zip(run.x, run.y)):
         raise DataError(f"{run.where}: not LEAF's CelebA, names of images and labels 0 and 1.")
@@ -101,7 +104,7 @@ def _of_lists(
   texts = {name: text_of(path.resolve(), read(path)[1]) for name, path in lists.items()}
   count, header, *lines = [*texts[ATTRIBUTES].splitlines(), "", ""]
   known = header.split()
-  if not count.strip().isdecimal() or not known:
+  if not count.strip().isdecimal() or len(count) > 20 or SMILING not in known:
     raise DataError(f"{lists[ATTRIBUTES].resolve()} is not what its authors ship: it begins {count[:60]!r}.")
   for attribute in wanted:
     check_choice("attributes", attribute, known)

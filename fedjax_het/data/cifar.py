@@ -1,6 +1,7 @@
-"""CIFAR-10 from the authors' binary batches, all of them or some, compressed or not.
+"""CIFAR-10 from the authors' binary batches, all of them or some, compressed or not; or from their pickles.
 
-A record is one label byte, then 1024 red, 1024 green and 1024 blue bytes, row by row (Krizhevsky 2009).
+A record is one label byte, then 1024 red, 1024 green and 1024 blue bytes, row by row. A pickle is a
+dictionary with `data`, uint8 [10000, 3072] of the same order, and `labels` (Krizhevsky 2009).
 """
 
 import re
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_digest, find, read, short
-from fedjax_het.errors import DataError
+from fedjax_het.data.files import Source, check_digest, find, short
+from fedjax_het.data.untrusted import read, read_pickle
+from fedjax_het.errors import DataError, reading
 
 RECORD = 1 + 3 * 32 * 32
+BATCH = 10_000 * RECORD  # bytes
 SHIPPED = 50_000, 10_000
 
 # md5 of the uncompressed batches, as published with the data set.
@@ -22,6 +25,16 @@ MD5 = {
   "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
   "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
   "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+}
+
+# md5 of the pickles, which torchvision reads, as published with the data set.
+PICKLED = {
+  "data_batch_1": "c99cafc152244af753f735de768cd75f",
+  "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+  "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+  "data_batch_4": "634d18415352ddfa80567beed471001a",
+  "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+  "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 
 
@@ -43,7 +56,10 @@ def parse_batch(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load_cifar10(folder: Path) -> Source | None:
-  """CIFAR-10 from the batches in `folder` (or its cifar-10-batches-bin/): images [N, 32, 32, 3], uint8.
+  """CIFAR-10 from the batches in `folder`: images [N, 32, 32, 3], uint8.
+
+  They may also be in its cifar-10-batches-bin/ or, as pickles, in its cifar-10-batches-py/; or in folders of
+  these names beside `folder`, as torchvision has them in its root.
 
   The training set is whichever of the five batches are there, in order; the test set is test_batch.bin,
   else the longest `test_batch_first<n>.bin` (its first n records, which have no published checksum), else
@@ -55,13 +71,14 @@ def load_cifar10(folder: Path) -> Source | None:
   Raises:
     DataError: a batch that is truncated or not the one its authors ship.
   """
-  folder = next((f for f in (folder, folder / "cifar-10-batches-bin") if _training_batches(f)), folder)
+  names = ("cifar-10-batches-bin", "cifar-10-batches-py")
+  places = (folder, *(own / name for own in (folder, folder.parent) for name in names))
+  folder = next((place for place in places if _training_batches(place)), folder)
   train = _training_batches(folder)
   if not train:
     return None
-  test = find(folder, "test_batch.bin") or max(
-    folder.glob("test_batch_first*.bin*"), key=_first, default=None
-  )
+  test = find(folder, "test_batch.bin" if ".bin" in train[0].name else "test_batch")
+  test = test or max(folder.glob("test_batch_first*.bin*"), key=_first, default=None)
   batches = [_load_batch(path) for path in train]
   tests = [_load_batch(path) for path in [test] if path]
   x, y = (np.concatenate(arrays) for arrays in zip(*batches))
@@ -75,7 +92,9 @@ def load_cifar10(folder: Path) -> Source | None:
 
 
 def _training_batches(folder: Path) -> list[Path]:
-  return [path for i in range(1, 6) if (path := find(folder, f"data_batch_{i}.bin"))]
+  """Those that are there, binary ones, else pickles."""
+  found = ([find(folder, f"data_batch_{i}{ending}") for i in range(1, 6)] for ending in (".bin", ""))
+  return next((own for paths in found if (own := [path for path in paths if path])), [])
 
 
 def _first(path: Path) -> int:
@@ -85,7 +104,17 @@ def _first(path: Path) -> int:
 
 
 def _load_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-  content = read(path)[1]
+  content = read(path, 2 * BATCH)[1]
+  if (name := path.name.removesuffix(".gz")) in PICKLED:
+    check_digest(path, content, "md5", PICKLED[name])
+    found = read_pickle(path.resolve(), content)
+    with reading(path.resolve(), "is not a pickle of CIFAR-10"):
+      labels, pixels = np.asarray(found[b"labels"]), np.asarray(found[b"data"])
+      if (
+        pixels.dtype != np.uint8 or pixels.shape != (len(labels), RECORD - 1) or labels.dtype.kind not in "iu"
+      ):
+        raise ValueError(f"its data are {pixels.dtype} {pixels.shape}, of {len(labels)} labels")
+    return parse_batch(path, np.concatenate([labels.astype(np.uint8)[:, None], pixels], axis=1).tobytes())
   x, y = parse_batch(path, content)
   if first := _first(path):
     if len(y) != first:

@@ -5,16 +5,14 @@ bytes, row by row. A pickle is a dictionary with `data`, uint8 [N, 3072] of the 
 `coarse_labels` (Krizhevsky 2009).
 """
 
-import importlib
-import io
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_digest, check_rows, find, read
-from fedjax_het.errors import DataError, check_choice
+from fedjax_het.data.files import Source, check_digest, check_rows, find
+from fedjax_het.data.untrusted import read, read_pickle
+from fedjax_het.errors import DataError, check_choice, reading
 
 RECORD = 2 + 3 * 32 * 32
 ROWS = {"train": 50_000, "test": 10_000}
@@ -30,7 +28,8 @@ def load_cifar100(folder: Path, labels: str = "fine") -> Source | None:
   """Images uint8 [50000, 32, 32, 3] and their classes, and the test set's 10,000.
 
   Args:
-    folder: where train.bin and test.bin (.gz or not), or the pickles train and test are, or their folder.
+    folder: where train.bin and test.bin (.gz or not), or the pickles train and test are, or their folder; it
+      may also be beside this one, as in torchvision's root.
     labels: "fine", 100 classes, or "coarse", the 20 groups of five.
 
   Returns:
@@ -41,7 +40,7 @@ def load_cifar100(folder: Path, labels: str = "fine") -> Source | None:
     DataError: a file that is truncated or not what its authors ship, or only one of a pair.
   """
   check_choice("labels", labels, CLASSES)
-  for own in (folder / name for name in FOLDERS):
+  for own in (*(folder / name for name in FOLDERS), *(folder.parent / name for name in FOLDERS[1:])):
     for ending, parse in ((".bin", _binary), ("", _pickled)):
       paths = {part: path for part in ROWS if (path := find(own, part + ending)) and path.is_file()}
       if not paths:
@@ -69,7 +68,7 @@ def _part(path: Path, part: str, parse: Any, labels: str) -> tuple[np.ndarray, n
 
 
 def _binary(path: Path, part: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  content = read(path)[1]
+  content = read(path, 2 * RECORD * ROWS[part])[1]
   if not content or len(content) % RECORD:
     raise DataError(
       f"{path.resolve()} is truncated or damaged: {len(content)} bytes are not whole records of {RECORD}."
@@ -79,26 +78,12 @@ def _binary(path: Path, part: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _pickled(path: Path, part: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  content = read(path)[1]
+  content = read(path, 2 * RECORD * ROWS[part])[1]
   check_digest(path, content, "md5", MD5[part])
-  try:
-    found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+  found = read_pickle(path.resolve(), content)
+  with reading(path.resolve(), "is not a pickle of CIFAR-100"):
     pixels = np.asarray(found[b"data"])
     classes = {name: np.asarray(found[f"{name}_labels".encode()]) for name in CLASSES}
-  except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as error:
-    raise DataError(f"{path.resolve()} is not a pickle of CIFAR-100: {error}") from error
   if pixels.dtype != np.uint8 or pixels.shape[1:] != (RECORD - 2,):
     raise DataError(f"{path.resolve()} is not CIFAR-100: its data are {pixels.dtype} {pixels.shape}.")
   return pixels, classes
-
-
-class _Unpickler(pickle.Unpickler):
-  """Arrays and plain values alone: a pickle may otherwise run anything."""
-
-  def find_class(self, module: str, name: str) -> Any:
-    """What the names of an array's pickle stand for."""
-    if name in ("_reconstruct", "scalar") and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-      return getattr(importlib.import_module("numpy._core.multiarray"), name)
-    if module == "numpy" and name in ("ndarray", "dtype"):
-      return getattr(np, name)
-    raise pickle.UnpicklingError(f"{module}.{name} is no array")

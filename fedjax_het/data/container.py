@@ -6,13 +6,15 @@ for its validation and test parts.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
+from fedjax_het.data.filled import fill
 from fedjax_het.data.rows import (
   as_array,
   as_held,
@@ -20,10 +22,11 @@ from fedjax_het.data.rows import (
   check_parts,
   check_split,
   count_rows,
+  held_out_last,
   part_of,
   rows_of,
 )
-from fedjax_het.data.scale import as_read
+from fedjax_het.data.scale import as_read, check_images
 from fedjax_het.errors import SettingError, check_flag, check_key, check_range, check_whole, listed
 from fedjax_het.tasks import Task, check_task, classification
 from fedjax_het.tasks.labels import check_rows
@@ -162,6 +165,7 @@ def federate(
   name: str = "",
   train_y: np.ndarray | None = None,
   split: np.ndarray | None = None,
+  tell: Callable[[str], object] = logging.warning,
 ) -> FederatedData:
   """Lays the clients of a partition out in flat arrays, each split into train, valid and test.
 
@@ -189,21 +193,24 @@ def federate(
       ⌊fraction · n⌋ or one more, the rows left over going to the classes with the largest remainders.
     scale: > 0, what examples are multiplied by, as float32, whenever they are read, such as 1/255 for the
       bytes of flattened images. By default uint8 of three axes or more are images, read as [0, 1] (1/255),
-      other uint8 are a table, read as they are (1), and all else stays what it is; so each array of a tree.
+      as are uint16 of four (1/65535); other uint8 are a table, read as they are (1), and all else stays what
+      it is; so each array of a tree. Images of other whole numbers, [N, H, W, C], need it.
     name: the data set's name.
     train_y: labels, [N, ...], that training and validation rows have in place of y, such as noisy ones; no
       client has clean ones to validate on. Test parts keep y, and the split goes by it.
     split: integers, [N], in place of `test_fraction`, of data that come divided: 0 for rows to train on, 1
       for rows to test on, -1 for rows of neither.
+    tell: called with a sentence for each client whose training rows have no value at all in a place of x, a
+      column say, that is to be filled or standardised: 0 stands there.
 
   Raises:
     SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
-      examples that are no rows of real numbers, or masked; either beyond what 32 bits hold; a part with rows
-      that x has not or that come twice; a number of classes that is not whole or below 1; what is no key or
-      no task; a fraction outside [0, 1), a client with no training row left, no clients, a scale that is not
-      above 0 or for a tree, `stratify` where labels are no classes, `standardize` names what is not a column
-      of floats, or one with an infinite value, or a `split` that is not one a row, or beside a
-      `test_fraction`.
+      examples that are no rows of real numbers, or masked, or infinite; either beyond what 32 bits hold;
+      images of whole numbers without a scale; a part with rows that x has not or that come twice; a number of
+      classes that is not whole or below 1; what is no key or no task; a fraction outside [0, 1), a client
+      with no training row left, no clients, a scale that is not above 0 or for a tree, `stratify` where
+      labels are no classes, `standardize` names what is not a column of floats, or a `split` that
+      is not one a row, or beside a `test_fraction`.
   """
   if split is not None and test_fraction is not None:
     raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
@@ -246,6 +253,7 @@ def federate(
     raise SettingError(
       "standardize", tuple(standardize), f"x is {found}", "Name columns of floats in [N, D]."
     )
+  check_images(x, scale)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   order, sizes = [], np.zeros((len(parts), 3), np.int64)
   for i, rows in enumerate(parts):
@@ -256,9 +264,9 @@ def federate(
     n_test = share(len(rows), test_fraction) if split is None else int(split[rows].sum())
     n_valid = share(len(rows) - n_test, valid_fraction)
     if stratify:
-      rows = _held_out_last(rows, y[rows], n_test) if split is None else rows
+      rows = held_out_last(rows, y[rows], n_test) if split is None else rows
       rest = len(rows) - n_test
-      rows[:rest] = _held_out_last(rows[:rest], y[rows[:rest]], n_valid)
+      rows[:rest] = held_out_last(rows[:rest], y[rows[:rest]], n_valid)
     sizes[i] = len(rows) - n_test - n_valid, n_valid, n_test
     if sizes[i, 0] < 1:
       raise SettingError(
@@ -272,12 +280,11 @@ def federate(
 
   def laid_out(leaf: np.ndarray) -> np.ndarray:
     leaf = leaf[rows]
-    if len(standardize):
-      check_finite(leaf[:, list(standardize)], rows)
-    if len(standardize) or (jnp.issubdtype(leaf.dtype, jnp.floating) and np.isnan(leaf).any()):
-      for first, of_client in zip(slices["train"].start, sizes):
-        own = slice(first, first + of_client.sum())
-        leaf[own] = _filled(leaf[own], of_client[0], list(standardize))
+    unknown = np.isnan(leaf).any() if jnp.issubdtype(leaf.dtype, jnp.floating) else False
+    if len(standardize) or unknown or isinstance(x, np.ndarray):  # a tree may have -inf, as masks do
+      check_finite(leaf, rows)
+    if len(standardize) or unknown:
+      fill(leaf, slices["train"].start, sizes, [*standardize], tell)
     return as_held(leaf)
 
   labels = as_held(np.asarray(y[rows]), task.dtype, "y")
@@ -308,32 +315,6 @@ def slices_of(sizes: np.ndarray) -> dict[str, Any]:
 def _floats(x: PyTree) -> bool:
   """Whether the examples are one table of floats."""
   return isinstance(x, np.ndarray) and x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def _held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
-  """The rows in an order whose last `count` have the labels in their shares; otherwise as they were."""
-  classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-  wanted = count * sizes / max(len(rows), 1)
-  quota = np.floor(wanted).astype(int)
-  remainders = np.argsort(quota - wanted, kind="stable")
-  quota[remainders[: count - quota.sum()]] += 1
-  held = np.zeros(len(rows), bool)
-  for c in range(len(classes)):
-    held[np.flatnonzero(inverse == c)[: quota[c]]] = True
-  return np.concatenate([rows[~held], rows[held]])
-
-
-def _filled(x: np.ndarray, num_train: int, standardize: list[int]) -> np.ndarray:
-  """One client's rows [n, ...], the first `num_train` for training: NaN filled, columns standardised."""
-  train, x = x[:num_train].astype(np.float64), x.astype(np.float64)
-  present = ~np.isnan(train)
-  mean = np.where(present, train, 0.0).sum(0) / np.maximum(present.sum(0), 1)
-  x = np.where(np.isnan(x), mean, x)
-  if standardize:
-    constant = np.where(present, train, np.inf).min(0) >= np.where(present, train, -np.inf).max(0)
-    deviation = np.where(constant, np.inf, x[:num_train].std(0))
-    x[:, standardize] = ((x - mean) / deviation)[:, standardize]
-  return x
 
 
 def share(count: int, fraction: float) -> int:

@@ -1,19 +1,19 @@
 """What every file loader shares: the loaded data set, and reading files that may be damaged."""
 
 import csv
-import gzip
 import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedjax_het.errors import DAMAGE, DataError
+from fedjax_het.data.untrusted import read
+from fedjax_het.errors import DataError, reading
 from fedjax_het.tasks import Task
 
 
@@ -93,34 +93,12 @@ def find(folder: Path, name: str) -> Path | None:
   return None
 
 
-def read(path: Path) -> tuple[bytes, bytes]:
-  """A file as it is and decompressed (the same thing unless it ends in .gz).
-
-  Raises:
-    DataError: a file that cannot be read, or a .gz that is cut short or not gzip.
-  """
-  try:
-    raw = path.read_bytes()
-    return raw, gzip.decompress(raw) if path.suffix == ".gz" else raw
-  except DAMAGE as error:
-    raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
-
-
 def text_of(where: object, content: bytes) -> str:
   """UTF-8 as text; raises `DataError` naming `where` for bytes that are none."""
   try:
     return content.decode()
   except UnicodeDecodeError as error:
     raise DataError(f"{where} is truncated or damaged: {error}") from error
-
-
-def read_arrays(path: Path) -> dict[str, Any]:
-  """The arrays of an .npz by name; raises `DataError` if it is damaged."""
-  try:
-    with path.open("rb") as raw, np.load(raw) as file:  # which NumPy would leave open if it is damaged
-      return {key: file[key] for key in file.files}
-  except DAMAGE as error:
-    raise DataError(f"{path.resolve()} cannot be read, it is truncated or damaged: {error}") from error
 
 
 def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
@@ -133,7 +111,7 @@ def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[s
     DataError: a row without exactly `width` fields, a quote that is never closed, or bytes that are no text.
   """
   whole = path.resolve()
-  try:
+  with reading(whole, "is truncated or damaged"):
     text = text_of(whole, read(path)[1])
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     for row in rows:
@@ -142,16 +120,12 @@ def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[s
         raise DataError(f"{where} is truncated or damaged: {len(row)} fields, not {width}.")
       if row:
         yield where, row
-  except csv.Error as error:
-    raise DataError(f"{whole} is truncated or damaged: {error}") from error
 
 
 def named_rows(where: object, text: str, delimiter: str = ",") -> list[dict[str, str]]:
   """A delimited text's rows, each by the names of its first one; raises `DataError` naming `where`."""
-  try:
+  with reading(where, "is truncated or damaged"):
     return list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
-  except csv.Error as error:
-    raise DataError(f"{where} is truncated or damaged: {error}") from error
 
 
 def number(where: str, text: str) -> float:
@@ -163,6 +137,17 @@ def number(where: str, text: str) -> float:
   if math.isinf(value) or (math.isnan(value) and text.strip() != "?"):
     raise DataError(f"{where} is not what its authors ship: {text[:40]!r} should be a number or '?'.")
   return value
+
+
+def lacking(x: np.ndarray, groups: np.ndarray, columns: Sequence[str]) -> tuple[str, ...]:
+  """A note for `Source.notes` of each group whose rows of x, [N, D], have no value in some columns."""
+  notes = []
+  for group in dict.fromkeys(groups.tolist()):
+    absent = np.isnan(x[groups == group]).all(axis=0)
+    if absent.any():
+      named = ", ".join(name for name, none in zip(columns, absent) if none)
+      notes.append(f"{group} has no value of {named} in any row: 0 stands there")
+  return tuple(notes)
 
 
 def check_rows(path: Path, found: int, shipped: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, find, number, read_table
+from fedjax_het.data.files import Source, check_rows, find, lacking, number, read_table
 from fedjax_het.errors import DataError
 
 ROWS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
@@ -58,6 +58,7 @@ def load_heart(folder: Path) -> Source | None:
     notes.append(
       f"{hospital}: {rows} rows, {int((table[:, _NUM] > 0).sum())} with disease, {missing} values missing in"
       f" the columns used, cholesterol 0 in {int((table[:, 4] == 0).sum())} rows"
+      + ("" if table[:, 4].any() else " (all: it was not measured there, and 0 stands for it standardised)")
     )
   table = np.concatenate(tables)
   one_hot = [table[:, [_CP]] == np.arange(1, 5), np.nan_to_num(table[:, [_RESTECG]]) == np.arange(3)]
@@ -66,6 +67,7 @@ def load_heart(folder: Path) -> Source | None:
   groups = np.repeat(list(ROWS), [len(table) for table in tables])
   files = tuple(path.name for path in paths.values())
   every = tuple(range(len(FEATURES)))
+  notes += lacking(x, groups, FEATURES)
   return Source(x, y, x[:0], y[:0], 2, "heart", groups, files, tuple(notes), every)
 
 

@@ -4,11 +4,13 @@ An idx file is big-endian: two zero bytes, a type byte (8: uint8), the number of
 axis (uint32), then the values. LeCun, Cortes, Burges; Xiao, Rasul, Vollgraf 2017 (arXiv:1708.07747).
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_digest, find, read
+from fedjax_het.data.files import Source, check_digest, find
+from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError
 
 SHAPES = {
@@ -17,6 +19,8 @@ SHAPES = {
   "t10k-images-idx3-ubyte": (10000, 28, 28),
   "t10k-labels-idx1-ubyte": (10000,),
 }
+
+TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # its folders
 
 # sha256 of the .gz (published: TFDS's url_checksums, MNIST's and Fashion-MNIST's mirrors) and of its content.
 SHA256 = {
@@ -80,20 +84,27 @@ def parse_idx(path: Path, content: bytes) -> np.ndarray:
 def load_idx(name: str, folder: Path) -> Source | None:
   """`name` ("mnist", "fashion_mnist") from its four files in `folder`: images [N, 28, 28, 1], uint8.
 
+  They may also be where torchvision puts them: in MNIST/raw/ or FashionMNIST/raw/, in `folder` or beside it.
+
   Returns:
-    The data set, or None where `folder` holds none of the files.
+    The data set, or None where none of these folders holds one of the files.
 
   Raises:
     DataError: a file missing beside others, truncated, or not the one its authors ship.
   """
-  paths = {file: path for file in SHAPES if (path := find(folder, file))}
-  if not paths:
+  theirs = Path(TORCHVISION[name]) / "raw"
+  for own in (folder, folder / "raw", folder / theirs, folder.parent / theirs):
+    paths = {file: path for file in SHAPES if (path := find(own, file))}
+    if paths:
+      folder = own
+      break
+  else:
     return None
   arrays = []
   for file, shape in SHAPES.items():
     if file not in paths:
       raise DataError(f"{name} wants {file}.gz (or {file}) too; looked in {folder.resolve()}.")
-    raw, content = read(paths[file])
+    raw, content = read(paths[file], 2**20 + math.prod(shape))
     array = parse_idx(paths[file], content)
     if array.shape != shape:
       raise DataError(f"{paths[file].resolve()} holds an array of shape {array.shape}, {name} has {shape}.")

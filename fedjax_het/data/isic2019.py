@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import Source, check_rows, find, named_rows, read, text_of
+from fedjax_het.data.files import Source, check_rows, find, named_rows, text_of
 from fedjax_het.data.ham10000 import find_jpegs, read_jpegs, read_metadata
+from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, check_whole
 
 KINDS = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")

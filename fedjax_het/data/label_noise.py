@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole
+from fedjax_het.tasks.missing import check_present
 
 
 def pair_flip(num_classes: int, ratio: float) -> np.ndarray:
@@ -72,7 +73,10 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
     raise SettingError(
       "transition", rows.tolist(), "its rows are no probabilities", "Let each be >= 0 and sum to 1."
     )
-  labels = np.asarray(as_array("labels", labels))
+  given = as_array("labels", labels)
+  labels = np.asarray(given)
+  if given.ndim == 1:
+    check_present(given)
   if labels.ndim != 1 or labels.dtype.kind not in "biuf" or not np.array_equal(labels, np.floor(labels)):
     problem = "not one whole number an example"
     raise SettingError("labels", f"{labels.dtype} {list(labels.shape)}", problem, "Give classes, [N].")

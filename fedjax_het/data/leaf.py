@@ -6,7 +6,6 @@ al., LEAF: A benchmark for federated settings, 2018 (github.com/TalwalkarLab/lea
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.data.files import below, read
-from fedjax_het.errors import DataError
+from fedjax_het.data.files import below
+from fedjax_het.data.repeated import check_divided
+from fedjax_het.data.untrusted import read, read_json
+from fedjax_het.errors import DataError, reading
 
 
 class Rows(NamedTuple):
@@ -63,32 +64,39 @@ def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
   return [(path, False) for path in sets["all"]]
 
 
-def read_leaf(files: list[tuple[Path, bool]], counted: bool = True) -> Iterator[Rows]:
+def read_leaf(files: list[tuple[Path, bool]], counted: bool = True, most: int = 2**32) -> Iterator[Rows]:
   """The rows of every user, file after file, one file in memory at a time.
 
   Args:
     files: as `leaf_files` finds them.
     counted: whether `num_samples` are of these rows. LEAF leaves them as they were where it takes rows away:
       the windows between Shakespeare's sets, and Reddit's other sets. Then they are not fewer.
+    most: how many bytes a file can have, unpacked.
 
   Raises:
-    DataError: a file that is no such json, or the same as another; users who are not those of the rows, or
-      are named twice; unequally many examples and labels, or as `num_samples` has them; no rows at all.
+    DataError: a file that is no such json, or the same as another; users who are not those of the rows, are
+      named twice in a file, or are in two files of one set; unequally many examples and labels, or as
+      `num_samples` has them; no rows at all.
   """
   found: dict[bytes, Path] = {}
+  where_is: dict[tuple[str, bool], Path] = {}
   total = 0
   for path, test in files:
-    content = read(path)[1]
+    content = read(path, most)[1]
     users = _users(path, content, test)
     same = found.setdefault(hashlib.sha256(content).digest(), path)
     if users and same != path:
       raise DataError(f"{path.resolve()} is the same file as {same.resolve()}. Delete one of them.")
     for rows, count in users:
+      if (other := where_is.setdefault((rows.user, test), path)) != path:
+        raise DataError(
+          f"{rows.where} has rows in {other.name} too, a file of the same set. Keep one sampling's files."
+        )
       if not isinstance(rows.x, list) or not isinstance(rows.y, list):
         raise DataError(f"{rows.where}: its x and y are not lists.")
       if len(rows.x) != len(rows.y):
         raise DataError(f"{rows.where}: {len(rows.x)} examples and {len(rows.y)} labels.")
-      if not isinstance(count, int) or count < len(rows.y) or (counted and count > len(rows.y)):
+      if type(count) is not int or count < len(rows.y) or (counted and count > len(rows.y)):
         raise DataError(f"{rows.where}: {len(rows.y)} rows, where num_samples says {count}.")
       total += len(rows.y)
       yield rows
@@ -101,9 +109,11 @@ def read_leaf(files: list[tuple[Path, bool]], counted: bool = True) -> Iterator[
 def _users(path: Path, content: bytes, test: bool) -> list[tuple[Rows, Any]]:
   """The rows of every user of a file, and how many it says they are."""
   where = path.resolve()
-  try:
-    found = json.loads(content)
+  found = read_json(where, content)
+  with reading(where, "is not a json file of LEAF's, or a damaged one"):
     users, counts, data = found["users"], found["num_samples"], found["user_data"]
+    if not all(isinstance(user, str) and user.strip() for user in users):
+      raise DataError(f"{where} is damaged: a user without a name, or whose name is no text.")
     named, having = Counter(users), Counter([*data])
     if odd := [*(named - having), *(having - named)]:
       raise DataError(f"{where} is damaged: user {odd[0]} is not once in users and once in user_data.")
@@ -111,21 +121,25 @@ def _users(path: Path, content: bytes, test: bool) -> list[tuple[Rows, Any]]:
       raise DataError(f"{where} is damaged: {len(users)} users, and num_samples of {len(counts)}.")
     rows = [Rows(f"{where}, user {user}", user, data[user]["x"], data[user]["y"], test) for user in users]
     return list(zip(rows, counts))
-  except (ValueError, KeyError, TypeError) as error:
-    what = f"{type(error).__name__}: {str(error)[:200]}"
-    raise DataError(f"{where} is not a json file of LEAF's, or a damaged one: {what}") from error
 
 
-def joined(users: list[str], sizes: list[int], test: list[bool]) -> tuple[np.ndarray, np.ndarray | None, str]:
+def joined(
+  users: list[str], sizes: list[int], test: list[bool], x: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None, str]:
   """Whose each row is, and what it is for, of runs of rows, one after another.
 
   Args:
     users: of each run, [R].
     sizes: rows of each run, [R].
     test: whether each run is of a test set, [R].
+    x: examples of all runs, to be looked through for those that test and train; None where they are known to
+      differ.
 
   Returns:
     `Source.groups`, `Source.split` (None where no user is in both sets), and a note of it.
+
+  Raises:
+    DataError: test rows that are a copy of training rows, see `check_divided`.
   """
   groups, held = np.repeat(users, sizes), np.repeat(np.asarray(test, bool), sizes)
   both = {*groups[held]} & {*groups[~held]}
@@ -135,8 +149,10 @@ def joined(users: list[str], sizes: list[int], test: list[bool]) -> tuple[np.nda
     return groups, None, count + note
   split = np.where(np.isin(groups, [*both]), held, -1).astype(np.int8)
   alone = (split < 0).sum()
+  few = [f"{alone} of users in one set alone"] if alone else []
+  again = () if x is None else check_divided("LEAF's files of tests", x, groups, split)
   return (
     groups,
     split,
-    f"{count}, {held.sum()} to test on" + (f"; {alone} of users in one set alone" if alone else ""),
+    "; ".join([f"{count}, {held.sum()} to test on", *few, *again]),
   )

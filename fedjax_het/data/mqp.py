@@ -17,13 +17,14 @@ import numpy as np
 
 from fedjax_het.data.files import Source, check_rows, find, read_table
 from fedjax_het.data.wordpiece import encode, framed, read_vocabulary
-from fedjax_het.errors import DataError, SettingError, check_choice, check_whole
+from fedjax_het.errors import DataError, SettingError, check_choice, check_memory, check_whole
 
 FILE = "mqp.csv"
 ROWS = 3048
 DOCTORS = 11
 LENGTH, PIECES = 64, 200  # of a hashed question, and of the pieces of two
 VOCABULARY = 4096
+NGRAMS = 1000  # no question has as many words
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -83,8 +84,9 @@ def load_mqp(
   hashed = tokenizer == "hash"
   length = (LENGTH if hashed or apart else PIECES) if length is None else length
   check_whole("length", length, 1 if hashed else 3 if apart else 4)
-  check_whole("vocabulary", vocabulary, 2)
-  check_whole("ngrams", ngrams, 1)
+  check_whole("vocabulary", vocabulary, 2, np.iinfo(np.int32).max)
+  check_whole("ngrams", ngrams, 1, NGRAMS)
+  check_memory("length", length, 2 * 2 * ROWS * length * 6, f"{ROWS} pairs of questions of {length} ids")
   ours = (("vocabulary", vocabulary, VOCABULARY), ("ngrams", ngrams, 1))
   theirs = (("vocabulary_file", vocabulary_file, ""), ("apart", apart, False))
   for setting, value, default in theirs if hashed else ours:

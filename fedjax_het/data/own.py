@@ -11,6 +11,8 @@ from fedjax_het.data.partition import PARTITIONERS, Parts, partition
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
 from fedjax_het.tasks import check_task
+from fedjax_het.tasks.labels import REGRESSION
+from fedjax_het.tasks.missing import check_present
 
 PyTree = Any
 _GIVEN = ("x", "y", "parts", "key", "num_classes", "labels", "num_clients", "groups")
@@ -105,10 +107,13 @@ def _laid_out(
   if not y.ndim:
     raise SettingError("y", y, "is one label", "Give one for each example, [N].")
   if (task is None or task.classes) and y.dtype.kind not in "iub":
-    raise SettingError(
-      "y", y.dtype, "classes are whole numbers from 0 on",
-      "Number them: names, y = np.unique(y, return_inverse=True); or name another task.",
-    )  # fmt: skip
+    check_present(y)
+    remedy = "Number them: names, y = np.unique(y, return_inverse=True); or name another task."
+    if y.dtype.kind == "f":
+      remedy = f"These look like numbers to be told: {REGRESSION}"
+      if not (y % 1).any():
+        remedy = "Convert them: y.astype(int)."
+    raise SettingError("y", y.dtype, "classes are whole numbers from 0 on", remedy)
   if num_classes is None:
     if (task and not task.classes) or not y.size:
       remedy = "Give it: the number of labels (multilabel), of tokens (next_token), or of numbers to be told."

@@ -16,21 +16,15 @@ where it leaves clients out.
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.natural import generator, natural, whole, wrong_count
 from fedjax_het.data.rows import as_array
-from fedjax_het.errors import (
-  SettingError,
-  check_choice,
-  check_flag,
-  check_key,
-  check_range,
-  check_settings,
-)
+from fedjax_het.errors import SettingError, check_choice, check_flag, check_range, check_settings
+from fedjax_het.tasks.missing import check_present
 
 Parts = list[np.ndarray]
 
@@ -50,8 +44,8 @@ def iid(key: jax.Array, labels: ArrayLike, num_clients: int) -> Parts:
   if not labels.ndim:
     raise SettingError("labels", labels.tolist(), "one value, no row of labels", "Give one label per row.")
   count = len(labels)
-  _whole("num_clients", num_clients, count)
-  return np.array_split(_generator(key).permutation(count), num_clients)
+  whole("num_clients", num_clients, count, why=f"there are {count} rows")
+  return np.array_split(generator(key).permutation(count), num_clients)
 
 
 def pathological(
@@ -79,11 +73,13 @@ def pathological(
     SettingError: `num_clients`, `shards_per_client` or `deal` is not one of these.
   """
   labels = _labels(labels, num_clients)
-  _whole("shards_per_client", shards_per_client, len(labels) // num_clients)
+  most = len(labels) // num_clients
+  why = f"each of {num_clients} clients has about {most} of the {len(labels)} rows"
+  whole("shards_per_client", shards_per_client, most, why=why)
   check_option("deal", deal)
   count = num_clients * shards_per_client
   if deal == "random":
-    rng = _generator(key)
+    rng = generator(key)
     order, owners = rng.permutation(len(labels)), rng.permutation(count)
   else:
     order, owners = np.arange(len(labels)), np.arange(count)
@@ -142,7 +138,7 @@ def dirichlet(
       f"Use at most {max(len(labels) // min_size, 1)} clients, or partition.min_size ="
       f" {len(labels) // num_clients} with partition.balance = True.",
     )  # fmt: skip
-  rng = _generator(key)
+  rng = generator(key)
   classes, class_sizes = np.unique(labels, return_counts=True)
   for _ in range(tries):
     # log Gamma(α) draws as log Gamma(α + 1) + log(U) / α: shares stay finite where α = 0.001 underflows.
@@ -208,14 +204,14 @@ def primary_class(
   classes = np.unique(labels)
   if len(classes) < 2:
     raise SettingError("labels", classes.tolist(), "hold a single class", "Folds need at least two.")
-  _whole("num_folds", num_folds, len(classes), low=2)
+  whole("num_folds", num_folds, len(classes), low=2, why=f"the labels have {len(classes)} classes")
   check_option("fraction", fraction)
   if num_clients % num_folds:
     raise SettingError(
       "num_clients", num_clients, f"cannot be cut into num_folds = {num_folds} equal groups",
       f"Choose a multiple of {num_folds}.",
     )  # fmt: skip
-  rng = _generator(key)
+  rng = generator(key)
   pools: list[list[np.ndarray]] = [[] for _ in range(num_folds)]
   for home, primary in enumerate(np.array_split(classes, num_folds)):
     for c in primary:
@@ -226,34 +222,6 @@ def primary_class(
         pools[(home + 1 + j) % num_folds].append(share)
   per_group = num_clients // num_folds
   return [rows[i::per_group] for rows in map(np.concatenate, pools) for i in range(per_group)]
-
-
-def natural(
-  groups: ArrayLike, min_size: int = 1, sample: int | None = None, key: jax.Array | None = None
-) -> Parts:
-  """One client per distinct group id: clients in order of id, rows in file order.
-
-  Args:
-    groups: ids, int or str, [N].
-    min_size: groups of fewer rows are left out.
-    sample: how many of the other groups become clients, drawn at random; None: all.
-    key: typed key of that draw; without `sample` not used.
-
-  Raises:
-    SettingError: `groups` is not a vector with at least one row, one is masked, NaN or of another type than
-      the others, no group has `min_size` rows, or fewer than `sample` have.
-  """
-  ids, order = _sorted(groups)
-  _, first = np.unique(ids, return_index=True)
-  parts = np.split(order, first[1:])
-  _whole("min_size", min_size, max(map(len, parts)))
-  parts = [rows for rows in parts if len(rows) >= min_size]
-  if sample is None:
-    return parts
-  _whole("sample", sample, len(parts))
-  if key is None:
-    raise SettingError("key", None, "a sample needs one", "Use key=jax.random.key(0).")
-  return [parts[i] for i in np.sort(_generator(key).permutation(len(parts))[:sample])]
 
 
 PARTITIONERS: dict[str, Callable[..., Parts]] = {
@@ -288,9 +256,7 @@ def partition(
   given = {argument: value for argument, value in common.items() if argument in signature}
   parts = PARTITIONERS[name](**given, **options)
   if num_clients is not None and num_clients != len(parts):
-    raise SettingError(
-      "num_clients", num_clients, f"the data come in {len(parts)} groups", "Set that, or leave it out."
-    )
+    raise wrong_count(num_clients, len(parts), options.get("min_size", 1), options.get("sample"))  # type: ignore[arg-type]
   return parts
 
 
@@ -308,25 +274,17 @@ def check_option(name: str, value: object) -> None:
     case "sample" | "max_tries" if value is None:
       pass
     case "num_folds":
-      _whole(name, value, low=2)
+      whole(name, value, low=2)
     case "shards_per_client" | "min_size" | "max_tries" | "sample":
-      _whole(name, value)
-
-
-def _generator(key: jax.Array) -> np.random.Generator:
-  return np.random.default_rng(np.asarray(jax.random.key_data(check_key(key))))
-
-
-def _whole(setting: str, value: object, high: int | None = None, low: int = 1) -> None:
-  """Raises unless `value` is a whole number in [low, high]."""
-  if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
-    raise SettingError(setting, value, "not a whole number", f"Give an integer of at least {low}.")
-  check_range(setting, int(value), low, high)
+      whole(name, value)
 
 
 def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
   """`labels` as a checked array [N], and 1 <= `num_clients` <= N checked with it."""
-  labels = np.asarray(as_array("labels", labels))
+  given = as_array("labels", labels)
+  labels = np.asarray(given)
+  if given.ndim == 1:
+    check_present(given)
   if labels.ndim != 1 or labels.dtype.kind not in "iub":
     raise SettingError(
       "labels",
@@ -334,41 +292,8 @@ def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
       "not a vector of integers",
       "Give one class per row, or partition by iid or natural.",
     )
-  _whole("num_clients", num_clients, len(labels))
+  whole("num_clients", num_clients, len(labels), why=f"there are {len(labels)} rows")
   return labels
-
-
-def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-  """Checked group ids in order, [N], and the rows they stand in; rows of one group in file order."""
-  given = groups if hasattr(groups, "dtype") or np.isscalar(groups) else _objects(groups)
-  found = as_array("groups", given, "Give one id per row.")
-  if found.ndim != 1 or not len(found):
-    raise SettingError("groups", found.shape, "not a vector of group ids", "Give one id per row.")
-  ids = np.asarray(found)
-  try:
-    missing = np.flatnonzero(np.ma.getmaskarray(found) | np.not_equal(ids, ids))
-    if len(missing):
-      raise SettingError(
-        "groups", found[missing[0]], f"row {missing[0]} is of no group, it is one of {len(missing)}",
-        "Leave such rows out of x, y and groups.",
-      )  # fmt: skip
-    order = np.argsort(ids, kind="stable")
-  except SettingError:
-    raise
-  except (TypeError, ValueError):
-    kinds = sorted({type(one).__name__ for one in ids.tolist()})
-    raise SettingError(
-      "groups", " and ".join(kinds), "ids without an order", "Give all as str, or all as int."
-    ) from None
-  return ids[order], order
-
-
-def _objects(groups: ArrayLike) -> Any:
-  """Ids as an array of objects: of a list that holds NaN and words NumPy would make the word "nan"."""
-  try:
-    return np.asanyarray(groups, object)
-  except Exception:  # `as_array` says of which
-    return groups
 
 
 def _cut(logits: np.ndarray, count: int, offset: float) -> np.ndarray:

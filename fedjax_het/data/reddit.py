@@ -77,7 +77,7 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
     return np.array([[ids.get(word, UNK) for word in line] for own in part for line in own], np.int32)
 
   x, y = coded(inputs).astype(np.int16), coded(targets)
-  groups, split, note = joined(users, [len(own) for own in inputs], test)
+  groups, split, note = joined(users, [len(own) for own in inputs], test, x)
   counting = np.isin(y, range(len(SPECIAL)), invert=True).sum() / max(np.sum(y != PAD), 1)
   notes = (f"{note}; {len(ids)} ids, {counting:.1%} of the words to be told count",)
   return Source(

@@ -28,7 +28,7 @@ def rows_of(x: PyTree) -> PyTree:
   except Exception as error:  # of a dict, whose keys have no order
     raise SettingError("x", type(x).__name__, f"not a tree of arrays ({error})", NUMBERS) from error
   if not arrays:
-    raise SettingError("x", x, "has no array", NUMBERS)
+    raise SettingError("x", x, "has no array, and not one number of rows", NUMBERS)
   if not count_rows(x):
     raise SettingError("x", [own.shape for own in arrays], "has no rows", "Give an example a row, [N, ...].")
   return x
@@ -58,7 +58,8 @@ def _array(x: Any) -> np.ndarray:
   if x.ndim == 0 or not (x.dtype.kind in "biu" or jnp.issubdtype(x.dtype, jnp.floating)):
     raise SettingError("x", f"{x.dtype} {x.shape}", "not rows of numbers", NUMBERS)
   if np.ma.is_masked(x):
-    raise SettingError("x", "a masked array", "has masked entries", "Write them as NaN: x.filled(np.nan).")
+    remedy = "Write them as NaN: x.astype(np.float32).filled(np.nan)."
+    raise SettingError("x", "a masked array", "has masked entries", remedy)
   return np.asarray(x)
 
 
@@ -102,6 +103,8 @@ def part_of(rows: Any) -> np.ndarray:
 
 def check_finite(columns: np.ndarray, rows: np.ndarray) -> None:
   """Raises `SettingError`, which names the row, for an infinite value; `columns` have these rows of x."""
+  if not jnp.issubdtype(columns.dtype, jnp.floating):
+    return
   found = np.argwhere(np.isinf(columns))
   if not len(found):
     return
@@ -147,3 +150,16 @@ def check_split(split: np.ndarray, count: int) -> np.ndarray:
       "Give one of them a row.",
     )  # fmt: skip
   return split.astype(np.int8)
+
+
+def held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
+  """The rows in an order whose last `count` have the labels in their shares; otherwise as they were."""
+  classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+  wanted = count * sizes / max(len(rows), 1)
+  quota = np.floor(wanted).astype(int)
+  remainders = np.argsort(quota - wanted, kind="stable")
+  quota[remainders[: count - quota.sum()]] += 1
+  held = np.zeros(len(rows), bool)
+  for c in range(len(classes)):
+    held[np.flatnonzero(inverse == c)[: quota[c]]] = True
+  return np.concatenate([rows[~held], rows[held]])

@@ -4,6 +4,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
+
+from fedjax_het.errors import SettingError
 
 PyTree = Any
 
@@ -12,11 +15,37 @@ def scale_of(x: jax.Array | np.ndarray, scale: float | None) -> float | None:
   """What examples x, [N, ...], are multiplied by when they are read; None leaves them as they are.
 
   The given scale. Where there is none: uint8 of three axes or more are images, [N, H, W] or [N, H, W, C],
-  with 1/255; uint8 of fewer axes are tables, with 1; all else (floats, ids of signed types) stays.
+  with 1/255; uint8 of fewer axes are tables, with 1; uint16 of four axes or more are images, with 1/65535;
+  all else (floats, ids) stays. Other whole numbers of four axes are refused by `check_images`.
   """
   if scale is None and x.dtype == np.uint8:
     return 1 / 255 if x.ndim > 2 else 1.0
+  if scale is None and x.dtype == np.uint16 and x.ndim > 3:
+    return 1 / 65535
   return scale
+
+
+def check_images(x: PyTree, scale: float | None) -> None:
+  """Raises `SettingError` for images of whole numbers whose range nobody said; warns of a range hardly used.
+
+  Args:
+    x: stored examples. One array of four axes or more, [N, H, W, C], holds images; a tree of arrays, or
+      arrays of fewer axes, may hold ids.
+    scale: the data set's own, or None.
+  """
+  if scale is not None or not isinstance(x, np.ndarray) or x.ndim < 4 or x.dtype.kind not in "iu":
+    return
+  largest = int(x.max(initial=0))
+  if x.dtype not in (np.uint8, np.uint16):
+    raise SettingError(
+      "x", f"{x.dtype} {list(x.shape)}", f"images of whole numbers up to {largest}, whose range nobody said",
+      f"Say what they are multiplied by, scale=1/{max(largest, 1)}, or store bytes: x.astype(np.uint8).",
+    )  # fmt: skip
+  if x.dtype == np.uint16 and 0 < largest < 2**14:
+    logging.warning(
+      "x: images of uint16 are read as [0, 1] by 1/65535, and the largest value is %d. If their range is"
+      " smaller, say so: scale=1/%d.", largest, largest,
+    )  # fmt: skip
 
 
 def as_read(x: PyTree, scale: float | None) -> PyTree:

@@ -183,8 +183,9 @@ def _of_json(files: list[tuple[Path, bool]]) -> Source:
     x.append(ids[: WINDOW * len(rows.y)].reshape(-1, WINDOW))
     y.append(ids[WINDOW * len(rows.y) :].astype(np.int32))
     runs.append((rows.user, len(rows.y), rows.test))
-  groups, split, note = joined(*map(list, zip(*runs)))
   every, labels = np.concatenate(x), np.concatenate(y)
+  users, sizes, test = map(list, zip(*runs))
+  groups, split, note = joined(users, sizes, test, every)
   names = tuple(path.name for path, _ in files)
   return Source(
     every, labels, every[:0], labels[:0], len(SYMBOLS), "shakespeare", groups, names, (note,), split=split

@@ -30,33 +30,44 @@ from fedjax_het.data.medmnist import CLASSES, load_medmnist
 from fedjax_het.data.medmnist import file_name as medmnist_file
 from fedjax_het.data.mqp import FILE, load_mqp
 from fedjax_het.data.reddit import load_reddit
+from fedjax_het.data.repeated import check_apart
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
-from fedjax_het.errors import DataError, SettingError, check_choice, check_settings, check_whole
+from fedjax_het.errors import (
+  DataError,
+  SettingError,
+  check_choice,
+  check_memory,
+  check_settings,
+  check_whole,
+  reading,
+)
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 
+_BLOCK = 10_000  # images that are resized at once
 _LEAF = "LEAF's train/*.json and test/*.json, by its data/{}/preprocess.sh, see https://github.com/TalwalkarLab/leaf"
-_IDX = "{} (.gz or not) from {}".format(", ".join(SHAPES), "{}")
+_IDX = "{} (.gz or not; or torchvision's folder {}/raw) from {}".format(", ".join(SHAPES), "{}", "{}")
 
 # name: folder, loader, what to put there and where to get it.
 FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
   "mnist": (
     "mnist",
     functools.partial(load_idx, "mnist"),
-    _IDX.format("https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    _IDX.format("MNIST", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
   ),
   "fashion_mnist": (
     "fashion-mnist",
     functools.partial(load_idx, "fashion_mnist"),
-    _IDX.format("https://github.com/zalandoresearch/fashion-mnist/tree/master/data/fashion"),
+    _IDX.format("FashionMNIST", "https://github.com/zalandoresearch/fashion-mnist/tree/master/data/fashion"),
   ),
   "cifar10": (
     "cifar10",
     load_cifar10,
     f"{', '.join(MD5)} (.gz or not; one training batch is enough), unpacked from"
-    " https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    " https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz, or the folder cifar-10-batches-py of"
+    " cifar-10-python.tar.gz",
   ),
   "cifar100": (
     "cifar100",
@@ -171,10 +182,8 @@ def load(
       f"data_dir = {os.fspath(data_dir)!r}: no such folder. Name one with a folder {folder}: {wanted}."
     )
   where = (_data_dir(data_dir) / folder).resolve()
-  try:
+  with reading(f"{name}: a file in {where}"):
     source = loader(where, **options)
-  except PermissionError as error:
-    raise DataError(f"{name}: {error.filename or where} may not be read. Ask its owner.") from error
   looked = (
     f"{name} was not found: looked in {where} (data_dir, else FEDJAX_HET_DATA, else ./data, with the folder"
     f" {folder})"
@@ -188,6 +197,9 @@ def load(
       raise DataError(
         f"{looked}, then asked TFDS. Either put there {wanted}. Or let TFDS prepare it. {error}"
       ) from error
+  if len(source.y_test):
+    again = check_apart(f"{name} ({', '.join(source.files[:5])})", source.x, source.x_test)
+    source = source._replace(notes=(*source.notes, *again))
   logging.info(
     "%s: %d training and %d test examples from %s",
     name, len(source.y), len(source.y_test), ", ".join(source.files),
@@ -201,10 +213,14 @@ def resized(source: Source, size: int) -> Source:
   """The same images at size x size pixels: bilinear, weighted over several pixels where they shrink.
 
   Raises:
-    SettingError: examples that are no images.
+    SettingError: examples that are no images, or a size by which they would not fit in memory.
   """
   if not isinstance(source.x, np.ndarray) or source.x.ndim != 4:
     raise SettingError("resize", size, f"{source.name} has no images", "Leave it out.")
+
+  pixels, count = size * size * source.x.shape[3], len(source.x) + len(source.x_test)
+  made = 2 * count * source.x.dtype.itemsize + 2 * min(count, _BLOCK) * np.dtype(np.float32).itemsize
+  check_memory("resize", size, pixels * made, f"{count} images of {size} x {size} pixels")
 
   @jax.jit
   def resize(x):
@@ -213,7 +229,7 @@ def resized(source: Source, size: int) -> Source:
     return y.round().astype(x.dtype) if x.dtype == np.uint8 else y
 
   def all_of(x: np.ndarray) -> np.ndarray:
-    blocks = [np.asarray(resize(x[i : i + 10_000])) for i in range(0, len(x), 10_000)]
+    blocks = [np.asarray(resize(x[i : i + _BLOCK])) for i in range(0, len(x), _BLOCK)]
     return np.concatenate(blocks) if blocks else np.zeros((0, size, size, x.shape[3]), x.dtype)
 
   return source._replace(x=all_of(source.x), x_test=all_of(source.x_test))

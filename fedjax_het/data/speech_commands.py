@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_het.data.files import Source, text_of
 from fedjax_het.data.packed import contents, locate
-from fedjax_het.errors import DataError, check_choice
+from fedjax_het.errors import DataError, check_choice, reading
 
 WORDS = (
   "backward", "bed", "bird", "cat", "dog", "down", "eight", "five", "follow", "forward", "four", "go",
@@ -78,17 +78,15 @@ def load_speech_commands(folder: Path, subset: str = "all") -> Source | None:
 
 def _clip(where: str, content: bytes) -> np.ndarray:
   """The samples of a wav file, int16 [n], n <= 16,000."""
-  try:
-    with wave.open(io.BytesIO(content)) as file:
-      form = file.getframerate(), file.getnchannels(), file.getsampwidth()
-      declared, frames = file.getnframes(), file.readframes(file.getnframes())
-  except (wave.Error, EOFError) as error:
-    raise DataError(f"{where} is no wav file, or a damaged one: {error}") from error
+  with reading(where, "is no wav file, or a damaged one"), wave.open(io.BytesIO(content)) as file:
+    form = file.getframerate(), file.getnchannels(), file.getsampwidth()
+    declared, frames = file.getnframes(), file.readframes(file.getnframes())
   if form != (RATE, 1, 2):
     raise DataError(
       f"{where} has {form[0]} Hz, {form[1]} channels and {8 * form[2]} bits, not 16000, 1 and 16."
     )
-  samples = np.frombuffer(frames, "<i2")
+  with reading(where, "is truncated or damaged"):
+    samples = np.frombuffer(frames, "<i2")
   if not 0 < len(samples) <= LENGTH or len(samples) != declared:
     raise DataError(
       f"{where} is truncated, empty or longer than a second: {len(samples)} of {declared} samples."

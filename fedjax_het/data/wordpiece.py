@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.files import read
+from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, SettingError, check_whole
 
 PAD, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"

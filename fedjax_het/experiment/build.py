@@ -119,7 +119,6 @@ def build(config: ConfigDict) -> Experiment:
       notes.append(f"{source.name} comes divided: stratify has no effect.")
   elif source.split is not None:
     notes.append(f"{source.name} comes divided; test_fraction = {config.test_fraction} divides it anew.")
-  source = source._replace(notes=tuple(notes))
   laid_out = functools.partial(
     datasets.federate,
     y=source.y,
@@ -135,7 +134,10 @@ def build(config: ConfigDict) -> Experiment:
   )
   noise = config.get("label_noise", {})
   noisy = noisy_labels(noise_key, noise, source, task)
-  data = laid_out(source.x, standardize=source.standardize, scale=source.scale, train_y=noisy)
+  data = laid_out(
+    source.x, standardize=source.standardize, scale=source.scale, train_y=noisy, tell=notes.append
+  )
+  source = source._replace(notes=tuple(notes))
   apart = functools.partial(set_apart, unseen_key, config.get("unseen", {}), parts=parts)
   clean = apart(data=laid_out(source.y))[0] if noise else None
   data, parts, unseen = apart(data=data)

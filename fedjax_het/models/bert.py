@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers import Dense
 from fedjax_het.models.model import Model
 from fedjax_het.models.sequence_layers import Embed
@@ -222,7 +222,7 @@ def distilbert(
 
 
 def _model(name: str, module: Bert, shape: Shapes, num_classes: int) -> Model:
-  return from_flax(module, dict(shape), num_classes, dtype=jnp.int32, name=name, head=("classifier",))
+  return of_flax(module, dict(shape), num_classes, dtype=jnp.int32, name=name, head=("classifier",))
 
 
 def _encoder(

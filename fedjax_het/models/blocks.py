@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import check_choice, check_range, check_whole
 from fedjax_het.models.convolution import METHODS, both
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers import Conv, DepthwiseConv
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, norm
@@ -193,4 +193,4 @@ def classifier(
   check_range("width", getattr(module, "width", 1), above=0.0, below=float("inf"))
   check_whole("stem_stride", getattr(module, "stem_stride", 1), 1, 2)
   check_image(shape, smallest, remedy)
-  return from_flax(module, tuple(shape), num_classes, name=name, head=head)
+  return of_flax(module, tuple(shape), num_classes, name=name, head=head)

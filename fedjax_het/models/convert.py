@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_het.errors import DataError, SettingError, check_choice
 from fedjax_het.models import MODELS, reader_of
 from fedjax_het.models.weight_files import read_arrays, write_arrays
-from fedjax_het.models.weights import PARTS, by_name
+from fedjax_het.models.weights import PARTS, by_name, check_floats
 
 
 def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
@@ -48,6 +48,7 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
   if any(own.partition("/")[0] in PARTS for own in state):
     raise SettingError("IN", source, "has our names already", "Use it as it is: --config.model.weights.")
   arrays = by_name(*reader(state))
+  check_floats(source, arrays)
   write_arrays(target, arrays)
   return {own: array.shape for own, array in arrays.items()}
 

@@ -13,8 +13,10 @@ from flax import linen as nn
 from flax import nnx
 
 from fedjax_het.errors import SettingError, check_whole, shown
+from fedjax_het.models.layers import check_declared
 from fedjax_het.models.model import Model, batch_of
 from fedjax_het.models.real_rows import only, real_rows
+from fedjax_het.models.tried import check_training
 from fedjax_het.tasks import Task, for_model
 
 PyTree = Any
@@ -38,8 +40,9 @@ def from_flax(
 
   Batch normalisation's running statistics become the model's `stats`. `train` normalises by a batch's real
   rows only: those that fill up a last batch are masked in every `BatchNorm` of Flax's. `apply` uses the
-  running statistics. Dropout is on in `train`, with the step's key, and off in `apply`. A `linen` module is
-  told by the argument of its `__call__` that is called train, training, is_training, deterministic or
+  running statistics. Dropout is on in `train`, with the step's key (streams of other names too), and off in
+  `apply`. The module is tried in both, and training with its gradient, before it is taken. A `linen` module
+  is told by the argument of its `__call__` that is called train, training, is_training, deterministic or
   use_running_average, an `nnx` module by its own `train()` and `eval()`. It may compute in other floats:
   outputs are converted to float32, which parameters are.
 
@@ -55,9 +58,29 @@ def from_flax(
     head: names of the layers that are its head, for methods that part it, such as ("Dense_1",).
 
   Raises:
-    SettingError: no such module, one that cannot be called, that keeps more than float32 parameters and
-      batch statistics, or whose output is not [B, C] (of a given task [B, ..., C]).
+    SettingError: no such module, one that cannot be called or trained, that keeps more than float32
+      parameters and batch statistics, or whose output is not [B, C] (of a given task [B, ..., C]).
   """
+  model, example, found = _built(module, shape, num_classes, dtype, name, task, head)
+  check_training(model, example, found)
+  return _declared(model, dtype)
+
+
+def of_flax(
+  module: nn.Module, shape: PyTree, num_classes: int, *, dtype: Any = jnp.float32, name: str = "",
+  head: Sequence[str] = (),
+) -> Model:  # fmt: skip
+  """Makes a model of one of the library's own modules: `from_flax` without trying its training.
+
+  The tests train each of these modules, and tracing the gradient of a large one takes seconds.
+  """
+  return _declared(_built(module, shape, num_classes, dtype, name, None, head)[0], dtype)
+
+
+def _built(
+  module: Any, shape: PyTree, num_classes: int, dtype: Any, name: str, task: Task | None, head: Sequence[str]
+) -> tuple[Model, PyTree, Any]:
+  """The model of a module, a batch of two examples, and what it makes of them as it is used."""
   if isinstance(module, type):
     raise SettingError(
       "module", module.__name__, "is a class", "Give linen's instance, or `lambda rngs: Net(rngs=rngs)`."
@@ -90,7 +113,22 @@ def from_flax(
       "num_classes", num_classes, f"{model.name} makes {outputs or found} of a batch of two",
       "Give the number of its logits.",
     )  # fmt: skip
-  return model
+  return model, example, found
+
+
+def _declared(model: Model, dtype: Any) -> Model:
+  """The same model, which looks at what it is given: images of whole numbers are not what it was made for."""
+  used, trained = model.apply, model.train or model.in_training
+
+  def apply(params, x, stats=None):
+    check_declared(x, dtype)
+    return used(params, x, stats)
+
+  def train(params, stats, x, real, key):
+    check_declared(x, dtype)
+    return trained(params, stats, x, real, key)
+
+  return model._replace(apply=apply, train=model.train and train)
 
 
 def _check_float32(name: str, params: PyTree) -> None:
@@ -162,11 +200,12 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
   def apply(params, x, stats=None):
     return _float32(module.apply(of(params, _given(stats, stateful)), x, **using))
 
+  def streams(key):  # Flax takes "params" for a stream of any other name
+    return {"dropout": key, "params": jax.random.fold_in(key, 1)}
+
   def train(params, stats, x, real, key):
     with only(real), nn.intercept_methods(_masked):
-      logits, changed = module.apply(
-        of(params, stats), x, **modes, mutable=[STATISTICS], rngs={"dropout": key}
-      )  # fmt: skip
+      logits, changed = module.apply(of(params, stats), x, **modes, mutable=[STATISTICS], rngs=streams(key))
     return _float32(logits), changed[STATISTICS] if stateful else ()
 
   stats = jax.tree.map(np.asarray, first)

@@ -8,14 +8,16 @@ are not shipped. Where PyTorch is at hand, they become a file for `read_weights`
 """
 
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from fedjax_het.errors import DAMAGE, DataError
+from fedjax_het.data.untrusted import read_arrays
+from fedjax_het.errors import DataError, reading
 
 SIZE = 299
 EPSILON = 1e-3
@@ -69,12 +71,11 @@ def read_weights(path: str | os.PathLike[str], names_only: bool = False) -> Weig
     DataError: no such file, no .npz, or an array that is missing.
   """
   wanted = [f"{layer}.{part}" for layer in layers() for part in PARTS]
-  try:
-    with open(path, "rb") as raw, np.load(raw) as file:
-      missing = [name for name in wanted if name not in file.files]
-      found = {} if names_only or missing else {name: file[name] for name in wanted}
-  except DAMAGE as error:
-    raise DataError(f"{os.fspath(path)} cannot be read as an .npz of weights: {error}") from error
+  with reading(os.fspath(path), "cannot be read as an .npz of weights"):
+    with zipfile.ZipFile(path) as archive:
+      there = {name.removesuffix(".npy") for name in archive.namelist()}
+    missing = [name for name in wanted if name not in there]
+    found = {} if names_only or missing else read_arrays(Path(path), wanted=wanted)
   if missing:
     raise DataError(
       f"{os.fspath(path)} is not InceptionV3 by torchvision's names: {len(missing)} arrays are missing, the"

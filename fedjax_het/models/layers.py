@@ -6,6 +6,7 @@ are slow on a CPU. Kernels are Xavier-normal, N(0, 2 / (fan_in + fan_out)), as i
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +49,30 @@ def check_numbers(x: jax.Array) -> None:
   if not jnp.issubdtype(x.dtype, jnp.inexact):
     remedy = "Give numbers as float32; for token ids take a model of texts, such as stacked_lstm."
     raise SettingError("x", str(x.dtype), "this model reads numbers, and whole ones are read as ids", remedy)
+
+
+def check_declared(x: Any, dtype: Any) -> None:
+  """Refuses images of whole numbers, which nobody scales, where a module was made for floats; else warns.
+
+  Args:
+    x: examples, [B, ...] or a tree of such, as the module is given them.
+    dtype: what it was made for, or a tree of such. Tables of whole numbers, [B, D], may be amounts and pass.
+
+  Raises:
+    SettingError: whole numbers of four axes or more, where floats were said.
+  """
+  for leaf, wanted in zip(jax.tree.leaves(x), jax.tree.leaves(jax.tree.broadcast(dtype, x))):
+    if not jnp.issubdtype(wanted, jnp.floating) or not jnp.issubdtype(leaf.dtype, jnp.integer):
+      continue
+    problem = f"the module was made for {jnp.dtype(wanted)}, and whole numbers are not scaled"
+    remedy = (
+      "Images: say what they are multiplied by, such as federate(..., scale=1/255). Ids: from_flax(..., "
+      "dtype=jnp.int32)."
+    )
+    if leaf.ndim > 3:
+      raise SettingError("x", str(leaf.dtype), problem, remedy)
+    if leaf.ndim > 2:
+      warnings.warn(f"x = {leaf.dtype}: {problem}. {remedy}", stacklevel=2)
 
 
 def biased(layer: nn.Module, h: jax.Array) -> jax.Array:

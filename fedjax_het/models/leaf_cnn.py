@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.convolution import METHODS
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers import Conv, Dense, flatten
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, GroupNorm, norm
@@ -72,7 +72,7 @@ def leaf_cnn(
     raise SettingError("width", width, f"not divisible by {LEAST}", f"Use {width - width % LEAST}.")
   check_image(shape)
   module = LeafCNN(num_classes, width, norm, conv)
-  return from_flax(module, shape, num_classes, name="leaf_cnn", head=("fc",))
+  return of_flax(module, shape, num_classes, name="leaf_cnn", head=("fc",))
 
 
 @model_factory

@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.convolution import METHODS
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers import Conv, Dense
 from fedjax_het.models.model import Model
 from fedjax_het.models.norms import NORMS, norm
@@ -65,7 +65,7 @@ def m5(
   if len(shape) not in (1, 2) or shape[0] < SHORTEST:
     problem = f"not (samples,) or (samples, channels) of at least {SHORTEST} samples"
     raise SettingError("shape", shape, problem, "Use longer clips, or another model.")
-  return from_flax(M5(num_classes, width, norm, conv), shape, num_classes, name="m5", head=("fc",))
+  return of_flax(M5(num_classes, width, norm, conv), shape, num_classes, name="m5", head=("fc",))
 
 
 _NAMES = [("classifier.1", "fc")]

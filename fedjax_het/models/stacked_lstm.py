@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_whole
@@ -17,7 +16,7 @@ from fedjax_het.models.layers import Dense, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.sequence_layers import LSTM, Embed
 from fedjax_het.models.shapes import model_factory
-from fedjax_het.models.torch_names import State, named, place
+from fedjax_het.models.torch_names import State, as_weight, named, place
 
 POSITIONS = ("last", "every")
 
@@ -93,7 +92,7 @@ def _read(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
   for name in recurrent:
     kind, which, layer = name.rpartition(".")[2].split("_")
     leaf = "recurrent_" * (which == "hh") + ("bias" if kind == "bias" else "kernel")
-    place(params, f"lstm{int(layer[1:]) + 1}", leaf, np.asarray(state[name], np.float32).T)
+    place(params, f"lstm{int(layer[1:]) + 1}", leaf, as_weight(name, state[name]).T)
   return params, stats
 
 

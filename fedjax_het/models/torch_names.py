@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import DataError
@@ -63,7 +64,7 @@ def named(
         plain = (pattern.replace("\\.", ".").replace("(\\d)", "0") for pattern, _ in renames[:SHOWN])
         known = ", ".join(plain) + (", ..." if renames[SHOWN:] else "")
         raise DataError(f"{name} is no array of this model by PyTorch's names. Modules are called {known}.")
-      array = np.asarray(value, np.float32)
+      array = as_weight(name, value)
       if leaf in STATISTICS:
         place(stats, path, STATISTICS[leaf], array)
       elif leaf == "bias":
@@ -77,6 +78,13 @@ def named(
     return params, stats
 
   return read
+
+
+def as_weight(name: str, value: np.ndarray) -> np.ndarray:
+  """A weight in float32; raises `DataError`, which names it, for anything but floats."""
+  if not jnp.issubdtype(np.asarray(value).dtype, jnp.floating):
+    raise DataError(f"{name} is {np.asarray(value).dtype}, not numbers in floating point, which weights are.")
+  return np.asarray(value, np.float32)
 
 
 def place(tree: dict[str, Any], path: str, leaf: str, array: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """Files of named arrays: .npz, .safetensors, and, where PyTorch is at hand, its own."""
 
-import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +9,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import DAMAGE, DataError, SettingError
+from fedjax_het.data.untrusted import read_arrays as read_npz
+from fedjax_het.data.untrusted import read_json
+from fedjax_het.errors import SettingError, reading
 
 Arrays = dict[str, np.ndarray]
+
+MOST_HEADER = 100_000_000  # bytes of a .safetensors' header, as its authors' reader has it
+SAFE_TORCH = 2, 6  # the first version whose weights_only=True runs nothing, see CVE-2025-32434
 
 PLAIN = (".npz", ".safetensors")
 OF_TORCH = (".pth", ".pt", ".th", ".bin", ".ckpt")
@@ -51,13 +56,9 @@ def read_arrays(path: str | os.PathLike[str]) -> Arrays:
     DataError: a damaged file.
   """
   found = check_file(path, (*PLAIN, *OF_TORCH))
-  read = {".npz": _npz, ".safetensors": _safetensors}.get(found.suffix, _torch)
-  try:
+  read = {".npz": read_npz, ".safetensors": _safetensors}.get(found.suffix, _torch)
+  with reading(found, f"cannot be read as {found.suffix}"):
     arrays = read(found)
-  except (*DAMAGE, KeyError, AttributeError) as error:
-    if isinstance(error, SettingError):
-      raise
-    raise DataError(f"{found} cannot be read as {found.suffix}: {error}") from error
   if arrays and all(name.startswith("module.") for name in arrays):
     arrays = {name.removeprefix("module."): array for name, array in arrays.items()}
   return arrays
@@ -73,27 +74,52 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Non
     np.savez(file, **plain)  # type: ignore[arg-type]
 
 
-def _npz(path: Path) -> Arrays:
-  with open(path, "rb") as raw, np.load(raw) as file:  # which np.load leaves open where it fails
-    return {name: file[name] for name in file.files}
-
-
 def _safetensors(path: Path) -> Arrays:
-  """Eight bytes of the header's length, the header, which is JSON, then all arrays' bytes, little endian."""
+  """Eight bytes of the header's length, the header, which is JSON, then all arrays' bytes, little endian.
+
+  The arrays' bytes follow one another without a hole, and none belongs to two.
+  """
   whole = np.memmap(path, np.uint8, "r")
-  start = 8 + int(whole[:8].view("<u8")[0])
-  if start > len(whole):
-    raise ValueError(f"its header of {start - 8} bytes is longer than the file")
-  header = json.loads(whole[8:start].tobytes())
-  arrays = {}
-  for name, entry in header.items():
-    if name == "__metadata__":
-      continue
-    first, last = (start + offset for offset in entry["data_offsets"])
-    if entry["dtype"] not in DTYPES or last > len(whole):
-      raise ValueError(f"{name} of type {entry['dtype']} ends at byte {last} of {len(whole)}")
-    arrays[name] = np.frombuffer(whole[first:last].tobytes(), DTYPES[entry["dtype"]]).reshape(entry["shape"])
-  return arrays
+  length = int(whole[:8].view("<u8")[0])
+  start = 8 + length
+  if start > len(whole) or length > MOST_HEADER:
+    raise ValueError(f"its header of {length} bytes is longer than the file, or than {MOST_HEADER}")
+  header = read_json(f"{path}: its header", whole[8:start].tobytes())
+  if not isinstance(header, dict) or whole[8] != ord("{"):
+    raise ValueError("its header is no object of JSON's")
+  size = len(whole) - start
+  spans = {name: _span(name, entry, size) for name, entry in header.items() if name != "__metadata__"}
+  end = 0
+  for name, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+    if first != end:
+      what = "within the tensor before it, which ends" if first < end else "after a hole, which begins"
+      raise ValueError(f"{name} begins at byte {first}, {what} at byte {end}")
+    end = last
+  if end != size:
+    raise ValueError(f"its last {size - end} bytes belong to no tensor")
+  return {
+    name: np.frombuffer(whole[start + first : start + last].tobytes(), DTYPES[header[name]["dtype"]]).reshape(
+      header[name]["shape"]
+    )
+    for name, (first, last) in spans.items()
+  }
+
+
+def _span(name: str, entry: Any, size: int) -> tuple[int, int]:
+  """The first byte of a tensor and the one after its last; raises `ValueError`, which names the tensor."""
+  if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= {*entry}:
+    raise ValueError(f"{name} has no dtype, shape and data_offsets")
+  dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+  if not isinstance(dtype, str) or dtype not in DTYPES:
+    raise ValueError(f"{name} is of type {str(dtype)[:20]}, which is none of {', '.join(DTYPES)}")
+  for what, own in (("shape", shape), ("data_offsets", offsets)):
+    if not isinstance(own, list) or any(type(value) is not int or value < 0 for value in own):
+      raise ValueError(f"{name} has the {what} {str(own)[:60]}, which are not whole numbers of 0 or more")
+  wanted = math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+  if len(offsets) != 2 or not offsets[0] <= offsets[1] <= size or offsets[1] - offsets[0] != wanted:
+    problem = f"{name}, {dtype} {shape}, lies at the bytes {offsets[:3]} of {size}"
+    raise ValueError(f"{problem}, and takes {wanted}")
+  return offsets[0], offsets[1]
 
 
 def _torch(path: Path) -> Arrays:
@@ -104,6 +130,12 @@ def _torch(path: Path) -> Arrays:
       "weights", os.fspath(path), f"PyTorch, which alone reads {path.suffix}, is not installed",
       "pip install torch, or take a .safetensors or .npz of the same weights.",
     ) from None  # fmt: skip
+  version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+  if version < SAFE_TORCH:
+    raise SettingError(
+      "weights", os.fspath(path), f"PyTorch {torch.__version__} may run what the file holds (CVE-2025-32434)",
+      "pip install 'torch>=2.6', or take a .safetensors or .npz of the same weights.",
+    )  # fmt: skip
   state: Any = torch.load(path, map_location="cpu", weights_only=True)
   while isinstance(state, Mapping) and (inner := next((key for key in NESTED if key in state), None)):
     state = state[inner]

@@ -108,14 +108,9 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
         f"not those of this {model.name}: {what} {_few([shapes.get(name, name) for name in names])}",
         "Use this model's file, or give the model the options that the file was made with.",
       )  # fmt: skip
-  words = [name for name in wanted if name in arrays and arrays[name].dtype.kind not in "biufV"]
-  if words:
-    raise DataError(f"{os.fspath(path)}: {words[0]} is {arrays[words[0]].dtype}, not numbers.")
-  loaded = {
-    name: arrays[name].astype(leaf.dtype) for name, leaf in wanted.items() if layer_of(name) not in random
-  }
-  if broken := [name for name, own in loaded.items() if not np.isfinite(own).all()]:
-    raise DataError(f"{os.fspath(path)}: {_few(broken)} is not finite. Write the weights anew.")
+  used = {name: arrays[name] for name in wanted if layer_of(name) not in random}
+  check_floats(path, used)
+  loaded = {name: own.astype(wanted[name].dtype) for name, own in used.items()}
   for names, what in ((absent, "has no %s for this model"), (resized, "has %s for other classes")):
     if layers := ", ".join(sorted({layer_of(name).partition("/")[2] for name in names})):
       logging.warning(f"%s {what}, which starts at random.", os.fspath(path), layers)
@@ -126,6 +121,18 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
     return jax.tree.map(jnp.asarray, _replaced(model.init(key), loaded, "params"))
 
   return model._replace(init=init, stats=_replaced(model.stats, loaded, "stats"))
+
+
+def check_floats(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
+  """Raises `DataError`, which names file and arrays, unless these are floats and finite in float32."""
+  for name, own in arrays.items():
+    if not jnp.issubdtype(own.dtype, jnp.floating):
+      problem = f"{name} is {own.dtype}, not numbers in floating point, which weights are"
+      raise DataError(f"{os.fspath(path)}: {problem}. Write the weights anew.")
+  with np.errstate(over="ignore"):
+    broken = [name for name, own in arrays.items() if not np.isfinite(np.asarray(own, np.float32)).all()]
+  if broken:
+    raise DataError(f"{os.fspath(path)}: {_few(broken)} is not finite. Write the weights anew.")
 
 
 def layer_of(name: str) -> str:

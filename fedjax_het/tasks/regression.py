@@ -6,6 +6,7 @@ import numpy as np
 
 from fedjax_het.errors import SettingError
 from fedjax_het.tasks.labels import check_count, check_rows, check_shape
+from fedjax_het.tasks.missing import check_present
 from fedjax_het.tasks.task import Task, mean_over, or_one
 
 
@@ -62,6 +63,7 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
   if y.ndim > 2:
     raise SettingError("y", y.shape, "labels have more than two axes", "Give [N] or [N, D].")
   if y.dtype.kind not in "biuf":
+    check_present(y, rows)
     raise SettingError("y", str(y.dtype), "not numbers", "Convert it: y.astype(np.float32).")
   used = y[rows].reshape(len(rows), -1)
   wrong = np.flatnonzero(~np.isfinite(used).all(axis=1))
@@ -77,4 +79,9 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
 def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
   """Raises `SettingError` unless there is an output a number."""
   count = int(np.prod(y.shape[1:]))
+  if y.dtype.kind != "f":
+    raise SettingError(
+      "task", "regression", f"is the model's, and the data were made for labels that are {y.dtype}, such as "
+      "classes", "Make the data with federate(..., task=fh.tasks.regression()), or the model for their task.",
+    )  # fmt: skip
   check_shape("regression", shape, f"[B, {count}]", shape == (count,))

@@ -1,0 +1,92 @@
+"""What a client's training rows lack entirely is said: which client, which column, and what stands there."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_het as fh
+from fedjax_het.data import heart
+from fedjax_het.data.files import lacking
+from fedjax_het.experiment.build import build, notes_of
+from fedjax_het.experiment.quickstart import get_config
+
+KEY = jax.random.key(0)
+THERE = "of x in its training rows: 0 stands there"
+PARTS = [np.arange(5), np.arange(5, 10)]
+
+
+def table():
+  x = np.arange(30, dtype=np.float32).reshape(10, 3)
+  x[5:, [0, 2]] = np.nan
+  return x
+
+
+def told(x, **settings):
+  said = []
+  data = fh.federate(x, np.arange(10) % 2, PARTS, KEY, num_classes=2, tell=said.append, **settings)
+  return said, data
+
+
+def test_a_column_that_a_client_lacks_is_named():
+  said, data = told(table())
+  assert said == [f"client 1 has no value of columns 0, 2 {THERE} where a value is missing"]
+  assert (data.x[5:, [0, 2]] == 0).all() and not (data.x[:5] == 0).all(0).any()
+  said, data = told(table(), standardize=(0, 2))
+  assert said == [
+    "client 1 has no value of columns 0, 2 of x in its training rows: 0 stands there in all its rows"
+  ]
+  assert (data.x[5:, [0, 2]] == 0).all()
+  x = table()
+  x[5:7, 0] = 7.0
+  assert told(x)[0] == [f"client 1 has no value of column 2 {THERE} where a value is missing"]
+  x[5:, 2] = 3.0
+  said, data = told(x)
+  assert not said and (data.x[5:, 0] == 7).all()
+
+
+def test_places_of_other_examples_are_counted(caplog):
+  x = np.zeros((10, 2, 3), np.float32)
+  x[:5, 0] = np.nan
+  assert told(x)[0] == [
+    "client 0 has no value in its training rows at 3 of 6 places of an example: 0 stands there"
+  ]
+  fh.data.from_groups(KEY, x, np.arange(10) % 2, np.arange(10) // 5)
+  assert "client 0 has no value in its training rows at 3 of 6 places" in caplog.text
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_is_infinite_is_refused_not_averaged(missing):
+  x = np.zeros((10, 2), np.float32)
+  x[6, 1] = np.inf
+  if missing:
+    x[7, 1] = np.nan
+  with pytest.raises(fh.SettingError, match="x = 'inf': row 6 is infinite"):
+    told(x)
+  mask = {"x": np.zeros((10, 2), np.float32), "mask": np.where(np.eye(10, 4), -np.inf, 0).astype(np.float32)}
+  assert np.isinf(told(mask)[1].x["mask"]).any()
+
+
+def test_loaders_name_groups_and_columns():
+  x = np.ones((3, 2), np.float32)
+  x[:2, 1] = np.nan
+  said = lacking(x, np.array(["b", "b", "a"]), ("age", "sex"))
+  assert said == ("b has no value of sex in any row: 0 stands there",)
+
+
+def test_a_run_notes_it(tmp_path, monkeypatch):
+  monkeypatch.setattr(heart, "ROWS", {"va": 40, "zurich": 40})
+  folder = tmp_path / "uci-heart-disease"
+  folder.mkdir()
+  rng = np.random.default_rng(0)
+  for hospital, blood in (("va", "100"), ("zurich", "?")):
+    rows = [f"{rng.integers(30, 70)},{i % 2},1,{blood},0,{i % 2},0,90,0,1,?,?,?,{i % 3}" for i in range(40)]
+    (folder / f"processed.{hospital}.data").write_text("\n".join(rows))
+  config = get_config()
+  config.update({"dataset": "heart", "data_dir": str(tmp_path), "num_clients": None, "cohort_size": 2})
+  config.partition = {"name": "natural"}
+  notes = notes_of(config, build(config))
+  assert "zurich has no value of trestbps in any row: 0 stands there" in notes
+  assert (
+    "client 1 has no value of column 2 of x in its training rows: 0 stands there in all its rows" in notes
+  )
+  assert any("zurich" in note and "all: it was not measured" in note for note in notes)
