@@ -217,7 +217,7 @@ def federate(
   test_fraction = 0.2 if test_fraction is None else test_fraction
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, below=1.0)
-  check_whole("num_classes", num_classes, 1)
+  check_whole("num_classes", num_classes, 1, None)
   key = check_key(key)
   parts = listed("parts", parts, "one array of row numbers per client")
   if not parts:
@@ -246,8 +246,8 @@ def federate(
     if not isinstance(x, np.ndarray):
       raise SettingError("scale", scale, "x is a tree of arrays", "Scale its arrays before.")
   standardize = listed("standardize", standardize, "numbers of columns")
-  for column in standardize:
-    check_whole("standardize", column, 0)
+  if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in standardize):
+    raise SettingError("standardize", tuple(standardize), "not numbers of columns", "Name them: (0, 1).")
   if len(standardize) and not (_floats(x) and 0 <= min(standardize) <= max(standardize) < x.shape[1]):
     found = jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", x)
     raise SettingError(

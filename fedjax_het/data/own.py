@@ -74,7 +74,8 @@ def from_groups(
   labels, owners = as_array("y", y), as_array("groups", groups, "Give one id per row.")
   if not labels.ndim or owners.shape != labels.shape[:1]:
     remedy = "Give a group and a label for each example."
-    raise SettingError("groups", owners.shape, f"not one for each label, y is {labels.shape}", remedy)
+    count = f"{len(labels)} labels" if labels.ndim else "the labels, which are none"
+    raise SettingError("groups", owners.shape, f"not one for each of {count}", remedy)
   own = {"groups": groups, **_own(PARTITIONERS["natural"], settings)}
   return _laid_out(key, x, y, "natural", num_classes, settings, own)
 
@@ -119,7 +120,7 @@ def _laid_out(
       remedy = "Give it: the number of labels (multilabel), of tokens (next_token), or of numbers to be told."
       raise SettingError("num_classes", None, "cannot be told from the labels", remedy)
     num_classes = max(int(y.max()) + 1, 2)
-  check_whole("num_classes", num_classes, 1)
+  check_whole("num_classes", num_classes, 1, None)  # labels beyond 32 bits are told by themselves
   deal, divide = jax.random.split(key)
   parts: Parts = partition(deal, name, y, num_clients, **own)
   return federate(x, y, parts, divide, num_classes=num_classes, **settings)

@@ -171,6 +171,7 @@ def load(
     raise SettingError("data_dir", data_dir, "not the path of a folder", "Give a path, such as 'data'.")
   if resize is not None:
     check_whole("resize", resize, 1)
+    resize = int(resize)
     return resized(load(name, data_dir, **options), resize)
   known = load_digits if name == "digits" else FOLDERS[name][1]
   check_settings(f"option of dataset {name!r}", known, options, ("folder", "name"))

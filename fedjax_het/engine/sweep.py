@@ -12,7 +12,7 @@ from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.fit import warn
+from fedjax_het.engine.fit import tell_untested, warn
 from fedjax_het.engine.maker import checked, grid_as_lists
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
@@ -20,6 +20,7 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, in_short, showing, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError, check_run_key, check_seed, listed, typed_keys
+from fedjax_het.metrics.fairness import left_out_of_models
 from fedjax_het.parts import Algorithm
 
 
@@ -45,6 +46,17 @@ class Sweep(NamedTuple):
   metrics: list[dict[str, dict[str, dict[str, float]]]]
   picked: list[Pick]
   diverged: list[Divergence | None]
+
+  @property
+  def left_out(self) -> list[dict[str, dict[str, int]]]:
+    """For each member model -> metric -> how many clients do not count in `metrics`, as in `Result`."""
+    last = self.history[max(self.history)]
+    models = {"personalized": {name: own[:, :, 0] for name, own in last.personalized.items()}}
+    models |= {"global": dict(last.global_)} if last.global_ else {}
+    return [
+      {} if gone else left_out_of_models(jax.tree.map(lambda values: values[m], models))  # noqa: B023
+      for m, gone in enumerate(self.diverged)
+    ]
 
   def __repr__(self) -> str:
     """A line a member, without the arrays: the headline's mean over the clients."""
@@ -160,9 +172,11 @@ def sweep(
     if len(data) != len(keys):
       raise SettingError("data", len(data), f"not one for each of {len(keys)} seeds", "Give one for each.")
     warn(made, data)
+    tell_untested(data)
     data = [data[i] for i in which]
   else:
     warn(made, [data])
+    tell_untested([data])
   engine = Members(
     make_algorithm, data, {name: [member[name] for member in members] for name in grid}, len(members),
     cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,

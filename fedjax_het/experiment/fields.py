@@ -75,6 +75,10 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], str]] = {
 # Fields that the launcher itself uses: meaning, type, default.
 OWN: dict[str, tuple[str, str, Any]] = {
   "seed": ("what partition, split, first parameters and every round's draws follow from", "int", NO_DEFAULT),
+  "partition.seed": (
+    "what the partition and each client's split into train, valid and test follow from, in place of `seed`",
+    "int", None,
+  ),
   "record_losses": (
     "ask for the clients' losses also where the mixing does not: `objective` of metrics.jsonl", "bool", False,
   ),

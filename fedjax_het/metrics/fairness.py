@@ -96,6 +96,30 @@ def left_out_of_models(models: Mapping[str, Mapping[str, ArrayLike]]) -> dict[st
   return {model: own for model, own in counts.items() if own}
 
 
+def weighted_mean(values: ArrayLike, sizes: ArrayLike) -> float:
+  """Σ_i n_i v_i / Σ_i n_i over the clients with a value, each counting by its examples; NaN for none.
+
+  Args:
+    values: a metric of each client, [K]; NaN for a client that has none.
+    sizes: n, each client's number of examples, [K].
+  """
+  x, n = _numbers(values), _numbers(sizes)
+  if x.shape != n.shape:
+    raise SettingError("sizes", n.shape, f"not one for each of {len(x)} clients", REMEDY)
+  there = ~np.isnan(x) & (n > 0)
+  return float(np.average(x[there], weights=n[there])) if there.any() else float("nan")
+
+
+def weighted_of_models(
+  models: Mapping[str, Mapping[str, ArrayLike]], sizes: ArrayLike
+) -> dict[str, dict[str, float]]:
+  """`weighted_mean` of every metric of every model."""
+  return {
+    model: {name: weighted_mean(values, sizes) for name, values in metrics.items()}
+    for model, metrics in models.items()
+  }
+
+
 def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float]]:
   """`summarize` of every metric, each in the direction that `catalogue` states.
 
