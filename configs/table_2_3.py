@@ -7,8 +7,9 @@ T = 500, 5 clients a round, E = 10, B = 10, SGD with momentum 0.9, weight decay 
 1 % a round; TwoNN on MNIST, TwoCNN on CIFAR-10; L and ν as in the authors' commands. Evaluated ten times in a
 run. L is a share of T, `algorithm.start`, which --config.rounds=N keeps: L = ⌊start·N⌋. In rounds instead:
 --config.algorithm.start=None --config.algorithm.start_round=L. The baselines' strengths are the methods'
-defaults, the authors' own: APFL's α = 0.25, pFedMe's λ = 15, Ditto's λ = 1, five epochs for Ditto's own model
-and for FedRep's body. Heads are the last layer.
+defaults, the authors' own: APFL's α = 0.25, pFedMe's λ = 15, Ditto's λ = 1. Ditto's own model and FedRep's
+body are trained for five epochs, as in the authors' code, whatever `local.epochs` is. Heads are the last
+layer.
 """
 
 from ml_collections import ConfigDict, FieldReference
@@ -20,6 +21,7 @@ MODELS = {"mnist": "two_nn", "fashion_mnist": "two_nn", "cifar10": "two_cnn"}
 BASELINES = (
   "fedavg", "fedprox", "scaffold", "lg_fedavg", "fedper", "fedrep", "apfl", "pfedme", "ditto",
 )  # fmt: skip
+OWN_EPOCHS = {"ditto": {"local_epochs": 5}, "fedrep": {"body_epochs": 5}}
 START = {  # L / T
   "superfed_mm": {50: 0.6, 100: 0.4, 500: 0.2},
   "superfed_lm": {50: 0.8, 100: 0.6, 500: 0.4},
@@ -32,7 +34,7 @@ def get_config(cell: str = "") -> ConfigDict:
   chosen = parse_cell(cell, {"dataset": "mnist", "clients": 100, "algorithm": "superfed_mm", "seed": 0})
   check_choice("dataset", chosen["dataset"], MODELS)
   check_choice("algorithm", chosen["algorithm"], (*BASELINES, *START))
-  algorithm = {"name": chosen["algorithm"]}
+  algorithm = {"name": chosen["algorithm"], **OWN_EPOCHS.get(chosen["algorithm"], {})}
   if chosen["algorithm"] == "fedprox":
     algorithm["mu"] = 0.01
   if chosen["algorithm"] in START:

@@ -17,7 +17,7 @@ import unicodedata
 import wave
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,8 +35,20 @@ class SettingError(ValueError):
   """
 
   def __init__(self, setting: str, value: object = None, problem: str = "", remedy: str = ""):
-    super().__init__(f"{setting} = {value!r}: {problem}. {remedy}" if problem else setting)
+    super().__init__(f"{setting} = {shown(value)}: {problem}. {remedy}" if problem else setting)
     self.setting = setting
+
+
+LONGEST = 400  # characters of a value in an error
+
+
+def shown(value: object) -> str:
+  """A value's `repr` for an error, cut where it is long; its type's name where it has none."""
+  try:
+    text = repr(value)
+  except Exception:  # such as that of a whole number of more than 4,300 digits
+    text = f"<{type(value).__name__}>"
+  return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 class NoStates(SettingError):
@@ -132,8 +144,8 @@ def check_number(setting: str, value: object) -> None:
     raise SettingError(setting, value, problem, f"Give a number{_INSTEAD.get(setting, '')}.")
   dtype: Any = getattr(value, "dtype", None)
   shape = getattr(value, "shape", ())
-  is_array = dtype is not None and jnp.issubdtype(dtype, jnp.number) and not shape
-  real = is_array and not jnp.issubdtype(dtype, jnp.complexfloating)
+  is_scalar = dtype is not None and jnp.issubdtype(dtype, jnp.number) and not shape
+  real = is_scalar and np.dtype(dtype).kind not in "cm"  # complex, and a difference of times
   if isinstance(value, bool) or not (real or isinstance(value, int | float)):
     raise SettingError(setting, value, "not a number", "Give a number.")
   if isinstance(value, int) and abs(value) >= 2**63:
@@ -265,6 +277,8 @@ def in_bytes(count: int) -> str:
 
 def check_seed(setting: str, value: int) -> None:
   """Raises `SettingError` unless `value` is a seed of its own: JAX takes seeds modulo 2^32."""
+  if isinstance(value, jax.Array) and not value.shape and jnp.issubdtype(value.dtype, jnp.number):
+    value = value.item()  # JAX compares its own numbers in 32 bits
   check_whole(setting, value, 0, 2**32 - 1)
 
 
@@ -272,6 +286,30 @@ def check_flag(setting: str, value: object) -> None:
   """Raises `SettingError` unless `value` is True or False: "no" would count as True."""
   if not isinstance(value, bool):
     raise SettingError(setting, value, "neither True nor False", "Give one of them.")
+
+
+def listed(setting: str, values: Any, what: str) -> list[Any]:
+  """Returns the elements of a list, a tuple, an array, a range or a generator in their order.
+
+  Args:
+    setting: what it is called.
+    values: what was given.
+    what: what its elements are, for the error.
+
+  Raises:
+    SettingError: it has no elements, or they have no order or are named.
+  """
+  plain = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping | Set)
+  if not plain or (hasattr(values, "shape") and not values.shape):
+    remedy = "Give a list of them."
+    if isinstance(values, Mapping):
+      remedy = f"Give a list of them: {setting}=[*values.values()], say."
+    raise SettingError(setting, values, f"not a list of {what}", remedy)
+  try:
+    return [*values]
+  except Exception as error:  # of a generator of a user's own
+    problem = f"cannot be listed ({type(error).__name__}: {error})"
+    raise SettingError(setting, type(values).__name__, problem, f"Give a list of {what}.") from error
 
 
 def check_section(section: str, value: object) -> None:
@@ -286,31 +324,52 @@ def is_zero(setting: float | jax.Array) -> bool:
   return not isinstance(setting, jax.Array) and setting == 0
 
 
-def check_key(key: jax.Array) -> None:
-  """Raises `SettingError` unless `key` is one key of `jax.random`."""
-  try:
-    jax.random.key_data(key)
-  except TypeError:
-    remedy = f"Use key=jax.random.key({key if isinstance(key, int) else 0})."
-    raise SettingError("key", key, "not a key", remedy) from None
+def typed_keys(keys: Any) -> Any:
+  """Returns keys of `jax.random.PRNGKey`, which are whole numbers, as typed keys with the same draws.
+
+  Args:
+    keys: typed keys, or uint32 [2], or [n, 2] for several, of JAX's or NumPy's (where the option
+      jax_default_prng_impl names another generator than threefry, of so many numbers as its keys have).
+
+  Returns:
+    Typed keys of shape () or [n]. What is neither is returned as it is.
+  """
+  raw = isinstance(keys, jax.Array | np.ndarray) and keys.dtype == np.uint32
+  size = jax.random.key_data(jax.random.key(0)).shape
+  return jax.random.wrap_key_data(jnp.asarray(keys)) if raw and keys.shape[-1:] == size else keys
+
+
+def check_key(key: Any) -> jax.Array:
+  """Returns one key of `jax.random` as a typed key, also one of `jax.random.PRNGKey`.
+
+  Raises:
+    SettingError: it is no key, or several.
+  """
+  key = typed_keys(key)
+  if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+    whole = isinstance(key, int) and not isinstance(key, bool) and 0 <= key < 2**32
+    raise SettingError("key", key, "not a key", f"Use key=jax.random.key({key if whole else 0}).")
   if key.shape:
     raise SettingError("key", f"{key.shape} keys", "not one key", "Give one of them, such as key=keys[0].")
+  return key
 
 
-def check_run_key(key: jax.Array) -> None:
-  """Raises `SettingError` unless `key` is one key, of the generator that a state's numbers are read as."""
-  check_key(key)
+def check_run_key(key: Any) -> jax.Array:
+  """Returns one key, of the generator that a state's numbers are read as; see `check_key`."""
+  key = check_key(key)
   if jax.random.key_impl(key) != jax.random.key_impl(jax.random.key(0)):
     problem = f"a key of {jax.random.key_impl(key)}, and not of jax_default_prng_impl"
     raise SettingError("key", str(key), problem, "Use key=jax.random.key(0), or set that option of JAX's.")
+  return key
 
 
 def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
   """Raises `SettingError` naming the nearest choice unless `value` is one of `choices`."""
   choices = sorted(choices)
-  if value in choices:
-    return
-  raise SettingError(setting, value, "unknown", near(value, choices))
+  if not isinstance(value, str):
+    raise SettingError(setting, value, "not a name", f"Known: {', '.join(choices)}.")
+  if value not in choices:
+    raise SettingError(setting, value, "unknown", near(value, choices))
 
 
 def near(value: object, choices: Iterable[str]) -> str:

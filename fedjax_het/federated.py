@@ -16,7 +16,8 @@ def federated(
       that scales updates around a client part that sends none; a server part that takes models around a
       client part that uploads signals, or the other way about; or one that does not go `beside` the others.
   """
-  parts = Algorithm(client, mixing or mixings.static(), server or servers.sgd())
+  mixing = mixings.static() if mixing is None else mixing
+  parts = Algorithm(client, mixing, servers.sgd() if server is None else server)
   kinds: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate)
   for role, part, kind in zip(Algorithm._fields, parts, kinds):
     if not isinstance(part, kind):

@@ -6,6 +6,7 @@ A new method is a file with its factory, and an entry here. What goes with what 
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
@@ -58,6 +59,18 @@ class Preparation(NamedTuple):
     return {name: value for name, value in settings.items() if name in self.settings}
 
 
+class OwnEpochs(NamedTuple):
+  """A setting that counts passes of a method's own: as many as `epochs` unless it is set.
+
+  Attributes:
+    before: how many earlier versions trained, in whose config.json the setting may be missing.
+    unless_none: a setting that switches these passes off where it is None; "" for none.
+  """
+
+  before: int
+  unless_none: str = ""
+
+
 class Method(NamedTuple):
   """One method.
 
@@ -70,6 +83,7 @@ class Method(NamedTuple):
     keeps: what is kept between rounds.
     shares: settings that a configuration gives as a share of the rounds -> the factory's own, in rounds.
     prepares: what a client part is given that is made of all clients' label counts; None for most.
+    own_epochs: settings that count passes of the method's own, see `OwnEpochs`.
   """
 
   name: str
@@ -79,6 +93,7 @@ class Method(NamedTuple):
   keeps: str = "nothing"
   shares: Mapping[str, str] = {}
   prepares: Preparation | None = None
+  own_epochs: Mapping[str, OwnEpochs] = MappingProxyType({})
 
   @property
   def given(self) -> tuple[str, ...]:
@@ -150,13 +165,13 @@ CLIENTS = _by_name(
   Method("fedper", fedper, "a shared body, and a head of each client's own",
          "Arivazhagan et al., 2019", "a client's head"),
   Method("fedrep", fedrep, "FedPer, whose head is trained before the body",
-         "Collins et al., ICML 2021", "a client's head"),
+         "Collins et al., ICML 2021", "a client's head", own_epochs={"body_epochs": OwnEpochs(5)}),
   Method("apfl", apfl, "a mixture of the federated and a local model", "Deng et al., 2020",
          "a client's local model and mixture"),
   Method("pfedme", pfedme, "personal models by Moreau envelopes", "Dinh et al., NeurIPS 2020",
          "a client's own model"),
   Method("ditto", ditto, "FedAvg, and a personal model kept near to it", "Li et al., ICML 2021",
-         "a client's own model"),
+         "a client's own model", own_epochs={"local_epochs": OwnEpochs(5)}),
   Method("superfed_mm", superfed_mm, "a federated and a local model joined by a line of models, one λ a step",
          _SUPERFED, "a client's local model", _FROM_L),
   Method("superfed_lm", superfed_lm, "superfed_mm with one λ for each layer",
@@ -166,7 +181,8 @@ CLIENTS = _by_name(
   Method("sosicfl_all", sosicfl_all, "sosicfl with a simplex of all layers",
          _SOSICFL, "a client's region", _FROM_L, _REGIONS),
   Method("sosicfl_plus", sosicfl_plus, "sosicfl, and a simplex of each client's own",
-         _SOSICFL, "a client's region and simplex", _FROM_L, _REGIONS),
+         _SOSICFL, "a client's region and simplex", _FROM_L, _REGIONS,
+         {"local_epochs": OwnEpochs(10, "lam")}),
   Method("fedevg", fedevg, "energies of a shared synthetic set; models stay at home",
          _THESIS, "nothing, or a classifier (`persistent`)"),
   Method("fedcvae", fedcvae, "a conditional variational autoencoder, averaged", _THESIS),

@@ -23,8 +23,8 @@ FLOORS = (
   {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step"},
   {"data": "sources, partitions, the clients' rows in flat arrays"},
   {"tasks": "loss, metrics, valid labels"},
-  {"errors": "name, value, remedy", "metrics": "formulas, and names with units",
-   "output": "text made safe to show", "modes": "JAX's options"},
+  {"metrics": "formulas, and names with units"},
+  {"errors": "name, value, remedy", "output": "text made safe to show", "modes": "JAX's options"},
 )  # fmt: skip
 WAY = {  # the stops of a run, as the page tells them
   "run": "1", "experiment": "2, 8", "data": "3", "models": "4", "methods": "5", "federated": "5",

@@ -81,7 +81,7 @@ def ditto(
   momentum: float = 0.9,
   weight_decay: float = 1e-4,
   epochs: int = 10,
-  local_epochs: int = 5,
+  local_epochs: int | None = None,
   batch_size: int = 10,
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
@@ -97,7 +97,8 @@ def ditto(
     momentum: momentum of local SGD, for each model; its buffer is reset each round.
     weight_decay: weight decay of local SGD.
     epochs: E, epochs of the received model per round.
-    local_epochs: epochs of the personalised model per round, after those of the received model.
+    local_epochs: epochs of the personalised model per round, after those of the received model; None takes
+      as many as `epochs`. The paper's experiments use 5.
     batch_size: B, local mini-batch size; a last partial batch is used.
     optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
       is reset each round.
@@ -105,9 +106,10 @@ def ditto(
   Raises:
     SettingError: a setting is out of range.
   """
+  own_epochs = epochs if local_epochs is None else local_epochs
   tx_of = scheduled(
     lam=lam, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    local_epochs=local_epochs, batch_size=batch_size, optimizer=optimizer,
+    local_epochs=own_epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
 
   def start(broadcast, state, context) -> Pair:
@@ -115,7 +117,7 @@ def ditto(
     return Pair(sgd.start(broadcast.params, broadcast.stats, tx), sgd.start(*model.split(state), tx))
 
   def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
-    near, passes = sgd.near(broadcast.params, lam), (epochs, local_epochs)
+    near, passes = sgd.near(broadcast.params, lam), (epochs, own_epochs)
     return walk_both(key, model, data, work, tx_of(context), passes, batch_size, near, first, last)
 
   def finish(broadcast, state, data, context, work: Pair):
@@ -123,7 +125,7 @@ def ditto(
     return upload, model.joined(work.own.params, work.own.stats), mean_loss(*work)
 
   def steps(data):
-    return (epochs + local_epochs) * steps_per_epoch(data, batch_size)
+    return (epochs + own_epochs) * steps_per_epoch(data, batch_size)
 
   training = LocalTraining(steps, start, walk, finish)
   return supervised(

@@ -33,7 +33,7 @@ from fedjax_het.clients.energies import (
   of_class,
   signals,
 )
-from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
+from fedjax_het.clients.objective import adam, check_model, check_training, decayed, training_loss
 from fedjax_het.errors import SettingError, check_flag, check_pixels, check_range, check_whole, is_zero
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
@@ -154,6 +154,7 @@ def fedevg(
       two logits, running statistics or dropout; when a run is set up, examples lie outside [0, 1] although
       chains are bounded.
   """
+  check_model(model)
   check_energy(energy, cap, upload_norm)
   check_training(
     lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size

@@ -37,7 +37,7 @@ def fedrep(
   momentum: float = 0.9,
   weight_decay: float = 1e-4,
   epochs: int = 10,
-  body_epochs: int = 5,
+  body_epochs: int | None = None,
   batch_size: int = 10,
   optimizer: Optimizer | None = None,
 ) -> ClientUpdate:
@@ -54,7 +54,8 @@ def fedrep(
     momentum: momentum of local SGD; its buffer is reset before each phase.
     weight_decay: weight decay of local SGD.
     epochs: E, epochs of the head per round.
-    body_epochs: E_b, epochs of the body per round, after those of the head.
+    body_epochs: E_b, epochs of the body per round, after those of the head; None takes as many as `epochs`.
+      SuPerFed's comparison uses 5.
     batch_size: B, local mini-batch size; a last partial batch is used.
     optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
       is reset before each phase.
@@ -62,9 +63,10 @@ def fedrep(
   Raises:
     SettingError: a setting is out of range; when a run is set up, the model lacks a layer of the head.
   """
+  own_epochs = epochs if body_epochs is None else body_epochs
   tx_of = scheduled(
     lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    body_epochs=body_epochs, batch_size=batch_size, optimizer=optimizer,
+    body_epochs=own_epochs, batch_size=batch_size, optimizer=optimizer,
   )  # fmt: skip
   part = parting(model, head)
 
@@ -79,7 +81,7 @@ def fedrep(
     steps = epochs * steps_per_epoch(data, batch_size)
     first, last, key = afterwards(steps, first, last, key)
     bottom = beside(model, own.params)
-    body = sgd.walk(key, bottom, data, work.body, tx, body_epochs, batch_size, None, first, last)
+    body = sgd.walk(key, bottom, data, work.body, tx, own_epochs, batch_size, None, first, last)
     return Phases(own, body)
 
   def finish(broadcast, state, data, context, work: Phases):
@@ -89,7 +91,7 @@ def fedrep(
     return model.joined(joined(broadcast.params, state), broadcast.stats)
 
   def steps(data):
-    return (epochs + body_epochs) * steps_per_epoch(data, batch_size)
+    return (epochs + own_epochs) * steps_per_epoch(data, batch_size)
 
   training = LocalTraining(steps, start, walk, finish)
   return supervised(

@@ -63,7 +63,8 @@ def generative(
   if steps is not None:
     check_whole("steps", steps, 1)
   if not isinstance(model, Generative):
-    raise SettingError("model", model.name, "generates nothing", f"Use one of {', '.join(GENERATORS)}.")
+    name = getattr(model, "name", type(model).__name__)
+    raise SettingError("model", name, "generates nothing", f"Use one of {', '.join(GENERATORS)}.")
   labels = labels_of(model.num_classes, per_class)
 
   def update(key, broadcast, state, data, context):

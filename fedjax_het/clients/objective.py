@@ -196,7 +196,13 @@ def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Arra
   remedy = "Give the function itself, such as optimizer=optax.adam, and the rate as lr."
   if not callable(make):
     raise SettingError("optimizer", type(make).__name__, "not a function of the learning rate", remedy)
-  made = make(lr)
+  try:
+    made = make(lr)
+  except TypeError as error:
+    name = getattr(make, "__name__", type(make).__name__)
+    raise SettingError(
+      "optimizer", name, f"cannot be called with a learning rate ({error})", remedy
+    ) from error
   if not isinstance(made, optax.GradientTransformation):
     name = getattr(make, "__name__", type(make).__name__)
     raise SettingError("optimizer", name, f"gives {type(made).__name__}, no optax transformation", remedy)

@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -72,7 +73,7 @@ def regions(
   remedy = "Give a row of counts a client, of which some are positive."
   try:
     counts = np.asarray(counts, np.float64)
-  except (TypeError, ValueError):
+  except Exception:  # whatever a foreign object raises
     raise SettingError("counts", type(counts).__name__, "are not [K, C] numbers", remedy) from None
   if counts.ndim != 2 or not ((counts >= 0) & np.isfinite(counts)).all() or not (counts.sum(1) > 0).all():
     raise SettingError("counts", counts.shape, "are not counts of every client's classes", remedy)
@@ -80,6 +81,7 @@ def regions(
     raise SettingError("counts", counts.shape, "are shares of 1, not counts", remedy)
   check_seed("seed", seed)
   check_regions(len(counts), counts.shape[1], endpoints, clusters, rho, epsilon)
+  seed = int(seed)
   from sklearn import cluster  # importing takes two seconds, and SosicFL alone needs it
 
   endpoints, clusters = int(endpoints), int(clusters)
@@ -200,17 +202,17 @@ def check_given(regions: Regions) -> None:
   if any(isinstance(own, jax.core.Tracer) for own in regions[:2]):
     return
   try:
-    centers, radius = np.asarray(regions.centers, np.float64), float(regions.radius)
-  except (TypeError, ValueError):
+    centers, radius = np.asarray(regions.centers, np.float64), float(jnp.asarray(regions.radius))
+    shapes = np.shape(np.asarray(regions.points, np.float64)), np.shape(np.asarray(regions.clusters, int))
+  except Exception:  # whatever a foreign object raises
     raise SettingError("regions", regions, "are not of numbers", remedy) from None
+  if not 0 <= radius < float("inf"):
+    raise SettingError("regions.radius", radius, "is negative, or not finite", remedy)
   if centers.ndim != 2 or not (centers >= 0).all() or not np.allclose(centers.sum(1), 1.0, atol=1e-4):
     raise SettingError("regions.centers", centers.shape, "are not [K, M + 1] points of a simplex", remedy)
-  shapes = np.shape(regions.points), np.shape(regions.clusters)
   if shapes != (centers.shape, centers.shape[:1]):
     problem = f"are not [K, M + 1] and [K] for centers of shape {centers.shape}"
     raise SettingError("regions.points, regions.clusters", shapes, problem, remedy)
-  if not 0 <= radius < float("inf"):
-    raise SettingError("regions.radius", radius, "is negative, or not finite", remedy)
 
 
 def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:

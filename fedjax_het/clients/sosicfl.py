@@ -29,7 +29,7 @@ from jax import lax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.ditto import Pair, walk_both
 from fedjax_het.clients.heads import Head, Parted, joined, parting
-from fedjax_het.clients.objective import Optimizer
+from fedjax_het.clients.objective import Optimizer, check_model
 from fedjax_het.clients.regions import Regions, check_given, remarks_on
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
@@ -42,7 +42,6 @@ from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Simplex
 
 PyTree = Any
-LOCAL_EPOCHS = 10
 POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in 0, 1, ...
 
 
@@ -64,7 +63,7 @@ def sosicfl_plus(
   points: int | None = None,
   start_round: float | jax.Array = 0,
   lam: float | None = 1.0,
-  local_epochs: int = LOCAL_EPOCHS,
+  local_epochs: int | None = None,
   lr: float = 0.01,
   lr_decay: float = 1.0,
   momentum: float = 0.9,
@@ -90,7 +89,8 @@ def sosicfl_plus(
       With `math.inf` (start=1.0 in a configuration) always on the whole simplex: all clients learn one
       simplex.
     lam: λ >= 0, weight of the proximal term of personalised endpoints; None is SosicFL, which has none.
-    local_epochs: epochs of the personalised endpoints per round, after those of the received ones.
+    local_epochs: epochs of the personalised endpoints per round, after those of the received ones;
+      None takes as many as `epochs`.
     lr: local learning rate γ > 0 in round 0.
     lr_decay: factor on γ per round, in (0, 1].
     momentum: momentum of local SGD; its buffer is reset each round.
@@ -106,6 +106,7 @@ def sosicfl_plus(
       of all layers with a model that has running statistics; when a run is set up, the model lacks a layer of
       the head; from `check_rounds`, the run ends before t̃.
   """
+  check_model(model)
   check_choice("layers", layers, ("head", "all"))
   if layers == "all" and head:
     raise SettingError(
@@ -119,12 +120,13 @@ def sosicfl_plus(
   check_given(regions)
   if points is not None:
     check_whole("points", points, 1)
-  if lam is None and not isinstance(local_epochs, jax.Array) and local_epochs != LOCAL_EPOCHS:
+  if lam is None and local_epochs is not None and not isinstance(local_epochs, jax.Array):
     problem = "is for personalised endpoints, and with lam = None there are none"
     raise SettingError("local_epochs", local_epochs, problem, "Leave it out, or set lam.")
+  own_epochs = epochs if local_epochs is None else local_epochs
   tx_of = scheduled(
     start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,
-    weight_decay=weight_decay, epochs=epochs, local_epochs=local_epochs, batch_size=batch_size,
+    weight_decay=weight_decay, epochs=epochs, local_epochs=own_epochs, batch_size=batch_size,
     optimizer=optimizer,
   )  # fmt: skip
   centers = jnp.asarray(regions.centers, jnp.float32)
@@ -178,7 +180,7 @@ def sosicfl_plus(
     tx, of_region = tx_of(context), drawn(state, context.round)
     if lam is None:
       return sgd.walk(key, model, data, work, tx, epochs, batch_size, None, first, last, of_region)
-    near, passes = sgd.near(broadcast.params, lam), (epochs, local_epochs)
+    near, passes = sgd.near(broadcast.params, lam), (epochs, own_epochs)
     return walk_both(key, model, data, work, tx, passes, batch_size, near, first, last, of_region)
 
   def finish(broadcast, state: Owner, data, context, work):
@@ -196,7 +198,7 @@ def sosicfl_plus(
     return model.joined(at(broadcast.params, middle), broadcast.stats)
 
   def remarks(data: FederatedData) -> Iterator[str]:
-    passes = epochs if lam is None else max(epochs, local_epochs)
+    passes = epochs if lam is None else max(epochs, own_epochs)
     most = passes * -(-data.limits[0] // batch_size)
     if points is not None and points >= most:
       whose = "" if lam is None else " of the server's endpoints, or of its own,"
@@ -205,7 +207,7 @@ def sosicfl_plus(
       yield from remarks_on(regions)
 
   never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # regions are then the whole simplex
-  passes = epochs if lam is None else epochs + local_epochs
+  passes = epochs if lam is None else epochs + own_epochs
   training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
   client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
   return client._replace(

@@ -11,6 +11,7 @@ from fedjax_het.compare import sound
 from fedjax_het.compare.data import FOUND
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError, folder_of
+from fedjax_het.experiment.own_epochs import to_compare
 from fedjax_het.experiment.workdir import FAILED, Workdir, read_starts
 
 MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
@@ -136,7 +137,8 @@ def find(paths: Sequence[str | os.PathLike[str]], left_out: list[str] | None = N
   if left_out is not None:
     left_out += damaged
   parent = Path(os.path.commonpath([folder.parent for folder in folders]))
-  return [_read(folder, _name(folder, parent), config) for folder, config in folders.items()]
+  configs = to_compare([*folders.values()])
+  return [_read(folder, _name(folder, parent), config) for folder, config in zip(folders, configs)]
 
 
 def _below(folder: Path, damaged: list[str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:

@@ -2,12 +2,27 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from fedjax_het.data.container import FederatedData, Part, share, slices_of
-from fedjax_het.errors import SettingError, check_key, check_range
+from fedjax_het.data.rows import as_array
+from fedjax_het.errors import SettingError, check_key, check_range, check_whole, listed
+
+
+def check_data(data: Any) -> None:
+  """Raises `SettingError` unless `data` is what `federate` makes, with what to do about what it is."""
+  if isinstance(data, FederatedData):
+    return
+  remedy = "Make it of examples and labels: fh.data.from_arrays(key, x, y, num_clients=10)."
+  if all(hasattr(data, name) for name in ("x", "y", "num_classes")) and not isinstance(data, type):
+    remedy = (
+      "Deal the data set out first: fh.data.from_arrays(key, data.x, data.y, num_clients=10, "
+      "num_classes=data.num_classes)."
+    )
+  raise SettingError("data", type(data).__name__, "is not a fh.data.FederatedData", remedy)
 
 
 def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -21,14 +36,15 @@ def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np
   Raises:
     SettingError: what is no key, a fraction out of range, or one by which nobody is dealt out.
   """
-  check_key(key)
+  key = check_key(key)
   count = count_apart(num_clients, fraction)
-  order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(num_clients)
+  order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(int(num_clients))
   return np.sort(order[count:]), np.sort(order[:count])
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
   """Examples of each class that each client trains on, int [K, C], by the labels that it sees."""
+  check_data(data)
   owners = np.repeat(np.arange(data.num_clients), np.asarray(data.train.size))
   counts = np.zeros((data.num_clients, data.num_classes), int)
   np.add.at(counts, (owners, np.asarray(data.y)[data.train.rows()].astype(int)), 1)
@@ -37,6 +53,7 @@ def label_counts(data: FederatedData) -> np.ndarray:
 
 def count_apart(num_clients: int, fraction: float) -> int:
   """How many `split_clients` deals out of K; raises as that does."""
+  check_whole("num_clients", num_clients, 1)
   check_range("fraction", fraction, above=0.0, below=1.0, on_host=True)
   count = share(num_clients, fraction)
   if not count:
@@ -56,7 +73,8 @@ def select(data: FederatedData, clients: Sequence[int] | np.ndarray) -> Federate
   Raises:
     SettingError: there is no such client, or one comes twice.
   """
-  ids = np.asarray(clients)
+  check_data(data)
+  ids = np.asarray(as_array("clients", listed("clients", clients, "clients' numbers")))
   if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
     remedy = "Give their numbers; of a mask, np.flatnonzero(mask)."
     raise SettingError("clients", ids.tolist(), "is no list of whole numbers", remedy)

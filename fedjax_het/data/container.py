@@ -16,16 +16,18 @@ from absl import logging
 
 from fedjax_het.data.filled import fill
 from fedjax_het.data.rows import (
+  as_array,
   as_held,
   check_finite,
   check_parts,
+  check_split,
   count_rows,
   held_out_last,
   part_of,
   rows_of,
 )
 from fedjax_het.data.scale import as_read, check_images
-from fedjax_het.errors import SettingError, check_flag, check_key, check_range, check_whole
+from fedjax_het.errors import SettingError, check_flag, check_key, check_range, check_whole, listed
 from fedjax_het.tasks import Task, check_task, classification
 from fedjax_het.tasks.labels import check_rows
 
@@ -216,22 +218,23 @@ def federate(
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, below=1.0, on_host=True)
   check_whole("num_classes", num_classes, 1)
-  check_key(key)
-  if not len(parts):
+  key = check_key(key)
+  parts = listed("parts", parts, "one array of row numbers per client")
+  if not parts:
     raise SettingError("num_clients", 0, "there are no clients", "Partition into at least one.")
   task = classification() if task is None else task
   check_task(task)
-  x, y, parts = rows_of(x), np.asanyarray(y), [*map(part_of, parts)]
+  x, y, parts = rows_of(x), as_array("y", y), [*map(part_of, parts)]
   count = count_rows(x)
   check_rows(y, count, np.zeros(0, int))
   check_parts(parts, count)
   owned = np.concatenate(parts).astype(int)
   task.check(y, count, owned, num_classes)
   if train_y is not None:
-    train_y = np.asanyarray(train_y)
+    train_y = as_array("train_y", train_y)
     task.check(train_y, count, owned, num_classes)
   if split is not None:
-    split = _checked(split, count)
+    split = check_split(split, count)
   check_flag("stratify", stratify)
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
@@ -242,8 +245,9 @@ def federate(
     check_range("scale", scale, above=0.0, below=np.inf)
     if not isinstance(x, np.ndarray):
       raise SettingError("scale", scale, "x is a tree of arrays", "Scale its arrays before.")
-  if np.ndim(standardize) != 1 or (len(standardize) and np.asarray(standardize).dtype.kind not in "iu"):
-    raise SettingError("standardize", standardize, "not numbers of columns", "Name them: (0, 1).")
+  standardize = listed("standardize", standardize, "numbers of columns")
+  if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in standardize):
+    raise SettingError("standardize", tuple(standardize), "not numbers of columns", "Name them: (0, 1).")
   if len(standardize) and not (_floats(x) and 0 <= min(standardize) <= max(standardize) < x.shape[1]):
     found = jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", x)
     raise SettingError(
@@ -305,17 +309,6 @@ def slices_of(sizes: np.ndarray) -> dict[str, Any]:
     "limits": tuple(sizes.max(0).tolist()),
     "uniform": tuple(alike.tolist()),
   }
-
-
-def _checked(split: np.ndarray, count: int) -> np.ndarray:
-  """A split as an array, [N]; raises `SettingError` unless it says 0, 1 or -1 of each row."""
-  split = np.asarray(split)
-  if split.shape != (count,) or split.dtype.kind not in "iub" or not np.isin(split, (-1, 0, 1)).all():
-    raise SettingError(
-      "split", f"{split.dtype} {split.shape}", f"not 0 (train), 1 (test) or -1 (neither) for {count} rows",
-      "Give one of them a row.",
-    )  # fmt: skip
-  return split.astype(np.int8)
 
 
 def _floats(x: PyTree) -> bool:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole
 from fedjax_het.tasks.missing import check_present
 
@@ -62,15 +63,18 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
   Raises:
     SettingError: what is no key, no such matrix, or no classes.
   """
-  check_key(key)
-  rows = np.asarray(transition, np.float64)
+  key = check_key(key)
+  rows = np.asarray(as_array("transition", transition))
   if rows.ndim != 2 or rows.shape[0] != rows.shape[1]:
     raise SettingError("transition", rows.shape, "not a square matrix", "Give a row for each class, [C, C].")
-  if rows.min() < 0 or not np.allclose(rows.sum(1), 1.0):
+  if (
+    rows.dtype.kind not in "biuf" or not rows.size or not rows.min() >= 0 or not np.allclose(rows.sum(1), 1.0)
+  ):
     raise SettingError(
       "transition", rows.tolist(), "its rows are no probabilities", "Let each be >= 0 and sum to 1."
     )
-  given, labels = np.asanyarray(labels), np.asarray(labels)
+  given = as_array("labels", labels)
+  labels = np.asarray(given)
   if given.ndim == 1:
     check_present(given)
   if labels.ndim != 1 or labels.dtype.kind not in "biuf" or not np.array_equal(labels, np.floor(labels)):

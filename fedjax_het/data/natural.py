@@ -1,9 +1,12 @@
 """The natural partition: the groups that the data came with, all or those that are large enough, or some."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key, check_whole
 from fedjax_het.tasks.missing import missing
 
@@ -52,13 +55,12 @@ def wrong_count(num_clients: int, groups: int, min_size: int = 1, sample: int | 
 
 def generator(key: jax.Array) -> np.random.Generator:
   """NumPy's generator of a checked key."""
-  check_key(key)
-  return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+  return np.random.default_rng(np.asarray(jax.random.key_data(check_key(key))))
 
 
 def whole(setting: str, value: object, high: int = 2**31 - 1, low: int = 1, why: str = "") -> None:
   """Raises unless `value` is a whole number in [low, high]; `why` says why there is no more than `high`."""
-  if not isinstance(value, int | np.integer) or isinstance(value, bool):
+  if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
     raise SettingError(setting, value, "not a whole number", f"Give an integer of at least {low}.")
   if why and value > high >= low:
     remedy = f"It must be at least {low} and at most {high}."
@@ -68,7 +70,8 @@ def whole(setting: str, value: object, high: int = 2**31 - 1, low: int = 1, why:
 
 def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
   """Checked group ids in order, [N], and the rows they stand in; rows of one group in file order."""
-  found = np.asanyarray(groups, None if hasattr(groups, "dtype") else object)  # a list's NaN is no "nan"
+  given = groups if hasattr(groups, "dtype") or np.isscalar(groups) else _objects(groups)
+  found = as_array("groups", given, "Give one id per row.")
   if found.ndim != 1 or not len(found):
     raise SettingError("groups", found.shape, "not a vector of group ids", "Give one id per row.")
   ids = np.asarray(found)
@@ -82,9 +85,19 @@ def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         "Leave such rows out of x, y and groups; a group that is really called so needs another name.",
       )  # fmt: skip
     order = np.argsort(ids, kind="stable")
-  except TypeError:
+  except SettingError:
+    raise
+  except (TypeError, ValueError):
     kinds = sorted({type(one).__name__ for one in ids.tolist()})
     raise SettingError(
       "groups", " and ".join(kinds), "ids without an order", "Give all as str, or all as int."
     ) from None
   return ids[order], order
+
+
+def _objects(groups: ArrayLike) -> Any:
+  """Ids as an array of objects: of a list that holds NaN and words NumPy would make the word "nan"."""
+  try:
+    return np.asanyarray(groups, object)
+  except Exception:  # `as_array` says of which
+    return groups

@@ -9,8 +9,10 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.data.container import FederatedData, federate
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
+from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
 from fedjax_het.tasks import check_task
+from fedjax_het.tasks.labels import REGRESSION
 from fedjax_het.tasks.missing import check_present
 
 PyTree = Any
@@ -70,10 +72,11 @@ def from_groups(
   Raises:
     SettingError: as for `from_arrays`; or not one group a row.
   """
-  if np.shape(groups) != (len(np.asarray(y)),):
-    raise SettingError(
-      "groups", np.shape(groups), f"not one for each of {len(np.asarray(y))} labels", "Give one."
-    )
+  labels, owners = as_array("y", y), as_array("groups", groups, "Give one id per row.")
+  if not labels.ndim or owners.shape != labels.shape[:1]:
+    remedy = "Give a group and a label for each example."
+    count = f"{len(labels)} labels" if labels.ndim else "the labels, which are none"
+    raise SettingError("groups", owners.shape, f"not one for each of {count}", remedy)
   own = {"groups": groups, **_own(PARTITIONERS["natural"], settings)}
   return _laid_out(key, x, y, "natural", num_classes, settings, own)
 
@@ -98,11 +101,11 @@ def _laid_out(
   num_clients: int | None = None,
 ) -> FederatedData:
   """Partitions and divides, by two keys of one."""
-  check_key(key)
+  key = check_key(key)
   task = settings.get("task")
   if task is not None:
     check_task(task)
-  y = np.asanyarray(y)
+  y = as_array("y", y)
   if not y.ndim:
     raise SettingError("y", y, "is one label", "Give one for each example, [N].")
   if (task is None or task.classes) and y.dtype.kind not in "iub":
@@ -112,16 +115,18 @@ def _laid_out(
       raise SettingError(
         "y", y[wrong[0]].tolist(), problem, "Leave such rows out before classes are numbered."
       )
-    raise SettingError(
-      "y", y.dtype, "classes are whole numbers from 0 on",
-      "Number them: names, y = np.unique(y, return_inverse=True); or name another task.",
-    )  # fmt: skip
+    remedy = "Number them: names, y = np.unique(y, return_inverse=True); or name another task."
+    if y.dtype.kind == "f":
+      remedy = f"These look like numbers to be told: {REGRESSION}"
+      if not (y % 1).any():
+        remedy = "Convert them: y.astype(int)."
+    raise SettingError("y", y.dtype, "classes are whole numbers from 0 on", remedy)
   if num_classes is None:
     if (task and not task.classes) or not y.size:
       remedy = "Give it: the number of labels (multilabel), of tokens (next_token), or of numbers to be told."
       raise SettingError("num_classes", None, "cannot be told from the labels", remedy)
     num_classes = max(int(y.max()) + 1, 2)
-  check_whole("num_classes", num_classes, 1)
+  check_whole("num_classes", num_classes, 1, None)  # labels beyond 32 bits are told by themselves
   deal, divide = jax.random.split(key)
   parts: Parts = partition(deal, name, y, num_clients, **own)
   return federate(x, y, parts, divide, num_classes=num_classes, **settings)

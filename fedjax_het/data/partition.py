@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.data.natural import generator, natural, whole, wrong_count
+from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_flag, check_range, check_settings
 from fedjax_het.tasks.missing import check_present
 
@@ -40,7 +41,10 @@ def iid(key: jax.Array, labels: ArrayLike, num_clients: int) -> Parts:
   Raises:
     SettingError: `num_clients` out of range.
   """
-  count = len(np.asarray(labels))
+  labels = as_array("labels", labels)
+  if not labels.ndim:
+    raise SettingError("labels", labels.tolist(), "one value, no row of labels", "Give one label per row.")
+  count = len(labels)
   whole("num_clients", num_clients, count, why=f"there are {count} rows")
   return np.array_split(generator(key).permutation(count), num_clients)
 
@@ -278,7 +282,8 @@ def check_option(name: str, value: Any) -> None:
 
 def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
   """`labels` as a checked array [N], and 1 <= `num_clients` <= N checked with it."""
-  given, labels = np.asanyarray(labels), np.asarray(labels)
+  given = as_array("labels", labels)
+  labels = np.asarray(given)
   if given.ndim == 1:
     check_present(given)
   if labels.ndim != 1 or labels.dtype.kind not in "iub":

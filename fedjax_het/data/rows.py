@@ -11,6 +11,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.modes import in_float32
 
 PyTree = Any
+NUMBERS = "Convert it: np.asarray(x, np.float32)."
 
 
 def rows_of(x: PyTree) -> PyTree:
@@ -19,20 +20,44 @@ def rows_of(x: PyTree) -> PyTree:
   Args:
     x: an array, a list of equally long rows, or a tree (dict, tuple, ...) of such.
   """
-  x = jax.tree.map(_array, x, is_leaf=lambda node: isinstance(node, list))
-  count_rows(x)
+  try:
+    leaves = jax.tree.leaves(x, is_leaf=lambda node: isinstance(node, list))
+    arrays = [*map(_array, leaves)]
+    x = jax.tree.unflatten(jax.tree.structure(x, is_leaf=lambda node: isinstance(node, list)), arrays)
+  except SettingError:
+    raise
+  except Exception as error:  # of a dict, whose keys have no order
+    raise SettingError("x", type(x).__name__, f"not a tree of arrays ({error})", NUMBERS) from error
+  if not arrays:
+    raise SettingError("x", x, "has no array, and not one number of rows", NUMBERS)
+  if not count_rows(x):
+    raise SettingError("x", [own.shape for own in arrays], "has no rows", "Give an example a row, [N, ...].")
   return x
 
 
-def _array(x: Any) -> np.ndarray:
+def as_array(setting: str, values: Any, remedy: str = NUMBERS) -> np.ndarray:
+  """Returns values as an array in this machine's order of bytes, of floats of 64 bits at most.
+
+  Raises:
+    SettingError: they cannot be converted, such as rows of different lengths.
+  """
   try:
-    x = np.asanyarray(x)
+    found = np.asanyarray(values)
   except ValueError as error:
-    raise SettingError("x", type(x).__name__, "its rows are not equally long", "Pad or cut them.") from error
+    problem = "its rows are not equally long, or it cannot be read as an array"
+    raise SettingError(setting, type(values).__name__, problem, "Pad or cut them.") from error
+  except Exception as error:  # of a foreign object, or a key of JAX's
+    problem = f"cannot be read as an array ({type(error).__name__}: {error})"
+    raise SettingError(setting, type(values).__name__, problem, remedy) from error
+  if found.dtype.kind == "f" and found.dtype.itemsize > 8:
+    return found.astype(np.float64)
+  return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
+
+
+def _array(x: Any) -> np.ndarray:
+  x = as_array("x", x)
   if x.ndim == 0 or not (x.dtype.kind in "biu" or jnp.issubdtype(x.dtype, jnp.floating)):
-    raise SettingError(
-      "x", f"{x.dtype} {x.shape}", "not rows of numbers", "Convert it: np.asarray(x, np.float32)."
-    )
+    raise SettingError("x", f"{x.dtype} {x.shape}", "not rows of numbers", NUMBERS)
   if np.ma.is_masked(x):
     remedy = "Write them as NaN: x.astype(np.float32).filled(np.nan)."
     raise SettingError("x", "a masked array", "has masked entries", remedy)
@@ -74,7 +99,7 @@ def count_rows(x: PyTree) -> int:
 
 def part_of(rows: Any) -> np.ndarray:
   """A client's row numbers as an array, of an empty list as well."""
-  rows = np.asarray(rows)
+  rows = np.asarray(as_array("parts", rows, "Give a vector of row numbers for each client."))
   return rows.astype(int) if rows.shape == (0,) else rows
 
 
@@ -116,6 +141,17 @@ def check_parts(parts: Sequence[np.ndarray], num_examples: int) -> None:
       "parts", int(twice[0]), f"clients {first} and {second} both have this row" if first != second
       else f"client {first} has this row twice", "Give every row to one client, once.",
     )  # fmt: skip
+
+
+def check_split(split: np.ndarray, count: int) -> np.ndarray:
+  """A split as an array, [N]; raises `SettingError` unless it says 0, 1 or -1 of each row."""
+  split = np.asarray(as_array("split", split))
+  if split.shape != (count,) or split.dtype.kind not in "iub" or not np.isin(split, (-1, 0, 1)).all():
+    raise SettingError(
+      "split", f"{split.dtype} {split.shape}", f"not 0 (train), 1 (test) or -1 (neither) for {count} rows",
+      "Give one of them a row.",
+    )  # fmt: skip
+  return split.astype(np.int8)
 
 
 def held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:

@@ -169,8 +169,11 @@ def load(
     DataError: files missing, truncated or not what their authors ship: which, where, and how to get them.
   """
   check_choice("dataset", name, names())
+  if not isinstance(data_dir, str | os.PathLike | None) or "\0" in os.fspath(data_dir or ""):
+    raise SettingError("data_dir", data_dir, "not the path of a folder", "Give a path, such as 'data'.")
   if resize is not None:
     check_whole("resize", resize, 1)
+    resize = int(resize)
     return resized(load(name, data_dir, **options), resize)
   known = load_digits if name == "digits" else FOLDERS[name][1]
   check_settings(f"option of dataset {name!r}", known, options, ("folder", "name"))

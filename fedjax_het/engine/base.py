@@ -19,6 +19,7 @@ from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.evaluate import Evaluation, check_losses, evaluate_clients, parts_seen
 from fedjax_het.engine.examples import Examples
 from fedjax_het.engine.fit import check_fit, check_simplex
+from fedjax_het.engine.maker import traced
 from fedjax_het.engine.room import check_program
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
 from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
@@ -94,7 +95,8 @@ class Base(Runs):
         "cohort_size", cohort_size, f"there are {self.num_clients} clients", f"Use 1 to {self.num_clients}."
       )
     self.cohort_size = int(cohort_size)
-    check_fit(make_algorithm, data, self.cohort_size, settings)
+    with traced(settings):
+      check_fit(make_algorithm, data, self.cohort_size, settings)
     if client_batch is not None:
       check_whole("client_batch", client_batch, 1)
     self.client_batch = client_batch or placement.default_client_batch()
@@ -242,7 +244,9 @@ class Base(Runs):
       program = jax.jit(self._over_runs(function), donate_argnums=(2,) if donate else ())
       kind = name if isinstance(name, str) else name[0]
       with uncollected(), self.doing(f"compiling {PROGRAMS[kind]}"):
-        self._compiled[name] = program.lower(*inputs).compile(compiler_options())
+        with traced(self._settings):
+          lowered = program.lower(*inputs)
+        self._compiled[name] = lowered.compile(compiler_options())
       self._book("compile", started)
     return self._compiled[name]
 

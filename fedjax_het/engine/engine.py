@@ -11,17 +11,19 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 
+from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import PROGRAMS, Base, RunFn
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite_here
 from fedjax_het.engine.examples import Resident, Streamed
+from fedjax_het.engine.maker import maker, traced
 from fedjax_het.engine.room import check_memory, check_results, memory_there, size
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost, check_places
-from fedjax_het.errors import NoStates, SettingError, check_run_key, check_whole
+from fedjax_het.errors import NoStates, check_run_key, check_whole
 from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
 
@@ -75,7 +77,10 @@ class Engine(Base):
     states_folder: str | None = None,
     settings: Mapping[str, Any] | None = None,
   ):
+    check_data(data)
     check_places(device_states, states_folder)  # before the examples travel
+    if device_rows is not None:
+      check_whole("device_rows", device_rows, 1)
     self._make = maker(algorithm, settings)
     self._numbers = dict(settings or {})
     super().__init__(self._make, [data], self._numbers, cohort_size, client_batch)
@@ -118,11 +123,12 @@ class Engine(Base):
   @in_float32()
   def init(self, key: jax.Array) -> State:
     """See `Runs`."""
-    check_run_key(key)
+    key = check_run_key(key)
     started = time.perf_counter()
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
     first = jax.jit(self._init, inline=True)  # Python goes through it once
-    shapes = jax.eval_shape(first, *args)
+    with traced(self._numbers):
+      shapes = jax.eval_shape(first, *args)
     check_results("the first state's arrays", shapes)
     with self.doing(f"compiling {PROGRAMS['init']}"):
       program = jax.jit(first, out_shardings=self.shardings(shapes), compiler_options=compiler_options())
@@ -230,26 +236,3 @@ class Engine(Base):
   def from_saved(self, state: State) -> State:
     """See `Runs`."""
     return state._replace(clients=self.states.kept(state.clients))
-
-
-def maker(
-  algorithm: Algorithm | Callable[..., Algorithm], settings: Mapping[str, Any] | None
-) -> Callable[..., Algorithm]:
-  """(**settings) -> algorithm.
-
-  Raises:
-    SettingError: an algorithm and settings for it, or a function and none.
-  """
-  if settings is None:
-    if not isinstance(algorithm, Algorithm):
-      raise SettingError(
-        "algorithm", getattr(algorithm, "__name__", type(algorithm).__name__), "is not an algorithm",
-        "Give fh.federated(client, mixing, server), or settings={...} for a function that makes it of them.",
-      )  # fmt: skip
-    return lambda: algorithm
-  if isinstance(algorithm, Algorithm) or not callable(algorithm):
-    raise SettingError(
-      "settings", dict(settings), "given beside an algorithm that is made already",
-      "Give the function that makes it of them, or leave settings out.",
-    )  # fmt: skip
-  return algorithm

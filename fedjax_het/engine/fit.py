@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
@@ -95,6 +96,17 @@ def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData], stackle
   said = (text for one in algorithms for clients in data for text in one.client.remarks(clients))
   for text in dict.fromkeys(said):
     warnings.warn(text, stacklevel=stacklevel)
+
+
+def tell_untested(data: Iterable[FederatedData]) -> None:
+  """Logs a warning where clients have no test examples, which the means over the clients leave out."""
+  for each in data:
+    size = np.asarray(each.test.size)
+    if count := int((size == 0).sum()):
+      logging.warning(
+        "%d of %d clients have no test examples: the metrics' means over the clients leave them out.",
+        count, len(size),
+      )  # fmt: skip
 
 
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import Base, RunFn
@@ -78,6 +79,10 @@ class Members(Base):
   ):
     if member_batch is not None:
       check_whole("member_batch", member_batch, 1)
+    if device_rows is not None:
+      check_whole("device_rows", device_rows, 1)
+    for one in [data] if isinstance(data, FederatedData) else data:
+      check_data(one)
     settings = jax.tree.map(np.asarray, dict(settings), is_leaf=lambda node: isinstance(node, list))
     for name, values in settings.items():
       for shape in map(np.shape, jax.tree.leaves(values)):

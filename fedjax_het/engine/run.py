@@ -10,9 +10,10 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.engine.engine import Engine, maker
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.fit import warn
+from fedjax_het.engine.fit import tell_untested, warn
+from fedjax_het.engine.maker import maker
 from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.progress import Progress, of_library
@@ -21,7 +22,7 @@ from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
-from fedjax_het.metrics.fairness import left_out_of_models, summarize_all
+from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm
 
@@ -106,6 +107,13 @@ def in_short(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
   return ", ".join(f"{model} {name} {figures[name]['mean']:.4f}" for model, figures in metrics.items())
 
 
+def without(left_out: Mapping[str, Mapping[str, int]]) -> str:
+  """How many clients the headline's mean leaves out, after `in_short`; "" where it leaves out none."""
+  own = left_out.get("personalized", {})
+  count = max(own.values(), default=0)
+  return f" (without {count} client{'s' if count > 1 else ''} that lack test examples)" if count else ""
+
+
 class Result(NamedTuple):
   """What `run` returns.
 
@@ -116,8 +124,10 @@ class Result(NamedTuple):
     clients: the same before they were summarised: metric -> [K].
     evaluation: the final evaluation at every λ, on the test parts.
     infos: cohorts, coefficients and training losses of every round, NumPy arrays [T, S].
+    weighted: model -> metric -> mean over the clients in which each counts by its test examples, n_i / Σ n_j.
     picked: at which λ the personalised models of `metrics` and `clients` are, and what says so.
     validation: the final evaluation on the validation parts, where λ is picked there, else None.
+    test_sizes: how many test examples each client has, int [K].
     left_out: model -> metric -> how many clients have none, such as those without a test example, and do not
       count in `metrics`; "validation" -> metric -> how many had no say in picking λ by it. Empty where all
       count.
@@ -131,6 +141,12 @@ class Result(NamedTuple):
   infos: RoundInfo
   picked: Pick
   validation: Evaluation | None
+  test_sizes: np.ndarray | None = None
+
+  @property
+  def weighted(self) -> dict[str, dict[str, float]]:
+    """See the class."""
+    return weighted_of_models(self.clients, () if self.test_sizes is None else self.test_sizes)
 
   @property
   def left_out(self) -> dict[str, dict[str, int]]:
@@ -142,8 +158,8 @@ class Result(NamedTuple):
 
   def __repr__(self) -> str:
     """The headline's mean over the clients and what else there is, without the arrays."""
-    rounds = len(self.infos.cohort)
-    return f"Result({rounds} rounds: {in_short(self.metrics)}; has {', '.join(self._fields)})"
+    rounds, fields = len(self.infos.cohort), ", ".join((*self._fields, "left_out", "weighted"))
+    return f"Result({rounds} rounds: {in_short(self.metrics)}{without(self.left_out)}; has {fields})"
 
 
 @in_float32()
@@ -197,6 +213,7 @@ def run(
       device_states=device_states, states_folder=states_folder, settings=settings,
     )  # fmt: skip
   warn([made], [data])
+  tell_untested([data])
   history: list[dict] = []
   losses: list[float] = []
   infos: list[RoundInfo] = []
@@ -213,8 +230,9 @@ def run(
       bar.update(engine.rounds_done(chunk.state), **figures)
   every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
   return Result(
-    chunk.state, history, metrics, per_client(last), last.test, every_round, pick(last), last.valid
-  )
+    chunk.state, history, metrics, per_client(last), last.test, every_round, pick(last), last.valid,
+    np.asarray(data.test.size),
+  )  # fmt: skip
 
 
 def check_rounds(rounds: int, eval_every: int | None, *algorithms: Algorithm) -> None:

@@ -91,6 +91,8 @@ def check_places(device_states: int | None, folder: str | None) -> None:
   """Raises `SettingError` for a folder that is none or cannot be written, or in which no states would lie."""
   if folder is None:
     return
+  if not isinstance(folder, str | os.PathLike) or "\0" in os.fspath(folder):
+    raise SettingError("states_folder", folder, "not the path of a folder", "Give a path.")
   path = folder_of("states_folder", folder)
   if not folder or not path.is_dir():
     problem = "is empty" if not folder else "no such folder"

@@ -8,17 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.fit import warn
+from fedjax_het.engine.fit import tell_untested, warn
+from fedjax_het.engine.maker import checked, grid_as_lists
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.pick import Pick, pick
 from fedjax_het.engine.room import in_words
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, in_short, showing, summarize
 from fedjax_het.engine.state import State
-from fedjax_het.errors import SettingError, check_seed
+from fedjax_het.errors import SettingError, check_run_key, check_seed, listed, typed_keys
+from fedjax_het.metrics.fairness import left_out_of_models
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm
 
@@ -46,6 +49,17 @@ class Sweep(NamedTuple):
   picked: list[Pick]
   diverged: list[Divergence | None]
 
+  @property
+  def left_out(self) -> list[dict[str, dict[str, int]]]:
+    """For each member model -> metric -> how many clients do not count in `metrics`, as in `Result`."""
+    last = self.history[max(self.history)]
+    models = {"personalized": {name: own[:, :, 0] for name, own in last.personalized.items()}}
+    models |= {"global": dict(last.global_)} if last.global_ else {}
+    return [
+      {} if gone else left_out_of_models(jax.tree.map(lambda values: values[m], models))  # noqa: B023
+      for m, gone in enumerate(self.diverged)
+    ]
+
   def __repr__(self) -> str:
     """A line a member, without the arrays: the headline's mean over the clients."""
     lines = (f"\n  {own}: {in_short(metrics)}" for own, metrics in zip(self.members, self.metrics))
@@ -71,6 +85,36 @@ def check_once(name: str, values: Sequence[float] | jax.Array) -> None:
   twice = next((value for i, value in enumerate(plain) if value in plain[:i]), None)
   if twice is not None:
     raise SettingError(name, plain, f"has {twice} twice", "Name each once.")
+
+
+def keys_of(seeds: Any) -> tuple[list[int], jax.Array]:
+  """Returns the members' seeds (of keys their places), and their typed keys [n].
+
+  Raises:
+    SettingError: no list of seeds or of keys, an empty one, what is no seed, or one that is there twice.
+  """
+  given = listed("seeds", typed_keys(seeds), "seeds")
+  if not given:
+    raise SettingError("seeds", given, "has no values", "Give at least one.")
+  own = [_plain(typed_keys(seed)) for seed in given]
+  own = [
+    one.item() if hasattr(one, "item") and np.size(one) == 1 and not _is_key(one) else one for one in own
+  ]
+  if any(map(_is_key, own)):
+    return [*range(len(own))], jnp.stack([check_run_key(one) for one in own])
+  for seed in own:
+    check_seed("seeds", seed)
+  check_once("seeds", own)
+  return [int(seed) for seed in own], jnp.stack([jax.random.key(int(seed)) for seed in own])
+
+
+def _plain(value: Any) -> Any:
+  """An array's only number as Python's; all else as it is."""
+  return value if _is_key(value) or getattr(value, "shape", None) != () else value.item()
+
+
+def _is_key(value: Any) -> bool:
+  return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 @in_float32()
@@ -100,7 +144,7 @@ def sweep(
     make_algorithm: (**settings) -> algorithm; called with the numbers of each combination, which checks them,
       and with a traced scalar for each setting of the grid.
     grid: name -> values of a continuous hyperparameter.
-    seeds: integers, or typed keys [n] themselves; the members' only source of randomness.
+    seeds: integers, or keys [n] themselves; the members' only source of randomness.
     data: the clients' data, one for all or one a seed; then of equal numbers of clients.
     rounds: T >= 1.
     cohort_size: S, clients sampled each round without replacement.
@@ -117,31 +161,30 @@ def sweep(
     NonFiniteLoss: every member has diverged; names members, rounds and clients.
     NoRoom: memory does not suffice.
   """
-  combinations = grid_of(grid or {})
+  grid = grid_as_lists(grid)
+  make_algorithm = checked("make_algorithm", make_algorithm, grid)
+  combinations = grid_of(grid)
   made = [make_algorithm(**settings) for settings in combinations]
   check_rounds(rounds, eval_every, *made)
-  are_keys = isinstance(seeds, jax.Array) and jax.dtypes.issubdtype(seeds.dtype, jax.dtypes.prng_key)
-  if not len(seeds):
-    raise SettingError("seeds", seeds, "has no values", "Give at least one.")
-  if not are_keys:
-    for seed in seeds:
-      check_seed("seeds", seed)
-    check_once("seeds", seeds)
-  keys = jnp.stack([seed if are_keys else jax.random.key(int(seed)) for seed in seeds])
-  names = list(range(len(keys))) if are_keys else np.asarray(seeds).tolist()
+  names, keys = keys_of(seeds)
   which = [i for i in range(len(keys)) for _ in combinations]
   members = [{"seed": seed, **settings} for seed in names for settings in combinations]
   if not isinstance(data, FederatedData):
+    data = listed("data", data, "the seeds' data sets, nor one")
+    for one in data:
+      check_data(one)
     if len(data) != len(keys):
       raise SettingError("data", len(data), f"not one for each of {len(keys)} seeds", "Give one for each.")
     warn(made, data)
+    tell_untested(data)
     data = [data[i] for i in which]
   else:
     warn(made, [data])
+    tell_untested([data])
   with in_words():
     engine = Members(
-      make_algorithm, data, {name: [member[name] for member in members] for name in grid or {}},
-      len(members), cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
+      make_algorithm, data, {name: [member[name] for member in members] for name in grid}, len(members),
+      cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
       device_rows=device_rows, seeds=len(keys),
     )  # fmt: skip
   infos: list[RoundInfo] = []

@@ -61,8 +61,11 @@ class Experiment(NamedTuple):
 
 def notes_of(config: ConfigDict, experiment: Experiment) -> tuple[str, ...]:
   """What should be known of a run before it trains: of its data, and of settings that come to nothing."""
+  own = config.partition.get("seed")
+  said = f"partition.seed = {own}: who has which rows, and which are tested on, does not follow seed."
   return (
     *experiment.source.notes,
+    *([] if own is None else [said]),
     *rounded_to_nothing(config.algorithm, config.rounds),
     *experiment.algorithm.client.remarks(experiment.data),
   )
@@ -85,6 +88,19 @@ def with_prepared(experiment: Experiment, prepared: Mapping[str, Any]) -> Experi
   return experiment._replace(prepared=prepared, digests=digests)
 
 
+def data_keys(config: ConfigDict, *of_run: jax.Array) -> tuple[jax.Array, ...]:
+  """Returns the keys of the partition and of each client's split: of `partition.seed` where it is given.
+
+  Args:
+    config: the configuration.
+    *of_run: the two keys that follow from the run's seed.
+  """
+  seed = config.partition.get("seed")
+  if seed is None:
+    return of_run
+  return tuple(jax.random.fold_in(jax.random.key(seed), purpose) for purpose in range(len(of_run)))
+
+
 def build(config: ConfigDict) -> Experiment:
   """Reads the data, partitions them, and builds model and algorithm.
 
@@ -97,8 +113,9 @@ def build(config: ConfigDict) -> Experiment:
   partition_key, split_key, run_key, noise_key, unseen_key = (
     jax.random.fold_in(key, purpose) for purpose in range(5)
   )
+  partition_key, split_key = data_keys(config, partition_key, split_key)
   source = datasets.load(config.dataset, config.data_dir, **config.get("dataset_options", {}))
-  options = {name: value for name, value in config.partition.items() if name != "name"}
+  options = {name: value for name, value in config.partition.items() if name not in ("name", "seed")}
   if config.partition.name == "natural":
     if source.groups is None:
       raise SettingError(

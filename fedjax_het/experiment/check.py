@@ -120,8 +120,10 @@ def check_partition(given: Mapping[str, Any]) -> None:
     each: {*inspect.signature(own).parameters} - {*_GIVEN["partition"], "groups"}
     for each, own in known.items()
   }
-  check_known(name, {"partition": given}, of_all[name], lambda: of_all)
-  options = {option: value for option, value in given.items() if option != "name"}
+  if given.get("seed") is not None:
+    check_seed("partition.seed", given["seed"])
+  options = {option: value for option, value in given.items() if option not in ("name", "seed")}
+  check_known(name, {"partition": {"name": name, **options}}, of_all[name], lambda: of_all)
   check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
   for option, value in options.items():
     datasets.check_option(option, value)

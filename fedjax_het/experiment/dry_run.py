@@ -16,6 +16,7 @@ from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.flops import flops
+from fedjax_het.experiment.own_epochs import passes
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.methods import CLIENTS
@@ -38,6 +39,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     memory_there: bytes that this process's devices have together; 2^63 - 1 where they do not say it.
     memory_bytes: of one device during a chunk of rounds: arguments, results that reuse none, temporaries.
     bytes: {"up", "down"} a round.
+    passes: those of a client through its data in a round, in words; own ones of the method too.
     client_steps: expected, over the run.
     flops_a_client_step: of a forward and backward pass of the model on one batch, see `flops`.
     seconds_at_least: flops over what this machine's matrix product reaches, measured for half a second.
@@ -65,6 +67,7 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes,
     "bytes": traffic(experiment.algorithm, experiment.data, shapes, config.cohort_size),
+    "passes": passes(config),
     "client_steps": round(float(steps)),
     "flops_a_client_step": each,
     "seconds_at_least": float(steps) * each / matmul_peak(),
@@ -147,6 +150,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     ),
     ("a round, up", mega(plan["bytes"]["up"])),
     ("a round, down", mega(plan["bytes"]["down"])),
+    ("a client's passes a round", plan["passes"]),
     ("client steps, about", f"{plan['client_steps']:,}"),
     ("a client step", f"{plan['flops_a_client_step'] / 1e6:,.1f} MFLOP"),
     ("compilation", f"{plan['compile_seconds']:.1f} s"),

@@ -28,6 +28,7 @@ from fedjax_het.experiment.claim import check_claim, check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.model_file import MODEL, write_model
+from fedjax_het.experiment.own_epochs import resolved
 from fedjax_het.experiment.pictures import missing_pictures
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
@@ -85,6 +86,7 @@ def run_experiment(
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   check_config(config)
+  config = resolved(config)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   run, old = check_rounds_too(workdir, config)

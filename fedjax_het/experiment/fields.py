@@ -20,7 +20,7 @@ from fedjax_het.data.sources import load
 from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
 from fedjax_het.experiment.check import FIELDS, OPTIONAL
-from fedjax_het.experiment.listing import WIDTH, Entry, documented, entries, shown
+from fedjax_het.experiment.listing import AS_EPOCHS, WIDTH, Entry, documented, entries, shown
 from fedjax_het.methods import METHODS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.yardsticks.downstream import Judge, downstream
@@ -75,6 +75,10 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], str]] = {
 # Fields that the launcher itself uses: meaning, type, default.
 OWN: dict[str, tuple[str, str, Any]] = {
   "seed": ("what partition, split, first parameters and every round's draws follow from", "int", NO_DEFAULT),
+  "partition.seed": (
+    "what the partition and each client's split into train, valid and test follow from, in place of `seed`",
+    "int", None,
+  ),
   "record_losses": (
     "ask for the clients' losses also where the mixing does not: `objective` of metrics.jsonl", "bool", False,
   ),
@@ -139,6 +143,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
         continue
       own = parameters.get(name)
       kind, value = (kind_of(own), own.default) if own else ("", default or None)
+      value = AS_EPOCHS if default == AS_EPOCHS else value
       yield field(f"{section}.{name}", about, kind, value)
 
   def named(section: str, name: str) -> Entry:

@@ -20,6 +20,7 @@ from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.tasks import TASKS
 
+AS_EPOCHS = "as epochs"  # the default of `Method.own_epochs`
 WIDTH = 110  # where the output is no terminal
 
 
@@ -143,6 +144,8 @@ def _model(name: str, factory: Callable[..., Any]) -> Entry:
 
 def _method(section: str, method: Method) -> Entry:
   more = {share: ("", f"{own}, as a share of the rounds") for share, own in method.shares.items()}
+  lines = documented(method.factory)
+  more |= {name: (AS_EPOCHS, lines[name]) for name in method.own_epochs}
   if method.prepares:
     more |= explained(method.prepares.make, method.prepares.settings)
 

@@ -26,6 +26,7 @@ from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
 from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
 from fedjax_het.experiment.model_file import MODEL
+from fedjax_het.experiment.own_epochs import resolved
 from fedjax_het.experiment.pictures import missing_pictures, note_pictures, pictures
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
@@ -137,6 +138,7 @@ def run_sweep(
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   grid = in_order(grid)
   members, configs = check_sweep(config, grid)
+  config, configs = resolved(config, grid), [resolved(own) for own in configs]
   whole = {"config": config.to_dict(), "sweep": dict(grid)}
   root = workdir_of(workdir)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]

@@ -17,6 +17,7 @@ from fedjax_het.errors import SettingError, folder_of
 from fedjax_het.experiment.claim import Claimed as Claimed
 from fedjax_het.experiment.claim import check_claim, lock, writable
 from fedjax_het.experiment.claim import claimed as claimed
+from fedjax_het.experiment.own_epochs import of_earlier
 
 STARTS = "starts.jsonl"
 FAILED = "failed.json"
@@ -305,7 +306,7 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
       "workdir", str(run.root), f"holds {kinds['sweep' in stored]}, not {kinds['sweep' in config]}",
       "Use another workdir.",
     )  # fmt: skip
-  old, new = leaves(stored), leaves(config)
+  old, new = leaves(of_earlier(stored)), leaves(config)
   names = sorted({*old, *new} - {*free}, key=_precedence)
   differ = [name for name in names if old.get(name) != new.get(name)]
   if differ:
@@ -314,6 +315,8 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
     if others:
       were = (f"{name} = {old.get(name, 'absent')} (here {new.get(name, 'absent')})" for name in others)
       problem += f", and with {', '.join(were)}"
+    if assumed := [name for name in differ if name in {*old} - {*leaves(stored)}]:
+      problem += f". An earlier version began it, which trained {', '.join(assumed)} so unless it was set"
     raise SettingError(
       first, json.loads(new[first]) if first in new else "absent", problem,
       "Use another workdir for the new config, or the same config to resume this run.",

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from fedjax_het.errors import SettingError
+
 
 class Metric(NamedTuple):
   """How a metric is displayed and compared.
@@ -73,10 +75,11 @@ def known(name: str) -> Metric:
   """Returns the catalogue's metric called `name`.
 
   Raises:
-    ValueError: the catalogue does not have it, so that its direction is unknown.
+    SettingError: the catalogue does not have it, so that its direction is unknown.
   """
   if name not in METRICS:
-    raise ValueError(f"is a high {name!r} good or bad? Add it to metrics.catalogue.METRICS")
+    remedy = f"Set metrics.catalogue.METRICS[{name!r}] = Metric(...)."
+    raise SettingError("metric", name, f"is a high {name!r} good or bad", remedy)
   return METRICS[name]
 
 

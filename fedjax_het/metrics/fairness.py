@@ -1,11 +1,16 @@
 """Distribution of a metric over the clients: mean, spread, tails, Gini coefficient, gap."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.errors import SettingError, check_flag
 from fedjax_het.metrics.catalogue import known
+
+REMEDY = "Give a vector of numbers, [K]."
 
 
 def gini(values: ArrayLike) -> float:
@@ -23,7 +28,9 @@ def gini(values: ArrayLike) -> float:
     A fraction in [0, 1 - 1/K] (papers print 100 times it); 0 if all values are 0, NaN if one is negative or
     not finite, since the coefficient is meaningless then.
   """
-  x = np.sort(np.asarray(values, np.float64))
+  x = np.sort(_numbers(values))
+  if not len(x):
+    raise SettingError("values", [], "has no client", "Give one number a client, [K].")
   if not np.isfinite(x).all() or x[0] < 0:
     return float("nan")
   if x[-1] == 0:
@@ -52,13 +59,12 @@ def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, flo
     include it infinite or NaN.
 
   Raises:
-    ValueError: `values` is not one-dimensional.
+    SettingError: `values` are not one number a client.
 
   Source: thesis chapter III, the columns of its tables.
   """
-  x = np.asarray(values, np.float64)
-  if x.ndim != 1:
-    raise ValueError(f"values must be one number a client, [K]; got shape {x.shape}")
+  x = _numbers(values)
+  check_flag("higher_is_better", higher_is_better)
   x = np.sort(x[~np.isnan(x)])
   if not len(x):
     return dict.fromkeys(("mean", "std", "worst10", "best10", "gini", "gap"), float("nan"))
@@ -82,7 +88,7 @@ def left_out(metrics: Mapping[str, ArrayLike]) -> dict[str, int]:
   Args:
     metrics: name -> one value per client, [K].
   """
-  counts = {name: int(np.isnan(np.asarray(values, np.float64)).sum()) for name, values in metrics.items()}
+  counts = {name: int(np.isnan(_numbers(values)).sum()) for name, values in _named(metrics).items()}
   return {name: count for name, count in counts.items() if count}
 
 
@@ -92,6 +98,30 @@ def left_out_of_models(models: Mapping[str, Mapping[str, ArrayLike]]) -> dict[st
   return {model: own for model, own in counts.items() if own}
 
 
+def weighted_mean(values: ArrayLike, sizes: ArrayLike) -> float:
+  """Σ_i n_i v_i / Σ_i n_i over the clients with a value, each counting by its examples; NaN for none.
+
+  Args:
+    values: a metric of each client, [K]; NaN for a client that has none.
+    sizes: n, each client's number of examples, [K].
+  """
+  x, n = _numbers(values), _numbers(sizes)
+  if x.shape != n.shape:
+    raise SettingError("sizes", n.shape, f"not one for each of {len(x)} clients", REMEDY)
+  there = ~np.isnan(x) & (n > 0)
+  return float(np.average(x[there], weights=n[there])) if there.any() else float("nan")
+
+
+def weighted_of_models(
+  models: Mapping[str, Mapping[str, ArrayLike]], sizes: ArrayLike
+) -> dict[str, dict[str, float]]:
+  """`weighted_mean` of every metric of every model."""
+  return {
+    model: {name: weighted_mean(values, sizes) for name, values in metrics.items()}
+    for model, metrics in models.items()
+  }
+
+
 def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float]]:
   """Applies `summarize` to every metric, in the direction that `catalogue` states.
 
@@ -99,6 +129,25 @@ def summarize_all(metrics: Mapping[str, ArrayLike]) -> dict[str, dict[str, float
     metrics: name -> one value per client, [K].
 
   Raises:
-    ValueError: the direction of a metric is not known.
+    SettingError: a metric whose direction is not known, or values that are not one number a client.
   """
-  return {name: summarize(values, known(name).higher_is_better) for name, values in metrics.items()}
+  return {name: summarize(values, known(name).higher_is_better) for name, values in _named(metrics).items()}
+
+
+def _named(metrics: Any) -> Mapping[str, Any]:
+  if not isinstance(metrics, Mapping):
+    raise SettingError(
+      "metrics", metrics, "not names with values", "Give a dict: name -> one value a client."
+    )
+  return metrics
+
+
+def _numbers(values: Any) -> np.ndarray:
+  """One number a client as float64 [K]; raises `SettingError` for anything else."""
+  try:
+    found = np.asarray(values)
+    if found.ndim == 1 and (found.dtype.kind in "biuf" or found.dtype == jnp.bfloat16 or not found.size):
+      return found.astype(np.float64)
+  except Exception as error:  # whatever a foreign object raises
+    raise SettingError("values", type(values).__name__, f"cannot be read ({error})", REMEDY) from error
+  raise SettingError("values", values, f"not one number a client: {found.dtype} {found.shape}", REMEDY)

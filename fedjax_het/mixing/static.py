@@ -1,7 +1,10 @@
 """Mixing coefficients that do not depend on the clients' losses (McMahan 2017; remark 3.1 with r = 0)."""
 
+from typing import Any
+
 import jax.numpy as jnp
 
+from fedjax_het.errors import SettingError
 from fedjax_het.parts import Mixing
 
 
@@ -25,8 +28,17 @@ def uniform() -> Mixing:
   return Mixing(lambda sizes: (), update, "uniform")
 
 
+def check_mixing(mixing: Any) -> None:
+  """Raises `SettingError` for what is no `Mixing`, as a factory is that was not called."""
+  if not isinstance(mixing, Mixing):
+    name = getattr(mixing, "__name__", type(mixing).__name__)
+    raise SettingError("mixing", name, "is not a Mixing", "Give one, such as fh.mixing.static().")
+
+
 def observed(mixing: Mixing) -> Mixing:
   """Returns a mixing part that also requests the clients' losses F_i, so that the rounds' infos hold them."""
+
+  check_mixing(mixing)
 
   def update(state, feedback):
     feedback.losses()

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedjax_het.errors import SettingError
+from fedjax_het.mixing.static import check_mixing
 from fedjax_het.parts import Feedback, Mixing
 
 PyTree = Any
@@ -32,6 +34,12 @@ def with_variance(mixing: Mixing, of: Callable[[PyTree], PyTree]) -> Mixing:
     mixing: any mixing part.
     of: params of a message -> the parameters to include, such as the last layer's.
   """
+
+  check_mixing(mixing)
+  if not callable(of):
+    raise SettingError(
+      "of", of, "not a function of the parameters", "Give one, such as lambda params: params."
+    )
 
   def figures(feedback: Feedback) -> dict[str, jax.Array]:
     sent = jax.tree.leaves(of(feedback.uploads().params))

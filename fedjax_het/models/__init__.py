@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedjax_het.errors import check_choice, check_settings
+from fedjax_het.errors import check_choice, check_settings, check_whole
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.shapes import check_reads
@@ -89,7 +89,8 @@ def make(
       model reads one array, or `task` is not a `Task`.
   """
   check_choice("model", name, (*MODELS, *GENERATORS))
-  shape = tuple(shape) if isinstance(shape, Sequence) else shape
+  check_whole("num_classes", num_classes, 1)
+  shape = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else shape
   check_reads(name, (MODELS | GENERATORS)[name], shape)
   if name in GENERATORS:
     check_settings(f"{name}'s option", GENERATORS[name], options, ("shape", "num_classes"))
@@ -98,12 +99,13 @@ def make(
   for option in options:
     check_choice(f"{name}'s option", option, options_of(name))
   weights = options.pop("weights", "")
+  given = not isinstance(weights, str) or weights != ""
   inputs = {option: options.pop(option) for option in COMMON if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
   task = for_classes(num_classes) if task is None else task
   check_task(task)
   model = factory(shape, task.outputs(num_classes), **options)._replace(task=task)
-  if weights:
+  if given:
     model = with_weights(model, weights, reader_of(name))
   return standardized(model, **inputs) if inputs else model
 

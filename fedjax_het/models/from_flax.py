@@ -12,10 +12,11 @@ from absl import logging
 from flax import linen as nn
 from flax import nnx
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole, shown
 from fedjax_het.models.layers.basic import check_declared
 from fedjax_het.models.layers.real_rows import only, real_rows
 from fedjax_het.models.model import Model, batch_of
+from fedjax_het.models.tried import check_training
 from fedjax_het.modes import in_float32
 from fedjax_het.tasks import Task, for_model
 
@@ -41,10 +42,12 @@ def from_flax(
 
   Running statistics of batch normalisation become the model's `stats`. `train` normalises by the real rows of
   a batch only: padding rows are masked in every Flax `BatchNorm`. `apply` uses the running statistics.
-  Dropout is on in `train`, with the step's key, and off in `apply`. The mode of a `linen` module is set
-  through the argument of its `__call__` named train, training, is_training, deterministic or
-  use_running_average, the mode of an `nnx` module through its `train()` and `eval()`. A module may compute in
-  another floating-point dtype: parameters are float32, and outputs are converted to float32.
+  Dropout is on in `train`, with the step's key (also under other names of its rng stream), and off in
+  `apply`. The module is tried in both modes, in training with its gradient, before it is accepted. The mode
+  of a `linen` module is set through the argument of its `__call__` named train, training, is_training,
+  deterministic or use_running_average, the mode of an `nnx` module through its `train()` and `eval()`. A
+  module may compute in another floating-point dtype: parameters are float32, and outputs are converted to
+  float32.
 
   Args:
     module: a `linen` module instance, or a function of `nnx.Rngs` that builds an `nnx` module, `lambda rngs:
@@ -60,10 +63,30 @@ def from_flax(
     head: names of the layers that form the head, for methods that split a model, such as ("Dense_1",).
 
   Raises:
-    SettingError: `module` is not a Flax module, cannot be called with such examples, has parameters that are
-      not float32, keeps collections other than parameters and batch statistics, or its output is not [B, C]
-      ([B, ..., C] for a given task).
+    SettingError: `module` is not a Flax module, cannot be called or trained with such examples, has
+      parameters that are not float32, keeps collections other than parameters and batch statistics, or its
+      output is not [B, C] ([B, ..., C] for a given task).
   """
+  model, example, found = _built(module, shape, num_classes, dtype, name, task, head)
+  check_training(model, example, found)
+  return _declared(model, dtype)
+
+
+def of_flax(
+  module: nn.Module, shape: PyTree, num_classes: int, *, dtype: Any = jnp.float32, name: str = "",
+  head: Sequence[str] = (),
+) -> Model:  # fmt: skip
+  """Makes a model of one of the library's own modules: `from_flax` without trying its training.
+
+  The tests train each of these modules, and tracing the gradient of a large one takes seconds.
+  """
+  return _declared(_built(module, shape, num_classes, dtype, name, None, head)[0], dtype)
+
+
+def _built(
+  module: Any, shape: PyTree, num_classes: int, dtype: Any, name: str, task: Task | None, head: Sequence[str]
+) -> tuple[Model, PyTree, Any]:
+  """The model of a module, a batch of two examples, and what it makes of them as it is used."""
   if isinstance(module, type):
     raise SettingError(
       "module", module.__name__, "is a class", "Give linen's instance, or `lambda rngs: Net(rngs=rngs)`."
@@ -71,9 +94,10 @@ def from_flax(
   if not callable(module):
     raise SettingError("module", type(module).__name__, "is no Flax module", "Give a linen or nnx module.")
   make: Callable[..., Model] = _linen if isinstance(module, nn.Module) else _nnx
+  check_whole("num_classes", num_classes, 1)
   shape = tuple(shape) if isinstance(shape, list) else shape
-  example = batch_of(2, shape, dtype)
   try:
+    example = batch_of(2, shape, dtype)
     model = make(module, shape, num_classes, dtype)
     model = model._replace(name=name or model.name, task=task or for_model(num_classes), head=tuple(head))
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -82,9 +106,9 @@ def from_flax(
   except SettingError:
     raise
   except Exception as error:  # the module may raise anything
-    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
     raise SettingError(
-      "module", type(module).__name__, f"cannot be called with examples of shape {shape} ({said})",
+      "module", type(module).__name__, f"cannot be called with examples of shape {shown(shape)} ({said})",
       "Give the shape and dtype of one example; a module with batch norm or dropout takes `train`.",
     ) from error  # fmt: skip
   outputs = getattr(found, "shape", ())
@@ -95,7 +119,7 @@ def from_flax(
       "num_classes", num_classes, f"{model.name} returns {outputs or found} for a batch of two",
       "Give the number of its logits.",
     )  # fmt: skip
-  return _declared(model, dtype)
+  return model, example, found
 
 
 def _declared(model: Model, dtype: Any) -> Model:
@@ -182,11 +206,12 @@ def _linen(module: nn.Module, shape: PyTree, num_classes: int, dtype: Any) -> Mo
   def apply(params, x, stats=None):
     return _float32(module.apply(of(params, _given(stats, stateful)), x, **using))
 
+  def streams(key):  # Flax takes "params" for a stream of any other name
+    return {"dropout": key, "params": jax.random.fold_in(key, 1)}
+
   def train(params, stats, x, real, key):
     with only(real), nn.intercept_methods(_masked):
-      logits, changed = module.apply(
-        of(params, stats), x, **modes, mutable=[STATISTICS], rngs={"dropout": key}
-      )  # fmt: skip
+      logits, changed = module.apply(of(params, stats), x, **modes, mutable=[STATISTICS], rngs=streams(key))
     return _float32(logits), changed[STATISTICS] if stateful else ()
 
   stats = jax.tree.map(np.asarray, first)

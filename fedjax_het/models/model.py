@@ -75,6 +75,12 @@ class Model(NamedTuple):
     )
 
 
+def is_array(value: Any) -> bool:
+  """Whether this is an array of NumPy's or JAX's, and no keys."""
+  keys = isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+  return isinstance(value, np.ndarray | jax.Array) and not keys
+
+
 def standardized(
   model: Model, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0
 ) -> Model:
@@ -91,7 +97,9 @@ def standardized(
     SettingError: a std is not above 0, a number is not finite, the count of means or stds is not the number
       of channels, or the model's examples are trees of arrays.
   """
-  mean, std = (own.tolist() if isinstance(own, np.ndarray | jax.Array) else own for own in (mean, std))
+  if not isinstance(model, Model):
+    raise SettingError("model", type(model).__name__, "is no fedjax_het.Model", "Give one of fh.models.")
+  mean, std = (np.asarray(own).tolist() if is_array(own) else own for own in (mean, std))
   if not isinstance(model.shape, tuple):
     raise SettingError("mean", mean, f"{model.name} takes a tree of arrays", "Scale its arrays before.")
   for name, value in (("mean", mean), ("std", std)):
@@ -149,8 +157,18 @@ def batch_of(count: int, shape: PyTree, dtype: Any) -> PyTree:
 
 
 def count_parameters(params: object) -> int:
-  """Returns the number of scalars in a tree of arrays or of `jax.ShapeDtypeStruct`."""
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+  """Returns the number of scalars in a tree of arrays or of `jax.ShapeDtypeStruct`.
+
+  Raises:
+    SettingError: a leaf is not an array.
+  """
+  leaves = jax.tree.leaves(params)
+  for leaf in leaves:
+    if not isinstance(getattr(leaf, "shape", None), tuple):
+      raise SettingError(
+        "params", leaf, "not an array", "Give a tree of arrays, as model.init(key) makes it."
+      )
+  return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
 def within(path: Sequence[str | int], layer: str) -> bool:

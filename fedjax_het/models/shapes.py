@@ -1,16 +1,58 @@
 """Checks of example shapes that raise `SettingError` before a model is built."""
 
+import functools
 import inspect
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_flag, check_whole, listed
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def is_shape(node: Any) -> bool:
   """Whether `node` is the shape of one array, a tuple of integers, and not a tree of shapes."""
   return isinstance(node, tuple) and all(isinstance(size, numbers.Integral) for size in node)
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+  """Returns the shape of one example as a tuple of whole numbers.
+
+  Raises:
+    SettingError: it is none: not a tuple, a list or an array of whole numbers of 1 or more.
+  """
+  sizes = listed("shape", shape, "whole numbers, the sizes of one example's axes")
+  for size in sizes:
+    check_whole("shape", size, 1)
+  return tuple(int(size) for size in sizes)
+
+
+def model_factory(factory: Factory) -> Factory:
+  """Decorates a function (shape, num_classes, ...) -> model, so that both are checked before it is called.
+
+  A shape becomes a tuple of whole numbers, but for a model of trees of arrays, which checks its own. Settings
+  that are to be True or False are checked too.
+
+  Raises:
+    SettingError: from the decorated function, for what is no shape, no number of classes or no flag.
+  """
+  signature = inspect.signature(factory)
+  trees = not is_shape(signature.parameters["shape"].default)
+  flags = [name for name, own in signature.parameters.items() if own.annotation is bool]
+
+  @functools.wraps(factory)
+  def checked(*args: Any, **options: Any) -> Any:
+    given = signature.bind(*args, **options).arguments
+    if "shape" in given and not trees:
+      given["shape"] = shape_of(given["shape"])
+    if "num_classes" in given:
+      check_whole("num_classes", given["num_classes"], 1)
+    for name in {*flags} & {*given}:
+      check_flag(name, given[name])
+    return factory(**given)
+
+  return cast(Factory, checked)
 
 
 def check_image(shape: Any, smallest: int = 1, remedy: str = "Use larger images: resize=32.") -> None:

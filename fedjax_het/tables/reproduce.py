@@ -17,6 +17,7 @@ from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.claim import writable
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.own_epochs import resolved
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
@@ -53,7 +54,7 @@ def wanted(
       config.seed = seed
       change(config)
       check_config(config)
-      found.append(Wanted(cell, seed, config))
+      found.append(Wanted(cell, seed, resolved(config)))
   known: dict[str, Wanted] = {}
   for one in found:
     same = known.setdefault(identity(one.config), one)

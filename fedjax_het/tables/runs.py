@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
+from fedjax_het.experiment.own_epochs import of_earlier
 from fedjax_het.experiment.sweep import TABLE, VARIES, in_order
 from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.workdir import FAILED, as_json, read_json, read_record
@@ -105,7 +106,7 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
   """The folders below a folder that hold a run or a sweep, each with its config.json."""
   found = [(path.parent, read_record(path)) for path in sorted(folder.rglob("config.json"))]
-  return [(folder, config) for folder, config in found if config is not None]
+  return [(folder, of_earlier(config)) for folder, config in found if config is not None]
 
 
 def _stored(config: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.tasks.binary import balanced_positive, binary
 from fedjax_het.tasks.classification import balanced, classification
 from fedjax_het.tasks.multilabel import multilabel
@@ -24,17 +24,19 @@ def check_task(task: Any) -> None:
   """Raises `SettingError` unless `task` is a `Task`, as opposed to its name or factory."""
   if not isinstance(task, Task):
     name = getattr(task, "__name__", task)
-    known = name if name in [*TASKS] else "classification"
+    known = name if isinstance(name, str) and name in TASKS else "classification"
     raise SettingError("task", name, "not a task", f"Give one, such as task=fh.tasks.{known}().")
 
 
 def for_model(num_outputs: int) -> Task:
   """Returns the default task of a model: binary for one logit, else classification."""
+  check_whole("num_outputs", num_outputs, 1)
   return binary() if num_outputs == 1 else classification()
 
 
 def for_classes(num_classes: int) -> Task:
   """Returns the default task for C classes: binary (one logit) for C <= 2, else classification."""
+  check_whole("num_classes", num_classes, 1)
   return for_model(1 if num_classes <= 2 else num_classes)
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.tasks.classification import classification, cross_entropy
-from fedjax_het.tasks.labels import check_shape
+from fedjax_het.tasks.labels import check_classes, check_shape, labels_of
 from fedjax_het.tasks.task import Task, check_weights
 
 
@@ -44,6 +44,8 @@ def balanced_positive(y: np.ndarray) -> float | tuple[float, ...]:
     y: labels 0 and 1 of all clients' training examples, int [n], or several per example, [n, A], each of
       which gets a weight.
   """
+  y = labels_of(y)
+  check_classes(y, 2, np.arange(len(y)), ", no and yes")
   yes = np.sum(y == 1, axis=0)
   no = len(y) - yes
   return np.where((yes > 0) & (no > 0), no / np.maximum(yes, 1), 1.0).tolist()

@@ -7,9 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.errors import SettingError, check_whole, is_zero
 from fedjax_het.metrics import classification as judged
-from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
+from fedjax_het.tasks.labels import (
+  check_axes,
+  check_classes,
+  check_rows,
+  check_shape,
+  check_whole_labels,
+  labels_of,
+)
 from fedjax_het.tasks.task import Task, check_weights
 
 
@@ -86,5 +93,8 @@ def balanced(y: np.ndarray, num_classes: int) -> tuple[float, ...]:
     y: labels of all clients' training examples, int [n].
     num_classes: C, the number of classes.
   """
+  check_whole("num_classes", num_classes, 1)
+  y = labels_of(y)
+  check(y, len(y), np.arange(len(y)), num_classes)
   counts = np.bincount(y, minlength=num_classes)
   return tuple((len(y) / (num_classes * np.maximum(counts, 1)) * (counts > 0)).tolist())

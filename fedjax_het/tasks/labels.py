@@ -1,11 +1,45 @@
 """Checks of labels, which run before any training."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from fedjax_het.errors import SettingError
 from fedjax_het.tasks.missing import check_present
+
+REGRESSION = (
+  "give task=fh.tasks.regression() to the data and to the model, which needs as many outputs as there are "
+  "numbers (in a configuration: --config.task.name=regression)."
+)
+
+
+def _other_task(y: np.ndarray) -> str:
+  """What labels of more axes than [N] may be meant for."""
+  if y.dtype.kind == "f" and not np.equal(np.mod(y, 1), 0).all():
+    return f"These look like numbers to be told, not classes: {REGRESSION}"
+  plain = y.dtype.kind in "biuf" and y.ndim == 2
+  if plain and ((y == 0) | (y == 1)).all():
+    if (y.sum(1) == 1).all():
+      return (
+        "Of one-hot rows: y.argmax(1). Of several yes-or-no labels an example: task=fh.tasks.multilabel()."
+      )
+    return "These look like several yes-or-no labels an example: give task=fh.tasks.multilabel()."
+  if plain:
+    return "Of texts, whose label is a token at each position: task=fh.tasks.next_token()."
+  return "Give one number an example, or name another task."
+
+
+def labels_of(y: Any) -> np.ndarray:
+  """Returns labels as an array of whole numbers, [N, ...]; raises `SettingError` for anything else."""
+  try:
+    found = np.asarray(y)
+  except Exception:  # whatever a foreign object raises
+    found = np.zeros(0, object)
+  if found.dtype.kind not in "biu" or not found.ndim:
+    problem = "not whole numbers, one or a row of them an example"
+    raise SettingError("y", type(y).__name__, problem, "Give the labels as an array of integers, [N, ...].")
+  return found.astype(np.int64)
 
 
 def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
@@ -34,7 +68,7 @@ def check_axes(y: np.ndarray, axes: str) -> None:
   """Raises `SettingError` unless y has as many axes as the description `axes`, such as "[N, T]"."""
   if y.ndim != axes.count(",") + 1:
     first = y[0].tolist() if y.ndim and len(y) else []
-    remedy = "For one-hot rows: y.argmax(1)." if axes == "[N]" else "Give a row of labels per example."
+    remedy = _other_task(y) if axes == "[N]" else "Give a row of labels per example, or name another task."
     if y.shape[1:] == (1,) and axes == "[N]":
       remedy = "Squeeze it: y.squeeze(1)."
     problem = "is not one number" if axes == "[N]" else "has other axes"
@@ -55,6 +89,8 @@ def check_whole_labels(y: np.ndarray, rows: np.ndarray) -> None:
   ]  # fmt: skip
   row, label = min(wrong, key=lambda found: found[0]) if wrong else (0, y.reshape(len(y), -1)[0].tolist()[0])
   remedy = "Number the classes from 0, and leave rows without a label out of parts."
+  if wrong and y.dtype.kind == "f" and np.isfinite(used.astype(float)).all():
+    remedy = f"These look like numbers to be told, not classes: {REGRESSION} {remedy}"
   raise SettingError(
     "y", label, f"the label of row {row} is {y.dtype}, not a whole number",
     remedy if wrong else "Convert it: y.astype(int).",

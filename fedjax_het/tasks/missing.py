@@ -17,7 +17,10 @@ def missing(values: ArrayLike) -> np.ndarray:
   Missing are masked entries, NaN, NaT, None, pandas' NA, texts of blanks alone, and `TEXTS`.
   """
   given = np.asanyarray(values)
-  hidden, plain = np.ma.getmaskarray(given), np.asarray(given)
+  plain = np.asarray(given)
+  if plain.dtype.names:  # rows of named fields, which are no labels
+    return np.zeros(plain.shape, bool)
+  hidden = np.ma.getmaskarray(given)
   if plain.dtype.kind in "biu":
     return hidden
   if plain.dtype.kind in "SUOT":
@@ -46,6 +49,8 @@ def check_present(y: np.ndarray, rows: np.ndarray | None = None) -> None:
     y: labels, [N, ...].
     rows: the rows that are used, int [n]; None: all.
   """
+  if not len(y):
+    return
   found = np.asarray(missing(y).reshape(len(y), -1).any(axis=1))
   at = np.flatnonzero(found) if rows is None else np.sort(rows[found[rows]])
   if not len(at):

@@ -1,12 +1,12 @@
 """Next-token task: the next token at every position of a text, V logits at each of T positions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.errors import SettingError, check_whole, listed
 from fedjax_het.metrics.classification import rank_of_label
 from fedjax_het.tasks.labels import check_axes, check_classes, check_rows, check_shape, check_whole_labels
 from fedjax_het.tasks.task import Task, or_one
@@ -25,11 +25,12 @@ def next_token(ignore: Sequence[int] = (-1,)) -> Task:
   Raises:
     SettingError: `ignore` is not a sequence of ids, or an id is not an integer.
   """
-  if not isinstance(ignore, Iterable):
+  if isinstance(ignore, int):
     raise SettingError("ignore", ignore, "not a row of ids", f"Write ignore=({ignore},).")
-  for token in ignore:
+  tokens = listed("ignore", ignore, "ids")
+  for token in tokens:
     check_whole("ignore", token)
-  ids = tuple(int(token) for token in ignore)
+  ids = tuple(int(token) for token in tokens)
 
   def counts(y) -> jax.Array:
     return jnp.all(y[..., None] != jnp.asarray(ids, y.dtype), axis=-1)

@@ -79,4 +79,9 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
 def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
   """Raises `SettingError` unless the model has as many outputs as an example has numbers."""
   count = int(np.prod(y.shape[1:]))
+  if y.dtype.kind != "f":
+    raise SettingError(
+      "task", "regression", f"is the model's, and the data were made for labels that are {y.dtype}, such as "
+      "classes", "Make the data with federate(..., task=fh.tasks.regression()), or the model for their task.",
+    )  # fmt: skip
   check_shape("regression", shape, f"[B, {count}]", shape == (count,))

@@ -87,9 +87,11 @@ def check_metrics(task: Task, outputs: jax.ShapeDtypeStruct, y: jax.ShapeDtypeSt
 
 
 def _axes(weights: Any) -> int:
-  if isinstance(weights, Sequence) and not isinstance(weights, str):
+  if (
+    isinstance(weights, Sequence) and not isinstance(weights, str | bytes) and not hasattr(weights, "_fields")
+  ):
     return 1 + max(map(_axes, weights), default=0)
-  return getattr(weights, "ndim", 0)
+  return len(getattr(weights, "shape", ())) if isinstance(weights, jax.Array | np.ndarray) else 0
 
 
 def check_weights(setting: str, weights: Any, axes: tuple[int, ...], **bounds: Any) -> None:

@@ -5,6 +5,7 @@ from fedjax_het.yardsticks.client_metrics import ClientMetrics
 from fedjax_het.yardsticks.lambda_line import LambdaLine
 from fedjax_het.yardsticks.landscape import Landscape
 from fedjax_het.yardsticks.mixture import Mixture
+from fedjax_het.yardsticks.official import OfficialTest
 from fedjax_het.yardsticks.partition import Partition
 from fedjax_het.yardsticks.reported import ClientFigures, RoundFigures
 from fedjax_het.yardsticks.simplex import SimplexMap
@@ -15,6 +16,7 @@ from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, s
 # The order is that of the terminal's table.
 YARDSTICKS: tuple[type[Yardstick], ...] = (
   ClientMetrics,
+  OfficialTest,
   Best,
   LambdaLine,
   SimplexMap,

@@ -17,7 +17,7 @@ from rich.text import Text
 from fedjax_het.engine.pick import headline
 from fedjax_het.engine.run import per_client, summarize
 from fedjax_het.metrics.catalogue import METRICS, shown
-from fedjax_het.metrics.fairness import left_out_of_models
+from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
 from fedjax_het.yardsticks.plots import GREY, axis_label, decorate, reading, save, spelled, styles
 from fedjax_het.yardsticks.text import named, number
@@ -42,9 +42,9 @@ class ClientMetrics(Yardstick):
     return {} if now.evaluations is None else {"metrics": summarize(now.evaluations)}
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """Returns `metrics`, and in `left_out` model -> metric -> number of clients without a value.
+    """Returns `metrics`, their means `weighted` by test examples, and how many clients are `left_out`.
 
-    It also writes clients.npz.
+    `left_out` is model -> metric -> number of clients without a value. Also writes clients.npz.
     """
     assert now.evaluations is not None
     values = per_client(now.evaluations)
@@ -56,7 +56,10 @@ class ClientMetrics(Yardstick):
       }
       np.savez_compressed(self.run.folder / FILE, **every)
     missing = left_out_of_models(values)
+    sizes = np.asarray(self.run.data.test.size)
     found: dict[str, Any] = {"metrics": summarize(now.evaluations)}
+    if not now.diverged:
+      found["weighted"] = weighted_of_models(values, sizes)
     if missing and not now.diverged:
       found["left_out"] = missing
     return found
@@ -64,8 +67,11 @@ class ClientMetrics(Yardstick):
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType:
     """Returns a table with a block of rows per model, or one block if both models' figures are equal."""
+    notes = [Text(_weighted(summary["weighted"]))] if summary.get("weighted") else []
+    if summary.get("left_out"):
+      notes.append(Text(_left_out(summary["left_out"])))
     table = metrics_table(summary.get("metrics") or {})
-    return Group(table, Text(_left_out(summary["left_out"]))) if summary.get("left_out") else table
+    return Group(table, *notes) if notes else table
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns each model's curve of the headline metric: mean over clients, worst and best tenth as band."""
@@ -124,6 +130,14 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
       )
     table.add_section()
   return table
+
+
+def _weighted(means: Mapping[str, Mapping[str, float]]) -> str:
+  """The headline's mean of each model in which a client counts by its test examples."""
+  told = {model: headline(own) for model, own in means.items() if own}
+  return "each client counting by its test examples: " + ", ".join(
+    f"{spelled(model)} {named(name)} {number(means[model][name], name)}" for model, name in told.items()
+  )
 
 
 def _left_out(counts: Mapping[str, Mapping[str, int]]) -> str:

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Dense
 from fedjax_het.models.layers.sequences import Embed
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import State, named
 
@@ -116,6 +117,7 @@ class Bert(nn.Module):
     return Dense(self.num_classes, name="classifier")(h)
 
 
+@model_factory
 def bert(
   shape: Shapes = TEXT,
   num_classes: int = 2,
@@ -155,6 +157,7 @@ def bert(
   return _model("bert", Bert(num_classes, encoder, pooling, jnp.tanh), shape, num_classes)
 
 
+@model_factory
 def minilm(
   shape: Shapes = TEXT,
   num_classes: int = 2,
@@ -186,6 +189,7 @@ def minilm(
   return model._replace(name="minilm")
 
 
+@model_factory
 def distilbert(
   shape: Shapes = TEXT,
   num_classes: int = 2,
@@ -221,7 +225,7 @@ def distilbert(
 
 
 def _model(name: str, module: Bert, shape: Shapes, num_classes: int) -> Model:
-  return from_flax(module, dict(shape), num_classes, dtype=jnp.int32, name=name, head=("classifier",))
+  return of_flax(module, dict(shape), num_classes, dtype=jnp.int32, name=name, head=("classifier",))
 
 
 def _encoder(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import check_choice, check_range, check_whole
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Conv, DepthwiseConv
 from fedjax_het.models.layers.convolution import METHODS, both
 from fedjax_het.models.layers.norms import NORMS, norm
@@ -197,4 +197,4 @@ def classifier(
   check_range("width", getattr(module, "width", 1), above=0.0, below=float("inf"))
   check_whole("stem_stride", getattr(module, "stem_stride", 1), 1, 2)
   check_image(shape, smallest, remedy)
-  return from_flax(module, tuple(shape), num_classes, name=name, head=head)
+  return of_flax(module, tuple(shape), num_classes, name=name, head=head)

@@ -16,6 +16,7 @@ from fedjax_het.errors import check_whole
 from fedjax_het.models.layers.basic import Dense, flatten
 from fedjax_het.models.layers.pooling import adaptive_average_pool
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
@@ -70,6 +71,7 @@ class EfficientNet(nn.Module):
     return Dense(self.num_classes, name="fc")(dropped(h, self.dropout, train))
 
 
+@model_factory
 def efficientnet_b0(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
@@ -107,6 +109,7 @@ def efficientnet_b0(
   return classifier(module, "efficientnet_b0", shape, num_classes)
 
 
+@model_factory
 def efficientnet_lite0(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,

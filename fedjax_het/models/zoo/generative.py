@@ -15,7 +15,7 @@ import optax
 from fedjax_het.errors import SettingError, check_range, check_whole
 from fedjax_het.local import weighted_mean
 from fedjax_het.models.layers.basic import Network, Perceptron, flatten, network
-from fedjax_het.models.shapes import check_halved
+from fedjax_het.models.shapes import check_halved, model_factory
 from fedjax_het.models.zoo.coders import Decoder, Discriminator, Encoder, Generator
 
 PyTree = Any
@@ -170,6 +170,7 @@ def adversarial(generator: Network, judge: Judge, shape: tuple[int, ...], num_cl
   return Generative(init, losses, generate, tuple(shape), num_classes, name)
 
 
+@model_factory
 def cvae_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 16, hidden: int = 256,
   beta: float | None = 1.0, variance: float | None = None,
@@ -189,6 +190,7 @@ def cvae_mlp(
   return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp", beta, variance)
 
 
+@model_factory
 def cgan_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 32, hidden: int = 256
 ) -> Generative:
@@ -206,6 +208,7 @@ def cgan_mlp(
   return adversarial(generator, judge, shape, num_classes, latent, "cgan_mlp")
 
 
+@model_factory
 def cvae_conv(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64,
   beta: float | None = 1.0, variance: float | None = None,
@@ -229,6 +232,7 @@ def cvae_conv(
   return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv", beta, variance)
 
 
+@model_factory
 def cgan_conv(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64
 ) -> Generative:

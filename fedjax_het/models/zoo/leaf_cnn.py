@@ -8,13 +8,13 @@ import jax
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_whole
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Conv, Dense, flatten
 from fedjax_het.models.layers.convolution import METHODS
 from fedjax_het.models.layers.norms import NORMS, GroupNorm, norm
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool2
 from fedjax_het.models.model import Model
-from fedjax_het.models.shapes import check_image
+from fedjax_het.models.shapes import check_image, model_factory
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.two_cnn import GRID as OF_LETTERS
 from fedjax_het.models.zoo.two_cnn import two_cnn
@@ -46,6 +46,7 @@ class LeafCNN(nn.Module):
     return Dense(self.num_classes, name="fc")(flatten(adaptive_average_pool(h, GRID)))
 
 
+@model_factory
 def leaf_cnn(
   shape: tuple[int, ...] = (84, 84, 3), num_classes: int = 1, width: int = 32, norm: str = "group",
   conv: str = "auto",
@@ -72,9 +73,10 @@ def leaf_cnn(
     raise SettingError("width", width, f"not divisible by {LEAST}", f"Use {width - width % LEAST}.")
   check_image(shape)
   module = LeafCNN(num_classes, width, norm, conv)
-  return from_flax(module, shape, num_classes, name="leaf_cnn", head=("fc",))
+  return of_flax(module, shape, num_classes, name="leaf_cnn", head=("fc",))
 
 
+@model_factory
 def femnist_cnn(
   shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 62, hidden: int = 32, dense: int = 2048,
   conv: str = "auto",

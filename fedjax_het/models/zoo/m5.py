@@ -8,12 +8,13 @@ import jax
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError, check_choice, check_whole
-from fedjax_het.models.from_flax import from_flax
+from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Conv, Dense
 from fedjax_het.models.layers.convolution import METHODS
 from fedjax_het.models.layers.norms import NORMS, norm
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.torch_names import named
 
 FIRST, STRIDE, POOL = 80, 4, 4  # samples
@@ -39,6 +40,7 @@ class M5(nn.Module):
     return Dense(self.num_classes, name="fc")(h.mean(axis=1))
 
 
+@model_factory
 def m5(
   shape: tuple[int, ...] = (16_000,), num_classes: int = 35, width: int = 64, norm: str = "batch",
   conv: str = "auto",
@@ -63,7 +65,7 @@ def m5(
   if len(shape) not in (1, 2) or shape[0] < SHORTEST:
     problem = f"not (samples,) or (samples, channels) of at least {SHORTEST} samples"
     raise SettingError("shape", shape, problem, "Use longer clips, or another model.")
-  return from_flax(M5(num_classes, width, norm, conv), shape, num_classes, name="m5", head=("fc",))
+  return of_flax(M5(num_classes, width, norm, conv), shape, num_classes, name="m5", head=("fc",))
 
 
 _NAMES = [("classifier.1", "fc")]

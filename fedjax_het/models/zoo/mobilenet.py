@@ -6,6 +6,7 @@ from flax import linen as nn
 from fedjax_het.errors import check_whole
 from fedjax_het.models.layers.basic import Dense
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, classifier
@@ -33,6 +34,7 @@ class MobileNet(nn.Module):
     return Dense(self.num_classes, False, name="fc2")(h)
 
 
+@model_factory
 def mobilenet(
   shape: tuple[int, ...] = (64, 64, 3),
   num_classes: int = 200,

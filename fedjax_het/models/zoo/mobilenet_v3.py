@@ -5,6 +5,7 @@ from flax import linen as nn
 
 from fedjax_het.models.layers.basic import Dense
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
@@ -52,6 +53,7 @@ class MobileNetV3(nn.Module):
     return Dense(self.num_classes, name="fc2")(dropped(h, self.dropout, train))
 
 
+@model_factory
 def mobilenet_v3_small(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,

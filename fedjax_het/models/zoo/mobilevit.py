@@ -7,6 +7,7 @@ from flax import linen as nn
 from fedjax_het.errors import check_choice
 from fedjax_het.models.layers.basic import Conv, Dense
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
@@ -128,6 +129,7 @@ class MobileViT(nn.Module):
     return Dense(self.num_classes, name="fc")(dropped(h.mean((1, 2)), self.dropout, train))
 
 
+@model_factory
 def mobilevit(
   shape: tuple[int, ...] = (256, 256, 3),
   num_classes: int = 1000,

@@ -13,7 +13,7 @@ from fedjax_het.models.layers.basic import Conv, Dense, flatten, network
 from fedjax_het.models.layers.convolution import METHODS
 from fedjax_het.models.layers.norms import GroupNorm
 from fedjax_het.models.model import Model
-from fedjax_het.models.shapes import check_halved
+from fedjax_het.models.shapes import check_halved, model_factory
 
 GROUP = 4  # minimum channels per normalisation group
 
@@ -74,6 +74,7 @@ class ResNet10(nn.Module):
     return Dense(self.num_classes, spectral=self.spectral, name="fc")(h)
 
 
+@model_factory
 def resnet10(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,

@@ -13,6 +13,7 @@ from fedjax_het.models.layers.basic import Conv, Dense
 from fedjax_het.models.layers.norms import norm
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import classifier
@@ -104,6 +105,7 @@ class ResNet(nn.Module):
     return Dense(self.num_classes, False, name="fc2")(h)
 
 
+@model_factory
 def resnet9(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,
@@ -135,6 +137,7 @@ def resnet9(
   return classifier(module, "resnet9", shape, num_classes, ("fc1", "fc2"))
 
 
+@model_factory
 def resnet18(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
@@ -163,6 +166,7 @@ def resnet18(
   return classifier(module, "resnet18", shape, num_classes)
 
 
+@model_factory
 def resnet20(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,

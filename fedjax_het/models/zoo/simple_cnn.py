@@ -14,7 +14,7 @@ from fedjax_het.models.layers.basic import Conv, Dense, flatten, network
 from fedjax_het.models.layers.convolution import METHODS
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool
 from fedjax_het.models.model import Model
-from fedjax_het.models.shapes import check_image
+from fedjax_het.models.shapes import check_image, model_factory
 
 GRID = (6, 6)
 WIDTHS = (384, 192)
@@ -62,6 +62,7 @@ def local_response_norm(x: jax.Array) -> jax.Array:
   return x * root * jnp.sqrt(root)
 
 
+@model_factory
 def simple_cnn(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, hidden: int = 64, conv: str = "auto"
 ) -> Model:

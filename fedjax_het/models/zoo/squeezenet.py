@@ -8,6 +8,7 @@ from fedjax_het.errors import check_choice
 from fedjax_het.models.layers.basic import Conv
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import classifier, dropped
@@ -68,6 +69,7 @@ class SqueezeNet(nn.Module):
     return nn.relu(Conv(self.num_classes, (1, 1), name="fc")(h)).mean((1, 2))
 
 
+@model_factory
 def squeezenet(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,

@@ -15,6 +15,7 @@ from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.models.layers.basic import Dense, network
 from fedjax_het.models.layers.sequences import LSTM, Embed
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.torch_names import State, as_weight, named, place
 
 POSITIONS = ("last", "every")
@@ -40,6 +41,7 @@ class StackedLSTM(nn.Module):
     return Dense(self.num_classes, self.use_bias, name="head")(h if self.every else h[:, -1])
 
 
+@model_factory
 def stacked_lstm(
   shape: tuple[int, ...] = (80,),
   num_classes: int = 80,

@@ -11,6 +11,7 @@ from flax import linen as nn
 from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import Perceptron, network
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 
 
 class MeanEmbedding(nn.Module):
@@ -51,6 +52,7 @@ class TextPair(nn.Module):
     return Perceptron((self.hidden, self.num_classes), name="head")(h)
 
 
+@model_factory
 def text_pair(
   shape: tuple[int, ...] = (2, 64),
   num_classes: int = 1,

@@ -11,7 +11,7 @@ from fedjax_het.models.layers.basic import Conv, Dense, flatten, network
 from fedjax_het.models.layers.convolution import METHODS
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool2
 from fedjax_het.models.model import Model
-from fedjax_het.models.shapes import check_image
+from fedjax_het.models.shapes import check_image, model_factory
 
 GRID = (7, 7)
 
@@ -42,6 +42,7 @@ def pooled(h: jax.Array) -> jax.Array:
   return max_pool2(h, 1)
 
 
+@model_factory
 def two_cnn(
   shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10, hidden: int = 32, conv: str = "auto",
   dense: int = 512,

@@ -9,8 +9,10 @@ import jax
 from fedjax_het.errors import check_whole
 from fedjax_het.models.layers.basic import Perceptron, network
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 
 
+@model_factory
 def two_nn(
   shape: tuple[int, ...] = (28, 28, 1),
   num_classes: int = 10,
@@ -35,11 +37,12 @@ def two_nn(
   """
   check_whole("hidden", hidden, 1)
   check_whole("layers", layers, 1)
-  module = Perceptron((*[hidden] * layers, num_classes), use_bias=bias)
+  module = Perceptron((*[int(hidden)] * int(layers), num_classes), use_bias=bias)
   head = (f"fc{layers + 1}",)
   return Model(*network(module, shape), "two_nn", tuple(shape), num_classes, head=head)
 
 
+@model_factory
 def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) -> Model:
   """Logistic regression, f(x) = W x + b: one logit for a binary task (16 parameters on Heart), else C.
 
@@ -50,6 +53,7 @@ def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) ->
   return Model(*network(Perceptron((num_classes,)), shape), "logistic_regression", tuple(shape), num_classes)
 
 
+@model_factory
 def energy_mlp(
   shape: tuple[int, ...] = (8, 8, 1),
   num_classes: int = 10,
@@ -75,6 +79,6 @@ def energy_mlp(
   """
   check_whole("hidden", hidden, 1)
   check_whole("layers", layers, 1)
-  module = Perceptron((*[hidden] * layers, num_classes), jax.nn.swish, spectral=spectral)
+  module = Perceptron((*[int(hidden)] * int(layers), num_classes), jax.nn.swish, spectral=spectral)
   head = (f"fc{layers + 1}",)
   return Model(*network(module, shape), "energy_mlp", tuple(shape), num_classes, head=head)

@@ -10,6 +10,7 @@ from fedjax_het.models.layers.basic import Conv, Dense, flatten
 from fedjax_het.models.layers.norms import norm
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool
 from fedjax_het.models.model import Model
+from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import State, named
 from fedjax_het.models.zoo.blocks import classifier, dropped
@@ -64,6 +65,7 @@ class VGG(nn.Module):
     return Dense(self.num_classes, self.bias, name=f"fc{len(self.hidden) + 1}")(h)
 
 
+@model_factory
 def vgg9(
   shape: tuple[int, ...] = (28, 28, 1),
   num_classes: int = 62,
@@ -90,6 +92,7 @@ def vgg9(
   return classifier(module, "vgg9", shape, num_classes, ("fc1", "fc2"), 16)
 
 
+@model_factory
 def vgg11(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,

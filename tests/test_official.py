@@ -1,0 +1,150 @@
+"""Means by test examples, clients without any, the official test set, and a partition's own seed."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from absl import logging
+
+import fedjax_het as fh
+from fedjax_het.engine.fit import tell_untested
+from fedjax_het.engine.run import Result, without
+from fedjax_het.experiment.build import build, notes_of
+from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.fields import fields
+from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment.sweep import check_sweep
+from fedjax_het.metrics.fairness import weighted_mean, weighted_of_models
+from fedjax_het.yardsticks import YARDSTICKS, Watched
+from fedjax_het.yardsticks.client_metrics import ClientMetrics
+from fedjax_het.yardsticks.official import BATCH, OfficialTest
+from fedjax_het.yardsticks.yardstick import Moment
+
+KEY, RNG = jax.random.key(0), np.random.default_rng(0)
+
+
+def told(monkeypatch):
+  said = []
+  monkeypatch.setattr(logging, "warning", lambda text, *args: said.append(text % args))
+  return said
+
+
+def small(test_fraction=0.2):
+  x, y = RNG.normal(size=(40, 4)).astype(np.float32), np.arange(40) % 3
+  parts = [np.arange(3), np.arange(3, 20), np.arange(20, 40)]
+  return fh.federate(x, y, parts, KEY, num_classes=3, test_fraction=test_fraction)
+
+
+def test_a_mean_by_examples_weighs_by_them_and_leaves_out_who_has_none():
+  values, sizes = [0.5, np.nan, 1.0, 0.0], [1, 0, 2, 1]
+  assert weighted_mean(values, sizes) == pytest.approx((0.5 + 2.0) / 4)
+  assert np.isnan(weighted_mean([np.nan], [0]))
+  assert weighted_of_models({"global": {"top1": values}}, sizes) == {"global": {"top1": pytest.approx(0.625)}}
+  with pytest.raises(fh.SettingError, match="sizes = "):
+    weighted_mean(values, [1])
+
+
+def test_clients_without_test_rows_are_told(monkeypatch):
+  said = told(monkeypatch)
+  tell_untested([small(0.5)])
+  assert said == []
+  tell_untested([small()])
+  assert said == ["1 of 3 clients have no test examples: the metrics' means over the clients leave them out."]
+
+
+def test_a_result_shows_how_many_its_mean_leaves_out():
+  clients = {"personalized": {"top1": np.array([np.nan, 1.0, 0.5])}}
+  result = Result(*[None] * 9)._replace(clients=clients, test_sizes=np.array([0, 1, 3]))
+  assert result.left_out == {"personalized": {"top1": 1}}
+  assert result.weighted == {"personalized": {"top1": pytest.approx(0.625)}}
+  assert without(result.left_out) == " (without 1 client that lack test examples)" and without({}) == ""
+
+
+@pytest.mark.slow
+def test_a_run_and_a_sweep_tell_who_is_left_out(monkeypatch):
+  said = told(monkeypatch)
+  make = lambda lr: fh.federated(fh.fedavg(fh.models.two_nn((4,), 3, hidden=3), lr=lr, epochs=1))  # noqa: E731
+  found = fh.run(make(0.1), small(), rounds=1, cohort_size=2, key=KEY)
+  assert "(without 1 client that lack test examples)" in repr(found) and len(said) == 1
+  assert found.left_out["global"]["top1"] == 1
+  hits = found.clients["global"]["top1"][1:] * found.test_sizes[1:]
+  assert found.weighted["global"]["top1"] == pytest.approx(hits.sum() / found.test_sizes.sum())
+  swept = fh.sweep(make, {"lr": [0.1, 0.2]}, data=small(), rounds=1, cohort_size=2)
+  assert [own["global"]["top1"] for own in swept.left_out] == [1, 1] and len(said) == 2
+
+
+def official(count):
+  config = get_config("algorithm=fedavg")
+  experiment = build(config)
+  x, y = experiment.source.x[:count], experiment.source.y[:count]
+  source = experiment.source._replace(x_test=x, y_test=y, standardize=())
+  run = Watched(
+    config,
+    experiment.algorithm,
+    experiment.data,
+    source,
+    experiment.parts,
+    KEY,
+    Path(),
+    False,
+    experiment.model,
+  )
+  broadcast = experiment.algorithm.client.share(KEY)
+  return run, Moment(1, None, False, lambda: broadcast, None, None)
+
+
+def test_the_global_model_is_judged_on_the_official_test_set():
+  run, now = official(BATCH + 44)
+  assert OfficialTest in YARDSTICKS and OfficialTest.fits(run)
+  found = OfficialTest(run).section(now)["official"]
+  x, y = run.source.x_test, run.source.y_test
+  x = x * np.float32(run.source.scale or (1 / 255 if x.dtype == np.uint8 else 1))
+  logits = np.asarray(run.model.apply(now.broadcast().params, x))
+  assert found["examples"] == BATCH + 44
+  assert found["metrics"]["top1"] == pytest.approx((logits.argmax(1) == y).mean())
+  exps = np.exp(logits - logits.max(1, keepdims=True))
+  likely = (exps / exps.sum(1, keepdims=True))[np.arange(len(y)), y]
+  assert found["metrics"]["loss"] == pytest.approx(-np.log(likely).mean(), rel=1e-5)
+  json.dumps(found)
+  assert f"{BATCH + 44} official test examples: top-1" in str(OfficialTest.rows({"official": found}))
+  assert OfficialTest.rows({}) is None and OfficialTest(run).section(now._replace(diverged=True)) == {}
+
+
+def test_it_is_judged_only_where_there_is_one():
+  run, _ = official(0)
+  assert not OfficialTest.fits(run)
+  run, _ = official(5)
+  assert not OfficialTest.fits(run._replace(source=run.source._replace(standardize=(0,))))
+  alone = run.algorithm.client._replace(globalize=None)
+  assert not OfficialTest.fits(run._replace(algorithm=run.algorithm._replace(client=alone)))
+
+
+def test_the_terminal_shows_the_means_by_examples():
+  metrics = {"global": {"top1": {"mean": 0.5, "std": 0.0}}}
+  group = ClientMetrics.rows({"metrics": metrics, "weighted": {"global": {"top1": 0.625}}})
+  assert "each client counting by its test examples: global top-1" in str(group.renderables[1])
+
+
+def test_a_partition_may_have_a_seed_of_its_own():
+  digest = lambda *seeds: build(config_with(*seeds)).digests["clients_digest"]  # noqa: E731
+  as_run = digest(5, None)
+  assert digest(6, None) != as_run == digest(6, 5) == digest(7, 5)
+  first, second = (build(config_with(seed, 5)) for seed in (6, 7))
+  assert not np.array_equal(*(jax.random.key_data(each.key) for each in (first, second)))
+  assert any("partition.seed = 5" in note for note in notes_of(config_with(6, 5), first))
+  _, configs = check_sweep(config_with(0, 5), {"seed": [0, 1]})
+  assert [own.partition.seed for own in configs] == [5, 5]
+  assert "partition.seed" in {field.path for field in fields(config_with(0, 5).to_dict())}
+  for wrong in (-1, 0.5, "a", 2**32, True):
+    with pytest.raises(fh.SettingError, match=r"partition\.seed"):
+      config_with(0, wrong)
+
+
+def config_with(seed, own):
+  config = get_config("algorithm=fedavg")
+  config.seed = seed
+  config.partition.seed = own
+  check_config(config)
+  return config
