@@ -158,7 +158,7 @@ def test_a_run_ends_with_0_and_its_files_whatever_shows_it(way, tmp_path):
              "--config.rounds=2", "--config.model.hidden=8", "--config.local.epochs=1",
              f"--workdir={tmp_path}"]  # fmt: skip
   environment = os.environ | ({"PYTHONIOENCODING": "ascii"} if way == "ascii" else {})
-  output, close = subprocess.PIPE, None
+  output = subprocess.PIPE
   if way == "full":
     if not Path("/dev/full").exists():
       pytest.skip("no /dev/full")
@@ -167,9 +167,9 @@ def test_a_run_ends_with_0_and_its_files_whatever_shows_it(way, tmp_path):
     reader, output = os.pipe()
     os.close(reader)
   elif way == "closed":
-    close = lambda: os.close(1)  # noqa: E731
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
   done = subprocess.run(
-    command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.PIPE, preexec_fn=close, check=False
+    command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.PIPE, check=False
   )
   assert done.returncode == 0 and b"Traceback" not in done.stderr
   assert (tmp_path / "summary.json").exists()
