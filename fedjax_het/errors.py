@@ -151,8 +151,6 @@ def check_number(setting: str, value: object) -> None:
   if isinstance(value, int) and abs(value) >= 2**63:
     shown = f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     raise SettingError(setting, shown, "is larger than any setting can be", "Give a smaller number.")
-  if value != value:
-    raise SettingError(setting, value, "is NaN", "Give a number.")
 
 
 def check_range(
@@ -231,6 +229,8 @@ def check_whole(setting: str, value: float, low: float | None = None, high: floa
   By default `high` is the largest int32, which counters and shapes are. 2.0 is no integer: what counts steps
   or clients is a shape or the bound of a loop.
   """
+  if isinstance(value, float) and math.isinf(value):
+    raise SettingError(setting, value, "must be a whole number", "Give one.")
   check_range(setting, value, low, high, on_host=True)
   if isinstance(value, jax.core.Tracer):
     return

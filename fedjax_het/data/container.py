@@ -245,6 +245,8 @@ def federate(
     check_range("scale", scale, above=0.0, below=np.inf)
     if not isinstance(x, np.ndarray):
       raise SettingError("scale", scale, "x is a tree of arrays", "Scale its arrays before.")
+  if isinstance(standardize, int):
+    raise SettingError("standardize", standardize, "not numbers of columns", "Name them: (0, 1).")
   standardize = listed("standardize", standardize, "numbers of columns")
   if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in standardize):
     raise SettingError("standardize", tuple(standardize), "not numbers of columns", "Name them: (0, 1).")
