@@ -12,7 +12,7 @@ from test_launcher import records, small
 import fedjax_het as fh
 from fedjax_het.engine import engine as engine_module
 from fedjax_het.engine import room
-from fedjax_het.errors import NoRoom
+from fedjax_het.errors import NoRoom, memory_there
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.launcher import told
 from fedjax_het.experiment.tracking import Tracker
@@ -107,7 +107,7 @@ def test_the_memory_there_is_no_more_than_the_process_may_have():
   soft, hard = resource.getrlimit(resource.RLIMIT_AS)
   resource.setrlimit(resource.RLIMIT_AS, (2**44, hard))
   try:
-    assert 10**8 < room.memory_there() < 2**44
+    assert 10**8 < memory_there() < 2**44
   finally:
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 

@@ -19,11 +19,11 @@ from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite_here
 from fedjax_het.engine.examples import Resident, Streamed
 from fedjax_het.engine.maker import maker, traced
-from fedjax_het.engine.room import check_memory, check_results, memory_there, size
+from fedjax_het.engine.room import check_fits, check_results, size
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.states import OnHost, check_places
-from fedjax_het.errors import NoStates, check_run_key, check_whole
+from fedjax_het.errors import NoStates, check_run_key, check_whole, memory_there
 from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
 
@@ -108,7 +108,7 @@ class Engine(Base):
       raise NoStates("device_states", device_states, "clients of this method keep none", "Leave it out.")
     if device_states < self.num_clients:
       if folder is None:
-        check_memory("all clients' states on the host", self.num_clients * size(own), memory_there())
+        check_fits("all clients' states on the host", self.num_clients * size(own), memory_there())
       self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states), folder)
 
   def _states_of(self, ids: np.ndarray) -> PyTree:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from fedjax_het.errors import NoRoom
+from fedjax_het.errors import NoRoom, in_bytes, memory_there
 
 try:
   import resource
@@ -65,7 +65,7 @@ def in_words(folder: str | os.PathLike[str] | None = None, what: str = "what is 
       raise NoRoom(f"{disk_in_words(error, folder, what)}. {DISK_HELP}") from error
     first = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(". ")
     raise NoRoom(
-      f"Memory does not suffice ({first}); there are {gigabytes(memory_there())}. {HELP}"
+      f"Memory does not suffice ({first}); there are {in_bytes(memory_there())}. {HELP}"
     ) from error
 
 
@@ -102,34 +102,6 @@ def largest_file() -> int | None:
   return soft
 
 
-def memory_there() -> int:
-  """Bytes of memory that this process can have at most.
-
-  The least of the machine's, with its swap, of the limits of the control groups it is in, and of its own
-  limit (ulimit -v).
-  """
-  found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + swap()]
-  groups = ""
-  with contextlib.suppress(OSError):
-    groups = Path("/proc/self/cgroup").read_text()
-  for controllers, group in re.findall(r"^\d+:(|memory|.*,memory|memory,.*):/(.*)$", groups, re.MULTILINE):
-    root = Path("/sys/fs/cgroup", "memory" if controllers else "")
-    for folder in (root / group, *(root / group).parents):
-      with contextlib.suppress(OSError, ValueError):  # "max"
-        found.append(int((folder / ("memory.limit_in_bytes" if controllers else "memory.max")).read_text()))
-  if resource is not None and (soft := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
-    found.append(soft)
-  return min(found)
-
-
-def swap() -> int:
-  """Bytes of the machine's swap; 0 where that is not known."""
-  with contextlib.suppress(OSError, ValueError):
-    if found := re.search(r"SwapTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
-      return 1024 * int(found[1])
-  return 0
-
-
 def memory_of_devices() -> int:
   """Bytes that this process's devices have together: the machine's for CPUs; 2^63 - 1 where none says it."""
   devices = jax.local_devices()
@@ -139,11 +111,11 @@ def memory_of_devices() -> int:
   return sum(known) if all(known) else 2**63 - 1  # type: ignore[arg-type]
 
 
-def check_memory(what: str, needed: int, there: int) -> None:
+def check_fits(what: str, needed: int, there: int) -> None:
   """Raises `NoRoom` where something needs more bytes than there are."""
   if needed > there:
     raise NoRoom(
-      f"Memory does not suffice: {what} need {gigabytes(needed)}, and there are {gigabytes(there)}. {HELP}"
+      f"Memory does not suffice: {what} need {in_bytes(needed)}, and there are {in_bytes(there)}. {HELP}"
     )
 
 
@@ -152,7 +124,7 @@ def check_results(what: str, shapes: Any) -> None:
 
   Copies on several devices and all that a program needs beside its results are not counted.
   """
-  check_memory(what, size(shapes) // jax.process_count(), memory_of_devices())
+  check_fits(what, size(shapes) // jax.process_count(), memory_of_devices())
 
 
 def check_program(what: str, compiled: Any) -> None:
@@ -168,17 +140,12 @@ def check_program(what: str, compiled: Any) -> None:
     return
   each = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
   there = memory_there()
-  check_memory(what, len(devices) * each, there)
+  check_fits(what, len(devices) * each, there)
   if (needed := len(devices) * (each + found.temp_size_in_bytes)) > there:
-    text = f"{what} may need {gigabytes(needed)} of memory, and there are {gigabytes(there)}. {HELP}"
+    text = f"{what} may need {in_bytes(needed)} of memory, and there are {in_bytes(there)}. {HELP}"
     warnings.warn(text, stacklevel=2)
 
 
 def size(shapes: Any) -> int:
   """Bytes of a tree of arrays or of their shapes."""
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-
-
-def gigabytes(count: int) -> str:
-  """A number of bytes in words."""
-  return f"{count / 1e9:,.2f} GB" if count >= 1e7 else f"{count:,} bytes"

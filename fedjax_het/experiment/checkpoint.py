@@ -17,9 +17,9 @@ from absl import logging
 from jax import lax
 
 from fedjax_het.engine.processes import agreed, of_the_first, writes
-from fedjax_het.engine.room import gigabytes, in_words, memory_there, size
+from fedjax_het.engine.room import in_words, size
 from fedjax_het.engine.state import State
-from fedjax_het.errors import NoRoom, SettingError
+from fedjax_het.errors import NoRoom, SettingError, in_bytes, memory_there
 from fedjax_het.experiment.claim import check_claim
 from fedjax_het.experiment.manifest import checksum_of_books, damage, has_manifest, write_manifest
 from fedjax_het.experiment.quiet import quiet_background
@@ -68,7 +68,7 @@ class Checkpoints:
     if writes() and free < 3 * needed:
       logging.warning(
         "Three checkpoints of this run take up to %s (two are kept while the next is written), and the disk "
-        "of %s has %s to spare.", gigabytes(3 * needed), self.folder, gigabytes(free),
+        "of %s has %s to spare.", in_bytes(3 * needed), self.folder, in_bytes(free),
       )  # fmt: skip
     away = size([leaf for leaf in jax.tree.leaves(state.clients) if isinstance(leaf, np.ndarray)])
     if away and away > (memory := memory_there()):

@@ -10,8 +10,9 @@ import numpy as np
 from absl import logging
 
 from fedjax_het.engine.processes import writes
-from fedjax_het.engine.room import gigabytes, size
+from fedjax_het.engine.room import size
 from fedjax_het.engine.state import State
+from fedjax_het.errors import in_bytes
 from fedjax_het.models.model import Variables
 from fedjax_het.models.weights import by_name
 from fedjax_het.parts import ClientUpdate, Message
@@ -44,7 +45,7 @@ def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
   elif writes():
     logging.warning(
       "%s is without the clients' states, which take %s; they are in the newest checkpoint.",
-      folder / MODEL, gigabytes(taken),
+      folder / MODEL, in_bytes(taken),
     )  # fmt: skip
   if not writes():
     return

@@ -1,0 +1,73 @@
+"""Turns the errors of damaged or unreachable files into `DataError` and `SettingError`."""
+
+import contextlib
+import csv
+import lzma
+import os
+import pickle
+import struct
+import tarfile
+import tokenize
+import wave
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedjax_het.errors.kinds import DataError, SettingError
+
+DAMAGE = (
+  ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, LookupError,
+  MemoryError, OSError, RuntimeError, SyntaxError, TypeError, ValueError, csv.Error, lzma.LZMAError,
+  pickle.PickleError, struct.error, tarfile.TarError, tokenize.TokenError, wave.Error, zipfile.BadZipFile,
+  zlib.error,
+)  # fmt: skip
+"""What the readers of Python, NumPy and Pillow raise for a damaged archive, array, JSON, sound or image.
+
+RuntimeError includes RecursionError (nested too deeply) and what zipfile says of an encrypted archive;
+TokenError and SyntaxError come from an array's header, struct.error and TypeError from images,
+ArithmeticError from sounds and from numbers beyond floats.
+"""
+
+
+@contextlib.contextmanager
+def reading(where: object, problem: str = "cannot be read, it is truncated or damaged") -> Iterator[None]:
+  """Raises `DataError`, which names `where`, for whatever a reader within the block raises (see `DAMAGE`).
+
+  Args:
+    where: the file, and where the damage is within it.
+    problem: what is said of it.
+
+  Raises:
+    DataError: see above; one that is raised within passes as it is, as does a `SettingError`.
+  """
+  try:
+    yield
+  except (DataError, SettingError):
+    raise
+  except PermissionError as error:
+    raise DataError(f"{error.filename or where} may not be read. Ask its owner.") from error
+  except MemoryError as error:
+    raise DataError(f"{where} {problem}: it asks for more memory than there is.") from error
+  except DAMAGE as error:
+    kind = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""  # whose text is a name alone
+    said = kind + " ".join(str(error).split())[:300] or type(error).__name__
+    raise DataError(f"{where} {problem}: {said}") from error
+
+
+def check_here() -> None:
+  """Raises `SettingError` where the folder that the program was started in is gone."""
+  try:
+    os.getcwd()
+  except OSError as error:
+    problem = f"cannot be found ({error.strerror or error}): it was removed or renamed"
+    raise SettingError("working folder", os.curdir, problem, "Change to one that is there.") from error
+
+
+def folder_of(setting: str, path: str | os.PathLike[str]) -> Path:
+  """A path whose "~" is a home folder; raises `SettingError` where that is not known."""
+  try:
+    return Path(path).expanduser()
+  except RuntimeError as error:
+    raise SettingError(setting, os.fspath(path), "names a home folder that is not known",
+                       "Write the path without ~.") from error  # fmt: skip

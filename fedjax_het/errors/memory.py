@@ -1,0 +1,65 @@
+"""The memory that this process can have, and sizes that would not fit in it."""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from fedjax_het.errors.kinds import SettingError
+
+try:
+  import resource
+except ImportError:  # Windows
+  resource = None  # type: ignore[assignment]
+
+
+def memory_there() -> int:
+  """Bytes of memory that this process can have at most.
+
+  The least of the machine's, with its swap, of the limits of the control groups it is in, and of its own
+  limit (ulimit -v).
+  """
+  found = [2**50]
+  with contextlib.suppress(AttributeError, OSError, ValueError):  # not a POSIX system
+    found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + swap())
+  groups = ""
+  with contextlib.suppress(OSError):
+    groups = Path("/proc/self/cgroup").read_text()
+  for controllers, group in re.findall(r"^\d+:(|memory|.*,memory|memory,.*):/(.*)$", groups, re.MULTILINE):
+    root = Path("/sys/fs/cgroup", "memory" if controllers else "")
+    for folder in (root / group, *(root / group).parents):
+      with contextlib.suppress(OSError, ValueError):  # "max"
+        found.append(int((folder / ("memory.limit_in_bytes" if controllers else "memory.max")).read_text()))
+  if resource is not None and (soft := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+    found.append(soft)
+  return min(found)
+
+
+def swap() -> int:
+  """Bytes of the machine's swap; 0 where that is not known."""
+  with contextlib.suppress(OSError, ValueError):
+    if found := re.search(r"SwapTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
+      return 1024 * int(found[1])
+  return 0
+
+
+def check_memory(setting: str, value: int, wanted: int, what: str) -> None:
+  """Raises `SettingError` for a size by which arrays would not fit in this machine's memory.
+
+  Args:
+    setting: the size's name.
+    value: the size.
+    wanted: the bytes that arrays of this size take.
+    what: the arrays.
+  """
+  if wanted > (there := memory_there()):
+    problem = f"{what} would take {in_bytes(wanted)}, and this machine has {in_bytes(there)} of memory"
+    raise SettingError(setting, value, problem, "Choose a smaller one.")
+
+
+def in_bytes(count: int) -> str:
+  """A number of bytes for people, such as "13.1 GB"."""
+  if count >= 1000**6:
+    return "more than 1000 PB"
+  power = next(power for power in range(5, -1, -1) if count >= 1000**power or not power)
+  return f"{count / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB', 'PB')[power]}"

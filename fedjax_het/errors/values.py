@@ -1,0 +1,86 @@
+"""Checks settings that are no numbers: flags, lists, sections of a configuration, keys of JAX."""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.errors.kinds import SettingError
+
+
+def check_flag(setting: str, value: object) -> None:
+  """Raises `SettingError` unless `value` is True or False: "no" would count as True."""
+  if not isinstance(value, bool):
+    raise SettingError(setting, value, "neither True nor False", "Give one of them.")
+
+
+def listed(setting: str, values: Any, what: str) -> list[Any]:
+  """Returns the elements of a list, a tuple, an array, a range or a generator in their order.
+
+  Args:
+    setting: what it is called.
+    values: what was given.
+    what: what its elements are, for the error.
+
+  Raises:
+    SettingError: it has no elements, or they have no order or are named.
+  """
+  plain = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping | Set)
+  if not plain or (hasattr(values, "shape") and not values.shape):
+    remedy = "Give a list of them."
+    if isinstance(values, Mapping):
+      remedy = f"Give a list of them: {setting}=[*values.values()], say."
+    raise SettingError(setting, values, f"not a list of {what}", remedy)
+  try:
+    return [*values]
+  except Exception as error:  # of a generator of a user's own
+    problem = f"cannot be listed ({type(error).__name__}: {error})"
+    raise SettingError(setting, type(values).__name__, problem, f"Give a list of {what}.") from error
+
+
+def check_section(section: str, value: object) -> None:
+  """Raises `SettingError` unless `value` is a section of a configuration, names with values."""
+  if not hasattr(value, "items"):  # a ConfigDict is no Mapping
+    remedy = f"Give fields, such as \"--config.{section}={{'field': value}}\", or leave it out."
+    raise SettingError(section, value, "not a section", remedy)
+
+
+def typed_keys(keys: Any) -> Any:
+  """Returns keys of `jax.random.PRNGKey`, which are whole numbers, as typed keys with the same draws.
+
+  Args:
+    keys: typed keys, or uint32 [2], or [n, 2] for several, of JAX's or NumPy's (where the option
+      jax_default_prng_impl names another generator than threefry, of so many numbers as its keys have).
+
+  Returns:
+    Typed keys of shape () or [n]. What is neither is returned as it is.
+  """
+  raw = isinstance(keys, jax.Array | np.ndarray) and keys.dtype == np.uint32
+  size = jax.random.key_data(jax.random.key(0)).shape
+  return jax.random.wrap_key_data(jnp.asarray(keys)) if raw and keys.shape[-1:] == size else keys
+
+
+def check_key(key: Any) -> jax.Array:
+  """Returns one key of `jax.random` as a typed key, also one of `jax.random.PRNGKey`.
+
+  Raises:
+    SettingError: it is no key, or several.
+  """
+  key = typed_keys(key)
+  if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+    whole = isinstance(key, int) and not isinstance(key, bool) and 0 <= key < 2**32
+    raise SettingError("key", key, "not a key", f"Use key=jax.random.key({key if whole else 0}).")
+  if key.shape:
+    raise SettingError("key", f"{key.shape} keys", "not one key", "Give one of them, such as key=keys[0].")
+  return key
+
+
+def check_run_key(key: Any) -> jax.Array:
+  """Returns one key, of the generator that a state's numbers are read as; see `check_key`."""
+  key = check_key(key)
+  if jax.random.key_impl(key) != jax.random.key_impl(jax.random.key(0)):
+    problem = f"a key of {jax.random.key_impl(key)}, and not of jax_default_prng_impl"
+    raise SettingError("key", str(key), problem, "Use key=jax.random.key(0), or set that option of JAX's.")
+  return key
