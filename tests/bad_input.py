@@ -151,7 +151,7 @@ def calls() -> dict[str, Call]:
       "key": key, "x": x, "y": y, "groups": y, "num_classes": None,
     }),
     "data.load": Call(fh.data.load, {"name": "digits", "data_dir": None, "resize": None}),
-    "data.load mnist": Call(lambda where: fh.data.load("mnist", where), {"where": "/no/such"}),
+    "data.load heart": Call(lambda where: fh.data.load("heart", where), {"where": "/no/such"}),
     "data.select": Call(fh.data.select, {"data": data(), "clients": [0, 1]}),
     "data.label_counts": Call(fh.data.label_counts, {"data": data()}),
     "data.split_clients": Call(fh.data.split_clients, {"key": key, "num_clients": 6, "fraction": 0.5}),
