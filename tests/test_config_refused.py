@@ -18,8 +18,8 @@ from fedjax_het.experiment.build import build
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.dry_run import steps_of_clients, training_of
 from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.grid import check_sweep
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.sweep import check_sweep
 from fedjax_het.experiment.where import Where
 
 

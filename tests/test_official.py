@@ -14,8 +14,8 @@ from fedjax_het.engine.run import Result, without
 from fedjax_het.experiment.build import build, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.fields import fields
+from fedjax_het.experiment.grid import check_sweep
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.sweep import check_sweep
 from fedjax_het.metrics.fairness import weighted_mean, weighted_of_models
 from fedjax_het.yardsticks import YARDSTICKS, Watched
 from fedjax_het.yardsticks.client_metrics import ClientMetrics

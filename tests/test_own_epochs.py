@@ -14,10 +14,11 @@ from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.dry_run import steps_of_clients
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.fields import fields
+from fedjax_het.experiment.grid import check_sweep
 from fedjax_het.experiment.listing import entries
 from fedjax_het.experiment.own_epochs import of_earlier, passes, resolved
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.sweep import check_sweep, run_sweep
+from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.workdir import as_json, check, prepare
 from fedjax_het.methods import CLIENTS
 from fedjax_het.tables.paper import read_table

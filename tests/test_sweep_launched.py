@@ -339,6 +339,6 @@ def test_sweep_flags_are_a_grid():
     take_sweep(["run", "--sweep.seed=0,1", "--sweep.seed=2"])
   for field in ("rounds", "partition.alpha", "landscape.points"):
     with pytest.raises(SettingError, match=f"sweep.{field} = .*is not a seed.*Start a run of its own"):
-      sweep.check_one_program({field: [1, 2]})
+      grid.check_one_program({field: [1, 2]})
   with pytest.raises(SettingError, match=r"Write --sweep\.local\.lr=0\.1,0\.2\."):
-    sweep.check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})
+    grid.check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})

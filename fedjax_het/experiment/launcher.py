@@ -186,7 +186,8 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
       return told(functools.partial(show, "" if asked == "true" else asked))
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
-  from fedjax_het.experiment.sweep import check_sweep, run_sweep
+  from fedjax_het.experiment.grid import check_sweep
+  from fedjax_het.experiment.sweep import run_sweep
 
   def run() -> None:
     prepare_jax()

@@ -5,7 +5,7 @@ import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,15 @@ from ml_collections import ConfigDict
 from fedjax_het.engine.members import Members
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.room import in_words
-from fedjax_het.engine.sweep import grid_of
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
 from fedjax_het.experiment.build import Experiment, build, notes_of, with_prepared
-from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.claim import check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
 from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
+from fedjax_het.experiment.grid import check_sweep, in_order, name_of
 from fedjax_het.experiment.model_file import MODEL
 from fedjax_het.experiment.own_epochs import resolved
 from fedjax_het.experiment.pictures import missing_pictures, note_pictures, pictures
@@ -32,7 +31,7 @@ from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.tracking import to_json
-from fedjax_het.experiment.values import is_number, numbers, with_values
+from fedjax_het.experiment.values import numbers, with_values
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.experiment.workdir import (
   Workdir,
@@ -54,8 +53,6 @@ from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_m
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 TABLE, PICTURE = "sweep.json", "sweep.png"
-Values = TypeVar("Values")
-VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
 
 
 class Sweep(NamedTuple):
@@ -209,32 +206,6 @@ def _draw_missing(
   return undrawn
 
 
-def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
-  """A grid's fields in the one order that its members go by, the seed first: config.json keeps no other."""
-  return dict(sorted(grid.items(), key=lambda field: (field[0] != "seed", field[0])))
-
-
-def check_sweep(
-  config: ConfigDict, grid: Mapping[str, Sequence[Any]]
-) -> tuple[list[dict[str, Any]], list[ConfigDict]]:
-  """What each member of a sweep varies, and its configuration.
-
-  Raises:
-    SettingError: a member cannot be, or not as one program with the others.
-  """
-  for path, values in grid.items():
-    given = ",".join(map(str, values))
-    homes = [f"--sweep.{name}.{path}={given}" for name in VARIES if path in config.get(name, {})]
-    if homes:
-      raise SettingError(f"sweep.{path}", list(values), "is in a section", f"Write {' or '.join(homes)}.")
-  check_one_program(grid)
-  members = grid_of(grid)
-  configs = [with_values(config, values) for values in members]
-  for own in configs:
-    check_config(own)
-  return members, configs
-
-
 def _build(
   sweep: Sweep, grid: Mapping[str, Sequence[Any]], where: Where, member_batch: int | None
 ) -> tuple[Members, list[Experiment]]:
@@ -365,26 +336,3 @@ def _draw(sweep: Sweep, summaries: Sequence[dict[str, Any]]) -> list[str]:
     plot_members(grid, sweep.root.figures / PICTURE, title=title)
   note_pictures(sweep.root, failed)
   return failed
-
-
-def name_of(values: Mapping[str, Any]) -> str:
-  """A member's folder: "seed=0,algorithm.nu=1.0"."""
-  return ",".join(f"{path}={value}" for path, value in values.items())
-
-
-def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
-  """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
-  for path, values in grid.items():
-    section, _, field = path.partition(".")
-    if section in (*FIELDS, *OPTIONAL) and section not in ("seed", *VARIES):
-      problem = "is not a seed, nor a number of algorithm, local, mixing or server"
-      raise SettingError(f"sweep.{path}", list(values), problem, "Start a run of its own for each value.")
-    check_choice("sweep's field", section, ("seed", *VARIES))
-    are_numbers = all(map(is_number, values))
-    whole = all(isinstance(v, int) for v in values)
-    if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
-      raise SettingError(f"sweep.{path}", list(values), "is not a list of numbers", "Sweep numbers only.")
-    if field in ("batch_size", "epochs", "per_class"):
-      raise SettingError(
-        f"sweep.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
-      )

@@ -1,0 +1,65 @@
+"""The grid of a sweep: which fields may vary within one program, its members, and their names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from ml_collections import ConfigDict
+
+from fedjax_het.engine.sweep import grid_of
+from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
+from fedjax_het.experiment.values import is_number, with_values
+
+Values = TypeVar("Values")
+
+
+VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
+
+
+def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
+  """A grid's fields in the one order that its members go by, the seed first: config.json keeps no other."""
+  return dict(sorted(grid.items(), key=lambda field: (field[0] != "seed", field[0])))
+
+
+def check_sweep(
+  config: ConfigDict, grid: Mapping[str, Sequence[Any]]
+) -> tuple[list[dict[str, Any]], list[ConfigDict]]:
+  """What each member of a sweep varies, and its configuration.
+
+  Raises:
+    SettingError: a member cannot be, or not as one program with the others.
+  """
+  for path, values in grid.items():
+    given = ",".join(map(str, values))
+    homes = [f"--sweep.{name}.{path}={given}" for name in VARIES if path in config.get(name, {})]
+    if homes:
+      raise SettingError(f"sweep.{path}", list(values), "is in a section", f"Write {' or '.join(homes)}.")
+  check_one_program(grid)
+  members = grid_of(grid)
+  configs = [with_values(config, values) for values in members]
+  for own in configs:
+    check_config(own)
+  return members, configs
+
+
+def name_of(values: Mapping[str, Any]) -> str:
+  """A member's folder: "seed=0,algorithm.nu=1.0"."""
+  return ",".join(f"{path}={value}" for path, value in values.items())
+
+
+def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
+  """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
+  for path, values in grid.items():
+    section, _, field = path.partition(".")
+    if section in (*FIELDS, *OPTIONAL) and section not in ("seed", *VARIES):
+      problem = "is not a seed, nor a number of algorithm, local, mixing or server"
+      raise SettingError(f"sweep.{path}", list(values), problem, "Start a run of its own for each value.")
+    check_choice("sweep's field", section, ("seed", *VARIES))
+    are_numbers = all(map(is_number, values))
+    whole = all(isinstance(v, int) for v in values)
+    if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
+      raise SettingError(f"sweep.{path}", list(values), "is not a list of numbers", "Sweep numbers only.")
+    if field in ("batch_size", "epochs", "per_class"):
+      raise SettingError(
+        f"sweep.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
+      )
