@@ -1,13 +1,13 @@
-"""The bits of a commit: a digest of every row of devices.md, to be set beside another commit's.
+"""Compares two commits bit for bit: a digest of a short run of every row of devices.md.
 
     python benchmarks/checks/bits.py --out /tmp/before.json            # in a checkout of the commit before
     python benchmarks/checks/bits.py --out /tmp/after.json --against /tmp/before.json
 
-A row is a composition of parts on digits, as `devices.rows` lists them, with five rounds on two devices. Its
-digest covers the broadcast, the states of the server, the mixing and the clients, the cohorts, the mixing
-coefficients, the training losses, and the metrics of an evaluation of every client. Digests of two commits
-can be compared on one machine with one version of JAX only. With --against the script prints the rows that
-differ and exits with 1 if there are any. --resume keeps the rows of --out.
+A row is a composition of parts on digits, as `devices.rows` lists them, trained for five rounds on two
+devices. Its digest covers the broadcast, the states of the server, the mixing and the clients, the cohorts,
+the mixing coefficients, the training losses, and the metrics of an evaluation of every client. Digests of two
+commits are comparable only on one machine with one version of JAX. With --against the script prints the rows
+that differ and exits with 1 if there are any. --resume keeps the rows that the file of --out has.
 """
 
 import argparse

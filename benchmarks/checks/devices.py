@@ -1,14 +1,16 @@
-"""The same run on 1, 2, 4 and 8 devices: cohorts, losses and parameters, for every method.
+"""Runs every method on 1, 2, 4 and 8 devices and compares cohorts, losses and parameters.
 
-    python benchmarks/checks/devices.py [--only NAME,...] [--mnist DATA] [--out FILE] [--resume] [--page]
+    python benchmarks/checks/devices.py [--only NAME,...] [--mnist DATA] [--out FOLDER] [--resume] [--page]
 
-Digits, small networks, two epochs, five rounds; numbers are values of the program, as in launched runs.
-"uniform": 16 clients of 40 examples; a cohort of 8 is one, two and four clients a device, one of 5 fewer than
-eight devices, cut over two and four. "ragged": 20 clients by Dirichlet(0.1). "one batch": 16 clients of ten
-examples, whose loops have one trip. AAggFF-S: everybody. Devices are virtual. --mnist adds MNIST, 50 clients
-with two classes each, cohorts of 8, twenty rounds of one epoch, at the settings of configs/table_2_3.py, and
-its global test loss. Figures are the largest difference from one device, of losses relative to it, of all
-else absolute; --page writes the table beside the JSON.
+The data are scikit-learn's digits, the networks small; a run has five rounds of two epochs, and its numbers
+are values of the program, as in launched runs. "uniform" means 16 clients of 40 examples: a cohort of 8 puts
+one, two or four clients on a device; a cohort of 5 has fewer clients than eight devices, and two or four
+devices share the steps of a client. "ragged" means 20 clients by Dirichlet(0.1). "one batch" means 16 clients
+of ten examples, whose loops have one trip. AAggFF-S trains all clients in every round. Devices are virtual.
+--mnist adds MNIST: 50 clients with two classes each, cohorts of 8, twenty rounds of one epoch, at the
+settings of configs/table_2_3.py, and the global test loss. Figures are the largest difference from one
+device: relative for losses, absolute for everything else. --page also writes the page,
+devices.md.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Whether launch/jobset.yaml is a JobSet by the schema that Kubernetes would hold it to.
+"""Checks that launch/jobset.yaml keeps to JobSet's schema, as Kubernetes would.
 
     pip install jsonschema pyyaml
     python benchmarks/checks/jobset.py jobset.x-k8s.io_jobsets.yaml
 
 The schema is the CustomResourceDefinition of https://github.com/kubernetes-sigs/jobset, in its folder
-config/components/crd/bases. Fields that it does not know are errors, as to `kubectl --validate=strict`.
+config/components/crd/bases. Fields that the schema does not have are errors, as with
+`kubectl --validate=strict`.
 """
 
 import sys

@@ -1,11 +1,12 @@
-"""Runs that are killed at random moments, and started again until they end, against one that was left alone.
+"""Kills runs at random moments, continues them, and compares them with a run that was left alone.
 
     python benchmarks/checks/killed.py [--runs 20] [--kills 2] [--seed 0]
 
 Each run is the launcher's SuPerFed on digits (the quickstart's data, 60 rounds, an evaluation every 7). It
-gets SIGKILL after a random share of the undisturbed run's time, --kills times, then
-goes on to its end. metrics.jsonl and summary.json (wall-clock fields aside) and the last checkpoint's
-parameters must be the same bytes. One run more gets SIGTERM: the seconds to its end with a checkpoint.
+gets SIGKILL --kills times, each after a random share of the undisturbed run's time, and then goes on to its
+end. metrics.jsonl and summary.json (without wall-clock fields) and the parameters of the last checkpoint must
+be the same bytes as the undisturbed run's. One more run gets SIGTERM, and the script prints how many seconds
+it takes to end with a checkpoint.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""Which small errors would the tests not notice? A random sample of mutants of the library, one at a time.
+"""Changes single places of the library at random and reports which of these mutants no test notices.
 
-  pip install cosmic-ray
-  git worktree add --detach ../mutated            # a tree that may be changed; made and left at its commit
-  python benchmarks/checks/mutation.py --tree=../mutated --out=first.json
-  python benchmarks/checks/mutation.py --tree=../mutated --out=second.json --again=first.json
-  python benchmarks/checks/mutation.py --table=first.json,second.json
+    pip install cosmic-ray
+    git worktree add --detach ../mutated      # a tree that may be changed; the script leaves it at its commit
+    python benchmarks/checks/mutation.py --tree=../mutated --out=first.json
+    python benchmarks/checks/mutation.py --tree=../mutated --out=second.json --again=first.json
+    python benchmarks/checks/mutation.py --table=first.json,second.json
 
-The first call draws `--count` mutants, spread over the modules of `TESTS` by the number of places that can
-be changed, and runs each against its module's own tests until one fails. The second runs only those that
-survived the first, wherever their line still stands. Cosmic Ray makes the mutants, but for three kinds that
-ask what could be deleted unnoticed: a term or factor, a keyword argument, a call left out.
+The first call draws --count mutants, spread over the modules of `TESTS` in proportion to the places that can
+be changed, and runs each against its module's own tests until one fails. The second call runs only those that
+survived the first, wherever their line still exists. Cosmic Ray makes most mutants. Three kinds are this
+script's own and delete something: a term or factor, a keyword argument, or a call.
 """
 
 import abc

@@ -1,14 +1,14 @@
-"""Runs that SLURM stops at their time limit and takes up again, against one that was left alone.
+"""Compares runs that SLURM stops at their time limit and requeues with a run that was left alone.
 
     python benchmarks/checks/slurm.py [--runs 3] [--rounds 6000] [--minutes 3] [--folder FOLDER] [--out FILE]
 
-Each run is launch/slurm.sh with two CPU tasks on one node: the quickstart's SuPerFed on digits, --rounds
+Each run is launch/slurm.sh with two CPU tasks on one node: the quickstart's SuPerFed on digits for --rounds
 rounds, with a time limit of --minutes and SIGTERM --warning seconds before it (SLURM may send it up to a
-minute earlier). One more has one task and all the time it needs. metrics.jsonl and summary.json of all must
-be the same bytes, `seconds` aside, and each of the stopped runs must have been requeued at least twice: then
-the exit status is 0. A requeued job waits two minutes. The folder must be one that the nodes see.
+minute earlier). One more run has one task and all the time it needs. The exit status is 0 if metrics.jsonl
+and summary.json of all runs are the same bytes, apart from `seconds`, and each of the stopped runs was
+requeued at least twice. A requeued job waits two minutes. The nodes must be able to see the folder.
 
-SLURM must be at hand (`sinfo` shows a node). Where it is not, Debian makes one of this machine: as root,
+The script needs a SLURM (`sinfo` shows a node). Debian can make one of a single machine; as root:
 
     apt-get install slurm-wlm munge
     mkdir -p /var/spool/one/state /var/spool/one/slurmd

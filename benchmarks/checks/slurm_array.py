@@ -1,19 +1,19 @@
-"""A paper-like table made by a SLURM job array, whose node dies on the way, against one made by one process.
+"""Compares a table made by a SLURM job array, whose node dies on the way, with one made by one process.
 
     python benchmarks/checks/slurm_array.py [--members 2] [--rounds 400] [--cut COMMAND --revive COMMAND]
 
 The table is four methods on digits, two seeds each, --rounds rounds. `launch/slurm.sh reproduce` makes it as
-an array of --members jobs, a CPU each and all at a time, which share one folder. Where --cut is given, that
-command kills the node's daemons once two runs are at work, and what these had started is killed too (SIGKILL,
-as by a power cut); --revive starts the node's daemon anew, which then tells the controller that it knows
-nothing of these jobs, and they are put back into the queue. A requeued job waits two minutes. SLURM must be
-at hand, as for slurm.py. On a node made of this machine by root:
+an array of --members jobs, all at a time with a CPU each, which share one folder. If --cut is given, that
+command kills the node's daemons while two runs train, and the script kills what these had started (SIGKILL,
+as in a power cut). --revive starts the node's daemon again. The daemon then tells the controller that it
+knows nothing of these jobs, and SLURM requeues them. A requeued job waits two minutes. The script needs a
+SLURM, as slurm.py does. On a node made of a single machine by root:
 
     --cut 'pkill -KILL slurmstepd; pkill -KILL slurmd' --revive slurmd
 
-The exit status is 0 where every run was begun once, by either member, and went on once more where it was
-killed, and metrics.jsonl and summary.json of each are the same bytes as in the table made by one process,
-`seconds` aside.
+The exit status is 0 if every run was begun once, by either member, and continued once if it was killed, and
+if metrics.jsonl and summary.json of each are the same bytes as in the table made by one process, apart from
+`seconds`.
 """
 
 import argparse

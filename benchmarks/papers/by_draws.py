@@ -1,9 +1,11 @@
-"""A run's last figures by how often a client was in a cohort: what personalised models owe to that.
+"""Prints a run's last figures by how often each client was in a cohort.
 
     python benchmarks/papers/by_draws.py RUN [--out FILE.json]
 
-RUN is the folder of a launched run, of a method with a model a client. Cohorts depend on the run's key alone,
-so they are drawn again; the mean over the clients of each metric, in percent where it is a share.
+RUN is the workdir of a run of a method that keeps a model for each client; the figures tell how much a
+personalised model depends on the number of rounds that its client took part in. Cohorts depend on the run's
+key alone, so the script draws them again and trains nothing. For each number of draws it gives the mean of
+each metric over the clients, in percent where the metric is a share.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A run as it ended, out of its workdir: for benchmarks that judge its models otherwise."""
+"""Loads a finished run from its workdir, for benchmarks that evaluate its models in other ways."""
 
 import json
 import shutil

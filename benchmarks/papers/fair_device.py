@@ -1,11 +1,12 @@
-"""Fair mixing across devices: MNIST, Dirichlet(0.01), 1,000 clients, 5 a round, 500 rounds, ten seeds.
+"""Compares fair mixing methods across devices: MNIST, Dirichlet(0.01), 1,000 clients, ten seeds.
 
-    python benchmarks/papers/fair_device.py [--methods FedAvg "FedMGDA+, ε = 0.5"] [--out docs/results/fair_device]
+    python benchmarks/papers/fair_device.py [--methods FedAvg "FedMGDA+, ε = 0.5"] [--out docs/results]
 
-All seeds of a method are one program. Every seed is another partition, split and initial model; methods share
-them, so differences are paired. Strengths (q, λ, ...) are those that AAggFF's authors chose most often across
-devices. OUT.json holds every seed's figures; methods that are not run anew keep those it has. The table at
-the end of OUT.md is made of it; what stands above is left alone.
+A run has 500 rounds with 5 clients each, and all seeds of a method are one program. Every seed has another
+partition, split and initial model. Methods share these, so their differences are paired. Strengths (q, λ,
+...) are those that AAggFF's authors chose most often across devices. OUT/raw/fair_device.json holds every
+seed's figures, and methods that are not run again keep theirs. The script rewrites the table at the end of
+OUT/fair_device.md and leaves the text above it alone.
 """
 
 import argparse

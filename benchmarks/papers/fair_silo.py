@@ -1,13 +1,13 @@
-"""Tables 3.8 and 3.10 of the thesis, cross-silo: many seeds of every method, each method one program.
+"""Reproduces the thesis's tables 3.8 and 3.10 (cross-silo) with many seeds, each method as one program.
 
     python benchmarks/papers/fair_silo.py [--datasets heart berka mqp] [--rows static fedmgda] [--seeds 100]
-      [--frozen model.safetensors]
+      [--frozen model.safetensors] [--out docs/results]
 
-Every seed is another split, another initial model and another order of mini-batches; all methods get the
-same ones, so differences between methods are paired. With --frozen MQP also as a pretrained MiniLM reads it,
-with a linear model on top, see `frozen_pairs.py`. OUT.json (default docs/results/raw/fair_silo.json) holds every
-seed's figures; rows that are not run anew keep those it has. The tables at the end of OUT.md, from its first
-second-level heading on, are made of it; what stands above is left alone. Pictures: OUT_*.png.
+Every seed has another split, another initial model and another order of mini-batches. All methods get the
+same ones, so differences between methods are paired. --frozen adds MQP as a pretrained MiniLM reads it, with
+a linear model on top (see frozen_pairs.py). OUT/raw/fair_silo.json holds every seed's figures, and rows that
+are not run again keep theirs. The script rewrites OUT/fair_silo.md from its first second-level heading on and
+leaves the text above it alone. The pictures are OUT/images/fair_silo_*.png.
 """
 
 import argparse

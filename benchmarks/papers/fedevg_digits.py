@@ -1,19 +1,26 @@
-"""FedEvg on digits: what its synthetic set is worth, several seeds as one program, and what settings do.
+"""Measures on digits what FedEvg's synthetic set is worth, beside FedCVAE and FedCGAN, with ablations.
 
-    python benchmarks/papers/fedevg_digits.py [--seeds 10] [--ablation_seeds 3] [--alphas 1 0.01] [--only NAME ...]
+    python benchmarks/papers/fedevg_digits.py [--seeds 10] [--ablation_seeds 3] [--alphas 1 0.01]
+      [--only NAME ...] [--missing] [--sets FOLDER] [--out docs/results]
 
-scikit-learn's digits (8 x 8), K = 10 clients by Dirichlet(α), all in every round, ten synthetic examples a
-class, T = 200, an energy MLP 64-256-256-10, B = 32, one local epoch. Downstream: TwoNN trained to the end
-on the synthetic set alone, top-1 on all clients' test rows, by five judges (other initial parameters);
-"real" is the same with ten real training examples a class ("20 real a class" with more), other ones for each
-judge. Diversity: mean distance within a class, over that of the ten real ones, between pixels and between the
-128 features of a classifier trained on the real training rows, to which noise is no diversity. FedCVAE and
-FedCGAN are perceptrons with as many hidden units, the same rounds, epochs and batches. All yardsticks see
-pixels kept in [0, 1]. The first seed is drawn where all that is drawn has run. What is measured joins what
-docs/results/raw/fedevg_digits.json holds, row by row with its commit and date; --missing leaves out what it
-holds. Ablations change one setting of "β from 1" (β from 10 is the thesis's); what goes beyond the thesis
-stands in fedevg_settings.py, but for repulsion between learnt features: a TwoNN's last hidden units, trained
-on all training rows of the first seed's clients, which no server has, to tell what they could give at best.
+The data are scikit-learn's digits (8 x 8), divided among K = 10 clients by Dirichlet(α). All clients take
+part in each of T = 200 rounds. The server keeps ten synthetic examples a class; the energy is an MLP
+64-256-256-10, B = 32, one local epoch. FedCVAE and FedCGAN are perceptrons with as many hidden units, and
+have the same rounds, epochs and batches. The seeds of a setting are one program.
+
+Downstream accuracy: TwoNN is trained to convergence on the synthetic set alone, by five judges (other initial
+parameters), and tested on all clients' test rows, top-1. "real" is the same with ten real training examples a
+class ("20 real a class" with more), different ones for each judge. Diversity: the mean distance within a
+class over that of the ten real examples, once between pixels and once between the 128 features of a
+classifier trained on the real training rows, which does not count noise as diversity. All yardsticks see
+pixels kept in [0, 1]. When all methods that the picture shows have run, the script draws the first seed's
+sets.
+
+Results are added to OUT/raw/fedevg_digits.json row by row, each with its commit and date; --missing skips
+the rows that the file has. Ablations change one setting of "β from 1" (the thesis has β from 10). Settings
+beyond the thesis are in fedevg_settings.py. One more is defined here, repulsion between learnt features: the
+last hidden units of a TwoNN trained on all training rows of the first seed's clients. No server has those, so
+its figures are an upper bound for what learnt features could give.
 """
 
 import argparse

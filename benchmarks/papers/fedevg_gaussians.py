@@ -1,19 +1,23 @@
-"""FedEvg and FedCVAE on eight Gaussians of which each client has one: are all modes of all clients covered?
+"""Measures whether FedEvg and FedCVAE cover all modes of eight Gaussians when each client has one mode.
 
-    python benchmarks/papers/fedevg_gaussians.py [--seeds 5] [--labels 8 2] [--only NAME ...] [--missing] \
+    python benchmarks/papers/fedevg_gaussians.py [--seeds 5] [--labels 8 2] [--only NAME ...] [--missing]
       [--out docs/results]
 
-Eight clients (α -> 0: a mode each), 400 points of standard deviation 0.2 around a point of a circle of radius
-2; 200 synthetic points. Two tasks: a label a mode, and two labels, so that each label's four modes lie with
-four clients. A mode is covered where at least a quarter of its fair share of the synthetic points lies within
-three standard deviations and carries its label. The distance is the energy distance to 4,000 fresh points of
-the true mixture, label by label (zero for equal distributions); "real" is that of 200 fresh points. A mode's
-spread: of the points nearest to it of those of their label, the root mean square distance from their own
-mean along a coordinate, over the true standard deviation; "widest" and "narrowest" are over modes and seeds.
-Energies are perceptrons on 64 Fourier features of long waves (on the two coordinates alone they are too slow
-to learn that there is nothing beyond the data); FedCVAE sees coordinates mapped to [0, 1]. The seeds of a
-setting are one program; the first is drawn, where all has run. What is measured joins what
-docs/results/raw/fedevg_gaussians.json holds, row by row with its commit and date.
+Each of eight clients has 400 points of standard deviation 0.2 around one point of a circle of radius 2 (the
+limit α -> 0). 200 points are synthesised. There are two tasks: one label for each mode, and two labels, so
+that the four modes of a label are at four different clients.
+
+A mode is covered if at least a quarter of its fair share of the synthetic points is within three standard
+deviations and has its label. The distance is the energy distance to 4,000 fresh points of the true mixture,
+label by label (zero for equal distributions); "real" is the distance of 200 fresh points. A mode's spread is
+computed from the points that are nearest to it among those of its label: their root mean square distance from
+their own mean along a coordinate, over the true standard deviation. "widest" and "narrowest" are over modes
+and seeds.
+
+Energies are perceptrons on 64 Fourier features of long waves, because perceptrons on the two coordinates are
+too slow to learn that there is nothing beyond the data. FedCVAE sees coordinates mapped to [0, 1]. The seeds
+of a setting are one program. When all settings have run, the script draws the first seed's points. Results
+are added to OUT/raw/fedevg_gaussians.json row by row, each with its commit and date.
 """
 
 import argparse

@@ -1,24 +1,24 @@
-"""FedEvg, FedCVAE and FedCGAN on MNIST at 32 x 32, of the same local work, judged by networks of full width.
+"""Compares FedEvg, FedCVAE and FedCGAN on MNIST at 32 x 32 with equal local work, judged at full width.
 
-    python benchmarks/papers/fedevg_mnist.py --data DATA --runs RUNS [--seeds 0 1 2] [--rounds 20] [--steps 8] \
-      [--methods fedevg "repulsion, τ = 1, β from 1" ...]
+    python benchmarks/papers/fedevg_mnist.py --data DATA --runs RUNS [--seeds 0 1 2] [--rounds 20]
+      [--steps 8] [--methods fedevg "repulsion, τ = 1, β from 1" ...] [--out docs/results]
 
-Cells of configs/table_4_2.py with narrow networks, few rounds and few local steps a round, as a machine
-without an accelerator can run them: each method takes the same number of local steps. A seed is that of the
-whole run: partition, parameters, draws. What a cell synthesises, and ten random real training images a class
-beside it, is then judged:
+The runs are cells of configs/table_4_2.py with narrow networks, few rounds and few local steps a round, so
+that a machine without an accelerator can run them. Each method takes the same number of local steps. A seed
+determines the whole run: partition, parameters and draws. Two kinds of judges train on what a run
+synthesises, and on as many random real training images for comparison:
 
-TwoNN       three times, on all clients' test parts and the whole official test set, with the distances, by
-            `yardsticks.synthetic.worth`
-ResNet-10   of the thesis's width, `judges` times, from fresh parameters by the run's seed s, s + 100, s + 200
-            ..., at most `passes` passes of Adam; top-1 on `judged` random official test images, the same for
-            all. --passes 0 leaves it out
+TwoNN       three times, tested on all clients' test parts and on the whole official test set, with the
+            distances, by `yardsticks.synthetic.worth`
+ResNet-10   of the thesis's width, --judges times, with the initial parameters of seeds s, s + 100, s + 200
+            and so on for a run of seed s, for at most --passes passes of Adam; top-1 on --judged random
+            official test images, the same for all. --passes 0 leaves it out.
 
-Beside the three, --methods takes any name of fedevg_settings.py, which is FedEvg with these settings.
-Runs continue where they stopped; verdicts that OUT/fedevg_mnist.json holds are not taken again. Sets of
-another --rounds, --steps or --width than the defaults have these in their names, and runs of their own; real
-ones are as many as the method's. What a judge says keeps commit, date and machine under `about`, TwoNN's
-those of the run (until commit 9ae5fef a set had those of its last verdict alone).
+Beside the three methods, --methods takes any name of fedevg_settings.py, which is FedEvg with these settings.
+Runs continue where they stopped, and verdicts that OUT/raw/fedevg_mnist.json holds are not computed again.
+Sets made with other --rounds, --steps or --width than the defaults have these in their names and are runs of
+their own. Each verdict keeps its commit, date and machine under `about`; a verdict of TwoNN has those of the
+run (until commit 9ae5fef a set had those of its last verdict alone).
 """
 
 import argparse

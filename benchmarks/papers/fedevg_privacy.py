@@ -1,29 +1,32 @@
-"""What FedEvg's uploads reveal of a client's training examples, and its accuracy with private uploads.
+"""Measures what FedEvg's uploads reveal of a client's training examples, and accuracy with private uploads.
 
-    python benchmarks/papers/fedevg_privacy.py [--only NAME ...] [--seeds 3] [--rounds 200] [--out docs/results]
+    python benchmarks/papers/fedevg_privacy.py [--only NAME ...] [--seeds 3] [--rounds 200]
+      [--out docs/results]
 
-Digits, by Dirichlet(1), an energy MLP 64-256-256-10, ten synthetic examples a class, β from 1.
+The data are digits by Dirichlet(1); the energy is an MLP 64-256-256-10, with ten synthetic examples a class
+and β from 1.
 
-Membership. Ten clients, of one local pass a round, or of twenty; a client's candidates are its own training
-examples (members) and its own test examples (not), of one distribution. Scores, each as AUROC, mean over
-clients, by seed:
-upload   the sum over `looks` rounds, evenly spaced, of `metrics.membership.pull_towards`, which a server can
-         compute that sees the client's (e·∇E, e) at the synthetic set by itself. Nothing is evaluated at the
-         candidates: no client sends that.
-asked e  the sum over these rounds of log e at the candidates, which a server learns that puts them among the
-         synthetic examples: sgn f(x)[y] of signed weights, f(x)[y] of raw ones, but for its cut
-asked ∇E likewise of -‖∇E(x)‖. (That the client then trains on the candidates as it does on synthetic
-         examples is left out of both.)
-model    f(x)[y] of the client's classifier after the last of these rounds, which never leaves it: what would
-         be known by one who held it.
-Each beside its control, the same candidates scored by the next client's upload and classifier, which saw
-neither part: what a client's test part differs from its training part by chance.
+Membership. Ten clients train for one or for twenty local passes a round. The candidates of a client are its
+own training examples (members) and its own test examples (not members), both from one distribution. Each
+score is given as AUROC, as the mean over clients, by seed:
+upload   the sum over `looks` evenly spaced rounds of `metrics.membership.pull_towards`, which a server can
+         compute from the client's upload (e·∇E, e) at the synthetic set. The client is not asked for anything
+         at the candidates.
+asked e  the sum over these rounds of log e at the candidates, which a server learns if it puts them among the
+         synthetic examples: sgn f(x)[y] with signed weights, f(x)[y] with raw ones, apart from its cut
+asked ∇E the same of -‖∇E(x)‖. (Neither of the two includes that the client would then train on the candidates
+         as it does on synthetic examples.)
+model    f(x)[y] of the client's classifier after the last of these rounds. The classifier never leaves the
+         client; this is what somebody who had it would know.
+Each score has a control: the same candidates scored by the next client's upload and classifier, which saw
+neither part. It shows how far a client's test part differs from its training part by chance.
 
-Private uploads. A hundred clients, all in every round, each weighing 1/100, weights even, ∇E of all M
-examples shortened to an L2 norm of C = 1, and normal noise of standard deviation z C/100 on the sum. z is the
-smallest for which T rounds of the Gaussian mechanism are (ε, δ)-private, δ = 1e-3, between a client's uploads
-and none (dp-accounting's exact one; pip install -e '.[privacy]'). Clients are small, so they take 20 passes a
-round. Downstream accuracy is that of benchmarks/papers/fedevg_digits.py, on all clients' test rows.
+Private uploads. A hundred clients take part in every round, each with weight 1/100 and even weights of its
+examples. A client shortens the ∇E of all M examples to an L2 norm of C = 1, and normal noise of standard
+deviation z C/100 is added to the sum. z is the smallest for which T rounds of the Gaussian mechanism are (ε,
+δ)-private with δ = 1e-3, between a client's uploads and none (dp-accounting's exact accountant: pip install
+-e '.[privacy]'). Clients are small, so they take 20 passes a round. Downstream accuracy is that of
+benchmarks/papers/fedevg_digits.py, on all clients' test rows.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""FedEvg's settings that its benchmarks compare: name -> (client part's, server part's with its name).
+"""FedEvg's settings beyond the thesis that its benchmarks compare, by name.
 
-β is the thesis's, from 10, or from 1 where the name says so or says nothing; τ is the repulsion's. What is
-renewed is of the thesis's β, where examples come nearest; 0.1 is a third of what a pixel differs by between
-two real digits of a class.
+A value is the client part's settings and the server part's settings with its name. β starts at the thesis's
+10 where the name says "β from 10", and at 1 otherwise unless the name has another start. τ is the temperature
+of the repulsion. The setting that renews examples uses the thesis's β, with which examples come nearest to
+one another; its threshold of 0.1 is a third of the difference of a pixel between two real digits of a class.
 """
 
 SGLD = {"name": "sgld", "step_size": 1.0}

@@ -1,8 +1,8 @@
-"""Medical Question Pairs as a pretrained encoder reads them, with a linear model on top: `fair_silo.py`.
+"""Medical Question Pairs as features of a frozen pretrained encoder, for a linear model in fair_silo.py.
 
-The encoder stays as published (all-MiniLM-L6-v2, see docs/models.md), so that each question is read once
-for all seeds and methods. A pair becomes [|u - v|, u * v] of the two questions' pooled vectors, 768 numbers,
-which is what the last layer of `fh.models.minilm` gets: logistic regression trains that layer alone.
+The encoder stays as published (all-MiniLM-L6-v2, see docs/models.md), so each question is read once for all
+seeds and methods. A pair becomes [|u - v|, u * v] of the two questions' pooled vectors, 768 numbers, which is
+what the last layer of `fh.models.minilm` gets. Logistic regression trains that layer alone.
 """
 
 from pathlib import Path

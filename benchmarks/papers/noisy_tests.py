@@ -1,11 +1,11 @@
-"""Runs with label noise, judged on the clean test labels and on test labels with the same noise.
+"""Evaluates runs with label noise on clean test labels and on test labels with the same noise.
 
     python benchmarks/papers/noisy_tests.py RUN [RUN ...]
 
-RUN is the workdir of a run with `label_noise`, whose last checkpoint is judged as the run judges it, and
-again with the test rows' labels drawn from the same transition, by a key of their own: the code of SuPerFed's
-authors puts noise on all labels, before it parts them. Top-1 in percent, mean over the clients; beside what
-docs/results/raw/noisy_tests.json has of other runs.
+RUN is the workdir of a run with `label_noise`. The script evaluates its last checkpoint as the run does, and
+again with the test rows' labels drawn from the same transition by a separate key. SuPerFed's authors evaluate
+in the second way, since their code puts noise on all labels before it splits them. Figures are top-1 in
+percent, as means over the clients, and are added to docs/results/raw/noisy_tests.json.
 """
 
 import argparse

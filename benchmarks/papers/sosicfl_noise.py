@@ -1,15 +1,15 @@
-"""What noise on the label counts does to SosicFL's regions, and to its accuracy; and what regions are worth.
+"""Measures what noise on the label counts does to SosicFL's regions and accuracy, and what regions are worth.
 
-    python benchmarks/papers/sosicfl_noise.py [--dataset mnist --data_dir DATA] [--splits dir] [--epsilons 1.0] \
-      [--rounds T] [--out FILE.json]
+    python benchmarks/papers/sosicfl_noise.py [--dataset mnist --data_dir DATA] [--splits dir]
+      [--epsilons 1.0] [--rounds T] [--out FILE.json]
 
-Cells of configs/sosicfl_2.py, digits by default: K = 20 clients of about 72 training images, T = 100;
-splits 2fold, 5fold and dir, three seeds. Counts as they are and with Laplace noise of scale 1/ε, for several
-ε, and the regions of the counts as they are dealt among the clients at random, so that they tell nothing of
-whose they are; as one program, beside FedAvg, which has no regions. "agreement" is the adjusted Rand index
-of the clusters with those of the counts as they are: 1 where all clients are grouped alike, 0 as by chance.
-Accuracies are of the last round, means over the clients, then over the seeds, with the sample std over the
-seeds. Writes the JSON, and prints the table.
+The runs are cells of configs/sosicfl_2.py, on digits by default: K = 20 clients of about 72 training images,
+T = 100, splits 2fold, 5fold and dir, three seeds. Regions are computed from the true counts, from counts with
+Laplace noise of scale 1/ε for several ε, and from the true counts dealt among the clients at random, which
+carry no information about a client. All are one program, beside FedAvg, which has no regions. "agreement" is
+the adjusted Rand index of the clusters with those of the true counts: 1 if all clients are grouped alike, 0
+on average for random groups. Accuracies are of the last round, as means over the clients, then over the
+seeds, with the sample standard deviation over the seeds. The script writes the JSON and prints the table.
 """
 
 import argparse

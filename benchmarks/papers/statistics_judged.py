@@ -1,13 +1,14 @@
-"""What a model's running statistics are worth in judging: a run's last global model, by three kinds of them.
+"""Evaluates a run's last global model with three kinds of batch-normalisation statistics.
 
     python benchmarks/papers/statistics_judged.py RUN [RUN ...]
 
-RUN is the workdir of a run whose model has running statistics, from the end of which its last checkpoint is.
-Each client's test part is judged with
-running  the averaged statistics, which the model was sent with, as runs are judged
-own      the client's own, taken of its training examples in batches of B, see `clients/statistics.py`
-test     those of its test part in one batch, as SuPerFed's authors judge
-Top-1 and top-5 in percent, mean over the clients with test examples. docs/results/raw/statistics_judged.json.
+RUN is the workdir of a finished run whose model has running statistics; its last checkpoint is evaluated on
+each client's test part with
+running  the averaged statistics that the model was sent with, as in the run's own evaluation
+own      the client's own statistics, from its training examples in batches of B (clients/statistics.py)
+test     the statistics of the client's test part in one batch, as SuPerFed's authors evaluate
+Figures are top-1 and top-5 in percent, as means over the clients that have test examples. They are written to
+docs/results/raw/statistics_judged.json.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Studies of table 2.3's cell on MNIST, K = 100: pictures of several methods side by side, and their figures.
+"""Draws the landscapes and lines of models of several methods side by side, for docs/results/studies.md.
 
     for a in fedavg scaffold apfl ditto superfed_mm superfed_lm; do python -m fedjax_het.run \
       --config=configs/table_2_3.py:dataset=mnist,clients=100,algorithm=$a --config.data_dir=DATA \
@@ -8,9 +8,10 @@
       "--config.unseen={'fraction': 0.2, 'steps': [1, 10, 50]}" --workdir=RUNS/unseen_$a; done
     python benchmarks/papers/studies.py RUNS
 
-Draws the loss around the global models on the same two directions (thesis, figure 2.4) and the lines of
-models between global and local (figures 2.3, 2.5), and writes docs/results/raw/studies.json,
-studies_landscapes.png and studies_lines.png. Nothing is trained here.
+The runs are table 2.3's cells on MNIST with K = 100. The script trains nothing. It draws the loss around the
+global models on the same two directions (thesis, figure 2.4) and the lines of models between global and local
+(figures 2.3 and 2.5), and writes docs/results/raw/studies.json, docs/results/images/studies_landscapes.png
+and docs/results/images/studies_lines.png.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""Table 2.3 of the thesis, MNIST columns: runs its cells, keeps the summaries, beside the paper's.
+"""Runs the MNIST columns of the thesis's table 2.3 and sets the results beside the paper's.
 
-    python benchmarks/papers/superfed_mnist.py --runs=DIR [--run [CELL ...]] [--data_dir=DATA] [--mesh=clients:1]
+    python benchmarks/papers/superfed_mnist.py --runs=DIR [--run [CELL ...]] [--data_dir=DATA]
+      [--mesh=clients:1]
 
-`--run` starts the launcher for the named cells, or for all, one after another, but for those whose summary
-DIR holds already; a run that was stopped goes on. After each run, and without `--run`, what DIR holds goes
-into docs/results/raw/superfed_mnist.json, with commit, date and machine, in place of what that cell had there,
-and the tables of docs/results/superfed_mnist.md are written anew. `--list` prints the cells' names and
-commands. On one core a cell takes from two minutes (fedavg, K = 500) to an hour (superfed, K = 50).
+--run starts the launcher for the named cells, or for all, one after another. Cells whose summary is in DIR
+are skipped, and a run that was stopped continues. After each run, and also without --run, the results in DIR
+replace those of the same cells in docs/results/raw/superfed_mnist.json, with commit, date and machine, and
+the tables of docs/results/superfed_mnist.md are rewritten. --list prints the cells' names and commands. On
+one core a cell takes from two minutes (fedavg, K = 500) to an hour (superfed, K = 50).
 """
 
 import argparse

@@ -1,15 +1,16 @@
-"""Two trees of the project beside one another: client steps a second, and seconds to start.
+"""Compares two trees of the project: client steps a second, and seconds to start.
 
     git worktree add /tmp/before COMMIT
     python benchmarks/speed/before_after.py --before /tmp/before [--turns 25] [--starts 3] [--rows NAME ...]
 
-Steps: a process of each tree compiles every row once, and then takes windows of a fraction of a second in
-turns with the other (before, after, before, ...), so that what else the machine does falls on both: 100
-clients of 480 random examples, cohort 5, B = 10 unless said, one epoch, with the papers' momentum of 0.9
-and weight decay of 1e-4 or plain SGD. "unequal": of 4 to 900 examples (Pareto's law), half to train on;
-AAggFF-D asks for F_i; a tree of before f6b6b0f counts half of APFL's steps; "judged": an evaluation's test
-examples a second instead of client steps. A ratio is the median over the turns' own. "start" is a process's
-time until two rounds are done, without and with a compilation cache. Writes JSON.
+Steps: one process of each tree compiles every row once. Then the two take turns (before, after, before, ...)
+with windows of a fraction of a second, so that other load on the machine falls on both. The work is 100
+clients of 480 random examples, cohort 5, B = 10 unless the row says otherwise, one epoch, with the papers'
+momentum of 0.9 and weight decay of 1e-4 or with plain SGD. "unequal" clients have 4 to 900 examples (Pareto's
+law), half of them to train on. AAggFF-D asks the clients for their losses F_i. A "judged" row counts an
+evaluation's test examples a second instead of client steps. Trees before commit f6b6b0f count half of APFL's
+steps. A ratio is the median of the turns' ratios. "start" is the time of a process until two rounds are done,
+without and with a compilation cache. The script writes a JSON file and prints the table.
 """
 
 import argparse

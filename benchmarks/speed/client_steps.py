@@ -1,21 +1,23 @@
-"""Each method's client step beside FedAvg's, its bytes a round; a 4 x 4 grid as one program beside 16 runs.
+"""Measures each method's client step beside FedAvg's and its bytes a round, and a 4 x 4 grid as one program.
 
-    python benchmarks/speed/client_steps.py [--turns 7] [--out docs/results/raw/client_steps.json]
-    python benchmarks/speed/client_steps.py --small --out /tmp/x.json       toy sizes, to try the script
+    python benchmarks/speed/client_steps.py [--turns 7] [--only steps] [--out docs/results]
+    python benchmarks/speed/client_steps.py --small --out /tmp/small        toy sizes, to try the script
 
-1. All eleven methods of table 2.3, at its settings: B = 10, SGD with momentum 0.9 and weight decay
-   1e-4, TwoNN, 100 clients with 480 random images, cohort 5, one local epoch (one more for Ditto's own
-   model and FedRep's body); SuPerFed with L = 0. Methods take turns. A step's time is a turn's over its
-   client steps as the method counts them, a visit's what one client's local training takes; ratios to
-   FedAvg are of the same turn, and medians over the turns are shown. Bytes as the method would send
-   them, of one round.
-2. SuPerFed-MM on digits, μ in {0, 0.01, 0.1, 1} x ν in {0, 1, 2, 5}: the grid of figure 2.3 as one
-   program, and each cell as a run of its own, which takes μ and ν as values as launched runs do, compiled
-   anew for each. The largest difference of a final parameter says whether they are the same.
-3. SosicFL's three, of two to ten endpoints, and Ditto beside FedAvg on SimpleCNN at 32 x 32 x 3: B = 50,
-   momentum 0.5, ten clients with 400 random images, cohort 2, one local epoch; one more for an own model.
+1. All eleven methods of table 2.3 at its settings: B = 10, SGD with momentum 0.9 and weight decay 1e-4,
+   TwoNN, 100 clients with 480 random images, cohort 5, one local epoch (one more for Ditto's own model and
+   FedRep's body); SuPerFed with L = 0. Methods take turns. A step's time is a turn's time over its client
+   steps as the method counts them; a visit's time is that of one client's local training. Ratios to FedAvg
+   are within a turn, and medians over the turns are shown. Bytes are those that the method would send in one
+   round.
+2. SuPerFed-MM on digits, μ in {0, 0.01, 0.1, 1} x ν in {0, 1, 2, 5}: the grid of figure 2.3 as one program,
+   and each cell as a run of its own, compiled again for each, which takes μ and ν as values as launched runs
+   do. The largest difference of a final parameter shows whether both give the same result.
+3. SosicFL with 2, 3 and 10 endpoints, SosicFL-All and SosicFL+ with 2, and Ditto, beside FedAvg on SimpleCNN
+   at 32 x 32 x 3: B = 50, momentum 0.5, ten clients with 400 random images, cohort 2,
+   one local epoch; one more epoch for an own model.
 
-Writes the JSON and, beside it, a page of the same name with the tables; --only keeps all but one part.
+The script writes OUT/raw/client_steps.json and the page OUT/client_steps.md. --only measures one part again
+and keeps the others.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""Bytes that a client sends and receives a round: FedEvg's synthetic set beside models of several kinds.
+"""Prints the bytes that a client sends and receives a round: FedEvg's synthetic set beside several models.
 
     python benchmarks/speed/communication.py
 
-Counted from the shapes of what the client parts exchange, float32; nothing is trained. Ten examples a class.
+The bytes are counted from the shapes of what the client parts exchange, in float32; nothing is trained.
+FedEvg has ten synthetic examples a class.
 """
 
 import jax

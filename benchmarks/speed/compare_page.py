@@ -1,15 +1,16 @@
-"""The page of `python -m fedjax_het.compare`: its size, and how long a headless Chromium takes to show it.
+"""Measures the page of `python -m fedjax_het.compare`: its size, and how long a headless Chromium takes.
 
     python benchmarks/speed/compare_page.py RUN RUN ... [--page=page.html] [--picture=docs/images/compare.png]
 
-Needs the extras `compare` and `browser`, and a Chromium on the PATH. Times are those of the browser's own
-clock (PerformanceNavigationTiming): `interactive`, when the page is drawn, as its script runs in it; `load`,
-when the browser is done. The 50 runs of docs/results/raw/compare_page.json were made by
+The script needs the extras `compare` and `browser`, and a Chromium on the PATH. Times are those of the
+browser's own clock (PerformanceNavigationTiming): `interactive`, when the page is drawn, since its script
+runs while the page is parsed, and `load`, when the browser is done. The 50 runs of
+docs/results/raw/compare_page.json were made by
 
     python -m fedjax_het.run --config.rounds=20 --config.eval_every=2 --sweep.seed=0,1 \
       --sweep.algorithm.nu=0,0.1,0.2,...,2.4 --workdir=DIR
 
-`--picture` is of the page's upper part, 1400 pixels wide.
+--picture writes a picture of the page's upper part, 1400 pixels wide.
 """
 
 import argparse

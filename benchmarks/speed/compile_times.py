@@ -1,15 +1,16 @@
-"""Seconds of compiling of the papers' configurations, with nothing compiled before.
+"""Measures the seconds of compiling of the papers' configurations, with nothing compiled before.
 
     python benchmarks/speed/compile_times.py [--cells CELL ...] [--turns 3] [--before TREE]
       [--runs] [--out docs/results/raw/compile_times.json]
 
-A process each, without a compilation cache: the first state, the rounds and the evaluation of a cell with its
-own model, settings and cohort (where the small files have fewer clients, all of them). What is compiled does
-not depend on how many examples there are, so that data sets come as the tests' small files of the true
-format, or, MNIST and CIFAR-10, from $FEDJAX_HET_DATA. Medians over the turns; the goal is 20 s, TwoNN's 4 s,
-on two cores. With --before, the working tree of another commit, each cell's rounds with that one's library
-just before as well. Cells that are not named keep what OUT has. With --runs, instead, seconds of a first
-run of two rounds, each evaluated: also tracing, checkpoints, tables and pictures.
+Each measurement is a process without a compilation cache, which compiles the first state, the rounds and the
+evaluation of a cell with its own model, settings and cohort (all clients where the small files have fewer).
+What is compiled does not depend on the number of examples, so the data sets are the tests' small files in the
+true format, except MNIST and CIFAR-10, which are read from $FEDJAX_HET_DATA. Medians over the turns are
+shown; the goal is 20 s on two cores, and 4 s for TwoNN. --before names the working tree of another commit:
+each cell's rounds are then also compiled with that tree's library, just before. With --runs the script
+measures instead a first run of two rounds, each evaluated, which includes tracing, checkpoints, tables and
+pictures. Cells that are not named keep the figures that OUT has.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Milliseconds per client step of local training, by model, convolution and way of mapping over clients.
-
-The loop is the engine's: each client takes STEPS SGD steps in a `fori_loop`, gathering its batch by index
-from one flat uint8 array; clients run under `jax.vmap`, `lax.map`, or `lax.map` in batches.
+"""Measures milliseconds a client step by model, form of convolution and way of mapping over clients.
 
     python benchmarks/speed/convolution.py [--models two_nn two_cnn] [--methods patches lax] [--momentum 0.9]
     python benchmarks/speed/convolution.py --forms [--clients 5] [--batch 10] [--out FILE.json]
 
-The second times single layers in each form, value and gradients, stacked: ours, XLA's own convolution, and
-PyTorch's client by client where it is installed (with a thread a core).
+The loop is like the engine's: each client takes STEPS SGD steps in a `fori_loop` and gathers its batch by
+index from one flat uint8 array. Clients run under `jax.vmap`, `lax.map`, or `lax.map` in batches. With
+--forms the script times single layers in each form instead, value and gradients, for stacked clients: the
+library's forms, XLA's own convolution, and PyTorch's, client by client with a thread a core, if PyTorch is
+installed.
 """
 
 import argparse

@@ -1,14 +1,15 @@
-"""Forms of convolutions by kernel, pixels and features: what `convolution.choose` goes by.
+"""Times the forms of a convolution by kernel, pixels and features; `convolution.choose` follows the results.
 
     taskset -c 0 python benchmarks/speed/convolution_choice.py [--turns 3] [--out FILE.json]
-    taskset -c 0 python benchmarks/speed/convolution_choice.py --first      of images of one and three channels
-    taskset -c 0 python benchmarks/speed/convolution_choice.py --lax        XLA's own too
-    taskset -c 0 python benchmarks/speed/convolution_choice.py --many       XLA's own too, many pixels, few channels
+    taskset -c 0 python benchmarks/speed/convolution_choice.py --first     images of one and three channels
+    taskset -c 0 python benchmarks/speed/convolution_choice.py --lax       XLA's own convolution too
+    taskset -c 0 python benchmarks/speed/convolution_choice.py --many      the same, many pixels, few channels
 
-Winograd's form beside patches: a layer's value and both gradients in a compiled loop on one core, as many
-inputs as features, or with stride 2, whose kernel becomes one of two rows and four times the inputs, half as
-many. A network's first layer has the kernel's gradient alone. XLA's own is set beside the faster of the two,
-and what `choose` takes is said. Forms take turns; medians.
+The script compares Winograd's form with patches: a layer's value and both gradients in a compiled loop on one
+core. A layer has as many inputs as features. With stride 2 the kernel becomes one of two rows and four times
+the inputs, so the layer has half as many. A network's first layer needs only the kernel's gradient. XLA's own
+convolution is compared with the faster of the two, and the script says which form `choose` takes. Forms take
+turns, and medians are shown.
 """
 
 import argparse

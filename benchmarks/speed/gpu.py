@@ -1,29 +1,29 @@
-"""What the engine reaches on an accelerator.
+"""Measures what the engine reaches on an accelerator.
 
     python benchmarks/speed/gpu.py [--only peak cohort ...] [--out gpu.jsonl] [--minutes 8.5]
     JAX_PLATFORMS=cpu python benchmarks/speed/gpu.py --small        the same at toy size, to try the script
 
-What a measurement times is compiled and run once in threads beside one another, then timed one after another.
-Plain SGD, B = 10, one local epoch of 480 examples where nothing else is said; a line of JSON each:
+The programs of a measurement are compiled and run once in parallel threads, then timed one after another.
+Unless said otherwise the work is plain SGD, B = 10, one local epoch of 480 examples. Each measurement prints
+a line of JSON:
 
-peak      the float32 matrix product's FLOP/s, at XLA's default precision (TF32 on some) and highest; and the
-          bytes that a triad moves in a second
-bits      whether four rounds end in the same bits when run again, and as two and two
+peak      FLOP/s of the float32 matrix product, at XLA's default precision (TF32 on some devices) and at the
+          highest; and the bytes that a triad moves in a second
+bits      whether four rounds end in the same bits when run again, and as two rounds and two more
 cohort    client steps a second of TwoNN, TwoCNN and ResNet-10 for cohorts of 5 to 100 clients, convolutions
           as patches, Winograd and lax.conv; the share of the default peak that the arithmetic needs
 methods   batches a second of TwoNN with momentum and weight decay, by method, and with bfloat16 momenta
-seeds     seconds a round of 1, 8 and 32 runs as one program (TwoNN, cohort 5), as ratios to one; the goal is
-          at most twice for 8
+seeds     seconds a round of 1, 8 and 32 runs as one program (TwoNN, cohort 5), as ratios to one run; the goal
+          is at most twice the time for 8
 ragged    seconds a round of 20 clients of log-normal sizes: all side by side, n at a time by size, one by one
 workload  pfl-research's CIFAR-10 benchmark: 1,000 clients x 50 examples, cohort 50, lr 0.1, 1,500 rounds,
-          its small CNN without dropout; rounds a second without compiling, and beside them pfl-research's
-          own where the interpreter named by --pfl has it (benchmarks/peers/pfl_research.py: the same model
-          and work); the goal is ten times as many
+          its small CNN without dropout, in rounds a second without compiling; beside it pfl-research itself
+          (benchmarks/peers/pfl_research.py: the same model and work) if the interpreter named by --pfl has
+          it; the goal is ten times as many rounds a second
 fedevg    seconds of a step of FedEvg's ten clients at the thesis's size (configs/table_4_2.py: ResNet-10 with
-          h = 64, 32 x 32 pixels, B = 64), of which 75 are a round of 4,800 examples, and 500 rounds a cell of
-          table 4.2
+          h = 64, 32 x 32 pixels, B = 64); a round of 4,800 examples has 75 steps, a cell 500 rounds
 
-What a limit of time cuts short is printed as skipped.
+A measurement that the time limit (--minutes) cuts short is printed as skipped.
 """
 
 import argparse

@@ -1,15 +1,17 @@
-"""What the library does otherwise on an accelerator than on a CPU, timed against doing it as there.
+"""Times the choices that the library makes on an accelerator against those that it makes on a CPU.
 
     python benchmarks/speed/gpu_choices.py [--turns 3] [--out FILE.jsonl]
-    JAX_PLATFORMS=cpu python benchmarks/speed/gpu_choices.py --small        the same at toy size, to try the script
+    JAX_PLATFORMS=cpu python benchmarks/speed/gpu_choices.py --small       toy size, to try the script
 
-updates   whole rounds with momentum and weight decay, updates as they come against updates that wait for one
-          another (`objective.waiting`): milliseconds a round of one epoch of 48 steps, or of five for the
-          workload of pfl-research's benchmark, see gpu.py
-windows   a convolution's value and both gradients in a compiled loop, windows by places against slices
-          (`convolution._windows`): microseconds, for a stack of clients with kernels of their own
+updates   whole rounds with momentum and weight decay, with updates in any order against updates that wait for
+          one another (`objective.waiting`): milliseconds a round of one epoch of 48 steps, or of five epochs
+          for the workload of pfl-research's benchmark, see gpu.py
+windows   a convolution's value and both gradients in a compiled loop, with windows gathered by places against
+          windows from slices (`convolution._windows`): microseconds, for a stack of clients with kernels of
+          their own
 
-All are compiled first, then take turns. A line of JSON each, with the times of both and their medians' ratio.
+All programs are compiled first and then take turns. Each prints a line of JSON with the times of both choices
+and the ratio of their medians.
 """
 
 import argparse

@@ -1,19 +1,20 @@
-"""Steps in lockstep of a device that trains n ragged clients at once, in three ways, counted.
+"""Counts the steps in lockstep of a device that trains n clients of unequal sizes at once, in three ways.
 
     python benchmarks/speed/lanes.py [--data DATA] [--out docs/results/raw/lanes.json]
 
-Nothing is trained. Client k of a cohort takes t_k = ⌈n_k / B⌉ steps an epoch; a device that maps over n of
-them takes as many in lockstep as
+Nothing is trained. Client k of a cohort takes t_k = ⌈n_k / B⌉ steps an epoch. A device that maps over n
+clients takes these numbers of steps in lockstep:
 
-  as they come   Σ over groups of n, in the cohort's order, of the largest t_k,
-  grouped        the same of the cohort sorted by size, which is `--client_batch=n`,
-  lanes          the longest lane where each of n lanes picks up the next client, the longest first, when its
-                 own has ended; the engine has none,
+  as they come   Σ of the largest t_k of each group of n clients, in the cohort's order,
+  grouped        the same with the cohort sorted by size, which is `--client_batch=n`,
+  lanes          the length of the longest of n lanes, where a lane picks up the next client, the longest
+                 first, when its own has ended; the engine has no such mode.
 
-and at least Σ t_k / n. Means over 300 cohorts, relative to that. Sizes are log-normal (σ = 1, 100 clients of
-MNIST, as ragged.py), those of FEMNIST's writers at hand, and CelebA's and Speech Commands', of which only
-the number of clients and the sizes' mean and deviation are given (table 3.5): gamma-distributed with these,
-four fifths to train on.
+The least possible is Σ t_k / n, and figures are means over 300 cohorts, relative to it. Sizes are log-normal
+(σ = 1, 100 clients of MNIST, as in ragged.py), those of the writers in the FEMNIST files at hand, and those
+of CelebA and Speech Commands. For these two, table 3.5 gives only the number of clients and the mean and
+deviation of the sizes; they are drawn from a gamma distribution with these, and four fifths of a client's
+examples train.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""A round of ragged clients on one device, timed: one at a time, n at a time by size, and in n lanes.
+"""Times a round of clients of unequal sizes on one device: one at a time, grouped by size, and in lanes.
 
     taskset -c 0 python benchmarks/speed/lanes_timed.py [--turns 3] [--out docs/results/raw/lanes_timed.json]
 
-TwoNN, one epoch of B = 10 with momentum and weight decay, parameters averaged by the clients' sizes. All ways
-take the same steps of the same clients, and their averages agree, which is checked:
+The work is TwoNN, one epoch of B = 10 with momentum and weight decay, parameters averaged by the clients'
+sizes. All ways take the same steps of the same clients, and the script checks that their averages agree:
 
-  one at a time   a loop over clients, no step wasted; what the engine does on a CPU,
-  grouped         `--client_batch=n`: n of similar size in lockstep, until the longest ends,
-  lanes           n in lockstep, of which each picks up the next client, the longest first, when its own ends:
-                  its sum grows by what it has trained, and it starts anew from the received parameters.
+  one at a time   a loop over clients without a wasted step, which is what the engine does on a CPU,
+  grouped         `--client_batch=n`: n clients of similar size in lockstep, until the longest ends,
+  lanes           n clients in lockstep; when one ends, its lane adds the result to its sum and starts the
+                  next client, the longest first, from the received parameters.
 
-Sizes are log-normal (σ = 1), a cohort of 20, 30,000 examples in all. Milliseconds a round, medians of the
-turns' best; `steps` counts those in lockstep, and `ms a step` is of n clients.
+Sizes are log-normal (σ = 1), a cohort of 20, 30,000 examples in all. Figures are milliseconds a round, the
+medians of the turns' best; `steps` counts steps in lockstep, and `ms a step` is that of n clients.
 """
 
 import argparse

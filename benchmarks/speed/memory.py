@@ -1,13 +1,15 @@
-"""Memory and time of very many clients, with a state for each (SuPerFed-MM) and without (FedAvg).
+"""Measures memory and time with very many clients, with a state for each (SuPerFed-MM) and without (FedAvg).
 
-    python benchmarks/speed/memory.py [--methods superfed_mm fedavg] [--clients 100 1000 10000] [--device_states 64]
+    python benchmarks/speed/memory.py [--methods superfed_mm fedavg] [--clients 100 1000 10000]
+      [--device_states 64]
 
-TwoNN of 199,210 parameters, a client's state; cohort 5, B = 10, one epoch. Each measurement is a process of
-its own. Peak memory is its resident set at the largest, by the operating system; with states on a disk, whose
-pages in memory the system takes back when it likes, the largest part of it that is not of files, looked at
-every 20 ms. Expected is that of 100 clients and, for each client more, its state once, unless on a disk, and
-its examples, on the host and, where they are not streamed, on each device; or, where that is more, twice the
-examples while they are laid out. Joins docs/results/raw/memory.json.
+The model is TwoNN; a client's state is its 199,210 parameters. Cohort 5, B = 10, one epoch. Each measurement
+is a process of its own. Its peak memory is the largest resident set that the operating system reports. With
+states on a disk it is the largest part of the resident set that does not belong to files, sampled every 20
+ms, since the system takes back pages of files when it likes. The expected memory is that of 100 clients plus,
+for each further client, its state once, unless states are on a disk, and its examples, on the host and, if
+they are not streamed, on each device. If twice the examples are more, which are needed while they are laid
+out, that counts. Results are added to docs/results/raw/memory.json.
 """
 
 import argparse

@@ -1,11 +1,12 @@
-"""What a mixing part adds to a round: on two cores, beside the same round without it.
+"""Measures the time that each mixing part adds to a round, on two cores.
 
     python benchmarks/speed/mixing_cost.py [--out docs/results/raw/mixing_cost.json]
 
 1. AAggFF-D's update alone with K = 1.5 million clients and a cohort of 1,500.
 2. Seconds a round of FedAvg with static mixing, with static mixing that asks for the losses (one forward pass
-   over the cohort's training data), and with each other mixing; 100 clients x 480 random images, batch 10,
-   one epoch, TwoNN, all 11 clients of an 11-client federation or 5 of 100. Rounds of the kinds take turns.
+   over the cohort's training data), and with each other mixing. Clients have 480 random images, batches of
+   10 and one epoch of TwoNN. The cohort is all 11 clients of a federation of 11, or 5 of 100. Rounds of the
+   kinds take turns.
 """
 
 import argparse

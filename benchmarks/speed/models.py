@@ -1,19 +1,21 @@
-"""Client steps a second of every model, beside a plain loop of PyTorch and pfl-research.
+"""Measures client steps a second of every model, beside a plain loop of PyTorch and pfl-research.
 
-    python benchmarks/speed/models.py [--models resnet9 vgg9] [--turns 3] [--out docs/results/raw/models.json]
-    python benchmarks/speed/models.py --table [--out docs/results/raw/models.json]      what it holds, as Markdown
-    python benchmarks/speed/models.py --small --out /tmp/models.json       few steps, to try the script
+    python benchmarks/speed/models.py [--models resnet9 vgg9] [--turns 3]
+      [--out docs/results/raw/models.json]
+    python benchmarks/speed/models.py --table                            prints the rows of --out as Markdown
+    python benchmarks/speed/models.py --small --out /tmp/models.json     few steps, to try the script
 
-FedAvg's local training as users run it: a cohort of 4 clients a round on all cores, batches of 10 random
-examples, SGD with momentum 0.9 and weight decay 1e-4 (PyTorch's fused one), one epoch of 6 steps. Ours is one
-compiled call a turn, compiled before. PyTorch's is `peers/torch_models.py` in an environment that
-`peers/envs.py` makes (or --torch PYTHON), three ways: one thread, a thread a core, and a process a core of
-one thread each, whose rates are added though nothing is averaged between them; pfl-research's is
-`peers/pfl_models.py`, the same three ways, whose processes share a cohort. A peer's fastest counts. All take
-turns; medians over the turns and of the turns' ratios are shown. Models are the published ones
-(torchvision's, timm's, transformers', or the authors'), of as many parameters on both sides, which is
-checked; VGG-11 has a quarter of the width, encoders of texts have two layers of 128. Rows of other models
-that the file has from before stay; each says its commit, day, machine, and how busy others kept it.
+The work is FedAvg's local training as users run it: a cohort of 4 clients a round on all cores, batches of 10
+random examples, SGD with momentum 0.9 and weight decay 1e-4 (PyTorch's is fused), one epoch of 6 steps. The
+library's turn is one call that was compiled before. PyTorch runs peers/torch_models.py in an environment that
+peers/envs.py makes (or --torch PYTHON), in three ways: one thread, a thread a core, and a process a core with
+one thread each, whose rates are added though nothing is averaged between them. pfl-research runs
+peers/pfl_models.py in the same three ways, and its processes share a cohort. The fastest way of a peer
+counts. All take turns; medians over the turns and of the turns' ratios are shown. Models are the published
+ones (torchvision's, timm's, transformers', or the authors'), and the script checks that both sides have the
+same number of parameters; VGG-11 has a quarter of the width, text encoders have two layers of 128. Rows of
+other models in the file stay. Each row has its commit, date and machine, and how busy other processes kept
+it.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Momenta in bfloat16 beside float32: client steps a second of a TwoNN.
+"""Compares momenta in bfloat16 with momenta in float32: client steps a second of a TwoNN.
 
     python benchmarks/speed/momenta.py [--turns 15] [--out docs/results/raw/momenta.json]
 
 100 clients of 480 random examples, cohort 5, B = 10, one epoch, SGD with momentum 0.9 and weight decay 1e-4,
-for FedAvg and SuPerFed-MM, both widths by the same optax parts. One process compiles all four, then they take
-windows of three rounds in turns. A ratio is the median over the turns' own.
+for FedAvg and SuPerFed-MM, with the same optax parts for both widths. One process compiles all four programs,
+which then take turns with windows of three rounds. A ratio is the median of the turns' ratios.
 """
 
 import argparse

@@ -1,9 +1,11 @@
-"""Client steps a second of fedjax_het, seconds to start, and its share of the matrix product's peak.
+"""Measures one run of the library: client steps a second, seconds to start, share of the peak.
 
-    python benchmarks/speed/ours.py --model two_nn --algorithm fedavg      steps a second, one JSON line
-    python benchmarks/speed/ours.py --start --cache DIR                    seconds until the first rounds are done
+    python benchmarks/speed/ours.py --model two_nn --algorithm fedavg    steps a second, as one JSON line
+    python benchmarks/speed/ours.py --model two_cnn --peak               also the matrix product's peak
+    python benchmarks/speed/ours.py --start --cache DIR                  seconds until two rounds are done
 
-A run of its own process each: one CPU device a core unless `--devices` says otherwise.
+speed.py and before_after.py start this script in a process for each run. It uses one CPU device a core unless
+--devices says otherwise.
 """
 
 import json

@@ -1,12 +1,13 @@
-"""Clients of very different sizes: the engine against a padded vmap on the same clients.
+"""Compares the engine with a padded vmap on clients of very different sizes.
 
     python benchmarks/speed/ragged.py [--out docs/results/raw/ragged.json]
 
-MNIST split among 100 clients with log-normal sizes (σ = 1), cohort 20, TwoNN, B = 10, one local epoch, plain
-SGD. Useful steps are those of the clients' own examples. "vmap" trains a device's share of the cohort side
-by side, as long as its longest client needs, the others masked; "groups" four at a time, of similar size;
-"engine" is what the library does on this machine. Equal sizes beside them tell how much of the ratio is due
-to the sizes. Two turns, the better one counts.
+MNIST, from $FEDJAX_HET_DATA, is divided among 100 clients with log-normal sizes (σ = 1); cohort 20, TwoNN, B
+= 10, one local epoch, plain SGD. Useful steps are those of the clients' own examples. "vmap" trains a
+device's share of the cohort side by side for as many steps as its longest client needs, and masks the others.
+"groups" trains four clients of similar size at a time. "engine" is what the library does by default on this
+machine. The same with equal sizes shows how much of the ratio is due to the sizes. The better of two turns
+counts.
 """
 
 import argparse

@@ -1,31 +1,31 @@
-"""Where a step of TwoNN goes, on one core: products, passes over memory, and what both at least take.
+"""Splits a step of TwoNN on one core into pieces, and compares each with the least time that it can take.
 
     taskset -c 0 python benchmarks/speed/roofline.py [--turns 7] [--out docs/results/raw/roofline.json]
 
-TwoNN at B = 10 with momentum and weight decay, the tables' setting. Each piece is a loop of its own in one
+TwoNN has B = 10 with momentum and weight decay, as in the tables. Each piece is a loop of its own in one
 program, and pieces take turns:
 
 product       the machine's float32 matrix product, 1024 x 1024: the peak
-triad         y <- a y + x of arrays as large as one model, which lie in cache: 3 passes
-large triad   the same of arrays as large as four, together a little more than SuPerFed's ends, momenta,
-              gradient, mixture and centre: 12 passes
+triad         y <- a y + x of arrays as large as one model, which fit into the cache: 3 passes
+large triad   the same of arrays as large as four models, together a little more than SuPerFed's ends,
+              momenta, gradient, mixture and centre: 12 passes
 gradient      the model's loss and gradient on a batch, at fixed parameters
-SGD           m, θ <- of a gradient that is there
-near          the same, kept near to a model, as Ditto's own and pFedMe's
+SGD           m, θ <- from a given gradient
+near          the same with a pull towards a model, as Ditto's own model and pFedMe have
 outer         w - r (w - θ), pFedMe's, once a batch
 mix           θ(λ) of two ends
 cosine        cos² and the factors of its gradient, of two ends
 both ends     eq. 2.3's two gradients, and both updates
 
-Beside them whole client steps of the engine on one device: FedAvg's, SuPerFed-MM's, and what Ditto and APFL
-do with a batch for both models, and pFedMe in five steps. A pass is an array of a model's size read or
-written. They are counted as if a kernel could write several arrays ("fewest": SGD reads g, θ, m and writes
-θ, m), and as XLA's kernels for CPU do, which write one each ("single": m of g, θ, m, then θ of θ, m). A
-piece's bound is the larger of its arithmetic at the peak and its passes at the triad's speed. "Beyond L2" are
-the single passes at the large triad's, which is what they take where a step's arrays are more than a core's
-own cache holds. Of whole steps "single" is the sum of the pieces'; "fewest" is what no arrangement is below:
-arithmetic and passes at the same time, gradients never stored, the mixture made where it is read, cos²
-carried along. Microseconds, medians over the turns. Writes JSON.
+Beside them it times whole client steps of the engine on one device: FedAvg's, SuPerFed-MM's, and what Ditto
+and APFL do with a batch for both models, and pFedMe in five steps. A pass is an array of a model's size read
+or written. "fewest" counts passes as if a kernel could write several arrays (SGD reads g, θ, m and writes θ,
+m). "single" counts them for XLA's CPU kernels, which write one array each (m from g, θ, m; then θ from θ, m).
+A piece's bound is the larger of its arithmetic at the peak and its passes at the triad's speed. "Beyond L2"
+are the single passes at the large triad's speed, which holds if a step's arrays do not fit into a core's own
+cache. For whole steps "single" is the sum of the pieces' bounds. "fewest" is a bound for every arrangement:
+arithmetic and passes at the same time, gradients never stored, the mixture computed where it is read, cos²
+carried along. Figures are microseconds, medians over the turns. The script writes a JSON file.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Cost grows with the work: seconds a round against cohort, clients and model size; memory of client state.
+"""Measures seconds a round against cohort size, number of clients and model size.
 
-    python benchmarks/speed/scaling.py [--quick] [--out docs/results/scaling]
+    python benchmarks/speed/scaling.py [--quick] [--out docs/results]
 
-Synthetic images of MNIST's shape, 100 training examples a client, batch 10, one local epoch, TwoNN with 200
-hidden units (50 where clients are many: 10,000 local models of 200 are 8 GB). A point is the median of three
-timings of the compiled rounds, after one that is not counted.
+The data are synthetic images of MNIST's shape, 100 training examples a client; batch 10, one local epoch,
+TwoNN with 200 hidden units (50 when the number of clients varies, since 10,000 local models of 200 take 8
+GB). A point is the median of three timings of the compiled rounds, after one that does not count. The script
+writes OUT/raw/scaling.json and the picture OUT/images/scaling.png.
 """
 
 import argparse

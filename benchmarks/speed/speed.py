@@ -1,11 +1,12 @@
-"""Client steps a second beside other systems and a plain loop on the same work, on this machine's CPU.
+"""Compares client steps a second with other systems and a plain loop on the same work, on this CPU.
 
-    python benchmarks/speed/speed.py [--repeats 3] [--without fluke flower] [--out docs/results/raw/speed_momentum.json]
+    python benchmarks/speed/speed.py [--repeats 3] [--without fluke flower]
+      [--out docs/results/raw/speed_momentum.json]
 
-Makes each peer's virtual environment (`peers/envs.py`), then runs ours and theirs in turn, every run in a
-fresh process, and prints medians over the turns, ratios and what was asked for. A ratio is the median, with
-its range, of the turns' own ratios. All take SGD steps with the papers' momentum and weight decay; ours also
-plain ones. See README.md here.
+The script makes each peer's virtual environment (peers/envs.py). Then it runs the library and the peers in
+turn, every run in a new process, and prints medians over the turns and ratios, each with its goal. A ratio is
+the median of the turns' ratios, with their range. All take SGD steps with the papers' momentum and weight
+decay; the library also takes plain ones. benchmarks/README.md describes the work and what each peer is given.
 """
 
 import argparse

@@ -1,11 +1,12 @@
-"""Wall times of whole programs, from the command to the prompt, as a user starts them.
+"""Measures wall times of whole programs, from the command to the prompt, as a user starts them.
 
     python benchmarks/speed/wall_times.py --data_dir DATA [--rounds 20] [--turns 3] [--out FILE.json]
 
-Each a process: the quickstart; the same of eight seeds, as `--sweep.seed=0,...,7`; and `reproduce` of the
-column of MNIST and 100 clients of table 2.3, all its methods one after another, shortened to `--rounds`.
-"first" has an empty compilation cache, "again" that of the first, and a workdir of its own. In turns;
-medians. Eight seeds should take at most eight over the number of cores times what one takes.
+Each program is a process: the quickstart; the quickstart with eight seeds, as `--sweep.seed=0,...,7`; and
+`reproduce` of the column of table 2.3 with MNIST and 100 clients, all its methods one after another,
+shortened to --rounds. "first" starts with an empty compilation cache; "again" has the cache of the first and
+a new workdir. Programs take turns, and medians are shown. The goal for eight seeds is at most 8 / (number of
+cores) times the time of one.
 """
 
 import argparse

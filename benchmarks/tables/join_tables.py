@@ -1,9 +1,10 @@
-"""Joins the table.csv of runs with what an earlier one has of runs that are gone.
+"""Updates a table.csv of `reproduce` with later ones, where the earlier runs no longer exist.
 
-    python benchmarks/tables/join_tables.py EARLIER.csv LATER.csv [LATER.csv ...] --out docs/results/raw/NAME.csv
+    python benchmarks/tables/join_tables.py EARLIER.csv LATER.csv [LATER.csv ...]
+      --out docs/results/raw/NAME.csv
 
-A line of a later file, told by its cell and metric, takes the place of the earlier one where it has a figure
-of ours. The order is the first file's, which should have all cells; lines that it lacks come last.
+A line of a later file that has a figure of ours replaces the earlier line of the same cell and metric. Lines
+keep the order of the first file, which should have all cells; lines that it lacks come last.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""The figures of runs as one small JSON file, beside what it has of runs that are gone.
+"""Collects the figures of finished runs in one small JSON file, and keeps those of runs that are gone.
 
     python benchmarks/tables/run_figures.py DIR --out docs/results/raw/NAME.json [--about TEXT]
 
-DIR is the workdir of runs, or of a table of `python -m fedjax_het.reproduce`. A row a run that has ended,
-named by its folder: its rounds, clients, client steps and seconds; means over the clients, spread and worst
-tenth of every metric; the courses of the headline and of what is said of the cohorts; a common λ where the
-method has one; each start with its commit, day and machine. A row of the same name in NAME.json is
-replaced, others stay. --about is what a reader has to know beside, such as the command.
+DIR is the workdir of runs, or of a table of `python -m fedjax_het.reproduce`. Each finished run gets a row,
+named by its folder: its rounds, clients, client steps and seconds; the mean over the clients, the spread and
+the worst tenth of every metric; the headline and the figures of the cohorts over the rounds; a common λ where
+the method has one; and each start with its commit, date and machine. A row of the same name in NAME.json is
+replaced, the others stay. --about is a text for the reader of the file, such as the command.
 """
 
 import argparse
