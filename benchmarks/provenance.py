@@ -1,4 +1,4 @@
-"""Where a figure comes from: the commit, the day, the machine."""
+"""Where a benchmark's files belong, and the commit, date and machine that each figure is recorded with."""
 
 import datetime
 from pathlib import Path
@@ -7,12 +7,24 @@ import jax
 
 from fedjax_het.experiment.provenance import commit, machine
 
-ROOT = Path(__file__).resolve().parent.parent
-__all__ = ["ROOT", "commit", "machine", "provenance"]
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "results"
+RAW = PAGES / "raw"
+__all__ = ["PAGES", "RAW", "ROOT", "commit", "machine", "place", "provenance"]
 
 
 def provenance() -> dict[str, str | None]:
-  """What stands beside a figure."""
+  """The commit of this checkout, today's date, the machine and the version of JAX."""
   return {
     "commit": commit(ROOT), "date": str(datetime.date.today()), "machine": machine(), "jax": jax.__version__
   }  # fmt: skip
+
+
+def place(folder: Path, name: str) -> Path:
+  """Where a file belongs in a folder that is laid out as docs/results, whose folders are made.
+
+  Pages stand in the folder itself, pictures in its `images`, everything else in its `raw`.
+  """
+  own = folder / {".md": "", ".png": "images"}.get(Path(name).suffix, "raw")
+  own.mkdir(parents=True, exist_ok=True)
+  return own / name

@@ -16,8 +16,8 @@
 # queue, where the same command goes on from it. A run that is cancelled writes one too, and stays cancelled; one
 # that fails stays failed. With --no-requeue, submit the same command again.
 #
-# Tested: on one node of SLURM 22.05 two CPU tasks, stopped and requeued, by benchmarks/slurm.py, and an array of
-# two jobs whose node dies, by benchmarks/slurm_array.py (both before srun's --cpus-per-task,
+# Tested: on one node of SLURM 22.05 two CPU tasks, stopped and requeued, by benchmarks/checks/slurm.py, and an array of
+# two jobs whose node dies, by benchmarks/checks/slurm_array.py (both before srun's --cpus-per-task,
 # with which two jobs ran); this script's decisions by tests/test_slurm.py
 # (docs/results/resume.md). Not tested: several nodes, GPUs.
 #SBATCH --job-name=fedjax_het

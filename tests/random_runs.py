@@ -1,7 +1,7 @@
 """Random runs, each computed as plainly as can be and again spread over devices and memory: the same bits.
 
 Methods come from the table, so a new one joins by itself: client parts take turns, and all else is drawn.
-`benchmarks/fuzz_devices.py` and `tests/test_devices.py` read this module, on eight CPU devices.
+`benchmarks/checks/fuzz_devices.py` and `tests/test_devices.py` read this module, on eight CPU devices.
 """
 
 import contextlib

@@ -83,7 +83,7 @@ def test_a_member_alone_on_its_device_has_the_bits_of_many():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_run_has_the_same_bits_wherever_it_is_computed(seed):
-  """More of them by `benchmarks/fuzz_devices.py`."""
+  """More of them by `benchmarks/checks/fuzz_devices.py`."""
   run, place = drawn(seed)
   assert not differing(run, place), (run, place)
 

@@ -95,6 +95,15 @@ def test_no_file_is_long():
   assert not {str(path): path.stat().st_size for path in texts if path.stat().st_size > MOST_BYTES}
 
 
+def test_every_result_and_benchmark_is_on_a_page():
+  pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+  kept = [path for folder in ("raw", "images") for path in (ROOT / "docs" / "results" / folder).iterdir()]
+  assert kept and not [path.name for path in kept if f"{path.parent.name}/{path.name})" not in pages]
+  listed = (ROOT / "benchmarks" / "README.md").read_text()
+  scripts = [path for path in (ROOT / "benchmarks").glob("*/*.py") if path.parent.name != "peers"]
+  assert scripts and not [path.name for path in scripts if f"`{path.name}`" not in listed]
+
+
 def test_the_checks_can_fail():
   assert FLOOR["errors"] < FLOOR["data"] < FLOOR["parts"] < FLOOR["engine"] == FLOOR["clients"] < FLOOR["run"]
   late = "def f():\n  from fedjax_het.clients import sgd\n"

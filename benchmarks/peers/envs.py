@@ -47,7 +47,7 @@ def run(step: str, name: str, command: list[str]) -> None:
   raise EnvironmentFailed(
     f"{step} of the environment of {name} failed ({' '.join(command)}):\n{tail}\n"
     "pip has to reach a package index. Offline, give a folder of wheels (PIP_NO_INDEX=1 "
-    f"PIP_FIND_LINKS=FOLDER) or leave this peer out: python benchmarks/speed.py --without {name}."
+    f"PIP_FIND_LINKS=FOLDER) or leave this peer out: python benchmarks/speed/speed.py --without {name}."
   )
 
 

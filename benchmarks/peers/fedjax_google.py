@@ -1,11 +1,11 @@
 """Client steps a second of FedJAX (Google), by its own federated averaging.
 
-Runs inside `.envs/fedjax_google` (see `envs.py`; FedJAX 0.0.17 does not run on today's JAX) and prints one
-JSON line. Backends: "jit" trains one client after another, one dispatch a batch, and is fastest where the
-process is kept on one core (its small products gain nothing from threads); "pmap" trains a client on each of
-as many CPU devices as there are cores.
+Runs inside `benchmarks/.envs/fedjax_google` (see `envs.py`; FedJAX 0.0.17 does not run on today's JAX) and
+prints one JSON line. Backends: "jit" trains one client after another, one dispatch a batch, and is fastest
+where the process is kept on one core (its small products gain nothing from threads); "pmap" trains a client
+on each of as many CPU devices as there are cores.
 
-    .envs/fedjax_google/bin/python peers/fedjax_google.py --backend jit --threads 1
+    benchmarks/.envs/fedjax_google/bin/python benchmarks/peers/fedjax_google.py --backend jit --threads 1
 """
 
 import importlib.metadata

@@ -1,9 +1,9 @@
 """Client steps a second of Flower: its FedAvg and its simulation engine, a PyTorch loop in its clients.
 
-Runs inside `.envs/flower` (see `envs.py`) and prints one JSON line. Each of Ray's actors has --threads cores,
-as many PyTorch threads and all clients' examples, made once.
+Runs inside `benchmarks/.envs/flower` (see `envs.py`) and prints one JSON line. Each of Ray's actors has
+--threads cores, as many PyTorch threads and all clients' examples, made once.
 
-    .envs/flower/bin/python peers/flower.py --model two_nn --threads 1
+    benchmarks/.envs/flower/bin/python benchmarks/peers/flower.py --model two_nn --threads 1
 """
 
 import functools

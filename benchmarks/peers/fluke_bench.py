@@ -1,9 +1,11 @@
 """Client steps a second of fluke, by its own FedAVG or SuPerFed, without evaluation; clients in memory.
 
-Runs inside `.envs/fluke` (see `envs.py`) and prints one JSON line. fluke imports torchvision, whose import
-wants two operators that builds apart from PyTorch's own index lack; none is used, so they are declared here.
+Runs inside `benchmarks/.envs/fluke` (see `envs.py`) and prints one JSON line. fluke imports torchvision,
+whose import wants two operators that builds apart from PyTorch's own index lack; none is used, so they are
+declared here.
 
-    .envs/fluke/bin/python peers/fluke_bench.py --model two_nn --threads 1 --algorithm superfed
+    benchmarks/.envs/fluke/bin/python benchmarks/peers/fluke_bench.py --model two_nn \
+      --threads 1 --algorithm superfed
 """
 
 import importlib.metadata

@@ -1,9 +1,11 @@
 """Client steps a second of pfl-research (Apple): its FederatedAveraging and SimulatedBackend on PyTorch.
 
-Runs inside `.envs/pfl_research` (see `envs.py`) and prints one JSON line. Every combination of the settings
-given is timed one after another in this process and the fastest is the result; the others stay in "tried".
+Runs inside `benchmarks/.envs/pfl_research` (see `envs.py`) and prints one JSON line. Every combination of the
+settings given is timed one after another in this process and the fastest is the result; the others stay in
+"tried".
 
-    .envs/pfl_research/bin/python peers/pfl_research.py --model two_nn --threads 1 2 --optimizers loop fused
+    benchmarks/.envs/pfl_research/bin/python benchmarks/peers/pfl_research.py --model two_nn \
+      --threads 1 2 --optimizers loop fused
 
 pfl-research can also split a cohort over processes: `torchrun --nproc_per_node 2 pfl_research.py ...`.
 """

@@ -1,10 +1,11 @@
 """Client steps a second of federated averaging as one writes it by hand: a PyTorch loop over the clients.
 
-Runs inside `.envs/pfl_research` (see `envs.py`) and prints one JSON line. Every combination of the settings
-given is timed one after another in this process and the fastest is the result; the others stay in "tried".
-With --processes N as many processes do all the work each at the same time; their rates are added.
+Runs inside `benchmarks/.envs/pfl_research` (see `envs.py`) and prints one JSON line. Every combination of the
+settings given is timed one after another in this process and the fastest is the result; the others stay in
+"tried". With --processes N as many processes do all the work each at the same time; their rates are added.
 
-    .envs/pfl_research/bin/python peers/torch_loop.py --model two_nn --threads 1 2 --optimizers loop fused
+    benchmarks/.envs/pfl_research/bin/python benchmarks/peers/torch_loop.py --model two_nn \
+      --threads 1 2 --optimizers loop fused
 """
 
 import functools

@@ -43,10 +43,10 @@ def conv2d(
 
   y[b, i, j, o] = sum_{p, q, c} x[b, i + p - padding, j + q - padding, c] k[p, q, c, o].
 
-  On CPUs "auto" follows measurements (`benchmarks/convolution_choice.py`), see `choose`. On GPU and TPU it
-  takes "patches", one batched product: on a GPU a small CNN's round took 0.95 of its time by "winograd" and
-  0.45 of that by "lax", which `vmap` over clients turns into a grouped convolution (docs/results/gpu.md). The
-  intermediate arrays of "patches" and "winograd" take about height * width * C values per pixel there:
+  On CPUs "auto" follows measurements (`benchmarks/speed/convolution_choice.py`), see `choose`. On GPU and TPU
+  it takes "patches", one batched product: on a GPU a small CNN's round took 0.95 of its time by "winograd"
+  and 0.45 of that by "lax", which `vmap` over clients turns into a grouped convolution (docs/results/gpu.md).
+  The intermediate arrays of "patches" and "winograd" take about height * width * C values per pixel there:
   evaluate in batches of a few hundred images.
 
   Args:

@@ -1,0 +1,186 @@
+"""Runs every method on 1, 2, 4 and 8 devices and compares cohorts, losses and parameters.
+
+    python benchmarks/checks/devices.py [--only NAME,...] [--mnist DATA] [--out FOLDER] [--resume] [--page]
+
+The data are scikit-learn's digits, the networks small; a run has five rounds of two epochs, and its numbers
+are values of the program, as in launched runs. "uniform" means 16 clients of 40 examples: a cohort of 8 puts
+one, two or four clients on a device; a cohort of 5 has fewer clients than eight devices, and two or four
+devices share the steps of a client. "ragged" means 20 clients by Dirichlet(0.1). "one batch" means 16 clients
+of ten examples, whose loops have one trip. AAggFF-S trains all clients in every round. Devices are virtual.
+--mnist adds MNIST: 50 clients with two classes each, cohorts of 8, twenty rounds of one epoch, at the
+settings of configs/table_2_3.py, and the global test loss. Figures are the largest difference from one
+device: relative for losses, absolute for everything else. --page also writes the page,
+devices.md.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+import fedjax_het as fh
+from benchmarks.provenance import PAGES, place, provenance
+
+fh.prepare_cpu(devices=8)
+
+import jax  # noqa: E402
+
+from fedjax_het.experiment.build import build, engine_of  # noqa: E402
+from fedjax_het.experiment.values import numbers, with_values  # noqa: E402
+from fedjax_het.experiment.where import Where  # noqa: E402
+from fedjax_het.methods import METHODS, partners  # noqa: E402
+
+COUNTS = (1, 2, 4, 8)
+ROUNDS, SHAPE = 5, (8, 8, 1)
+NETWORKS = {"fedevg": "energy_mlp", "fedcgan": "cgan_mlp"}  # others train the first of their kind
+
+
+def data_of(kind: str) -> fh.data.FederatedData:
+  source, key = fh.data.load("digits"), jax.random.key(0)
+  if kind == "ragged":
+    parts = fh.data.dirichlet(key, source.y, num_clients=20, alpha=0.1)
+  else:
+    each = {"uniform": 50, "one batch": 12}[kind]
+    parts = np.split(np.random.default_rng(0).permutation(len(source.y))[: 16 * each], 16)
+  return fh.federate(source.x, source.y, parts, key, num_classes=10)
+
+
+def part(section: str, name: str, clients: int, **settings):
+  """A small part of a method of the table, at its defaults but for `settings`; a late start is halfway."""
+  method = METHODS[section][name]
+  halfway = {own: ROUNDS // 2 for own in method.shares.values()}
+  offered: dict = dict(rounds=ROUNDS, per_class=2, epochs=2, batch_size=10, **halfway)
+  offered |= method.prepared(np.random.default_rng(0).integers(1, 20, (clients, 10)), 0, {"endpoints": 3})
+  if method.models:
+    small = dict(latent=4) if method.models is fh.models.GENERATORS else {}
+    network = NETWORKS.get(name, next(iter(method.models)))
+    offered["model"] = method.models[network](SHAPE, hidden=16, **small)
+  return method.make(offered, **settings)
+
+
+def rows() -> list[tuple[str, tuple[str, ...], str, int]]:
+  """(name, its parts, clients, cohort) of each row: every client part, then FedAvg's with all other parts."""
+  found = []
+  for name in METHODS["algorithm"]:
+    parts = (name, *(names[0] for names in partners("algorithm", name).values()))
+    cells = [("uniform", 8), ("uniform", 5), ("ragged", 8), ("ragged", 5)]
+    cells += [("one batch", 5)] * (name == "fedavg")
+    found += [(name, parts, *cell) for cell in cells]
+  mixings, servers = partners("algorithm", "fedavg").values()
+  for name in mixings[1:]:
+    cells = [("uniform", 16), ("ragged", 20)] if name == "aaggff_s" else [("uniform", 8), ("ragged", 5)]
+    found += [(f"fedavg, {name}", ("fedavg", name, servers[0]), *cell) for cell in cells]
+  for name in servers[1:]:
+    parts = ("fedavg", mixings[0], name)
+    found += [(f"fedavg, server {name}", parts, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
+  return found
+
+
+def small(parts: tuple[str, ...], kind: str, cohort: int) -> Callable[[int], fh.Engine]:
+  """(devices) -> what trains these parts, whose numbers are the program's values, as in launched runs."""
+  config = ConfigDict({**{section: {"name": own} for section, own in zip(METHODS, parts)}, "local": {}})
+  data = data_of(kind)
+
+  def make(**values):
+    own = with_values(config, values).to_dict()
+    return fh.federated(*(part(section, clients=data.num_clients, **own[section]) for section in METHODS))
+
+  return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config))
+
+
+def mnist(name: str, data_dir: str) -> Callable[[int], fh.Engine]:
+  """(devices) -> what trains a cell of table 2.3, with one epoch and 20 rounds."""
+  from configs import table_2_3
+
+  config = table_2_3.get_config(f"dataset=mnist,clients=50,algorithm={name}")
+  config.data_dir, config.local.epochs, config.rounds, config.cohort_size = data_dir, 1, 20, 8
+  built = build(config)
+  return lambda devices: engine_of(config, built, Where(devices=devices))
+
+
+def compare(name: str, engine_on: Callable[[int], fh.Engine], kind: str, cohort: int, rounds: int,
+            judged: bool = False) -> dict:  # fmt: skip
+  """One row: what 2, 4 and 8 devices give beside one."""
+  row: dict = {"method": name, "clients": kind, "cohort": cohort, "same_cohorts": True, "devices": {}}
+  for devices in COUNTS:
+    engine = engine_on(devices)
+    state, infos = engine.advance(engine.init(jax.random.key(1)), rounds)
+    kept = [np.asarray(leaf) for leaf in jax.tree.leaves(state._replace(key=()))]
+    if judged:
+      row.setdefault("global_loss", {})[devices] = float(engine.evaluate(state).global_["loss"].mean())
+    if devices == 1:
+      first, one = infos, kept
+      continue
+    row["same_cohorts"] &= bool((infos.cohort == first.cohort).all())
+    row["devices"][devices] = {
+      "bit_equal": all(np.array_equal(a, b) for a, b in zip(kept, one, strict=True))
+      and np.array_equal(infos.clients.loss, first.clients.loss),
+      "losses": float(np.abs(infos.clients.loss / first.clients.loss - 1).max()),
+      "state": max(float(np.abs(a.astype(float) - b).max()) for a, b in zip(kept, one) if a.size),
+    }
+  return row
+
+
+def page(report: dict) -> str:
+  """The report as docs/results/devices.md."""
+  cells = [own for row in report["rows"] for own in row["devices"].values()]
+  unequal = sum(not own["bit_equal"] for own in cells)
+  lines = [
+    "# The same run on 1, 2, 4 and 8 devices", "",
+    "bit-equal: parameters, states and training losses have the bits of the run on one device; else the",
+    "largest relative difference of a training loss. The devices are virtual ones of a CPU, which trains one",
+    "client at a time (`--client_batch=1`, the default there). [devices.json](raw/devices.json) has every",
+    "difference.", "",
+    f"Not bit-equal: {unequal} of {len(cells)} runs.", "",
+    "| method | clients | cohort | same cohorts | 2 devices | 4 devices | 8 devices |",
+    "|---|---|---|---|---|---|---|",
+  ]  # fmt: skip
+  for row in report["rows"]:
+    own = ("bit-equal" if cell["bit_equal"] else f"{cell['losses']:.1e}" for cell in row["devices"].values())
+    same = "yes" if row["same_cohorts"] else "NO"
+    lines.append(f"| {row['method']} | {row['clients']} | {row['cohort']} | {same} | {' | '.join(own)} |")
+  notes = ["", *(line.strip() for line in __doc__.split("\n\n")[2].splitlines()), ""]
+  commits = ", ".join(dict.fromkeys(row["commit"] for row in report["rows"]))
+  made = f"`python benchmarks/checks/devices.py --mnist DATA --page`, {report['date']}, commit {commits}"
+  return "\n".join([*lines, *notes, f"{made}, {report['machine']}, JAX {report['jax']}.", ""])
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--only", default="", help="methods, as the table names them; mnist for MNIST")
+  parser.add_argument("--mnist", default="", metavar="DATA", help="the folder that has mnist/")
+  parser.add_argument("--out", type=Path, default=PAGES, help="the folder of the page and of raw/")
+  parser.add_argument("--resume", action="store_true", help="keep the rows that were run, and run the others")
+  parser.add_argument("--page", action="store_true", help="also write the page")
+  args = parser.parse_args()
+  only = set(filter(None, args.only.split(",")))
+  now = provenance()
+  report: dict = {**now, "rows": []}
+  raw = place(args.out, "devices.json")
+  if args.resume and raw.exists():
+    report["rows"] = json.loads(raw.read_text())["rows"]
+  done = {(row["method"], row["clients"], row["cohort"]) for row in report["rows"]}
+
+  def add(name: str, engine_on: Callable[[int], fh.Engine], kind: str, cohort: int, *how: Any) -> None:
+    if (name, kind, cohort) not in done:
+      row = compare(name, engine_on, kind, cohort, *how)
+      print(json.dumps(row), flush=True)
+      report["rows"].append({**row, "commit": now["commit"]})
+      raw.write_text(json.dumps(report, indent=1) + "\n")
+
+  for name in ("fedavg", "superfed_mm") if args.mnist else ():
+    if not only or "mnist" in only:
+      add(name, mnist(name, args.mnist), "MNIST, two classes each", 8, 20, True)
+  for name, parts, kind, cohort in rows():
+    if not only or name in only:
+      add(name, small(parts, kind, cohort), kind, cohort, ROUNDS)
+  if args.page:
+    place(args.out, "devices.md").write_text(page(report))
+
+
+if __name__ == "__main__":
+  main()
