@@ -8,7 +8,7 @@
 # Ctrl-C and SIGTERM reach all of them: a checkpoint is written, and the same command goes on from it. SIGUSR1 asks for
 # a checkpoint alone.
 #
-# Tested: 2 processes x 2 CPU devices over gloo, JAX 0.10.2, by tests/test_processes.py.
+# Tested: 2 processes x 2 CPU devices over gloo, JAX 0.10.2, by tests/experiment/test_processes.py.
 # Not tested: several processes that share one machine's GPUs.
 set -uo pipefail
 processes=${PROCESSES:-2}

@@ -18,7 +18,7 @@
 #
 # Tested: on one node of SLURM 22.05 two CPU tasks, stopped and requeued, by benchmarks/checks/slurm.py, and an array of
 # two jobs whose node dies, by benchmarks/checks/slurm_array.py (both before srun's --cpus-per-task,
-# with which two jobs ran); this script's decisions by tests/test_slurm.py
+# with which two jobs ran); this script's decisions by tests/experiment/test_slurm.py
 # (docs/results/resume.md). Not tested: several nodes, GPUs.
 #SBATCH --job-name=fedjax_het
 #SBATCH --nodes=1

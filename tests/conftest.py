@@ -8,8 +8,8 @@ from pathlib import Path
 
 import jax
 import pytest
-from compiler import FLAGS, environment
-from parts import SIZES, federation, mlp
+from quick_compiler import FLAGS, environment
+from small_parts import SIZES, federation, mlp
 
 from fedjax_het.engine.cpu import OPTIONS, prepare_cpu
 

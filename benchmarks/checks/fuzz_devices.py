@@ -3,10 +3,11 @@
     python benchmarks/checks/fuzz_devices.py [--seeds N] [--first SEED] [--out FILE] [--resume]
 
 Each seed draws a method with a mixing and a server, clients' sizes, a cohort, client_batch, a sweep or a run
-(tests/random_runs.py), and where it is computed: devices, device_rows, device_states, chunks of rounds. What
-one device with everything in its memory leaves is compared with what that place leaves, bit for bit: first
-state, cohorts, coefficients, losses, infos, the clients' metrics, broadcast, server's, mixing's and clients'
-states. A sweep whose members go one by one is compared with a run of its own. Two seeds in a row share a run.
+(tests/shared/random_runs.py), and where it is computed: devices, device_rows, device_states, chunks of
+rounds. What one device with everything in its memory leaves is compared with what that place leaves, bit
+for bit: first state, cohorts, coefficients, losses, infos, the clients' metrics, broadcast, server's,
+mixing's and clients' states. A sweep whose members go one by one is compared with a run of its
+own. Two seeds in a row share a run.
 """
 
 import argparse

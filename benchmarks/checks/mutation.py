@@ -235,14 +235,14 @@ def tests_pass(tree: Path, names: tuple[str, ...], log: Path, limit: float | Non
   if not child:
     os.setsid()
     os.chdir(tree)
-    sys.path[:0] = [str(tree), str(tree / "tests")]
+    sys.path[:0] = [str(tree), str(tree / "tests" / "shared")]
     with log.open("w") as file:
       for stream in (1, 2):
         os.dup2(file.fileno(), stream)
     import pytest
 
     options = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "--tb=line"]
-    files = [file for name in ("test_defaults", *names) if (file := Path(f"tests/{name}.py")).exists()]
+    files = [file for name in ("test_defaults", *names) for file in Path("tests").rglob(f"{name}.py")]
     options += ["--all"] if "--all" in Path("tests/conftest.py").read_text() else []
     os._exit(int(pytest.main([*options, *map(str, files)])))
   until = time.monotonic() + (limit or 3600.0)

@@ -60,7 +60,7 @@ def small(cell: str) -> Iterator[Any]:
   fh.prepare_cpu()
   import pytest
 
-  sys.path.insert(0, str(ROOT / "tests"))
+  sys.path.insert(0, str(ROOT / "tests" / "shared"))
   from small_files import write_small
 
   from fedjax_het.experiment.build import build

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-# From the roof down: a room and what is in it. tests/test_house.py holds the imports to this.
+# From the roof down: a room and what is in it. tests/docs/test_house.py holds the imports to this.
 FLOORS = (
   {"run": "the command line of a run", "reproduce": "of a paper's table",
    "compare": "runs side by side", "command": "one for all"},

@@ -9,7 +9,6 @@ import itertools
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -199,12 +198,12 @@ def check_given(regions: Regions) -> None:
   if any(isinstance(own, jax.core.Tracer) for own in regions[:2]):
     return
   try:
-    centers, radius = np.asarray(regions.centers, np.float64), float(jnp.asarray(regions.radius))
+    centers, radius = np.asarray(regions.centers, np.float64), float(np.asarray(regions.radius, np.float64))
     shapes = np.shape(np.asarray(regions.points, np.float64)), np.shape(np.asarray(regions.clusters, int))
   except Exception:  # whatever a foreign object raises
     raise SettingError("regions", regions, "are not of numbers", remedy) from None
   if not 0 <= radius < float("inf"):
-    raise SettingError("regions.radius", radius, "is negative, or not finite", remedy)
+    raise SettingError("regions.radius", regions.radius, "is negative, or not finite", remedy)
   if centers.ndim != 2 or not (centers >= 0).all() or not np.allclose(centers.sum(1), 1.0, atol=1e-4):
     raise SettingError("regions.centers", centers.shape, "are not [K, M + 1] points of a simplex", remedy)
   if shapes != (centers.shape, centers.shape[:1]):

@@ -217,7 +217,7 @@ def federate(
   test_fraction = 0.2 if test_fraction is None else test_fraction
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, below=1.0, on_host=True)
-  check_whole("num_classes", num_classes, 1)
+  check_whole("num_classes", num_classes, 1, None)
   key = check_key(key)
   parts = listed("parts", parts, "one array of row numbers per client")
   if not parts:

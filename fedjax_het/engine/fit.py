@@ -1,7 +1,10 @@
 """Whether a model takes the clients' examples, and its task their labels; asked before any compile."""
 
+import contextlib
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -91,11 +94,20 @@ def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> No
     algorithm.mixing.check_cohort(cohort_size, num_clients)
 
 
-def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData], stacklevel: int = 3) -> None:
-  """Warns of what client parts remark on these clients, each remark once."""
+def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData]) -> None:
+  """Warns of what client parts remark on these clients, each remark once, at the line of the user's call."""
   said = (text for one in algorithms for clients in data for text in one.client.remarks(clients))
   for text in dict.fromkeys(said):
-    warnings.warn(text, stacklevel=stacklevel)
+    warnings.warn(text, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+  """The `stacklevel` by which a warning of the calling function names the first line outside the library."""
+  inside = (str(Path(__file__).parents[1]), contextlib.__file__)  # the latter has the decorators of functions
+  frame, level = sys._getframe(1), 1
+  while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+    frame, level = frame.f_back, level + 1
+  return level
 
 
 def tell_untested(data: Iterable[FederatedData]) -> None:

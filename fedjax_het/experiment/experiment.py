@@ -177,7 +177,7 @@ def draw_missing(
       if writes():
         record.draw_again(read_record(run.summary_path) or {})
       return record.undrawn
-  except (SettingError, DataError) as error:
+  except (SettingError, DataError, OSError) as error:  # a full disk does not take the figures away
     return [*lacks, str(error)]
 
 

@@ -1,0 +1,167 @@
+"""docs/adding.md as a new user takes it: its files and lines go into a copy of the package, and run there."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from quick_compiler import environment
+from sklearn.datasets import load_wine
+
+import fedjax_het as fh
+from fedjax_het.data import sources
+from fedjax_het.experiment import quickstart
+from fedjax_het.experiment.check import check_config
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "adding.md").read_text()
+SECTIONS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])
+SMALL = ["--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=3"]
+LEAVES = {  # fields of the summary that say that what was added did the work
+  "A method": lambda summary: summary["algorithm"] == "signsgd",
+  "A mixing": lambda summary: summary["mixing"] == "superquantile",
+  "A model": lambda summary: summary["metrics"],
+  "A data set": lambda summary: summary["dataset"] == "wine",
+  "A task": lambda summary: [*summary["metrics"]["global"]] == ["mae", "loss"],
+  "A yardstick": lambda summary: summary["length"] > 0,
+}
+
+
+def files(text: str) -> dict[str, str]:
+  """Path -> what a section says is to stand there."""
+  return dict(re.findall(r"`([\w/]+\.py)`:\n\n```python\n(.*?)```", text, re.S))
+
+
+def blocks(text: str, language: str) -> list[str]:
+  return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def commands(text: str) -> list[list[str]]:
+  lines = "".join(blocks(text, "sh")).replace("\\\n", "").splitlines()
+  return [shlex.split(line) for line in lines]
+
+
+def patch(root: Path, diff: str) -> None:
+  """Puts the + lines of a diff behind the line above them, which is there once."""
+  for line in diff.splitlines():
+    sign, text = line[0], line[1:]
+    if line.startswith("--- "):
+      path, at = root / line.removeprefix("--- "), None
+      continue
+    found = path.read_text().splitlines()
+    if sign == "+":
+      found.insert(at + 1, text)
+      path.write_text("\n".join(found) + "\n")
+      at += 1
+    else:
+      assert sign == " " and found.count(text) == 1, f"{path.name} has not the line {text!r} once"
+      at = found.index(text)
+
+
+def write_wine(folder: Path) -> None:
+  """The file as UCI ships it, from scikit-learn's copy."""
+  wine = load_wine()
+  rows = [",".join([str(y + 1), *map(str, x)]) for x, y in zip(wine.data.tolist(), wine.target)]
+  folder.mkdir(parents=True)
+  (folder / "wine.data").write_text("\n".join(rows) + "\n")
+
+
+@pytest.fixture(scope="module")
+def names() -> dict:
+  """What all files of the page define."""
+  found: dict = {}
+  for text in SECTIONS.values():
+    for source in files(text).values():
+      of_file: dict = {}
+      exec(source, of_file)
+      found |= of_file
+  return found
+
+
+def test_every_example_is_short_and_has_a_file_to_copy_from():
+  assert [name.removeprefix("A ") for name in SECTIONS] == [
+    "method", "mixing", "model", "data set", "task", "yardstick",
+  ]  # fmt: skip
+  for name, text in SECTIONS.items():
+    assert files(text) and commands(text), name
+    for source in files(text).values():
+      assert source.count("\n") < 40 and max(map(len, source.splitlines())) <= 110, name
+    assert len(files(text)) == len(blocks(text, "python"))
+    copied = re.findall(r"[Cc]opy from\s+\[[\w/.]+\]\(\.\./([\w/.]+)\)", text)
+    assert copied and all((ROOT / path).is_file() for path in copied), name
+
+
+@pytest.mark.slow
+def test_the_examples_go_together(names, tmp_path):
+  write_wine(tmp_path / "wine")
+  source = names["load_wine"](tmp_path / "wine")
+  parts = fh.data.dirichlet(jax.random.key(0), source.y, num_clients=6, alpha=5.0)
+  data = fh.federate(
+    source.x, source.y, parts, jax.random.key(1), num_classes=3, standardize=source.standardize
+  )
+  client = names["signsgd"](names["residual_nn"]((13,), 3, hidden=8), lr=0.01, epochs=2)
+  algorithm = fh.federated(client, names["superquantile"](theta=0.5))
+  result = fh.run(algorithm, data, rounds=8, cohort_size=4, key=jax.random.key(2))
+  assert (np.sort(result.infos.coefficients, axis=1)[:, :2] == 0).all()
+  first, last = result.infos.clients.loss[[0, -1]].mean(axis=1)
+  assert last < 0.7 * first
+
+
+def launched(folder: Path, package: Path, *arguments: str) -> str:
+  env = environment(PYTHONPATH=str(package))
+  done = subprocess.run(
+    [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=300
+  )
+  assert done.returncode == 0 and not done.stderr, done.stderr
+  return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SECTIONS)
+def test_an_example_is_launched_from_the_page_alone(name, tmp_path):
+  for folder in ("fedjax_het", "configs"):
+    shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+  write_wine(tmp_path / "DATA" / "wine")
+  for path, source in files(SECTIONS[name]).items():
+    (tmp_path / path).write_text(source)
+  for diff in blocks(SECTIONS[name], "diff"):
+    patch(tmp_path, diff)
+  for _, *arguments in commands(SECTIONS[name]):
+    small = [] if any(argument.startswith("--list") for argument in arguments) else SMALL
+    launched(tmp_path, tmp_path, *arguments, *small)
+  summaries = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/summary.json")]
+  assert len(summaries) == sum("--workdir" in " ".join(command) for command in commands(SECTIONS[name]))
+  assert all(LEAVES[name](summary) for summary in summaries)
+
+
+@pytest.mark.slow
+def test_a_configuration_brings_its_own_method(tmp_path):
+  """Files beside the package, and an entry where the page says."""
+  (example,) = files(SECTIONS["A mixing"]).values()
+  (tmp_path / "own.py").write_text(example)
+  entry = next(line for line in PAGE.splitlines() if line.startswith("`METHODS[")).strip("`.")
+  (tmp_path / "mine.py").write_text(
+    "from fedjax_het.experiment import quickstart\nfrom fedjax_het.methods import METHODS, Method\n"
+    f"from own import superquantile\n{entry}\n"
+    "get_config = quickstart.get_config\n"
+  )
+  command = "-m", "fedjax_het.run", "--config=mine.py", "--config.mixing.name=superquantile"
+  launched(tmp_path, ROOT, *command, *SMALL, "--workdir=runs/own")
+  assert json.loads((tmp_path / "runs/own/summary.json").read_text())["mixing"] == "superquantile"
+  assert "file    own.py" in launched(tmp_path, ROOT, *command[:3], "--list=superquantile")
+
+
+def test_a_data_set_of_ones_own_is_found(monkeypatch):
+  """Where `FOLDERS` is added to, which the page says of every table."""
+  source = fh.data.load("digits")
+  monkeypatch.setitem(sources.FOLDERS, "own", ("own", lambda folder: source, "own.csv"))
+  config = quickstart.get_config()
+  config.dataset = "own"
+  check_config(config)
+  assert fh.data.load("own") is source

@@ -1,0 +1,135 @@
+"""docs/reading.md explains every field that runs leave, and none that they do not."""
+
+import fnmatch
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.experiment.values import with_values
+from fedjax_het.experiment.where import Where
+from fedjax_het.metrics.catalogue import METRICS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reading.md").read_text()
+FIGURES = "mean", "std", "worst10", "best10", "gini", "gap"
+SMALL = {"rounds": 2, "eval_every": 1, "cohort_size": 3, "model": {"name": "two_nn", "hidden": 8}}
+
+
+def explained(file: str) -> list[str]:
+  """What the table of a file has in its first column."""
+  section = PAGE.partition(f"## `{file}`\n")[2].partition("\n## ")[0]
+  rows = re.findall(r"^\| (`.*?) \|", section, re.M)
+  return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def patterns(tree, path: tuple[str, ...] = ()) -> set[str]:
+  """The paths of a file's fields, as the page writes them."""
+  if isinstance(tree, dict):
+    return {name for key, own in tree.items() for name in patterns(own, (*path, spelled(key, path)))}
+  if isinstance(tree, list) and tree and isinstance(tree[0], dict):
+    return {name for own in tree for name in patterns(own, (*path, "N"))}
+  return {".".join(path)}
+
+
+def spelled(key: str, path: tuple[str, ...]) -> str:
+  if key in ("personalized", "global"):
+    return "MODEL"
+  if key in METRICS and path and path[0] in ("metrics", "left_out", "unseen"):
+    return "METRIC"
+  return "FIGURE" if key in FIGURES and path[-1:] == ("METRIC",) else "N" if key.isdecimal() else key
+
+
+def cell(name: str, text: str) -> ConfigDict:
+  spec = importlib.util.spec_from_file_location(name, ROOT / "configs" / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(text)
+
+
+def configurations() -> dict[str, ConfigDict]:
+  """Runs which between them have every field."""
+  watched = {
+    "unseen": {"fraction": 0.2, "steps": [1]}, "label_noise": {"name": "pair", "ratio": 0.4},
+    "to_accuracy": 0.1, "record_losses": True, "record_variance": True, "landscape": {"points": 3},
+    "partition": {"name": "dirichlet", "alpha": 0.05, "min_size": 2},
+  }  # fmt: skip
+  judged = {"model": {"name": "two_nn", "hidden": 8}, "steps": 5, "features": "classifier", "follow": True}
+  few = {name: SMALL[name] for name in ("rounds", "eval_every", "cohort_size")}
+  return {
+    "watched": with_values(get_config(), SMALL | watched),
+    "own": with_values(
+      get_config("algorithm=apfl"), SMALL | {"algorithm": {"name": "apfl", "adaptive": True}}
+    ),
+    "statistics": with_values(
+      get_config("algorithm=superfed_mm"), few | {"model": {"name": "leaf_cnn", "width": 8, "norm": "batch"}}
+    ),
+    "synthetic": with_values(
+      cell("table_4_2", "dataset=digits,alpha=1.0,algorithm=fedevg"), few | {"downstream": judged}
+    ),
+    "simplex": with_values(cell("sosicfl_2", "dataset=digits,split=dir,algorithm=sosicfl"), few),
+  }
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, set[str]]:
+  """File -> the paths that occur in it."""
+  folder = tmp_path_factory.mktemp("runs")
+  for name, config in configurations().items():
+    run_experiment(config, str(folder / name), Where(devices=1))
+  config = with_values(get_config("algorithm=fedavg"), SMALL)
+  run_sweep(config, {"local.lr": [0.01, 1e30]}, str(folder / "sweep"), Where(devices=1))
+  files: dict[str, set[str]] = {}
+  for path in [*folder.rglob("*.json"), *folder.rglob("*.jsonl")]:
+    if "checkpoints" not in path.parts:
+      lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+      files.setdefault(path.name, set()).update(*(patterns(json.loads(line)) for line in lines))
+  return files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["summary.json", "metrics.jsonl", "starts.jsonl"])
+def test_every_field_is_explained_and_every_explanation_is_of_a_field(found, file):
+  names = explained(file)
+  assert len(names) == len(set(names)) > 5
+  unexplained = {own for own in found[file] if not any(fnmatch.fnmatchcase(own, name) for name in names)}
+  assert not unexplained
+  assert not [name for name in names if not any(fnmatch.fnmatchcase(own, name) for own in found[file])]
+
+
+@pytest.mark.slow
+def test_the_fields_of_a_sweep(found):
+  kinds = {own.split(".")[1] for own in found["sweep.json"]}
+  assert kinds == {"member", "local", "metrics", "diverged"}
+
+
+def test_the_page_names_every_figure_and_file():
+  for name in FIGURES:
+    assert f"| `{name}` |" in PAGE
+  for file in ("summary.json", "metrics.jsonl", "starts.jsonl"):
+    assert f"| `{file}` |" in PAGE and explained(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", configurations())
+def test_every_picture_is_drawn_again_from_the_files_alone(name, tmp_path, monkeypatch):
+  """The same picture, of every study."""
+  run, config = str(tmp_path), configurations()[name]
+  run_experiment(config, run, Where(devices=1))
+  summary = (tmp_path / "summary.json").read_bytes()
+  drawn = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+  for path in drawn:
+    path.unlink()
+  monkeypatch.setattr(experiment, "engine_of", None)
+  run_experiment(config, run, Where(devices=1))
+  assert (tmp_path / "summary.json").read_bytes() == summary
+  assert {path.name for path in (tmp_path / "figures").iterdir()} == {path.name for path in drawn}
+  differ = [path.name for path, content in drawn.items() if path.read_bytes() != content]
+  assert not differ
