@@ -7,8 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
-from face_files import python2, tiny_cifar100  # noqa: F401
 from pictures import write
+from test_data_images import python2, tiny_cifar100  # noqa: F401
 from test_data_sources import tiny_mnist  # noqa: F401
 
 from fedjax_het.data import cifar, idx, sources

@@ -7,7 +7,8 @@ import signal
 
 import numpy as np
 import pytest
-from launching import final_state, records, small, start
+from launching import records, small, start
+from test_launcher import final_state
 
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError

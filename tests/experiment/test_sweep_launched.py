@@ -331,8 +331,8 @@ def test_from_the_command_line(tmp_path):
 
 
 def test_sweep_flags_are_a_grid():
-  rest, grid = take_sweep(["run", "--sweep.seed=0,1", "--config.rounds=2", "-sweep.algorithm.nu=0.5"])
-  assert rest == ["run", "--config.rounds=2"] and grid == {"seed": [0, 1], "algorithm.nu": [0.5]}
+  rest, found = take_sweep(["run", "--sweep.seed=0,1", "--config.rounds=2", "-sweep.algorithm.nu=0.5"])
+  assert rest == ["run", "--config.rounds=2"] and found == {"seed": [0, 1], "algorithm.nu": [0.5]}
   with pytest.raises(SettingError, match=r"'x' is no number\. Sweep numbers, as --sweep"):
     take_sweep(["run", "--sweep.seed=0,x"])
   with pytest.raises(SettingError, match=r"seed = '2': was given before\. Write --sweep\.seed=0,1,2\."):
