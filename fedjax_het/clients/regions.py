@@ -6,7 +6,7 @@ whoever prepares the regions. They can be privatised first, see `noised`.
 
 import functools
 import itertools
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import numpy as np
@@ -198,13 +198,15 @@ def check_given(regions: Regions) -> None:
   if any(isinstance(own, jax.core.Tracer) for own in regions[:2]):
     return
   try:
-    centers, radius = np.asarray(regions.centers, np.float64), float(np.asarray(regions.radius, np.float64))
+    centers, radius = np.asarray(regions.centers, np.float64), float(np.asarray(regions.radius, np.float32))
     shapes = np.shape(np.asarray(regions.points, np.float64)), np.shape(np.asarray(regions.clusters, int))
   except Exception:  # whatever a foreign object raises
     raise SettingError("regions", regions, "are not of numbers", remedy) from None
-  if not 0 <= radius < float("inf"):
+  if not 0 <= radius < np.finfo(np.float32).max:
     raise SettingError("regions.radius", regions.radius, "is negative, or not finite", remedy)
-  check_range("regions.radius", regions.radius, 0.0)
+  check_range(
+    "regions.radius", cast(float, regions.radius), 0.0
+  )  # a whole number may be larger than an int32
   if centers.ndim != 2 or not (centers >= 0).all() or not np.allclose(centers.sum(1), 1.0, atol=1e-4):
     raise SettingError("regions.centers", centers.shape, "are not [K, M + 1] points of a simplex", remedy)
   if shapes != (centers.shape, centers.shape[:1]):

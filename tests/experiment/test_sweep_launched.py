@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
-from fedjax_het.experiment import experiment, record, sweep, tracking, workdir
+from fedjax_het.experiment import experiment, grid, record, sweep, tracking, workdir
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.launcher import take_sweep
