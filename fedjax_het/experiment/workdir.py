@@ -20,6 +20,7 @@ from fedjax_het.experiment.claim import claimed as claimed
 from fedjax_het.experiment.own_epochs import of_earlier
 
 STARTS = "starts.jsonl"
+TABLE = "sweep.json"
 FAILED = "failed.json"
 DERIVED = ("eval_every",)  # fields that shipped configurations reckon from others
 
@@ -77,7 +78,7 @@ class Workdir:
   @property
   def traces(self) -> tuple[Path, ...]:
     """What a run or a sweep leaves once it has its config.json, so that one without is not taken for new."""
-    names = "summary.json", "sweep.json", STARTS, FAILED, "metrics.jsonl", "checkpoints", "members"
+    names = "summary.json", TABLE, STARTS, FAILED, "metrics.jsonl", "checkpoints", "members"
     return tuple(self.root / name for name in names)
 
   @property

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
-from fedjax_het.experiment import experiment, record, sweep, tracking, workdir
+from fedjax_het.experiment import experiment, members, record, sweep, tracking, workdir
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.launcher import take_sweep
@@ -292,7 +292,7 @@ def test_a_complete_run_in_a_folder_that_cannot_be_written_is_shown(tmp_path, mo
 @pytest.mark.slow
 def test_a_sweep_finds_its_data_elsewhere(whole, tmp_path, monkeypatch):
   shutil.copytree(whole[0], tmp_path / "sweep")
-  monkeypatch.setattr(sweep, "build", None)  # complete: nothing is built
+  monkeypatch.setattr(members, "build", None)  # complete: nothing is built
   config = small(data_dir=str(tmp_path))
   assert sweep.run_sweep(config, GRID, str(tmp_path / "sweep"), Where(devices=1)) == whole[1]
   with pytest.raises(SettingError, match=r"config\.local\.lr"):
@@ -313,7 +313,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_grids_are_named_before_anything_is_built(name, tmp_path, monkeypatch):
   grid, message = BAD[name]
-  monkeypatch.setattr(sweep, "build", None)
+  monkeypatch.setattr(members, "build", None)
   with pytest.raises(SettingError, match=message):
     run(tmp_path, grid)
 
