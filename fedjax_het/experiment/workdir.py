@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import glob
 import itertools
 import json
@@ -128,6 +129,8 @@ def check_readable(run: Workdir) -> None:
     except (FileNotFoundError, NotADirectoryError):
       continue
     except OSError as error:
+      if error.errno == errno.ENAMETOOLONG:  # there can be no such folder, which is said elsewhere
+        continue
       problem = f"its {path.name} cannot be read ({error.strerror or error})"
       raise SettingError(
         "workdir", str(run.root), problem, "Let its owner make it readable, or use another workdir."

@@ -20,6 +20,7 @@ from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import experiment, members, record, sweep, tracking, workdir
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.grid import check_one_program, check_sweep
 from fedjax_het.experiment.launcher import take_sweep
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.stopping import Stopped
@@ -339,6 +340,6 @@ def test_sweep_flags_are_a_grid():
     take_sweep(["run", "--sweep.seed=0,1", "--sweep.seed=2"])
   for field in ("rounds", "partition.alpha", "landscape.points"):
     with pytest.raises(SettingError, match=f"sweep.{field} = .*is not a seed.*Start a run of its own"):
-      grid.check_one_program({field: [1, 2]})
+      check_one_program({field: [1, 2]})
   with pytest.raises(SettingError, match=r"Write --sweep\.local\.lr=0\.1,0\.2\."):
-    grid.check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})
+    check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})
