@@ -24,6 +24,7 @@ from fedjax_het.clients.objective import training_loss
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.models import Model
+from fedjax_het.models.tried import mistakes_in_training
 from fedjax_het.parts import Message
 
 PyTree = Any
@@ -43,7 +44,8 @@ def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) ->
     value = of_class(model.apply(params, x), y)
     return -value.sum(), value
 
-  return jax.grad(energy, has_aux=True)(x)
+  with mistakes_in_training(model):
+    return jax.grad(energy, has_aux=True)(x)
 
 
 def mean_logit(model: Model, params: PyTree, data: ClientData) -> jax.Array:

@@ -39,6 +39,7 @@ from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.model import trains_as_used
+from fedjax_het.models.tried import mistakes_in_training
 from fedjax_het.parts import ClientUpdate, Info, Message
 from fedjax_het.tasks import mean_loss
 
@@ -213,7 +214,8 @@ def fedevg(
         shown = model.apply(params, broadcast.params[chosen])
         return energies + own + lam * mean_loss(model.task, shown, y_tilde, jnp.ones(slots))
 
-      loss, gradient = jax.value_and_grad(objective)(local.params)
+      with mistakes_in_training(model):
+        loss, gradient = jax.value_and_grad(objective)(local.params)
       updates, state = optimizer.update(gradient, local.optimizer, local.params)
       params = optax.apply_updates(local.params, updates)
       chains = local.chains.at[chosen].set(chains)

@@ -13,6 +13,7 @@ from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, check_range, check_transformation, check_whole, is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models.model import Model
+from fedjax_het.models.tried import check_outputs, check_statistics, mistakes_in_training
 from fedjax_het.modes import promoting
 from fedjax_het.tasks import mean_loss
 from fedjax_het.tasks.task import or_one
@@ -27,8 +28,9 @@ Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 def batch_loss(model: Model, params: PyTree, stats: PyTree, batch: Batch) -> tuple[jax.Array, PyTree]:
   """Returns the task's mean loss over a mini-batch's real examples, float32 scalar, and new statistics."""
   key = jax.random.fold_in(batch.key, DROPOUT)
-  outputs, stats = model.in_training(params, stats, batch.x, batch.weight, key)
-  return mean_loss(model.task, outputs, batch.y, batch.weight), stats
+  outputs, after = model.in_training(params, stats, batch.x, batch.weight, key)
+  check_outputs(model, params, stats, batch.x, outputs)
+  return mean_loss(model.task, outputs, batch.y, batch.weight), after
 
 
 def loss_gradient(
@@ -43,12 +45,18 @@ def loss_gradient(
     stats: the model's running statistics.
     batch: the mini-batch.
     at: (params) -> the model's parameters; None if `params` are the model's parameters.
+
+  Raises:
+    SettingError: the model raises in training, or its gradient cannot be taken, or its statistics change
+      their shapes. The round is traced before it is compiled, so that this is said before.
   """
 
   def of(params: PyTree) -> tuple[jax.Array, PyTree]:
     return batch_loss(model, params if at is None else at(params), stats, batch)
 
-  (loss, stats), gradient = jax.value_and_grad(of, has_aux=True)(params)
+  with mistakes_in_training(model):
+    (loss, stats), gradient = jax.value_and_grad(of, has_aux=True)(params)
+  check_statistics(model, stats)
   return loss, gradient, stats
 
 

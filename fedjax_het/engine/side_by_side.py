@@ -42,6 +42,12 @@ def equally_long(data: Sequence[FederatedData]) -> list[FederatedData]:
   return [once[id(each)] for each in data]
 
 
+def sized_beside(data: Sequence[FederatedData]) -> list[FederatedData]:
+  """The same data, each computed with as if in one program with all the others: with the largest's limits."""
+  limits, uniform = _limits(data)
+  return [dataclasses.replace(each, limits=limits, uniform=uniform) for each in data]
+
+
 def form(data: Sequence[FederatedData]) -> FederatedData:
   """What is static of data alike in shape and in how they are read, for all of them, without arrays.
 
@@ -59,18 +65,24 @@ def form(data: Sequence[FederatedData]) -> FederatedData:
       "data", sorted(kinds), "not alike",
       "Give members equally many clients, and examples of one shape, dtype, scale and number of classes.",
     )  # fmt: skip
+  limits, uniform = _limits(data)
+  return dataclasses.replace(
+    data[0],
+    **dict.fromkeys(ARRAYS),  # type: ignore[arg-type]
+    limits=limits,
+    uniform=uniform,
+  )
+
+
+def _limits(data: Sequence[FederatedData]) -> tuple[tuple[int, int, int], tuple[bool, bool, bool]]:
+  """The `limits` and `uniform` of several data sets together; `SettingError` where only some validate."""
   validated = [each.limits[1] > 0 for each in data]
   if any(validated) and not all(validated):
     problem = "some members have examples to validate on, and others none"
     raise SettingError("valid_fraction", validated, problem, "Give all or none.")
   limits = [max(each.limits[j] for each in data) for j in range(3)]
   alike = [all(each.uniform[j] and each.limits[j] == limits[j] for each in data) for j in range(3)]
-  return dataclasses.replace(
-    data[0],
-    **dict.fromkeys(ARRAYS),  # type: ignore[arg-type]
-    limits=(limits[0], limits[1], limits[2]),
-    uniform=(alike[0], alike[1], alike[2]),
-  )
+  return (limits[0], limits[1], limits[2]), (alike[0], alike[1], alike[2])
 
 
 def whole(form: FederatedData, fields: Fields) -> FederatedData:

@@ -1,6 +1,7 @@
 """From a configuration to its algorithm: the three parts, and what they are given."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -56,15 +57,38 @@ def build_algorithm(
   """The three parts that a configuration names, around `model`; `prepared` is as of `prepared_of`."""
   for section in METHODS:
     check_method(section, config)
-  move = named("server", config["server"], rounds=config["rounds"])
-  algorithm = in_rounds(config["algorithm"], config["rounds"])
-  client = named("algorithm", {**config["local"], **algorithm}, model=model, **prepared)
-  mix = named("mixing", config["mixing"])
+  with as_written(config, "server"):
+    move = named("server", config["server"], rounds=config["rounds"])
+  with as_written(config, "algorithm", "local"):
+    algorithm = in_rounds(config["algorithm"], config["rounds"])
+    client = named("algorithm", {**config["local"], **algorithm}, model=model, **prepared)
+  with as_written(config, "mixing"):
+    mix = named("mixing", config["mixing"])
   if config.get("record_losses", False):
     mix = mixing.observed(mix)
   if config.get("record_variance", False):
     mix = mixing.with_variance(mix, layers_of_head(model))
   return federated(client, mix, move)
+
+
+@contextlib.contextmanager
+def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
+  """Makes errors name a part's settings as a configuration does: `local.lr`, where the part says `lr`.
+
+  Args:
+    config: the configuration.
+    sections: those that the part's settings are in; the first that has the setting is named.
+  """
+  try:
+    yield
+  except SettingError as error:
+    name = error.setting.removeprefix(f"{sections[0]}'s ")
+    home = next((section for section in sections if name in config[section]), None)
+    if home is None or not str(error).startswith(f"{error.setting} = "):
+      raise
+    told = SettingError(f"{home}.{name}{str(error).removeprefix(error.setting)}")
+    told.setting = f"{home}.{name}"
+    raise told from error
 
 
 def check_variance(config: Mapping[str, Any], client: ClientUpdate, model: Model | Generative) -> None:

@@ -21,7 +21,7 @@ from fedjax_het.errors import (
   check_settings,
   check_whole,
 )
-from fedjax_het.experiment.algorithm import build_algorithm
+from fedjax_het.experiment.algorithm import as_written, build_algorithm
 from fedjax_het.experiment.known import check_known, check_model
 from fedjax_het.experiment.label_noise import check_label_noise
 from fedjax_het.experiment.task import check_task
@@ -81,7 +81,8 @@ def check_config(config: ConfigDict) -> None:
   check_choice("model.name", config.model.name, (*models.MODELS, *models.GENERATORS))
   if config.model.get("weights"):
     models.check_file(config.model.weights)
-  check_partition(config.partition.to_dict())
+  with as_written(config, "partition"):
+    check_partition(config.partition.to_dict())
   check_rounds(config.rounds, config.eval_every)
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:

@@ -232,8 +232,20 @@ def train(
   checkpoints: Checkpoints,
   checkpoint_seconds: float,
   display: Display = TERMINAL,
+  alone: bool = True,
 ) -> tuple[State, list[dict[str, Any]]]:
   """Trains an engine's runs from the newest checkpoint on, and keeps the record of each.
+
+  Args:
+    engine: trains the runs.
+    key: the run's key, or the members' keys.
+    records: a record for each run.
+    config: what the runs have alike.
+    checkpoints: of all runs together.
+    checkpoint_seconds: see `run_experiment`.
+    display: shows the progress.
+    alone: whether the training ends where all of these runs have diverged. Members that are added to a sweep
+      are not alone: members that are there already may be sound.
 
   Returns:
     (the final state, the runs' summaries).
@@ -242,7 +254,7 @@ def train(
   with contextlib.closing(checkpoints), display.progress(config.rounds) as progress:
     engine.doing = progress.doing
     try:
-      return _train(engine, key, records, config, checkpoints, checkpoint_seconds, progress)
+      return _train(engine, key, records, config, checkpoints, checkpoint_seconds, progress, alone)
     except NonFiniteLoss as error:
       for record in records:
         record.fail(f"diverged: {record.diverged or error}")
@@ -254,7 +266,7 @@ def train(
 
 def _train(
   engine: Runs, key: jax.Array, records: Sequence[Record], config: ConfigDict,
-  checkpoints: Checkpoints, checkpoint_seconds: float, progress: Progress,
+  checkpoints: Checkpoints, checkpoint_seconds: float, progress: Progress, alone: bool,
 ) -> tuple[State, list[dict[str, Any]]]:  # fmt: skip
   state, evaluations = engine.init(key), None
   checkpoints.check_room(state)
@@ -286,7 +298,8 @@ def _train(
           moments(engine, len(records), state, evaluations),
         )
       ]
-      check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
+      if alone:
+        check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
       asked, stop.save = stop.save, False
       must_stop, due = agreed(stop.made, asked or time.monotonic() - saved > checkpoint_seconds)
       if evaluations is not None or must_stop or due:
@@ -299,7 +312,8 @@ def _train(
           f"Stopped by {stop.by.name} after round {done}; the same command goes on from there.", stop.by
         )
       going = [figures for figures in latest if figures]
-      means = {name: sum(own[name] for own in going) / len(going) for name in going[0]}
+      names = going[0] if going else ()
+      means = {name: sum(own[name] for own in going) / len(going) for name in names}
       progress.update(done, **means | ({"diverged": len(latest) - len(going)} if going != latest else {}))
   if evaluations is None:  # stopped between the last checkpoint and the summary
     evaluations = evaluate(engine, state)

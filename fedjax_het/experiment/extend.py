@@ -15,7 +15,15 @@ from ml_collections import ConfigDict
 
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.experiment.workdir import Workdir, as_json, free_name, leaves, read_record, write_atomic
+from fedjax_het.experiment.workdir import (
+  TABLE,
+  Workdir,
+  as_json,
+  free_name,
+  leaves,
+  read_record,
+  write_atomic,
+)
 from fedjax_het.methods import CLIENTS, METHODS
 
 Config = Mapping[str, Any]
@@ -90,7 +98,7 @@ def take_up(run: Workdir, config: Config, old: int, text: Config | None = None) 
     old: T_old.
     text: what config.json is to hold; by default `config`.
   """
-  for path in (run.summary_path, run.root / "sweep.json"):
+  for path in (run.summary_path, run.root / TABLE):
     if path.exists():
       path.rename(free_name(path.with_name(f"{path.stem}.{old}_rounds.json")))
   for step in {*_steps(run)} - {*_usable(run, config, old)}:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import glob
 import itertools
 import json
@@ -20,6 +21,7 @@ from fedjax_het.experiment.claim import claimed as claimed
 from fedjax_het.experiment.own_epochs import of_earlier
 
 STARTS = "starts.jsonl"
+TABLE = "sweep.json"
 FAILED = "failed.json"
 DERIVED = ("eval_every",)  # fields that shipped configurations reckon from others
 
@@ -77,7 +79,7 @@ class Workdir:
   @property
   def traces(self) -> tuple[Path, ...]:
     """What a run or a sweep leaves once it has its config.json, so that one without is not taken for new."""
-    names = "summary.json", "sweep.json", STARTS, FAILED, "metrics.jsonl", "checkpoints", "members"
+    names = "summary.json", TABLE, STARTS, FAILED, "metrics.jsonl", "checkpoints", "members"
     return tuple(self.root / name for name in names)
 
   @property
@@ -127,6 +129,8 @@ def check_readable(run: Workdir) -> None:
     except (FileNotFoundError, NotADirectoryError):
       continue
     except OSError as error:
+      if error.errno == errno.ENAMETOOLONG:  # there can be no such folder, which is said elsewhere
+        continue
       problem = f"its {path.name} cannot be read ({error.strerror or error})"
       raise SettingError(
         "workdir", str(run.root), problem, "Let its owner make it readable, or use another workdir."

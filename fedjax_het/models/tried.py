@@ -1,5 +1,7 @@
 """Whether a model can be trained: its training mode and its gradient, tried on shapes before any compile."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -24,7 +26,7 @@ REMEDIES = (  # words of an error -> what to do
     "Make the same layers in training and in use: parameters are drawn as the module is used.",
   ),
 )
-OTHERWISE = "Mend the module, so that it can be called and differentiated where it is told that it trains."
+OTHERWISE = "Mend it, so that it can be called and differentiated where it is told that it trains."
 
 
 def check_training(model: Model, examples: PyTree, used: Any) -> None:
@@ -42,24 +44,58 @@ def check_training(model: Model, examples: PyTree, used: Any) -> None:
     leaves = [leaf for leaf in jax.tree.leaves(outputs) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return sum(map(jnp.sum, leaves), jnp.float32(0.0)), (outputs, stats)
 
-  try:
+  with mistakes_in_training(model, "module"):
     _, (outputs, stats) = jax.eval_shape(jax.grad(total, has_aux=True), params, examples)
-  except SettingError:
-    raise
-  except Exception as error:  # whatever the module raises
+  _check_alike(model, outputs, used, "module")
+  check_statistics(model, stats, "module")
+
+
+@contextlib.contextmanager
+def mistakes_in_training(model: Model, setting: str = "model") -> Iterator[None]:
+  """Turns what a model raises where its training step is traced into a `SettingError` with the remedy.
+
+  Args:
+    model: the model.
+    setting: how the user calls it, the name of an argument.
+  """
+  try:
+    yield
+  except (SettingError, FloatingPointError, MemoryError, jax.errors.JaxRuntimeError):
+    raise  # the latter three are of numbers and of memory, where `jax_disable_jit` is on
+  except Exception as error:  # whatever the model raises
     text = str(error)
     said = f"{type(error).__name__}: {text.partition(chr(10))[0][:300]}".rstrip(".")
     remedy = next((own for words, own in REMEDIES if words in text), OTHERWISE)
-    raise SettingError("module", model.name, f"cannot be trained ({said})", remedy) from error
+    raise SettingError(setting, model.name, f"cannot be trained ({said})", remedy) from error
+
+
+def check_outputs(model: Model, params: PyTree, stats: PyTree, x: PyTree, outputs: Any) -> None:
+  """Raises `SettingError` where a batch's outputs in training have another shape than in use.
+
+  Outputs [B, ..., C] with the model's own number of classes C pass without a look at those in use, for which
+  the model would have to be traced once more.
+  """
+  rows, shape = jax.tree.leaves(x)[0].shape[:1], getattr(outputs, "shape", ())
+  if model.train is None or (shape[:1] == rows and shape[1:][-1:] == (model.num_classes,)):
+    return
+  used = jax.eval_shape(lambda *own: model.logits(model.joined(*own[:2]), own[2]), params, stats, x)
+  _check_alike(model, outputs, used, "model")
+
+
+def _check_alike(model: Model, outputs: Any, used: Any, setting: str) -> None:
   if _shapes(outputs) != _shapes(used):
+    problem = f"makes {_shapes(outputs)} in training and {_shapes(used)} in use, of the same batch"
     raise SettingError(
-      "module", model.name,
-      f"makes {_shapes(outputs)} in training and {_shapes(used)} in use, of a batch of two",
+      setting, model.name, problem,
       "Let it return the logits alone in both: a task's loss is of these, and has no place for others.",
     )  # fmt: skip
+
+
+def check_statistics(model: Model, stats: PyTree, setting: str = "model") -> None:
+  """Raises `SettingError` where the statistics after a training step are not alike to the model's own."""
   if _shapes(stats) != _shapes(model.stats):
     problem = f"its statistics become {_shapes(stats)} in training, and are {_shapes(model.stats)}"
-    raise SettingError("module", model.name, problem, "Keep the same ones in training and in use.")
+    raise SettingError(setting, model.name, problem, "Keep the same ones in training and in use.")
 
 
 def _shapes(tree: PyTree) -> PyTree:

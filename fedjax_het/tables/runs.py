@@ -13,9 +13,8 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.grid import VARIES, in_order
 from fedjax_het.experiment.own_epochs import of_earlier
-from fedjax_het.experiment.sweep import TABLE
 from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.workdir import FAILED, as_json, read_json, read_record
+from fedjax_het.experiment.workdir import FAILED, TABLE, as_json, read_json, read_record
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"

@@ -9,12 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import EPOCHS, EVERYBODY, ROUNDS, algorithm, cases
+from launching import records, small, start
 from small_parts import SIZES, federation
+from tiny_table import tiny_table, unchanged
 
 import fedjax_het as fh
 from fedjax_het.data.rows import as_held
+from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.where import Where
 from fedjax_het.models import MODELS, make
 from fedjax_het.modes import in_float32
+from fedjax_het.tables import reproduce
 
 QUICK = {"fedavg", "aaggff_s"}
 EVERY_METHOD = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in cases()]
@@ -76,6 +81,32 @@ def test_x64_changes_no_bit_of_a_sweep():
   plain = sweep()
   with option("jax_enable_x64", True):
     same(sweep(), plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["jax_enable_x64", "jax_debug_infs"])
+def test_an_option_changes_no_figure_of_a_launched_run_with_noisy_labels(name, tmp_path):
+  config = small(rounds=2, eval_every=2, label_noise={"name": "pair", "ratio": 0.4})
+  plain = start(config, str(tmp_path / "plain"))
+  assert 0.3 < plain["label_noise"]["changed"] < 0.5
+  with option(name, True):
+    assert timeless(start(config, str(tmp_path / "other"))) == timeless(plain)
+  assert records(tmp_path / "other") == records(tmp_path / "plain")
+
+
+@pytest.mark.slow
+def test_x64_changes_no_figure_of_a_table(tmp_path):
+  table = tiny_table(tmp_path)
+  runs = reproduce.wanted(table, table.cells[:1], [0, 1], unchanged)
+
+  def figures(folder):
+    found = reproduce.reproduce(table, runs, tmp_path / folder, Where(devices=1))
+    return [(entry.cell.text, entry.ours) for entry in found]
+
+  plain = figures("plain")
+  with option("jax_enable_x64", True):
+    assert figures("other") == plain
+  assert plain[0][1][0].mean > 0
 
 
 def test_x64_is_off_within_the_scope_alone():

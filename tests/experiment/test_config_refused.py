@@ -20,6 +20,7 @@ from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.dry_run import steps_of_clients, training_of
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.grid import check_sweep
+from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 
 
@@ -45,6 +46,26 @@ def test_what_cannot_be_is_refused_before_training(changes, setting):
   """Each was taken for something else, or trained all rounds and then could not finish."""
   with pytest.raises(SettingError, match=setting):
     check_config(config_of(**changes))
+
+
+@pytest.mark.parametrize(
+  ("path", "value", "told"),
+  [
+    ("local.lr", 1e-60, r"local\.lr = 1e-60: vanishes in float32.* Use a magnitude of 1\.18e-38 or more"),
+    ("local.lr", 1e39, r"local\.lr = 1e\+39: overflows float32"),
+    ("algorithm.nu", 1e-60, r"algorithm\.nu = 1e-60: vanishes in float32.* Use 0\.0, or"),
+    ("server.lr", 0.0, r"server\.lr = 0\.0: out of range"),
+    ("partition.alpha", -1.0, r"partition\.alpha = -1\.0: "),
+  ],
+)
+def test_a_number_that_cannot_be_is_named_as_it_is_written(path, value, told):
+  config = with_values(config_of("algorithm=superfed_mm"), {path: value})
+  with pytest.raises(SettingError, match=f"^{told}") as error:
+    check_config(config)
+  assert error.value.setting == path
+  if path != "partition.alpha":
+    with pytest.raises(SettingError, match=f"^{told}"):
+      check_sweep(config_of("algorithm=superfed_mm"), {path: [0.5, value]})
 
 
 @pytest.mark.parametrize(

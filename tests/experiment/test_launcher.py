@@ -8,30 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from launching import records, small, start
+from launching import final_state, records, small, start
 from ml_collections import ConfigDict
 
 from fedjax_het.engine import run as engine_run
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.stopping import Stopped
 
 ROOT = Path(__file__).parents[2]
-
-
-def final_state(workdir: Path):
-  engine = Engine(experiment.build(small()).algorithm, experiment.build(small()).data, 5, devices=1)
-  checkpoints = Checkpoints(workdir / "checkpoints")
-  state, books = checkpoints.restore(engine.init(jax.random.key(0)))
-  checkpoints.close()
-  leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state._replace(key=jax.random.key_data(state.key)))]
-  return leaves, books["runs"][0]["client_steps"]
 
 
 @pytest.fixture(scope="module")

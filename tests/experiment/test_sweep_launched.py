@@ -17,9 +17,10 @@ from rich.console import Console
 
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
-from fedjax_het.experiment import experiment, grid, record, sweep, tracking, workdir
+from fedjax_het.experiment import experiment, members, record, sweep, tracking, workdir
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment.grid import check_one_program, check_sweep
 from fedjax_het.experiment.launcher import take_sweep
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.stopping import Stopped
@@ -292,7 +293,7 @@ def test_a_complete_run_in_a_folder_that_cannot_be_written_is_shown(tmp_path, mo
 @pytest.mark.slow
 def test_a_sweep_finds_its_data_elsewhere(whole, tmp_path, monkeypatch):
   shutil.copytree(whole[0], tmp_path / "sweep")
-  monkeypatch.setattr(sweep, "build", None)  # complete: nothing is built
+  monkeypatch.setattr(members, "build", None)  # complete: nothing is built
   config = small(data_dir=str(tmp_path))
   assert sweep.run_sweep(config, GRID, str(tmp_path / "sweep"), Where(devices=1)) == whole[1]
   with pytest.raises(SettingError, match=r"config\.local\.lr"):
@@ -313,7 +314,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_grids_are_named_before_anything_is_built(name, tmp_path, monkeypatch):
   grid, message = BAD[name]
-  monkeypatch.setattr(sweep, "build", None)
+  monkeypatch.setattr(members, "build", None)
   with pytest.raises(SettingError, match=message):
     run(tmp_path, grid)
 
@@ -339,6 +340,6 @@ def test_sweep_flags_are_a_grid():
     take_sweep(["run", "--sweep.seed=0,1", "--sweep.seed=2"])
   for field in ("rounds", "partition.alpha", "landscape.points"):
     with pytest.raises(SettingError, match=f"sweep.{field} = .*is not a seed.*Start a run of its own"):
-      grid.check_one_program({field: [1, 2]})
+      check_one_program({field: [1, 2]})
   with pytest.raises(SettingError, match=r"Write --sweep\.local\.lr=0\.1,0\.2\."):
-    grid.check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})
+    check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})

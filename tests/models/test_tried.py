@@ -8,6 +8,7 @@ from flax import linen as nn
 from flax import nnx
 
 import fedjax_het as fh
+from fedjax_het.clients.energies import energy_gradient
 
 KEY = jax.random.key(0)
 
@@ -133,3 +134,56 @@ def test_a_module_of_several_streams_trains():
   data = fh.data.from_arrays(KEY, x, y, num_clients=2)
   algorithm = fh.federated(fh.fedavg(fh.models.from_flax(module(body), (4,), 3), epochs=1))
   assert np.isfinite(fh.run(algorithm, data, rounds=1, cohort_size=2, key=KEY).infos.clients.loss).all()
+
+
+# Models made by hand, whose examples nobody knows before they are trained.
+
+
+def by_hand(apply, train=None, stats=()):
+  return fh.Model(
+    lambda key: {"w": jnp.ones((2, 3))}, apply, "by_hand", num_classes=3, train=train, stats=stats
+  )
+
+
+def linear(params, x, stats=None):
+  return x @ params["w"]
+
+
+def wrong(params, stats, x, real, key):
+  raise RuntimeError("no such layer")
+
+
+BY_HAND = {
+  "raises": (by_hand(linear, wrong), r"RuntimeError: no such layer\)\. Mend it"),
+  "another shape": (
+    by_hand(linear, lambda params, stats, x, real, key: (x @ params["w"][:, :2, None], stats)),
+    r"makes \(2, 6, 1\) in training and \(6, 3\) in use, of the same batch",
+  ),
+  "too few": (
+    by_hand(linear, lambda params, stats, x, real, key: (x @ params["w"][:, :2], stats)),
+    r"makes \(6, 2\) in training and \(6, 3\) in use",
+  ),
+  "no gradient": (
+    by_hand(lambda params, x: jax.lax.while_loop(lambda h: h.sum() < 0, lambda h: h + 1, x @ params["w"])),
+    r"cannot be trained \(ValueError: Reverse-mode differentiation does not work.*differentiated",
+  ),
+  "other statistics": (
+    by_hand(linear, lambda p, stats, x, real, key: (x @ p["w"], {"m": x.mean(0)[:1]}), {"m": np.zeros(2)}),
+    r"statistics become \{'m': \(1,\)\} in training, and are \{'m': \(2,\)\}",
+  ),
+}
+
+
+@pytest.mark.parametrize("why", BY_HAND)
+@pytest.mark.parametrize("method", [fh.fedavg, fh.superfed])
+def test_a_model_by_hand_that_cannot_be_trained_is_refused(why, method):
+  model, said = BY_HAND[why]
+  data = fh.data.from_arrays(KEY, np.ones((12, 2), np.float32), np.arange(12) % 3, num_clients=2)
+  with pytest.raises(fh.SettingError, match=f"model = 'by_hand': .*{said}"):
+    fh.run(fh.federated(method(model, batch_size=6)), data, rounds=1, cohort_size=2, key=KEY, devices=1)
+
+
+def test_a_model_by_hand_whose_inputs_have_no_gradient_is_refused_by_fedevg():
+  apply = lambda params, x: jax.lax.while_loop(lambda h: h.sum() < 0, lambda h: h + 1, x @ params["w"])  # noqa: E731
+  with pytest.raises(fh.SettingError, match="model = 'by_hand': cannot be trained"):
+    energy_gradient(by_hand(apply), {"w": jnp.ones((2, 3))}, jnp.ones((4, 2)), jnp.zeros(4, int))

@@ -1,11 +1,16 @@
 """Short launched runs, and the records that they leave."""
 
+import contextlib
 import json
 from pathlib import Path
 
+import jax
+import numpy as np
 from ml_collections import ConfigDict
 
+from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment
+from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.values import with_values
@@ -27,6 +32,16 @@ def start(config: ConfigDict, workdir: str, devices: int = 1, **settings) -> dic
 
 def records(workdir: Path) -> list[dict]:
   return timeless([json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()])
+
+
+def final_state(workdir: Path, config: ConfigDict | None = None) -> tuple[list[np.ndarray], int]:
+  """The arrays of a run's last checkpoint, and the client steps in its books."""
+  built = experiment.build(config or small())
+  engine = Engine(built.algorithm, built.data, 5, devices=1)
+  with contextlib.closing(Checkpoints(workdir / "checkpoints")) as checkpoints:
+    state, books = checkpoints.restore(engine.init(jax.random.key(0)))
+  leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state._replace(key=jax.random.key_data(state.key)))]
+  return leaves, books["runs"][0]["client_steps"]
 
 
 def config_of(cell="algorithm=fedavg", **changes):

@@ -1,0 +1,136 @@
+"""What trains the members of a launched sweep: their configurations as the columns of one program."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from fedjax_het.engine.members import Members
+from fedjax_het.engine.side_by_side import sized_beside
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
+from fedjax_het.experiment.build import Experiment, build, with_prepared
+from fedjax_het.experiment.grid import name_of
+from fedjax_het.experiment.shares import in_rounds
+from fedjax_het.experiment.values import numbers, with_values
+from fedjax_het.experiment.where import Where
+from fedjax_het.experiment.workdir import TABLE, Workdir, read_json, read_record
+from fedjax_het.methods import CLIENTS
+
+
+class Sweep(NamedTuple):
+  """All members of a sweep.
+
+  Attributes:
+    config: what they have alike.
+    root: the sweep's folder.
+    members: what each has of its own, dotted field -> value.
+    configs: each one's configuration.
+    runs: each one's folder.
+    whole: what the sweep's own config.json holds.
+  """
+
+  config: ConfigDict
+  root: Workdir
+  members: list[dict[str, Any]]
+  configs: list[ConfigDict]
+  runs: list[Workdir]
+  whole: dict[str, Any]
+
+  @property
+  def table(self) -> Path:
+    """`sweep.json`."""
+    return Path(self.root) / TABLE
+
+  @property
+  def complete(self) -> bool:
+    """Whether the table and all members' summaries can be read."""
+    return None not in (read_json(self.table), *(read_record(run.summary_path) for run in self.runs))
+
+  def only(self, names: Collection[str]) -> "Sweep":
+    """The members of these names, see `name_of`, in the sweep's folder."""
+    chosen = [i for i, values in enumerate(self.members) if name_of(values) in names]
+    return self._replace(
+      members=[self.members[i] for i in chosen], configs=[self.configs[i] for i in chosen],
+      runs=[self.runs[i] for i in chosen],
+    )  # fmt: skip
+
+
+def build_members(
+  sweep: Sweep, where: Where, member_batch: int | None, kept: Sweep | None = None
+) -> tuple[Members, list[Experiment], list[Experiment]]:
+  """Builds the engine that trains a sweep's members as one program.
+
+  Args:
+    sweep: the members that it trains.
+    where: the devices.
+    member_batch: see `Members`.
+    kept: members that are complete already. They are not trained, but the program's sums over a client's
+      examples are as long as in a program of all members, and so have the same bits.
+
+  Returns:
+    (the engine, the experiment of each member that it trains, that of each member that is kept).
+  """
+  config, others = sweep.config, kept.configs if kept else []
+  grid = sweep.whole["sweep"]
+  members, configs = sweep.members, [*sweep.configs, *others]
+  built = {seed: build(with_values(config, {"seed": seed})) for seed in {own.seed: None for own in configs}}
+  client = CLIENTS[config.algorithm.name]
+  of_counts = [path for path in grid if client.prepares and _may_be(path, client.prepares.settings)]
+  experiments = [built[own.seed] for own in configs]
+  if of_counts:
+    experiments = [_prepared_anew(own, experiment) for own, experiment in zip(configs, experiments)]
+  data = dict(zip(built, sized_beside([own.data for own in built.values()])))
+  beside, experiments, configs = experiments[len(members) :], experiments[: len(members)], sweep.configs
+  seeds = {own.seed for own in configs}
+  resolved = [with_values(own, {"algorithm": in_rounds(own.algorithm, own.rounds)}) for own in configs]
+  columns = {path: [values[path] for values in members] for path in grid if path != "seed"}
+  for part, number in client.shares.items():
+    if columns.pop(f"algorithm.{part}", None):
+      columns[f"algorithm.{number}"] = [own.algorithm[number] for own in resolved]
+  values: dict[str, Any] = {path: [value] * len(members) for path, value in numbers(resolved[0]).items()}
+  values |= {path: own for path, own in columns.items() if path not in of_counts}
+  if client.prepares:
+    values["prepared"] = _stacked([own.prepared for own in experiments], of_counts)
+
+  engine = Members(
+    algorithm_maker(resolved[0], experiments[0].model),
+    data[configs[0].seed] if len(seeds) == 1 else [data[own.seed] for own in configs],
+    values,
+    len(members),
+    config.cohort_size,
+    member_batch=member_batch,
+    client_batch=where.client_batch,
+    devices=where.devices,
+    device_rows=where.device_rows,
+    seeds=len(seeds),
+  )
+  named = [
+    experiment._replace(algorithm=build_algorithm(own, experiment.model, experiment.prepared))
+    for own, experiment in zip(configs, experiments)
+  ]
+  return engine, named, beside
+
+
+def _prepared_anew(config: ConfigDict, built: Experiment) -> Experiment:
+  """An experiment of the same seed, with what these settings prepare of its clients' label counts."""
+  return with_prepared(built, prepared_of(config, built.data, built.algorithm.client.task))
+
+
+def _may_be(path: str, settings: Collection[str]) -> bool:
+  """Whether a dotted field is one of these settings of the client part."""
+  section, _, field = path.partition(".")
+  return section in ("algorithm", "local") and field in settings
+
+
+def _stacked(prepared: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Any:
+  """What is prepared for each member, each leaf [M, ...]."""
+  kinds = {str(jax.tree.map(np.shape, own)) for own in prepared}
+  if len(kinds) > 1:
+    raise SettingError(
+      "sweep", [*swept], "one of these changes the program itself", "Start a run of its own for each value."
+    )
+  return jax.tree.map(lambda *own: np.stack([np.asarray(leaf) for leaf in own]), *prepared)
