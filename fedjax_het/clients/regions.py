@@ -204,9 +204,7 @@ def check_given(regions: Regions) -> None:
     raise SettingError("regions", regions, "are not of numbers", remedy) from None
   if not 0 <= radius < np.finfo(np.float32).max:
     raise SettingError("regions.radius", regions.radius, "is negative, or not finite", remedy)
-  check_range(
-    "regions.radius", cast(float, regions.radius), 0.0
-  )  # an int may exceed int32
+  check_range("regions.radius", cast(float, regions.radius), 0.0)  # an int may exceed int32
   if centers.ndim != 2 or not (centers >= 0).all() or not np.allclose(centers.sum(1), 1.0, atol=1e-4):
     raise SettingError("regions.centers", centers.shape, "are not [K, M + 1] points of a simplex", remedy)
   if shapes != (centers.shape, centers.shape[:1]):
