@@ -276,7 +276,7 @@ def federate(
         f"client {i} with {len(rows)} examples keeps none to train on",
         "Lower test_fraction or valid_fraction, leave small clients out (natural: min_size), or use fewer."
         if split is None
-        else "Lower valid_fraction, leave such clients out, or let split have rows of each client that train.",
+        else "Lower valid_fraction, leave such clients out, or have rows of each client that train.",
       )  # fmt: skip
     order.append(rows)
   rows = np.concatenate(order)
