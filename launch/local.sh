@@ -26,6 +26,7 @@ trap 'kill -TERM "${started[@]}" 2>/dev/null' INT TERM
 trap 'kill -USR1 "${started[@]}" 2>/dev/null' USR1
 for ((i = 0; i < processes; i++)); do
   (
+    trap '' USR1 # until the run listens to it: the system would end the process
     if ((i)); then exec >"$logs/process_$i.log"; fi # the first process's output may be appended to a file
     JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} exec python3 -m fedjax_het.run "$@" \
       --mesh="clients:$((processes * devices))" \

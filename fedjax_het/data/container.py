@@ -274,7 +274,9 @@ def federate(
       raise SettingError(
         "test_fraction" if split is None else "split", test_fraction if split is None else "given",
         f"client {i} with {len(rows)} examples keeps none to train on",
-        "Lower test_fraction or valid_fraction, leave small clients out (natural: min_size), or use fewer.",
+        "Lower test_fraction or valid_fraction, leave small clients out (natural: min_size), or use fewer."
+        if split is None
+        else "Lower valid_fraction, leave such clients out, or have rows of each client that train.",
       )  # fmt: skip
     order.append(rows)
   rows = np.concatenate(order)

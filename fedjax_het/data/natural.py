@@ -81,7 +81,7 @@ def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
       few = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
       raise SettingError(
         "groups", found[absent[0]],
-        f"row {absent[0]} is of no group, it is one of {len(absent)}, rows {few}",
+        f"row {absent[0]} is of no group; {len(absent)} of {len(found)} rows are of none: {few}",
         "Leave such rows out of x, y and groups; a group that is really called so needs another name.",
       )  # fmt: skip
     order = np.argsort(ids, kind="stable")

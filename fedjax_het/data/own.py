@@ -12,7 +12,7 @@ from fedjax_het.data.partition import PARTITIONERS, Parts, partition
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
 from fedjax_het.tasks import check_task
-from fedjax_het.tasks.labels import REGRESSION
+from fedjax_het.tasks.labels import REGRESSION, check_axes
 from fedjax_het.tasks.missing import check_present
 
 PyTree = Any
@@ -111,10 +111,14 @@ def _laid_out(
   if (task is None or task.classes) and y.dtype.kind not in "iub":
     check_present(y)
     if y.dtype.kind == "f" and (wrong := np.flatnonzero(np.isinf(y).reshape(len(y), -1).any(axis=1))).size:
-      problem = f"the label of row {wrong[0]} is infinite, one of {len(wrong)}, and no class"
+      problem = (
+        f"the label of row {wrong[0]} is infinite, which is no class; {len(wrong)} of {len(y)} rows are so"
+      )
       raise SettingError(
         "y", y[wrong[0]].tolist(), problem, "Leave such rows out before classes are numbered."
       )
+    if y.dtype.kind == "f" and task is None:
+      check_axes(y, "[N]")
     remedy = "Number them: names, y = np.unique(y, return_inverse=True); or name another task."
     if y.dtype.kind == "f":
       remedy = f"These look like numbers to be told: {REGRESSION}"

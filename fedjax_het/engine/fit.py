@@ -64,6 +64,8 @@ def check_fit(
     params = client.personalize(broadcast, state, shown, context, jnp.float32(client.lambdas[0]))
     try:
       return client.apply(params, x)
+    except SettingError:  # the model's own, with a remedy
+      raise
     except Exception as error:
       first = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
       shapes, dtypes = (jax.tree.map(of, x) for of in (lambda a: a.shape[1:], lambda a: str(a.dtype)))

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.cell import optional
 from fedjax_het.experiment.check import FIELDS
+from fedjax_het.experiment.own_epochs import of_earlier
 
 REMEDY = (
   "A configuration is a Python file with get_config(), as configs/quickstart.py, or a run's config.json."
@@ -129,7 +130,7 @@ def _of_json(path: Path) -> ConfigDict:
   if not isinstance(found, dict) or (missing := [name for name in FIELDS if name not in found]):
     lacks = f"it lacks {', '.join(missing)}" if isinstance(found, dict) else "it holds no fields"
     raise SettingError("config", str(path), f"is no configuration of a run: {lacks}", REMEDY)
-  config = _changeable(found)
+  config = _changeable(of_earlier(found))
   return ConfigDict(config | {name: optional(config[name]) for name in MAY_BE_NONE})
 
 

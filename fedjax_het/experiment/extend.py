@@ -14,6 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from fedjax_het.errors import SettingError
+from fedjax_het.experiment.own_epochs import of_earlier
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.workdir import (
   TABLE,
@@ -45,7 +46,7 @@ def earlier_rounds(
   Raises:
     SettingError: T is a setting of the method, or fewer rounds than are done already.
   """
-  stored, config = read_record(run.config_path) or {}, json.loads(as_json(config))
+  stored, config = of_earlier(read_record(run.config_path) or {}), json.loads(as_json(config))
   old, new = stored.get("rounds"), config["rounds"]
   if type(old) is not int or old == new or {*stored} ^ {*config}:
     return None

@@ -270,7 +270,8 @@ class Record:
     return fields
 
   def draw_again(self, summary: dict[str, Any]) -> None:
-    """Draws the pictures of a complete run, from its files."""
+    """Draws the pictures of a complete run, from its files, also where their folder was removed."""
+    self.run.figures.mkdir(exist_ok=True)
     self._draw_first()
     self._draw(_with_nan(summary))
 

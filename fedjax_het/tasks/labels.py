@@ -22,11 +22,14 @@ def _other_task(y: np.ndarray) -> str:
   if plain and ((y == 0) | (y == 1)).all():
     if (y.sum(1) == 1).all():
       return (
-        "Of one-hot rows: y.argmax(1). Of several yes-or-no labels an example: task=fh.tasks.multilabel()."
+        "Where these are one-hot rows, give y.argmax(1); where they are several yes-or-no labels an example, "
+        "task=fh.tasks.multilabel()."
       )
     return "These look like several yes-or-no labels an example: give task=fh.tasks.multilabel()."
   if plain:
-    return "Of texts, whose label is a token at each position: task=fh.tasks.next_token()."
+    return (
+      "Where these are texts with a token at each position as the label, give task=fh.tasks.next_token()."
+    )
   return "Give one number an example, or name another task."
 
 
@@ -90,7 +93,7 @@ def check_whole_labels(y: np.ndarray, rows: np.ndarray) -> None:
   row, label = min(wrong, key=lambda found: found[0]) if wrong else (0, y.reshape(len(y), -1)[0].tolist()[0])
   remedy = "Number the classes from 0, and leave rows without a label out of parts."
   if wrong and y.dtype.kind == "f" and np.isfinite(used.astype(float)).all():
-    remedy = f"These look like numbers to be told, not classes: {REGRESSION} {remedy}"
+    remedy = f"These look like numbers to be told, not classes: {REGRESSION}"
   raise SettingError(
     "y", label, f"the label of row {row} is {y.dtype}, not a whole number",
     remedy if wrong else "Convert it: y.astype(int).",

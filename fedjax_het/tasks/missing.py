@@ -58,7 +58,7 @@ def check_present(y: np.ndarray, rows: np.ndarray | None = None) -> None:
   label = y[at[0]]
   raise SettingError(
     "y", label.tolist() if isinstance(label, np.ndarray | np.generic) else label,
-    f"the label of row {at[0]} is {y.dtype}, and missing, one of {len(at)}",
+    f"the label of row {at[0]} is missing; {len(at)} of {len(y)} rows have none",
     "Before classes are numbered from 0, leave rows without a label out of x, y and parts, or impute their"
     " labels: np.unique would make a class of what is missing.",
   )  # fmt: skip

@@ -110,7 +110,7 @@ def test_groups_are_clients():
     (lambda: fh.data.from_groups(KEY, X, Y, GROUPS, num_classes=3, task=[1]), r"task = \[1\]: not a task"),
     (
       lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y * 0 + 1),
-      "split = 'given': client 0 .* none to train on",
+      "split = 'given': client 0 .* none to train on. Lower valid.* have rows of each client that train",
     ),
   ],
 )

@@ -197,13 +197,13 @@ def test_natural_follows_the_groups():
 @pytest.mark.parametrize(
   ("groups", "says"),
   [
-    (np.ma.array([3, 1, 3], mask=[0, 1, 0]), "groups = masked: row 1 is of no group, it is one of 1"),
-    (np.array([1.0, 2.0, np.nan, np.nan]), "groups = .*nan.*: row 2 is of no group, it is one of 2"),
+    (np.ma.array([3, 1, 3], mask=[0, 1, 0]), "groups = masked: row 1 is of no group; 1 of 3 rows"),
+    (np.array([1.0, 2.0, np.nan, np.nan]), "groups = .*nan.*: row 2 is of no group; 2 of 4 rows"),
     (["a", float("nan")], "groups = nan: row 1"),
     (np.array(["a", float("nan")], object), "groups = nan: row 1"),
     (np.array(["a", None], object), "groups = None: row 1 is of no group"),
     (["a", 1], "groups = 'int and str'"),
-    ([None, None], "groups = None: row 0 is of no group, it is one of 2, rows 0, 1"),
+    ([None, None], "groups = None: row 0 is of no group; 2 of 2 rows are of none: 0, 1"),
   ],
 )
 def test_rows_of_no_group_are_refused(groups, says):

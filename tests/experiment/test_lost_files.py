@@ -289,6 +289,14 @@ def test_pictures_that_are_missing_are_drawn_by_the_next_start_and_by_no_other(w
   assert start(tiny(), str(copy)) == whole[1]
 
 
+def test_pictures_whose_folder_was_removed_are_drawn_by_the_next_start(copy):
+  shutil.rmtree(copy / "figures")
+  shown = Shown()
+  start(tiny(), str(copy), display=shown)
+  assert all((copy / "figures" / name).stat().st_size > 1000 for name in PICTURES)
+  assert "Pictures are" not in " ".join(shown.texts)
+
+
 def test_pictures_that_cannot_be_drawn_are_said_to_be_missing_until_they_are(whole, copy, monkeypatch):
   real = Figure.savefig
 

@@ -11,8 +11,10 @@ import fedjax_het as fh
 from fedjax_het.compare.runs import find
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.check import check_config
+from fedjax_het.experiment.config_file import read_config
 from fedjax_het.experiment.dry_run import steps_of_clients
 from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.extend import earlier_rounds
 from fedjax_het.experiment.fields import fields
 from fedjax_het.experiment.grid import check_sweep
 from fedjax_het.experiment.listing import entries
@@ -111,6 +113,22 @@ def test_an_earlier_workdir_continues_with_five_and_is_refused_with_another_numb
     fh.SettingError, match=r"algorithm.local_epochs = 1: .* = 5\. An earlier version began it"
   ):
     check(tmp_path, resolved(config).to_dict())
+
+
+def test_the_config_json_of_an_earlier_run_is_a_configuration_with_five(tmp_path):
+  run = prepare(tmp_path, stored(config_of("ditto")))
+  config = read_config(str(run.config_path))
+  assert config.algorithm.local_epochs == 5 and config.local.epochs == 1
+  check(tmp_path, resolved(config).to_dict())
+
+
+def test_an_earlier_workdir_takes_more_rounds_with_five(tmp_path):
+  config, longer = config_of("ditto"), config_of("ditto", local_epochs=5)
+  run = prepare(tmp_path, stored(config))
+  longer.rounds, longer.eval_every = config.rounds + 10, config.eval_every
+  assert earlier_rounds(run, resolved(longer).to_dict()) == config.rounds
+  longer.algorithm.local_epochs = 1
+  assert earlier_rounds(run, resolved(longer).to_dict()) is None  # `check` refuses it
 
 
 def test_a_comparison_shows_them_where_they_are_not_as_epochs(tmp_path):

@@ -293,3 +293,16 @@ def test_a_module_may_compute_in_other_floats(kind):
 def test_parameters_of_other_floats_are_refused(kind):
   with pytest.raises(SettingError, match=r"its .*(kernel|bias) is bfloat16.*param_dtype=jnp\.float32"):
     from_flax(half(kind, param_dtype=jnp.bfloat16), (4,), 3)
+
+
+def test_whole_number_images_in_a_tree_are_told_by_their_own_remedy():
+  class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return nn.Dense(3)(x["image"].reshape(len(x["image"]), -1))
+
+  x = {"image": np.arange(12 * 4 * 4).reshape(12, 4, 4, 1)}
+  data = fh.data.from_arrays(jax.random.key(0), x, np.arange(12) % 3, num_clients=2, partition="iid")
+  model = from_flax(Net(), {"image": (4, 4, 1)}, 3)
+  with pytest.raises(SettingError, match=r"^x = 'int32': .*from_flax\(\.\.\., dtype=jnp\.int32\)\.(\n|$)"):
+    fh.Engine(fh.federated(fh.fedavg(model)), data, 2, devices=1)
