@@ -106,9 +106,38 @@ def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
   """Returns lr -> Adam with L2 weight decay added to the gradient before Adam, not decoupled as in AdamW."""
   return lambda lr: optax.chain(
     optax.add_decayed_weights(weight_decay),
-    promoting(optax.scale_by_adam(b1, b2)),
+    promoting(scale_by_adam(b1, b2)),
     optax.scale_by_learning_rate(lr),
   )
+
+
+def scale_by_adam(b1: float, b2: float, eps: float = 1e-8) -> optax.GradientTransformation:
+  """Returns `optax.scale_by_adam`, with the same bits on any number of CPU devices for clients side by side.
+
+  All leaves are divided by the number 1 - β^t, of which clients side by side have one each. XLA turns a
+  division by a broadcast number into a product with its reciprocal where the number has a single use, and the
+  uses that it counts in a program for one device are others than in one for several. The barrier hides the
+  broadcast until that is decided. It takes no time, because XLA drops it before it fuses operations.
+  """
+
+  def corrected(moment: jax.Array, decay: float | jax.Array, count: jax.Array) -> jax.Array:
+    divisor = jnp.full_like(moment, 1.0 - decay**count)
+    return moment / (lax.optimization_barrier(divisor) if jax.default_backend() == "cpu" else divisor)
+
+  def update(
+    gradient: PyTree, state: optax.ScaleByAdamState, params: PyTree = None
+  ) -> tuple[PyTree, optax.ScaleByAdamState]:
+    first = optax.tree.update_moment(gradient, state.mu, b1, 1)
+    second = optax.tree.update_moment_per_elem_norm(gradient, state.nu, b2, 2)
+    count = optax.safe_increment(state.count)
+
+    def step(m: jax.Array, v: jax.Array) -> jax.Array:
+      return corrected(m, b1, count) / (jnp.sqrt(corrected(v, b2, count)) + eps)
+
+    kept = optax.tree.cast_like(second, state.nu)
+    return jax.tree.map(step, first, second), optax.ScaleByAdamState(count, first, kept)
+
+  return optax.GradientTransformation(optax.scale_by_adam(b1, b2).init, update)
 
 
 def together(updates: PyTree) -> PyTree:

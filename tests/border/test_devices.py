@@ -5,10 +5,13 @@ import jax
 import numpy as np
 import pytest
 from cases import cases, maker
+from jax.sharding import PartitionSpec as P
 from random_runs import differing, drawn
 
 import fedjax_het as fh
+from fedjax_het.clients.objective import scale_by_adam
 from fedjax_het.engine.members import Members
+from fedjax_het.engine.placement import client_mesh
 from fedjax_het.engine.state import in_batches
 from fedjax_het.mixing import propfair
 
@@ -105,6 +108,32 @@ def test_a_device_with_fewer_clients_than_client_batch_has_the_bits_of_one_with_
     return jax.tree.map(np.array, (state._replace(key=()), infos))
 
   chex.assert_trees_all_equal(left(1), left(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedevg", "fedcvae", "fedcgan"])
+def test_clients_side_by_side_that_train_by_adam_have_the_same_bits_on_any_number_of_devices(method):
+  chex.assert_trees_all_equal(*(run(method, "ragged", 2, devices, client_batch=2) for devices in (1, 2)))
+
+
+def test_adam_of_clients_side_by_side_divides_alike_on_one_device_and_on_two():
+  """Leaves of one shape are divided by 1 - β^t, which XLA replaced by products on one device alone."""
+  leaves = jax.random.normal(jax.random.key(0), (2, 2, 100))
+  counts = np.int32([3, 7])
+
+  def step(leaves, count, b1, b2):
+    adam = scale_by_adam(b1, b2)
+    tree = {"a": leaves[0], "b": leaves[1]}
+    return adam.update(tree, adam.init(tree)._replace(count=count))[0]
+
+  found = []
+  for devices in (1, 2):
+    steps = jax.shard_map(
+      jax.vmap(step, (0, 0, None, None)), mesh=client_mesh(devices), in_specs=P(), out_specs=P(),
+      check_vma=False,
+    )  # fmt: skip
+    found.append(jax.jit(steps)(leaves, counts, np.float32(0.9), np.float32(0.999)))
+  chex.assert_trees_all_equal(*found)
 
 
 @pytest.mark.slow
