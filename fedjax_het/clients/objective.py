@@ -12,6 +12,7 @@ from jax import lax
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, check_range, check_transformation, check_whole, is_zero
 from fedjax_het.local import Batch
+from fedjax_het.models.layers.product import divided
 from fedjax_het.models.model import Model
 from fedjax_het.modes import promoting
 from fedjax_het.tasks import mean_loss
@@ -112,17 +113,7 @@ def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
 
 
 def scale_by_adam(b1: float, b2: float, eps: float = 1e-8) -> optax.GradientTransformation:
-  """Returns `optax.scale_by_adam`, with the same bits on any number of CPU devices for clients side by side.
-
-  All leaves are divided by the number 1 - β^t, of which clients side by side have one each. XLA turns a
-  division by a broadcast number into a product with its reciprocal where the number has a single use, and the
-  uses that it counts in a program for one device are others than in one for several. The barrier hides the
-  broadcast until that is decided. It takes no time, because XLA drops it before it fuses operations.
-  """
-
-  def corrected(moment: jax.Array, decay: float | jax.Array, count: jax.Array) -> jax.Array:
-    divisor = jnp.full_like(moment, 1.0 - decay**count)
-    return moment / (lax.optimization_barrier(divisor) if jax.default_backend() == "cpu" else divisor)
+  """Returns `optax.scale_by_adam`, whose divisions by 1 - β^t are `divided`."""
 
   def update(
     gradient: PyTree, state: optax.ScaleByAdamState, params: PyTree = None
@@ -130,9 +121,11 @@ def scale_by_adam(b1: float, b2: float, eps: float = 1e-8) -> optax.GradientTran
     first = optax.tree.update_moment(gradient, state.mu, b1, 1)
     second = optax.tree.update_moment_per_elem_norm(gradient, state.nu, b2, 2)
     count = optax.safe_increment(state.count)
+    rest = 1.0 - b1**count, 1.0 - b2**count
 
     def step(m: jax.Array, v: jax.Array) -> jax.Array:
-      return corrected(m, b1, count) / (jnp.sqrt(corrected(v, b2, count)) + eps)
+      own = divided(m, rest[0].astype(m.dtype)), divided(v, rest[1].astype(v.dtype))
+      return own[0] / (jnp.sqrt(own[1]) + eps)
 
     kept = optax.tree.cast_like(second, state.nu)
     return jax.tree.map(step, first, second), optax.ScaleByAdamState(count, first, kept)
