@@ -12,6 +12,7 @@ from jax import lax
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, check_range, check_transformation, check_whole, is_zero
 from fedjax_het.local import Batch
+from fedjax_het.models.layers.product import divided
 from fedjax_het.models.model import Model
 from fedjax_het.models.tried import check_outputs, check_statistics, mistakes_in_training
 from fedjax_het.modes import promoting
@@ -114,9 +115,30 @@ def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
   """Returns lr -> Adam with L2 weight decay added to the gradient before Adam, not decoupled as in AdamW."""
   return lambda lr: optax.chain(
     optax.add_decayed_weights(weight_decay),
-    promoting(optax.scale_by_adam(b1, b2)),
+    promoting(scale_by_adam(b1, b2)),
     optax.scale_by_learning_rate(lr),
   )
+
+
+def scale_by_adam(b1: float, b2: float, eps: float = 1e-8) -> optax.GradientTransformation:
+  """Returns `optax.scale_by_adam`, whose divisions by 1 - β^t are `divided`."""
+
+  def update(
+    gradient: PyTree, state: optax.ScaleByAdamState, params: PyTree = None
+  ) -> tuple[PyTree, optax.ScaleByAdamState]:
+    first = optax.tree.update_moment(gradient, state.mu, b1, 1)
+    second = optax.tree.update_moment_per_elem_norm(gradient, state.nu, b2, 2)
+    count = optax.safe_increment(state.count)
+    rest = 1.0 - b1**count, 1.0 - b2**count
+
+    def step(m: jax.Array, v: jax.Array) -> jax.Array:
+      own = divided(m, rest[0].astype(m.dtype)), divided(v, rest[1].astype(v.dtype))
+      return own[0] / (jnp.sqrt(own[1]) + eps)
+
+    kept = optax.tree.cast_like(second, state.nu)
+    return jax.tree.map(step, first, second), optax.ScaleByAdamState(count, first, kept)
+
+  return optax.GradientTransformation(optax.scale_by_adam(b1, b2).init, update)
 
 
 def together(updates: PyTree) -> PyTree:

@@ -5,12 +5,17 @@ import jax
 import numpy as np
 import pytest
 from cases import cases, maker
+from flax import linen as nn
+from jax.sharding import PartitionSpec as P
 from random_runs import differing, drawn
 
 import fedjax_het as fh
+from fedjax_het.clients.objective import scale_by_adam
 from fedjax_het.engine.members import Members
+from fedjax_het.engine.placement import client_mesh
 from fedjax_het.engine.state import in_batches
 from fedjax_het.mixing import propfair
+from fedjax_het.models.layers.norms import BatchNorm
 
 CLIENTS, SHAPE = 8, (8, 8, 1)  # products of 64 numbers: with four of them a dropped loop goes unnoticed
 SIZES = {"one batch": [4] * CLIENTS, "two batches": [8] * CLIENTS, "ragged": [9, 2, 7, 3, 12, 2, 5, 4]}
@@ -105,6 +110,57 @@ def test_a_device_with_fewer_clients_than_client_batch_has_the_bits_of_one_with_
     return jax.tree.map(np.array, (state._replace(key=()), infos))
 
   chex.assert_trees_all_equal(left(1), left(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedevg", "fedcvae", "fedcgan"])
+def test_clients_side_by_side_that_train_by_adam_have_the_same_bits_on_any_number_of_devices(method):
+  chex.assert_trees_all_equal(*(run(method, "ragged", 2, devices, client_batch=2) for devices in (1, 2)))
+
+
+def test_adam_of_clients_side_by_side_divides_alike_on_one_device_and_on_two():
+  """Leaves of one shape are divided by 1 - β^t, which XLA replaced by products on one device alone."""
+  leaves = jax.random.normal(jax.random.key(0), (2, 2, 100))
+  counts = np.int32([3, 7])
+
+  def step(leaves, count, b1, b2):
+    adam = scale_by_adam(b1, b2)
+    tree = {"a": leaves[0], "b": leaves[1]}
+    return adam.update(tree, adam.init(tree)._replace(count=count))[0]
+
+  found = []
+  for devices in (1, 2):
+    steps = jax.shard_map(
+      jax.vmap(step, (0, 0, None, None)), mesh=client_mesh(devices), in_specs=P(), out_specs=P(),
+      check_vma=False,
+    )  # fmt: skip
+    found.append(jax.jit(steps)(leaves, counts, np.float32(0.9), np.float32(0.999)))
+  chex.assert_trees_all_equal(*found)
+
+
+class Normalised(nn.Module):
+  """Two hidden layers with batch normalisation, whose sums are divided by the number of real rows."""
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = x.reshape(len(x), -1)
+    for name in ("first", "second"):
+      x = nn.relu(BatchNorm(name=name)(nn.Dense(9)(x), train))
+    return nn.Dense(10)(x)
+
+
+@pytest.mark.slow
+def test_clients_side_by_side_with_batch_normalisation_have_the_same_bits_on_any_number_of_devices():
+  client = fh.fedavg(fh.models.from_flax(Normalised(), SHAPE, 10), lr=0.05, epochs=2, batch_size=4)
+
+  def left(devices):
+    engine = fh.Engine(fh.federated(client), data_of("ragged"), 3, devices=devices, client_batch=2)
+    state, infos = engine.advance(engine.init(jax.random.key(5)), 2)
+    return jax.tree.map(np.asarray, (state._replace(key=()), infos))
+
+  one = left(1)
+  for devices in (2, 3):
+    chex.assert_trees_all_equal(one, left(devices))
 
 
 @pytest.mark.slow

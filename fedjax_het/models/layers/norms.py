@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import check_choice
+from fedjax_het.models.layers.product import divided
 from fedjax_het.models.layers.real_rows import real_rows
 
 NORMS = ("batch", "group", "none")
@@ -66,7 +67,7 @@ class BatchNorm(nn.Module):
     divisor, rest = (jnp.asarray(own, jnp.float32) for own in (count, jnp.maximum(count - 1, 1)))
 
     def over_rows(sums: jax.Array) -> jax.Array:  # takes sums per row, [B, C], so that x is read in one pass
-      return (sums if rows is None else jnp.where(rows, sums, 0.0)).sum(0) / divisor
+      return divided((sums if rows is None else jnp.where(rows, sums, 0.0)).sum(0), divisor)
 
     axes = tuple(range(1, x.ndim - 1))
     own_mean = over_rows(x.sum(axes))
