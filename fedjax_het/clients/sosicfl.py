@@ -130,6 +130,7 @@ def sosicfl_plus(
     optimizer=optimizer,
   )  # fmt: skip
   centers = jnp.asarray(regions.centers, jnp.float32)
+  radius = regions.radius if isinstance(regions.radius, jax.Array) else np.float32(regions.radius)
   count = centers.shape[1]
   if count == 1:
     for setting, value in (("points", points), ("start_round", start_round)):
@@ -169,7 +170,7 @@ def sosicfl_plus(
 
   def init(key, broadcast, data, context) -> Owner:
     own = () if lam is None else (broadcast.params, broadcast.stats)
-    return Owner(centers[context.client], jnp.float32(regions.radius), *own)
+    return Owner(centers[context.client], jnp.float32(radius), *own)
 
   def start(broadcast, state: Owner, context):
     tx = tx_of(context)
@@ -218,7 +219,7 @@ def sosicfl_plus(
     simplex=Simplex(
       lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats),
       jnp.where(never, middle, centers),
-      jnp.where(never, 2.0, regions.radius),
+      jnp.where(never, 2.0, radius),
       regions.points,
       regions.clusters,
     ),
