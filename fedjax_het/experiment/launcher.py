@@ -24,6 +24,7 @@ from fedjax_het.experiment import machine, quickstart
 from fedjax_het.experiment.config_file import read_config
 from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
 from fedjax_het.experiment.shipped import shipped
+from fedjax_het.experiment.stopping import outlive_save
 from fedjax_het.output.escape import terminal
 from fedjax_het.output.terminal import protect_streams, say
 
@@ -273,6 +274,7 @@ def take_no_accelerator() -> None:
 def launch() -> None:
   """Runs the program of the command line, and exits with its status."""
   protect_streams()
+  outlive_save()
   with mistakes_in_one_line():
     check_here()
     argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)

@@ -103,6 +103,12 @@ def _not_yet(number: int, frame: FrameType | None) -> None:
   """Answers SIGUSR1 while a program has nothing to write a checkpoint of; the system would end it."""
 
 
+def outlive_save() -> None:
+  """Keeps SIGUSR1 from ending a program that is still being prepared: before anything slow is imported."""
+  if SAVE and signal.getsignal(SAVE) == signal.SIG_DFL:
+    signal.signal(SAVE, _not_yet)
+
+
 def say(what: bytes) -> None:
   """Writes a line to standard error, above a live bar where there is one: it wipes out what is below it."""
   if isinstance(sys.stderr, FileProxy):

@@ -8,10 +8,14 @@ in a spreadsheet.
 import re
 from typing import Any
 
-_HIDDEN = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_DIRECTION = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_HIDDEN = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_DIRECTION)
 _SURROGATES = range(0xD800, 0xE000)  # halves of characters, which no file can hold
 _VISIBLE = {code: repr(chr(code))[1:-1] for code in (*_HIDDEN, *_SURROGATES) if chr(code) not in "\t\n"}
-_MARKDOWN = str.maketrans({sign: f"\\{sign}" for sign in "|\\`*[]"} | {"<": "&lt;", ">": "&gt;"})
+_MARKDOWN = str.maketrans({sign: f"\\{sign}" for sign in "|\\`*[]~"} | {"<": "&lt;", ">": "&gt;", "\0": "\\"})
+_MARKS = re.compile(  # of Markdown, by where they stand: "_" around words, entities, headings, bare addresses
+  r"(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|^#|(?<=:)//|(?<=\bwww)\.|(?<=\w)@(?=\w)"
+)
 _LATEX = str.maketrans(
   {sign: f"\\{sign}" for sign in "&%$#_{}"}
   | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -36,8 +40,8 @@ def one_line(text: object) -> str:
 
 
 def markdown(text: object) -> str:
-  """Text for a paragraph, a heading or a cell of Markdown: no code, emphasis, link or HTML element."""
-  return one_line(text).translate(_MARKDOWN)
+  """Text for a paragraph, a heading or a cell of Markdown: no code, emphasis, link, entity or element."""
+  return _MARKS.sub("\0\\g<0>", one_line(text)).translate(_MARKDOWN)
 
 
 def latex(text: object) -> str:

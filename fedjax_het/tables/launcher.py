@@ -21,6 +21,7 @@ from fedjax_het.experiment.launcher import (
 )
 from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
 from fedjax_het.experiment.shipped import shipped
+from fedjax_het.experiment.stopping import outlive_save
 from fedjax_het.output.terminal import protect_streams, say
 
 
@@ -170,6 +171,7 @@ def print_plan(runs: list[Any], folder: Path, together: int | None) -> None:
 def launch() -> None:
   """Runs the program of the command line, and exits with its status."""
   protect_streams()
+  outlive_save()
   with mistakes_in_one_line():
     check_here()
     sys.argv, changes = take_changes(sys.argv)

@@ -73,6 +73,12 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
       "y", y[rows[at]].tolist(), f"the label of row {rows[at]} is not finite", "Leave such rows out of parts."
     )
   if num_classes is not None:
+    if y.ndim == 1 and num_classes > 1 and y.dtype.kind in "biu":
+      problem = f"each label is one whole number, and {num_classes} numbers an example are to be told"
+      raise SettingError(
+        "y", y[0].item(), problem,
+        "Say num_classes=1 to tell that number, or leave the task regression out if the labels are classes.",
+      )  # fmt: skip
     check_count(int(np.prod(y.shape[1:])), num_classes, "numbers")
 
 

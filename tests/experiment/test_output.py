@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 from rich.table import Table
 
 from fedjax_het.output import escape, terminal
@@ -126,6 +127,31 @@ def test_no_control_character_reaches_a_terminal(text, streams):
   assert not {*shown} & {chr(code) for code in escape._HIDDEN if chr(code) not in "\t\n"}
   if text.startswith(("[", ":")):
     assert shown.count(escape.terminal(text)) == 5  # neither markup nor an emoji
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "_i_ snake_case __b__ _",
+    "# h",
+    "&lt;b&gt; A &amp; B",
+    "~~s~~",
+    "![x](y) <b>",
+    "`c`\\_x_",
+    "1.5 ± 0.2 (K=5)",
+  ],
+)
+def test_a_reader_of_markdown_sees_the_text_alone(text):
+  (paragraph,) = [
+    token for token in MarkdownIt().enable("strikethrough").parse(escape.markdown(text)) if token.children
+  ]
+  assert {token.type for token in paragraph.children} <= {"text", "text_special"}
+  assert "".join(token.content for token in paragraph.children) == text
+
+
+def test_bare_addresses_are_no_links_in_markdown():
+  said = escape.markdown("https://a.example www.a.example a@a.example")
+  assert said == r"https:\//a.example www\.a.example a\@a.example"
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -13,7 +13,17 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 
 from fedjax_het.experiment.launcher import told
-from fedjax_het.experiment.stopping import LATER, NOW, PATIENCE, SAVING, SOON, Stopped, StopRequest, heard
+from fedjax_het.experiment.stopping import (
+  LATER,
+  NOW,
+  PATIENCE,
+  SAVING,
+  SOON,
+  Stopped,
+  StopRequest,
+  heard,
+  outlive_save,
+)
 
 
 def test_the_first_ctrl_c_is_noted_and_the_second_interrupts(capfd, ctrl_c):
@@ -60,6 +70,12 @@ def test_sigusr1_ends_no_program_that_has_no_checkpoint_yet_and_stays_with_other
       os.kill(os.getpid(), signal.SIGUSR1)
       assert stop.save
   assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+  outlive_save()
+  os.kill(os.getpid(), signal.SIGUSR1)
+  with heard(), StopRequest() as stop:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert stop.save
+  signal.signal(signal.SIGUSR1, signal.SIG_DFL)
   theirs = []
   before = signal.signal(signal.SIGUSR1, lambda *_: theirs.append(1))
   with heard(), StopRequest() as stop:

@@ -249,6 +249,7 @@ ROWS = np.arange(B)
     (tasks.next_token(), np.zeros((B, T)), V, "the label of row 0 is float64, not a whole number"),
     (tasks.next_token(), np.full((B, T), -2), V, "y = -2: .* Number the classes from 0"),
     (tasks.regression(), np.where(ROWS == 4, np.inf, 0.0), 1, "y = inf: the label of row 4 is not finite"),
+    (tasks.regression(), np.arange(B) % 3, 3, "num_classes=1 .*leave the task regression out if .* classes"),
     (tasks.regression(), np.zeros((B, 2)), 1, "num_classes = 1: y has 2 numbers an example. Say"),
     (tasks.regression(), np.zeros(B).astype(str), 1, "not numbers"),
     (tasks.regression(), np.zeros((B, 2, 2)), 4, "more than two axes"),
