@@ -150,8 +150,12 @@ class Normalised(nn.Module):
 
 
 @pytest.mark.slow
-def test_clients_side_by_side_with_batch_normalisation_have_the_same_bits_on_any_number_of_devices():
-  client = fh.fedavg(fh.models.from_flax(Normalised(), SHAPE, 10), lr=0.05, epochs=2, batch_size=4)
+@pytest.mark.parametrize("kind", ["batch norm", "spectral norm"])
+def test_clients_side_by_side_with_a_normalised_model_have_the_same_bits_on_any_number_of_devices(kind):
+  """Both models divide by numbers of a client."""
+  batch = fh.models.from_flax(Normalised(), SHAPE, 10)
+  model = batch if kind == "batch norm" else fh.models.energy_mlp(SHAPE, 10)
+  client = fh.fedavg(model, lr=0.05, epochs=1, batch_size=4)
 
   def left(devices):
     engine = fh.Engine(fh.federated(client), data_of("ragged"), 3, devices=devices, client_batch=2)
