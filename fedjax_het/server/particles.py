@@ -230,7 +230,7 @@ def particles(
     phi = features(space, shape, space_seed)
 
     def init(broadcast: Message) -> Particles:
-      labels = synthesize(jax.random.key(0), broadcast)[1]
+      labels = synthesize(jax.random.key(0), broadcast)[1].astype(jnp.int32)
       return Particles(jnp.int32(0), labels, broadcast.params if pixels == "sigmoid" else ())
 
     def update(key, state: Particles, broadcast: Message, aggregate: Message):

@@ -227,6 +227,7 @@ def test_without_jit_the_search_says_where():
 @pytest.mark.parametrize(
   "method", [pytest.param(name, marks=[] if name == "fedavg" else pytest.mark.slow) for name in cases()]
 )
+@pytest.mark.filterwarnings("ignore:No client is nearest", "ignore:Regions of")  # three clients, small ones
 def test_without_jit_a_run_is_the_compiled_one_but_for_rounding(method):
   sizes = (5, 1, 3)
 
