@@ -24,7 +24,7 @@ from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, ch
 from fedjax_het.experiment.build import build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import check_claim, check_claim_together
+from fedjax_het.experiment.claim import Lost, check_claim, check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.model_file import MODEL, write_model
@@ -259,8 +259,13 @@ def train(
       for record in records:
         record.fail(f"diverged: {record.diverged or error}")
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
-    except OSError:
+    except OSError as error:
       check_claim(checkpoints.folder)  # a file could not be written as its folder is gone
+      if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError | PermissionError):
+        what = error.filename2 or error.filename or "a file of the run"
+        problem = f"{what} cannot be written ({error.strerror or error}): it was replaced under the run"
+        remedy = "Put it right, and start the same command again, which goes on from the last checkpoint."
+        raise Lost("workdir", str(records[0].run.root), problem, remedy) from error
       raise
 
 

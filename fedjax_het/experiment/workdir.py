@@ -147,6 +147,9 @@ def check_writable(*folders: Path) -> None:
 
   Nor can checkpoints be read again from a path with a sign of a pattern, which Orbax takes for one.
   """
+  if re.search("[\ud800-\udfff]", os.path.abspath(folders[-1])):
+    problem = "has bytes in its path that are no UTF-8, to which Orbax can write no checkpoint"
+    raise SettingError("workdir", str(folders[-1]), problem, "Name another folder.")
   if any(sign in os.path.abspath(folders[-1]) for sign in "*?["):
     problem = "has one of the signs *, ? and [ in its path, from which Orbax could read no checkpoint again"
     raise SettingError("workdir", str(folders[-1]), problem, "Name another folder.")

@@ -228,6 +228,23 @@ def test_what_is_removed_under_a_run_is_there_at_its_end(whole, tmp_path, after,
   assert start(tiny(), str(run))["metrics"] == summary["metrics"]
 
 
+def test_metrics_that_become_a_folder_under_a_run_end_it_with_the_remedy(tmp_path, after):
+  run = tmp_path / "run"
+
+  def act():
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+
+  after(2, act)
+  with pytest.raises(Lost, match=r"metrics\.jsonl cannot be written .*start the same command again"):
+    start(tiny(), str(run))
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_anything_is_compiled(tmp_path):
+  with pytest.raises(SettingError, match=r"no UTF-8.*Name another folder"):
+    start(tiny(), f"{tmp_path}/a\udcff")
+
+
 @pytest.mark.slow
 def test_a_last_checkpoint_that_is_removed_is_written_again(whole, tmp_path, monkeypatch, caplog):
   real = Checkpoints.holds
