@@ -105,7 +105,8 @@ def writable(workdir: str | os.PathLike[str]) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    problem = f"cannot be written ({error.strerror or error})"
+    where = f" at {error.filename}" if error.filename and str(error.filename) != str(workdir) else ""
+    problem = f"cannot be written ({error.strerror or error}{where})"
     raise SettingError("workdir", str(workdir), problem, "Name a folder that you may write to.") from error
 
 

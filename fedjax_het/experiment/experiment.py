@@ -94,7 +94,7 @@ def run_experiment(
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
       lacks = draw_missing(config, run, claim, yardsticks, display)
-    if not (run.root / MODEL).exists():
+    if not (run.root / MODEL).is_file():
       display.show(*add_models(config, run, where, display))
     place = f"This run is complete; its files are in {run.root}."
     if missing := missing_rounds(run, config, config.rounds):

@@ -132,7 +132,7 @@ def run_sweep(
   sweep = Sweep(config, root, members, configs, runs, whole)
   if sweep.complete and not any(olds):
     undrawn = _draw_missing(sweep, yardsticks, display)
-    if not all((run.root / MODEL).exists() for run in runs):
+    if not all((run.root / MODEL).is_file() for run in runs):
 
       def made() -> tuple[Members, jax.Array, list[tuple[Path, ClientUpdate]]]:
         engine, experiments, _ = build_members(sweep, where, member_batch)

@@ -8,7 +8,7 @@ from launching import records, small, start
 from matplotlib.figure import Figure
 
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import experiment, sweep
+from fedjax_het.experiment import claim, experiment, sweep
 from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.claim import Claimed, Lost
 from fedjax_het.experiment.display import Display
@@ -365,3 +365,18 @@ def test_a_complete_sweep_draws_what_its_members_and_it_lack(tmp_path, monkeypat
   (member / "config.json").unlink()
   with pytest.raises(SettingError, match=r"config\.json"):
     sweep.run_sweep(tiny(), grid, str(tmp_path), Where(devices=1))
+
+
+def test_what_stands_in_the_way_of_a_folder_is_named(tmp_path):
+  (tmp_path / "file").write_text("")
+  said = pytest.raises(SettingError, match=r"cannot be written \(Not a directory at .*/file/run")
+  with said, claim.writable(tmp_path / "elsewhere"):
+    (tmp_path / "file" / "run").mkdir()
+
+
+def test_a_folder_in_the_place_of_the_model_is_said(whole, copy):
+  (copy / "model.npz").unlink()
+  (copy / "model.npz").mkdir()
+  shown = Shown()
+  assert start(tiny(), str(copy), display=shown) == whole[1]
+  assert "model.npz is missing" in " ".join(shown.texts)
