@@ -173,6 +173,27 @@ def test_clients_side_by_side_with_batch_normalisation_have_the_same_bits_on_any
 
 
 @pytest.mark.slow
+def test_a_client_has_its_place_in_its_group_on_any_number_of_devices():
+  """A convolution's bits depend on the place: its sums cross the clients of a group in vectors."""
+  model = fh.models.make("two_cnn", (12, 12, 1), 3)
+  rng, sizes = np.random.default_rng(0), (9, 2, 7, 3, 12, 2, 5, 4)
+  x, parts = (
+    rng.normal(size=(44, 12, 12, 1)).astype(np.float32),
+    np.split(np.arange(44), np.cumsum(sizes)[:-1]),
+  )
+  data = fh.federate(x, rng.integers(0, 3, 44), parts, jax.random.key(0), num_classes=3, test_fraction=0.0)
+  algorithm = fh.federated(fh.fedavg(model, lr=0.05, epochs=1, batch_size=4))
+
+  def left(devices):
+    engine = fh.Engine(algorithm, data, 3, devices=devices, client_batch=2)
+    state, infos = engine.advance(engine.init(jax.random.key(5)), 2)
+    metrics = engine.evaluate(state, "train")
+    return jax.tree.map(np.asarray, (state._replace(key=()), infos, metrics))
+
+  chex.assert_trees_all_equal(left(1), left(2))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("states, batch", [(1, 3), (3, 4), (2, 9)])
 def test_blocks_of_clients_that_are_smaller_than_client_batch_change_no_metric(states, batch):
   """An evaluation of two clients at once has the bits of one of all."""
