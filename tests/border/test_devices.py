@@ -139,14 +139,6 @@ def test_adam_of_clients_side_by_side_divides_alike_on_one_device_and_on_two():
   chex.assert_trees_all_equal(*on_one_device_and_two(step, leaves, np.int32([3, 7]), *decays))
 
 
-def test_a_spectral_norm_of_clients_side_by_side_divides_alike_on_one_device_and_on_two():
-  model = fh.models.energy_mlp((8,), 3)
-  params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 2))
-  x = jax.random.normal(jax.random.key(1), (2, 4, 8))
-  gradient = jax.grad(lambda params, x: (model.apply(params, x) ** 2).sum())
-  chex.assert_trees_all_equal(*on_one_device_and_two(gradient, params, x))
-
-
 class Normalised(nn.Module):
   """Two hidden layers with batch normalisation, whose sums are divided by the number of real rows."""
 
