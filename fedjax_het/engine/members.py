@@ -93,13 +93,17 @@ class Members(Base):
     self._form = form(each)
     self.count, self._runs = count, (slice(count),)
     placement.check_devices(devices)
-    wanted = None if jax.process_count() > 1 else min(int(devices or len(jax.devices())), count)
-    self.mesh = placement.client_mesh(wanted, AXIS)
-    self._make = make_algorithm
     batch = member_batch or placement.default_client_batch()
     self._member_batch = batch and min(batch, count)
     self.groups = {**self.groups, "member_batch": self._member_batch}
-    self._padded = np.minimum(np.arange(count + -count % self.mesh.size), count - 1)
+    together = self._member_batch or 1
+    wanted = (
+      None if jax.process_count() > 1 else min(int(devices or len(jax.devices())), -(-count // together))
+    )
+    self.mesh = placement.client_mesh(wanted, AXIS)
+    self._make = make_algorithm
+    # A device gets whole groups, so that a member's place in its group does not depend on the devices.
+    self._padded = np.minimum(np.arange(count + -count % (self.mesh.size * together)), count - 1)
     self._settings = self._spread(settings)
     self._sizes = np.broadcast_to([own.train.size for own in each], (count, self.num_clients))
     self.examples = self._examples(each, device_rows, seeds)
@@ -203,7 +207,10 @@ class Members(Base):
         return jax.vmap(one)(rows)
       if self._member_batch == 1:
         return placement.one_by_one(one, rows)
-      return placement.in_groups(one, self._member_batch, rows)
+      batch = self._member_batch
+      grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, batch, *leaf.shape[1:]), rows)
+      found = placement.one_by_one(jax.vmap(one), grouped)
+      return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
     specs = P(AXIS), Fields(P(), P(AXIS)), P(AXIS), P()  # type: ignore[arg-type]
     mapped = jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)

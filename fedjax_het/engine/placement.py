@@ -170,41 +170,12 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
   return packed.unpack(lax.fori_loop(0, unknown(count), step, packed.room(count)))
 
 
-def in_groups(
-  fn: Callable[[PyTree], PyTree], size: int, stacked: PyTree, order: jax.Array | None = None
-) -> PyTree:
-  """fn of each row of a tree, `size` rows side by side under `vmap`, stacked.
-
-  A row's result has the same bits however many rows there are. Products of groups of another size are summed
-  in another order, so a last group that is not full has its last row several times. The barrier hides from
-  XLA that these rows are equal, because it would compute them once, as a smaller group.
-
-  Args:
-    fn: a function of one row.
-    size: rows of a group.
-    stacked: the rows, each leaf [n, ...].
-    order: the order in which rows are grouped, a permutation [n]; by default as they stand.
-  """
-  count = jax.tree.leaves(stacked)[0].shape[0]
-  slots = jnp.arange(count) if order is None else order
-  slots = jnp.pad(slots, (0, -count % size), mode="edge")
-
-  def group(slots: jax.Array) -> PyTree:
-    return jax.vmap(fn)(lax.optimization_barrier(jax.tree.map(lambda leaf: leaf[slots], stacked)))
-
-  def rows(leaf: jax.Array) -> jax.Array:
-    found = leaf.reshape(-1, *leaf.shape[2:])[:count]
-    return found if order is None else found[jnp.argsort(order)]
-
-  return jax.tree.map(rows, one_by_one(group, slots.reshape(-1, size)))
-
-
 def map_here(
   fn: Callable[..., PyTree], client_batch: int | None, shared: PyTree, view: ClientData, *stacked: PyTree
 ) -> PyTree:
   """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, on the device that runs this.
 
-  Clients that are mapped at once take the time of the longest of them, so they are grouped by size.
+  Clients stand in groups, [n, client_batch], where `client_batch` is above 1; else in a row, [n].
   """
 
   def one(sliced):
@@ -214,9 +185,7 @@ def map_here(
   clients = view.start, view.size, stacked
   if client_batch is None:
     return jax.vmap(one)(clients)
-  if client_batch == 1:
-    return one_by_one(one, clients)
-  return in_groups(one, client_batch, clients, jnp.argsort(view.size, descending=True))
+  return one_by_one(one if client_batch == 1 else jax.vmap(one), clients)
 
 
 def map_clients(
@@ -230,9 +199,34 @@ def map_clients(
   """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, split over the mesh's devices.
 
   A number of clients that the devices do not divide is filled up with empty clients, whose results are
-  dropped. Without a mesh all stay on the device that runs this. Groups have `client_batch` clients on every
-  device, also where it has fewer, so that a client's bits do not depend on how many devices there are.
+  dropped. Without a mesh all stay on the device that runs this.
+
+  Clients that are mapped at once take the time of the longest of them, so they are grouped by size, and each
+  device gets whole groups. A client's bits depend on the size of its group and on its place there, and the
+  groups are the same on any number of devices. A last group that is not full has its smallest client several
+  times.
   """
+  count = view.start.shape[0]
+  if client_batch is not None and client_batch > 1:
+    order = jnp.argsort(view.size, descending=True)
+    slots = jnp.pad(order, (0, -count % client_batch), mode="edge").reshape(-1, client_batch)
+    rows = jax.tree.map(lambda leaf: leaf[slots], (view.start, view.size, stacked))
+    grouped = dataclasses.replace(view, start=rows[0], size=rows[1])
+    found = _map_rows(fn, mesh, client_batch, shared, grouped, *rows[2])
+    back = jnp.argsort(order)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[back], found)
+  return _map_rows(fn, mesh, client_batch, shared, view, *stacked)
+
+
+def _map_rows(
+  fn: Callable[..., PyTree],
+  mesh: Mesh | None,
+  client_batch: int | None,
+  shared: PyTree,
+  view: ClientData,
+  *stacked: PyTree,
+) -> PyTree:
+  """`map_here` of rows that are clients or groups of them, split over the mesh's devices."""
   count = view.start.shape[0]
   if mesh is None:
     return map_here(fn, client_batch, shared, view, *stacked)
@@ -244,7 +238,8 @@ def map_clients(
   start, size = view.start, view.size
   if padding:
     start, size, stacked = jax.tree.map(fill, (start, size, stacked))
-    size = jnp.where(jnp.arange(count + padding) < count, size, 0)  # .at[].set here is miscompiled by XLA
+    real = (jnp.arange(count + padding) < count).reshape(-1, *[1] * (size.ndim - 1))
+    size = jnp.where(real, size, 0)  # .at[].set here is miscompiled by XLA
 
   def on_device(shared, x, y, start, size, stacked):
     own = dataclasses.replace(view, x=x, y=y, start=start, size=size)

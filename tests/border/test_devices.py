@@ -139,14 +139,6 @@ def test_adam_of_clients_side_by_side_divides_alike_on_one_device_and_on_two():
   chex.assert_trees_all_equal(*on_one_device_and_two(step, leaves, np.int32([3, 7]), *decays))
 
 
-def test_a_spectral_norm_of_clients_side_by_side_divides_alike_on_one_device_and_on_two():
-  model = fh.models.energy_mlp((8,), 3)
-  params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 2))
-  x = jax.random.normal(jax.random.key(1), (2, 4, 8))
-  gradient = jax.grad(lambda params, x: (model.apply(params, x) ** 2).sum())
-  chex.assert_trees_all_equal(*on_one_device_and_two(gradient, params, x))
-
-
 class Normalised(nn.Module):
   """Two hidden layers with batch normalisation, whose sums are divided by the number of real rows."""
 
@@ -170,6 +162,27 @@ def test_clients_side_by_side_with_batch_normalisation_have_the_same_bits_on_any
   one = left(1)
   for devices in (2, 3):
     chex.assert_trees_all_equal(one, left(devices))
+
+
+@pytest.mark.slow
+def test_a_client_has_its_place_in_its_group_on_any_number_of_devices():
+  """A convolution's bits depend on the place: its sums cross the clients of a group in vectors."""
+  model = fh.models.make("two_cnn", (12, 12, 1), 3)
+  rng, sizes = np.random.default_rng(0), (9, 2, 7, 3, 12, 2, 5, 4)
+  x, parts = (
+    rng.normal(size=(44, 12, 12, 1)).astype(np.float32),
+    np.split(np.arange(44), np.cumsum(sizes)[:-1]),
+  )
+  data = fh.federate(x, rng.integers(0, 3, 44), parts, jax.random.key(0), num_classes=3, test_fraction=0.0)
+  algorithm = fh.federated(fh.fedavg(model, lr=0.05, epochs=1, batch_size=4))
+
+  def left(devices):
+    engine = fh.Engine(algorithm, data, 3, devices=devices, client_batch=2)
+    state, infos = engine.advance(engine.init(jax.random.key(5)), 2)
+    metrics = engine.evaluate(state, "train")
+    return jax.tree.map(np.asarray, (state._replace(key=()), infos, metrics))
+
+  chex.assert_trees_all_equal(left(1), left(2))
 
 
 @pytest.mark.slow
