@@ -248,7 +248,9 @@ def federate(
   if isinstance(standardize, int):
     raise SettingError("standardize", standardize, "not numbers of columns", "Name them: (0, 1).")
   standardize = listed("standardize", standardize, "numbers of columns")
-  if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in standardize):
+  if not all(
+    isinstance(one, int | np.integer) and not isinstance(one, bool | np.timedelta64) for one in standardize
+  ):
     raise SettingError("standardize", tuple(standardize), "not numbers of columns", "Name them: (0, 1).")
   if len(standardize) and not (_floats(x) and 0 <= min(standardize) <= max(standardize) < x.shape[1]):
     found = jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", x)

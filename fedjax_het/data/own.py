@@ -110,7 +110,11 @@ def _laid_out(
     raise SettingError("y", y, "is one label", "Give one for each example, [N].")
   if (task is None or task.classes) and y.dtype.kind not in "iub":
     check_present(y)
-    if y.dtype.kind == "f" and (wrong := np.flatnonzero(np.isinf(y).reshape(len(y), -1).any(axis=1))).size:
+    if (
+      y.dtype.kind == "f"
+      and len(y)
+      and (wrong := np.flatnonzero(np.isinf(y).reshape(len(y), -1).any(axis=1))).size
+    ):
       problem = (
         f"the label of row {wrong[0]} is infinite, which is no class; {len(wrong)} of {len(y)} rows are so"
       )

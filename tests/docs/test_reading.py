@@ -42,7 +42,7 @@ def patterns(tree, path: tuple[str, ...] = ()) -> set[str]:
 def spelled(key: str, path: tuple[str, ...]) -> str:
   if key in ("personalized", "global"):
     return "MODEL"
-  if key in METRICS and path and path[0] in ("metrics", "left_out", "unseen"):
+  if key in METRICS and path and path[0] in ("metrics", "weighted", "left_out", "unseen"):
     return "METRIC"
   return "FIGURE" if key in FIGURES and path[-1:] == ("METRIC",) else "N" if key.isdecimal() else key
 

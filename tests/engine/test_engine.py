@@ -26,7 +26,7 @@ from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import federated
 from fedjax_het.local import for_each_batch, shuffle
-from fedjax_het.models.zoo import two_nn
+from fedjax_het.models import two_nn
 from fedjax_het.parts import Context
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)

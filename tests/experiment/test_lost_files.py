@@ -359,7 +359,7 @@ def test_a_complete_sweep_draws_what_its_members_and_it_lack(tmp_path, monkeypat
   drawn = tmp_path / "figures" / "sweep.png", member / "figures" / "mixing.png"
   for path in drawn:
     path.unlink()
-  monkeypatch.setattr(sweep, "_build", None)
+  monkeypatch.setattr(sweep, "build_members", None)
   assert sweep.run_sweep(tiny(), grid, str(tmp_path), Where(devices=1)) == first
   assert all(path.stat().st_size > 1000 for path in drawn)
   (member / "config.json").unlink()
