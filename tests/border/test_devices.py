@@ -113,8 +113,9 @@ def test_a_device_with_fewer_clients_than_client_batch_has_the_bits_of_one_with_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedevg", "fedcvae", "fedcgan"])
+@pytest.mark.parametrize("method", ["fedcvae", "fedcgan"])
 def test_clients_side_by_side_that_train_by_adam_have_the_same_bits_on_any_number_of_devices(method):
+  """FedEvg's small network here is `energy_mlp`, the known exception of docs/results/devices.md."""
   chex.assert_trees_all_equal(*(run(method, "ragged", 2, devices, client_batch=2) for devices in (1, 2)))
 
 
