@@ -41,10 +41,10 @@ def test_rows_that_nobody_has_may_hold_anything():
   ("y", "says"),
   [
     (Y.astype(np.float32), "y = 0.0: the label of row 0 is float32, not a whole number. .*y.astype"),
-    (Y + 0.5, "y = 0.5: .* Number the classes from 0"),
-    (one_wrong(np.nan, row=2), "y = nan: the label of row 2 is float64, .*leave rows without a label out"),
+    (Y + 0.5, "y = 0.5: .* These look like numbers to be told, not classes: give task="),
+    (one_wrong(np.nan, row=2), "y = nan: the label of row 2 is missing.*leave rows without a label out"),
     (Y.astype(object), "y = 0: the label of row 0 is object, not a whole number. .*y.astype"),
-    (one_wrong(None, row=2), "y = None: the label of row 2 is object"),
+    (one_wrong(None, row=2), "y = None: the label of row 2 is missing"),
     (np.ma.masked_array(Y, np.arange(N) == 2), "y = masked: the label of row 2 is masked. .*out of parts"),
     (np.float32(1.0), "y = 1.0: one value, and x has 12 examples. Give one label per row"),
     (Y.astype(str), "y = '0': the label of row 0 is .*not a whole number"),

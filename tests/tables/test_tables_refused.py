@@ -239,7 +239,7 @@ def test_signs_that_markdown_and_latex_take_otherwise():
     r"A\textbackslash{}B \& 5\% \$x\$ \#1 a\_b \{c\} \textasciitilde{} \textasciicircum{} | d"
   )
   text = layout.markdown([odd], [odd.cell], "", "T")
-  assert r"| A\\B & 5% $x$ #1 a_b {c} ~ ^ \| d | 1.50 ± 0.71 (1.00) |" in text
+  assert r"| A\\B & 5% $x$ #1 a_b {c} \~ ^ \| d | 1.50 ± 0.71 (1.00) |" in text
 
 
 def test_notes_say_only_what_is_so():
