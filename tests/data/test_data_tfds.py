@@ -88,7 +88,8 @@ from fedjax_het.data import from_tfds, sources
 
 from_tfds._check_network = lambda host: None
 tfds.download.DownloadManager.download_and_extract = lambda manager, url: tfds.core.Path(sys.argv[1])
-fine, coarse = (sources.load("cifar100", sys.argv[1], labels=labels) for labels in ("fine", "coarse"))
+place = sys.argv[1].rpartition("/")[0]
+fine, coarse = (sources.load("cifar100", place, labels=labels) for labels in ("fine", "coarse"))
 np.savez(sys.argv[2], x=fine.x, y=fine.y, x_test=fine.x_test, coarse=coarse.y,
          classes=(fine.num_classes, coarse.num_classes), files=fine.files)
 """
@@ -101,14 +102,15 @@ def test_cifar100_has_both_kinds_of_labels(tmp_path):
       pytest.skip(f"{module} is not installed")
   records = np.random.default_rng(0).integers(0, 256, (5, 3074), np.uint8)
   records[:, 0], records[:, 1] = (0, 19, 3, 4, 5), (99, 98, 20, 21, 22)
-  (tmp_path / "cifar-100-binary").mkdir()
+  folder = tmp_path / "records" / "cifar-100-binary"  # where TFDS alone looks
+  folder.mkdir(parents=True)
   for part, own in (("train", records), ("test", records[:2])):
-    (tmp_path / "cifar-100-binary" / f"{part}.bin").write_bytes(own.tobytes())
+    (folder / f"{part}.bin").write_bytes(own.tobytes())
   for labels, count in (("fine", 100), ("coarse", 20)):
     names = "".join(f"{i}\n" for i in range(count))
-    (tmp_path / "cifar-100-binary" / f"{labels}_label_names.txt").write_text(names)
+    (folder / f"{labels}_label_names.txt").write_text(names)
   env = {**os.environ, "TFDS_DATA_DIR": str(tmp_path / "tfds"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-  args = [sys.executable, "-c", OF_RECORDS, str(tmp_path), str(tmp_path / "out.npz")]
+  args = [sys.executable, "-c", OF_RECORDS, str(tmp_path / "records"), str(tmp_path / "out.npz")]
   done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=300)
   assert done.returncode == 0, done.stderr[-3000:]
   found = np.load(tmp_path / "out.npz")
