@@ -139,9 +139,14 @@ def _take(folder: Path) -> str | None:
   if other := _around_or_below(folder):  # again: of two that come at once, one at least sees the other's lock
     file.close()
     return other
-  file.truncate(0)
-  file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
-  file.flush()
+  try:
+    file.truncate(0)
+    file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+    file.flush()
+  except OSError:  # a full disk, say, which would also stop the words that are still to be written
+    with contextlib.suppress(OSError):
+      file.close()
+    raise
   _held.update(dict.fromkeys(_spellings(folder), file))
   return None
 

@@ -22,11 +22,11 @@ def resolved(config: ConfigDict, swept: Collection[str] = ()) -> ConfigDict:
     config: a configuration that `check_config` takes.
     swept: dotted fields whose values a sweep gives; they are left as they are.
   """
-  method = CLIENTS[config.algorithm.name]
+  if not (missing := _missing(config, swept)):
+    return config
   given = {**config.local, **config.algorithm}
-  epochs = given.get("epochs", method.settings["epochs"].default)
-  missing = _missing(config, swept)
-  return with_values(config, dict.fromkeys(missing, epochs)) if missing else config
+  epochs = given.get("epochs", CLIENTS[config.algorithm.name].settings["epochs"].default)
+  return with_values(config, dict.fromkeys(missing, epochs))
 
 
 def of_earlier(stored: Any) -> Any:
