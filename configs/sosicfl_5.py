@@ -19,8 +19,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.studies.best import sooner
 from fedjax_het.tables.paper import Beside
-from fedjax_het.yardsticks.best import sooner
 
 TABLES = [runpy.run_path(str(Path(__file__).with_name(name))) for name in ("sosicfl_2.py", "sosicfl_3.py")]
 NEVER = "{}'s best accuracy is not reached"

@@ -86,7 +86,7 @@ class Info(NamedTuple):
     return cls(total / steps.astype(jnp.float32), steps, figures)
 
 
-class ShareFn(Protocol):
+class InitBroadcastFn(Protocol):
   """Draws what the server starts from."""
 
   def __call__(self, key: jax.Array) -> Message: ...  # noqa: D102
@@ -127,12 +127,12 @@ class ClientUpdateFn(Protocol):
 class LocalTraining(NamedTuple):
   """Local training that can stop between two steps and go on elsewhere, which spares idle devices.
 
-  `update` is `in_one_go` of it: `finish` of `walk` of `start`, over all steps.
+  `update` is `in_one_go` of it: `finish` of `run_steps` of `start`, over all steps.
 
   Attributes:
     steps: (data) -> n_i, the number of steps, int32 scalar.
     start: (broadcast, state, context) -> what local training changes, before the first step.
-    walk: (key, broadcast, state, data, context, work, first, last) -> work after the steps first, ...,
+    run_steps: (key, broadcast, state, data, context, work, first, last) -> work after the steps first, ...,
       last - 1; with 0 and None after all of them.
     finish: (broadcast, state, data, context, work) -> (upload, state, info).
     gradients: of a step; for people, see `Info.steps`.
@@ -140,7 +140,7 @@ class LocalTraining(NamedTuple):
 
   steps: Callable[[ClientData], int | Array]
   start: Callable[[Message, PyTree, Context], PyTree]
-  walk: Callable[..., PyTree]
+  run_steps: Callable[..., PyTree]
   finish: Callable[[Message, PyTree, ClientData, Context, PyTree], tuple[Message, PyTree, Info]]
   gradients: int = 1
 
@@ -156,7 +156,7 @@ class in_one_go:
   ) -> tuple[Message, PyTree, Info]:
     """See `ClientUpdateFn`."""
     work = self.training.start(broadcast, state, context)
-    work = self.training.walk(key, broadcast, state, data, context, work, 0, None)
+    work = self.training.run_steps(key, broadcast, state, data, context, work, 0, None)
     return self.training.finish(broadcast, state, data, context, work)
 
 
@@ -200,7 +200,7 @@ class Simplex(NamedTuple):
   clusters: Array
 
 
-class Withheld:
+class DataNotRequested:
   """Stands for examples that a function has not asked for, and says so when it looks at them."""
 
   def __init__(self, function: str):
@@ -223,13 +223,13 @@ class ClientUpdate(NamedTuple):
   What it does:
 
   Attributes:
-    share: see `ShareFn`.
+    init_broadcast: see `InitBroadcastFn`.
     init: see `ClientInitFn`.
     update: see `ClientUpdateFn`.
     loss: see `LossFn`.
     personalize: see `PersonalizeFn`.
     apply: the model's function, (params, x [B, ...]) -> outputs [B, ...], with which models are evaluated.
-    globalize: the server's own model out of a broadcast; None where there is none, and none is judged.
+    global_model: the server's own model out of a broadcast; None where there is none, and none is judged.
     task: what is learnt, by which they are judged: the model's own.
 
     lambdas: what it offers: where on its line a personalised model is evaluated; one point for methods
@@ -257,13 +257,13 @@ class ClientUpdate(NamedTuple):
       data; None where there is no such bound.
   """
 
-  share: ShareFn
+  init_broadcast: InitBroadcastFn
   init: ClientInitFn
   update: ClientUpdateFn
   loss: LossFn
   personalize: PersonalizeFn
   apply: Callable[[PyTree, jax.Array], jax.Array]
-  globalize: Callable[[Message], PyTree] | None = None
+  global_model: Callable[[Message], PyTree] | None = None
   task: Task = classification()
   lambdas: tuple[float, ...] = (0.0,)
   line: PersonalizeFn | None = None
@@ -286,7 +286,7 @@ class ClientUpdate(NamedTuple):
 
   def shown(self, function: str, data: ClientData | None) -> Any:
     """A client's training examples, as `function`, "init" or "personalize", is shown them."""
-    return data if function in self.sees_data else Withheld(function)
+    return data if function in self.sees_data else DataNotRequested(function)
 
 
 class Feedback(NamedTuple):

@@ -30,8 +30,8 @@ import jax  # noqa: E402
 from fedjax_het.experiment.algorithm import build_algorithm  # noqa: E402
 from fedjax_het.metrics.seeds import over_seeds  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
-from fedjax_het.yardsticks import regret  # noqa: E402
-from fedjax_het.yardsticks.mixture import plot_mixture  # noqa: E402
+from fedjax_het.studies import regret  # noqa: E402
+from fedjax_het.studies.mixture import plot_mixture  # noqa: E402
 
 SERVERS = {  # server, its learning rate
   "FedAvg": ("sgd", 1.0), "FedProx": ("sgd", 1.0), "FedAdam": ("adam", 0.01), "FedYogi": ("yogi", 0.01),

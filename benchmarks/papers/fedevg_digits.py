@@ -12,7 +12,7 @@ Downstream accuracy: TwoNN is trained to convergence on the synthetic set alone,
 parameters), and tested on all clients' test rows, top-1. "real" is the same with ten real training examples a
 class ("20 real a class" with more), different ones for each judge. Diversity: the mean distance within a
 class over that of the ten real examples, once between pixels and once between the 128 features of a
-classifier trained on the real training rows, which does not count noise as diversity. All yardsticks see
+classifier trained on the real training rows, which does not count noise as diversity. All of them see
 pixels kept in [0, 1]. When all methods that the picture shows have run, the script draws the first seed's
 sets.
 
@@ -41,8 +41,8 @@ from fedjax_het.data.scale import as_read
 from fedjax_het.methods import METHODS
 from fedjax_het.metrics.seeds import over_seeds
 from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp
-from fedjax_het.yardsticks.downstream import downstream, within_class_distance
-from fedjax_het.yardsticks.features import classifier_features
+from fedjax_het.studies.downstream import downstream, within_class_distance
+from fedjax_het.studies.features import classifier_features
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -9,7 +9,7 @@ determines the whole run: partition, parameters and draws. Two kinds of judges t
 synthesises, and on as many random real training images for comparison:
 
 TwoNN       three times, tested on all clients' test parts and on the whole official test set, with the
-            distances, by `yardsticks.synthetic.worth`
+            distances, by `studies.synthetic.worth`
 ResNet-10   of the thesis's width, --judges times, with the initial parameters of seeds s, s + 100, s + 200
             and so on for a run of seed s, for at most --passes passes of Adam; top-1 on --judged random
             official test images, the same for all. --passes 0 leaves it out.
@@ -39,9 +39,9 @@ from fedjax_het.data.scale import as_read
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.where import Where
-from fedjax_het.yardsticks.downstream import Images, downstream
-from fedjax_het.yardsticks.features import in_blocks
-from fedjax_het.yardsticks.synthetic import as_many, worth
+from fedjax_het.studies.downstream import Images, downstream
+from fedjax_het.studies.features import in_blocks
+from fedjax_het.studies.synthetic import as_many, worth
 
 METHODS, CLASSES, PER_CLASS = ("fedevg", "fedcvae", "fedcgan"), 10, 10
 SIZES = {"rounds": (20, "T"), "steps": (8, "steps"), "width": (8, "width")}  # default, and what a name says

@@ -20,7 +20,7 @@ import fedjax_het as fh
 from benchmarks.papers.ended import ended
 from benchmarks.provenance import RAW, provenance
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise
-from fedjax_het.engine.pick import Evaluations, pick
+from fedjax_het.engine.lambda_selection import Evaluations, pick
 from fedjax_het.experiment.build import engine_of
 from fedjax_het.experiment.where import Where
 

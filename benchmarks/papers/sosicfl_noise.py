@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 from sklearn.metrics import adjusted_rand_score  # noqa: E402
 
 from benchmarks.provenance import RAW, ROOT, provenance  # noqa: E402
-from fedjax_het.engine.members import Members  # noqa: E402
+from fedjax_het.engine.batched_runs import Members  # noqa: E402
 from fedjax_het.engine.run import chunks  # noqa: E402
 from fedjax_het.experiment.algorithm import algorithm_maker  # noqa: E402
 from fedjax_het.experiment.build import build  # noqa: E402

@@ -34,7 +34,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks.provenance import PAGES, place, provenance  # noqa: E402
-from fedjax_het.engine.members import Members  # noqa: E402
+from fedjax_het.engine.batched_runs import Members  # noqa: E402
 from fedjax_het.engine.sweep import grid_of  # noqa: E402
 from fedjax_het.experiment.record import traffic  # noqa: E402
 from fedjax_het.methods import CLIENTS  # noqa: E402

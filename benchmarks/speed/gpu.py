@@ -44,7 +44,7 @@ from flax import linen as nn
 
 import fedjax_het as fh
 from benchmarks.speed.momenta import sgd
-from fedjax_het.engine.members import Members
+from fedjax_het.engine.batched_runs import Members
 from fedjax_het.models.layers.basic import Conv, Dense, flatten
 from fedjax_het.models.layers.pooling import max_pool2
 

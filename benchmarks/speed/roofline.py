@@ -45,8 +45,8 @@ import jax.numpy as jnp  # noqa: E402
 from benchmarks.provenance import RAW, provenance  # noqa: E402
 from benchmarks.speed.client_steps import clients  # noqa: E402
 from fedjax_het.clients import superfed  # noqa: E402
-from fedjax_het.clients.objective import loss_gradient, momentum_sgd, together  # noqa: E402
-from fedjax_het.clients.sgd import near as kept_near  # noqa: E402
+from fedjax_het.clients.objective import loss_gradient, momentum_sgd, updates_barrier  # noqa: E402
+from fedjax_het.clients.sgd import proximal_gradient as kept_near  # noqa: E402
 from fedjax_het.local import Batch  # noqa: E402
 
 BATCH, LOOP, SIDE = 10, 400, 1024
@@ -91,7 +91,7 @@ def pieces(model: fh.Model) -> dict[str, Callable[[], float]]:
   def sgd(carry):
     params, state, found = carry
     updates, state = tx.update(found, state, params)
-    return jax.tree.map(jnp.add, params, together(updates)), state, found
+    return jax.tree.map(jnp.add, params, updates_barrier(updates)), state, found
 
   def near(carry):
     params, state, found, origin = carry
@@ -121,7 +121,7 @@ def pieces(model: fh.Model) -> dict[str, Callable[[], float]]:
       jax.tree.map(lambda g, f, l: t * g + t * f - t * l, found, one, other),
     )
     updates, states = zip(*map(tx.update, gradients, states, ends))
-    return t * 0.999, jax.tree.map(jnp.add, ends, together(updates)), states, found, origin
+    return t * 0.999, jax.tree.map(jnp.add, ends, updates_barrier(updates)), states, found, origin
 
   t, state = jnp.float32(0.5), tx.init(first)
   ends, states = (first, second), (state, state)

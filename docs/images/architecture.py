@@ -15,7 +15,7 @@ FLOORS = (
    "compare": "runs side by side", "command": "one for all"},
   {"tables": "the papers' tables: their cells, what is printed, ours beside it"},
   {"experiment": "a run's life: configuration, checkpoints, record, report"},
-  {"methods": "their names, one table", "yardsticks": "what is studied of a run, and its pictures"},
+  {"methods": "their names, one table", "studies": "what is studied of a run, and its pictures"},
   {"federated": "three parts make an algorithm"},
   {"clients": "what a client does: θ, D", "mixing": "how much each counts: w",
    "server": "how the server moves", "engine": "rounds, devices, evaluation"},
@@ -28,7 +28,7 @@ FLOORS = (
 )  # fmt: skip
 WAY = {  # the stops of a run, as the page tells them
   "run": "1", "experiment": "2, 8", "data": "3", "models": "4", "methods": "5", "federated": "5",
-  "engine": "6", "yardsticks": "7",
+  "engine": "6", "studies": "7",
 }  # fmt: skip
 METHODS, KNOWS_NO_METHOD, OTHERS = "#F6D9C9", "#CFE3F3", "#EEF1F4"
 COLOURS = dict.fromkeys(("clients", "mixing", "server", "langevin"), METHODS) | {

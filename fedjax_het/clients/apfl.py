@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, together
+from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, updates_barrier
 from fedjax_het.clients.supervised import line, received, scheduled, supervised
 from fedjax_het.errors import check_flag, check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
@@ -101,7 +101,7 @@ def apfl(
     federated = sgd.start(broadcast.params, broadcast.stats, tx)
     return Pair(federated, sgd.start(*model.split(state.local), tx), state.alpha)
 
-  def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
+  def run_steps(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
     rate = decayed(lr, lr_decay, context.round)
     tx = tx_of(context)
 
@@ -115,7 +115,7 @@ def apfl(
         alpha = jnp.clip(alpha - rate * along, 0.0, 1.0)
       w_update, w_state = tx.update(gradient, w_state, w)
       v_update, v_state = tx.update(own, v_state, v)
-      w, v = optax.apply_updates((w, v), together((w_update, v_update)))
+      w, v = optax.apply_updates((w, v), updates_barrier((w_update, v_update)))
       return Pair(
         sgd.Local(w, w_state, w_loss + loss, steps + 1, w_stats),
         sgd.Local(v, v_state, v_loss + mixed_loss, steps + 1, v_stats),
@@ -135,10 +135,10 @@ def apfl(
     return model.joined(mix(local.params, broadcast.params, state.alpha), local.stats)
 
   training = LocalTraining(
-    lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish, gradients=2
+    lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish, gradients=2
   )
   return supervised(
-    model, training, own_model, name="apfl", globalize=received(model),
+    model, training, own_model, name="apfl", global_model=received(model),
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.asarray(alpha, jnp.float32)),
     line=line(model, batch_size, lambda state: state.local),
   )  # fmt: skip

@@ -58,17 +58,19 @@ def walk_both(
     optimizer: optimiser of both models.
     epochs: epochs of the received model and of the personalised model.
     batch_size: B, mini-batch size.
-    near: (gradient, params) -> gradient of the personalised model with the proximal term, see `sgd.near`.
-    first: the first step to take, see `sgd.walk`; steps of both models are counted together.
+    near: (gradient, params) -> gradient of the personalised model with the proximal term, see
+      `sgd.proximal_gradient`.
+    first: the first step to take, see `sgd.run_steps`; steps of both models are counted together.
     last: the step before which to stop; None takes all.
-    at: (step, params) -> the model's parameters, see `sgd.walk`.
+    at: (step, params) -> the model's parameters, see `sgd.run_steps`.
   """
-  received = sgd.walk(
+  received = sgd.run_steps(
     key, model, data, work.received, optimizer, epochs[0], batch_size, None, first, last, at
   )
   first, last, key = afterwards(epochs[0] * steps_per_epoch(data, batch_size), first, last, key)
   return Pair(
-    received, sgd.walk(key, model, data, work.own, optimizer, epochs[1], batch_size, near, first, last, at)
+    received,
+    sgd.run_steps(key, model, data, work.own, optimizer, epochs[1], batch_size, near, first, last, at),
   )
 
 
@@ -116,8 +118,8 @@ def ditto(
     tx = tx_of(context)
     return Pair(sgd.start(broadcast.params, broadcast.stats, tx), sgd.start(*model.split(state), tx))
 
-  def walk(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
-    near, passes = sgd.near(broadcast.params, lam), (epochs, own_epochs)
+  def run_steps(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
+    near, passes = sgd.proximal_gradient(broadcast.params, lam), (epochs, own_epochs)
     return walk_both(key, model, data, work, tx_of(context), passes, batch_size, near, first, last)
 
   def finish(broadcast, state, data, context, work: Pair):
@@ -127,9 +129,9 @@ def ditto(
   def steps(data):
     return (epochs + own_epochs) * steps_per_epoch(data, batch_size)
 
-  training = LocalTraining(steps, start, walk, finish)
+  training = LocalTraining(steps, start, run_steps, finish)
   return supervised(
     model, training, lambda broadcast, state, *_: state, name="ditto",
-    init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
+    init=lambda key, broadcast, *_: received(model)(broadcast), global_model=received(model),
     line=line(model, batch_size),
   )  # fmt: skip

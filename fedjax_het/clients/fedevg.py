@@ -120,7 +120,7 @@ def fedevg(
   before, [M], which energies are taken relative to, so that they cannot overflow; equation 4.13 is invariant
   to it, unless an energy changes by more than 60 nats in a round (then its exponent is clipped). Otherwise
   `extra` is (). Personalised models are the clients' classifiers if they are persistent. Otherwise, and as
-  the global model, x̃ itself is evaluated as a nearest-neighbour classifier (`yardsticks.downstream` trains a
+  the global model, x̃ itself is evaluated as a nearest-neighbour classifier (`studies.downstream` trains a
   classifier on it).
 
   Args:
@@ -241,12 +241,12 @@ def fedevg(
   def own_model(broadcast, state):
     return state if persistent else broadcast.params
 
-  def share(key):
+  def init_broadcast(key):
     extra = jnp.zeros(len(labels)) if energy == "raw" else ()
     return Message(start_scale * jax.random.normal(key, (len(labels), *model.shape)), extra)
 
   return ClientUpdate(
-    share=share,
+    init_broadcast=init_broadcast,
     init=lambda key, broadcast, data, context: (
       model.init(jax.random.fold_in(key, context.client)) if persistent else ()
     ),
@@ -255,7 +255,7 @@ def fedevg(
     personalize=lambda broadcast, state, *_: own_model(broadcast, state),
     apply=apply,
     task=model.task,
-    globalize=lambda broadcast: broadcast.params,
+    global_model=lambda broadcast: broadcast.params,
     synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",
     uploads_model=False,

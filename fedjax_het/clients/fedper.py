@@ -76,9 +76,9 @@ def fedper(
   def start(broadcast, state, context):
     return sgd.start(*whole(broadcast, state), tx_of(context))
 
-  def walk(key, broadcast, state, data, context, local, first, last):
+  def run_steps(key, broadcast, state, data, context, local, first, last):
     tx = tx_of(context)
-    return sgd.walk(key, model, data, local, tx, epochs, batch_size, None, first, last)
+    return sgd.run_steps(key, model, data, local, tx, epochs, batch_size, None, first, last)
 
   def finish(broadcast, state, data, context, local):
     return *parted(local.params, local.stats), Info.of_sum(local.loss, local.steps)
@@ -86,9 +86,9 @@ def fedper(
   def own_model(broadcast: Message, state: Own, *_) -> PyTree:
     return model.joined(*whole(broadcast, state))
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish)
   return supervised(
     model, training, own_model, name=name,
-    share=lambda key: parted(model.init(key), model.stats)[0],
+    init_broadcast=lambda key: parted(model.init(key), model.stats)[0],
     init=lambda key, *_: parted(model.init(key), model.stats)[1],
   )  # fmt: skip

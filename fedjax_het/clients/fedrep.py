@@ -74,14 +74,14 @@ def fedrep(
     tx = tx_of(context)
     return Phases(sgd.start(state, broadcast.stats, tx), sgd.start(broadcast.params, broadcast.stats, tx))
 
-  def walk(key, broadcast, state, data, context, work: Phases, first, last) -> Phases:
+  def run_steps(key, broadcast, state, data, context, work: Phases, first, last) -> Phases:
     tx = tx_of(context)
     top = beside(model, broadcast.params)
-    own = sgd.walk(key, top, data, work.head, tx, epochs, batch_size, None, first, last)
+    own = sgd.run_steps(key, top, data, work.head, tx, epochs, batch_size, None, first, last)
     steps = epochs * steps_per_epoch(data, batch_size)
     first, last, key = afterwards(steps, first, last, key)
     bottom = beside(model, own.params)
-    body = sgd.walk(key, bottom, data, work.body, tx, own_epochs, batch_size, None, first, last)
+    body = sgd.run_steps(key, bottom, data, work.body, tx, own_epochs, batch_size, None, first, last)
     return Phases(own, body)
 
   def finish(broadcast, state, data, context, work: Phases):
@@ -93,9 +93,9 @@ def fedrep(
   def steps(data):
     return (epochs + own_epochs) * steps_per_epoch(data, batch_size)
 
-  training = LocalTraining(steps, start, walk, finish)
+  training = LocalTraining(steps, start, run_steps, finish)
   return supervised(
     model, training, own_model, name="fedrep",
-    share=lambda key: Message(part(model.init(key)).body, stats=model.stats),
+    init_broadcast=lambda key: Message(part(model.init(key)).body, stats=model.stats),
     init=lambda key, *_: part(model.init(key)).head,
   )  # fmt: skip

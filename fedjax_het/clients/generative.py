@@ -100,13 +100,13 @@ def generative(
   classifier = Model(model.init, apply, model.name, num_classes=model.num_classes)
 
   return ClientUpdate(
-    share=lambda key: Message(model.init(key)),
+    init_broadcast=lambda key: Message(model.init(key)),
     init=lambda *_: (),
     update=update,
     loss=lambda broadcast, state, data, context: training_loss(classifier, broadcast.params, data),
     personalize=lambda broadcast, *_: broadcast.params,
     apply=apply,
-    globalize=lambda broadcast: broadcast.params,
+    global_model=lambda broadcast: broadcast.params,
     synthesize=lambda key, broadcast: (model.generate(broadcast.params, key, labels), labels),
     name=name,
     check_examples=check_examples if model.bounded else None,

@@ -20,7 +20,7 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, together
+from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, updates_barrier
 from fedjax_het.clients.supervised import line, received, scheduled, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
@@ -88,18 +88,18 @@ def pfedme(
     own = model.split(state)
     return Work(broadcast.params, own.params, own.stats, jnp.float32(0.0), jnp.int32(0))
 
-  def walk(key, broadcast, state, data, context, work: Work, first, last) -> Work:
+  def run_steps(key, broadcast, state, data, context, work: Work, first, last) -> Work:
     tx, rate = tx_of(context), decayed(outer, lr_decay, context.round)
 
     def step(work: Work, batch: Batch) -> Work:
-      near = sgd.near(work.federated, lam)
+      near = sgd.proximal_gradient(work.federated, lam)
 
       def inner(r, carry):
         own, state, stats, total = carry
         again = batch._replace(key=jax.random.fold_in(batch.key, r))
         loss, gradient, stats = loss_gradient(model, own, stats, again)
         updates, state = tx.update(near(gradient, own), state, own)
-        return optax.apply_updates(own, together(updates)), state, stats, total + loss
+        return optax.apply_updates(own, updates_barrier(updates)), state, stats, total + loss
 
       carry = work.own, tx.init(work.own), work.stats, work.loss
       own, _, stats, loss = lax.fori_loop(0, inner_steps, inner, carry)
@@ -113,10 +113,10 @@ def pfedme(
     return Message(work.federated, stats=work.stats), model.joined(work.own, work.stats), info
 
   training = LocalTraining(
-    lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish, inner_steps
+    lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish, inner_steps
   )
   return supervised(
     model, training, lambda broadcast, state, *_: state, name="pfedme",
-    init=lambda key, broadcast, *_: received(model)(broadcast), globalize=received(model),
+    init=lambda key, broadcast, *_: received(model)(broadcast), global_model=received(model),
     line=line(model, batch_size),
   )  # fmt: skip

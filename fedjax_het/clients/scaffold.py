@@ -83,13 +83,13 @@ def scaffold(
   def start(broadcast, state, context):
     return sgd.start(broadcast.params, broadcast.stats, tx_of(context))
 
-  def walk(key, broadcast, state, data, context, local, first, last):
+  def run_steps(key, broadcast, state, data, context, local, first, last):
     tx = tx_of(context)
 
     def correct(gradient, params):
       return jax.tree.map(lambda g, own, c: g - own + c, gradient, state, broadcast.even)
 
-    return sgd.walk(key, model, data, local, tx, epochs, batch_size, correct, first, last)
+    return sgd.run_steps(key, model, data, local, tx, epochs, batch_size, correct, first, last)
 
   def finish(broadcast, state, data, context, local):
     scale = 1.0 / (decayed(lr, lr_decay, context.round) * times_counted(local.steps, momentum))
@@ -102,13 +102,14 @@ def scaffold(
     info = Info.of_sum(local.loss, local.steps)
     return Message(local.params, stats=local.stats, even=even), moved, info
 
-  def share(key):
+  def init_broadcast(key):
     params = model.init(key)
     return Message(params, stats=model.stats, even=jax.tree.map(jnp.zeros_like, params))
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish)
   return supervised(
-    model, training, lambda broadcast, state, *_: received(model)(broadcast), name="scaffold", share=share,
+    model, training, lambda broadcast, state, *_: received(model)(broadcast), name="scaffold",
+    init_broadcast=init_broadcast,
     init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),
-    globalize=received(model),
+    global_model=received(model),
   )  # fmt: skip

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.objective import Optimizer, loss_gradient, together
+from fedjax_het.clients.objective import Optimizer, loss_gradient, updates_barrier
 from fedjax_het.clients.supervised import received, scheduled, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData
@@ -49,12 +49,12 @@ def start(params: PyTree, stats: PyTree, optimizer: optax.GradientTransformation
   return Local(params, optimizer.init(params), jnp.float32(0.0), jnp.int32(0), stats)
 
 
-def near(center: PyTree, mu: float | jax.Array) -> Callable[[PyTree, PyTree], PyTree]:
+def proximal_gradient(center: PyTree, mu: float | jax.Array) -> Callable[[PyTree, PyTree], PyTree]:
   """Returns (gradient, params) -> the gradient plus that of the proximal term (μ/2)·‖θ - center‖²."""
   return lambda gradient, params: jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, params, center)
 
 
-def walk(
+def run_steps(
   key: jax.Array,
   model: Model,
   data: ClientData,
@@ -90,7 +90,7 @@ def walk(
     if correct is not None:
       gradient = correct(gradient, local.params)
     updates, state = optimizer.update(gradient, local.optimizer, local.params)
-    params = optax.apply_updates(local.params, together(updates))
+    params = optax.apply_updates(local.params, updates_barrier(updates))
     return Local(params, state, local.loss + loss, local.steps + 1, stats)
 
   return for_each_batch(key, data, batch_size, epochs, step, local, first, last)
@@ -153,9 +153,9 @@ def fedprox(
     start=lambda broadcast, state, context: start(
       broadcast.params, broadcast.stats, tx_of(context)
     ),
-    walk=lambda key, broadcast, state, data, context, local, first, last: walk(
+    run_steps=lambda key, broadcast, state, data, context, local, first, last: run_steps(
       key, model, data, local, tx_of(context), epochs, batch_size,
-      None if mu is None else near(broadcast.params, mu), first, last,
+      None if mu is None else proximal_gradient(broadcast.params, mu), first, last,
     ),
     finish=lambda broadcast, state, data, context, local: (
       Message(local.params, stats=local.stats), state, Info.of_sum(local.loss, local.steps)
@@ -165,7 +165,7 @@ def fedprox(
   def own_model(broadcast: Message, state: PyTree, *_) -> PyTree:
     return received(model)(broadcast)
 
-  return supervised(model, training, own_model, name=name, globalize=received(model))
+  return supervised(model, training, own_model, name=name, global_model=received(model))
 
 
 @variant_of(fedprox, "mu", "name")

@@ -161,7 +161,7 @@ def sosicfl_plus(
 
     return point
 
-  def share(key: jax.Array) -> Message:
+  def init_broadcast(key: jax.Array) -> Message:
     single, first = part(model.init(key))
     others = [part(model.init(jax.random.fold_in(key, m)))[1] for m in range(1, count)]
     return Message(
@@ -177,11 +177,11 @@ def sosicfl_plus(
     received = sgd.start(broadcast.params, broadcast.stats, tx)
     return received if lam is None else Pair(received, sgd.start(state.params, state.stats, tx))
 
-  def walk(key, broadcast, state: Owner, data, context, work, first, last):
+  def run_steps(key, broadcast, state: Owner, data, context, work, first, last):
     tx, of_region = tx_of(context), drawn(state, context.round)
     if lam is None:
-      return sgd.walk(key, model, data, work, tx, epochs, batch_size, None, first, last, of_region)
-    near, passes = sgd.near(broadcast.params, lam), (epochs, own_epochs)
+      return sgd.run_steps(key, model, data, work, tx, epochs, batch_size, None, first, last, of_region)
+    near, passes = sgd.proximal_gradient(broadcast.params, lam), (epochs, own_epochs)
     return walk_both(key, model, data, work, tx, passes, batch_size, near, first, last, of_region)
 
   def finish(broadcast, state: Owner, data, context, work):
@@ -195,7 +195,7 @@ def sosicfl_plus(
     params, stats = (broadcast.params, broadcast.stats) if lam is None else (state.params, state.stats)
     return model.joined(at(params, jnp.where(context.round >= start_round, state.center, middle)), stats)
 
-  def globalize(broadcast: Message) -> PyTree:
+  def global_model(broadcast: Message) -> PyTree:
     return model.joined(at(broadcast.params, middle), broadcast.stats)
 
   def remarks(data: FederatedData) -> Iterator[str]:
@@ -209,8 +209,10 @@ def sosicfl_plus(
 
   never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # regions are then the whole simplex
   passes = epochs if lam is None else epochs + own_epochs
-  training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, walk, finish)
-  client = supervised(model, training, own_model, name=name, share=share, init=init, globalize=globalize)
+  training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, run_steps, finish)
+  client = supervised(
+    model, training, own_model, name=name, init_broadcast=init_broadcast, init=init, global_model=global_model
+  )
   return client._replace(
     check_rounds=starts_within(start_round, "no client would train its region", or_never=True),
     remarks=remarks,

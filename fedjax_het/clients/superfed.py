@@ -26,7 +26,7 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Optimizer, loss_gradient, together
+from fedjax_het.clients.objective import Optimizer, loss_gradient, updates_barrier
 from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.clients.supervised import line, received, scheduled, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
@@ -159,16 +159,18 @@ def superfed(
       jax.tree.map(lambda g, t, f, l: t * g + a * f - c * l, gradient, lam, federated, local),
     )  # fmt: skip
     updates, optimizers = zip(*map(tx.update, gradients, training.optimizers, training.ends))
-    ends = optax.apply_updates(training.ends, together(Pair(*updates)))
+    ends = optax.apply_updates(training.ends, updates_barrier(Pair(*updates)))
     return Line(ends, Pair(*optimizers), training.loss + loss, training.steps + 1, training.stats)
 
-  def walk(key, broadcast, state, data, context, training: Line, first, last) -> Line:
+  def run_steps(key, broadcast, state, data, context, training: Line, first, last) -> Line:
     center, tx = broadcast.params, tx_of(context)
 
     def before(training):  # λ = 0: only the federated model is trained
       (federated, local), (own, other), loss, steps, stats = training
       trained = sgd.Local(federated, own, loss, steps, stats)
-      trained = sgd.walk(key, model, data, trained, tx, epochs, batch_size, sgd.near(center, mu), first, last)
+      trained = sgd.run_steps(
+        key, model, data, trained, tx, epochs, batch_size, sgd.proximal_gradient(center, mu), first, last
+      )
       ends, optimizers = Pair(trained.params, local), Pair(trained.optimizer, other)
       return Line(ends, optimizers, trained.loss, trained.steps, trained.stats)
 
@@ -193,10 +195,10 @@ def superfed(
     info = Info.of_sum(training.loss, training.steps, {"cosine": cosine(federated, local)})
     return Message(federated, stats=stats), local, info
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, walk, finish)
+  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish)
   between = line(model, batch_size)
   client = supervised(
-    model, training, lambda broadcast, state, *_: received(model)(broadcast), globalize=received(model),
+    model, training, lambda broadcast, state, *_: received(model)(broadcast), global_model=received(model),
     name="superfed_mm" if granularity == "model" else "superfed_lm", line=between,
     init=lambda key, broadcast, data, context: model.init(jax.random.fold_in(key, context.client)),
   )  # fmt: skip

@@ -20,7 +20,15 @@ from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.modes import promoting
-from fedjax_het.parts import ClientUpdate, Context, LocalTraining, Message, PersonalizeFn, ShareFn, in_one_go
+from fedjax_het.parts import (
+  ClientUpdate,
+  Context,
+  InitBroadcastFn,
+  LocalTraining,
+  Message,
+  PersonalizeFn,
+  in_one_go,
+)
 
 PyTree = Any
 
@@ -109,8 +117,8 @@ def supervised(
   *,
   name: str,
   init: Callable[..., PyTree] = lambda *_: (),
-  share: ShareFn | None = None,
-  globalize: Callable[[Message], PyTree] | None = None,
+  init_broadcast: InitBroadcastFn | None = None,
+  global_model: Callable[[Message], PyTree] | None = None,
   line: PersonalizeFn | None = None,
 ) -> ClientUpdate:
   """Returns the client part of a method that trains `model`.
@@ -121,8 +129,8 @@ def supervised(
     own_model: (broadcast, state, context) -> the personalised model: F_i is its loss, and it is evaluated.
     name: the method's name.
     init: initial client state, see `ClientUpdate`; by default a client keeps nothing.
-    share: the first broadcast, see `ClientUpdate`; by default the whole model is shared.
-    globalize: the global model, see `ClientUpdate`.
+    init_broadcast: the first broadcast, see `ClientUpdate`; by default the whole model is shared.
+    global_model: the global model, see `ClientUpdate`.
     line: models between the received and a kept model, see `ClientUpdate`.
 
   Raises:
@@ -135,14 +143,14 @@ def supervised(
     return training_loss(model, own_model(broadcast, state, context), data)
 
   return ClientUpdate(
-    share=share or (lambda key: Message(model.init(key), stats=model.stats)),
+    init_broadcast=init_broadcast or (lambda key: Message(model.init(key), stats=model.stats)),
     init=init,
     update=in_one_go(training),
     loss=loss,
     personalize=lambda broadcast, state, data, context, lam: own_model(broadcast, state, context),
     apply=model.logits,
     task=model.task,
-    globalize=globalize,
+    global_model=global_model,
     line=line,
     sees_data=("personalize",) if line and model.stateful else (),
     name=name,

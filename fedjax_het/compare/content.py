@@ -15,9 +15,9 @@ from fedjax_het.compare.runs import Run
 from fedjax_het.errors import DAMAGE
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.seeds import quantile
-from fedjax_het.yardsticks import client_metrics, landscape, partition
-from fedjax_het.yardsticks.samples import sample_files, sample_grid
-from fedjax_het.yardsticks.yardstick import series
+from fedjax_het.studies import client_metrics, landscape, partition
+from fedjax_het.studies.samples import sample_files, sample_grid
+from fedjax_het.studies.study import series
 
 MOST_CLIENTS = 200  # of a sorted curve, up to which each is a point; more are quantiles
 MOST_CELLS = 20_000  # clients times classes of a partition, up to which it is drawn from numbers

@@ -12,9 +12,9 @@ from rich.text import Text
 from fedjax_het.compare.data import unlike
 from fedjax_het.compare.groups import Group
 from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
-from fedjax_het.yardsticks.client_metrics import headline_of
-from fedjax_het.yardsticks.plots import spelled
-from fedjax_het.yardsticks.text import MISSING, named, number
+from fedjax_het.studies.client_metrics import headline_of
+from fedjax_het.studies.plots import spelled
+from fedjax_het.studies.text import MISSING, named, number
 
 COLUMNS = {"mean": "mean", "worst10": "worst 10 %", "std": "spread"}
 MODELS = ("personalized", "global")

@@ -99,9 +99,9 @@ def train(
       own = dataclasses.replace(view, x=x, y=y, start=start[i], size=size[i])
       return keys[i], own, jax.tree.map(lambda leaf: leaf[i], states), context(cohort[i], round), steps[i]
 
-    def walk(j, work, from_, to):
+    def run_steps(j, work, from_, to):
       key, own, state, where, _ = client(j)
-      return training.walk(key, broadcast, state, own, where, work, from_, to)
+      return training.run_steps(key, broadcast, state, own, where, work, from_, to)
 
     def begin(j):
       _, _, state, where, _ = client(j)
@@ -125,7 +125,7 @@ def train(
         work = lax.cond(goes_on, lambda: work, lambda: begin(j))
         work = lax.cond(cut, lambda: received, lambda: work)
         from_ = jnp.where(cut, tail, jnp.where(goes_on, early, 0))
-        work = walk(j, work, from_, jnp.where(late, client(j)[4], early))
+        work = run_steps(j, work, from_, jnp.where(late, client(j)[4], early))
         results = lax.cond(
           late,
           lambda: [leaf.at[j].set(one) for leaf, one in zip(results, packed.pack(end(j, work)))],

@@ -15,16 +15,16 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import placement
+from fedjax_het.engine.algorithm_maker import traced
+from fedjax_het.engine.capacity import check_program
+from fedjax_het.engine.checks import check_fit, check_simplex
+from fedjax_het.engine.client_store import OnDevices, States
 from fedjax_het.engine.cpu import compiler_options
+from fedjax_het.engine.data_store import Examples
 from fedjax_het.engine.evaluate import Evaluation, check_losses, evaluate_clients, parts_seen
-from fedjax_het.engine.examples import Examples
-from fedjax_het.engine.fit import check_fit, check_simplex
-from fedjax_het.engine.maker import traced
-from fedjax_het.engine.room import check_program
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
 from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
-from fedjax_het.engine.states import OnDevices, States
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.modes import check_sound, in_float32, not_searching, searching, without_jit
 from fedjax_het.parts import Algorithm, Context, Message

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations
+from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.errors import NonFiniteLoss
 

@@ -14,15 +14,15 @@ from jax.sharding import NamedSharding
 from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
+from fedjax_het.engine.algorithm_maker import maker, traced
 from fedjax_het.engine.base import PROGRAMS, Base, RunFn
+from fedjax_het.engine.capacity import check_fits, check_results, size
+from fedjax_het.engine.client_store import OnHost, check_places
 from fedjax_het.engine.cpu import compiler_options
+from fedjax_het.engine.data_store import Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite_here
-from fedjax_het.engine.examples import Resident, Streamed
-from fedjax_het.engine.maker import maker, traced
-from fedjax_het.engine.room import check_fits, check_results, size
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
-from fedjax_het.engine.states import OnHost, check_places
 from fedjax_het.errors import NoStates, check_run_key, check_whole, memory_there
 from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
@@ -116,7 +116,7 @@ class Engine(Base):
     key, algorithm = jax.random.key(0), self._make(**self._numbers)
 
     def own(i: jax.Array, data: FederatedData) -> PyTree:
-      return self._init_client(algorithm, key, algorithm.client.share(key), data, i)
+      return self._init_client(algorithm, key, algorithm.client.init_broadcast(key), data, i)
 
     return jax.eval_shape(jax.vmap(own, (0, None)), ids, self.examples.shapes())
 

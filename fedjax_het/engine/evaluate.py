@@ -108,9 +108,9 @@ def evaluate_clients(
       return client.personalize(broadcast, own_state, shown, context, lam)
 
     each = lambda: lax.map(lambda lam: judged(personal(lam)), lambdas)  # noqa: E731
-    if client.globalize is None:
+    if client.global_model is None:
       return each(), {}
-    model = client.globalize(broadcast)
+    model = client.global_model(broadcast)
     values = judged(model)
     if same_arrays(personal(lambdas[0]), model):  # every client uses the global model: judged once
       return jax.tree.map(lambda value: jnp.repeat(value[None], len(lambdas), 0), values), values

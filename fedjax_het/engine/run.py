@@ -9,15 +9,15 @@ import jax
 import numpy as np
 
 from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.algorithm_maker import maker
+from fedjax_het.engine.capacity import in_words
+from fedjax_het.engine.checks import tell_untested, warn
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.fit import tell_untested, warn
-from fedjax_het.engine.maker import maker
-from fedjax_het.engine.pick import Evaluations, Pick, headline, pick
+from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed
 from fedjax_het.engine.progress import Progress, of_library
-from fedjax_het.engine.room import in_words
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State

@@ -40,7 +40,7 @@ def first_state(
   `clients` makes their states of a typed key and the first broadcast, see `init_client`.
   """
   share_key, _, run_key = jax.random.split(key, 3)
-  broadcast = algorithm.client.share(share_key)
+  broadcast = algorithm.client.init_broadcast(share_key)
   return State(
     run_key,
     jnp.int32(0),

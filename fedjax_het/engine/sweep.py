@@ -10,13 +10,13 @@ import numpy as np
 
 from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.algorithm_maker import checked, grid_as_lists
+from fedjax_het.engine.batched_runs import Members
+from fedjax_het.engine.capacity import in_words
+from fedjax_het.engine.checks import tell_untested, warn
 from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.fit import tell_untested, warn
-from fedjax_het.engine.maker import checked, grid_as_lists
-from fedjax_het.engine.members import Members
-from fedjax_het.engine.pick import Pick, pick
-from fedjax_het.engine.room import in_words
+from fedjax_het.engine.lambda_selection import Pick, pick
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, in_short, showing, summarize
 from fedjax_het.engine.state import State

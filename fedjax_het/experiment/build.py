@@ -12,8 +12,8 @@ from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source, digest
+from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.fit import check_cohort
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
 from fedjax_het.experiment.check import check_config
@@ -25,8 +25,8 @@ from fedjax_het.experiment.values import numbers
 from fedjax_het.experiment.where import Where
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
-from fedjax_het.yardsticks.downstream import classifier, to_follow
-from fedjax_het.yardsticks.landscape import rows_of
+from fedjax_het.studies.downstream import classifier, to_follow
+from fedjax_het.studies.landscape import rows_of
 
 
 class Experiment(NamedTuple):

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import models
-from fedjax_het.engine.fit import check_cohort
+from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
   SettingError,
@@ -27,9 +27,9 @@ from fedjax_het.experiment.label_noise import check_label_noise
 from fedjax_het.experiment.task import check_task
 from fedjax_het.experiment.unseen import check_unseen
 from fedjax_het.methods import CLIENTS, Method, small_model
-from fedjax_het.yardsticks.best import check_to_accuracy
-from fedjax_het.yardsticks.downstream import check_downstream
-from fedjax_het.yardsticks.landscape import check_landscape
+from fedjax_het.studies.best import check_to_accuracy
+from fedjax_het.studies.downstream import check_downstream
+from fedjax_het.studies.landscape import check_landscape
 
 # What a section's factory is given besides the section's fields, and where that comes from.
 _GIVEN = {

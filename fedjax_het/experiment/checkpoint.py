@@ -16,8 +16,8 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jax import lax
 
+from fedjax_het.engine.capacity import in_words, size
 from fedjax_het.engine.processes import agreed, of_the_first, writes
-from fedjax_het.engine.room import in_words, size
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NoRoom, SettingError, in_bytes, memory_there
 from fedjax_het.experiment.claim import check_claim

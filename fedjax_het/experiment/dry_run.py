@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
-from fedjax_het.engine.room import in_words, memory_of_devices
+from fedjax_het.engine.capacity import in_words, memory_of_devices
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL

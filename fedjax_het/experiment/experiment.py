@@ -12,11 +12,11 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.divergence import check_any_left
-from fedjax_het.engine.pick import Evaluations
+from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.progress import Progress
-from fedjax_het.engine.room import in_words
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
@@ -46,7 +46,7 @@ from fedjax_het.experiment.workdir import (
 )
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.yardsticks import Moment, Yardstick
+from fedjax_het.studies import Moment, Study
 
 FREE = ("data_dir",)  # what may change on resume
 
@@ -59,7 +59,7 @@ def run_experiment(
   where: Where = EVERYWHERE,
   *,
   checkpoint_seconds: float = 600.0,
-  yardsticks: Sequence[type[Yardstick]] = (),
+  studies: Sequence[type[Study]] = (),
   display: Display = TERMINAL,
 ) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
@@ -73,7 +73,7 @@ def run_experiment(
     workdir: the folder.
     where: devices.
     checkpoint_seconds: see above.
-    yardsticks: your own, which watch the run beside `fedjax_het.yardsticks.YARDSTICKS`.
+    studies: your own, which watch the run beside `fedjax_het.studies.STUDIES`.
     display: what shows the run.
 
   Returns:
@@ -93,14 +93,14 @@ def run_experiment(
   if old is None and (summary := read_record(run.summary_path)):
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
-      lacks = draw_missing(config, run, claim, yardsticks, display)
+      lacks = draw_missing(config, run, claim, studies, display)
     if not (run.root / MODEL).is_file():
       display.show(*add_models(config, run, where, display))
     place = f"This run is complete; its files are in {run.root}."
     if missing := missing_rounds(run, config, config.rounds):
       place += f" But metrics.jsonl has lost its lines of rounds {', '.join(map(str, missing))}: without "
       place += "summary.json the same command takes them from the checkpoint, and ends the run again."
-    return _show(run, summary, place, lacks, yardsticks, display)
+    return _show(run, summary, place, lacks, studies, display)
   check_writable(*run.folders)
   with display.doing("reading the data"):
     experiment = build(config)
@@ -111,9 +111,9 @@ def run_experiment(
       take_up(run, config.to_dict(), old)
     if summary := json.loads(of_the_first(json.dumps(read_record(run.summary_path)))):
       place = f"Another process has completed this run; its files are in {run.root}."
-      return _show(run, summary, place, [], yardsticks, display)
+      return _show(run, summary, place, [], studies, display)
     prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-    with Record(config, experiment, run, writes(), yardsticks, engine.groups) as record:
+    with Record(config, experiment, run, writes(), studies, engine.groups) as record:
       checkpoints = Checkpoints(run.checkpoints)
       _, (summary,) = train(
         engine, experiment.key, [record], config, checkpoints, checkpoint_seconds, display
@@ -122,7 +122,7 @@ def run_experiment(
       keep_config(run, config.to_dict())
     check_claim_together(run)
   place = f"Table, figures, metrics and checkpoints are in {run.root}."
-  return _show(run, summary, place, record.undrawn, yardsticks, display)
+  return _show(run, summary, place, record.undrawn, studies, display)
 
 
 def check_rounds_too(workdir: str, config: ConfigDict) -> tuple[Workdir, int | None]:
@@ -136,10 +136,10 @@ def check_rounds_too(workdir: str, config: ConfigDict) -> tuple[Workdir, int | N
 
 def _show(
   run: Workdir, summary: dict[str, Any], place: str, undrawn: Sequence[str],
-  yardsticks: Sequence[type[Yardstick]], display: Display,
+  studies: Sequence[type[Study]], display: Display,
 ) -> dict[str, Any]:  # fmt: skip
   """Shows a complete run, and which of its pictures are not there; returns its summary."""
-  shown = made_of(run.summary_path, report, summary, yardsticks)
+  shown = made_of(run.summary_path, report, summary, studies)
   display.show(shown, place, *not_drawn(undrawn), beside(run, "OTHER_RUN ..."))
   return summary
 
@@ -150,7 +150,7 @@ def not_drawn(why: Sequence[str]) -> list[str]:
 
 
 def draw_missing(
-  config: ConfigDict, run: Workdir, claim: Callable[[], Any], yardsticks: Sequence[type[Yardstick]],
+  config: ConfigDict, run: Workdir, claim: Callable[[], Any], studies: Sequence[type[Study]],
   display: Display,
 ) -> list[str]:  # fmt: skip
   """Draws the pictures that a complete run lacks, from its files and data; its numbers stay as they are.
@@ -159,7 +159,7 @@ def draw_missing(
     config: the run's configuration.
     run: its folder.
     claim: is called once there is something to draw, and claims the folder.
-    yardsticks: see `run_experiment`.
+    studies: see `run_experiment`.
     display: what shows that the data are read.
 
   Returns:
@@ -173,7 +173,7 @@ def draw_missing(
     claim()
     with display.doing("reading the data"):
       experiment = build(config)
-    with Record(config, experiment, run, writes(), yardsticks) as record:
+    with Record(config, experiment, run, writes(), studies) as record:
       if writes():
         record.draw_again(read_record(run.summary_path) or {})
       return record.undrawn
@@ -308,7 +308,7 @@ def _train(
       asked, stop.save = stop.save, False
       must_stop, due = agreed(stop.made, asked or time.monotonic() - saved > checkpoint_seconds)
       if evaluations is not None or must_stop or due:
-        books = {"runs": [record.books(seconds()) for record in records]}
+        books = {"runs": [record.checkpoint_state(seconds()) for record in records]}
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
       if must_stop and done < config.rounds:
@@ -327,10 +327,10 @@ def _train(
   checkpoints.wait()
   for record, own in zip(records, engine.split(engine.to_save(state))):
     record.keep_model(own)
-  spent = seconds()  # before a yardstick evaluates more
+  spent = seconds()  # before a study evaluates more
   if not checkpoints.holds(config.rounds):  # a run that has a summary has its last checkpoint
     logging.warning("The run's last checkpoint was removed under it; it is written again.")
-    books = {"runs": [record.books(spent) for record in records]}
+    books = {"runs": [record.checkpoint_state(spent) for record in records]}
     checkpoints.save(config.rounds, engine.to_save(state), books)
     checkpoints.wait()
   with progress.doing("summary and pictures"):

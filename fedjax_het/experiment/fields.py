@@ -23,9 +23,9 @@ from fedjax_het.experiment.check import FIELDS, OPTIONAL
 from fedjax_het.experiment.listing import AS_EPOCHS, WIDTH, Entry, documented, entries, shown
 from fedjax_het.methods import METHODS
 from fedjax_het.output.terminal import console as new_console
-from fedjax_het.yardsticks.downstream import Judge, downstream
-from fedjax_het.yardsticks.landscape import loss_surface
-from fedjax_het.yardsticks.unseen import after_steps
+from fedjax_het.studies.downstream import Judge, downstream
+from fedjax_het.studies.landscape import loss_surface
+from fedjax_het.studies.unseen import after_steps
 
 NO_DEFAULT = inspect.Parameter.empty
 INDENT = 4 * " "

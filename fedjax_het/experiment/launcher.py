@@ -233,7 +233,7 @@ def told(run: Callable[[], None]) -> int:
 
   An interrupt ends the program here: XLA may still compile, and crashes an interpreter that ends in order.
   """
-  from fedjax_het.engine.room import in_words
+  from fedjax_het.engine.capacity import in_words
   from fedjax_het.experiment.stopping import Stopped, end_now, heard
 
   try:

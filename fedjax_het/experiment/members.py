@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fedjax_het.engine.members import Members
+from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.side_by_side import sized_beside
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of

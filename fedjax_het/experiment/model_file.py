@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from absl import logging
 
+from fedjax_het.engine.capacity import size
 from fedjax_het.engine.processes import writes
-from fedjax_het.engine.room import size
 from fedjax_het.engine.state import State
 from fedjax_het.errors import in_bytes
 from fedjax_het.models.model import Variables
@@ -64,7 +64,7 @@ def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
 
 def of_the_server(client: ClientUpdate, broadcast: Message) -> dict[str, np.ndarray]:
   """The server's model by name, where there is one, and what else is in the broadcast."""
-  model: Any = () if client.globalize is None else client.globalize(broadcast)
+  model: Any = () if client.global_model is None else client.global_model(broadcast)
   params, stats = model if isinstance(model, Variables) else (model, ())
   known = {id(leaf) for leaf in jax.tree.leaves((params, stats))}
   more = {

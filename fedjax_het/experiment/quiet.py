@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import logging
 
-from fedjax_het.engine.room import full
+from fedjax_het.engine.capacity import full
 
 
 @functools.cache

@@ -26,9 +26,9 @@ from fedjax_het.experiment.provenance import check_start, note_start, numerics
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
 from fedjax_het.parts import Algorithm, Context
-from fedjax_het.yardsticks import YARDSTICKS, Curve, Moment, Watched, Yardstick
-from fedjax_het.yardsticks.plots import learning_curve
-from fedjax_het.yardsticks.yardstick import series
+from fedjax_het.studies import STUDIES, Curve, Moment, Study, Watched
+from fedjax_het.studies.plots import learning_curve
+from fedjax_het.studies.study import series
 
 
 class Record:
@@ -39,7 +39,7 @@ class Record:
     experiment: what that names.
     run: its workdir.
     writes: whether this process writes the files; the others keep the books only.
-    yardsticks: what watches it beside `YARDSTICKS`, where it fits.
+    studies: what watches it beside `STUDIES`, where it fits.
     groups: see `Runs`; noted at the start.
 
   Attributes:
@@ -47,13 +47,13 @@ class Record:
     undrawn: why pictures could not be drawn, a text each.
 
   Raises:
-    SettingError: two yardsticks of one name; or the run began with options of JAX that give other draws.
+    SettingError: two studies of one name; or the run began with options of JAX that give other draws.
     DataError: the run began with other data.
   """
 
   def __init__(
     self, config: ConfigDict, experiment: Experiment, run: Workdir, writes: bool = True,
-    yardsticks: Sequence[type[Yardstick]] = (), groups: Mapping[str, int | None] = MappingProxyType({}),
+    studies: Sequence[type[Study]] = (), groups: Mapping[str, int | None] = MappingProxyType({}),
   ):  # fmt: skip
     """See the class."""
     self.run, self._config, self._experiment = run, config, experiment
@@ -68,12 +68,12 @@ class Record:
     self._watched = Watched(
       config, algorithm, data, source, parts, key, run.root, writes, model=model, unseen=unseen
     )
-    fitting = [own for own in (*YARDSTICKS, *yardsticks) if own.fits(self._watched)]
-    self._yardsticks: dict[str, Yardstick] = {}
+    fitting = [own for own in (*STUDIES, *studies) if own.fits(self._watched)]
+    self._studies: dict[str, Study] = {}
     for own in fitting:
-      if own.name in self._yardsticks:
-        raise SettingError("yardsticks", own.name, "the name of two", "Give one of them another name.")
-      self._yardsticks[own.name] = own(self._watched)
+      if own.name in self._studies:
+        raise SettingError("studies", own.name, "the name of two", "Give one of them another name.")
+      self._studies[own.name] = own(self._watched)
     self._tracker = Tracker(run) if writes else None
 
   def __enter__(self) -> "Record":
@@ -130,12 +130,12 @@ class Record:
       note_start(self.run, self._experiment.source, notes, self._experiment.digests, self._numerics)
       self.run.failed_path.unlink(missing_ok=True)
       self._take_up_metrics(rounds_done, books or {})
-    for name, yardstick in self._yardsticks.items():
+    for name, study in self._studies.items():
       with self._of_this_version() if kept.get(name) is not None else contextlib.nullcontext():
-        yardstick.resume(rounds_done, kept.get(name))
-      if rounds_done and kept.get(name) is None and yardstick.books():
+        study.resume(rounds_done, kept.get(name))
+      if rounds_done and kept.get(name) is None and study.checkpoint_state():
         logging.warning(
-          "%s: the checkpoint of round %d knows nothing of the yardstick %s, whose figures count the rounds "
+          "%s: the checkpoint of round %d knows nothing of the study %s, whose figures count the rounds "
           "since then alone.", self.run.root, rounds_done, name,
         )  # fmt: skip
     self._draw_first()
@@ -182,13 +182,13 @@ class Record:
     if self._tracker:
       write_atomic(self.run.failed_path, json.dumps({"failed": why}))
 
-  def books(self, seconds: Seconds) -> dict[str, Any]:
+  def checkpoint_state(self, seconds: Seconds) -> dict[str, Any]:
     """What a checkpoint keeps beside the state."""
     return {
       "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
       "lines": self._tracker.lines if self._tracker else [],
-      "yardsticks": {name: yardstick.books() for name, yardstick in self._yardsticks.items()},
+      "yardsticks": {name: study.checkpoint_state() for name, study in self._studies.items()},
     }  # fmt: skip
 
   def add(
@@ -217,7 +217,7 @@ class Record:
     self._steps += int(infos.clients.steps.sum())
     now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
-    line = self._asked(line, lambda yardstick: yardstick.watch(infos, now))
+    line = self._asked(line, lambda study: study.watch(infos, now))
     if now.evaluations is not None:
       for curve in self._curves([line]):
         latest.setdefault(curve.metric, float(curve.values[-1]))
@@ -250,7 +250,7 @@ class Record:
       summary["label_noise"] = self._experiment.label_noise
     if self.diverged:
       summary["diverged"] = self.diverged._asdict()
-    summary = self._asked(summary, lambda yardstick: yardstick.section(now))
+    summary = self._asked(summary, lambda study: study.section(now))
     if self._tracker:
       self._tracker.keep()
       if self.undrawn:
@@ -260,12 +260,12 @@ class Record:
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
 
-  def _asked(self, fields: dict[str, Any], ask: Callable[[Yardstick], Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields, and those that the yardsticks give when asked."""
-    for name, yardstick in self._yardsticks.items():
-      more = ask(yardstick)
+  def _asked(self, fields: dict[str, Any], ask: Callable[[Study], Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields, and those that the studies give when asked."""
+    for name, study in self._studies.items():
+      more = ask(study)
       if both := sorted({*fields} & {*more}):
-        raise SettingError(f"yardstick {name}'s field", both[0], "another has it", "Give it another name.")
+        raise SettingError(f"study {name}'s field", both[0], "another has it", "Give it another name.")
       fields = {**fields, **more}
     return fields
 
@@ -278,9 +278,9 @@ class Record:
   def _draw_first(self) -> None:
     """Draws what is known before the first round."""
     if self._tracker:
-      for yardstick in self._yardsticks.values():
+      for study in self._studies.values():
         with pictures(self.run, self.undrawn):
-          yardstick.draw_first()
+          study.draw_first()
 
   def _draw(self, summary: dict[str, Any]) -> None:
     check_claim(self.run.root)
@@ -290,13 +290,13 @@ class Record:
       path = self.run.figures / "learning_curve.png"
       marks = self._experiment.algorithm.client.milestones
       learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)
-    for yardstick in self._yardsticks.values():
+    for study in self._studies.values():
       with pictures(self.run, self.undrawn):
-        yardstick.draw(lines, summary)
+        study.draw(lines, summary)
     note_pictures(self.run, self.undrawn)
 
   def _curves(self, lines: Sequence[Mapping[str, Any]]) -> Iterable[Curve]:
-    return (curve for yardstick in self._yardsticks.values() for curve in yardstick.curves(lines))
+    return (curve for study in self._studies.values() for curve in study.curves(lines))
 
   def _known(self, now: Moment, seconds: Seconds) -> Moment:
     now = now._replace(seconds=self._total(seconds))

@@ -12,17 +12,17 @@ from rich.text import Text
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import DataError
-from fedjax_het.yardsticks import YARDSTICKS, Yardstick
+from fedjax_het.studies import STUDIES, Study
 
 
-def report(summary: Mapping[str, Any], yardsticks: Sequence[type[Yardstick]] = ()) -> RenderableType:
-  """The final figures of a run for the terminal: what ran, and the rows of each yardstick.
+def report(summary: Mapping[str, Any], studies: Sequence[type[Study]] = ()) -> RenderableType:
+  """The final figures of a run for the terminal: what ran, and the rows of each study.
 
   Args:
     summary: the content of summary.json. Parts that are missing or null are left out.
-    yardsticks: beside `YARDSTICKS`.
+    studies: beside `STUDIES`.
   """
-  rows = (own.rows(summary) for own in (*YARDSTICKS, *yardsticks))
+  rows = (own.rows(summary) for own in (*STUDIES, *studies))
   return Group(_header(summary), *(row for row in rows if row is not None))
 
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from fedjax_het.engine.members import Members
+from fedjax_het.engine.batched_runs import Members
+from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.processes import agreed, writes
-from fedjax_het.engine.room import in_words
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.experiment.build import Experiment, notes_of
 from fedjax_het.experiment.checkpoint import Checkpoints
@@ -52,8 +52,8 @@ from fedjax_het.experiment.workdir import (
 )
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.yardsticks import Yardstick
-from fedjax_het.yardsticks.members import grid_of_members, members_table, plot_members
+from fedjax_het.studies import Study
+from fedjax_het.studies.members import grid_of_members, members_table, plot_members
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 PICTURE = "sweep.png"
@@ -69,7 +69,7 @@ def run_sweep(
   *,
   member_batch: int | None = None,
   checkpoint_seconds: float = 600.0,
-  yardsticks: Sequence[type[Yardstick]] = (),
+  studies: Sequence[type[Study]] = (),
   display: Display = TERMINAL,
 ) -> list[dict[str, Any]]:
   """Runs a configuration with every combination of some fields' values, as one program.
@@ -91,7 +91,7 @@ def run_sweep(
     where: devices, over which members are spread, and the examples that each holds at once.
     member_batch: members that a device runs at once; see `Members`.
     checkpoint_seconds: see `run_experiment`.
-    yardsticks: your own, of which each member has its own; see `run_experiment`.
+    studies: your own, of which each member has its own; see `run_experiment`.
     display: what shows the runs.
 
   Returns:
@@ -131,7 +131,7 @@ def run_sweep(
       check(run, own.to_dict(), FREE)
   sweep = Sweep(config, root, members, configs, runs, whole)
   if sweep.complete and not any(olds):
-    undrawn = _draw_missing(sweep, yardsticks, display)
+    undrawn = _draw_missing(sweep, studies, display)
     if not all((run.root / MODEL).is_file() for run in runs):
 
       def made() -> tuple[Members, jax.Array, list[tuple[Path, ClientUpdate]]]:
@@ -170,7 +170,7 @@ def run_sweep(
         prepare(root, sweep.whole, FREE_OF_ALL, writes())
         for run, own in zip(new.runs, new.configs):
           prepare(run, own.to_dict(), FREE, writes())
-        trained = _train(new, kept, engine, experiments, checkpoint_seconds, yardsticks, display)
+        trained = _train(new, kept, engine, experiments, checkpoint_seconds, studies, display)
         undrawn = _save(sweep, new, engine, *trained)
         if kept.runs and writes():
           settle(root)
@@ -186,14 +186,14 @@ def run_sweep(
 
 
 def _draw_missing(
-  sweep: Sweep, yardsticks: Sequence[type[Yardstick]], display: Display
+  sweep: Sweep, studies: Sequence[type[Study]], display: Display
 ) -> list[str]:  # fmt: skip
   """Draws the pictures that a complete sweep and its members lack; why some are still missing."""
   undrawn: list[str] = []
   with contextlib.ExitStack() as stack:
     claim = functools.cache(lambda: stack.enter_context(claimed(sweep.root, writes())))
     for own, run in zip(sweep.configs, sweep.runs):
-      undrawn += draw_missing(own, run, claim, yardsticks, display)
+      undrawn += draw_missing(own, run, claim, studies, display)
     if writes() and missing_pictures(sweep.root, PICTURE):
       summaries = [read_record(run.summary_path) or {} for run in sweep.runs]
       with contextlib.suppress(SettingError):  # not in a folder that cannot be written
@@ -214,13 +214,13 @@ def _notes(sweep: Sweep, experiments: Sequence[Experiment]) -> list[str]:
 
 def _train(
   new: Sweep, kept: Sweep, engine: Members, experiments: Sequence[Experiment], checkpoint_seconds: float,
-  yardsticks: Sequence[type[Yardstick]], display: Display,
+  studies: Sequence[type[Study]], display: Display,
 ) -> tuple[Any, list[Record], list[dict[str, Any]]]:  # fmt: skip
   """The new members' states after the last round, their records, and their summaries, which are written."""
   keys = _keys(experiments)
   with contextlib.ExitStack() as stack:
     records = [
-      stack.enter_context(Record(own, experiment, run, writes(), yardsticks, engine.groups))
+      stack.enter_context(Record(own, experiment, run, writes(), studies, engine.groups))
       for own, experiment, run in zip(new.configs, experiments, new.runs)
     ]
     checkpoints = Checkpoints(added_checkpoints(new.root) if kept.runs else new.root.checkpoints)
@@ -251,7 +251,7 @@ def _save(
   for own, record, run in zip(states, records, new.runs):
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
       if checkpoints.latest() != rounds:
-        checkpoints.save(rounds, own, {"runs": [record.books(share(engine.seconds, count))]})
+        checkpoints.save(rounds, own, {"runs": [record.checkpoint_state(share(engine.seconds, count))]})
   if count < len(sweep.runs):
     write_checkpoint_of_all(sweep.root, sweep.runs, rounds, states[0])
   if writes():

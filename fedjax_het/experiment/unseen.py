@@ -38,7 +38,7 @@ def check_unseen(config: ConfigDict, client: ClientUpdate) -> None:
     check_whole("unseen.steps", count, 1)
   if sorted(set(steps)) != steps:
     raise SettingError("unseen.steps", steps, "do not rise", "Give each number once, smaller ones first.")
-  if client.globalize is None:
+  if client.global_model is None:
     raise SettingError(
       "unseen", dict(given), f"{client.name} has no global model, which such clients would start with",
       "Use a method that has one, such as fedavg, or leave unseen out.",

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedjax_het.engine.states import check_places
+from fedjax_het.engine.client_store import check_places
 from fedjax_het.errors import SettingError, check_whole
 
 

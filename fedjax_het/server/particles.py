@@ -217,7 +217,7 @@ def particles(
         "server", "particles", f"keeps examples of a class apart, and {client.name} synthesises none",
         "Use sgld.",
       )  # fmt: skip
-    first = client.share(jax.random.key(0))
+    first = client.init_broadcast(jax.random.key(0))
     shape, kinds = first.params.shape[1:], synthesize(jax.random.key(0), first)[1]
     known = not isinstance(kinds, jax.core.Tracer)
     lonely_kinds = known and len(np.unique(kinds)) == len(kinds)
@@ -250,7 +250,7 @@ def particles(
       x = x + beta * pull(temperature * apart - gradient)
       x = x + deviation * jax.random.normal(key, x.shape)
       copies = collapsed(DRAWN[pixels](x), state.labels, renew_below) & (2 * state.step < rounds)
-      fresh = client.share(jax.random.fold_in(key, 2)).params
+      fresh = client.init_broadcast(jax.random.fold_in(key, 2)).params
       x = jnp.where(copies.reshape(-1, *[1] * (x.ndim - 1)), fresh, x)
       latent = x if pixels == "sigmoid" else ()
       return Message(DRAWN[pixels](x), extra), Particles(state.step + 1, state.labels, latent)

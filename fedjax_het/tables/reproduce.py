@@ -10,8 +10,8 @@ import jax
 from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
+from fedjax_het.engine.client_store import check_held
 from fedjax_het.engine.processes import agreed, of_the_first, writes
-from fedjax_het.engine.states import check_held
 from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError, folder_of
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.claim import writable

@@ -30,7 +30,7 @@ def engine_of(client, data, mixing=None, cohort_size=COHORT, **settings):
 def idle(**changes) -> fh.ClientUpdate:
   """Sends back what it receives."""
   client = fh.ClientUpdate(
-    share=lambda key: fh.Message(MODEL.init(key)),
+    init_broadcast=lambda key: fh.Message(MODEL.init(key)),
     init=lambda *_: (),
     update=lambda key, broadcast, state, data, context: (
       broadcast, state, fh.Info(jnp.float32(0.0), jnp.int32(1))
@@ -38,7 +38,7 @@ def idle(**changes) -> fh.ClientUpdate:
     loss=lambda *_: jnp.float32(0.0),
     personalize=lambda broadcast, *_: broadcast.params,
     apply=MODEL.apply,
-    globalize=lambda broadcast: broadcast.params,
+    global_model=lambda broadcast: broadcast.params,
   )  # fmt: skip
   return client._replace(**changes)
 
@@ -174,11 +174,11 @@ def test_sums_are_even_or_by_the_mixing_and_whole_numbers_stay_whole(ragged):
     )
     return upload, state, fh.Info(jnp.float32(0.0), jnp.int32(1))
 
-  def share(key):
+  def init_broadcast(key):
     whole, real = jnp.int32(0), jnp.float32(0.0)
     return fh.Message(MODEL.init(key), (whole, real), even=(whole, real, jnp.zeros(2, jnp.int8)))
 
-  engine = engine_of(idle(share=share, update=update), ragged, devices=1)
+  engine = engine_of(idle(init_broadcast=init_broadcast, update=update), ragged, devices=1)
   state = engine.init(jax.random.key(3))
   cohort, _, _ = round_draws(state, ragged.num_clients, COHORT)
   state, _ = engine.advance(state, 1)
@@ -194,10 +194,10 @@ def test_sums_are_even_or_by_the_mixing_and_whole_numbers_stay_whole(ragged):
 def test_a_method_without_a_global_model_is_judged_by_its_clients_alone(ragged):
   """FedPer's shape: what travels is a body, and every client has a head of its own."""
   client = idle(
-    share=lambda key: fh.Message({"kernel": MODEL.init(key)["fc"]["kernel"]}),
+    init_broadcast=lambda key: fh.Message({"kernel": MODEL.init(key)["fc"]["kernel"]}),
     init=lambda key, broadcast, data, context: jax.random.normal(key, (3,)) + context.client,
     personalize=lambda broadcast, state, *_: {"fc": {**broadcast.params, "bias": state}},
-    globalize=None,
+    global_model=None,
   )
   result = fh.run(
     fh.federated(client), ragged, rounds=1, cohort_size=COHORT, key=jax.random.key(0), devices=1

@@ -31,8 +31,8 @@ from small_parts import (
 from fedjax_het import server
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
+from fedjax_het.engine.data_store import Resident
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.examples import Resident
 from fedjax_het.engine.placement import place, replicated
 from fedjax_het.engine.state import State
 from fedjax_het.federated import federated

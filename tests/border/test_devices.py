@@ -11,7 +11,7 @@ from random_runs import differing, drawn
 
 import fedjax_het as fh
 from fedjax_het.clients.objective import scale_by_adam
-from fedjax_het.engine.members import Members
+from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.placement import client_mesh
 from fedjax_het.engine.state import in_batches
 from fedjax_het.mixing import propfair

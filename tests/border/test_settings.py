@@ -38,7 +38,7 @@ def test_local_training_may_be_cut_at_any_step(name, ragged):
     one_client(ragged, CLIENT),
     fh.Context(CLIENT, 3, 3, 12),
   )
-  broadcast = part.share(jax.random.key(0))
+  broadcast = part.init_broadcast(jax.random.key(0))
   state = part.init(jax.random.key(1), broadcast, None, context)
   first = jax.random.key(2), broadcast, state, data, context
 
@@ -46,7 +46,7 @@ def test_local_training_may_be_cut_at_any_step(name, ragged):
   def cut(at):
     work = part.training.start(broadcast, state, context)
     for start, end in ((0, at), (at, part.training.steps(data))):
-      work = part.training.walk(*first, work, start, end)
+      work = part.training.run_steps(*first, work, start, end)
     return part.training.finish(broadcast, state, data, context, work)
 
   whole = jax.jit(part.update)(*first)

@@ -18,7 +18,7 @@ from small_parts import (
 )
 
 from fedjax_het import mixing, server
-from fedjax_het.clients.objective import training_loss, waiting
+from fedjax_het.clients.objective import leaves_barrier, training_loss
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
@@ -128,7 +128,7 @@ def test_a_learning_rate_in_the_optimizers_state_decays(part):
 
 def test_training_loss_is_the_mean_over_the_clients_rows(ragged):
   client = fedavg(linear())
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   for i in (0, 1, 8):
     expected, _ = linear_loss_and_gradient(float64(broadcast.params), *rows_of(ragged, i))
     for found in (
@@ -187,8 +187,8 @@ def test_updates_that_wait_for_each_other_keep_their_values():
   """Also beside an infinite or NaN one; and the compiler does not see through the zero they wait for."""
   for bad in (np.inf, -np.inf, np.nan, 3e38):
     updates = {"a": jnp.full(5000, bad), "b": jnp.linspace(-1, 1, 4097), "c": jnp.array([bad, 1.0])}
-    chex.assert_trees_all_equal(jax.jit(waiting)(updates), updates)
-  other = jax.jit(lambda *leaves: waiting(leaves)[1])
+    chex.assert_trees_all_equal(jax.jit(leaves_barrier)(updates), updates)
+  other = jax.jit(lambda *leaves: leaves_barrier(leaves)[1])
   for sizes, waits in (((2, 3), True), ((5000, 5000, *[1] * 63), True), ((5000, *[4096] * 64), False)):
     program = other.lower(*(jnp.ones(size) for size in sizes)).compile().as_text()
     assert ("is-finite" in program) == waits, sizes
@@ -199,7 +199,7 @@ def test_a_program_of_updates_that_wait_grows_as_their_number():
 
   def lines(count: int) -> int:
     leaves = [jnp.ones(5000 + i) for i in range(count)]
-    step = jax.jit(lambda ps: jax.tree.map(jnp.add, ps, waiting([-0.1 * jnp.cos(p) for p in ps])))
+    step = jax.jit(lambda ps: jax.tree.map(jnp.add, ps, leaves_barrier([-0.1 * jnp.cos(p) for p in ps])))
     return step.lower(leaves).compile().as_text().count("\n")
 
   assert lines(24) < 2.2 * lines(12)

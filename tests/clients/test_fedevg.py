@@ -18,7 +18,7 @@ from fedjax_het.langevin import langevin_step
 from fedjax_het.models import energy_mlp
 from fedjax_het.models.layers.basic import spectral_norm
 from fedjax_het.server.sgld import sgld
-from fedjax_het.yardsticks.downstream import downstream, within_class_distance
+from fedjax_het.studies.downstream import downstream, within_class_distance
 
 MODEL = energy_mlp((4,), 3, hidden=8)
 LABELS = labels_of(3, 2)

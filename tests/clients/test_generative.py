@@ -80,7 +80,7 @@ def test_examples_of_a_class_differ_where_the_variance_is_the_likeliest(variance
   data = fh.federate(x, y, [np.arange(256)], jax.random.key(0), num_classes=2, test_fraction=0.0)
   generator = cvae_mlp((4,), 2, latent=2, hidden=32, beta=None, variance=variance)
   client = fedcvae(generator, lr=3e-3, lr_decay=1.0, epochs=100, batch_size=64)
-  share = client.share(jax.random.key(0))
+  share = client.init_broadcast(jax.random.key(0))
   upload = jax.jit(client.update)(jax.random.key(1), share, (), data.clients(0), fh.Context())[0]
   examples = generator.generate(upload.params, jax.random.key(2), jnp.repeat(jnp.arange(2), 200))
   spread = np.asarray(examples).reshape(2, 200, 4).std(axis=1)
@@ -156,7 +156,7 @@ def test_local_steps_are_adams_by_hand():
   client = fedcgan(
     model, lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=decay, epochs=2, batch_size=4
   )  # fmt: skip
-  share, key = client.share(jax.random.key(0)), jax.random.key(1)
+  share, key = client.init_broadcast(jax.random.key(0)), jax.random.key(1)
   upload, _, info = jax.jit(client.update)(key, share, (), one_client(data, 0), fh.Context(round=3))
 
   @jax.jit
@@ -193,7 +193,7 @@ def test_a_cap_on_local_steps():
                      num_classes=2, test_fraction=0.0)  # fmt: skip
   for cap, taken in ((5, 5), (50, 10), (None, 10)):
     client = fedcvae(cvae_mlp((3,), 2, latent=2, hidden=4), epochs=2, batch_size=4, steps=cap)
-    share = client.share(jax.random.key(0))
+    share = client.init_broadcast(jax.random.key(0))
     info = client.update(jax.random.key(1), share, (), data.clients(0), fh.Context())[2]
     assert info.steps == taken
 

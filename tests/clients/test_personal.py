@@ -45,7 +45,7 @@ def batches(key, data, epochs, later=False):
 
 def two_rounds(client, data, check):
   """Calls check(key, round, received, state, upload, new state) with float64 trees, of rounds 0 and 3."""
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   state = client.init(jax.random.key(1), broadcast, None, fh.Context(CLIENT))
   update = jax.jit(client.update)
   for round in (0, 3):
@@ -90,7 +90,7 @@ def test_how_often_scaffold_s_gradients_count(momentum):
 
 def test_scaffold_keeps_its_control_variates_where_no_step_is_left(ragged):
   client, key = fh.scaffold(linear(), epochs=1, **LOCAL | {"lr_decay": 0.5}), jax.random.key(0)
-  broadcast, context = client.share(key), fh.Context(CLIENT, 200, 3, 12)
+  broadcast, context = client.init_broadcast(key), fh.Context(CLIENT, 200, 3, 12)
   own = jax.tree.map(jnp.ones_like, client.init(key, broadcast, None, context))
   upload, after, _ = jax.jit(client.update)(key, broadcast, own, one_client(ragged, CLIENT), context)
   chex.assert_trees_all_equal(after, own)
@@ -111,7 +111,7 @@ def test_a_shared_part_by_hand(ragged, method):
 
   client = method(linear(), epochs=2, **LOCAL)
   two_rounds(client, ragged, check)
-  assert client.globalize is None
+  assert client.global_model is None
 
 
 def test_fedrep_by_hand(ragged):
@@ -259,7 +259,7 @@ def test_layers_of_a_list_are_named_by_their_numbers():
   with pytest.raises(SettingError, match=r"no layer 'layers/1'.*It has layers/0, layers/2"):
     parting(model, "layers/1")(params)
   for method in (fh.fedper, fh.fedrep, fh.lg_fedavg):
-    method(model).share(jax.random.key(0))
+    method(model).init_broadcast(jax.random.key(0))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_layers_of_a_list_are_named_by_their_numbers():
 )
 def test_heads_that_cannot_be(model, head, message):
   with pytest.raises(SettingError, match=message):
-    fh.fedper(model, head=head).share(jax.random.key(0))
+    fh.fedper(model, head=head).init_broadcast(jax.random.key(0))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def owned(endpoints=3, radius=0.4, seed=0) -> Regions:
 
 
 def one_round(client, data, round=0):
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   state = client.init(jax.random.key(1), broadcast, None, fh.Context(CLIENT))
   context = fh.Context(CLIENT, round, 3, K)
   return (
@@ -83,16 +83,16 @@ def test_endpoints_of_the_head_and_one_of_all_else(ragged):
   head = broadcast.params["fc2"]["kernel"]
   assert head.shape == (3, 5, 3) and len({float(own[0, 0]) for own in head}) == 3
   np.testing.assert_array_equal(head[0], model.init(jax.random.key(0))["fc2"]["kernel"])
-  other = fh.sosicfl(model, regions, head="fc1", **PLAIN).share(jax.random.key(0)).params
+  other = fh.sosicfl(model, regions, head="fc1", **PLAIN).init_broadcast(jax.random.key(0)).params
   assert other["fc1"]["bias"].shape == (3, 5) and other["fc2"]["bias"].shape == (3,)
   with pytest.raises(SettingError, match="fc3"):
-    fh.sosicfl(model, regions, head="fc3", **PLAIN).share(jax.random.key(0))
+    fh.sosicfl(model, regions, head="fc3", **PLAIN).init_broadcast(jax.random.key(0))
   own = client.personalize(broadcast, state, None, fh.Context(CLIENT), 0.0)
   np.testing.assert_allclose(
     own["fc2"]["kernel"], np.tensordot(regions.centers[CLIENT], np.asarray(head), 1), rtol=1e-5
   )
   np.testing.assert_allclose(
-    client.globalize(broadcast)["fc2"]["kernel"], np.mean(np.asarray(head), 0), rtol=1e-5, atol=1e-7
+    client.global_model(broadcast)["fc2"]["kernel"], np.mean(np.asarray(head), 0), rtol=1e-5, atol=1e-7
   )
 
 
@@ -101,7 +101,7 @@ def test_before_a_late_start_nobody_knows_his_region(ragged):
   client = fh.sosicfl(mlp(), owned(), start_round=2, **PLAIN)
   broadcast, state, _ = one_round(client, ragged)
   early, late = (client.personalize(broadcast, state, None, fh.Context(CLIENT, t), 0.0) for t in (1, 2))
-  chex.assert_trees_all_close(early, client.globalize(broadcast), rtol=1e-6)
+  chex.assert_trees_all_close(early, client.global_model(broadcast), rtol=1e-6)
   center = owned().centers[CLIENT]
   wanted = np.tensordot(center, np.asarray(broadcast.params["fc2"]["kernel"]), 1)
   np.testing.assert_allclose(late["fc2"]["kernel"], wanted, rtol=1e-5)

@@ -103,7 +103,7 @@ def test_both_ends_descend_the_objective_with_momentum_decay_and_weight_decay(ra
       else {"optimizer": momentum_sgd(momentum, weight_decay)}
     ),
   )  # fmt: skip
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   local = client.init(jax.random.key(1), broadcast, None, Context())
   key = jax.random.key(2)
   upload, new_local, info = jax.jit(client.update)(
@@ -204,7 +204,7 @@ def test_lambda_is_drawn_anew_in_each_step_round_and_client(ragged, monkeypatch)
 
   monkeypatch.setattr(module, "draw_lambda", record)
   client = superfed(linear(), lr=0.1, epochs=2, batch_size=4)
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   with jax.disable_jit():
     for key in (3, 4):
       client.update(jax.random.key(key), broadcast, broadcast.params, one_client(ragged, 10), Context())
@@ -244,7 +244,7 @@ def test_local_models_start_apart(ragged):
 def test_only_the_federated_end_is_uploaded(ragged, granularity):
   model = mlp()
   client = superfed(model, granularity=granularity, **LOCAL)
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   local = client.init(jax.random.key(1), broadcast, None, Context())
   args = (broadcast, local, one_client(ragged, 2), Context())
   upload, new_local, _ = jax.eval_shape(client.update, jax.random.key(2), *args)
@@ -256,13 +256,13 @@ def test_only_the_federated_end_is_uploaded(ragged, granularity):
 
 def test_ends_of_the_line(ragged):
   client = superfed(mlp())
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   local = client.init(jax.random.key(1), broadcast, None, Context())
   chex.assert_trees_all_equal(
     client.personalize(broadcast, local, None, Context(), jnp.float32(0.0)), broadcast.params
   )
   chex.assert_trees_all_equal(client.personalize(broadcast, local, None, Context(), jnp.float32(1.0)), local)
-  chex.assert_trees_all_equal(client.globalize(broadcast), broadcast.params)
+  chex.assert_trees_all_equal(client.global_model(broadcast), broadcast.params)
   half = jax.tree.map(lambda f, l: (f + l) / 2, broadcast.params, local)
   close(client.personalize(broadcast, local, None, Context(), jnp.float32(0.5)), half, 1e-6, 1e-7)
   np.testing.assert_allclose(client.lambdas, np.arange(11) / 10)

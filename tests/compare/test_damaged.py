@@ -19,12 +19,12 @@ from fedjax_het.experiment.report import made_of, report
 from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.workdir import check, prepare
 from fedjax_het.output.terminal import console as new_console
+from fedjax_het.studies.members import members_table
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, made
 from fedjax_het.tables.paper import Beside, Cell, Table
 from fedjax_het.tables.runs import Wanted, identity
-from fedjax_het.yardsticks.members import members_table
 
 SUMMARY = {
   "lambda": {"grid": [0.0, 0.5, 1.0], "mean": [0.1, 0.2, None], "metric": "top1", "common": 0.5},

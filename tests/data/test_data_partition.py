@@ -10,8 +10,8 @@ from scipy import stats
 
 from fedjax_het import data as P
 from fedjax_het.errors import SettingError
-from fedjax_het.yardsticks import partition as partition_yardstick
-from fedjax_het.yardsticks.partition import label_counts, plot_partition
+from fedjax_het.studies import partition as partition_study
+from fedjax_het.studies.partition import label_counts, plot_partition
 
 KEY = jax.random.key(0)
 LABELS = np.repeat(np.arange(10), 60)  # 600 rows, sorted: classes can be read off row numbers
@@ -283,11 +283,11 @@ def test_a_few_clients_of_one_class_darken_no_others():
   counts[:, 7] = 25  # a fifth of 123
   counts[:3] = np.eye(50, dtype=int)[:3]
   figure = Figure()
-  partition_yardstick._heat_map(figure, counts)
+  partition_study._heat_map(figure, counts)
   (image,) = figure.axes[1].images
   assert image.norm.vmax == pytest.approx(25 / 123) and image.get_array().max() == 1.0
   even = np.full((100, 50), 2)
-  partition_yardstick._heat_map(figure := Figure(), even)
+  partition_study._heat_map(figure := Figure(), even)
   assert figure.axes[1].images[0].norm.vmax == pytest.approx(4 / 50)  # even shares are a quarter of that
 
 

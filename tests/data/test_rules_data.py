@@ -13,7 +13,7 @@ from small_files import write_small
 
 from fedjax_het.data import dirichlet, images, isic2019, primary_class, reddit, sources, wordpiece
 from fedjax_het.errors import DataError
-from fedjax_het.yardsticks.partition import label_counts
+from fedjax_het.studies.partition import label_counts
 
 # Partitions
 

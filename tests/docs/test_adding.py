@@ -29,7 +29,7 @@ LEAVES = {  # fields of the summary that say that what was added did the work
   "A model": lambda summary: summary["metrics"],
   "A data set": lambda summary: summary["dataset"] == "wine",
   "A task": lambda summary: [*summary["metrics"]["global"]] == ["mae", "loss"],
-  "A yardstick": lambda summary: summary["length"] > 0,
+  "A study": lambda summary: summary["length"] > 0,
 }
 
 
@@ -86,7 +86,7 @@ def names() -> dict:
 
 def test_every_example_is_short_and_has_a_file_to_copy_from():
   assert [name.removeprefix("A ") for name in SECTIONS] == [
-    "method", "mixing", "model", "data set", "task", "yardstick",
+    "method", "mixing", "model", "data set", "task", "study",
   ]  # fmt: skip
   for name, text in SECTIONS.items():
     assert files(text) and commands(text), name

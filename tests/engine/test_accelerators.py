@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fedjax_het as fh
-from fedjax_het.clients.objective import together
-from fedjax_het.engine.members import Members
+from fedjax_het.clients.objective import updates_barrier
+from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.placement import client_mesh, weighted_sum
 from fedjax_het.local import trips
 from fedjax_het.models.layers import convolution
@@ -104,7 +104,7 @@ def test_a_kernel_s_gradient_is_one_product(gpu):
 
 
 def test_nothing_waits_and_one_trip_is_no_loop(gpu):
-  program = gpu(lambda: jax.jit(together).lower([jnp.ones(5000), jnp.ones(3)]).compile().as_text())
+  program = gpu(lambda: jax.jit(updates_barrier).lower([jnp.ones(5000), jnp.ones(3)]).compile().as_text())
   assert "is-finite" not in program
   assert gpu(trips, 1) == 1 and isinstance(trips(1), jax.Array) and trips(2) == 2
 

@@ -217,7 +217,7 @@ def test_client_states_are_spread_where_they_divide(ragged):
 def test_company_is_irrelevant(ragged):
   """All in one vmap: a client's results do not depend on its slot or on who is trained beside it."""
   client = superfed(mlp(), **LOCAL)
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
 
   @jax.jit
   def train(ids):

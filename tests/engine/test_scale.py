@@ -15,8 +15,8 @@ from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read, scale_of
 from fedjax_het.data.sources import resized
 from fedjax_het.experiment.dry_run import step_flops
-from fedjax_het.yardsticks import downstream as judge
-from fedjax_het.yardsticks import synthetic
+from fedjax_het.studies import downstream as judge
+from fedjax_het.studies import synthetic
 
 KEY = jax.random.key(0)
 SIZES = (9, 2, 5, 7, 3)

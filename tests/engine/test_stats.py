@@ -112,7 +112,7 @@ def test_superfed_uploads_the_statistics_of_the_federated_model(ragged, granular
   """From round L on; FedAvg's before. A client keeps no statistics."""
   net = model()
   client = fh.superfed(net, granularity=granularity, start_round=1, nu=0.0, mu=0.0, **LOCAL)
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   own = client.init(jax.random.key(1), broadcast, None, fh.Context())
   update = jax.jit(client.update)
   rows = one_client(ragged, 2)
@@ -129,7 +129,7 @@ def test_superfed_uploads_the_statistics_of_the_federated_model(ragged, granular
 @pytest.mark.parametrize("method", [fh.superfed, fh.apfl, fh.ditto, fh.pfedme])
 def test_a_model_on_the_line_has_its_own_statistics(method, ragged):
   client = method(model(), **LOCAL)
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   state = client.init(jax.random.key(1), broadcast, None, fh.Context())
   kept = state.local if hasattr(state, "local") else state
   kept = jax.tree.map(lambda leaf: leaf + 0.3, model().split(kept).params)
@@ -144,7 +144,7 @@ def test_a_model_on_the_line_has_its_own_statistics(method, ragged):
 @pytest.mark.parametrize("method", [fh.fedavg, fh.scaffold, fh.apfl, fh.pfedme, fh.ditto, fh.superfed])
 def test_the_first_broadcast_has_the_models_statistics(method):
   net = model()
-  assert net.stats and method(net).share(jax.random.key(0)).stats is net.stats
+  assert net.stats and method(net).init_broadcast(jax.random.key(0)).stats is net.stats
 
 
 VISIT = {  # method -> settings, steps of the statistics that are sent, of those that are kept
@@ -172,7 +172,7 @@ def test_statistics_move_with_the_model_that_is_sent_and_with_the_one_that_is_ke
   settings, sent, kept = VISIT[name]
   client = getattr(fh, name)(model(), lr=0.1, epochs=2, batch_size=64, **settings)
   rows, x, context = one_client(ragged, 0), rows_of(ragged, 0)[0], fh.Context(cohort_size=1, num_clients=4)
-  broadcast = client.share(jax.random.key(0))
+  broadcast = client.init_broadcast(jax.random.key(0))
   state = client.init(jax.random.key(1), broadcast, None, context)
   update = jax.jit(client.update)
   for visit in (1, 2):
@@ -196,7 +196,7 @@ def test_pfedme_draws_anew_in_every_inner_step(ragged):
   totals = [0.0]
   for steps in (1, 2, 3):
     client = fh.pfedme(net, inner_steps=steps, epochs=1, batch_size=64)
-    broadcast = client.share(jax.random.key(0))
+    broadcast = client.init_broadcast(jax.random.key(0))
     state = client.init(jax.random.key(1), broadcast, None, fh.Context())
     upload, *_ = client.update(jax.random.key(2), broadcast, state, one_client(ragged, 0), fh.Context())
     totals.append(float(upload.stats["drawn"]))
@@ -243,7 +243,7 @@ def test_runs_map_resume_and_evaluate(method, ragged):
 def test_dropout_is_on_in_training_alone(uniform):
   def losses(rate):
     client = METHODS["fedavg"](model(rate))
-    broadcast = client.share(jax.random.key(0))
+    broadcast = client.init_broadcast(jax.random.key(0))
     _, _, info = jax.jit(client.update)(
       jax.random.key(2), broadcast, (), one_client(uniform, 1), fh.Context()
     )

@@ -334,9 +334,9 @@ def test_without_a_whole_checkpoint_the_metrics_are_kept(run, tmp_path, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("field", ["losses", "yardsticks", "best"])
+@pytest.mark.parametrize("field", ["losses", "studies", "best"])
 def test_books_of_another_version_change_no_figure_silently(run, tmp_path, caplog, field):
-  """A field of the run's own that is not there is an error; a yardstick's that is new, a warning."""
+  """A field of the run's own that is not there is an error; a study's that is new, a warning."""
   workdir = tmp_path / "run"
   shutil.copytree(run[0], workdir)
   (workdir / "summary.json").unlink()
@@ -349,7 +349,7 @@ def test_books_of_another_version_change_no_figure_silently(run, tmp_path, caplo
   path.write_text(json.dumps(kept))
   if field == "best":
     start(tiny(), str(workdir))
-    assert "knows nothing of the yardstick best" in caplog.text
+    assert "knows nothing of the study best" in caplog.text
   else:
     with pytest.raises(SettingError, match=rf"other fields \(KeyError: '{field}'\)"):
       start(tiny(), str(workdir))

@@ -14,7 +14,7 @@ from fedjax_het.experiment.claim import Claimed, Lost
 from fedjax_het.experiment.display import Display
 from fedjax_het.experiment.tracking import Tracker
 from fedjax_het.experiment.where import Where
-from fedjax_het.yardsticks import client_metrics
+from fedjax_het.studies import client_metrics
 
 PICTURES = ("accuracy_over_clients.png", "learning_curve.png", "mixing.png", "partition.png")
 

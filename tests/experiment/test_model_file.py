@@ -73,7 +73,7 @@ def test_a_missing_one_is_written_from_the_checkpoint(tmp_path, capsys):
 
 def test_states_that_are_too_large_are_left_out_with_a_warning(tmp_path, monkeypatch, caplog):
   monkeypatch.setattr(model_file, "LARGEST", 10)
-  client = ClientUpdate(*[None] * 6, globalize=lambda broadcast: broadcast.params)
+  client = ClientUpdate(*[None] * 6, global_model=lambda broadcast: broadcast.params)
   state = State(None, None, Message({"w": np.arange(3.0)}), (), (), {"w": np.ones((5, 3))})
   model_file.write_model(tmp_path, client, state)
   assert arrays(tmp_path).keys() == {"params/w"}

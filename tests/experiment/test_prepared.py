@@ -72,7 +72,7 @@ def test_a_run_s_regions_are_of_its_own_clients_counts():
     np.testing.assert_array_equal(a, b)
   assert np.abs(found.points - other.prepared["regions"].points).max() > 1e-3
   client = one.algorithm.client
-  broadcast = jax.eval_shape(client.share, jax.random.key(0))
+  broadcast = jax.eval_shape(client.init_broadcast, jax.random.key(0))
   owner = client.init(jax.random.key(0), broadcast, None, fh.Context(7))
   np.testing.assert_array_equal(owner.center, found.centers[7])
   assert float(owner.radius) == pytest.approx(found.radius)

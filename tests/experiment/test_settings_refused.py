@@ -11,17 +11,17 @@ from scipy.spatial.distance import pdist
 
 import fedjax_het as fh
 from fedjax_het.clients.heads import parting
-from fedjax_het.clients.objective import together
+from fedjax_het.clients.objective import updates_barrier
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import check_key, check_seed
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.workdir import read_json, read_json_lines, read_record
 from fedjax_het.mixing.responses import relative
-from fedjax_het.models.layers.product import settled
+from fedjax_het.models.layers.product import value_barrier
 from fedjax_het.parts import Feedback
+from fedjax_het.studies.downstream import within_class_distance
+from fedjax_het.studies.frechet import frechet_distance, kernel_distance
 from fedjax_het.tables.runs import ended
-from fedjax_het.yardsticks.downstream import within_class_distance
-from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
 
 N = 24
 MODEL = fh.models.two_nn(shape=(2,), hidden=3, num_classes=3)
@@ -190,14 +190,14 @@ def test_large_losses_leave_coefficients(mixing):
 
 def test_updates_wait_for_each_other_also_beside_an_empty_leaf():
   updates = {"a": jnp.array([1.0, jnp.inf]), "none": jnp.zeros((0, 3))}
-  found = together(updates)
+  found = updates_barrier(updates)
   np.testing.assert_array_equal(found["a"], updates["a"])
 
 
 def test_settling_changes_no_bit():
   x = jnp.array([0.0, -0.0, 1e-37, -3.7, jnp.inf, -jnp.inf, jnp.nan, 3e38], jnp.float32)
   for own in (x, x.astype(jnp.bfloat16)):
-    found = jax.jit(settled)(own)
+    found = jax.jit(value_barrier)(own)
     assert found.dtype == own.dtype
     np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(own, np.float32))
     np.testing.assert_array_equal(np.signbit(found), np.signbit(own))

@@ -12,7 +12,7 @@ from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.algorithm import build_algorithm
 from fedjax_het.experiment.check import check_config
 from fedjax_het.methods import CLIENTS, small_model
-from fedjax_het.yardsticks.members import Grid, _of_how_many, grid_of_members, members_table, plot_members
+from fedjax_het.studies.members import Grid, _of_how_many, grid_of_members, members_table, plot_members
 
 GRID = {"algorithm.mu": [0.1, 0.0], "seed": [5, 3], "algorithm.nu": [1.0, 0.0, 2.0], "local.lr": [0.1]}
 FACTS = {"algorithm": "superfed_mm", "dataset": "digits", "num_clients": 3}

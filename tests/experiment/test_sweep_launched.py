@@ -25,8 +25,8 @@ from fedjax_het.experiment.launcher import take_sweep
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
-from fedjax_het.yardsticks import partition
-from fedjax_het.yardsticks.members import members_table
+from fedjax_het.studies import partition
+from fedjax_het.studies.members import members_table
 
 GRID = {"seed": [0, 5], "algorithm.nu": [0.0, 2.0]}
 

@@ -15,7 +15,7 @@ from fedjax_het.mixing.aaggff import doubly_robust, estimate_bound, linearised_g
 from fedjax_het.mixing.learners import decision_gradient
 from fedjax_het.mixing.responses import CDFS
 from fedjax_het.parts import Feedback, Message
-from fedjax_het.yardsticks import regret
+from fedjax_het.studies import regret
 
 # AAggFF-S.
 

@@ -156,8 +156,8 @@ def test_the_engine_scales_params_records_lambda_and_averages_extras():
     upload, state, info = client.update(*args)
     return upload._replace(extra=jnp.float32(args[3].size) * jnp.ones(2)), state, info
 
-  def share(key):
-    return client.share(key)._replace(extra=jnp.zeros(2))
+  def init_broadcast(key):
+    return client.init_broadcast(key)._replace(extra=jnp.zeros(2))
 
   part = mixing.fedmgda(1.0)
 
@@ -166,7 +166,7 @@ def test_the_engine_scales_params_records_lambda_and_averages_extras():
     return part.update(state, feedback)
 
   data = federation((6, 3, 9, 4, 5))
-  own = client._replace(share=share, update=update)
+  own = client._replace(init_broadcast=init_broadcast, update=update)
   engine = Engine(federated(own, part._replace(update=remember)), data, 5, devices=1)
   state = engine.init(jax.random.key(0))
   before = jax.tree.map(np.float64, state.broadcast.params)

@@ -26,7 +26,7 @@ from fedjax_het.mixing.simplex import (
   project_box_simplex,
   project_simplex,
 )
-from fedjax_het.yardsticks import regret
+from fedjax_het.studies import regret
 
 STEPS = 100
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fedjax_het.yardsticks import regret
+from fedjax_het.studies import regret
 
 
 @pytest.mark.parametrize(("clients", "rounds", "seed"), [(2, 5, 0), (4, 40, 1), (7, 200, 2)])

@@ -107,7 +107,7 @@ def test_a_step_by_hand(pixels):
 def test_a_sigmoid_s_numbers_begin_as_what_is_first_sent():
   client = fh.fedevg(MODEL, per_class=1, start_scale=3.0)
   server = fh.federated(client, server=particles(4, temperature=0, pixels="sigmoid")).server
-  first = client.share(KEY)
+  first = client.init_broadcast(KEY)
   np.testing.assert_array_equal(server.init(first).latent, first.params)
   np.testing.assert_allclose(first.params, 3.0 * jax.random.normal(KEY, (3, 4)), rtol=1e-6)
 

@@ -14,7 +14,7 @@ import numpy as np
 from cases import maker
 
 import fedjax_het as fh
-from fedjax_het.engine.members import Members
+from fedjax_het.engine.batched_runs import Members
 from fedjax_het.errors import NoStates, SettingError
 from fedjax_het.methods import CLIENTS, MIXINGS, bare, compositions
 

@@ -190,17 +190,17 @@ def scaffold(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
     even = jax.tree.map(lambda c, n, o: c + fraction * (n - o), control, new, own)
     return Message(params, even=even), new, info
 
-  def share(key):
+  def init_broadcast(key):
     params = model.init(key)
     return Message(params, even=jax.tree.map(jnp.zeros_like, params))
 
   return ClientUpdate(
-    share=share,
+    init_broadcast=init_broadcast,
     init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.even),
     update=update,
     loss=lambda broadcast, own, data, context: training_loss(model, broadcast.params, data),
     personalize=lambda broadcast, *_: broadcast.params,
-    globalize=lambda broadcast: broadcast.params,
+    global_model=lambda broadcast: broadcast.params,
     apply=model.apply,
   )
 
@@ -252,12 +252,12 @@ def synthesis(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
 
   shape = (len(SYNTHETIC_LABELS), FEATURES)
   return ClientUpdate(
-    share=lambda key: Message(jax.random.normal(key, shape), jnp.zeros(shape[0])),
+    init_broadcast=lambda key: Message(jax.random.normal(key, shape), jnp.zeros(shape[0])),
     init=lambda key, broadcast, data, context: model.init(jax.random.fold_in(key, context.client)),
     update=update,
     loss=lambda *_: jnp.float32(0.0),
     personalize=lambda broadcast, own, *_: own,
-    globalize=lambda broadcast: broadcast.params,
+    global_model=lambda broadcast: broadcast.params,
     apply=apply,
     uploads_model=False,
   )
@@ -306,13 +306,13 @@ def simplex(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
     return blend(broadcast.params, ones / ENDPOINTS)
 
   return ClientUpdate(
-    share=lambda key: Message(tuple(model.init(k) for k in jax.random.split(key, ENDPOINTS))),
+    init_broadcast=lambda key: Message(tuple(model.init(k) for k in jax.random.split(key, ENDPOINTS))),
     init=lambda key, broadcast, data, context: jax.random.dirichlet(
       jax.random.fold_in(key, context.client), ones
     ),
     update=update,
     loss=lambda broadcast, own, data, context: training_loss(model, center(broadcast), data),
     personalize=lambda broadcast, own, *_: blend(broadcast.params, own),
-    globalize=center,
+    global_model=center,
     apply=model.apply,
   )

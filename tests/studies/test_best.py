@@ -9,9 +9,9 @@ from small_parts import mlp
 
 import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations
-from fedjax_het.yardsticks.best import Best, best, check_to_accuracy, reached, sooner
-from fedjax_het.yardsticks.yardstick import Moment
+from fedjax_het.engine.lambda_selection import Evaluations
+from fedjax_het.studies.best import Best, best, check_to_accuracy, reached, sooner
+from fedjax_het.studies.study import Moment
 
 COURSE = {"rounds": [5, 10, 15, 20], "seconds": [1.0, 2.5, 3.0, 9.0], "global": [0.2, 0.6, None, 0.6]}
 
@@ -49,15 +49,15 @@ def moment(round, own, global_, seconds):
 
 def test_a_run_s_course_also_after_a_stop():
   run = types.SimpleNamespace(config={"to_accuracy": {"global": 0.45}})
-  yardstick = Best(run)
-  yardstick.resume(0, None)
-  assert yardstick.section(moment(0, [0.0], [0.0], 0.0)) == {}
-  yardstick.watch(None, moment(3, [0.25, 0.75], [0.5, 0.0], 1.5))
-  yardstick.watch(None, moment(4, [0.0], [0.0], 1.6)._replace(evaluations=None))
-  books = yardstick.books()
+  study = Best(run)
+  study.resume(0, None)
+  assert study.section(moment(0, [0.0], [0.0], 0.0)) == {}
+  study.watch(None, moment(3, [0.25, 0.75], [0.5, 0.0], 1.5))
+  study.watch(None, moment(4, [0.0], [0.0], 1.6)._replace(evaluations=None))
+  books = study.checkpoint_state()
   other = Best(run)
   other.resume(3, books)
-  yardstick.watch(None, moment(6, [1.0, 1.0], [1.0, 1.0], 7.0))  # lost with the stop
+  study.watch(None, moment(6, [1.0, 1.0], [1.0, 1.0], 7.0))  # lost with the stop
   other.watch(None, moment(6, [0.25, 0.5], [0.5, 0.5], 4.0))
   found = other.section(moment(6, [0.0], [0.0], 0.0))
   assert found["best"] == {
@@ -74,10 +74,10 @@ def test_a_run_s_course_also_after_a_stop():
 
 @pytest.mark.parametrize("given", [{"global": 0.45}, ConfigDict({"global": 0.45})])
 def test_a_level_of_one_model_also_as_a_configuration_has_it(given):
-  yardstick = Best(types.SimpleNamespace(config={"to_accuracy": given}))
-  yardstick.resume(0, None)
-  yardstick.watch(None, moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
-  found = yardstick.section(moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
+  study = Best(types.SimpleNamespace(config={"to_accuracy": given}))
+  study.resume(0, None)
+  study.watch(None, moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
+  found = study.section(moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
   assert found["to_accuracy"] == {"global": {"level": 0.45, "round": 3, "seconds": 2.0}}
 
 
@@ -88,7 +88,7 @@ def test_levels_that_are_refused():
   for bad in ("much", True, {"global": "much"}, {"all": 0.5}, float("nan"), {"global": float("inf")}):
     with pytest.raises(fh.SettingError, match="to_accuracy"):
       check_to_accuracy(bad, client)
-  local = client._replace(globalize=None, name="local")
+  local = client._replace(global_model=None, name="local")
   check_to_accuracy(0.7, local)  # of the models that there are
   with pytest.raises(fh.SettingError, match="local has no global model"):
     check_to_accuracy({"global": 0.5}, local)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
+from fedjax_het.studies.frechet import frechet_distance, kernel_distance
 
 RNG = np.random.default_rng(0)
 

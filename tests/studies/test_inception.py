@@ -6,7 +6,7 @@ import pytest
 from pictures import scrambled
 
 from fedjax_het.errors import DataError
-from fedjax_het.yardsticks.inception import PARTS, inception_features, layers, pool, read_weights
+from fedjax_het.studies.inception import PARTS, inception_features, layers, pool, read_weights
 
 
 def test_the_layers_are_94_convolutions():

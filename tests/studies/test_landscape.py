@@ -14,8 +14,8 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.where import Where
-from fedjax_het.yardsticks import landscape
-from fedjax_het.yardsticks.landscape import Landscape, filter_normalised, loss_surface, plot_surfaces
+from fedjax_het.studies import landscape
+from fedjax_het.studies.landscape import Landscape, filter_normalised, loss_surface, plot_surfaces
 
 KEY = jax.random.key(0)
 

@@ -9,7 +9,7 @@ import pytest
 from absl import logging
 
 import fedjax_het as fh
-from fedjax_het.engine.fit import tell_untested
+from fedjax_het.engine.checks import tell_untested
 from fedjax_het.engine.run import Result, without
 from fedjax_het.experiment.build import build, notes_of
 from fedjax_het.experiment.check import check_config
@@ -17,10 +17,10 @@ from fedjax_het.experiment.fields import fields
 from fedjax_het.experiment.grid import check_sweep
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.metrics.fairness import weighted_mean, weighted_of_models
-from fedjax_het.yardsticks import YARDSTICKS, Watched
-from fedjax_het.yardsticks.client_metrics import ClientMetrics
-from fedjax_het.yardsticks.official import BATCH, OfficialTest
-from fedjax_het.yardsticks.yardstick import Moment
+from fedjax_het.studies import STUDIES, Watched
+from fedjax_het.studies.client_metrics import ClientMetrics
+from fedjax_het.studies.official import BATCH, OfficialTest
+from fedjax_het.studies.study import Moment
 
 KEY, RNG = jax.random.key(0), np.random.default_rng(0)
 
@@ -91,13 +91,13 @@ def official(count):
     False,
     experiment.model,
   )
-  broadcast = experiment.algorithm.client.share(KEY)
+  broadcast = experiment.algorithm.client.init_broadcast(KEY)
   return run, Moment(1, None, False, lambda: broadcast, None, None)
 
 
 def test_the_global_model_is_judged_on_the_official_test_set():
   run, now = official(BATCH + 44)
-  assert OfficialTest in YARDSTICKS and OfficialTest.fits(run)
+  assert OfficialTest in STUDIES and OfficialTest.fits(run)
   found = OfficialTest(run).section(now)["official"]
   x, y = run.source.x_test, run.source.y_test
   x = x * np.float32(run.source.scale or (1 / 255 if x.dtype == np.uint8 else 1))
@@ -117,7 +117,7 @@ def test_it_is_judged_only_where_there_is_one():
   assert not OfficialTest.fits(run)
   run, _ = official(5)
   assert not OfficialTest.fits(run._replace(source=run.source._replace(standardize=(0,))))
-  alone = run.algorithm.client._replace(globalize=None)
+  alone = run.algorithm.client._replace(global_model=None)
   assert not OfficialTest.fits(run._replace(algorithm=run.algorithm._replace(client=alone)))
 
 

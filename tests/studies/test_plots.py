@@ -4,10 +4,10 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from fedjax_het.yardsticks import Curve
-from fedjax_het.yardsticks.client_metrics import ClientMetrics, accuracy_over_clients
-from fedjax_het.yardsticks.lambda_line import lambda_curve
-from fedjax_het.yardsticks.plots import learning_curve
+from fedjax_het.studies import Curve
+from fedjax_het.studies.client_metrics import ClientMetrics, accuracy_over_clients
+from fedjax_het.studies.lambda_line import lambda_curve
+from fedjax_het.studies.plots import learning_curve
 
 
 def check_png(path):

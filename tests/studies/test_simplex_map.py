@@ -1,4 +1,4 @@
-"""The simplex of models as a yardstick: regions as polygons, the grid, its evaluation, the pictures."""
+"""The simplex of models as a study: regions as polygons, the grid, its evaluation, the pictures."""
 
 import types
 
@@ -14,12 +14,12 @@ from small_parts import SIZES, mlp
 import fedjax_het as fh
 from fedjax_het.clients.regions import Regions
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations
+from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.parts import Simplex
-from fedjax_het.yardsticks import simplex_plots
-from fedjax_het.yardsticks.simplex import SimplexMap, grid, on_grid
-from fedjax_het.yardsticks.simplex_plots import corners, region
-from fedjax_het.yardsticks.yardstick import Moment
+from fedjax_het.studies import simplex_plots
+from fedjax_het.studies.simplex import SimplexMap, grid, on_grid
+from fedjax_het.studies.simplex_plots import corners, region
+from fedjax_het.studies.study import Moment
 
 K = len(SIZES)
 
@@ -54,7 +54,7 @@ def regions(endpoints) -> Regions:
 
 def test_the_part_s_simplex_is_the_server_s_models():
   client = fh.sosicfl(mlp(), regions(3))
-  broadcast, alpha = client.share(jax.random.key(0)), np.float32([0.2, 0.7, 0.1])
+  broadcast, alpha = client.init_broadcast(jax.random.key(0)), np.float32([0.2, 0.7, 0.1])
   found = client.simplex.at(broadcast, jnp.asarray(alpha))
   wanted = np.tensordot(alpha, np.asarray(broadcast.params["fc2"]["kernel"]), 1)
   np.testing.assert_allclose(found["fc2"]["kernel"], wanted, rtol=1e-5, atol=1e-6)
@@ -126,11 +126,11 @@ def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
   now = Moment(
     1, evaluations, False, nothing, nothing, lambda of: asked.append(of) or Evaluation({"top1": values}, None)
   )
-  yardstick = SimplexMap(run)
-  yardstick.draw_first()
+  study = SimplexMap(run)
+  study.draw_first()
   assert titles == ["sosicfl on nothing, by their label counts with noise of ε = 0.25"]
-  section = yardstick.section(now)
-  yardstick.draw([], section)
+  section = study.section(now)
+  study.draw([], section)
   assert len([path for path in tmp_path.iterdir() if path.stat().st_size > 5000]) == files
   if endpoints == 5:
     assert section == {} and not asked and SimplexMap.rows(section) is None
@@ -141,15 +141,13 @@ def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
   assert {*found["clusters"]} == {0, 1, 2}
   np.testing.assert_allclose(found["clusters"][1], values[owned.clusters == 1].mean(0))
   assert f"best {100 * np.nanmean(values, 0).max():.2f} at α" in str(SimplexMap.rows(section))
-  assert yardstick.section(now._replace(diverged=True)) == {}
+  assert study.section(now._replace(diverged=True)) == {}
   picture = tmp_path / "simplex.png"
   wide = matplotlib.image.imread(picture).shape[1]
   nothing = [np.nan] * points
-  yardstick.draw(
-    [], {"simplex": found | {"clusters": found["clusters"] | {1: nothing}}}
-  )  # without test examples
+  study.draw([], {"simplex": found | {"clusters": found["clusters"] | {1: nothing}}})  # without test examples
   if endpoints == 3:  # a triangle less
     assert matplotlib.image.imread(picture).shape[1] < wide
   picture.unlink()
-  yardstick.draw([], {"simplex": found | {"all": nothing, "clusters": {}}})
+  study.draw([], {"simplex": found | {"all": nothing, "clusters": {}}})
   assert not picture.exists()

@@ -24,10 +24,10 @@ from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
-from fedjax_het.yardsticks import Watched
-from fedjax_het.yardsticks.downstream import Judge, downstream, to_follow
-from fedjax_het.yardsticks.samples import sample_grid
-from fedjax_het.yardsticks.synthetic import Synthetic, as_many, in_range, synthetic_table, worth
+from fedjax_het.studies import Watched
+from fedjax_het.studies.downstream import Judge, downstream, to_follow
+from fedjax_het.studies.samples import sample_grid
+from fedjax_het.studies.synthetic import Synthetic, as_many, in_range, synthetic_table, worth
 
 sys.path.append(str(Path(__file__).parents[2]))
 from configs import table_4_2
@@ -159,7 +159,7 @@ def test_the_judge_is_a_curve_of_its_own_where_it_is_followed(whole):
 
 @pytest.mark.slow
 def test_real_examples_are_worth_more(whole):
-  """The yardsticks of ten real examples a class, beside the few rounds' synthetic ones."""
+  """The studies of ten real examples a class, beside the few rounds' synthetic ones."""
   _, summary = whole
   config = small(downstream__features="classifier", downstream__steps=300)
   built = build(config)
@@ -176,7 +176,7 @@ def test_real_examples_are_worth_more(whole):
   assert real["downstream"] == real["real"]["downstream"] | {"model": "two_nn"}
 
 
-def test_all_yardsticks_see_the_same_pixels():
+def test_all_studies_see_the_same_pixels():
   """Unbounded examples, and the same ones cut to [0, 1]: the same worth in every figure."""
   config = small(downstream__features="classifier", downstream__steps=20)
   built = build(config)

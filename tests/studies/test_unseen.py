@@ -29,8 +29,8 @@ from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.values import numbers
 from fedjax_het.experiment.where import Where
 from fedjax_het.parts import Message
-from fedjax_het.yardsticks import Moment, Watched
-from fedjax_het.yardsticks.unseen import Unseen, after_steps
+from fedjax_het.studies import Moment, Watched
+from fedjax_het.studies.unseen import Unseen, after_steps
 
 KEY = jax.random.key(4)
 

@@ -12,8 +12,8 @@ from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.experiment.algorithm import check_variance
 from fedjax_het.mixing import static, with_variance
-from fedjax_het.yardsticks.reported import RoundFigures
-from fedjax_het.yardsticks.yardstick import Moment
+from fedjax_het.studies.reported import RoundFigures
+from fedjax_het.studies.study import Moment
 
 
 def test_eq_10_of_the_last_layer():
@@ -66,11 +66,11 @@ def test_the_line_has_the_mean_since_the_line_before_also_after_a_stop():
   nothing = lambda *_: None  # noqa: E731
   between = Moment(1, None, False, nothing, nothing, nothing)
   line = between._replace(evaluations=object())
-  yardstick = RoundFigures(None)
-  yardstick.resume(0, None)
-  assert yardstick.watch(rounds(1.0, 2.0), between) == {}
+  study = RoundFigures(None)
+  study.resume(0, None)
+  assert study.watch(rounds(1.0, 2.0), between) == {}
   other = RoundFigures(None)
-  other.resume(2, yardstick.books())
+  other.resume(2, study.checkpoint_state())
   assert other.watch(rounds(6.0), line) == {"cohort": {"variance": 3.0}}
   assert other.watch(rounds(5.0), line) == {"cohort": {"variance": 5.0}}
   assert other.watch(RoundInfo(None, None, None, None), line) == {}

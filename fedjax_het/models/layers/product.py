@@ -7,7 +7,7 @@ SMALL_BATCH = 20  # rows up to which the kernel's gradient is a sum of outer pro
 apart = jax.lax.optimization_barrier  # keeps XLA from recomputing a value inside each fusion that reads it
 
 
-def settled(x: jax.Array) -> jax.Array:
+def value_barrier(x: jax.Array) -> jax.Array:
   """Returns x unchanged, but stops XLA from recomputing x in the elementwise fusions that read it.
 
   Without it, XLA recomputes a ReLU's gate for each element of a kernel's gradient. XLA does not duplicate a
@@ -37,8 +37,8 @@ def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
   On a CPU the kernel's gradient x^T g of up to `SMALL_BATCH` rows is written as a sum of outer products,
   which XLA fuses with the optimiser's arithmetic: one pass over the kernel instead of three (a TwoNN step of
-  batch 10 takes 0.63 of the time, of 20 0.85, of 32 the same). `settled` keeps the computation of g out of
-  that fusion. More rows, and accelerators (docs/results/gpu.md), take the ordinary product.
+  batch 10 takes 0.63 of the time, of 20 0.85, of 32 the same). `value_barrier` keeps the computation of g
+  out of that fusion. More rows, and accelerators (docs/results/gpu.md), take the ordinary product.
   """
   return _of_rows(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], kernel.shape[1])
 
@@ -56,7 +56,7 @@ def _backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax
   x, kernel = residuals
   if len(x) > SMALL_BATCH or jax.default_backend() != "cpu":
     return g @ kernel.T, x.T @ g
-  own = settled(g)
+  own = value_barrier(g)
   first, *rest = (x[b, :, None] * own[b, None, :] for b in range(len(x)))
   return g @ kernel.T, sum(rest, start=first)
 

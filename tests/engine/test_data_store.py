@@ -8,7 +8,7 @@ from small_parts import federation, mlp
 
 import fedjax_het as fh
 from fedjax_het.engine.cohort import cohort_of
-from fedjax_het.engine.examples import Streamed
+from fedjax_het.engine.data_store import Streamed
 from fedjax_het.engine.placement import client_mesh
 
 SIZES = (9, 1, 7, 3, 12, 2, 9, 1, 10, 5, 4, 11) * 2  # the largest three have 35

@@ -14,18 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations, Pick, pick, picking
+from fedjax_het.engine.lambda_selection import Evaluations, Pick, pick, picking
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save
-from fedjax_het.yardsticks.text import named, spread
-from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
+from fedjax_het.studies.plots import GREY, STYLES, axis_label, band, decorate, save
+from fedjax_het.studies.study import Moment, Study, Watched
+from fedjax_het.studies.text import named, spread
 
 GRID = tuple(i / 10 for i in range(11))
 
 
-class LambdaLine(Yardstick):
+class LambdaLine(Study):
   """Study that adds `lambda` to the summary and lambda_curve.png, for client parts with a line of models.
 
   These are client parts with several `lambdas` or with a `line`. If personalised models are at one λ, or at a

@@ -18,23 +18,23 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.clients.objective import momentum_sgd
-from fedjax_het.clients.sgd import start, walk
+from fedjax_het.clients.sgd import run_steps, start
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.evaluate import evaluate_model
-from fedjax_het.engine.pick import headline
+from fedjax_het.engine.lambda_selection import headline
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize_all
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Message
-from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, reading, save, spelled
-from fedjax_het.yardsticks.text import named, number, spread
-from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
+from fedjax_het.studies.plots import GREY, STYLES, axis_label, decorate, reading, save, spelled
+from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.text import named, number, spread
 
 LOCAL = ("lr", "momentum", "weight_decay", "batch_size")  # settings of local training, taken from the run
 
 
-class Unseen(Yardstick):
+class Unseen(Study):
   """Study that adds `unseen` to metrics.jsonl and, also after local steps, to the summary; unseen.png."""
 
   name = "unseen"
@@ -145,14 +145,14 @@ def after_steps(
     def judged(params: Any) -> dict[str, jax.Array]:
       return evaluate_model(client.task, client.apply, params, test)
 
-    assert client.globalize is not None
-    received = client.globalize(broadcast)
+    assert client.global_model is not None
+    received = client.global_model(broadcast)
     found = [judged(received)]
     if model is not None and steps:
       optimizer, order = momentum_sgd(momentum, weight_decay)(lr), jax.random.fold_in(key, i)
       local = start(*model.split(received), optimizer)
       for first, last in itertools.pairwise((0, *steps)):
-        local = walk(order, model, own, local, optimizer, steps[-1], batch_size, first=first, last=last)
+        local = run_steps(order, model, own, local, optimizer, steps[-1], batch_size, first=first, last=last)
         found.append(judged(model.joined(local.params, local.stats)))
     return found
 

@@ -16,15 +16,15 @@ from fedjax_het.engine.run import summarize
 from fedjax_het.errors import SettingError, check_choice, check_range
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.yardsticks.client_metrics import headline_of
-from fedjax_het.yardsticks.plots import spelled
-from fedjax_het.yardsticks.text import named, number
-from fedjax_het.yardsticks.yardstick import Moment, Yardstick
+from fedjax_het.studies.client_metrics import headline_of
+from fedjax_het.studies.plots import spelled
+from fedjax_het.studies.study import Moment, Study
+from fedjax_het.studies.text import named, number
 
 MODELS = ("personalized", "global")
 
 
-class Best(Yardstick):
+class Best(Study):
   """Study that adds `best` to the summary, and `to_accuracy` if the configuration gives a level.
 
   `best` holds the `metric`, its `course` over the evaluations (`rounds`, `seconds` of training, and each
@@ -33,14 +33,16 @@ class Best(Yardstick):
 
   name = "best"
 
-  def books(self) -> dict[str, Any]:
+  def checkpoint_state(self) -> dict[str, Any]:
     """Returns the metric's name and its course so far, for the checkpoint."""
     return {"metric": self._metric, "course": self._course}
 
-  def resume(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
+  def resume(self, rounds_done: int, checkpoint_state: Mapping[str, Any] | None) -> None:
     """Restores the metric's name and its course from a checkpoint."""
-    self._metric: str | None = books["metric"] if books else None
-    self._course = {name: list(own) for name, own in (books["course"] if books else {}).items()}
+    self._metric: str | None = checkpoint_state["metric"] if checkpoint_state else None
+    self._course = {
+      name: list(own) for name, own in (checkpoint_state["course"] if checkpoint_state else {}).items()
+    }
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
     """Appends an evaluation to the course."""
@@ -125,7 +127,7 @@ def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
   """Raises `SettingError` unless `to_accuracy` is a finite number, or one per model that `client` has."""
   for level in levels_of(given).values():
     check_range("to_accuracy", level, above=-np.inf, below=np.inf, on_host=True)
-  if isinstance(given, Mapping) and "global" in given and client.globalize is None:
+  if isinstance(given, Mapping) and "global" in given and client.global_model is None:
     raise SettingError(
       "to_accuracy", dict(given), f"{client.name} has no global model", "Give {'personalized': ...}."
     )

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedjax_het.clients.regions import WIDEST
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import Simplex
-from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, decorate, save
+from fedjax_het.studies.plots import GREY, STYLES, axis_label, decorate, save
 
 MOST_NAMED = 10  # up to this many clusters, a legend names them
 

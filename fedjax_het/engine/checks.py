@@ -57,7 +57,7 @@ def check_fit(
 
   def outputs(key, data, settings):
     client = make_algorithm(**settings).client
-    own, broadcast = data.clients(0), client.share(key)
+    own, broadcast = data.clients(0), client.init_broadcast(key)
     context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
     state, (x, _) = init_client(client, key, broadcast, own, context), own.take(jnp.arange(1))
     shown = client.shown("personalize", own)
@@ -131,7 +131,7 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
 
   def asked(key: jax.Array, data: FederatedData) -> tuple[Any, Any]:
     own, sizes = data.clients(jnp.int32(0)), jnp.asarray(data.train.size)
-    broadcast, state = client.share(key), mixing.init(sizes)
+    broadcast, state = client.init_broadcast(key), mixing.init(sizes)
 
     def uploads() -> Any:
       context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)

@@ -17,14 +17,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from fedjax_het.yardsticks.yardstick import Watched, Yardstick
+from fedjax_het.studies.study import Study, Watched
 
 MOST_BARS = 40
 MOST_NAMES = 20  # classes that get a legend entry or a tick each
 FILE, PICTURE = "partition.npz", "partition.png"
 
 
-class Partition(Yardstick):
+class Partition(Study):
   """Study that writes partition.png and partition.npz before the first round.
 
   The file holds `counts`, each client's rows per class, integers [K, C], or if labels are not classes, each
@@ -38,7 +38,7 @@ class Partition(Yardstick):
     """Always True: every run has a partition."""
     return True
 
-  def resume(self, rounds_done: int, books: Any) -> None:
+  def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
     """Writes partition.npz."""
     if self.run.writes:
       counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)

@@ -32,17 +32,17 @@ from fedjax_het.errors import (
   reading,
 )
 from fedjax_het.parts import ClientUpdate
+from fedjax_het.studies.plots import GREY, save
+from fedjax_het.studies.study import Moment, Study, Watched
+from fedjax_het.studies.text import number
 from fedjax_het.tasks import Task
-from fedjax_het.yardsticks.plots import GREY, save
-from fedjax_het.yardsticks.text import number
-from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
 
 PyTree = Any
 FILE = "landscape.npz"
 LEVELS = 20
 
 
-class Landscape(Yardstick):
+class Landscape(Study):
   """Study that adds `landscape` to the summary, landscape.npz and landscape.png, if configured."""
 
   name = "landscape"
@@ -60,11 +60,11 @@ class Landscape(Yardstick):
       return {}
     print("Drawing the loss around the global model ...", flush=True)
     client = run.algorithm.client
-    globalize = client.globalize
-    assert globalize is not None
+    global_model = client.global_model
+    assert global_model is not None
 
     def apply(params: PyTree, x: jax.Array) -> jax.Array:
-      return client.apply(globalize(broadcast._replace(params=params)), x)
+      return client.apply(global_model(broadcast._replace(params=params)), x)
 
     key = jax.random.fold_in(run.key, 1_000_033)
     line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
@@ -110,7 +110,7 @@ def check_landscape(settings: Mapping[str, Any], client: ClientUpdate, validates
   if settings.get("part") == "valid" and not validates:
     remedy = "Set valid_fraction, such as 0.1, or take test or train."
     raise SettingError("landscape.part", "valid", "no client has a validation part", remedy)
-  if client.globalize is None or client.synthesize is not None:
+  if client.global_model is None or client.synthesize is not None:
     raise SettingError(
       "landscape", dict(settings), f"{client.name} has no global model that classifies", "Leave it out."
     )

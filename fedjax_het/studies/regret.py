@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from fedjax_het.yardsticks.plots import save
+from fedjax_het.studies.plots import save
 
 
 def decision_losses(mixtures: ArrayLike, responses: ArrayLike) -> np.ndarray:

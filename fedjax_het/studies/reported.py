@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.yardsticks.yardstick import Curve, Moment, Yardstick, series
+from fedjax_het.studies.study import Curve, Moment, Study, series
 
 
-class RoundFigures(Yardstick):
+class RoundFigures(Study):
   """Study that adds `cohort` to metrics.jsonl: name -> mean of mixing figures since the last line."""
 
   name = "round_figures"
@@ -19,13 +19,13 @@ class RoundFigures(Yardstick):
     """Returns the mixing part's figures, name -> one value per round, [rounds]."""
     return dict(infos.figures)
 
-  def books(self) -> dict[str, list[float]]:
+  def checkpoint_state(self) -> dict[str, list[float]]:
     """Returns the values of the rounds since the last evaluation, for the checkpoint."""
     return self._values
 
-  def resume(self, rounds_done: int, books: Mapping[str, list[float]] | None) -> None:
+  def resume(self, rounds_done: int, checkpoint_state: Mapping[str, list[float]] | None) -> None:
     """Restores the values of the rounds since the last evaluation."""
-    self._values = {name: list(own) for name, own in (books or {}).items()}
+    self._values = {name: list(own) for name, own in (checkpoint_state or {}).items()}
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
     """Collects a chunk's figures; at an evaluation returns their means, {`field`: name -> mean}."""

@@ -14,15 +14,15 @@ from fedjax_het.engine.runs import OfFn
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.yardsticks.simplex_plots import plot_clients, plot_line, plot_triangles
-from fedjax_het.yardsticks.text import named, number
-from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
+from fedjax_het.studies.simplex_plots import plot_clients, plot_line, plot_triangles
+from fedjax_het.studies.study import Moment, Study, Watched
+from fedjax_het.studies.text import named, number
 
 DIVISIONS = {2: 10, 3: 6}  # grid divisions of an edge, by the number of endpoints; no grid for more
 MOST_CLUSTERS = 3  # clusters that are shown besides all clients, largest first
 
 
-class SimplexMap(Yardstick):
+class SimplexMap(Study):
   """Study that adds `simplex` to the summary, and simplex.png, for two or three endpoints.
 
   The server's models on a grid of α are evaluated once, at the end, on all clients' test parts. Before the

@@ -10,8 +10,8 @@ import pytest
 from launching import records, small
 
 import fedjax_het as fh
+from fedjax_het.engine import capacity
 from fedjax_het.engine import engine as engine_module
-from fedjax_het.engine import room
 from fedjax_het.errors import NoRoom, in_bytes, memory_there
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.launcher import told
@@ -40,11 +40,11 @@ WRITING = 'RESOURCE_EXHAUSTED: Error writing "round/0" in OCDBT database: No spa
   ids=str,
 )  # fmt: skip
 def test_what_does_not_suffice(error, kind, tmp_path):
-  assert room.full(error) == kind
+  assert capacity.full(error) == kind
   wrapped = RuntimeError("a library's own")
   wrapped.__cause__ = error
-  assert room.full(wrapped) == kind
-  with pytest.raises(NoRoom if kind else type(error)) as found, room.in_words(tmp_path):
+  assert capacity.full(wrapped) == kind
+  with pytest.raises(NoRoom if kind else type(error)) as found, capacity.in_words(tmp_path):
     raise error
   if kind == "disk":
     assert f"{tmp_path} has no room for what is written" in str(found.value)
@@ -66,7 +66,7 @@ def run(**how):
 
 
 def test_a_state_that_has_no_room_is_refused_before_it_is_made(monkeypatch):
-  monkeypatch.setattr(room, "memory_there", lambda: 100)
+  monkeypatch.setattr(capacity, "memory_there", lambda: 100)
   with pytest.raises(
     NoRoom, match=r"the first state's arrays need [\d,]+ bytes, and there are 100 bytes\. --dry_run"
   ):
@@ -95,12 +95,12 @@ def test_a_program_that_may_need_more_than_there_is_is_warned_of(monkeypatch):
       return type("Found", (), {f"{kind}_size_in_bytes": 100 for kind in kinds})
 
   devices = len(jax.local_devices())
-  monkeypatch.setattr(room, "memory_there", lambda: 150 * devices)
+  monkeypatch.setattr(capacity, "memory_there", lambda: 150 * devices)
   with pytest.warns(UserWarning, match=f"the rounds may need {in_bytes(200 * devices)} of memory"):
-    room.check_program("the rounds", Compiled())
-  monkeypatch.setattr(room, "memory_there", lambda: 50 * devices)
+    capacity.check_program("the rounds", Compiled())
+  monkeypatch.setattr(capacity, "memory_there", lambda: 50 * devices)
   with pytest.raises(NoRoom):
-    room.check_program("the rounds", Compiled())
+    capacity.check_program("the rounds", Compiled())
 
 
 def test_the_memory_there_is_no_more_than_the_process_may_have():

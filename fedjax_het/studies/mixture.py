@@ -11,16 +11,16 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.yardsticks.plots import GREY, OTHERS, STYLES, save
-from fedjax_het.yardsticks.regret import entropy
-from fedjax_het.yardsticks.yardstick import Moment, Yardstick
+from fedjax_het.studies.plots import GREY, OTHERS, STYLES, save
+from fedjax_het.studies.regret import entropy
+from fedjax_het.studies.study import Moment, Study
 
 MANY = 100  # largest cohort for which single coefficients are recorded
 COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
 LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # a style per client, if few
 
 
-class Mixture(Yardstick):
+class Mixture(Study):
   """Study that adds `mixing`, a round's coefficients, to every line of metrics.jsonl, and mixing.png."""
 
   name = "mixture"

@@ -79,7 +79,7 @@ def read_weights(path: str | os.PathLike[str], names_only: bool = False) -> Weig
   if missing:
     raise DataError(
       f"{os.fspath(path)} is not InceptionV3 by torchvision's names: {len(missing)} arrays are missing, the"
-      f" first is {missing[0]}. See yardsticks/inception.py for how to write the file."
+      f" first is {missing[0]}. See studies/inception.py for how to write the file."
     )
   return {name: jnp.asarray(array) for name, array in found.items()}
 

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from fedjax_het.data.scale import as_read
 from fedjax_het.metrics.catalogue import METRICS
-from fedjax_het.yardsticks.text import named, number
-from fedjax_het.yardsticks.yardstick import Moment, Watched, Yardstick
+from fedjax_het.studies.study import Moment, Study, Watched
+from fedjax_het.studies.text import named, number
 
 BATCH = 256  # examples put through the model at once
 
 
-class OfficialTest(Yardstick):
+class OfficialTest(Study):
   """`official` of the summary: the task's metrics of the global model on the official test set."""
 
   name = "official_test"
@@ -26,7 +26,7 @@ class OfficialTest(Yardstick):
   def fits(cls, run: Watched) -> bool:
     """Whether there is such a set, and a global model that reads its examples as they are."""
     client, source = run.algorithm.client, run.source
-    trains = client.globalize is not None and client.synthesize is None
+    trains = client.global_model is not None and client.synthesize is None
     return bool(len(source.y_test)) and trains and not source.standardize
 
   def section(self, now: Moment) -> dict[str, Any]:
@@ -34,10 +34,10 @@ class OfficialTest(Yardstick):
     if now.diverged:
       return {}
     client, source = self.run.algorithm.client, self.run.source
-    globalize = client.globalize
-    assert globalize is not None
+    global_model = client.global_model
+    assert global_model is not None
     y = np.asarray(source.y_test).astype(client.task.dtype)
-    model = jax.jit(globalize)(jax.tree.map(np.asarray, now.broadcast()))
+    model = jax.jit(global_model)(jax.tree.map(np.asarray, now.broadcast()))
 
     @jax.jit
     def scores(model, x, y):

@@ -8,10 +8,10 @@ from cases import algorithm, cases
 from launching import records, small
 from small_parts import federation, mlp
 
+from fedjax_het.engine.client_store import OnHost
 from fedjax_het.engine.cohort import cohort_of
+from fedjax_het.engine.data_store import Streamed
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.examples import Streamed
-from fedjax_het.engine.states import OnHost
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import checkpoint, experiment
 from fedjax_het.experiment.checkpoint import Checkpoints, digest

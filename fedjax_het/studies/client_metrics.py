@@ -14,21 +14,21 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.engine.pick import headline
+from fedjax_het.engine.lambda_selection import headline
 from fedjax_het.engine.run import per_client, summarize
 from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
-from fedjax_het.yardsticks.plots import GREY, axis_label, decorate, reading, save, spelled, styles
-from fedjax_het.yardsticks.text import named, number
-from fedjax_het.yardsticks.yardstick import Curve, Moment, Yardstick, series
+from fedjax_het.studies.plots import GREY, axis_label, decorate, reading, save, spelled, styles
+from fedjax_het.studies.study import Curve, Moment, Study, series
+from fedjax_het.studies.text import named, number
 
 _BAND = ("mean", "worst10", "best10")
 _COLUMNS = ("worst10", "best10", "gini", "gap")
 FILE = "clients.npz"
 
 
-class ClientMetrics(Yardstick):
+class ClientMetrics(Study):
   """Study of all clients' metrics: `metrics` in metrics.jsonl and summary, `left_out`, a figure, a file.
 
   It writes accuracy_over_clients.png and clients.npz, whose arrays "MODEL/METRIC" hold each client's value at

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.metrics.catalogue import shown
-from fedjax_het.yardsticks.client_metrics import downstream_metrics, headline_of
-from fedjax_het.yardsticks.plots import GREY, STYLES, axis_label, band, decorate, save, spelled
-from fedjax_het.yardsticks.text import named, number, spread
+from fedjax_het.studies.client_metrics import downstream_metrics, headline_of
+from fedjax_het.studies.plots import GREY, STYLES, axis_label, band, decorate, save, spelled
+from fedjax_het.studies.text import named, number, spread
 
 Members = Sequence[Mapping[str, Any]]
 MODELS = {

@@ -14,8 +14,8 @@ from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import Base, RunFn
+from fedjax_het.engine.data_store import Examples, Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, divergence, finite
-from fedjax_het.engine.examples import Examples, Resident, Streamed
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches

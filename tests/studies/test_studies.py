@@ -1,4 +1,4 @@
-"""A yardstick of one's own, through the whole life of a run; what clients report of their own."""
+"""A study of one's own, through the whole life of a run; what clients report of their own."""
 
 import json
 
@@ -18,10 +18,10 @@ from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import Where
 from fedjax_het.methods import CLIENTS, Method
-from fedjax_het.yardsticks import Curve, Yardstick, series
+from fedjax_het.studies import Curve, Study, series
 
 
-class Drift(Yardstick):
+class Drift(Study):
   """How far the broadcast is from where it was at the evaluation before, and the worst loss since then."""
 
   name = "drift"
@@ -35,7 +35,7 @@ class Drift(Yardstick):
   def fits(cls, run):
     return run.algorithm.client.synthesize is None
 
-  def books(self):
+  def checkpoint_state(self):
     return {"worst": self._worst, "before": self._before}
 
   def resume(self, rounds_done, books):
@@ -67,11 +67,11 @@ class Drift(Yardstick):
     (self.run.figures / "drift.txt").write_text(f"{len(lines)} {summary['drift']['length']}")
 
 
-class Namesake(Yardstick):
+class Namesake(Study):
   name = "mixture"
 
 
-class Thief(Yardstick):
+class Thief(Study):
   name = "thief"
 
   def section(self, now):
@@ -83,8 +83,8 @@ def tiny(**changes):
   return small(rounds=5, eval_every=3, **{**own, **changes})
 
 
-def start(workdir, *yardsticks):
-  return experiment.run_experiment(tiny(), str(workdir), Where(devices=1), yardsticks=yardsticks)
+def start(workdir, *studies):
+  return experiment.run_experiment(tiny(), str(workdir), Where(devices=1), studies=studies)
 
 
 def lines_of(workdir):
@@ -103,7 +103,7 @@ def stop_after_a_round(monkeypatch, run):
 
 
 @pytest.mark.slow
-def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
+def test_a_study_of_ones_own(tmp_path, monkeypatch, capsys):
   """Watched, stopped between two evaluations and taken up, summed up, shown from the summary alone, drawn."""
   monkeypatch.setattr(Figure, "savefig", lambda *args, **kwargs: None)  # the other pictures' half of the time
   monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)  # a round a chunk
@@ -125,8 +125,8 @@ def test_a_yardstick_of_ones_own(tmp_path, monkeypatch, capsys):
   assert "the broadcast" not in capsys.readouterr().out
 
 
-def test_two_yardsticks_of_one_name(tmp_path):
-  with pytest.raises(SettingError, match="yardsticks = 'mixture': the name of two"):
+def test_two_studies_of_one_name(tmp_path):
+  with pytest.raises(SettingError, match="studies = 'mixture': the name of two"):
     start(tmp_path, Namesake)
 
 
@@ -151,7 +151,7 @@ def test_a_picture_that_cannot_be_drawn_costs_nothing_else(of, tmp_path, caplog)
 
 
 @pytest.mark.slow
-def test_a_yardstick_changes_nothing_else(tmp_path):
+def test_a_study_changes_nothing_else(tmp_path):
   """And one that does not fit is not there; a field belongs to one."""
 
   class Elsewhere(Drift):
@@ -161,13 +161,13 @@ def test_a_yardstick_changes_nothing_else(tmp_path):
   assert with_it.pop("drift") and timeless(with_it) == timeless(without)
   for line, other in zip(*(lines_of(tmp_path / name) for name in ("Drift", "Elsewhere")), strict=True):
     assert line.pop("drift") and line == other
-  with pytest.raises(SettingError, match="yardstick thief's field = 'metrics': another has it"):
+  with pytest.raises(SettingError, match="study thief's field = 'metrics': another has it"):
     start(tmp_path / "thief", Thief)
 
 
 @pytest.mark.slow
 def test_each_member_of_a_sweep_has_its_own(tmp_path):
-  run_sweep(tiny(), {"local.lr": [0.1, 0.01]}, str(tmp_path), Where(devices=1), yardsticks=(Drift,))
+  run_sweep(tiny(), {"local.lr": [0.1, 0.01]}, str(tmp_path), Where(devices=1), studies=(Drift,))
   far, near = (lines_of(tmp_path / "members" / f"local.lr={lr}") for lr in (0.1, 0.01))
   for line, other in zip(far, near, strict=True):
     assert line["drift"]["moved"] > other["drift"]["moved"] > 0
@@ -182,7 +182,7 @@ def talking(model: fh.Model) -> fh.ClientUpdate:
     rows, seen = jax.numpy.float32(data.size), jax.numpy.float32(context.round + 1)
     return message, state, info._replace(figures={"rows": rows, "round": seen})
 
-  return plain._replace(update=update, globalize=None, name="talking")
+  return plain._replace(update=update, global_model=None, name="talking")
 
 
 @pytest.mark.slow

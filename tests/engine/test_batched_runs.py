@@ -7,9 +7,9 @@ from small_parts import federation, linear, mlp
 
 import fedjax_het as fh
 from fedjax_het.data.container import FederatedData
-from fedjax_het.engine import members
+from fedjax_het.engine import batched_runs
+from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.engine.members import Members
 from fedjax_het.engine.side_by_side import Fields, form, pooled, size, smallest, stacked, whole
 
 SIZES = (9, 1, 7, 3, 12, 2, 9, 1, 10, 5, 4, 11) * 2  # the largest nine have 93 of 196
@@ -89,7 +89,7 @@ def test_examples_of_all_members_may_stay_on_the_host():
 def test_each_members_examples_may_stay_on_the_host_or_lie_together(monkeypatch):
   data = [split(s) for s in range(3)]
   together, streamed = swept(data), swept(data, 170)
-  monkeypatch.setattr(members, "smallest", lambda data, held: stacked(data))
+  monkeypatch.setattr(batched_runs, "smallest", lambda data, held: stacked(data))
   apart = swept(data)
   same(streamed, apart)
   # The same bits too as users' programs are compiled; these tests' compiler rounds some sums otherwise.

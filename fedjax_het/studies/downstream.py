@@ -24,9 +24,9 @@ from fedjax_het.errors import (
 )
 from fedjax_het.models import Model
 from fedjax_het.modes import promoting
+from fedjax_het.studies.features import in_blocks
+from fedjax_het.studies.inception import read_weights
 from fedjax_het.tasks import mean_loss
-from fedjax_het.yardsticks.features import in_blocks
-from fedjax_het.yardsticks.inception import read_weights
 
 PyTree = Any
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]

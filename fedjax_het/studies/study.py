@@ -1,6 +1,6 @@
-"""The interface of studies (yardsticks), which observe a launched run and report on it.
+"""The interface of studies (studies), which observe a launched run and report on it.
 
-The record of a run calls every yardstick that applies to the run, at five points:
+The record of a run calls every study that applies to the run, at five points:
 
 ===========  ====================================================================================
 `resume`     at the start, and after every restart; then `draw_first`: figures that need no round
@@ -10,8 +10,8 @@ The record of a run calls every yardstick that applies to the run, at five point
 `draw`       writes its figures; `curves` adds to the figure of the learning curve
 ===========  ====================================================================================
 
-A yardstick only observes: a run gives the same numbers with it and without it. In a run over several
-processes, each process calls its yardsticks alike; one process writes the files.
+A study only observes: a run gives the same numbers with it and without it. In a run over several
+processes, each process calls its studies alike; one process writes the files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from rich.console import RenderableType
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.pick import Evaluations
+from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.runs import OfFn
 from fedjax_het.engine.state import State
@@ -36,7 +36,7 @@ from fedjax_het.parts import Algorithm, Message
 
 
 class Watched(NamedTuple):
-  """The run that a yardstick observes.
+  """The run that a study observes.
 
   Attributes:
     config: its configuration.
@@ -116,14 +116,14 @@ class Curve(NamedTuple):
   high: np.ndarray | None = None
 
 
-class Yardstick:
+class Study:
   """Base class of studies of one run; every method does nothing until a subclass overrides it.
 
   Args:
     run: the observed run, see `Watched`.
 
   Attributes:
-    name: the yardstick's name, the key of its state in checkpoints.
+    name: the study's name, the key of its state in checkpoints.
   """
 
   name: ClassVar[str] = "custom"
@@ -136,14 +136,14 @@ class Yardstick:
     """Whether the study applies to the run; decided by what data and parts offer, never by their names."""
     return True
 
-  def books(self) -> Any:
+  def checkpoint_state(self) -> Any:
     """Returns the JSON-serialisable state that a checkpoint keeps for `resume`; None if stateless."""
     return None
 
-  def resume(self, rounds_done: int, books: Any) -> None:
-    """Restores the state `books` after `rounds_done` rounds, and deletes what was written of later rounds.
+  def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
+    """Restores `checkpoint_state` after `rounds_done` rounds, and deletes what was written of later rounds.
 
-    A run that begins calls it with rounds_done = 0 and books = None.
+    A run that begins calls it with rounds_done = 0 and checkpoint_state = None.
     """
 
   def draw_first(self) -> None:
@@ -167,7 +167,7 @@ class Yardstick:
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """Returns the terminal's output for a stored summary; None if it has nothing of this yardstick."""
+    """Returns the terminal's output for a stored summary; None if it has nothing of this study."""
     return None
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:

@@ -17,15 +17,15 @@ from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read, scale_of
 from fedjax_het.data.untrusted import read_arrays
 from fedjax_het.errors import reading
-from fedjax_het.yardsticks.downstream import Images, Judge, to_follow, within_class_distance
-from fedjax_het.yardsticks.features import Features, classifier_features, read_inception
-from fedjax_het.yardsticks.frechet import frechet_distance, kernel_distance
-from fedjax_het.yardsticks.samples import animate, plot_samples, sample_files
-from fedjax_het.yardsticks.text import MISSING, number, spread
-from fedjax_het.yardsticks.yardstick import Curve, Moment, Watched, Yardstick, series
+from fedjax_het.studies.downstream import Images, Judge, to_follow, within_class_distance
+from fedjax_het.studies.features import Features, classifier_features, read_inception
+from fedjax_het.studies.frechet import frechet_distance, kernel_distance
+from fedjax_het.studies.samples import animate, plot_samples, sample_files
+from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.text import MISSING, number, spread
 
 
-class Synthetic(Yardstick):
+class Synthetic(Study):
   """Study that adds `synthetic` to the summary and writes samples/, samples.png and samples.gif.
 
   The folder samples/ has a file per evaluation. If configured (`to_follow`), every line has a `synthetic`
@@ -49,7 +49,7 @@ class Synthetic(Yardstick):
     """Whether the server can synthesise examples."""
     return run.algorithm.client.synthesize is not None
 
-  def resume(self, rounds_done: int, books: Any) -> None:
+  def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
     """Deletes the examples of rounds after `rounds_done`."""
     if self.run.writes:
       for path in self._paths():

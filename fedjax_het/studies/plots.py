@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.data.container import Array
 from fedjax_het.metrics.catalogue import shown
-from fedjax_het.yardsticks.yardstick import Curve
+from fedjax_het.studies.study import Curve
 
 # Okabe & Ito's palette, which colour-blind readers can distinguish; lines and markers differ as well.
 STYLES: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from fedjax_het.models.layers.basic import Conv, Dense, Perceptron, flatten, net
 from fedjax_het.models.layers.norms import GroupNorm
 from fedjax_het.models.zoo.resnet10 import GROUP
 from fedjax_het.modes import promoting
-from fedjax_het.yardsticks.inception import inception_features, read_weights
+from fedjax_het.studies.inception import inception_features, read_weights
 
 BATCH, EPOCHS, WIDTH, SIZE = 128, 2, 32, 128
 BLOCK = 250

@@ -1,0 +1,32 @@
+"""Studies (studies) of a launched run, one module per study; see `study.py`."""
+
+from fedjax_het.studies.best import Best
+from fedjax_het.studies.client_metrics import ClientMetrics
+from fedjax_het.studies.lambda_line import LambdaLine
+from fedjax_het.studies.landscape import Landscape
+from fedjax_het.studies.mixture import Mixture
+from fedjax_het.studies.official import OfficialTest
+from fedjax_het.studies.partition import Partition
+from fedjax_het.studies.reported import ClientFigures, RoundFigures
+from fedjax_het.studies.simplex import SimplexMap
+from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.synthetic import Synthetic
+from fedjax_het.studies.unseen import Unseen
+
+# The order is that of the terminal's table.
+STUDIES: tuple[type[Study], ...] = (
+  ClientMetrics,
+  OfficialTest,
+  Best,
+  LambdaLine,
+  SimplexMap,
+  Mixture,
+  Partition,
+  Synthetic,
+  Unseen,
+  Landscape,
+  ClientFigures,
+  RoundFigures,
+)
+
+__all__ = ["STUDIES", "Curve", "Moment", "Study", "Watched", "series"]
