@@ -154,7 +154,8 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
   """fn of each row of a tree, one after another, stacked: `lax.map`, with the same bits for a row alone.
 
   XLA drops a loop of one trip and fuses its body with what is around it, in other bits than a longer loop
-  gives. Here the loop stays, because XLA does not know its length.
+  gives. Here the loop stays, because XLA does not know its length; and the barrier, which reads the loop's
+  counter, keeps XLA from moving computations on a row that is alone out of the loop.
   """
   count = jax.tree.leaves(stacked)[0].shape[0]
   fn = jax.jit(fn, inline=True)  # Python goes through it once
@@ -164,7 +165,8 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
 
   def step(i: jax.Array, results: PyTree) -> PyTree:
     put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
-    return jax.tree.map(put, results, packed.pack(fn(row(i))))
+    _, own = lax.optimization_barrier((i, row(i)))
+    return jax.tree.map(put, results, packed.pack(fn(own)))
 
   packed = packing(jax.eval_shape(lambda: fn(row(0))))
   return packed.unpack(lax.fori_loop(0, unknown(count), step, packed.room(count)))

@@ -86,7 +86,7 @@ def test_a_member_alone_on_its_device_has_the_bits_of_many():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 30, 47])  # these two showed dependencies that are mended
 def test_a_random_run_has_the_same_bits_wherever_it_is_computed(seed):
   """More of them by `benchmarks/checks/fuzz_devices.py`."""
   run, place = drawn(seed)
@@ -113,9 +113,8 @@ def test_a_device_with_fewer_clients_than_client_batch_has_the_bits_of_one_with_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedcvae", "fedcgan"])
+@pytest.mark.parametrize("method", ["fedevg", "fedcvae", "fedcgan"])
 def test_clients_side_by_side_that_train_by_adam_have_the_same_bits_on_any_number_of_devices(method):
-  """FedEvg's small network here is `energy_mlp`, the known exception of docs/results/devices.md."""
   chex.assert_trees_all_equal(*(run(method, "ragged", 2, devices, client_batch=2) for devices in (1, 2)))
 
 
@@ -152,8 +151,14 @@ class Normalised(nn.Module):
 
 
 @pytest.mark.slow
-def test_clients_side_by_side_with_batch_normalisation_have_the_same_bits_on_any_number_of_devices():
-  client = fh.fedavg(fh.models.from_flax(Normalised(), SHAPE, 10), lr=0.05, epochs=2, batch_size=4)
+@pytest.mark.parametrize(
+  "model",
+  [fh.models.from_flax(Normalised(), SHAPE, 10), fh.models.energy_mlp(SHAPE, 10)],
+  ids=["batch norm", "spectral norm"],
+)
+def test_clients_side_by_side_with_a_normalised_model_have_the_same_bits_on_any_number_of_devices(model):
+  """Both models divide by numbers that each client has of its own."""
+  client = fh.fedavg(model, lr=0.05, epochs=2, batch_size=4)
 
   def left(devices):
     engine = fh.Engine(fh.federated(client), data_of("ragged"), 3, devices=devices, client_batch=2)

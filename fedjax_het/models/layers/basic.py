@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import SettingError
-from fedjax_het.models.layers.product import product
+from fedjax_het.models.layers.product import product, quotient
 from fedjax_het.models.layers.strided_convolution import Sides, convolve, depthwise, doubled
 
 XAVIER = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")
@@ -105,7 +105,7 @@ class Dense(nn.Module):
     check_numbers(x)
     kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
     if self.spectral:
-      kernel = kernel / jnp.maximum(spectral_norm(kernel), 1e-12)
+      kernel = quotient(kernel, jnp.maximum(spectral_norm(kernel), 1e-12))
     h = product(x, kernel)
     return biased(self, h) if self.use_bias else h
 
