@@ -41,7 +41,7 @@ def _zeros(x: jax.Array) -> jax.Array:
 def quotient(x: jax.Array, number: jax.Array) -> jax.Array:
   """Computes x / number, for clients side by side with the same bits on any number of CPU devices.
 
-  A client by itself gets XLA's own division; under `vmap` it is `divided`. Both derivatives are quotients too.
+  A client by itself gets XLA's own division; under `vmap` it is `divided`. The derivatives use it too.
 
   Args:
     x: floats of any shape.
@@ -56,15 +56,11 @@ def _quotient(x: jax.Array, number: jax.Array) -> jax.Array:
 
 
 @_quotient.def_vmap
-def _side_by_side(
-  count: int, mapped: list[bool], x: jax.Array, number: jax.Array
-) -> tuple[jax.Array, bool]:
+def _side_by_side(count: int, mapped: list[bool], x: jax.Array, number: jax.Array) -> tuple[jax.Array, bool]:
   return jax.vmap(divided, [0 if own else None for own in mapped])(x, number), True
 
 
-def _quotient_backward(
-  residuals: tuple[jax.Array, jax.Array], g: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _quotient_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
   x, number = residuals
   return quotient(g, number), -jnp.sum(g * jax.lax.integer_pow(number, -2) * x)
 
