@@ -54,11 +54,19 @@ def same(found, wanted):
 
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
-def test_x64_and_strict_promotion_change_no_bit(method):
+def test_x64_with_strict_promotion_changes_no_bit(method):
   plain = trained(method)
-  for name, value in (("jax_enable_x64", True), ("jax_numpy_dtype_promotion", "strict")):
-    with option(name, value):
-      same(trained(method), plain)
+  with option("jax_enable_x64", True), option("jax_numpy_dtype_promotion", "strict"):
+    same(trained(method), plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, value", [("jax_enable_x64", True), ("jax_numpy_dtype_promotion", "strict")])
+@pytest.mark.parametrize("method", ["superfed_mm", "fedevg"])
+def test_either_of_x64_and_strict_promotion_changes_no_bit(method, name, value):
+  plain = trained(method)
+  with option(name, value):
+    same(trained(method), plain)
 
 
 @pytest.mark.slow
