@@ -15,7 +15,7 @@ import jax
 from fedjax_het.data.files import Source
 from fedjax_het.engine.cpu import compiler_options, xla_flags
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.experiment.workdir import Workdir, read_starts
+from fedjax_het.experiment.workdir import Workdir, lines_of, read_starts
 
 TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
 # JAX's options that another random draw comes from, and those that numbers are rounded by.
@@ -137,7 +137,9 @@ def check_start(run: Workdir, digests: Mapping[str, str], now: Mapping[str, Mapp
         name, value, f"{run.root} began with {before}, and would go on with other random draws",
         f"Set {name.upper()}={before} in the environment, or start in another workdir.",
       )  # fmt: skip
-  return [
+  damaged = sum(map(bool, lines_of(run.starts_path))) - len(starts)
+  said = f"{damaged} of the lines of {run.starts_path} cannot be read; what they said of data and options is "
+  return [said + "not compared."] * bool(damaged) + [
     f"This run goes on with {name} = {value!r} and had {before!r} before: from here on its numbers may be "
     "rounded otherwise than in one go."
     for name, value in now["bits"].items()

@@ -269,12 +269,16 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
   """The records in a file of one a line, but for a line that is just being written, or damaged; [] without
   a file that can be read."""
+  records = map(_parsed, lines_of(path))
+  return [record for record in records if isinstance(record, dict)]
+
+
+def lines_of(path: Path) -> list[str]:
+  """The lines of a text file, damaged characters replaced; [] without a file that can be read."""
   try:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
   except OSError:
     return []
-  records = map(_parsed, text.splitlines())
-  return [record for record in records if isinstance(record, dict)]
 
 
 def read_starts(folder: Path) -> list[dict[str, Any]]:

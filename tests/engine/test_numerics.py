@@ -98,6 +98,9 @@ def test_a_start_is_compared_with_what_was_noted_before(tmp_path):
     changed = {**now, "draws": {**now["draws"], name: other}}
     with pytest.raises(SettingError, match=rf"{name} = .*began with .* Set {name.upper()}=.*another workdir"):
       check_start(run, {}, changed)
+  with run.starts_path.open("a") as file:
+    file.write("garbage\n\n[]\n")
+  assert check_start(run, {}, now)[0].startswith(f"2 of the lines of {run.starts_path} cannot be read;")
 
 
 @pytest.mark.slow
