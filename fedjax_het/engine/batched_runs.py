@@ -118,7 +118,7 @@ class Members(Base):
     return Streamed(
       data, lambda some: self._place(stacked(some)), self.mesh, self.cohort_size, int(room), runs=self.count,
       cohorts=(seeds or self.count) if len(data) == 1 else 1, held=held,
-      together="personalize" in self._client.sees_data,
+      together="personalize" in self._client.needs.sees_data,
     )  # fmt: skip
 
   def _place(self, fields: Fields) -> Fields:
@@ -134,7 +134,7 @@ class Members(Base):
   @in_float32()
   def init(self, key: jax.Array) -> State:
     """The states before the first round, for typed keys [M]."""
-    sees = "init" in self._client.sees_data
+    sees = "init" in self._client.needs.sees_data
 
     def one(algorithm, data, args, _):
       raw, sizes = args

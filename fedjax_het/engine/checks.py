@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,20 @@ def check_fit(
     settings: name -> number.
   """
   algorithm = make_algorithm(**settings)
-  client = algorithm.client
-  if client.num_clients not in (None, data[0].num_clients):
-    raise SettingError(
-      "num_clients", data[0].num_clients, f"the client part is made for {client.num_clients}",
-      "Make it anew, of these clients.",
-    )  # fmt: skip
-  checks = [part.check_examples for part in (client, algorithm.server) if part.check_examples is not None]
+  for role in Algorithm._fields:
+    part = getattr(algorithm, role)
+    if part.needs.num_clients not in (None, data[0].num_clients):
+      raise SettingError(
+        "num_clients", data[0].num_clients, f"the {role} part was made for {part.needs.num_clients} clients",
+        "Make it again for these clients.",
+      )  # fmt: skip
+  checks = [part.needs.check_examples for part in algorithm if part.needs.check_examples is not None]
   for each in data if checks else ():
     ends = extent(each)
     for check in checks:
       check(*ends)
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
-  task = client.task
+  task = algorithm.client.task
   for each, rows in zip(data, used):
     task.check(np.asanyarray(each.y), count_rows(each.x), rows, None)
 
@@ -61,7 +62,7 @@ def check_fit(
     context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
     state, (x, _) = init_client(client, key, broadcast, own, context), own.take(jnp.arange(1))
     shown = client.shown("personalize", own)
-    params = client.personalize(broadcast, state, shown, context, jnp.float32(client.lambdas[0]))
+    params = client.personalize(broadcast, state, shown, context, jnp.float32(client.studies.lambdas[0]))
     try:
       return client.apply(params, x)
     except SettingError:  # the model's own, with a remedy
@@ -92,13 +93,19 @@ def extent(data: FederatedData) -> tuple[float, float]:
 
 def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> None:
   """Raises `SettingError` for cohorts that the mixing part does not take."""
-  if algorithm.mixing.check_cohort is not None:
-    algorithm.mixing.check_cohort(cohort_size, num_clients)
+  for part in algorithm:
+    if part.needs.check_cohort is not None:
+      part.needs.check_cohort(cohort_size, num_clients)
+
+
+def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
+  """Yields what the parts remark on these clients, see `Needs.remarks`."""
+  return (text for part in algorithm for text in part.needs.remarks(data))
 
 
 def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData]) -> None:
   """Warns of what client parts remark on these clients, each remark once, at the line of the user's call."""
-  said = (text for one in algorithms for clients in data for text in one.client.remarks(clients))
+  said = (text for one in algorithms for clients in data for text in remarks_of(one, clients))
   for text in dict.fromkeys(said):
     warnings.warn(text, stacklevel=_users_level())
 

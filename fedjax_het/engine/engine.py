@@ -95,7 +95,7 @@ class Engine(Base):
       if device_rows is None or device_rows >= len(data.y)
       else Streamed(
         [data], lambda some: placement.place(some[0], everywhere), self.mesh, self.cohort_size, device_rows,
-        together="personalize" in self._client.sees_data,
+        together="personalize" in self._client.needs.sees_data,
       )
     )  # fmt: skip
     if device_states is not None:
@@ -144,7 +144,7 @@ class Engine(Base):
   @property
   def _later(self) -> bool:
     """Whether the clients' first states are made in blocks: of their examples, or to stay on the host."""
-    return "init" in self._client.sees_data or self.states.held is not None
+    return "init" in self._client.needs.sees_data or self.states.held is not None
 
   @property
   def _over_clients(self) -> NamedSharding:

@@ -91,7 +91,7 @@ def evaluate_clients(
 
   The part is "train", "valid" or "test".
   """
-  lambdas = jnp.asarray(client.lambdas, jnp.float32)
+  lambdas = jnp.asarray(client.studies.lambdas, jnp.float32)
   everybody = jnp.arange(data.num_clients) if ids is None else ids
   view, training = data.clients(everybody, part), data.clients(everybody)
 
@@ -138,4 +138,4 @@ def check_losses(found: Evaluation) -> None:
 
 def parts_seen(client: ClientUpdate, part: str) -> tuple[str, ...]:
   """The parts of the data that an evaluation on `part` looks at."""
-  return (part, "train") if "personalize" in client.sees_data and part != "train" else (part,)
+  return (part, "train") if "personalize" in client.needs.sees_data and part != "train" else (part,)

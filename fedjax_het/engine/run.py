@@ -240,6 +240,6 @@ def check_rounds(rounds: int, eval_every: int | None, *algorithms: Algorithm) ->
   check_whole("rounds", rounds, 1)
   if eval_every is not None:
     check_whole("eval_every", eval_every, 1)
-  for check in (part.check_rounds for own in algorithms for part in (own.client, own.server)):
+  for check in (part.needs.check_rounds for own in algorithms for part in own):
     if check is not None:
       check(int(rounds))

@@ -13,6 +13,7 @@ from fedjax_het.errors.numbers import (
   check_whole,
   is_zero,
 )
+from fedjax_het.errors.renamed import renamed
 from fedjax_het.errors.values import check_flag, check_key, check_run_key, check_section, listed, typed_keys
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
   "memory_there",
   "near",
   "reading",
+  "renamed",
   "shown",
   "typed_keys",
 ]

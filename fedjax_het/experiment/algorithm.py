@@ -95,7 +95,7 @@ def check_variance(config: Mapping[str, Any], client: ClientUpdate, model: Model
   """Raises `SettingError` where the variance of a last layer is asked for that no client sends."""
   if config.get("record_variance", False):
     sent = jax.eval_shape(client.init_broadcast, jax.random.key(0)).params
-    if not client.uploads_model or not layers_of_head(model)(sent):
+    if not client.needs.uploads_model or not layers_of_head(model)(sent):
       raise SettingError(
         "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
       )

@@ -12,7 +12,7 @@ from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source, digest
-from fedjax_het.engine.checks import check_cohort
+from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
@@ -67,7 +67,7 @@ def notes_of(config: ConfigDict, experiment: Experiment) -> tuple[str, ...]:
     *experiment.source.notes,
     *([] if own is None else [said]),
     *rounded_to_nothing(config.algorithm, config.rounds),
-    *experiment.algorithm.client.remarks(experiment.data),
+    *remarks_of(experiment.algorithm, experiment.data),
   )
 
 
@@ -166,7 +166,7 @@ def build(config: ConfigDict) -> Experiment:
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model, prepared)
   check_cohort(algorithm, config.cohort_size, data.num_clients)
-  if algorithm.client.synthesize is not None:
+  if algorithm.client.studies.synthesize is not None:
     asked = config.to_dict().get("downstream", {})
     for judge in (asked, to_follow(asked) or {}):
       classifier(judge.get("model"), source)

@@ -102,7 +102,7 @@ def check_config(config: ConfigDict) -> None:
   check_model(config.model)
   unprepared = client.unprepared(config.num_clients, {**config.local, **config.algorithm})
   algorithm = build_algorithm(config, small_model(client), unprepared)
-  if config.get("downstream") and algorithm.client.synthesize is None:
+  if config.get("downstream") and algorithm.client.studies.synthesize is None:
     problem = f"{algorithm.client.name} synthesises nothing that could be judged"
     raise SettingError("downstream", config.downstream.to_dict(), problem, "Leave it out.")
   check_to_accuracy(config.to_dict().get("to_accuracy"), algorithm.client)

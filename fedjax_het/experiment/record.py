@@ -288,7 +288,7 @@ class Record:
     with pictures(self.run, self.undrawn):
       curves = [*self._curves(lines), Curve("train_loss", "cohort", series(lines, "train_loss"))]
       path = self.run.figures / "learning_curve.png"
-      marks = self._experiment.algorithm.client.milestones
+      marks = self._experiment.algorithm.client.studies.milestones
       learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)
     for study in self._studies.values():
       with pictures(self.run, self.undrawn):

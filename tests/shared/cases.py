@@ -65,7 +65,9 @@ def client_of(
   counts = np.random.default_rng(0).integers(0, 20, (num_clients, 3)) + 1
   prepared = method.prepared(counts, 0, {"endpoints": 3})
   made = method.make({"model": model, **prepared, **halfway, **settings})
-  return made._replace(check_examples=None)  # the federations' examples are no pixels
+  return made._replace(
+    needs=made.needs._replace(check_examples=None)
+  )  # the federations' examples are no pixels
 
 
 def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered) -> Algorithm:
