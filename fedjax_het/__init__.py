@@ -41,9 +41,9 @@ from fedjax_het.tasks import Task
 
 __all__ = [
   "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
-  "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError",
-  "State", "Studies", "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate",
-  "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg", "metrics", "mixing", "models",
-  "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus",
-  "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks",
+  "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate",
+  "SettingError", "State", "Studies", "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan",
+  "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg",
+  "metrics", "mixing", "models", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server",
+  "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
-from fedjax_het.engine.base import Base, RunFn
+from fedjax_het.engine.base import RunFn, Runs
 from fedjax_het.engine.data_store import Examples, Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, divergence, finite
 from fedjax_het.engine.round import RoundInfo
@@ -32,8 +32,8 @@ def _first(values: np.ndarray) -> Any:
   return values[0].item() if values.ndim == 1 else values[0]
 
 
-class Members(Base):
-  """`Runs` of M members that differ in their keys, in settings that are numbers, and in their data.
+class Members(Runs):
+  """M runs as one program, called members, that differ in keys, in numeric settings and in their data.
 
   Each member computes what `Engine` does with its key, settings and data, but for the last place where
   members' data differ in size (limits are those of the largest). Members are spread over the

@@ -15,7 +15,7 @@ from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.algorithm_maker import maker, traced
-from fedjax_het.engine.base import PROGRAMS, Base, RunFn
+from fedjax_het.engine.base import PROGRAMS, RunFn, Runs
 from fedjax_het.engine.capacity import check_fits, check_results, size
 from fedjax_het.engine.client_store import OnHost, check_places
 from fedjax_het.engine.cpu import compiler_options
@@ -30,8 +30,8 @@ from fedjax_het.parts import Algorithm
 PyTree = Any
 
 
-class Engine(Base):
-  """`Runs` of one run: an algorithm on federated data.
+class Engine(Runs):
+  """A single run: an algorithm on federated data.
 
   Rounds run in chunks inside one compiled program, whose number of rounds is an argument: whatever the
   chunks' lengths, it is compiled once, and its buffers are donated. Every draw is folded in from

@@ -10,20 +10,20 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.algorithm_maker import maker
+from fedjax_het.engine.base import Runs
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.checks import tell_untested, warn
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick
-from fedjax_het.engine.processes import agreed
-from fedjax_het.engine.progress import Progress, of_library
+from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
-from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
 from fedjax_het.modes import in_float32
+from fedjax_het.output.progress import Progress, of_library
 from fedjax_het.parts import Algorithm
 
 SECONDS_A_CHUNK = 2.0
@@ -96,7 +96,7 @@ def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[
 @contextlib.contextmanager
 def showing(engine: Runs, rounds: int, wanted: bool | None) -> Iterator[Progress]:
   """Shows the rounds of an engine, and what it compiles; see `run`. Says in words what has no room."""
-  with in_words(), of_library(rounds, wanted) as progress:
+  with in_words(), of_library(rounds, wanted, writes()) as progress:
     engine.doing = progress.doing
     yield progress
 

@@ -13,9 +13,9 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of

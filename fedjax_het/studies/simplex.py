@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from fedjax_het.engine.runs import OfFn
+from fedjax_het.engine.base import OfFn
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate
