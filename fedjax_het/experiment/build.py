@@ -42,7 +42,7 @@ class Experiment(NamedTuple):
     unseen: the data of the clients that never train; None where all may.
     label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of these
       clients' training and validation labels that became others; None where none are touched.
-    prepared: what the client part was given that is made of the clients' label counts, see `prepared_of`.
+    prepared: arguments of the client part that are made of the clients' data, see `Method.prepare`.
     digests: "data_digest" of the data set, whatever the seed, and "clients_digest" of who has which of its
       rows, with which labels; "prepared_digest" where there is something prepared.
   """
@@ -80,7 +80,10 @@ def engine_of(config: ConfigDict, experiment: Experiment, where: Where) -> Engin
 
 
 def with_prepared(experiment: Experiment, prepared: Mapping[str, Any]) -> Experiment:
-  """The same with this prepared, and with its digest, to three decimals: processors differ in last places."""
+  """Returns the experiment with prepared arguments and their digest.
+
+  The digest is of three decimals, as processors differ in last places.
+  """
   if not prepared:
     return experiment
   rounded = jax.tree.map(lambda leaf: np.round(np.asarray(leaf, np.float64), 3), prepared)
