@@ -15,9 +15,10 @@ from absl import logging
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
 from fedjax_het.data.scale import as_read
+from fedjax_het.engine.border import check_returns, check_task, first_context
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, Context, Feedback
+from fedjax_het.parts import Algorithm
 from fedjax_het.tasks.task import check_metrics
 
 
@@ -59,7 +60,7 @@ def check_fit(
   def outputs(key, data, settings):
     client = make_algorithm(**settings).client
     own, broadcast = data.clients(0), client.init_broadcast(key)
-    context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
+    context = first_context(data, cohort_size)
     state, (x, _) = init_client(client, key, broadcast, own, context), own.take(jnp.arange(1))
     shown = client.shown("personalize", own)
     params = client.personalize(broadcast, state, shown, context, jnp.float32(client.studies.lambdas[0]))
@@ -75,11 +76,14 @@ def check_fit(
         "Make the model for the examples' shape, or reshape x.",
       ) from error  # fmt: skip
 
-  check_mixing(algorithm, data[0], cohort_size)
+  check_cohort(algorithm, cohort_size, data[0].num_clients)
+  check_returns(algorithm, data[0], cohort_size)
   found = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings))
   for each, rows in zip(data, used):
     task.check_outputs(np.asarray(each.y), rows, found.shape[1:], each.num_classes)
-  check_metrics(task, found, jax.ShapeDtypeStruct((1, *data[0].y.shape[1:]), data[0].y.dtype))
+  label = jax.ShapeDtypeStruct((1, *data[0].y.shape[1:]), data[0].y.dtype)
+  check_task(task, found, label)
+  check_metrics(task, found, label)
 
 
 def extent(data: FederatedData) -> tuple[float, float]:
@@ -128,42 +132,6 @@ def tell_untested(data: Iterable[FederatedData]) -> None:
         "%d of %d clients have no test examples: the metrics' means over the clients leave them out.",
         count, len(size),
       )  # fmt: skip
-
-
-def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
-  """Raises `SettingError` unless the mixing part takes cohorts of this size, and gives float coefficients [S]
-  and a state as before."""
-  client, mixing, _ = algorithm
-  check_cohort(algorithm, cohort_size, data.num_clients)
-
-  def asked(key: jax.Array, data: FederatedData) -> tuple[Any, Any]:
-    own, sizes = data.clients(jnp.int32(0)), jnp.asarray(data.train.size)
-    broadcast, state = client.init_broadcast(key), mixing.init(sizes)
-
-    def uploads() -> Any:
-      context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
-      sent = client.update(key, broadcast, init_client(client, key, broadcast, own, context), own, context)[0]
-      return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (cohort_size, *leaf.shape)), sent)
-
-    cohort = jnp.arange(cohort_size, dtype=jnp.int32)
-    losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
-    heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
-    return state, mixing.update(state, heard)
-
-  def like(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
-
-  before, found = jax.eval_shape(asked, jax.random.key(0), data)
-  if not (isinstance(found, tuple) and len(found) == 2):
-    given, problem = type(found).__name__, "is what its update gives, and no pair"
-  elif getattr(found[0], "shape", None) != (cohort_size,) or not jnp.issubdtype(found[0].dtype, jnp.floating):
-    given = " ".join(str(getattr(found[0], what, "")) for what in ("dtype", "shape"))
-    problem = f"its coefficients are not floats ({cohort_size},), one a client of the cohort"
-  elif like(found[1]) != like(before):
-    given, problem = str(like(found[1])), f"is what its state becomes, and it was {like(before)}"
-  else:
-    return
-  raise SettingError("mixing", given, problem, "Let its update return (coefficients, state).")
 
 
 def check_simplex(coefficients: np.ndarray) -> None:
