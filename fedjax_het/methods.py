@@ -62,7 +62,7 @@ class OwnEpochs(NamedTuple):
 
 
 class Method(NamedTuple):
-  """One method.
+  """A method: its factory, and what is known of it without calling the factory.
 
   Attributes:
     name: the name in configurations.
@@ -118,7 +118,7 @@ class Method(NamedTuple):
     return GENERATORS if generative else MODELS
 
   def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
-    """Returns the part of these settings, and of those of the `offered` arguments that its factory takes.
+    """Returns the part with these settings and with the `offered` arguments that its factory takes.
 
     Settings in `from_data` are ignored: the argument that `prepare` made of them is among the offered ones.
     """
@@ -220,7 +220,7 @@ SERVERS = _by_name(
     "labels",
   ),
 )
-METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # by section of a configuration
+METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
 
 
 def small_model(client: Method) -> Any:
@@ -238,7 +238,7 @@ def asked(method: Method) -> tuple[Any, str]:
   """Returns a method's part as `bare` makes it and ""; or None and the reason why its factory fails."""
   try:
     return bare(method), ""
-  except Exception as error:  # of a user's own factory: whatever it raises
+  except Exception as error:  # a user's factory may raise anything
     return None, f"{type(error).__name__}: {error}"
 
 

@@ -40,12 +40,12 @@ def explicit_64_bits() -> contextlib.AbstractContextManager[None]:
 
 
 def without_jit() -> bool:
-  """Whether `jax_disable_jit` is on, so that programs run as plain Python, operation by operation."""
+  """Returns whether `jax_disable_jit` is on, so that programs run as plain Python, operation by operation."""
   return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def searching() -> bool:
-  """Whether `jax_debug_nans` or `jax_debug_infs` is on."""
+  """Returns whether `jax_debug_nans` or `jax_debug_infs` is on."""
   return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""`Runs`, the base of one run and of several as one program: checks, compiled programs and their time."""
+"""`Runs`, the base class of engines: checks, compiled programs and their time."""
 
 import abc
 import contextlib
@@ -70,7 +70,7 @@ class Seconds(NamedTuple):
 
 
 class Runs(abc.ABC):
-  """One run (`Engine`), or M runs as one program (`Members`).
+  """A single run (`Engine`), or M runs that are one program (`Members`).
 
   States, round infos and evaluations are pytrees. For a single run their leaves have the documented shapes;
   for M runs every leaf has an additional leading axis [M, ...]. The methods here are written for one run, and
@@ -107,8 +107,8 @@ class Runs(abc.ABC):
   examples: Examples
   states: States = OnDevices()
   inside: Mesh | None = None
-  _settings: PyTree = ()  # of all runs, on the devices
-  _runs: tuple[slice, ...] = ()  # which entries of the leading axis, if there is one, are runs
+  _settings: PyTree = ()  # the settings of all runs, on the devices
+  _runs: tuple[slice, ...] = ()  # runs in the leading axis, if there is one
 
   def __init__(
     self,
@@ -315,7 +315,7 @@ class Runs(abc.ABC):
     kind = name if isinstance(name, str) else name[0]
     with contextlib.nullcontext() if without_jit() and kind != "evaluate" else not_searching():
       results = jax.block_until_ready(program(*inputs))
-    if kind != "evaluate":  # in an evaluation NaN means that a client has no such metric
+    if kind != "evaluate":  # NaN in an evaluation means that a client has no such metric
       check_sound(PROGRAMS[kind], results)
     self._book(spends, started)
     return results

@@ -185,7 +185,7 @@ def check_scalars(function: str, found: PyTree) -> None:
 
 
 def are_floats(found: Any, count: int) -> bool:
-  """Whether an abstract value is a float array of shape [count]."""
+  """Returns whether an abstract value is a float array of shape [count]."""
   return getattr(found, "shape", None) == (count,) and jnp.issubdtype(found.dtype, jnp.floating)
 
 

@@ -1,4 +1,4 @@
-"""Whether a model takes the clients' examples, and its task their labels; asked before any compile."""
+"""Checks before any compile that parts, model, task and clients' data go together."""
 
 import contextlib
 import sys
@@ -28,16 +28,19 @@ def check_fit(
   cohort_size: int,
   settings: Mapping[str, Any],
 ) -> None:
-  """Raises `SettingError`, naming label, row and remedy, where a label is none of the client part's task or
-  does not fit the model's outputs, or a metric is unknown; and, quoting its own error, where a model cannot
-  be applied to an example. Also where a client part is made for another number of clients, or a part for
-  examples within others.
+  """Checks that an algorithm can be trained on these data.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
-    data: data sets alike in shape; their labels are looked at wherever a client has them.
+    data: data sets of the same shapes; the labels of all rows that clients use are checked.
     cohort_size: S.
     settings: name -> number.
+
+  Raises:
+    SettingError: a part refuses the clients or their examples, see `Needs`; a label is invalid for the task
+      or does not fit the model's outputs (with label, row and remedy); the task has an unknown metric; the
+      model cannot be applied to an example (with the model's error); or a part returns what a round cannot
+      use, see `border.check_returns`.
   """
   algorithm = make_algorithm(**settings)
   for role in Algorithm._fields:
@@ -66,7 +69,7 @@ def check_fit(
     params = client.personalize(broadcast, state, shown, context, jnp.float32(client.studies.lambdas[0]))
     try:
       return client.apply(params, x)
-    except SettingError:  # the model's own, with a remedy
+    except SettingError:  # raised by the model, with a remedy
       raise
     except Exception as error:
       first = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
@@ -87,7 +90,7 @@ def check_fit(
 
 
 def extent(data: FederatedData) -> tuple[float, float]:
-  """The least and the largest number in all examples, as they are read."""
+  """Returns the least and the largest number in all examples after scaling."""
   ends = [
     as_read(np.array([leaf.min(), leaf.max()]).reshape(2, *[1] * (leaf.ndim - 1)), data.scale)
     for leaf in map(np.asarray, jax.tree.leaves(data.x))
@@ -96,7 +99,7 @@ def extent(data: FederatedData) -> tuple[float, float]:
 
 
 def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> None:
-  """Raises `SettingError` for cohorts that the mixing part does not take."""
+  """Raises `SettingError` if a part refuses cohorts of S of K clients."""
   for part in algorithm:
     if part.needs.check_cohort is not None:
       part.needs.check_cohort(cohort_size, num_clients)
@@ -108,15 +111,15 @@ def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
 
 
 def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData]) -> None:
-  """Warns of what client parts remark on these clients, each remark once, at the line of the user's call."""
+  """Issues the parts' remarks on these clients as warnings, each once, at the line of the user's call."""
   said = (text for one in algorithms for clients in data for text in remarks_of(one, clients))
   for text in dict.fromkeys(said):
     warnings.warn(text, stacklevel=_users_level())
 
 
 def _users_level() -> int:
-  """The `stacklevel` by which a warning of the calling function names the first line outside the library."""
-  inside = (str(Path(__file__).parents[1]), contextlib.__file__)  # the latter has the decorators of functions
+  """Returns the `stacklevel` with which a warning of the caller names the first line outside the library."""
+  inside = (str(Path(__file__).parents[1]), contextlib.__file__)  # contextlib holds the frames of decorators
   frame, level = sys._getframe(1), 1
   while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
     frame, level = frame.f_back, level + 1
@@ -124,7 +127,7 @@ def _users_level() -> int:
 
 
 def tell_untested(data: Iterable[FederatedData]) -> None:
-  """Logs a warning where clients have no test examples, which the means over the clients leave out."""
+  """Logs a warning if clients have no test examples, as the means over the clients leave them out."""
   for each in data:
     size = np.asarray(each.test.size)
     if count := int((size == 0).sum()):
@@ -135,9 +138,9 @@ def tell_untested(data: Iterable[FederatedData]) -> None:
 
 
 def check_simplex(coefficients: np.ndarray) -> None:
-  """Raises `SettingError` where coefficients [..., S] are below 0, or do not sum to 1.
+  """Raises `SettingError` if coefficients [..., S] are below 0 or do not sum to 1.
 
-  NaN and infinite ones pass: they are of a run that diverges, which is told otherwise.
+  NaN and infinite coefficients pass, as a run that diverges is reported elsewhere.
   """
   total = coefficients.sum(-1)
   wrong = np.isfinite(total) & ((np.abs(total - 1.0) > 1e-3) | (coefficients < -1e-6).any(-1))

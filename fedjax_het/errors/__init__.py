@@ -1,4 +1,4 @@
-"""The errors that a user meets, and the checks that raise them before anything is compiled."""
+"""The errors that users see, and the checks that raise them before anything is compiled."""
 
 from fedjax_het.errors.factories import check_given, check_parameters, check_settings, check_transformation
 from fedjax_het.errors.files import DAMAGE, check_here, folder_of, reading

@@ -106,7 +106,7 @@ class Progress:
       self._print()
 
   def _print(self) -> None:
-    """Prints the progress as one plain line."""
+    """Prints the progress in a plain line."""
     self._printed, self._shown = time.monotonic(), self._round
     share = 100 * self._round / max(self._total, 1)
     self._line(f"round {self._round}/{self._total} ({share:.0f} %)  {self._rate_text()}  {self._figures()}")

@@ -43,8 +43,7 @@ class ClientUpdateFn(Protocol):
     context: the client's and the round's index.
 
   Returns:
-    (upload, new state, info). The upload has the structure, shapes and dtypes of the broadcast, and the new
-    state those of the old one.
+    (upload, new state, info). For the upload's shapes see `Message`; the new state has those of the old one.
   """
 
   def __call__(  # noqa: D102
@@ -126,7 +125,7 @@ class DataNotRequested:
   **{name: f"needs.{name}" for name in Needs._fields},
 )
 class ClientUpdate(NamedTuple):
-  """What a client does with what it receives.
+  """The client part: a client's work in a round, from the received broadcast to its upload.
 
   Attributes:
     init_broadcast: see `InitBroadcastFn`.
@@ -156,7 +155,7 @@ class ClientUpdate(NamedTuple):
 
   @property
   def training(self) -> LocalTraining | None:
-    """`update` in pieces; None if `update` is a plain function, such as one that wraps a method's."""
+    """The pieces of `update`; None if `update` is a plain function, for example a wrapper."""
     return self.update.training if isinstance(self.update, in_one_go) else None
 
   def shown(self, function: str, data: ClientData | None) -> Any:

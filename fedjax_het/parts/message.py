@@ -10,13 +10,14 @@ PyTree = Any
 
 
 class Message(NamedTuple):
-  """What the server sends to clients (a broadcast), and what a client sends back (an upload).
+  """A message from the server to clients (a broadcast) or back (an upload).
 
   Every field is a pytree. Leaves are floats or integers; an average of integers is rounded to the nearest
-  one. An upload has the structure, shapes and dtypes of the broadcast. p are the mixing coefficients, [S].
+  one. The params of an upload have the structure and shapes of the broadcast's, unless they are a signal, see
+  `Needs.uploads_model`. p are the mixing coefficients, [S].
 
   Attributes:
-    params: what the server part moves: a model, endpoints of a simplex, or synthetic examples. Uploads u_i
+    params: the object that the server part moves: a model, endpoints of a simplex, or synthetic examples. Uploads u_i
       become Σ_i p_i u_i.
     extra: further values that are averaged like `params`, Σ_i p_i u_i.
     stats: a model's running statistics, averaged like `params`; no server optimiser moves them.
@@ -68,7 +69,7 @@ class Info(NamedTuple):
 
 
 class Feedback(NamedTuple):
-  """What a mixing part may look at in a round.
+  """The round's information for a mixing part.
 
   Attributes:
     cohort: indices of the sampled clients, int32 [S], without repetition.

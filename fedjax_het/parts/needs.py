@@ -1,4 +1,4 @@
-"""What a part offers beyond its functions (`Studies`), and what it requires (`Needs`)."""
+"""`Studies`, which a method offers beyond its functions, and `Needs`, which a part requires."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from fedjax_het.parts.message import Context, Message, PyTree
 
 
 class PersonalizeFn(Protocol):
-  """Returns the model that a client would use, as `apply` takes it, at position λ of its line of models.
+  """Returns the model that a client would use, for `apply`, at position λ of the client's line of models.
 
   `lam` is a float32 scalar out of `Studies.lambdas`; methods without a line ignore it. `data`, the client's
   training examples, is readable if `Needs.sees_data` has "personalize".
@@ -41,7 +41,7 @@ class Simplex(NamedTuple):
 
 
 class Studies(NamedTuple):
-  """What a method offers to evaluations and studies beyond one personalised and one global model.
+  """Offers of a method to evaluations and studies, beyond one personalised and one global model.
 
   Studies are chosen by these fields, never by a method's name. The defaults offer nothing.
 
@@ -63,7 +63,7 @@ class Studies(NamedTuple):
 
 
 class Needs(NamedTuple):
-  """What a part requires of the run and of the parts beside it; every check raises `SettingError`.
+  """Requirements of a part on the run and on the other parts; every check raises `SettingError`.
 
   The defaults require nothing. The first five fields are honoured for every part, the others only for client
   parts.
