@@ -32,16 +32,18 @@ from fedjax_het.parts import (
   LocalTraining,
   Message,
   Mixing,
+  Needs,
   ServerUpdate,
+  Studies,
   in_one_go,
 )
 from fedjax_het.tasks import Task
 
 __all__ = [
   "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
-  "Message", "Mixing", "Model", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate", "SettingError", "State",
-  "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate", "federated",
-  "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg", "metrics", "mixing", "models",
-  "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus",
-  "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks",
+  "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate",
+  "SettingError", "State", "Studies", "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan",
+  "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg",
+  "metrics", "mixing", "models", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server",
+  "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks",
 ]  # fmt: skip

@@ -1,38 +1,43 @@
-"""A federated algorithm, composed of three parts."""
+"""Composes a federated algorithm of three parts."""
+
+from typing import Any
 
 from fedjax_het import mixing as mixings
 from fedjax_het import server as servers
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, ClientUpdate, Mixing, ServerUpdate
+from fedjax_het.parts import Algorithm, ClientUpdate, Mixing, Needs, ServerUpdate, Studies
+
+KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate)
 
 
 def federated(
   client: ClientUpdate, mixing: Mixing | None = None, server: ServerUpdate | None = None
 ) -> Algorithm:
-  """Composes an algorithm; by default clients count by n_i and the server moves to the average.
+  """Composes an algorithm; by default clients count by n_i and the server moves to their average.
 
   Raises:
-    SettingError: something that is not such a part, as a factory is that was not called; a mixing part
-      that scales updates around a client part that sends none; a server part that takes models around a
-      client part that uploads signals, or the other way about; or one that does not go `beside` the others.
+    SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
+      `studies` are of another type, or its `needs` have a field that only client parts have; the mixing part
+      scales updates and the client part uploads none; the server part takes models and the client part
+      uploads signals, or the reverse; or the server part refuses the others, see `ServerUpdate.beside`.
   """
   mixing = mixings.static() if mixing is None else mixing
   parts = Algorithm(client, mixing, servers.sgd() if server is None else server)
-  kinds: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate)
-  for role, part, kind in zip(Algorithm._fields, parts, kinds):
+  for role, part, kind in zip(Algorithm._fields, parts, KINDS):
     if not isinstance(part, kind):
       what = getattr(part, "__name__", type(part).__name__)
       raise SettingError(
         role, what, f"is not a {kind.__name__}",
         f"Call the factory: {what}(...)." if callable(part) else "Give client, mixing, server in this order.",
       )  # fmt: skip
-  if parts.mixing.scale is not None and not parts.client.uploads_model:
+    check_fields(role, part)
+  if parts.mixing.scale is not None and not parts.client.needs.uploads_model:
     raise SettingError(
       "mixing", parts.mixing.name, f"scales the clients' updates, and {parts.client.name} uploads no model",
       "Use a mixing that only weighs what is uploaded, such as static.",
     )  # fmt: skip
-  if parts.server.takes_models != parts.client.uploads_model:
-    given, fitting = ("models", "sgd") if parts.client.uploads_model else ("signals", "sgld")
+  if parts.server.takes_models != parts.client.needs.uploads_model:
+    given, fitting = ("models", "sgd") if parts.client.needs.uploads_model else ("signals", "sgld")
     raise SettingError(
       "server", parts.server.name, f"does not take the {given} that {parts.client.name} uploads",
       f"Use a server part that does, such as {fitting}.",
@@ -40,3 +45,16 @@ def federated(
   if parts.server.beside is None:
     return parts
   return parts._replace(server=parts.server.beside(parts.client, parts.mixing))
+
+
+def check_fields(role: str, part: Any) -> None:
+  """Raises `SettingError` unless a part's `needs` and `studies` are what they have to be."""
+  for field, kind in (("needs", Needs), ("studies", Studies)):
+    value = getattr(part, field, None)
+    if field in part._fields and not isinstance(value, kind):
+      raise SettingError(
+        f"{role}'s {field}", value, f"is not a {kind.__name__}", f"Write {field}=fh.{kind.__name__}(...)."
+      )
+  if role != "client" and part.needs.of_client:
+    names = ", ".join(part.needs.of_client)
+    raise SettingError(f"{role}'s needs", names, "has no effect outside client parts", "Leave it out.")

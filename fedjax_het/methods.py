@@ -1,7 +1,7 @@
-"""The methods by name: what the launcher, the tests, the device benchmark and the README's table read.
+"""Tables of the methods by name, which the launcher, the tests, the benchmarks and the README's table read.
 
-A new method is a file with its factory, and an entry here. What goes with what is asked of the parts: see
-`compositions`.
+A new method is a file with its factory, and an entry in a table. `compositions` asks the parts which of them
+go together.
 """
 
 import inspect
@@ -29,42 +29,32 @@ from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import GENERATORS, MODELS, Generative
 
-# By a section's fields: what is given, is another method's name, or can be set from Python alone.
-NOT_SETTABLE = ("model", "rounds", "optimizer", "name", "shares_body")
+# Parameters of factories that no configuration sets: they are offered, name another method, or are objects.
+NOT_SETTABLE = ("model", "rounds", "optimizer", "name")
 
 
 class Preparation(NamedTuple):
-  """An argument of a factory that is made of all clients' label counts, before the part is made.
+  """How an argument of a client part's factory is made of the clients' data, before the part is made.
 
   Attributes:
-    argument: its name.
-    make: (counts [K, C] of the classes that each client trains on, seed=, **settings) -> it. All settings
-      have defaults, and are the method's own in a configuration.
-    without: (K, or None where it is not known yet, **settings) -> one that is made without counts, for asking
-      the part what it is; it checks the settings.
+    argument: the argument's name.
+    make: (label counts int [K, C], seed=, **settings) -> the argument. The settings have defaults, and belong
+      to the method in a configuration.
+    placeholder: (K, or None if it is not known yet; **settings) -> an argument for asking the part what it is
+      before data are read; it checks the settings.
   """
 
   argument: str
   make: Callable[..., Any]
-  without: Callable[..., Any]
-
-  @property
-  def settings(self) -> dict[str, inspect.Parameter]:
-    """What a configuration may set, by name."""
-    known = inspect.signature(self.make).parameters
-    return {name: parameter for name, parameter in known.items() if name not in ("counts", "seed")}
-
-  def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a method's settings that are its."""
-    return {name: value for name, value in settings.items() if name in self.settings}
+  placeholder: Callable[..., Any]
 
 
 class OwnEpochs(NamedTuple):
-  """A setting that counts passes of a method's own: as many as `epochs` unless it is set.
+  """A setting for the epochs of a second local training of a method; as many as `epochs` by default.
 
   Attributes:
-    before: how many earlier versions trained, in whose config.json the setting may be missing.
-    unless_none: a setting that switches these passes off where it is None; "" for none.
+    before: the default of earlier versions, in whose config.json the setting may be missing.
+    unless_none: a setting that switches this training off if it is None; "" if there is none.
   """
 
   before: int
@@ -72,18 +62,20 @@ class OwnEpochs(NamedTuple):
 
 
 class Method(NamedTuple):
-  """One method.
+  """A method: its factory, and what is known of it without calling the factory.
 
   Attributes:
-    name: as configurations write it.
-    factory: (**settings) -> the part. A client part's also takes the `model`, whose annotation, `Model` or
-      `Generative`, says which kind it trains; a part may ask for the run's `rounds`. All else has a default.
+    name: the name in configurations.
+    factory: (**settings) -> the part. A client part's factory also takes the `model`, whose annotation,
+      `Model` or `Generative`, says which kind it trains. A part may take the run's `rounds`. All else has a
+      default.
     about: a line of description.
-    source: where it was published.
+    source: where the method was published.
     keeps: what is kept between rounds.
-    shares: settings that a configuration gives as a share of the rounds -> the factory's own, in rounds.
-    prepares: what a client part is given that is made of all clients' label counts; None for most.
-    own_epochs: settings that count passes of the method's own, see `OwnEpochs`.
+    shares: settings that a configuration gives as a share of the rounds -> the factory's setting in rounds.
+    prepares: how an argument is made of the clients' data, see `prepare`; None for most methods.
+    own_epochs: settings for the epochs of a second local training, see `OwnEpochs`.
+    python_only: further parameters of the factory that no configuration sets.
   """
 
   name: str
@@ -94,22 +86,28 @@ class Method(NamedTuple):
   shares: Mapping[str, str] = {}
   prepares: Preparation | None = None
   own_epochs: Mapping[str, OwnEpochs] = MappingProxyType({})
+  python_only: tuple[str, ...] = ()
 
   @property
   def given(self) -> tuple[str, ...]:
-    """Parameters of the factory that no configuration sets."""
-    return NOT_SETTABLE if self.prepares is None else (*NOT_SETTABLE, self.prepares.argument)
+    """Names of the factory's parameters that no configuration sets."""
+    return (*NOT_SETTABLE, *self.python_only, *([self.prepares.argument] if self.prepares else []))
 
   @property
   def settings(self) -> dict[str, inspect.Parameter]:
-    """What a configuration may set, by name."""
+    """The settings that a configuration may have, by name; `from_data` among them."""
     known = inspect.signature(self.factory).parameters
-    own = {name: parameter for name, parameter in known.items() if name not in self.given}
-    return own if self.prepares is None else own | self.prepares.settings
+    return {name: own for name, own in known.items() if name not in self.given} | self.from_data
+
+  @property
+  def from_data(self) -> dict[str, inspect.Parameter]:
+    """The settings that `prepare` uses, and the factory does not take, by name."""
+    known = inspect.signature(self.prepares.make).parameters if self.prepares else {}
+    return {name: own for name, own in known.items() if name not in ("counts", "seed")}
 
   @property
   def models(self) -> Mapping[str, Callable[..., Any]]:
-    """The models by name that a client part trains; none for a mixing or a server."""
+    """The models by name that a client part trains; {} for a mixing or a server part."""
     try:
       model = inspect.signature(self.factory, eval_str=True).parameters.get("model")
     except NameError:  # an annotation that only type checkers can resolve
@@ -120,30 +118,36 @@ class Method(NamedTuple):
     return GENERATORS if generative else MODELS
 
   def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
-    """The part with all of `settings`, and with those of `offered` that its factory takes.
+    """Returns the part with these settings and with the `offered` arguments that its factory takes.
 
-    What is to be prepared is among what is offered, see `prepared`, and its settings are not looked at.
+    Settings in `from_data` are ignored: the argument that `prepare` made of them is among the offered ones.
     """
     known = inspect.signature(self.factory).parameters
-    used = self.prepares.of(settings) if self.prepares else {}
-    own = {name: value for name, value in settings.items() if name not in used}
+    own = {name: value for name, value in settings.items() if name not in self.from_data}
     return self.factory(**{name: value for name, value in offered.items() if name in known} | own)
 
-  def prepared(self, counts: ArrayLike, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What `make` is to be offered, made of the clients' label counts [K, C]; {} for most methods.
+  def prepare(
+    self, settings: Mapping[str, Any], counts: ArrayLike | None = None, *, seed: int = 0,
+    num_clients: int | None = None,
+  ) -> dict[str, Any]:  # fmt: skip
+    """Returns the arguments to offer to `make` that are made of the clients' data; {} for most methods.
 
     Args:
-      counts: examples of each class that each client trains on.
-      seed: of what is drawn.
-      settings: the method's; those of others are not looked at.
-    """
-    own = self.prepares
-    return {} if own is None else {own.argument: own.make(counts, seed=seed, **own.of(settings))}
+      settings: the method's settings; those that are not in `from_data` are ignored.
+      counts: examples of each class that each client trains on, int [K, C]; None before data are read, for a
+        placeholder of which the part can be asked what it is.
+      seed: seed of what is drawn.
+      num_clients: K for a placeholder, if it is known.
 
-  def unprepared(self, num_clients: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without counts, to ask the part what it is, after checking the settings."""
-    own = self.prepares
-    return {} if own is None else {own.argument: own.without(num_clients, **own.of(settings))}
+    Raises:
+      SettingError: a setting is out of range, or does not go with the counts.
+    """
+    if self.prepares is None:
+      return {}
+    argument, make, placeholder = self.prepares
+    own = {name: value for name, value in settings.items() if name in self.from_data}
+    made = placeholder(num_clients, **own) if counts is None else make(counts, seed=seed, **own)
+    return {argument: made}
 
 
 def _by_name(*entries: Method) -> dict[str, Method]:
@@ -163,7 +167,7 @@ CLIENTS = _by_name(
   Method("lg_fedavg", lg_fedavg, "a shared head, and a body of each client's own",
          "Liang et al., 2020", "a client's body"),
   Method("fedper", fedper, "a shared body, and a head of each client's own",
-         "Arivazhagan et al., 2019", "a client's head"),
+         "Arivazhagan et al., 2019", "a client's head", python_only=("shares_body",)),
   Method("fedrep", fedrep, "FedPer, whose head is trained before the body",
          "Collins et al., ICML 2021", "a client's head", own_epochs={"body_epochs": OwnEpochs(5)}),
   Method("apfl", apfl, "a mixture of the federated and a local model", "Deng et al., 2020",
@@ -216,32 +220,32 @@ SERVERS = _by_name(
     "labels",
   ),
 )
-METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section of a configuration -> its
+METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
 
 
 def small_model(client: Method) -> Any:
-  """One of the models that a client part trains, of images of next to no size."""
+  """Returns a model that a client part trains, for images of 2 x 2 pixels and three classes."""
   return models.make("logistic_regression" if client.models is MODELS else "cvae_mlp", (2, 2, 1), 3)
 
 
 def bare(method: Method) -> Any:
-  """A method's part at its defaults, around a small model: enough to ask it what it is."""
-  offered = {"rounds": 1} | method.unprepared(None, {})
+  """Returns a method's part at its defaults, around a small model: enough to ask it what it is."""
+  offered = {"rounds": 1} | method.prepare({})
   return method.make(offered | ({"model": small_model(method)} if method.models else {}))
 
 
 def asked(method: Method) -> tuple[Any, str]:
-  """A method's part as `bare` makes it, and ""; or None, and why its factory does not make it."""
+  """Returns a method's part as `bare` makes it and ""; or None and the reason why its factory fails."""
   try:
     return bare(method), ""
-  except Exception as error:  # of a user's own factory: whatever it raises
+  except Exception as error:  # a user's factory may raise anything
     return None, f"{type(error).__name__}: {error}"
 
 
 def compositions() -> list[tuple[str, str, str]]:
-  """The names (client, mixing, server) of all algorithms that `federated` composes.
+  """Returns the names (client, mixing, server) of all algorithms that `federated` composes.
 
-  A part that its factory does not make around a small model is left out, as it cannot be asked.
+  A part whose factory fails with a small model is left out, as it cannot be asked.
   """
   parts = [
     {name: part for name, method in table.items() if (part := asked(method)[0]) is not None}
@@ -254,14 +258,14 @@ def compositions() -> list[tuple[str, str, str]]:
       for move, s in servers:
         try:
           federated(c, m, s)
-        except (SettingError, AttributeError, TypeError):  # others: something that is no part
+        except (SettingError, AttributeError, TypeError):  # the latter two: something that is not a part
           continue
         found.append((client, mix, move))
   return found
 
 
 def partners(section: str, name: str) -> dict[str, list[str]]:
-  """For each other section the methods that some algorithm has beside this one, in the table's order."""
+  """Returns for each other section the methods that can be composed with this one, in the table's order."""
   sections = list(METHODS)
   own = sections.index(section)
   having = [names for names in compositions() if names[own] == name]

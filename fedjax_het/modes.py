@@ -1,8 +1,8 @@
-"""JAX's options that a run heeds: x64, strict promotion, disabled jit, the search for NaNs and infinities.
+"""JAX's options that a run respects: x64, strict promotion, disabled jit, the search for NaNs and infinities.
 
-Parameters, data and draws are float32 and int32 whatever `jax_enable_x64` says, so that it changes no bit of
-a run: functions that compute with arrays enter `in_float32`, in which JAX's default types have 32 bits. A
-model that names float64 computes in float64 there.
+Parameters, data and random draws are float32 and int32 whatever `jax_enable_x64` is, so that this option
+changes no bit of a run: functions that compute with arrays enter `in_float32`, in which JAX's default types
+have 32 bits. A model with an explicit float64 dtype still computes in float64.
 """
 
 import contextlib
@@ -13,36 +13,45 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax._src.config import ExplicitX64Mode, explicit_x64_dtypes
 
 
 @contextlib.contextmanager
 def in_float32() -> Iterator[None]:
-  """Context, or decorator, in which JAX's default types have 32 bits, also where `jax_enable_x64` is on.
+  """Context manager and decorator in which JAX's default types have 32 bits even if `jax_enable_x64` is on.
 
-  A dtype of 64 bits that is asked for by name is then still given, as a model with `dtype=jnp.float64` does.
-  Without `jax_enable_x64` the context changes nothing. It holds for the thread that enters it.
+  An explicit 64-bit dtype, such as a model's `dtype=jnp.float64`, is still respected. Without
+  `jax_enable_x64` the context changes nothing. It holds for the thread that enters it.
   """
   if jax.dtypes.canonicalize_dtype(np.float64) == np.float32:
     yield
     return
-  with jax.enable_x64(False), explicit_x64_dtypes(ExplicitX64Mode.ALLOW):
+  with jax.enable_x64(False), explicit_64_bits():
     yield
 
 
+def explicit_64_bits() -> contextlib.AbstractContextManager[None]:
+  """Returns a context for one thread that respects explicit 64-bit dtypes without `jax_enable_x64`.
+
+  JAX's public option `jax_explicit_x64_dtypes` holds for all threads, so this uses the private context.
+  """
+  from jax._src.config import ExplicitX64Mode, explicit_x64_dtypes
+
+  return explicit_x64_dtypes(ExplicitX64Mode.ALLOW)
+
+
 def without_jit() -> bool:
-  """Whether `jax_disable_jit` is on, and programs are to run as plain Python, operation by operation."""
+  """Returns whether `jax_disable_jit` is on, so that programs run as plain Python, operation by operation."""
   return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def searching() -> bool:
-  """Whether `jax_debug_nans` or `jax_debug_infs` looks for values that are not finite."""
+  """Returns whether `jax_debug_nans` or `jax_debug_infs` is on."""
   return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def not_searching() -> Iterator[None]:
-  """Context in which results may be NaN or infinite on purpose, whatever `jax_debug_nans` says."""
+  """Context manager that switches `jax_debug_nans` and `jax_debug_infs` off."""
   if not searching():
     yield
     return
@@ -51,11 +60,11 @@ def not_searching() -> Iterator[None]:
 
 
 def check_sound(program: str, results: Any) -> None:
-  """Raises `FloatingPointError` for a NaN where `jax_debug_nans` is on, and for an infinity likewise.
+  """Raises `FloatingPointError` for a NaN if `jax_debug_nans` is on, or an infinity if `jax_debug_infs` is.
 
   Args:
-    program: what computed the results, in words.
-    results: a tree of arrays of this process.
+    program: description of the program that computed the results.
+    results: a tree of arrays; those that this process does not hold completely are skipped.
   """
   wanted: dict[str, Callable[..., Any]] = {}
   if jax.config.jax_debug_nans:  # type: ignore[attr-defined]
@@ -75,9 +84,9 @@ def check_sound(program: str, results: Any) -> None:
 
 
 def promoting(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
-  """The same optax transformation, which promotes dtypes where `jax_numpy_dtype_promotion` is "strict" too.
+  """Returns an optax transformation that works with `jax_numpy_dtype_promotion="strict"`.
 
-  optax multiplies floats by counts of steps, which strict promotion refuses.
+  It uses standard promotion inside, as optax multiplies floats by integer step counts.
   """
 
   def promotes(function: Callable[..., Any]) -> Callable[..., Any]:

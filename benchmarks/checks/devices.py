@@ -54,7 +54,7 @@ def part(section: str, name: str, clients: int, **settings):
   method = METHODS[section][name]
   halfway = {own: ROUNDS // 2 for own in method.shares.values()}
   offered: dict = dict(rounds=ROUNDS, per_class=2, epochs=2, batch_size=10, **halfway)
-  offered |= method.prepared(np.random.default_rng(0).integers(1, 20, (clients, 10)), 0, {"endpoints": 3})
+  offered |= method.prepare({"endpoints": 3}, np.random.default_rng(0).integers(1, 20, (clients, 10)))
   if method.models:
     small = dict(latent=4) if method.models is fh.models.GENERATORS else {}
     network = NETWORKS.get(name, next(iter(method.models)))

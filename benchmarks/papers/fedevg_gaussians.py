@@ -180,7 +180,7 @@ def trained(algorithm: fh.Algorithm, federations: list) -> list:
   result = fh.sweep(
     lambda: algorithm, seeds=range(len(federations)), data=federations, rounds=ROUNDS, cohort_size=MODES
   )
-  make = jax.vmap(lambda broadcast: algorithm.client.synthesize(jax.random.key(3), broadcast))
+  make = jax.vmap(lambda broadcast: algorithm.client.studies.synthesize(jax.random.key(3), broadcast))
   return list(zip(*map(np.asarray, make(result.state.broadcast))))
 
 

@@ -121,7 +121,7 @@ def of_simplices(count: int, hidden: int) -> dict[str, fh.ClientUpdate]:
   for name, endpoints in (
     *(("sosicfl", m) for m in (2, 3, 10)), ("sosicfl_all", 2), ("sosicfl_plus", 2),
   ):  # fmt: skip
-    regions = CLIENTS[name].prepared(counts, 0, {"endpoints": endpoints})
+    regions = CLIENTS[name].prepare({"endpoints": endpoints}, counts)
     found[f"{name}, {endpoints} endpoints"] = CLIENTS[name].make({**offered, **regions})
   return found
 

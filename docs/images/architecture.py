@@ -22,9 +22,9 @@ FLOORS = (
   {"models": "Flax modules behind pure functions"},
   {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step"},
   {"data": "sources, partitions, the clients' rows in flat arrays"},
-  {"tasks": "loss, metrics, valid labels"},
+  {"tasks": "loss, metrics, valid labels", "output": "text made safe to show, progress"},
   {"metrics": "formulas, and names with units"},
-  {"errors": "name, value, remedy", "output": "text made safe to show", "modes": "JAX's options"},
+  {"errors": "name, value, remedy", "modes": "JAX's options"},
 )  # fmt: skip
 WAY = {  # the stops of a run, as the page tells them
   "run": "1", "experiment": "2, 8", "data": "3", "models": "4", "methods": "5", "federated": "5",

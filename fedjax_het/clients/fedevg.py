@@ -40,7 +40,7 @@ from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.model import trains_as_used
 from fedjax_het.models.tried import mistakes_in_training
-from fedjax_het.parts import ClientUpdate, Info, Message
+from fedjax_het.parts import ClientUpdate, Info, Message, Needs, Studies
 from fedjax_het.tasks import mean_loss
 
 PyTree = Any
@@ -256,9 +256,9 @@ def fedevg(
     apply=apply,
     task=model.task,
     global_model=lambda broadcast: broadcast.params,
-    synthesize=lambda key, broadcast: (broadcast.params, labels),
     name="fedevg",
-    uploads_model=False,
-    check_examples=check_examples if bounded else None,
-    upload_norm=upload_norm,
+    studies=Studies(synthesize=lambda key, broadcast: (broadcast.params, labels)),
+    needs=Needs(
+      check_examples=check_examples if bounded else None, uploads_model=False, upload_norm=upload_norm
+    ),
   )

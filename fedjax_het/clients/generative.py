@@ -17,7 +17,7 @@ from fedjax_het.errors import SettingError, check_pixels, check_whole
 from fedjax_het.local import for_each_batch
 from fedjax_het.models.model import Model
 from fedjax_het.models.zoo.generative import GENERATORS, Generative
-from fedjax_het.parts import ClientUpdate, Info, Message
+from fedjax_het.parts import ClientUpdate, Info, Message, Needs, Studies
 
 
 def generative(
@@ -107,9 +107,11 @@ def generative(
     personalize=lambda broadcast, *_: broadcast.params,
     apply=apply,
     global_model=lambda broadcast: broadcast.params,
-    synthesize=lambda key, broadcast: (model.generate(broadcast.params, key, labels), labels),
     name=name,
-    check_examples=check_examples if model.bounded else None,
+    studies=Studies(
+      synthesize=lambda key, broadcast: (model.generate(broadcast.params, key, labels), labels)
+    ),
+    needs=Needs(check_examples=check_examples if model.bounded else None),
   )
 
 

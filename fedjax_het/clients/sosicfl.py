@@ -39,7 +39,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError, check_choice, check_whole
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Simplex
+from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Needs, Simplex, Studies
 
 PyTree = Any
 POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in 0, 1, ...
@@ -213,17 +213,19 @@ def sosicfl_plus(
   client = supervised(
     model, training, own_model, name=name, init_broadcast=init_broadcast, init=init, global_model=global_model
   )
+  simplex = Simplex(
+    lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats),
+    jnp.where(never, middle, centers),
+    jnp.where(never, 2.0, radius),
+    regions.points,
+    regions.clusters,
+  )
   return client._replace(
-    check_rounds=starts_within(start_round, "no client would train its region", or_never=True),
-    remarks=remarks,
-    milestones={"t̃": start_round},
-    num_clients=len(centers),
-    simplex=Simplex(
-      lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats),
-      jnp.where(never, middle, centers),
-      jnp.where(never, 2.0, radius),
-      regions.points,
-      regions.clusters,
+    studies=Studies(simplex=simplex, milestones={"t̃": start_round}),
+    needs=Needs(
+      num_clients=len(centers),
+      check_rounds=starts_within(start_round, "no client would train its region", or_never=True),
+      remarks=remarks,
     ),
   )
 

@@ -204,9 +204,8 @@ def superfed(
   )  # fmt: skip
   return client._replace(
     personalize=between,
-    lambdas=LAMBDAS,
-    check_rounds=starts_within(start_round, "local models would never move"),
-    milestones={"L": start_round},
+    studies=client.studies._replace(lambdas=LAMBDAS, milestones={"L": start_round}),
+    needs=client.needs._replace(check_rounds=starts_within(start_round, "local models would never move")),
   )
 
 

@@ -26,7 +26,9 @@ from fedjax_het.parts import (
   InitBroadcastFn,
   LocalTraining,
   Message,
+  Needs,
   PersonalizeFn,
+  Studies,
   in_one_go,
 )
 
@@ -62,7 +64,7 @@ def received(model: Model) -> Callable[[Message], PyTree]:
 def line(
   model: Model, batch_size: int, local: Callable[[PyTree], PyTree] = lambda state: state
 ) -> PersonalizeFn:
-  """Returns `ClientUpdate.line`: models on the line from the received model to one that the client keeps.
+  """Returns `Studies.line`: models on the line from the received model to one that the client keeps.
 
   Running statistics of a model on the line are no mixture of the endpoints' statistics: every model of the
   line, the endpoints too, has statistics estimated from the client's training examples, see
@@ -87,7 +89,7 @@ def line(
 def starts_within(
   start_round: float | jax.Array, else_: str, *, or_never: bool = False
 ) -> Callable[[int], None]:
-  """Returns `ClientUpdate.check_rounds` for a method whose second phase begins in `start_round`.
+  """Returns `Needs.check_rounds` for a method whose second phase begins in `start_round`.
 
   Args:
     start_round: round of the start, counted from 0; a traced value passes, since values were checked before.
@@ -131,7 +133,7 @@ def supervised(
     init: initial client state, see `ClientUpdate`; by default a client keeps nothing.
     init_broadcast: the first broadcast, see `ClientUpdate`; by default the whole model is shared.
     global_model: the global model, see `ClientUpdate`.
-    line: models between the received and a kept model, see `ClientUpdate`.
+    line: models between the received and a kept model, see `Studies`.
 
   Raises:
     SettingError: `model` is not a `Model`.
@@ -151,7 +153,7 @@ def supervised(
     apply=model.logits,
     task=model.task,
     global_model=global_model,
-    line=line,
-    sees_data=("personalize",) if line and model.stateful else (),
     name=name,
+    studies=Studies(line=line),
+    needs=Needs(sees_data=("personalize",) if line and model.stateful else ()),
   )

@@ -1,1 +1,1 @@
-"""Rounds over many clients on many devices; knows no method."""
+"""Rounds of federated training over many clients and devices; independent of the methods."""

@@ -1,4 +1,4 @@
-"""The function that makes an algorithm of settings: what it may be given, and what it has to return."""
+"""Checks the function that makes an algorithm from settings: its arguments, and what it returns."""
 
 import contextlib
 import inspect
@@ -19,11 +19,15 @@ AS_VALUE = "Give a number, or for run and Engine a tree of arrays of numbers."
 def maker(
   algorithm: Algorithm | Callable[..., Algorithm], settings: Mapping[str, Any] | None
 ) -> Callable[..., Algorithm]:
-  """(**settings) -> algorithm.
+  """Returns (**settings) -> algorithm.
+
+  Args:
+    algorithm: an algorithm, or, together with `settings`, a function (**settings) -> algorithm.
+    settings: name -> number; None with an algorithm.
 
   Raises:
-    SettingError: an algorithm and settings for it, or a function and none; settings that are no numbers; a
-      function that does not take them, or that makes no algorithm.
+    SettingError: an algorithm is given together with settings, or a function without; a setting is not a
+      number; or the function does not accept the settings.
   """
   if settings is None:
     if not isinstance(algorithm, Algorithm):
@@ -36,8 +40,8 @@ def maker(
     raise SettingError("settings", settings, "not names with values", 'Give a dict: settings={"lr": 0.1}.')
   if isinstance(algorithm, Algorithm):
     raise SettingError(
-      "settings", dict(settings), "given beside an algorithm that is made already",
-      "Give the function that makes it of them, or leave settings out.",
+      "settings", dict(settings), "were given together with an algorithm that is made already",
+      "Give the function that makes it from them, or leave settings out.",
     )  # fmt: skip
   for name, value in settings.items():
     check_value("settings", name, value)
@@ -45,15 +49,16 @@ def maker(
 
 
 def checked(role: str, make: Any, settings: Mapping[str, Any]) -> Callable[..., Algorithm]:
-  """Returns `make` after checking that it takes these settings; each call checks what it makes.
+  """Returns `make`, which is checked to accept these settings; each call of it checks what it returns.
 
   Args:
-    role: what the function is called in the error.
+    role: name of the function in errors.
     make: (**settings) -> algorithm.
     settings: name -> value.
 
   Raises:
-    SettingError: no function, one that does not take a setting, or, from a call, one that makes no algorithm.
+    SettingError: `make` is not a function, or does not accept a setting; from a call, it returns something
+      other than an algorithm.
   """
   if isinstance(make, Algorithm | type) or not callable(make):
     given = "an algorithm" if isinstance(make, Algorithm) else make
@@ -63,13 +68,13 @@ def checked(role: str, make: Any, settings: Mapping[str, Any]) -> Callable[..., 
   except TypeError as error:
     problem = f"{role} cannot be called with these ({error})"
     raise SettingError("settings", [*settings], problem, REMEDY) from None
-  except ValueError:  # of a function without a signature
+  except ValueError:  # a function without a signature
     pass
 
   def of(**values: Any) -> Algorithm:
     made = make(**values)
     if not isinstance(made, Algorithm):
-      raise SettingError(role, type(made).__name__, "is what the function returns, and no algorithm", REMEDY)
+      raise SettingError(role, type(made).__name__, "is what the function returns, not an algorithm", REMEDY)
     return made
 
   return of
@@ -85,10 +90,10 @@ def check_value(section: str, name: Any, value: Any) -> None:
 
 
 def grid_as_lists(grid: Any) -> dict[str, list[Any]]:
-  """Returns a sweep's grid with a list of numbers for each name; None is an empty grid.
+  """Returns a sweep's grid as name -> list of numbers; None is an empty grid.
 
   Raises:
-    SettingError: what is no mapping of names to lists of numbers.
+    SettingError: the grid is not a mapping of names to lists of numbers.
   """
   grid = {} if grid is None else grid
   if not isinstance(grid, Mapping):
@@ -105,12 +110,12 @@ def grid_as_lists(grid: Any) -> dict[str, list[Any]]:
 
 
 def _is_numbers(leaf: Any) -> bool:
-  """Whether this is a number, or an array of numbers, that a device can hold as it is."""
+  """Returns whether a leaf is a real number or array that a device holds: at most 64 bits, |int| < 2^31."""
   if isinstance(leaf, bool | jax.core.Tracer):
     return not isinstance(leaf, bool)
   try:
     values = np.asarray(leaf)
-  except Exception:  # of a foreign object, or a key
+  except Exception:  # a foreign object, or a key
     return False
   kind, whole = values.dtype.kind, values.dtype.kind in "iu"
   real = (kind in "biuf" and values.dtype.isnative and values.itemsize <= 8) or jnp.issubdtype(
@@ -121,13 +126,13 @@ def _is_numbers(leaf: Any) -> bool:
 
 @contextlib.contextmanager
 def traced(settings: Any) -> Iterator[None]:
-  """Within it, settings stand for numbers that a program takes as values.
+  """Context manager for tracing a program that takes settings as values; explains JAX's tracer errors.
 
   Args:
     settings: name -> number, or arrays of numbers.
 
   Raises:
-    SettingError: what is made of them decides by one of them, or has it in a shape, as of a batch size.
+    SettingError: the traced function branches on a setting, or uses it in a shape such as a batch size.
   """
   try:
     yield

@@ -1,12 +1,12 @@
-r"""Local training of a cohort that the devices do not divide: clients are cut, not devices left idle.
+r"""Balances local training over devices that do not divide the cohort, by cutting clients into two pieces.
 
 McNaughton's wrap-around rule (Scheduling with deadlines and loss functions, Management Science 1959). All
 clients' steps laid end to end are cut into one window of C = max(⌈Σ_i n_i / D⌉, max_i n_i) steps a device.
 A client across the border of windows d and d + 1 takes its first steps on device d + 1, before all else
 there, and its last ones on device d, after all else there: never in two places at once, since n_i <= C.
 
-What a cut client carries goes from device d + 1 to d once a round, when the longest such beginning is done.
-Five equal clients on two devices take the time of 2.5, not of 3.
+The work in progress of each cut client moves from device d + 1 to d once a round, when the longest first
+piece is done. Five equal clients on two devices take the time of 2.5 clients instead of 3.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ PyTree = Any
 
 
 class Windows(NamedTuple):
-  """Who trains what.
+  """Assignment of the clients' steps to devices, for S clients and D devices.
 
   Attributes:
-    first: number of the first client of each device's window, int32 [D].
-    last: the number after its last client, int32 [D].
-    head: steps of the first client that are done here and handed over, int32 [D]; 0 where it is not cut.
-    tail: steps of the last client that were done elsewhere, int32 [D]; 0 where it is not cut.
-    handover: steps after which what was cut is handed over, int32 scalar.
-    finisher: the device on which each client ends, int32 [S].
+    first: index of the first client of each device's window, int32 [D].
+    last: index after its last client, int32 [D].
+    head: steps of the first client that this device does before handing it over, int32 [D]; 0 if not cut.
+    tail: steps of the last client that another device did, int32 [D]; 0 if not cut.
+    handover: number of steps after which cut clients are handed over, int32 scalar.
+    finisher: the device on which each client finishes, int32 [S].
   """
 
   first: jax.Array
@@ -48,7 +48,7 @@ class Windows(NamedTuple):
 
 
 def windows(steps: jax.Array, devices: int) -> Windows:
-  """The windows of clients with `steps` >= 1 (int32 [S])."""
+  """Computes the windows for clients with `steps` >= 1, int32 [S]."""
   end = jnp.cumsum(steps)
   begin = end - steps
   capacity = jnp.maximum(-(-end[-1] // devices), steps.max())
@@ -65,7 +65,7 @@ def windows(steps: jax.Array, devices: int) -> Windows:
 
 
 def pays(mesh: Mesh, view: ClientData, client_batch: int | None) -> bool:
-  """Whether cutting clients can help: one at a time on each of several devices, and not evenly divided."""
+  """Returns whether cutting saves time: several devices, one client at a time, an uneven division."""
   return mesh.size > 1 and client_batch == 1 and not (view.uniform and len(view.size) % mesh.size == 0)
 
 
@@ -80,9 +80,18 @@ def train(
   keys: jax.Array,
   states: PyTree,
 ) -> PyTree:
-  """(uploads, states, infos) of a cohort's local training, each leaf [S, ...] in the cohort's order.
+  """Trains a cohort, and returns (uploads, states, infos), each leaf [S, ...] in the cohort's order.
 
-  `context` makes a client's of its number and the round.
+  Args:
+    training: local training in pieces.
+    mesh: the D devices.
+    view: the cohort's training examples.
+    context: (client, round) -> the client's context.
+    broadcast: what the server sent.
+    round: index of the round, int32 scalar.
+    cohort: the clients' indices, int32 [S].
+    keys: the clients' keys [S].
+    states: the clients' states, each leaf [S, ...].
   """
   count, devices = len(view.size), mesh.size
   slots = min(count, -(-count // devices) + 1) if view.uniform else count
@@ -116,7 +125,7 @@ def train(
     early = jnp.where((first < last) & ~is_tail, early, 0)
 
     def phase(turn, carry):
-      """Before the handover a device trains its first client alone, then that one's rest and the others."""
+      """Trains only the first client before the handover (turn 0), then its rest and the others (turn 1)."""
 
       def step(j, carry):
         work, received, results = carry
@@ -144,7 +153,7 @@ def train(
 
     work = begin(0)
     packed = packing(jax.eval_shape(lambda: end(0, work)))
-    # One loop of two turns, so that there is one copy of the clients' steps to compile.
+    # A loop of two turns, so that the clients' steps are compiled once.
     return packed.unpack(lax.fori_loop(0, unknown(2), phase, (work, work, packed.room(slots)))[2])
 
   shared = (plan, broadcast, round, view.x, view.y, view.start, view.size, cohort, keys, states, steps)
@@ -154,5 +163,5 @@ def train(
 
 
 def sized(view: ClientData, size: jax.Array) -> ClientData:
-  """One client of `view`, of which only the size is asked."""
+  """Returns a client of `view` with this size, for functions that only use the size."""
   return dataclasses.replace(view, start=jnp.int32(0), size=size)

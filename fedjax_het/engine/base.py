@@ -1,4 +1,4 @@
-"""What one run and several have in common: checks, programs and their clock, the walk over examples."""
+"""`Runs`, the base class of engines: checks, compiled programs and their time."""
 
 import abc
 import contextlib
@@ -6,7 +6,7 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +21,21 @@ from fedjax_het.engine.checks import check_fit, check_simplex
 from fedjax_het.engine.client_store import OnDevices, States
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import Examples
+from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.evaluate import Evaluation, check_losses, evaluate_clients, parts_seen
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
-from fedjax_het.engine.runs import OfFn, Runs, Seconds, itself
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.modes import check_sound, in_float32, not_searching, searching, without_jit
-from fedjax_het.parts import Algorithm, Context, Message
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Message
+from fedjax_het.tasks import Task
 
 PyTree = Any
 RunFn = Callable[[Algorithm, Any, PyTree, PyTree], tuple[PyTree, PyTree]]
+OfFn = Callable[[ClientUpdate], ClientUpdate]
+DoingFn = Callable[[str], contextlib.AbstractContextManager[Any]]
 
-PROGRAMS = {  # what each is called where people are told of it
+PROGRAMS = {  # a program's key -> its name in messages
   "init": "the first state",
   "init of examples": "the clients' first states",
   "advance": "the rounds",
@@ -43,7 +46,7 @@ PROGRAMS = {  # what each is called where people are told of it
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-  """Within it Python looks for no cyclic garbage, as it does often while a large model is traced."""
+  """Switches Python's cyclic garbage collector off, which runs often while a large model is traced."""
   before = gc.isenabled()
   gc.disable()
   try:
@@ -53,32 +56,59 @@ def uncollected() -> Iterator[None]:
       gc.enable()
 
 
-class Base(Runs):
-  """Written for one run; a subclass makes a program for all of its runs of it.
+def itself(client: ClientUpdate) -> ClientUpdate:
+  """Returns the client part unchanged."""
+  return client
+
+
+class Seconds(NamedTuple):
+  """Wall-clock seconds spent so far on compilation, training and evaluation."""
+
+  compile: float = 0.0
+  train: float = 0.0
+  eval: float = 0.0
+
+
+class Runs(abc.ABC):
+  """A single run (`Engine`), or M runs that are one program (`Members`).
+
+  States, round infos and evaluations are pytrees. For a single run their leaves have the documented shapes;
+  for M runs every leaf has an additional leading axis [M, ...]. The methods here are written for one run, and
+  a subclass turns them into a program for all of its runs by `_over_runs`.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
-    data: the clients' data, one for all runs or one a run.
-    settings: name -> number, of one run.
+    data: the clients' data, one for all runs or one per run.
+    settings: name -> number, for one run.
     cohort_size: S, clients sampled each round without replacement.
     client_batch: clients of a run that a device trains at once.
 
   Attributes:
-    seconds, doing, has_validation, task, groups: see `Runs`.
-    examples: where the clients' examples are.
-    states: where the clients' states are.
-    inside: the devices that each run's own clients are spread over; None where all stay on one.
+    seconds: time spent so far, by all runs together.
+    doing: context-manager callback (description) that is entered around each compilation, for progress.
+    has_validation: whether a client has a validation part.
+    task: the task of the client part.
+    groups: numbers of clients, "client_batch", and for several runs of members, "member_batch", that a device
+      computes at once; None for all. Results depend on them by rounding.
+    examples: where the clients' examples are stored.
+    states: where the clients' states are stored.
+    inside: mesh of devices over which each run's clients are spread; None if a run stays on one device.
 
   Raises:
-    SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
-      be applied to, or labels that it cannot tell apart.
+    SettingError: the cohort is empty or larger than the number of clients, the model cannot be applied to the
+      examples, or it has no output for some label.
   """
 
+  groups: Mapping[str, int | None]
+  seconds: Seconds
+  doing: DoingFn = contextlib.nullcontext
+  has_validation: bool
+  task: Task
   examples: Examples
   states: States = OnDevices()
   inside: Mesh | None = None
-  _settings: PyTree = ()  # on the devices, of all runs
-  _runs: tuple[slice, ...] = ()  # the axis in front of what the host reads, and which of it are runs
+  _settings: PyTree = ()  # the settings of all runs, on the devices
+  _runs: tuple[slice, ...] = ()  # runs in the leading axis, if there is one
 
   def __init__(
     self,
@@ -108,16 +138,54 @@ class Base(Runs):
     self._compiled: dict[Any, Any] = {}
 
   @abc.abstractmethod
-  def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
-    """The program (settings, data, args, more) that calls a function of each run.
+  def init(self, key: jax.Array) -> State:
+    """Returns the state before the first round.
 
-    The function is (algorithm, data, args, more) -> (what stays on the devices, what the host reads), `args`
-    being the run's own and `more` for all runs.
+    Args:
+      key: a typed key; of M runs, M of them.
+
+    Raises:
+      SettingError: `key` is not a key.
+    """
+
+  @abc.abstractmethod
+  def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:
+    """Returns for each run where it diverged in the rounds that `advance` just ran, or None."""
+
+  @abc.abstractmethod
+  def rounds_done(self, state: State) -> int:
+    """Returns the number of finished rounds of a state."""
+
+  @abc.abstractmethod
+  def split(self, tree: PyTree) -> list[PyTree]:
+    """Returns each run's entry of a state, or of a result of `advance` or `evaluate`."""
+
+  @abc.abstractmethod
+  def to_save(self, state: State) -> State:
+    """Returns the state for a checkpoint, without copies that only the present devices need."""
+
+  @abc.abstractmethod
+  def from_saved(self, state: State) -> State:
+    """Returns the state that `to_save` saved, as the present devices need it."""
+
+  @abc.abstractmethod
+  def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
+    """Returns the program (settings, data, args, more) that applies a function to each run.
+
+    The function is (algorithm, data, args, more) -> (results that stay on the devices, results that the host
+    reads). `args` belongs to the run, and `more` is common to all runs.
     """
 
   @in_float32()
   def advance(self, state: State, num_rounds: int) -> tuple[State, RoundInfo]:
-    """See `Runs`."""
+    """Runs `num_rounds` rounds, 1 to `MAX_CHUNK`, and consumes the given state's buffers.
+
+    Returns:
+      (state, infos as NumPy arrays on the host, each leaf [num_rounds, S]).
+
+    Raises:
+      NonFiniteLoss: a single run has diverged. Of several runs the others continue, see `diverged`.
+    """
     if not 1 <= num_rounds <= MAX_CHUNK:
       raise ValueError(f"num_rounds = {num_rounds}: a chunk has 1 to {MAX_CHUNK} rounds")
     now = self.rounds_done(state)
@@ -153,12 +221,22 @@ class Base(Runs):
     return many_rounds(step, state, more.rounds)
 
   def _group_of(self, clients: int) -> int | None:
-    """How many of so many clients are mapped at once; neither devices nor blocks of clients decide it."""
+    """Returns how many of these clients are mapped at once; independent of devices and of blocks."""
     return self.client_batch and min(self.client_batch, clients)
 
   @in_float32()
   def evaluate(self, state: State, part: str = "test", of: OfFn = itself) -> Evaluation:
-    """See `Runs`."""
+    """Evaluates all clients on a part of their data.
+
+    Args:
+      state: the state; it stays valid.
+      part: "train", "valid" or "test".
+      of: (client part) -> the client part whose models are evaluated, for example with another `personalize`
+        or other `Studies.lambdas`. Each function is compiled once, so a new lambda per call compiles anew.
+
+    Returns:
+      The metrics of all clients on the host, float64.
+    """
 
     def one(algorithm, data, state, ids):
       batch = self._group_of(self.num_clients)
@@ -179,13 +257,13 @@ class Base(Runs):
   def _init_client(
     self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
   ) -> PyTree:
-    """Client i's first state; `key` is that of the run."""
+    """Returns client i's first state; `key` is the run's key."""
     context = Context(i, jnp.int32(0), self.cohort_size, self.num_clients)
     own = None if data is None else data.clients(i)
     return init_client(algorithm.client, clients_key(key), broadcast, own, context)
 
   def _init_in_blocks(self, keys: Array, broadcast: Message) -> PyTree:
-    """The clients' first states, which may be made of their examples, for keys' raw data; on the host."""
+    """Returns all clients' first states on the host, made block by block, for the raw data of keys."""
 
     def one(algorithm, data, args, ids):
       key, broadcast = jax.random.wrap_key_data(args[0]), args[1]
@@ -200,14 +278,20 @@ class Base(Runs):
     self, name: Any, function: RunFn, args: Callable[[Array | None], PyTree], parts: Sequence[str],
     spends: str, dtype: Any = None, room: Callable[..., np.ndarray] = np.empty,
   ) -> Any:  # fmt: skip
-    """What a function reads of all clients, given their numbers, a block of them after another.
+    """Applies a function to all clients block by block, and joins what the host reads.
 
-    `args` is what the function is given beside them, of their numbers; None for all. `room` makes the array
-    that holds it, of a shape and a dtype.
+    Args:
+      name: key of the program.
+      function: see `_over_runs`; its `more` is the block's client indices, or None for all clients.
+      args: (client indices, or None for all) -> the function's `args`.
+      parts: parts of the data that the function reads.
+      spends: the field of `Seconds` that the time counts for.
+      dtype: dtype of the results; None keeps theirs.
+      room: (shape, dtype) -> the array that holds a leaf's results for all clients.
     """
     axis, first, whole = len(self._runs), 0, None
 
-    def for_all(leaf: np.ndarray) -> np.ndarray:  # at once: states that are joined later are there twice
+    def for_all(leaf: np.ndarray) -> np.ndarray:  # joining blocks at the end would need twice the memory
       return room((*leaf.shape[:axis], self.num_clients, *leaf.shape[axis + 1 :]), leaf.dtype)
 
     for block in self.examples.blocks(*parts, at_most=self.states.held):
@@ -231,7 +315,7 @@ class Base(Runs):
     kind = name if isinstance(name, str) else name[0]
     with contextlib.nullcontext() if without_jit() and kind != "evaluate" else not_searching():
       results = jax.block_until_ready(program(*inputs))
-    if kind != "evaluate":  # whose NaN says that a client has no such metric
+    if kind != "evaluate":  # NaN in an evaluation means that a client has no such metric
       check_sound(PROGRAMS[kind], results)
     self._book(spends, started)
     return results
@@ -255,5 +339,5 @@ class Base(Runs):
     self.seconds = self.seconds._replace(**{kind: spent})
 
   def _read(self, tree: PyTree, count: int, dtype: Any = None) -> PyTree:
-    """The first rounds or clients of what the host reads."""
+    """Reads the first `count` rounds or clients of a result to the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype)[(*self._runs, slice(count))], tree)

@@ -1,4 +1,4 @@
-"""Many runs as one program: an engine whose state, infos and evaluations have a leading axis of members."""
+"""The engine of many runs in one program; state, infos and evaluations have a leading axis of members."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
-from fedjax_het.engine.base import Base, RunFn
+from fedjax_het.engine.base import RunFn, Runs
 from fedjax_het.engine.data_store import Examples, Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, divergence, finite
 from fedjax_het.engine.round import RoundInfo
@@ -28,22 +28,22 @@ AXIS = "members"
 
 
 def _first(values: np.ndarray) -> Any:
-  """The first member's, a Python number of numbers."""
+  """Returns the first member's value of a setting; a Python number if the setting is a number."""
   return values[0].item() if values.ndim == 1 else values[0]
 
 
-class Members(Base):
-  """`Runs` of M members that differ in their keys, in settings that are numbers, and in their data.
+class Members(Runs):
+  """M runs in one program, called members, that differ in keys, in numeric settings and in their data.
 
-  Each member computes what `Engine` does with its key, settings and data, but for the last place where
-  members' data differ in size (limits are those of the largest). Members are spread over the
-  devices, and each stays on one. Where members have data of their own that differ only in how the same
-  examples are divided and ordered, a device holds each example once.
+  Each member computes what `Engine` does with its key, settings and data, except for the last place if
+  members' data differ in size (array lengths are those of the largest). Members are spread over the devices,
+  and each stays on one device. If members' data differ only in how the same examples are divided and ordered,
+  a device holds each example once.
 
   Args:
     make_algorithm: (**settings) -> algorithm; called with a traced scalar for each setting, or a tree of
       traced arrays.
-    data: the clients' data, one for all members or one a member; then of equal numbers of clients.
+    data: the clients' data, one for all members, or one per member with equal numbers of clients.
     settings: name -> numbers [M], a list or an array, or a tree of arrays [M, ...].
     count: M.
     cohort_size: S, clients sampled each round without replacement.
@@ -51,15 +51,14 @@ class Members(Base):
       stacked small products are slow from about a thousand parameters on, and all of its own elsewhere.
     client_batch: likewise for a member's clients.
     devices: devices to use; by default all, as far as there are members.
-    device_rows: examples that a device holds at once, of all its members together, where they stay on the
-      host; by default all are brought to the devices. The numbers are the same.
-    seeds: how many different keys the members have, by default as many as members: so many cohorts of the
-      data of all are a round's, which `device_rows` must hold.
+    device_rows: examples that a device holds at once, for all its members together, while all stay on the
+      host; by default all are copied to the devices. The results are the same.
+    seeds: number of different keys of the members, by default the number of members. A round has as many
+      different cohorts of common data, and `device_rows` must hold their examples.
 
   Raises:
-    SettingError: a setting without a value for each member, data of different shapes, a cohort that is
-      empty or larger than the number of clients, examples that the model cannot be applied to, labels that it
-      cannot tell apart, devices that are not there, or too few rows for a round's cohorts.
+    SettingError: a setting lacks a value for a member, members' data have different shapes, devices do not
+      exist, or rows are too few for a round's cohorts; see also `Runs`.
   """
 
   @in_float32()
@@ -102,14 +101,14 @@ class Members(Base):
     )
     self.mesh = placement.client_mesh(wanted, AXIS)
     self._make = make_algorithm
-    # A device gets whole groups, so that a member's place in its group does not depend on the devices.
+    # A device gets whole groups, so that a member's position in its group is independent of the devices.
     self._padded = np.minimum(np.arange(count + -count % (self.mesh.size * together)), count - 1)
     self._settings = self._spread(settings)
     self._sizes = np.broadcast_to([own.train.size for own in each], (count, self.num_clients))
     self.examples = self._examples(each, device_rows, seeds)
 
   def _examples(self, data: list[FederatedData], device_rows: int | None, seeds: int | None) -> Examples:
-    held = 1 if len(data) == 1 else len(self._padded) // self.mesh.size  # data sets a device would hold
+    held = 1 if len(data) == 1 else len(self._padded) // self.mesh.size  # data sets that a device would hold
     room = np.inf if device_rows is None else device_rows
     if len(data[0].y) <= room:
       fields = smallest(data, held)
@@ -118,23 +117,23 @@ class Members(Base):
     return Streamed(
       data, lambda some: self._place(stacked(some)), self.mesh, self.cohort_size, int(room), runs=self.count,
       cohorts=(seeds or self.count) if len(data) == 1 else 1, held=held,
-      together="personalize" in self._client.sees_data,
+      together="personalize" in self._client.needs.sees_data,
     )  # fmt: skip
 
   def _place(self, fields: Fields) -> Fields:
-    """Host arrays on the devices."""
+    """Copies host arrays to the devices."""
     common = placement.place(fields.common, placement.replicated(self.mesh))
     return Fields(common, self._spread(fields.own))
 
   def _spread(self, tree: PyTree) -> PyTree:
-    """Host arrays [M, ...] on the devices, the last member repeated where they do not divide M."""
+    """Copies host arrays [M, ...] to the devices; the last member is repeated to fill them."""
     sharding = NamedSharding(self.mesh, P(AXIS))
     return placement.place(jax.tree.map(lambda leaf: np.asarray(leaf)[self._padded], tree), sharding)
 
   @in_float32()
   def init(self, key: jax.Array) -> State:
-    """The states before the first round, for typed keys [M]."""
-    sees = "init" in self._client.sees_data
+    """Returns the states before the first round, for typed keys [M]."""
+    sees = "init" in self._client.needs.sees_data
 
     def one(algorithm, data, args, _):
       raw, sizes = args
@@ -165,7 +164,7 @@ class Members(Base):
     return [divergence(first, own, bool(now)) for own, now in zip(self.split(infos), np.asarray(sound))]
 
   def rounds_done(self, state: State) -> int:
-    """See `Runs`; the members go together."""
+    """See `Runs`; all members have finished the same rounds."""
     return int(np.asarray(state.round.addressable_data(0))[0])
 
   def split(self, tree: PyTree) -> list[PyTree]:
@@ -173,7 +172,7 @@ class Members(Base):
     return [jax.tree.map(lambda leaf: leaf[m], tree) for m in range(self.count)]  # noqa: B023
 
   def to_save(self, state: State) -> State:
-    """See `Runs`; each member once."""
+    """See `Runs`; without the repeated members."""
     if len(self._padded) == self.count:
       return state
     cut = jax.jit(
@@ -196,7 +195,7 @@ class Members(Base):
     def on_device(settings, fields, args, more):
       round = args.round[0] if isinstance(args, State) else None
 
-      def one(row):  # of the round that all are in: side by side, what a round decides stays a branch
+      def one(row):  # all members share the round, so that branches on it stay branches under vmap
         settings, own, args = row
         if round is not None:
           args = args._replace(round=round)

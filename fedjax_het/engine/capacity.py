@@ -1,4 +1,4 @@
-"""Memory and disks that do not suffice: what there is, and the error that says so in words."""
+"""Detects that memory or a disk does not suffice, and raises `NoRoom` with what helps."""
 
 import contextlib
 import errno
@@ -34,7 +34,7 @@ HELP = (
 
 
 def full(error: BaseException) -> str:
-  """What does not suffice, "disk" or "memory", by an error or by what caused it; "" for any other error."""
+  """Returns whether an error, or its cause, means a full "disk" or full "memory"; "" for any other error."""
   for one in chain(error):
     number = one.errno if isinstance(one, OSError) else None
     if number in FULL or (number is None and DISK.search(str(one))):
@@ -48,11 +48,11 @@ def full(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def in_words(folder: str | os.PathLike[str] | None = None, what: str = "what is written") -> Iterator[None]:
-  """Turns the errors of a full disk and of full memory, whoever raises them, into `NoRoom`.
+  """Context manager that turns the errors of a full disk or full memory into `NoRoom`.
 
   Args:
-    folder: where files are written, whose disk is looked at; None for wherever the error says.
-    what: is written there, in words.
+    folder: where files are written, to report its disk; None takes the file that the error names.
+    what: description of what is written there.
   """
   try:
     yield
@@ -70,7 +70,7 @@ def in_words(folder: str | os.PathLike[str] | None = None, what: str = "what is 
 
 
 def disk_in_words(error: BaseException, folder: str | os.PathLike[str] | None, what: str) -> str:
-  """Which disk is full, what was to be written, and what is free there."""
+  """Describes which disk is full, what should be written, and how much is free."""
   place = getattr(error, "filename", None) if folder is None else folder
   there = existing(Path(os.fspath(place))) if isinstance(place, str | os.PathLike) else None
   most = largest_file()
@@ -83,27 +83,27 @@ def disk_in_words(error: BaseException, folder: str | os.PathLike[str] | None, w
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-  """An error, what caused it, what caused that, and so on."""
+  """Yields an error, then the chain of causes."""
   while error is not None:
     yield error
     error = error.__cause__ or error.__context__
 
 
 def existing(path: Path) -> Path:
-  """The path, or the nearest folder above it that is there."""
+  """Returns the path, or its nearest parent that exists."""
   path = path.absolute()
   return next(own for own in (path, *path.parents) if own.exists())
 
 
 def largest_file() -> int | None:
-  """The most bytes that a file of this process may have; None where there is no such limit."""
+  """Returns the largest file size in bytes that this process may write; None without a limit."""
   if resource is None or (soft := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) == resource.RLIM_INFINITY:
     return None
   return soft
 
 
 def memory_of_devices() -> int:
-  """Bytes that this process's devices have together: the machine's for CPUs; 2^63 - 1 where none says it."""
+  """Returns the bytes of memory of this process's devices; for CPUs the machine's; 2^63 - 1 if unknown."""
   devices = jax.local_devices()
   if devices[0].platform == "cpu":
     return memory_there()
@@ -112,7 +112,7 @@ def memory_of_devices() -> int:
 
 
 def check_fits(what: str, needed: int, there: int) -> None:
-  """Raises `NoRoom` where something needs more bytes than there are."""
+  """Raises `NoRoom` if `needed` bytes exceed the bytes that are `there`."""
   if needed > there:
     raise NoRoom(
       f"Memory does not suffice: {what} need {in_bytes(needed)}, and there are {in_bytes(there)}. {HELP}"
@@ -120,19 +120,19 @@ def check_fits(what: str, needed: int, there: int) -> None:
 
 
 def check_results(what: str, shapes: Any) -> None:
-  """Raises `NoRoom` where arrays of these shapes, spread over all devices, surely do not fit.
+  """Raises `NoRoom` if arrays of these shapes, spread over all devices, certainly do not fit.
 
-  Copies on several devices and all that a program needs beside its results are not counted.
+  Copies on several devices and a program's temporary memory are not counted.
   """
   check_fits(what, size(shapes) // jax.process_count(), memory_of_devices())
 
 
 def check_program(what: str, compiled: Any) -> None:
-  """Looks whether a compiled program has room in a machine's memory, for all of this process's CPU devices.
+  """Checks that a compiled program fits into the machine's memory on all of this process's CPU devices.
 
-  Raises `NoRoom` where what it is given and what it returns do not fit, and warns where only what it takes in
-  between does not: a machine whose memory is full ends a process without a word. Accelerators say so
-  themselves.
+  It raises `NoRoom` if arguments and results do not fit, and warns if only the temporary memory does not: an
+  operating system kills a process without a message when memory is full. Accelerators raise their own errors,
+  so nothing is checked for them.
   """
   devices = jax.local_devices()
   found = compiled.memory_analysis() if devices[0].platform == "cpu" else None
@@ -147,5 +147,5 @@ def check_program(what: str, compiled: Any) -> None:
 
 
 def size(shapes: Any) -> int:
-  """Bytes of a tree of arrays or of their shapes."""
+  """Returns the bytes of a tree of arrays or of `jax.ShapeDtypeStruct`."""
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -1,9 +1,9 @@
-"""Whether a model takes the clients' examples, and its task their labels; asked before any compile."""
+"""Checks before any compile that parts, model, task and clients' data go together."""
 
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from absl import logging
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
 from fedjax_het.data.scale import as_read
+from fedjax_het.engine.border import check_returns, check_task, first_context
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, Context, Feedback
+from fedjax_het.parts import Algorithm
 from fedjax_het.tasks.task import check_metrics
 
 
@@ -27,44 +28,48 @@ def check_fit(
   cohort_size: int,
   settings: Mapping[str, Any],
 ) -> None:
-  """Raises `SettingError`, naming label, row and remedy, where a label is none of the client part's task or
-  does not fit the model's outputs, or a metric is unknown; and, quoting its own error, where a model cannot
-  be applied to an example. Also where a client part is made for another number of clients, or a part for
-  examples within others.
+  """Checks that an algorithm can be trained on these data.
 
   Args:
     make_algorithm: (**settings) -> algorithm.
-    data: data sets alike in shape; their labels are looked at wherever a client has them.
+    data: data sets of the same shapes; the labels of all rows that clients use are checked.
     cohort_size: S.
     settings: name -> number.
+
+  Raises:
+    SettingError: a part refuses the clients or their examples, see `Needs`; a label is invalid for the task
+      or does not fit the model's outputs (with label, row and remedy); the task has an unknown metric; the
+      model cannot be applied to an example (with the model's error); or a part returns what a round cannot
+      use, see `border.check_returns`.
   """
   algorithm = make_algorithm(**settings)
-  client = algorithm.client
-  if client.num_clients not in (None, data[0].num_clients):
-    raise SettingError(
-      "num_clients", data[0].num_clients, f"the client part is made for {client.num_clients}",
-      "Make it anew, of these clients.",
-    )  # fmt: skip
-  checks = [part.check_examples for part in (client, algorithm.server) if part.check_examples is not None]
+  for role in Algorithm._fields:
+    part = getattr(algorithm, role)
+    if part.needs.num_clients not in (None, data[0].num_clients):
+      raise SettingError(
+        "num_clients", data[0].num_clients, f"the {role} part was made for {part.needs.num_clients} clients",
+        "Make it again for these clients.",
+      )  # fmt: skip
+  checks = [part.needs.check_examples for part in algorithm if part.needs.check_examples is not None]
   for each in data if checks else ():
     ends = extent(each)
     for check in checks:
       check(*ends)
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
-  task = client.task
+  task = algorithm.client.task
   for each, rows in zip(data, used):
     task.check(np.asanyarray(each.y), count_rows(each.x), rows, None)
 
   def outputs(key, data, settings):
     client = make_algorithm(**settings).client
     own, broadcast = data.clients(0), client.init_broadcast(key)
-    context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
+    context = first_context(data, cohort_size)
     state, (x, _) = init_client(client, key, broadcast, own, context), own.take(jnp.arange(1))
     shown = client.shown("personalize", own)
-    params = client.personalize(broadcast, state, shown, context, jnp.float32(client.lambdas[0]))
+    params = client.personalize(broadcast, state, shown, context, jnp.float32(client.studies.lambdas[0]))
     try:
       return client.apply(params, x)
-    except SettingError:  # the model's own, with a remedy
+    except SettingError:  # raised by the model, with a remedy
       raise
     except Exception as error:
       first = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
@@ -74,15 +79,18 @@ def check_fit(
         "Make the model for the examples' shape, or reshape x.",
       ) from error  # fmt: skip
 
-  check_mixing(algorithm, data[0], cohort_size)
+  check_cohort(algorithm, cohort_size, data[0].num_clients)
+  check_returns(algorithm, data[0], cohort_size)
   found = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings))
   for each, rows in zip(data, used):
     task.check_outputs(np.asarray(each.y), rows, found.shape[1:], each.num_classes)
-  check_metrics(task, found, jax.ShapeDtypeStruct((1, *data[0].y.shape[1:]), data[0].y.dtype))
+  label = jax.ShapeDtypeStruct((1, *data[0].y.shape[1:]), data[0].y.dtype)
+  check_task(task, found, label)
+  check_metrics(task, found, label)
 
 
 def extent(data: FederatedData) -> tuple[float, float]:
-  """The least and the largest number in all examples, as they are read."""
+  """Returns the least and the largest number in all examples after scaling."""
   ends = [
     as_read(np.array([leaf.min(), leaf.max()]).reshape(2, *[1] * (leaf.ndim - 1)), data.scale)
     for leaf in map(np.asarray, jax.tree.leaves(data.x))
@@ -91,21 +99,27 @@ def extent(data: FederatedData) -> tuple[float, float]:
 
 
 def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> None:
-  """Raises `SettingError` for cohorts that the mixing part does not take."""
-  if algorithm.mixing.check_cohort is not None:
-    algorithm.mixing.check_cohort(cohort_size, num_clients)
+  """Raises `SettingError` if a part refuses cohorts of S of K clients."""
+  for part in algorithm:
+    if part.needs.check_cohort is not None:
+      part.needs.check_cohort(cohort_size, num_clients)
+
+
+def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
+  """Yields what the parts remark on these clients, see `Needs.remarks`."""
+  return (text for part in algorithm for text in part.needs.remarks(data))
 
 
 def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData]) -> None:
-  """Warns of what client parts remark on these clients, each remark once, at the line of the user's call."""
-  said = (text for one in algorithms for clients in data for text in one.client.remarks(clients))
+  """Issues the parts' remarks on these clients as warnings, each once, at the line of the user's call."""
+  said = (text for one in algorithms for clients in data for text in remarks_of(one, clients))
   for text in dict.fromkeys(said):
     warnings.warn(text, stacklevel=_users_level())
 
 
 def _users_level() -> int:
-  """The `stacklevel` by which a warning of the calling function names the first line outside the library."""
-  inside = (str(Path(__file__).parents[1]), contextlib.__file__)  # the latter has the decorators of functions
+  """Returns the `stacklevel` with which a warning of the caller names the first line outside the library."""
+  inside = (str(Path(__file__).parents[1]), contextlib.__file__)  # contextlib holds the frames of decorators
   frame, level = sys._getframe(1), 1
   while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
     frame, level = frame.f_back, level + 1
@@ -113,7 +127,7 @@ def _users_level() -> int:
 
 
 def tell_untested(data: Iterable[FederatedData]) -> None:
-  """Logs a warning where clients have no test examples, which the means over the clients leave out."""
+  """Logs a warning if clients have no test examples, as the means over the clients leave them out."""
   for each in data:
     size = np.asarray(each.test.size)
     if count := int((size == 0).sum()):
@@ -123,46 +137,10 @@ def tell_untested(data: Iterable[FederatedData]) -> None:
       )  # fmt: skip
 
 
-def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
-  """Raises `SettingError` unless the mixing part takes cohorts of this size, and gives float coefficients [S]
-  and a state as before."""
-  client, mixing, _ = algorithm
-  check_cohort(algorithm, cohort_size, data.num_clients)
-
-  def asked(key: jax.Array, data: FederatedData) -> tuple[Any, Any]:
-    own, sizes = data.clients(jnp.int32(0)), jnp.asarray(data.train.size)
-    broadcast, state = client.init_broadcast(key), mixing.init(sizes)
-
-    def uploads() -> Any:
-      context = Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
-      sent = client.update(key, broadcast, init_client(client, key, broadcast, own, context), own, context)[0]
-      return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (cohort_size, *leaf.shape)), sent)
-
-    cohort = jnp.arange(cohort_size, dtype=jnp.int32)
-    losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
-    heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
-    return state, mixing.update(state, heard)
-
-  def like(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
-
-  before, found = jax.eval_shape(asked, jax.random.key(0), data)
-  if not (isinstance(found, tuple) and len(found) == 2):
-    given, problem = type(found).__name__, "is what its update gives, and no pair"
-  elif getattr(found[0], "shape", None) != (cohort_size,) or not jnp.issubdtype(found[0].dtype, jnp.floating):
-    given = " ".join(str(getattr(found[0], what, "")) for what in ("dtype", "shape"))
-    problem = f"its coefficients are not floats ({cohort_size},), one a client of the cohort"
-  elif like(found[1]) != like(before):
-    given, problem = str(like(found[1])), f"is what its state becomes, and it was {like(before)}"
-  else:
-    return
-  raise SettingError("mixing", given, problem, "Let its update return (coefficients, state).")
-
-
 def check_simplex(coefficients: np.ndarray) -> None:
-  """Raises `SettingError` where coefficients [..., S] are below 0, or do not sum to 1.
+  """Raises `SettingError` if coefficients [..., S] are below 0 or do not sum to 1.
 
-  NaN and infinite ones pass: they are of a run that diverges, which is told otherwise.
+  NaN and infinite coefficients pass, as a run that diverges is reported elsewhere.
   """
   total = coefficients.sum(-1)
   wrong = np.isfinite(total) & ((np.abs(total - 1.0) > 1e-3) | (coefficients < -1e-6).any(-1))

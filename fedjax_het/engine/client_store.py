@@ -1,4 +1,4 @@
-"""Where the clients' states are: on the devices, or on the host and some on the devices for some rounds."""
+"""Storage of the clients' states: all on the devices, or on the host with a few rounds' on the devices."""
 
 import math
 import os
@@ -19,13 +19,13 @@ PyTree = Any
 
 
 class Visit(NamedTuple):
-  """What the devices need for the rounds before `last`.
+  """A state on the devices that serves the rounds before `last`.
 
   Attributes:
-    state: the state, with the states of some clients or of all.
-    last: the round before which it has to be brought back.
-    slots: where in it each client's is, int32 [K]; None where client k's is the k-th.
-    ids: whose are in it, without those that only fill it up, int32 [n]; None for all.
+    state: the state; its `clients` are those of some clients or of all.
+    last: index of the first round that it does not serve.
+    slots: position of each client's state in `state.clients`, int32 [K]; None if client k's is the k-th.
+    ids: the clients in `state.clients` without padding, int32 [n]; None for all.
   """
 
   state: State
@@ -35,34 +35,34 @@ class Visit(NamedTuple):
 
 
 class States(Protocol):
-  """Where the clients' states are."""
+  """Storage of the clients' states."""
 
   @property
   def held(self) -> int | None:
-    """How many the devices hold at once; None for all."""
+    """Number of client states that the devices hold at once; None for all."""
 
   def bring(self, state: State, first: int, last: int) -> Visit:
-    """What serves the rounds from `first` on, at most those before `last`."""
+    """Brings a state to the devices that serves rounds from `first` on, at most those before `last`."""
 
   def take_back(self, state: State, visit: Visit, after: State) -> State:
-    """The state after the rounds of a visit, which left `after` on the devices."""
+    """Returns the stored state after the rounds of a visit, which left `after` on the devices."""
 
   def of(self, state: State, ids: Any) -> State:
-    """The state with the states of these clients alone; with all where all are on the devices."""
+    """Returns the state with the states of these clients only; with all if all are on the devices."""
 
   def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An array of the host for a leaf of all clients' states.
+    """Returns a new host array for one leaf of all clients' states.
 
     Raises:
-      SettingError: its disk is full.
+      SettingError: the disk of `states_folder` is full.
     """
 
   def kept(self, clients: PyTree) -> PyTree:
-    """All clients' states, as they were read from a file, where they are to be."""
+    """Moves all clients' states, which were read from a checkpoint, to this storage."""
 
 
 class OnDevices:
-  """All states lie on the devices."""
+  """Storage of all clients' states on the devices."""
 
   held = None
 
@@ -88,7 +88,7 @@ class OnDevices:
 
 
 def check_places(device_states: int | None, folder: str | None) -> None:
-  """Raises `SettingError` for a folder that is none or cannot be written, or in which no states would lie."""
+  """Raises `SettingError` for a folder that does not exist, cannot be written, or would not be used."""
   if folder is None:
     return
   if not isinstance(folder, str | os.PathLike) or "\0" in os.fspath(folder):
@@ -106,13 +106,13 @@ def check_places(device_states: int | None, folder: str | None) -> None:
     raise SettingError("states_folder", folder, problem, "Use another folder.") from error
   if device_states is None:
     raise SettingError(
-      "states_folder", folder, "without device_states all states lie on the devices",
-      "Say how many the devices hold, as in device_states=64, or leave it out.",
+      "states_folder", folder, "without device_states all states are stored on the devices",
+      "Set how many states the devices hold, as in device_states=64, or leave it out.",
     )  # fmt: skip
 
 
 def check_held(held: int | None, cohort_size: int) -> None:
-  """Raises `SettingError` where the devices are not to hold even the states of a round's cohort."""
+  """Raises `SettingError` if the devices may not even hold the states of one cohort."""
   if held is not None and held < cohort_size:
     raise SettingError(
       "device_states", held, f"a round's cohort has {cohort_size} clients, each with its state",
@@ -121,20 +121,21 @@ def check_held(held: int | None, cohort_size: int) -> None:
 
 
 class OnHost:
-  """The states of all clients are NumPy arrays [K, ...], of which those of some rounds' cohorts travel.
+  """Storage of all clients' states on the host, NumPy arrays [K, ...]; the devices have those in use.
 
-  Cohorts depend on (key, round) alone, so the host knows whose are needed. Every process holds all of them:
-  in its memory, or in files of a folder, which have no names there, so that they go when the process does.
+  Cohorts depend on (key, round) alone, so the host knows which states the next rounds need. Every process
+  holds all states: in memory, or memory-mapped in files without a name in a folder, which disappear with the
+  process.
 
   Args:
     mesh: the devices.
     num_clients: K.
     cohort_size: S.
-    held: states that the devices hold at once, S to K.
-    folder: where on a disk they lie, see `check_places`; None for memory.
+    held: number of states that the devices hold at once, S to K.
+    folder: a folder for the files, see `check_places`; None for memory.
 
   Raises:
-    SettingError: a round's cohort does not fit.
+    SettingError: `held` is smaller than a cohort.
   """
 
   def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int, held: int, folder: str | None = None):
@@ -181,7 +182,7 @@ class OnHost:
     length = math.prod(shape) * np.dtype(dtype).itemsize
     if self.folder is None or not length:
       return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(dir=self.folder) as file:  # the array keeps it open
+    with tempfile.TemporaryFile(dir=self.folder) as file:  # the array keeps the file open
       try:
         if hasattr(os, "posix_fallocate"):  # a disk that fills up later would kill the process
           os.posix_fallocate(file.fileno(), 0, length)

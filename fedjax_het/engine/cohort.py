@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""Draws the cohorts of clients that take part in the rounds."""
 
 import functools
 
@@ -14,14 +14,14 @@ AHEAD = 128  # rounds whose cohorts are drawn at once
 
 
 def sample_cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
-  """S different clients of K, uniformly: int32 [S]. Everybody, in order, where S = K.
+  """Samples S of K clients uniformly without replacement, int32 [S]; all in order if S = K.
 
-  Small cohorts are the first S cards of a Fisher-Yates shuffle that notes only the cards it has moved, in
-  time S² whatever K; for large ones all K are shuffled, in time K log K.
+  Small cohorts are the first S cards of a Fisher-Yates shuffle that stores only the moved cards, in time S²
+  independent of K. For large cohorts all K clients are shuffled, in time K log K.
 
-  In turn t the card at place c_t, drawn from t to K - 1, is dealt, and the one at place t takes its place.
-  What lies at a place is what the last turn before put there, which is what lay at that turn's own place:
-  all chains of such turns are followed to their ends at once, in log S leaps.
+  In turn t the shuffle deals the card at place c_t, drawn from t to K - 1, and moves the card at place t
+  there. The card at a place is therefore the one that the last earlier turn moved there, which came from that
+  turn's place t, and so on. All these chains are followed to their ends together, in log S pointer jumps.
   """
   if cohort_size == num_clients:
     return jnp.arange(num_clients, dtype=jnp.int32)
@@ -31,7 +31,7 @@ def sample_cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Arr
   places = jax.random.randint(key, (cohort_size,), turns, num_clients, jnp.int32)
 
   def put_by(place: jax.Array) -> jax.Array:
-    """The last turn before turn t that put a card at `place`[t]; -1 where it has its own."""
+    """Returns for each turn t the last earlier turn that moved a card to `place`[t]; -1 if none did."""
     before = (places[None, :] == place[:, None]) & (turns[None, :] < turns[:, None])
     return jnp.where(before, turns[None, :], -1).max(1)
 
@@ -44,19 +44,19 @@ def sample_cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Arr
 
 
 def round_keys(key: jax.Array, round: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """The keys of a round's cohort, of its clients (to fold their numbers in) and of the server."""
+  """Returns a round's keys of the cohort, of the clients (to fold their indices in) and of the server."""
   key = jax.random.fold_in(key, round)
   cohort, clients, server = (jax.random.fold_in(key, purpose) for purpose in range(3))
   return cohort, clients, server
 
 
 def cohort_of(key: jax.Array, round: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
-  """The cohort of a round of the run with `key`, int32 [S]; nothing else decides it."""
+  """Returns the cohort of a round, int32 [S], a function of the run's key and the round alone."""
   return sample_cohort(round_keys(key, round)[0], num_clients, cohort_size)
 
 
 class CohortsAhead:
-  """The cohorts of the rounds to come, on the host, for what has to be brought to the devices in time.
+  """Draws the cohorts of coming rounds on the host, so that data can be brought to the devices in time.
 
   Args:
     mesh: the devices.
@@ -71,12 +71,12 @@ class CohortsAhead:
     self._drawn = np.zeros(0), 0, np.zeros((0, 0, 0), np.int32)
 
   def raw(self, keys: jax.Array) -> np.ndarray:
-    """The raw data of typed keys, [R, ...]; of a single run's key [1, ...]."""
+    """Returns the raw data of R runs' typed keys, [R, ...]; of a single key [1, ...]."""
     raw = np.asarray(self._raw(keys))
     return raw.reshape(-1, raw.shape[-1])
 
   def of(self, keys: np.ndarray, first: int) -> np.ndarray:
-    """Of at least half of AHEAD rounds from `first` on, for runs of these raw keys: int32 [rounds, R, S]."""
+    """Returns cohorts of at least AHEAD / 2 rounds from `first` on for raw keys, int32 [rounds, R, S]."""
     own, start, drawn = self._drawn
     if not (np.array_equal(keys, own) and 0 <= first - start <= AHEAD // 2):
       rounds = first + np.arange(AHEAD, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Makes XLA use a CPU well."""
+"""Sets up JAX's CPU devices and XLA's options for CPUs."""
 
 import os
 import shlex
@@ -12,21 +12,21 @@ from fedjax_het.errors import SettingError, check_whole
 # A level below LLVM's highest: steps as fast, compiling 0.85 to 0.98 of the time (docs/results/starts.md).
 OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 2}
 
-MOST_A_CORE = 64  # CPU devices; with thousands a core the first sum over all of them waits for ever
+MOST_A_CORE = 64  # CPU devices; with thousands per core the first collective never ends
 
 
 def prepare_cpu(devices: int | None = None) -> None:
-  """Makes every core a device, so that it trains its own clients.
+  """Makes every CPU core a JAX device, so that every core trains other clients.
 
-  Call it before the first use of a device. The launcher does, and a program that uses the library on a CPU
-  should. What the environment's XLA_FLAGS or JAX's configuration already say is kept.
+  Call it before the first use of a device. The launcher does so, and a program that uses the library on a CPU
+  should. A number of devices in XLA_FLAGS or in JAX's configuration is kept.
 
   Args:
     devices: number of CPU devices; by default the number of cores that this process may use.
 
   Raises:
-    SettingError: a device was used before, `devices` is no number from 1 on, or there would be more than
-      `MOST_A_CORE` devices a core.
+    SettingError: a device was used before, `devices` is not an integer >= 1, or there would be more than
+      `MOST_A_CORE` devices per core.
   """
   if devices is not None:
     check_whole("devices", devices, 1)
@@ -43,7 +43,7 @@ def prepare_cpu(devices: int | None = None) -> None:
 
 
 def check_cores(devices: int) -> None:
-  """Raises `SettingError` for more CPU devices in this process than its cores can ever serve."""
+  """Raises `SettingError` for more CPU devices in this process than its cores can serve."""
   cores = usable_cores()
   if devices > MOST_A_CORE * cores:
     raise SettingError(
@@ -56,14 +56,14 @@ def check_cores(devices: int) -> None:
 
 
 def usable_cores() -> int:
-  """The number of cores that this process may use."""
+  """Returns the number of cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def xla_flags() -> dict[str, str]:
-  """The options of XLA that the environment sets, by name without dashes.
+  """Returns the XLA options that the environment sets, by name without dashes.
 
-  XLA_FLAGS holds options, or names a file that does. One without a value is switched on, "true".
+  XLA_FLAGS holds options, or the name of a file with options. An option without a value is "true".
   """
   text = os.environ.get("XLA_FLAGS", "").strip()
   if text and not text.startswith("-"):
@@ -71,17 +71,17 @@ def xla_flags() -> dict[str, str]:
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
   try:
     words = shlex.split(text)
-  except ValueError:  # a quotation that does not end, of which XLA takes what it can
+  except ValueError:  # an unfinished quotation, of which XLA reads what it can
     words = text.split()
   pairs = (word.lstrip("-").partition("=") for word in words if word.startswith("-"))
   return {name: value if given else "true" for name, given, value in pairs}
 
 
 def compiler_options() -> dict[str, Any] | None:
-  """The options that the engine's programs are compiled with on a CPU; None elsewhere.
+  """Returns the XLA options of the engine's programs on a CPU; None on other platforms.
 
-  XLA adds them to those of XLA_FLAGS, and the options of a program outweigh these. So one that XLA_FLAGS set,
-  or that `jax_disable_most_optimizations` decides, is left out here, and is as the user has it.
+  Options of a program take precedence over XLA_FLAGS. An option that XLA_FLAGS sets, or that
+  `jax_disable_most_optimizations` decides, is therefore left out, and stays as the user set it.
   """
   if jax.default_backend() != "cpu" or jax.config.values["jax_disable_most_optimizations"]:
     return None

@@ -1,7 +1,7 @@
-"""Where the examples are while runs need them: on the devices, or on the host and brought over in time.
+"""Storage of the clients' examples: all on the devices, or on the host and streamed to the devices in time.
 
-Both ways answer the same two questions: which arrays serve the next rounds, and which serve an evaluation.
-Numbers do not depend on the answer, since a client's examples are the same wherever they lie.
+Both storages provide the arrays for the next rounds and for an evaluation. Results do not depend on the
+storage.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ PARTS = ("train", "valid", "test")
 
 
 class Block(NamedTuple):
-  """What serves an evaluation of some clients.
+  """A block of clients with their examples on the devices, for an evaluation.
 
   Attributes:
-    ids: the clients' numbers, int32 [B]; None for all. The last one may be repeated at the end.
-    data: arrays on the devices that hold their examples.
-    real: clients before the repetitions.
+    ids: the clients' indices, int32 [B]; None for all. The last one may be repeated as padding.
+    data: arrays on the devices with their examples.
+    real: number of clients without padding.
   """
 
   ids: Array | None
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 class Window(NamedTuple):
-  """What serves the rounds first, ..., last - 1 of the runs with these keys (their raw data)."""
+  """Examples on the devices for the rounds first, ..., last - 1 of runs with these raw keys."""
 
   keys: np.ndarray
   first: int
@@ -49,44 +49,44 @@ class Window(NamedTuple):
   data: PyTree
 
   def serves(self, keys: np.ndarray, round: int) -> bool:
-    """Whether it has this round's cohorts."""
+    """Returns whether the window holds the examples of this round's cohorts."""
     return self.first <= round < self.last and np.array_equal(self.keys, keys)
 
 
 def equal_blocks(count: int, each: int) -> Iterator[tuple[np.ndarray, int]]:
-  """All numbers below `count` in equal blocks, and how many each has before its last is repeated."""
+  """Yields blocks of `each` of the numbers below `count`, padded with the last, and their real lengths."""
   for first in range(0, count, each):
     yield np.minimum(np.arange(first, first + each, dtype=np.int32), count - 1), min(each, count - first)
 
 
 class Examples(Protocol):
-  """Where the examples are."""
+  """Storage of the clients' examples."""
 
   def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
-    """Arrays on the devices for the rounds from `first` on, and the round before which they end.
+    """Returns arrays on the devices for rounds from `first` on, and the first round that they do not serve.
 
     Args:
-      keys: the runs' typed keys; of a single run its key.
-      first: the round's number from 0.
+      keys: the runs' typed keys, or a single run's key.
+      first: index of the round, from 0.
     """
 
   def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
-    """All clients in blocks, with their examples of some parts ("train", "valid", "test").
+    """Yields all clients in blocks, with their examples of some parts.
 
     Args:
-      parts: which.
-      at_most: how many clients a block may have.
+      parts: "train", "valid" or "test".
+      at_most: largest number of clients in a block.
     """
 
   def shapes(self) -> PyTree:
-    """The shapes of what `rounds` gives."""
+    """Returns the shapes of the arrays that `rounds` returns."""
 
 
 class Resident:
-  """All examples lie on the devices.
+  """Storage of all examples on the devices.
 
   Args:
-    data: arrays there, which serve everything.
+    data: the arrays on the devices.
     num_clients: K.
   """
 
@@ -111,21 +111,22 @@ class Resident:
 
 
 class Streamed:
-  """Examples stay on the host; a window of rounds brings its cohorts' over while the one before trains.
+  """Storage of the examples on the host; the next rounds' are copied to the devices during training.
 
-  Cohorts depend on (key, round) alone, so the host knows them ahead. A window holds, of each data set, the
-  cohorts of all runs on it. Two windows are on a device at once.
+  Cohorts depend on (key, round) alone, so the host knows them in advance. A window holds the examples of the
+  cohorts of some rounds, for all runs on each data set. Two windows are on a device at once: one in use and
+  the next.
 
   Args:
-    data: all clients' data, NumPy arrays (memory-mapped ones too): one for all runs, or one a run.
-    put: brings some of each, all equally long, to the devices.
+    data: all clients' data as NumPy arrays, memory-mapped ones too: one for all runs, or one per run.
+    put: copies a part of each data set, all of one length, to the devices.
     mesh: the devices.
     cohort_size: S.
     device_rows: examples that a device holds at once, half of them in each window.
     runs: number of runs.
-    cohorts: different cohorts of a data set that a round may have.
-    held: data sets that a device holds side by side.
-    together: whether an evaluation looks at a client's training examples too.
+    cohorts: number of different cohorts per data set in a round.
+    held: number of data sets that a device holds at once.
+    together: whether an evaluation also reads a client's training examples.
 
   Raises:
     SettingError: a window cannot hold every possible cohort, or the largest client's part.
@@ -169,9 +170,9 @@ class Streamed:
       self._next = self._worker.submit(self._window, raw, self._now.last)
     return self._now.data, self._now.last
 
-  @in_float32()  # which a thread enters by itself
+  @in_float32()  # the context holds for one thread, and this runs in another
   def _window(self, keys: np.ndarray, first: int) -> Window:
-    """As many rounds from `first` on as the capacity allows."""
+    """Returns a window of as many rounds from `first` on as the capacity allows."""
     sizes = [np.asarray(each.train.size) for each in self._data]
     needed, rows = np.zeros((len(sizes), self._num_clients), bool), np.zeros(len(sizes), int)
     last = first
@@ -205,11 +206,11 @@ class Streamed:
       yield now
 
   def _gather(self, clients: Sequence[np.ndarray], *parts: str) -> PyTree:
-    """Some clients' examples of some parts, of each data set, on the devices."""
+    """Copies some clients' examples of some parts, of each data set, to the devices."""
     return self._put([self._some(data, own, parts) for data, own in zip(self._data, clients)])
 
   def _some(self, data: FederatedData, clients: np.ndarray, parts: Sequence[str]) -> FederatedData:
-    """Some clients' examples of some parts, side by side, filled up to the capacity."""
+    """Joins some clients' examples of some parts, padded to the capacity."""
     index = np.concatenate([getattr(data, part).rows(clients) for part in parts])
 
     def rows(array: Any) -> np.ndarray:

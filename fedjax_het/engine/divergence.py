@@ -1,4 +1,4 @@
-"""Runs that became NaN or infinite: where it began, and what is still known of them."""
+"""Detects runs that became NaN or infinite, and where this began."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,12 +17,12 @@ Seen = TypeVar("Seen", Evaluation, Evaluations)
 
 
 class Divergence(NamedTuple):
-  """The first thing of a run that was not finite: a training loss, or else what the server sends next.
+  """The first non-finite value of a run: a training loss, or else the server's next broadcast.
 
   Attributes:
-    round: the loss's round, from 1; of what the server sends, the rounds by which it was noticed.
-    client: the loss's client's number, or None.
-    loss: "nan", "inf" or "-inf", or None.
+    round: round of the loss, counted from 1; for a broadcast the number of rounds after which it was noticed.
+    client: index of the client with that loss; None for a broadcast.
+    loss: "nan", "inf" or "-inf"; None for a broadcast.
   """
 
   round: int
@@ -30,7 +30,7 @@ class Divergence(NamedTuple):
   loss: str | None = None
 
   def __str__(self) -> str:
-    """As a sentence without its end."""
+    """Returns a sentence without its full stop."""
     if self.client is None:
       return (
         f"What the server sends became NaN or infinite by round {self.round}, though no training loss did: "
@@ -40,12 +40,13 @@ class Divergence(NamedTuple):
 
 
 def divergence(first_round: int, infos: RoundInfo, sound: bool) -> Divergence | None:
-  """Where a run stops being finite, if it does, in rounds that follow `first_round` others.
+  """Returns where a run stops being finite in some rounds, or None.
 
   Args:
-    first_round: rounds done before.
-    infos: one run's, NumPy arrays [T, S].
-    sound: whether what its server sends after them is finite: no later loss would tell.
+    first_round: number of rounds before these.
+    infos: the run's infos, NumPy arrays [T, S].
+    sound: whether the server's broadcast after these rounds is finite, which the last round's losses do not
+      show.
   """
   bad = np.argwhere(~np.isfinite(infos.clients.loss))
   if not len(bad):
@@ -56,29 +57,29 @@ def divergence(first_round: int, infos: RoundInfo, sound: bool) -> Divergence | 
 
 
 def finite(broadcast: PyTree) -> jax.Array:
-  """Whether what the server sends is finite, a boolean; for compiled programs."""
+  """Returns whether a broadcast is finite, boolean scalar; for compiled programs."""
   return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(broadcast)]).all()
 
 
 def finite_here(broadcast: PyTree) -> bool:
-  """The same by NumPy, which compiles nothing: a model of many arrays would be as many small programs."""
+  """Returns whether a broadcast is finite; by NumPy, so that no program per array is compiled."""
   return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(broadcast))
 
 
 def check_finite(found: Divergence | None) -> None:
-  """Raises `NonFiniteLoss` for a divergence of a single run."""
+  """Raises `NonFiniteLoss` if a single run has diverged."""
   if found:
     remedy = "Lower the learning rate" + (", or look at that client's data" if found.loss else "s")
     raise NonFiniteLoss(f"{found}. {remedy}.")
 
 
 def check_any_left(names: Sequence[str], found: Sequence[Divergence | None]) -> None:
-  """Raises `NonFiniteLoss` naming member, round and client of each divergence where no member is without."""
+  """Raises `NonFiniteLoss`, with member, round and client of each divergence, if all members diverged."""
   if all(found):
     where = "; ".join(f"{name}: {own}" for name, own in zip(names, found))
     raise NonFiniteLoss(f"Every member has diverged. {where}. Lower the learning rates.")
 
 
 def unknown(evaluations: Seen) -> Seen:
-  """NaN for every metric: a diverged model's top-1 would be that of whichever class stands first."""
+  """Returns NaN for every metric, as a diverged model would have the top-1 of the first class."""
   return jax.tree.map(lambda values: np.full_like(values, np.nan), evaluations)

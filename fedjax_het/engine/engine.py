@@ -1,4 +1,4 @@
-"""The engine: one run, its clients spread over the devices."""
+"""The engine of a single run, whose clients are spread over the devices."""
 
 import functools
 import time
@@ -15,7 +15,7 @@ from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.algorithm_maker import maker, traced
-from fedjax_het.engine.base import PROGRAMS, Base, RunFn
+from fedjax_het.engine.base import PROGRAMS, RunFn, Runs
 from fedjax_het.engine.capacity import check_fits, check_results, size
 from fedjax_het.engine.client_store import OnHost, check_places
 from fedjax_het.engine.cpu import compiler_options
@@ -30,37 +30,37 @@ from fedjax_het.parts import Algorithm
 PyTree = Any
 
 
-class Engine(Base):
-  """`Runs` of one run: an algorithm on federated data.
+class Engine(Runs):
+  """A single run: an algorithm on federated data.
 
-  Rounds run in chunks inside one compiled program, whose number of rounds is an argument: whatever the
-  chunks' lengths, it is compiled once, and its buffers are donated. Every draw is folded in from
-  (key, round, client), so the same rounds give the same numbers however they are cut into chunks.
+  Rounds run in chunks inside one compiled program, whose number of rounds is an argument. It is compiled
+  once, whatever the chunks' lengths, and its buffers are donated. Every draw is folded in from
+  (key, round, client), so results do not depend on how rounds are cut into chunks.
 
   Args:
-    algorithm: what to run; with `settings` (**settings) -> what to run, as for a sweep.
+    algorithm: the algorithm; together with `settings` a function (**settings) -> algorithm, as for a sweep.
     data: the clients' data.
     cohort_size: S, clients sampled each round without replacement.
-    client_batch: clients that a device trains at once; by default one on a CPU and all elsewhere. The draws
-      do not depend on it, the numbers do by rounding: stacked products are summed in another order.
+    client_batch: clients that a device trains at once; by default one on a CPU and all elsewhere. Random
+      draws do not depend on it; results do by rounding, as stacked products are summed in another order.
     devices: number of devices to spread the cohort over; by default all, of all processes. On CPUs, for the
       same `client_batch`, any number gives the same bits.
-    device_rows: examples that a device holds at once, where they stay on the host; by default all are
-      brought to the devices. The numbers are the same.
-    device_states: clients' states that the devices hold at once, where all stay on the host, as NumPy
-      arrays; by default all lie on the devices. The numbers are the same.
-    states_folder: a folder on a disk, in which the states that stay on the host, of which `device_states`
-      says how many do not, lie instead of in memory: memory-mapped files that go with the process.
-    settings: name -> number, or tree of arrays, that the program takes as a value: other numbers are the same
-      program, and the bits are those of a member of a sweep. What is a constant XLA may round otherwise.
+    device_rows: examples that a device holds at once, while all stay on the host; by default all are copied
+      to the devices. The results are the same.
+    device_states: clients' states that the devices hold at once, while all stay on the host as NumPy arrays;
+      by default all are stored on the devices. The results are the same.
+    states_folder: a folder on a disk for the states that `device_states` keeps on the host: memory-mapped
+      files that disappear with the process. By default they are in memory.
+    settings: name -> number, or tree of arrays, that the program takes as a value. Other numbers then use the
+      same program, and the bits are those of a member of a sweep; XLA may round with constants differently.
 
   Attributes:
     seconds, doing, has_validation, task: see `Runs`.
 
   Raises:
-    SettingError: a cohort that is empty or larger than the number of clients, examples that the model cannot
-      be applied to, labels that it cannot tell apart, devices or a folder that are not there, or too few
-      rows or states for a cohort.
+    SettingError: the cohort is empty or larger than the number of clients, the model cannot be applied to the
+      examples or has no output for a label, devices or a folder do not exist, or rows or states are too few
+      for a cohort; see also `checks.check_fit`.
   """
 
   @in_float32()
@@ -78,7 +78,7 @@ class Engine(Base):
     settings: Mapping[str, Any] | None = None,
   ):
     check_data(data)
-    check_places(device_states, states_folder)  # before the examples travel
+    check_places(device_states, states_folder)  # before the examples are copied
     if device_rows is not None:
       check_whole("device_rows", device_rows, 1)
     self._make = maker(algorithm, settings)
@@ -87,7 +87,7 @@ class Engine(Base):
     self.data = data
     placement.check_devices(devices)
     self.mesh = placement.client_mesh(1 if without_jit() else devices)
-    self.inside = None if without_jit() else self.mesh  # eagerly one device trains all clients, without maps
+    self.inside = None if without_jit() else self.mesh  # without jit one device trains all clients
     everywhere = placement.replicated(self.mesh)
     self._settings = placement.place(jax.tree.map(np.asarray, self._numbers), everywhere)
     self.examples = (
@@ -95,14 +95,14 @@ class Engine(Base):
       if device_rows is None or device_rows >= len(data.y)
       else Streamed(
         [data], lambda some: placement.place(some[0], everywhere), self.mesh, self.cohort_size, device_rows,
-        together="personalize" in self._client.sees_data,
+        together="personalize" in self._client.needs.sees_data,
       )
     )  # fmt: skip
     if device_states is not None:
       self._hold_states(device_states, states_folder)
 
   def _hold_states(self, device_states: int, folder: str | None) -> None:
-    """Keeps the clients' states on the host, where the devices are not to hold all."""
+    """Stores the clients' states on the host if the devices may not hold all of them."""
     check_whole("device_states", device_states, 1)
     if not jax.tree.leaves(own := self._states_of(np.arange(1))):
       raise NoStates("device_states", device_states, "clients of this method keep none", "Leave it out.")
@@ -112,7 +112,7 @@ class Engine(Base):
       self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states), folder)
 
   def _states_of(self, ids: np.ndarray) -> PyTree:
-    """The shapes of so many clients' states."""
+    """Returns the shapes of the states of these clients."""
     key, algorithm = jax.random.key(0), self._make(**self._numbers)
 
     def own(i: jax.Array, data: FederatedData) -> PyTree:
@@ -126,7 +126,7 @@ class Engine(Base):
     key = check_run_key(key)
     started = time.perf_counter()
     args = self._settings, np.asarray(jax.random.key_data(key)), np.asarray(self.data.train.size)
-    first = jax.jit(self._init, inline=True)  # Python goes through it once
+    first = jax.jit(self._init, inline=True)  # traced once, for its shapes and for the program
     with traced(self._numbers):
       shapes = jax.eval_shape(first, *args)
     check_results("the first state's arrays", shapes)
@@ -143,8 +143,8 @@ class Engine(Base):
 
   @property
   def _later(self) -> bool:
-    """Whether the clients' first states are made in blocks: of their examples, or to stay on the host."""
-    return "init" in self._client.sees_data or self.states.held is not None
+    """Tells that clients' first states are made in blocks: from examples, or to be stored on the host."""
+    return "init" in self._client.needs.sees_data or self.states.held is not None
 
   @property
   def _over_clients(self) -> NamedSharding:
@@ -153,7 +153,7 @@ class Engine(Base):
   def _init(self, settings: PyTree, raw: jax.Array, sizes: jax.Array) -> State:
     algorithm, key = self._make(**settings), jax.random.wrap_key_data(raw)
 
-    def where_they_stay(_, broadcast):  # or each device would first make all K, to keep its own
+    def where_they_stay(_, broadcast):  # avoids that each device makes the states of all K clients
       own = functools.partial(self._init_client, algorithm, key, broadcast, None)
       spread = self._over_clients.spec
       everybody = jnp.arange(self.num_clients)
@@ -169,7 +169,7 @@ class Engine(Base):
     return first_state(algorithm, key, sizes, later if self._later else where_they_stay)
 
   def shardings(self, state: State) -> State:
-    """Where each leaf of a state lives on devices: client states over them, the rest on all of them."""
+    """Returns the sharding of each leaf of a state: client states split over devices, the rest replicated."""
     everywhere = jax.tree.map(lambda _: placement.replicated(self.mesh), state)
     return everywhere._replace(clients=jax.tree.map(lambda _: self._over_clients, state.clients))
 
@@ -178,8 +178,8 @@ class Engine(Base):
     """See `Runs`.
 
     Raises:
-      NonFiniteLoss: a client's training loss was NaN or infinite; names its first round and client. Or none
-        was, but what the server would send next is: no later loss would tell.
+      NonFiniteLoss: a client's training loss was NaN or infinite (with the first such round and client), or
+        the server's next broadcast is.
     """
     state, infos = super().advance(state, num_rounds)
     first = self.rounds_done(state) - num_rounds
@@ -187,12 +187,12 @@ class Engine(Base):
     return state, infos
 
   def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:
-    """See `Runs`; `advance` would have raised."""
+    """See `Runs`; a divergence of a single run has been raised by `advance`."""
     return [None]
 
   @in_float32()
   def compile(self) -> tuple[State, Any]:
-    """The rounds' program without a state: the state's shapes, and XLA's compiled program."""
+    """Compiles the rounds without making a state; returns the state's shapes and XLA's compiled program."""
     key = jax.random.key(0)
     sizes = np.asarray(self.data.train.size)
     shapes = jax.eval_shape(self._init, self._settings, jax.random.key_data(key), sizes)

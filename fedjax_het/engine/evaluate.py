@@ -1,4 +1,4 @@
-"""All clients' metrics on their own local data, with their personalised models and the global one."""
+"""Evaluates all clients on their local data, with their personalised models and the global model."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ from fedjax_het.tasks import Task
 
 PyTree = Any
 ROWS_AT_ONCE = 512
-OUTPUTS_AT_ONCE = 2**21  # numbers: fewer rows where a row's outputs are many, as a text's
+OUTPUTS_AT_ONCE = 2**21  # numbers; fewer rows if each has many outputs, as in language models
 
 
 class Evaluation(NamedTuple):
-  """Metrics of every client: each dict maps a metric's name to float32 values.
+  """Metrics of every client: dicts from a metric's name to float32 values.
 
   Attributes:
-    personalized: values [K, M], a column for each of the client part's `lambdas`.
-    global_: values [K], of the server's own model; empty where there is none.
+    personalized: values [K, M] of the personalised models, a column for each of `Studies.lambdas`.
+    global_: values [K] of the server's model; empty if the method has none.
   """
 
   personalized: dict[str, Any]
@@ -34,17 +34,17 @@ class Evaluation(NamedTuple):
 
 
 def rows_at_once(outputs: int) -> int:
-  """How many examples may be put through a model together, each of so many outputs."""
+  """Returns how many examples a model is applied to at once, given the number of outputs of each."""
   return min(ROWS_AT_ONCE, max(OUTPUTS_AT_ONCE // outputs, 1))
 
 
 def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[str, jax.Array]:
-  """Metrics of one model on one client's rows, over the whole set at once, of outputs a block at a time.
+  """Evaluates one model on one client's rows; the model is applied block by block, and scores are joined.
 
-  A client smaller than the largest skips the blocks that it lacks.
+  A client with fewer rows than the largest skips blocks without rows.
   """
 
-  @functools.partial(jax.jit, inline=True)  # Python goes through it once
+  @functools.partial(jax.jit, inline=True)  # traced once
   def scores(index: jax.Array) -> PyTree:
     x, y = data.take(index)
     return task.scores(apply(params, x), y)
@@ -70,7 +70,7 @@ def evaluate_model(task: Task, apply, params: PyTree, data: ClientData) -> dict[
 
 
 def same_arrays(first: PyTree, second: PyTree) -> bool:
-  """Whether two trees have the same array in each place, not only equal ones."""
+  """Returns whether two trees hold the same array objects in the same places."""
   ours, theirs = jax.tree.leaves_with_path(first), jax.tree.leaves_with_path(second)
   if len(ours) != len(theirs):
     return False
@@ -87,11 +87,19 @@ def evaluate_clients(
   state: State,
   ids: jax.Array | None = None,
 ) -> Evaluation:
-  """Evaluates clients `ids` (None: all), whose states `state` has, on their `part` of the data.
+  """Evaluates clients on a part of their data, with personalised models and the global model.
 
-  The part is "train", "valid" or "test".
+  Args:
+    client: the client part.
+    mesh: the devices; None for the one that runs this.
+    cohort_size: S.
+    client_batch: clients that a device evaluates at once; None for all.
+    part: "train", "valid" or "test".
+    data: all clients' data.
+    state: the state, whose `clients` are the states of the evaluated clients.
+    ids: the evaluated clients' indices; None for all.
   """
-  lambdas = jnp.asarray(client.lambdas, jnp.float32)
+  lambdas = jnp.asarray(client.studies.lambdas, jnp.float32)
   everybody = jnp.arange(data.num_clients) if ids is None else ids
   view, training = data.clients(everybody, part), data.clients(everybody)
 
@@ -112,7 +120,7 @@ def evaluate_clients(
       return each(), {}
     model = client.global_model(broadcast)
     values = judged(model)
-    if same_arrays(personal(lambdas[0]), model):  # every client uses the global model: judged once
+    if same_arrays(personal(lambdas[0]), model):  # every client uses the global model: evaluated once
       return jax.tree.map(lambda value: jnp.repeat(value[None], len(lambdas), 0), values), values
     return each(), values
 
@@ -122,9 +130,9 @@ def evaluate_clients(
 
 
 def check_losses(found: Evaluation) -> None:
-  """Raises `FloatingPointError` for a loss that is not finite, of a client that has any metric.
+  """Raises `FloatingPointError` for a non-finite loss of a client that has some finite metric.
 
-  The metrics of a client without examples are NaN on purpose.
+  All metrics of a client without examples are NaN on purpose.
   """
   for model, values in (("personalized", found.personalized), ("global", found.global_)):
     if not values:
@@ -137,5 +145,5 @@ def check_losses(found: Evaluation) -> None:
 
 
 def parts_seen(client: ClientUpdate, part: str) -> tuple[str, ...]:
-  """The parts of the data that an evaluation on `part` looks at."""
-  return (part, "train") if "personalize" in client.sees_data and part != "train" else (part,)
+  """Returns the parts of the data that an evaluation on `part` reads."""
+  return (part, "train") if "personalize" in client.needs.sees_data and part != "train" else (part,)

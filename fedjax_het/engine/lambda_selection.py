@@ -1,4 +1,4 @@
-"""Which of a client part's models is the personalised one: one λ for all clients, and what says so."""
+"""Selects the λ of the personalised models, one for all clients, on validation data if there are any."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from fedjax_het.metrics.fairness import summarize
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Evaluations:
-  """What the clients' models are worth, and what λ is picked on.
+  """Evaluations on the test parts, and on the validation parts if λ is selected there.
 
   Attributes:
-    test: on the clients' test parts.
-    valid: on their validation parts, where there are any and there are several λ; else None.
-    headlines: static; the task's `headline`, names in order of preference.
+    test: evaluation on the clients' test parts.
+    valid: evaluation on their validation parts; None without such parts, or with a single λ.
+    headlines: static; the task's `headline`, metric names in order of preference.
   """
 
   test: Evaluation
@@ -29,25 +29,24 @@ class Evaluations:
 
   @property
   def headline(self) -> str:
-    """The metric that λ is picked by and that progress shows: the first preferred one that there is."""
+    """The metric that progress shows: the first of `headlines` that was evaluated."""
     return next(name for name in self.headlines if name in self.test.personalized)
 
   @property
   def decides(self) -> Evaluation:
-    """What λ is picked on: the validation parts where there are any, else the test parts."""
+    """The evaluation that λ is selected on: the validation parts' if there are any, else the test parts'."""
     return self.test if self.valid is None else self.valid
 
 
 class Pick(NamedTuple):
-  """The λ of the headline.
+  """The selected λ of the personalised models.
 
   Attributes:
-    column: its place in the client part's `lambdas`.
-    on: "validation", the clients' validation parts, or "test", where there are none: then the headline is
-      the best of several tries on the very data that it is reported on, and optimistic. "own" where a
-      method has one personalised model a client, so that nothing is picked.
-    by: the metric whose mean over the clients is best there: a headline of the task, such as "auroc" for
-      binary ones.
+    column: index of λ in `Studies.lambdas`.
+    on: "validation" if λ was selected on the clients' validation parts; "test" if there are none, in which
+      case the reported metric is optimistic, as it is the best of several on the same data; "own" if a method
+      has one personalised model per client, so that there is nothing to select.
+    by: the metric whose mean over the clients is best at λ: one of the task's headlines, such as "auroc".
   """
 
   column: int
@@ -56,25 +55,25 @@ class Pick(NamedTuple):
 
 
 def headline(metrics: Iterable[str]) -> str:
-  """The headline of a model's metrics as `per_client` and summaries give them: it stands first."""
+  """Returns the headline of a model's metrics, which is the first in `per_client` and in summaries."""
   return next(iter(metrics))
 
 
 def mean_over_clients(values: np.ndarray) -> np.ndarray:
-  """[K, M] -> [M], clients without a value left out; NaN where nobody has one."""
+  """Returns the means over clients of values [K, M], [M]; NaN values are left out, all NaN gives NaN."""
   return np.array([summarize(column)["mean"] for column in values.T])
 
 
 def picking(evaluations: Evaluations, picked: Pick) -> np.ndarray:
-  """Which clients have a say in a pick, those with a value of its metric there: bool [K]."""
+  """Returns which clients have a value of the metric that a λ was selected by, bool [K]."""
   return ~np.isnan(evaluations.decides.personalized[picked.by]).any(axis=1)
 
 
 def pick(evaluations: Evaluations) -> Pick:
-  """The λ whose models have the best mean over the clients, of equally good ones the first.
+  """Selects the λ whose models have the best mean metric over the clients, the first of equally good ones.
 
-  On the validation parts where there are any. By the first of the task's headlines that some client has:
-  where nobody's examples are of both classes, so that there is no AUROC, top-1 stands in.
+  The means are on the validation parts if there are any. The metric is the first of the task's headlines that
+  some client has a value of: top-1 if no client has examples of both classes, so that AUROC is undefined.
   """
   seen, on = evaluations.decides, "test" if evaluations.valid is None else "validation"
   names = [name for name in evaluations.headlines if name in seen.personalized]

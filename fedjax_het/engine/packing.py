@@ -1,4 +1,4 @@
-"""Many small arrays as one: each by itself would take the compiler as long as a large one does."""
+"""Packs small arrays into one, as each array costs the compiler the same time, whatever its size."""
 
 import math
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 
 PyTree = Any
-SMALL = 65536  # numbers of a leaf up to which it is one of the small
+SMALL = 65536  # elements; a leaf with at most so many is packed
 
 
 class Packing(NamedTuple):
-  """Where the leaves of a tree are among packed arrays: first the large ones, then the small as one vector.
+  """The layout of a tree's leaves in packed arrays: the large leaves, then one vector of all small ones.
 
   Attributes:
-    tree: its structure.
-    shapes: of each leaf.
-    small: which leaves are small and of float32, and so in the vector.
+    tree: structure of the tree.
+    shapes: shape and dtype of each leaf.
+    small: which leaves are in the vector, namely small float32 ones.
   """
 
   tree: Any
@@ -25,7 +25,7 @@ class Packing(NamedTuple):
   small: list[bool]
 
   def pack(self, tree: PyTree) -> list[jax.Array]:
-    """A tree's arrays, the small ones laid end to end; all may have the same axes before their own."""
+    """Returns a tree's packed arrays; all leaves may have the same additional leading axes."""
     leaves = self.tree.flatten_up_to(tree)
     small = [
       leaf.reshape(*leaf.shape[: leaf.ndim - len(own.shape)], -1)
@@ -36,7 +36,7 @@ class Packing(NamedTuple):
     return large + ([jnp.concatenate(small, axis=-1)] if small else [])
 
   def unpack(self, arrays: Sequence[jax.Array]) -> PyTree:
-    """The tree of packed arrays, see `pack`."""
+    """Returns the tree of packed arrays, the inverse of `pack`."""
     large, leaves, first = iter(arrays), [], 0
     for own, is_small in zip(self.shapes, self.small):
       if is_small:
@@ -49,13 +49,13 @@ class Packing(NamedTuple):
     return self.tree.unflatten(leaves)
 
   def room(self, count: int) -> list[jax.Array]:
-    """Packed arrays of zeros for so many trees, [count, ...]."""
+    """Returns packed arrays of zeros for `count` trees, each [count, ...]."""
     one = jax.eval_shape(self.pack, self.tree.unflatten(self.shapes))
     return [jnp.zeros((count, *leaf.shape), leaf.dtype) for leaf in one]
 
 
 def packing(shapes: PyTree) -> Packing:
-  """How to pack trees of these shapes."""
+  """Returns the layout for trees of these shapes."""
   leaves, tree = jax.tree.flatten(shapes)
   small = [leaf.dtype == jnp.float32 and math.prod(leaf.shape) <= SMALL for leaf in leaves]
   return Packing(tree, leaves, small)

@@ -1,10 +1,11 @@
-"""Where things live: clients over the devices of a mesh, everything else on all of them.
+"""Placement on devices: clients are spread over a mesh, everything else is replicated.
 
 Work on clients is split over the mesh axis `clients` by `jax.shard_map`; inside a device clients are mapped
-one after another or `client_batch` at a time. A CPU is a mesh too: with one device a core
-(`jax_num_cpu_devices`) every core trains its own clients, which beats splitting one client's small matrices
-over the cores by 2.6x on two cores (TwoNN, batch 10). With several processes (`jax.distributed`) the mesh
-spans all their devices, and every process runs the same program on the same host values.
+one after another or `client_batch` at a time. A CPU is a mesh too: with one device per core
+(`jax_num_cpu_devices`) every core trains its own clients, which is 2.6 times as fast on two cores as
+splitting one client's small matrices over the cores (TwoNN, batch 10). With several processes
+(`jax.distributed`) the mesh spans all their devices, and every process runs the same program on the same host
+values.
 """
 
 import dataclasses
@@ -30,10 +31,11 @@ AXIS = "clients"
 
 
 def client_mesh(devices: int | None = None, axis: str = AXIS) -> Mesh:
-  """A mesh of the first `devices` devices of all processes (default: all) along one axis.
+  """Returns a mesh of the first `devices` devices of all processes, by default of all, along one axis.
 
   Raises:
-    SettingError: see `check_devices`; or fewer than all with several processes, of which each must take part.
+    SettingError: see `check_devices`; or several processes are to use fewer than all devices, while every
+      process must take part.
   """
   check_devices(devices)
   found = jax.devices()
@@ -47,7 +49,7 @@ def client_mesh(devices: int | None = None, axis: str = AXIS) -> Mesh:
 
 
 def check_devices(devices: int | None) -> None:
-  """Raises `SettingError` unless there are so many devices: a whole number from 1; None asks for all."""
+  """Raises `SettingError` unless `devices` is an integer from 1 to the number of devices, or None for all."""
   if devices is None:
     return
   check_whole("devices", devices, 1)
@@ -60,7 +62,7 @@ def check_devices(devices: int | None) -> None:
 
 
 def place(tree: PyTree, sharding: NamedSharding) -> PyTree:
-  """A tree of host arrays, the same in every process, as arrays on the mesh."""
+  """Copies a tree of host arrays, the same in every process, to the mesh."""
   if jax.process_count() == 1:
     return jax.device_put(tree, sharding)
 
@@ -72,22 +74,22 @@ def place(tree: PyTree, sharding: NamedSharding) -> PyTree:
 
 
 def default_client_batch() -> int | None:
-  """How many clients a device maps at once: on CPU one (each in its caches), else all (None)."""
+  """Returns how many clients a device maps at once: one on CPUs, whose caches it fits; else None for all."""
   return 1 if jax.default_backend() == "cpu" else None
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The sharding of what every device holds whole."""
+  """Returns the sharding of arrays that every device holds completely."""
   return NamedSharding(mesh, P())
 
 
 def over_clients(mesh: Mesh, num_clients: int) -> NamedSharding:
-  """The sharding of stacked client states [K, ...]: split where K divides evenly, else whole."""
+  """Returns the sharding of client states [K, ...]: split if the devices divide K, else replicated."""
   return NamedSharding(mesh, P(AXIS) if num_clients % mesh.size == 0 else P())
 
 
 def constrain(tree: PyTree, mesh: Mesh | None, num_clients: int | None = None) -> PyTree:
-  """Places a tree inside a compiled program: stacked client states where K is given, else on all devices."""
+  """Constrains a tree's sharding in a compiled program: client states if K is given, else replicated."""
   if mesh is None:
     return tree
   sharding = replicated(mesh) if num_clients is None else over_clients(mesh, num_clients)
@@ -95,23 +97,23 @@ def constrain(tree: PyTree, mesh: Mesh | None, num_clients: int | None = None) -
 
 
 def rounded(values: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Float values as `dtype`: whole numbers to the nearest, not cut."""
+  """Converts floats to `dtype`; to the nearest integer for integer dtypes."""
   return (jnp.round(values) if jnp.issubdtype(dtype, jnp.integer) else values).astype(dtype)
 
 
 def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) -> PyTree:
-  """Σ_i p_i u_i for p [S] >= 0 of sum 1 and leaves u [S, ...], the same bits on any number of CPU devices.
+  """Computes Σ_i p_i u_i for p [S] >= 0 with sum 1 and leaves u [S, ...].
 
-  Each device sums all clients' share of the parameters: an all-to-all on the way in, an all-gather on the
-  way out, which is what an all-reduce of partial sums sends, but on CPUs the order of the sum is always the
-  clients'. Elsewhere it is XLA's: a loop would start a program for each client, which takes longer than to
-  add.
+  The bits are the same on any number of CPU devices. Each device sums a slice of the parameters over all
+  clients: an all-to-all before and an all-gather after the sum, which send as much as an all-reduce of
+  partial sums. On CPUs the sum runs in the clients' order. On accelerators XLA chooses the order, as a loop
+  would start a kernel for each client, which takes longer than the addition.
 
-  Whole numbers become u_1 + Σ_i p_i (u_i - u_1), rounded to the nearest: exact where all clients send the
-  same, and else as far as float32 holds the differences, up to 2^24 = 16,777,216.
+  Integers become u_1 + Σ_i p_i (u_i - u_1), rounded to the nearest: exact if all clients send the same, else
+  as exact as float32 holds the differences, up to 2^24 = 16,777,216.
 
   Raises:
-    SettingError: a leaf is neither of floats nor of whole numbers, such as booleans or keys.
+    SettingError: a leaf is neither of floats nor of integers, such as booleans or keys.
   """
 
   def total(flat: jax.Array) -> jax.Array:
@@ -124,7 +126,7 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
       mean = lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)[0]
     else:
       mean = (coefficients[:, None] * flat).sum(0)
-    return constrain(mean, mesh)  # before it is cut into leaves, or each piece travels by itself
+    return constrain(mean, mesh)  # before it is split into leaves, else each is gathered by itself
 
   def one(leaf: jax.Array) -> jax.Array:
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -141,7 +143,7 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
 
 
 def check_averaged(stacked: PyTree) -> None:
-  """Raises `SettingError` for a leaf of uploads that is neither of floats nor of whole numbers."""
+  """Raises `SettingError` for a leaf of uploads that is neither of floats nor of integers."""
   for path, leaf in jax.tree_util.tree_leaves_with_path(stacked):
     if not jnp.issubdtype(leaf.dtype, jnp.number):
       raise SettingError(
@@ -151,14 +153,15 @@ def check_averaged(stacked: PyTree) -> None:
 
 
 def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
-  """fn of each row of a tree, one after another, stacked: `lax.map`, with the same bits for a row alone.
+  """Applies fn to each row of a tree, one after another, and stacks the results, like `lax.map`.
 
-  XLA drops a loop of one trip and fuses its body with what is around it, in other bits than a longer loop
-  gives. Here the loop stays, because XLA does not know its length; and the barrier, which reads the loop's
-  counter, keeps XLA from moving computations on a row that is alone out of the loop.
+  A single row has the same bits as in a longer loop: XLA would drop a loop with one iteration and fuse its
+  body with the surrounding program, with other rounding. Here XLA does not know the length, so that the loop
+  stays; and the barrier, which reads the loop counter, keeps XLA from moving the computations on a single
+  row out of the loop.
   """
   count = jax.tree.leaves(stacked)[0].shape[0]
-  fn = jax.jit(fn, inline=True)  # Python goes through it once
+  fn = jax.jit(fn, inline=True)  # traced once
 
   def row(i: int | jax.Array) -> PyTree:
     return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), stacked)
@@ -175,9 +178,9 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
 def map_here(
   fn: Callable[..., PyTree], client_batch: int | None, shared: PyTree, view: ClientData, *stacked: PyTree
 ) -> PyTree:
-  """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, on the device that runs this.
+  """Computes fn(shared, view_i, *stacked_i) for each client i of `view` on the device that runs this.
 
-  Clients stand in groups, [n, client_batch], where `client_batch` is above 1; else in a row, [n].
+  Clients are stacked in groups, [n, client_batch], if `client_batch` is above 1; else in a row, [n].
   """
 
   def one(sliced):
@@ -198,15 +201,17 @@ def map_clients(
   view: ClientData,
   *stacked: PyTree,
 ) -> PyTree:
-  """fn(shared, view_i, *stacked_i) for each client i of `view`, stacked, split over the mesh's devices.
+  """Computes fn(shared, view_i, *stacked_i) for each client i of `view`, split over the mesh's devices.
 
-  A number of clients that the devices do not divide is filled up with empty clients, whose results are
-  dropped. Without a mesh all stay on the device that runs this.
+  If the devices do not divide the number of clients, empty clients are added, whose results are dropped.
+  Without a mesh all clients stay on the device that runs this.
 
   Clients that are mapped at once take the time of the longest of them, so they are grouped by size, and each
-  device gets whole groups. A client's bits depend on the size of its group and on its place there, and the
-  groups are the same on any number of devices. A last group that is not full has its smallest client several
-  times.
+  device gets whole groups. A client's bits depend on the size of its group and on its position there, and the
+  groups are the same on any number of devices. In an incomplete last group the smallest client is repeated.
+
+  Returns:
+    The results, stacked in the clients' order.
   """
   count = view.start.shape[0]
   if client_batch is not None and client_batch > 1:
@@ -228,7 +233,7 @@ def _map_rows(
   view: ClientData,
   *stacked: PyTree,
 ) -> PyTree:
-  """`map_here` of rows that are clients or groups of them, split over the mesh's devices."""
+  """Applies `map_here` to rows, which are clients or groups of clients, split over the mesh's devices."""
   count = view.start.shape[0]
   if mesh is None:
     return map_here(fn, client_batch, shared, view, *stacked)

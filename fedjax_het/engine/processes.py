@@ -1,13 +1,13 @@
-"""Several processes that run one program: what they must agree on."""
+"""Agreement between several processes that run one program."""
 
 import jax
 import numpy as np
 
 
 def agreed(*numbers: float) -> tuple[float, ...]:
-  """The largest of all processes' numbers, for what a clock or a signal decided in each by itself.
+  """Returns the elementwise maximum of all processes' numbers, for decisions by clocks or signals.
 
-  Every process must call it at the same point. With one process the numbers are as they are.
+  Every process must call it at the same point. With one process the numbers are returned unchanged.
   """
   if jax.process_count() == 1:
     return numbers
@@ -18,7 +18,7 @@ def agreed(*numbers: float) -> tuple[float, ...]:
 
 
 def of_the_first(text: str) -> str:
-  """The first process's text, in every process, which must all call it at the same point."""
+  """Returns the first process's text in every process; all must call it at the same point."""
   if jax.process_count() == 1:
     return text
   from jax.experimental import multihost_utils
@@ -30,5 +30,5 @@ def of_the_first(text: str) -> str:
 
 
 def writes() -> bool:
-  """Whether this process writes the run's files; one does."""
+  """Returns whether this process writes the run's files; exactly one does."""
   return jax.process_index() == 0

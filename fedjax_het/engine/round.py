@@ -1,4 +1,4 @@
-"""One round: the only place where clients are trained.
+"""One round of federated training, a pure function of the state.
 
 Sample the cohort -> gather its states -> local training -> mixing -> weighted sum -> server step -> scatter
 the states back.
@@ -24,11 +24,11 @@ MAX_CHUNK = 128
 
 
 class Stretch(NamedTuple):
-  """Rounds that are trained in one call.
+  """The rounds that one call of the compiled program trains.
 
   Attributes:
-    rounds: how many, int32 scalar, at most MAX_CHUNK.
-    slots: where each client's state is, int32 [K]; None where client k's is the k-th.
+    rounds: number of rounds, int32 scalar, at most MAX_CHUNK.
+    slots: position of each client's state, int32 [K]; None if client k's is the k-th.
   """
 
   rounds: jax.Array
@@ -36,15 +36,15 @@ class Stretch(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-  """What happened in a round.
+  """Record of a round.
 
   Attributes:
-    cohort: int32 [S].
-    coefficients: float32 [S].
-    losses: F_i before local training, float32 [S]; where the mixing does not ask, None in the program that
-      trains, and NaN in what the engine gives.
-    clients: the clients' `Info` [S].
-    figures: what the mixing part says of the round, see `Mixing.figures`; () where it says nothing.
+    cohort: the clients' indices, int32 [S].
+    coefficients: mixing coefficients p, float32 [S].
+    losses: F_i before local training, float32 [S]. If the mixing part does not ask for them, they are None in
+      the program that trains, and NaN in what the engine returns.
+    clients: the clients' `Info`, each leaf [S].
+    figures: the mixing part's diagnostics, see `Mixing.figures`; () if it has none.
   """
 
   cohort: jax.Array
@@ -63,9 +63,19 @@ def round_step(
   state: State,
   slots: Array | None = None,
 ) -> tuple[State, RoundInfo]:
-  """One round of `algorithm`, a pure function of the state.
+  """Runs one round of an algorithm, a pure function of the state.
 
-  `slots`, int32 [K], says where each client's state is among those that `state` has; None: all in order.
+  Args:
+    algorithm: the parts.
+    mesh: the devices that clients are spread over; None for the one that runs this.
+    cohort_size: S.
+    client_batch: clients that a device trains at once; None for all.
+    data: all clients' data.
+    state: the state before the round.
+    slots: position of each client's state in `state.clients`, int32 [K]; None if client k's is the k-th.
+
+  Returns:
+    (state after the round, its record).
   """
   client, mixing, server = algorithm
   _, clients_key, server_key = round_keys(state.key, state.round)
@@ -94,7 +104,7 @@ def round_step(
   losses = functools.cache(
     lambda: constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
   )
-  # Whole on every device, in and out: sums over a cohort cut between devices would end in other bits.
+  # Replicated before and after: sums over a cohort that is split between devices would round differently.
   sent = functools.cache(lambda: constrain(uploads, mesh))
   seen, sizes = constrain((cohort, view.size), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, sent, state.broadcast)
@@ -118,7 +128,7 @@ def round_step(
 
 
 def average(coefficients: jax.Array, uploads: Message, mesh: Mesh | None) -> Message:
-  """Σ_i p_i u_i, and Σ_i u_i / S of what is averaged evenly."""
+  """Computes Σ_i p_i u_i of the uploads' fields, and Σ_i u_i / S of `Message.even`."""
   even = weighted_sum(
     jnp.full_like(coefficients, 1.0 / len(coefficients)), Message((), even=uploads.even), mesh
   )
@@ -126,7 +136,7 @@ def average(coefficients: jax.Array, uploads: Message, mesh: Mesh | None) -> Mes
 
 
 def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
-  """θ + s_i (θ_i - θ) for each client's params; what is only averaged stays."""
+  """Computes θ + s_i (θ_i - θ) of each client's params; the other fields are unchanged."""
 
   def one(upload: jax.Array, base: jax.Array) -> jax.Array:
     own = scale.reshape(-1, *[1] * base.ndim)
@@ -138,7 +148,7 @@ def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
 def many_rounds(
   step: Callable[[State], tuple[State, RoundInfo]], state: State, num_rounds: jax.Array
 ) -> tuple[State, RoundInfo]:
-  """`num_rounds` <= MAX_CHUNK rounds; the infos are stacked, [MAX_CHUNK, ...], and zero after the last."""
+  """Runs `num_rounds` <= MAX_CHUNK rounds; infos are stacked, [MAX_CHUNK, ...], zero after the last round."""
   step = jax.jit(step, inline=True)  # traced once, for its shapes and for the loop
   shapes = jax.eval_shape(step, state)[1]
   infos = jax.tree.map(lambda leaf: jnp.zeros((MAX_CHUNK, *leaf.shape), leaf.dtype), shapes)

@@ -1,4 +1,4 @@
-"""Many rounds: in chunks, evaluated now and then."""
+"""Runs an algorithm for many rounds, in chunks, with evaluations between them."""
 
 import contextlib
 import time
@@ -10,33 +10,33 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.algorithm_maker import maker
+from fedjax_het.engine.base import Runs
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.checks import tell_untested, warn
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick
-from fedjax_het.engine.processes import agreed
-from fedjax_het.engine.progress import Progress, of_library
+from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
-from fedjax_het.engine.runs import Runs
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
 from fedjax_het.modes import in_float32
+from fedjax_het.output.progress import Progress, of_library
 from fedjax_het.parts import Algorithm
 
 SECONDS_A_CHUNK = 2.0
 
 
 class Chunk(NamedTuple):
-  """Some rounds that were run; of several runs see `Runs`.
+  """Some consecutive rounds that were run; leading axes of several runs are as in `Runs`.
 
   Attributes:
-    state: the state after them; its buffers are consumed by the next chunk.
-    infos: what happened in them, NumPy arrays [rounds, S].
-    diverged: of each run, where in them it diverged, or None.
-    evaluations: all clients' metrics after them, where an evaluation was due, else None.
+    state: the state after the rounds; its buffers are consumed by the next chunk.
+    infos: records of the rounds, NumPy arrays [rounds, S].
+    diverged: for each run where it diverged in these rounds, or None.
+    evaluations: all clients' metrics after the rounds if an evaluation was due, else None.
   """
 
   state: State
@@ -46,7 +46,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(engine: Runs, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
-  """Runs until round `rounds`, a second or two at a time, evaluates every `eval_every` and at the end."""
+  """Trains until `rounds` are done in chunks of about two seconds, with an evaluation every `eval_every`."""
   done = engine.rounds_done(state)
   length = 1
   while done < rounds:
@@ -62,7 +62,7 @@ def chunks(engine: Runs, state: State, rounds: int, eval_every: int | None) -> I
 
 
 def evaluate(engine: Runs, state: State) -> Evaluations:
-  """All clients on their test parts and, to pick one of several λ, on their validation parts."""
+  """Evaluates all clients on their test parts and, to select one of several λ, on their validation parts."""
   test = engine.evaluate(state)
   several = next(iter(test.personalized.values())).shape[-1] > 1
   valid = engine.evaluate(state, "valid") if several and engine.has_validation else None
@@ -70,9 +70,9 @@ def evaluate(engine: Runs, state: State) -> Evaluations:
 
 
 def per_client(evaluations: Evaluations) -> dict[str, dict[str, np.ndarray]]:
-  """{"personalized", "global"} -> metric -> [K] on the test parts; personalised models at the picked λ.
+  """Returns {"personalized", "global"} -> metric -> values [K] on the test parts, at the selected λ.
 
-  "global" is absent where there is no global model. The headline stands first.
+  "global" is absent if the method has no global model. The headline is the first metric.
   """
   best, test = pick(evaluations).column, evaluations.test
   names = sorted(test.personalized, key=lambda name: name != evaluations.headline)
@@ -83,54 +83,55 @@ def per_client(evaluations: Evaluations) -> dict[str, dict[str, np.ndarray]]:
 
 
 def summarize(evaluations: Evaluations) -> dict[str, dict[str, dict[str, float]]]:
-  """{"personalized", "global"} -> metric -> mean, std, worst10, best10, gini, gap over the clients."""
+  """Returns {"personalized", "global"} -> metric -> mean, std, worst10, best10, gini, gap over clients."""
   return {kind: summarize_all(values) for kind, values in per_client(evaluations).items()}
 
 
 def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
-  """The headline's mean over the clients, of the personalised models."""
+  """Returns the headline of the personalised models and its mean over the clients."""
   name = headline(metrics["personalized"])
   return {name: metrics["personalized"][name]["mean"]}
 
 
 @contextlib.contextmanager
 def showing(engine: Runs, rounds: int, wanted: bool | None) -> Iterator[Progress]:
-  """Shows the rounds of an engine, and what it compiles; see `run`. Says in words what has no room."""
-  with in_words(), of_library(rounds, wanted) as progress:
+  """Context manager that shows an engine's rounds and compilations, and turns full memory into `NoRoom`."""
+  with in_words(), of_library(rounds, wanted, writes()) as progress:
     engine.doing = progress.doing
     yield progress
 
 
 def in_short(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-  """The headline's mean over the clients, of each model, in a line."""
+  """Returns one line with the headline's mean over the clients, for each model."""
   name = headline(metrics["personalized"])
   return ", ".join(f"{model} {name} {figures[name]['mean']:.4f}" for model, figures in metrics.items())
 
 
 def without(left_out: Mapping[str, Mapping[str, int]]) -> str:
-  """How many clients the headline's mean leaves out, after `in_short`; "" where it leaves out none."""
+  """Returns a note on the clients that the headline's mean leaves out; "" if it leaves out none."""
   own = left_out.get("personalized", {})
   count = max(own.values(), default=0)
   return f" (without {count} client{'s' if count > 1 else ''} that lack test examples)" if count else ""
 
 
 class Result(NamedTuple):
-  """What `run` returns.
+  """The result of `run`.
 
   Attributes:
     state: the final state.
-    history: a dict an evaluation: `round`, `train_loss` (mean over the rounds since the last) and `metrics`.
+    history: a dict for each evaluation: `round`, `train_loss` (mean over the rounds since the last
+      evaluation) and `metrics`.
     metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
-    clients: the same before they were summarised: metric -> [K].
+    clients: the final values of each client: {"personalized", "global"} -> metric -> [K].
     evaluation: the final evaluation at every λ, on the test parts.
     infos: cohorts, coefficients and training losses of every round, NumPy arrays [T, S].
-    weighted: model -> metric -> mean over the clients in which each counts by its test examples, n_i / Σ n_j.
-    picked: at which λ the personalised models of `metrics` and `clients` are, and what says so.
-    validation: the final evaluation on the validation parts, where λ is picked there, else None.
-    test_sizes: how many test examples each client has, int [K].
-    left_out: model -> metric -> how many clients have none, such as those without a test example, and do not
-      count in `metrics`; "validation" -> metric -> how many had no say in picking λ by it. Empty where all
-      count.
+    weighted: model -> metric -> mean over the clients, weighted by their test examples, n_i / Σ n_j.
+    picked: the selected λ of the personalised models in `metrics` and `clients`.
+    validation: the final evaluation on the validation parts if λ is selected there, else None.
+    test_sizes: numbers of test examples of the clients, int [K].
+    left_out: model -> metric -> number of clients without a value, such as clients without test examples,
+      which do not count in `metrics`; and "validation" -> metric -> number of clients without a value when λ
+      was selected. Empty if all clients count.
   """
 
   state: State
@@ -157,7 +158,7 @@ class Result(NamedTuple):
     return left_out_of_models(models)
 
   def __repr__(self) -> str:
-    """The headline's mean over the clients and what else there is, without the arrays."""
+    """Returns the headline's mean over the clients and the names of the fields, without arrays."""
     rounds, fields = len(self.infos.cohort), ", ".join((*self._fields, "left_out", "weighted"))
     return f"Result({rounds} rounds: {in_short(self.metrics)}{without(self.left_out)}; has {fields})"
 
@@ -179,29 +180,30 @@ def run(
   settings: Mapping[str, Any] | None = None,
   progress: bool | None = None,
 ) -> Result:
-  """Runs `algorithm` on `data` and evaluates it on every client.
+  """Runs an algorithm on the clients' data and evaluates it on every client.
 
-  Where the method has several personalised models, one λ for all clients is picked: on the clients'
-  validation parts where they have any (`federate(valid_fraction=...)`), else on the test parts; see `Pick`.
+  If the method has several personalised models per client, one λ is selected for all clients: on the clients'
+  validation parts if they have any (`federate(valid_fraction=...)`), else on the test parts; see `Pick`.
 
   Args:
-    algorithm: see `federated`; with `settings` (**settings) -> algorithm, as for a sweep.
+    algorithm: see `federated`; together with `settings` a function (**settings) -> algorithm, as for a sweep.
     data: the clients' data, see `federate`.
-    rounds: T >= 1, how many are trained; a method that changes in some round refuses a T that ends before.
+    rounds: T >= 1, number of rounds. A method whose training changes in some round refuses to end before it.
     cohort_size: S, clients sampled each round without replacement.
     key: typed key, the run's only source of randomness.
     eval_every: rounds between evaluations; by default only at the end.
     client_batch: clients that a device trains at once; see `Engine`.
     devices: devices to use; by default all.
-    device_rows: examples that a device holds at once, where not all fit; see `Engine`.
-    device_states: clients' states that the devices hold at once, where not all fit; see `Engine`.
-    states_folder: a folder on a disk for those that the devices do not hold; see `Engine`.
+    device_rows: examples that a device holds at once if not all fit; see `Engine`.
+    device_states: clients' states that the devices hold at once if not all fit; see `Engine`.
+    states_folder: a folder on a disk for the states that the host stores; see `Engine`.
     settings: name -> number that the program takes as a value, as a sweep's programs do; see `Engine`.
-    progress: whether standard error shows how far the run is, and the time left: a bar on a terminal, a line
-      now and then in a file or a notebook. By default only on a terminal, and the bar goes when the run ends.
+    progress: whether standard error shows the finished rounds and the time left: a bar on a terminal, a line
+      every few seconds in a file or a notebook. By default only on a terminal, where the bar disappears at
+      the end.
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range, or parts, model and data do not go together.
     NonFiniteLoss: a training loss became NaN or infinite.
     NoRoom: memory does not suffice.
   """
@@ -236,10 +238,10 @@ def run(
 
 
 def check_rounds(rounds: int, eval_every: int | None, *algorithms: Algorithm) -> None:
-  """Raises `SettingError` unless rounds >= 1, eval_every >= 1 (or None), and all parts take `rounds`."""
+  """Raises `SettingError` unless rounds >= 1, eval_every >= 1 or None, and no part refuses `rounds`."""
   check_whole("rounds", rounds, 1)
   if eval_every is not None:
     check_whole("eval_every", eval_every, 1)
-  for check in (part.check_rounds for own in algorithms for part in (own.client, own.server)):
+  for check in (part.needs.check_rounds for own in algorithms for part in own):
     if check is not None:
       check(int(rounds))

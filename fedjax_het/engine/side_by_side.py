@@ -1,4 +1,4 @@
-"""The data of several runs: each example once, where runs differ only in how they divide and order them."""
+"""Joins the data of several runs for one program, with each example once if the runs share examples."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ ARRAYS = ("x", "y", "train", "valid", "test", "rows")
 
 
 class Fields(NamedTuple):
-  """Arrays of `FederatedData` by their names.
+  """Arrays of the `FederatedData` of M runs, by field name.
 
   Attributes:
-    common: what all runs have.
-    own: what each run has for itself, [M, ...].
+    common: fields that all runs share.
+    own: fields of each run, [M, ...].
   """
 
   common: dict[str, Any]
@@ -26,7 +26,7 @@ class Fields(NamedTuple):
 
 
 def equally_long(data: Sequence[FederatedData]) -> list[FederatedData]:
-  """The same data with as many rows each; what is missing is filled up with rows that no client has."""
+  """Returns the data sets padded to equally many rows; no client has the additional rows."""
   most = max(len(each.y) for each in data)
 
   def filled(leaf: Any) -> np.ndarray:
@@ -34,7 +34,7 @@ def equally_long(data: Sequence[FederatedData]) -> list[FederatedData]:
 
   def one(each: FederatedData) -> FederatedData:
     lengths = {len(leaf) for leaf in jax.tree.leaves((each.x, each.y))}
-    if lengths != {len(each.y)} or lengths == {most}:  # the first are no data, which is said elsewhere
+    if lengths != {len(each.y)} or lengths == {most}:  # the former is refused elsewhere
       return each
     return dataclasses.replace(each, x=jax.tree.map(filled, each.x), y=filled(each.y))
 
@@ -43,16 +43,16 @@ def equally_long(data: Sequence[FederatedData]) -> list[FederatedData]:
 
 
 def sized_beside(data: Sequence[FederatedData]) -> list[FederatedData]:
-  """The same data, each computed with as if in one program with all the others: with the largest's limits."""
+  """Returns the data sets with common `limits`, so that each is computed as in one program with all."""
   limits, uniform = _limits(data)
   return [dataclasses.replace(each, limits=limits, uniform=uniform) for each in data]
 
 
 def form(data: Sequence[FederatedData]) -> FederatedData:
-  """What is static of data alike in shape and in how they are read, for all of them, without arrays.
+  """Returns the common static part of several data sets, without arrays.
 
   Raises:
-    SettingError: they are not alike.
+    SettingError: shapes, dtypes, scales or numbers of classes differ.
   """
 
   def read(each: FederatedData) -> str:
@@ -75,7 +75,7 @@ def form(data: Sequence[FederatedData]) -> FederatedData:
 
 
 def _limits(data: Sequence[FederatedData]) -> tuple[tuple[int, int, int], tuple[bool, bool, bool]]:
-  """The `limits` and `uniform` of several data sets together; `SettingError` where only some validate."""
+  """Returns common `limits` and `uniform`; raises `SettingError` if only some have validation parts."""
   validated = [each.limits[1] > 0 for each in data]
   if any(validated) and not all(validated):
     problem = "some members have examples to validate on, and others none"
@@ -86,19 +86,19 @@ def _limits(data: Sequence[FederatedData]) -> tuple[tuple[int, int, int], tuple[
 
 
 def whole(form: FederatedData, fields: Fields) -> FederatedData:
-  """One run's data, of its form, what all have and its own."""
+  """Returns one run's data from the static part, the common fields and the run's own fields."""
   return dataclasses.replace(form, **fields.common, **fields.own)
 
 
 def stacked(data: Sequence[FederatedData]) -> Fields:
-  """The runs' data as they are: of one for all runs everything is common, of one a run nothing."""
+  """Returns the data unpooled: all fields are common for one data set, and none for one per run."""
   if len(data) == 1:
     return Fields({name: getattr(data[0], name) for name in ARRAYS}, {})
   return Fields({}, _stack(data, ARRAYS))
 
 
 def pooled(data: Sequence[FederatedData]) -> Fields:
-  """The runs' data with each different example, labels and all, once for all runs."""
+  """Returns the runs' data with each distinct (example, label) stored once for all runs."""
   seen: dict[bytes, int] = {}
   rows: dict[int, np.ndarray] = {}
   tables = []
@@ -115,7 +115,7 @@ def pooled(data: Sequence[FederatedData]) -> Fields:
 
 
 def smallest(data: Sequence[FederatedData], held: int) -> Fields:
-  """`pooled` where that takes fewer bytes than `stacked` on a device that holds so many runs' data."""
+  """Returns `pooled` or `stacked`, whichever takes fewer bytes on a device that holds `held` runs' data."""
   if held > 1 and len(data) > 1:
     found = pooled(data)
     if size(found.common) + held * size(found.own) // len(data) < held * size(data[0]):
@@ -124,7 +124,7 @@ def smallest(data: Sequence[FederatedData], held: int) -> Fields:
 
 
 def size(tree: Any) -> int:
-  """Bytes of the arrays of a tree."""
+  """Returns the bytes of a tree's arrays."""
   return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
@@ -136,7 +136,7 @@ def _stack(data: Sequence[FederatedData], names: Sequence[str]) -> dict[str, Any
 
 
 def _rows_as_bytes(examples: Any) -> list[bytes]:
-  """Each example as a string of bytes, equal for those alike in all their bits."""
+  """Returns each example as bytes; equal bytes mean equal bits of all arrays."""
   arrays = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(examples)]
   joined = np.concatenate([leaf.reshape(len(leaf), -1).view(np.uint8) for leaf in arrays], axis=1)
   return joined.view(f"V{joined.shape[1]}").ravel().tolist()

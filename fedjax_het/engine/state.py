@@ -1,4 +1,4 @@
-"""The state of a run, and how it starts."""
+"""The state of a run, and its first value."""
 
 import functools
 from collections.abc import Callable
@@ -16,9 +16,9 @@ class State(NamedTuple):
   """Everything that a run carries from round to round, a pytree.
 
   Attributes:
-    key: the run's key; every draw is folded in from (key, round, client), so none is stored.
-    round: rounds finished, int32 scalar.
-    broadcast: what the server sends next.
+    key: the run's key; every draw is folded in from (key, round, client), so no other key is stored.
+    round: number of finished rounds, int32 scalar.
+    broadcast: the message that the server sends next.
     server: the server part's state.
     mixing: the mixing part's state.
     clients: the clients' states, each leaf [K, ...].
@@ -35,9 +35,13 @@ class State(NamedTuple):
 def first_state(
   algorithm: Algorithm, key: jax.Array, sizes: jax.Array, clients: Callable[[jax.Array, Message], PyTree]
 ) -> State:
-  """The state before the first round, for clients with `sizes` (int32 [K]) training examples.
+  """Returns the state before the first round.
 
-  `clients` makes their states of a typed key and the first broadcast, see `init_client`.
+  Args:
+    algorithm: the parts.
+    key: typed key.
+    sizes: the clients' numbers of training examples, int32 [K].
+    clients: (typed key, first broadcast) -> the clients' states [K, ...], see `init_client`.
   """
   share_key, _, run_key = jax.random.split(key, 3)
   broadcast = algorithm.client.init_broadcast(share_key)
@@ -52,27 +56,27 @@ def first_state(
 
 
 def clients_key(key: jax.Array) -> jax.Array:
-  """The key of the clients' first states, the same for all."""
+  """Returns the key of the clients' first states, the same for all clients."""
   return jax.random.split(key, 3)[1]
 
 
 def init_client(
   client: ClientUpdate, key: jax.Array, broadcast: Message, data: ClientData | None, context: Context
 ) -> PyTree:
-  """A client's first state; `key` is `clients_key`, and `data` is needed by those who see it."""
+  """Returns a client's first state; `key` is `clients_key`, and `data` is hidden unless requested."""
   return client.init(key, broadcast, client.shown("init", data), context)
 
 
 def in_batches(function: Callable[[jax.Array], PyTree], ids: jax.Array, num_clients: int) -> PyTree:
-  """The function of every number, stacked, sixteen of them side by side, or all K where these are fewer.
+  """Applies a function to clients in groups of sixteen, or of K if there are fewer, and stacks the results.
 
-  A number's result has the same bits whichever other numbers are with it, so that devices and blocks do not
-  matter: all groups are equally large, and the last one overlaps the one before. The results are written in
+  A client's result has the same bits whichever clients are with it, so that it is independent of devices and
+  blocks: all groups are equally large, and the last one overlaps the one before. Results are written in
   place, as a copy of all clients' states would need their memory twice.
 
   Args:
-    function: number of a client, int32 scalar -> tree of arrays.
-    ids: the numbers, int32 [n].
+    function: (index of a client, int32 scalar) -> tree of arrays.
+    ids: the clients' indices, int32 [n].
     num_clients: K.
   """
   size, count = min(16, num_clients), ids.shape[0]

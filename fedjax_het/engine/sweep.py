@@ -1,4 +1,4 @@
-"""Many runs as one program: seeds, and settings that are numbers, along a leading axis."""
+"""Sweeps: runs with different seeds and numeric settings in one program, along a leading axis."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +27,17 @@ from fedjax_het.parts import Algorithm
 
 
 class Sweep(NamedTuple):
-  """What `sweep` returns; M members.
+  """The result of `sweep`, for M members.
 
   Attributes:
-    members: each member's seed (its place in `seeds` where these are keys) and settings.
+    members: each member's seed (its index in `seeds` if these are keys) and settings.
     state: the final states, each leaf [M, ...].
     infos: every round of every member, NumPy arrays [M, T, S].
     history: round -> `Evaluation` on the test parts, NumPy arrays [M, K, ...] and [M, K]; NaN for a member
       that has diverged.
-    metrics: for each member the final {"personalized", "global"} -> metric -> {mean, std, ...}; likewise.
-    picked: for each member at which λ its personalised models are, as in `Result`.
-    diverged: for each member the round and the client whose training loss was not finite first, or the round
-      by which what its server sends was not, or None.
+    metrics: for each member the final {"personalized", "global"} -> metric -> {mean, std, ...}; NaN likewise.
+    picked: for each member the selected λ of its personalised models, as in `Result`.
+    diverged: for each member where it diverged, see `Divergence`, or None.
   """
 
   members: list[dict[str, Any]]
@@ -51,7 +50,7 @@ class Sweep(NamedTuple):
 
   @property
   def left_out(self) -> list[dict[str, dict[str, int]]]:
-    """For each member model -> metric -> how many clients do not count in `metrics`, as in `Result`."""
+    """For each member model -> metric -> number of clients that `metrics` leaves out, as in `Result`."""
     last = self.history[max(self.history)]
     models = {"personalized": {name: own[:, :, 0] for name, own in last.personalized.items()}}
     models |= {"global": dict(last.global_)} if last.global_ else {}
@@ -61,16 +60,16 @@ class Sweep(NamedTuple):
     ]
 
   def __repr__(self) -> str:
-    """A line a member, without the arrays: the headline's mean over the clients."""
+    """Returns a line for each member with the headline's mean over the clients, without arrays."""
     lines = (f"\n  {own}: {in_short(metrics)}" for own, metrics in zip(self.members, self.metrics))
     return f"Sweep({len(self.members)} members{''.join(lines)}\nhas {', '.join(self._fields)})"
 
 
 def grid_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-  """Every combination of a grid's values, the last name's varying fastest.
+  """Returns every combination of a grid's values; the last name varies fastest.
 
   Raises:
-    SettingError: a name without values, or with one of them twice.
+    SettingError: a name has no values, or one of them twice.
   """
   for name, values in grid.items():
     if not len(values):
@@ -80,7 +79,7 @@ def grid_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def check_once(name: str, values: Sequence[float] | jax.Array) -> None:
-  """Raises `SettingError` where a value stands twice: one run would count as two."""
+  """Raises `SettingError` if a value is repeated, because its run would count twice."""
   plain = np.asarray(values).tolist()
   twice = next((value for i, value in enumerate(plain) if value in plain[:i]), None)
   if twice is not None:
@@ -88,10 +87,10 @@ def check_once(name: str, values: Sequence[float] | jax.Array) -> None:
 
 
 def keys_of(seeds: Any) -> tuple[list[int], jax.Array]:
-  """Returns the members' seeds (of keys their places), and their typed keys [n].
+  """Returns the members' seeds (their indices if keys are given), and their typed keys [n].
 
   Raises:
-    SettingError: no list of seeds or of keys, an empty one, what is no seed, or one that is there twice.
+    SettingError: `seeds` is not a list of seeds or keys, is empty, or has an invalid or repeated seed.
   """
   given = listed("seeds", typed_keys(seeds), "seeds")
   if not given:
@@ -109,7 +108,7 @@ def keys_of(seeds: Any) -> tuple[list[int], jax.Array]:
 
 
 def _plain(value: Any) -> Any:
-  """An array's only number as Python's; all else as it is."""
+  """Returns the number in a scalar array as a Python number, and any other value unchanged."""
   return value if _is_key(value) or getattr(value, "shape", None) != () else value.item()
 
 
@@ -133,32 +132,32 @@ def sweep(
   device_rows: int | None = None,
   progress: bool | None = None,
 ) -> Sweep:
-  """Runs every seed with every combination of a grid's values as one compiled program, over the devices.
+  """Runs every seed with every combination of a grid's values in one compiled program, over the devices.
 
-  Each member computes what `fedjax_het.run` does with `jax.random.key(seed)`, its data and, as `settings`,
-  its values of the grid; on CPUs bit for bit, but where members' data differ in size: what is summed over a
-  client's examples is then as long as the largest of all members', and may differ in the last place. Where
-  one diverges the others go on.
+  Each member computes what `fedjax_het.run` does with `jax.random.key(seed)`, the member's data, and its
+  values of the grid as `settings`; on CPUs bit for bit, unless members' data differ in size: sums over a
+  client's examples are then as long as the largest of all members', and may differ in the last place. If a
+  member diverges the others continue.
 
   Args:
-    make_algorithm: (**settings) -> algorithm; called with the numbers of each combination, which checks them,
-      and with a traced scalar for each setting of the grid.
+    make_algorithm: (**settings) -> algorithm; called with the numbers of each combination, to check them, and
+      with a traced scalar for each setting of the grid.
     grid: name -> values of a continuous hyperparameter.
-    seeds: integers, or keys [n] themselves; the members' only source of randomness.
-    data: the clients' data, one for all or one a seed; then of equal numbers of clients.
-    rounds: T >= 1.
+    seeds: integers, or keys [n]; the members' only source of randomness.
+    data: the clients' data, one for all members, or one per seed with equal numbers of clients.
+    rounds: T >= 1, number of rounds.
     cohort_size: S, clients sampled each round without replacement.
     eval_every: rounds between evaluations; by default only at the end.
     member_batch: members that a device runs side by side under `vmap`; by default one on a CPU, where
       stacked small products are slow from about a thousand parameters on, and all of its own elsewhere.
     client_batch: likewise for a member's clients.
     devices: devices to use; by default all, as far as there are members.
-    device_rows: examples that a device holds at once, where not all fit; see `Members`.
-    progress: whether standard error shows how far the members are; see `run`.
+    device_rows: examples that a device holds at once if not all fit; see `Members`.
+    progress: whether standard error shows the progress; see `run`.
 
   Raises:
-    SettingError: a setting out of range, or data of different shapes.
-    NonFiniteLoss: every member has diverged; names members, rounds and clients.
+    SettingError: a setting is out of range, or the data have different shapes.
+    NonFiniteLoss: every member has diverged; the message names members, rounds and clients.
     NoRoom: memory does not suffice.
   """
   grid = grid_as_lists(grid)

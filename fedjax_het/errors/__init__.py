@@ -1,4 +1,4 @@
-"""The errors that a user meets, and the checks that raise them before anything is compiled."""
+"""The errors that users see, and the checks that raise them before anything is compiled."""
 
 from fedjax_het.errors.factories import check_given, check_parameters, check_settings, check_transformation
 from fedjax_het.errors.files import DAMAGE, check_here, folder_of, reading
@@ -13,6 +13,7 @@ from fedjax_het.errors.numbers import (
   check_whole,
   is_zero,
 )
+from fedjax_het.errors.renamed import renamed
 from fedjax_het.errors.values import check_flag, check_key, check_run_key, check_section, listed, typed_keys
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
   "memory_there",
   "near",
   "reading",
+  "renamed",
   "shown",
   "typed_keys",
 ]

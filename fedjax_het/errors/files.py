@@ -22,24 +22,24 @@ DAMAGE = (
   pickle.PickleError, struct.error, tarfile.TarError, tokenize.TokenError, wave.Error, zipfile.BadZipFile,
   zlib.error,
 )  # fmt: skip
-"""What the readers of Python, NumPy and Pillow raise for a damaged archive, array, JSON, sound or image.
+"""Exceptions that readers of Python, NumPy and Pillow raise for damaged files.
 
-RuntimeError includes RecursionError (nested too deeply) and what zipfile says of an encrypted archive;
-TokenError and SyntaxError come from an array's header, struct.error and TypeError from images,
+RuntimeError includes RecursionError (nested too deeply), and zipfile raises it for encrypted archives.
+TokenError and SyntaxError come from an array's header, struct.error and TypeError from images, and
 ArithmeticError from sounds and from numbers beyond floats.
 """
 
 
 @contextlib.contextmanager
 def reading(where: object, problem: str = "cannot be read, it is truncated or damaged") -> Iterator[None]:
-  """Raises `DataError`, which names `where`, for whatever a reader within the block raises (see `DAMAGE`).
+  """Context manager that turns a file reader's exceptions, see `DAMAGE`, into `DataError`.
 
   Args:
-    where: the file, and where the damage is within it.
-    problem: what is said of it.
+    where: the file, and the place in it.
+    problem: description of the problem.
 
   Raises:
-    DataError: see above; one that is raised within passes as it is, as does a `SettingError`.
+    DataError: the reader failed. A `DataError` or `SettingError` raised inside passes unchanged.
   """
   try:
     yield
@@ -50,13 +50,13 @@ def reading(where: object, problem: str = "cannot be read, it is truncated or da
   except MemoryError as error:
     raise DataError(f"{where} {problem}: it asks for more memory than there is.") from error
   except DAMAGE as error:
-    kind = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""  # whose text is a name alone
+    kind = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""  # the message is a name only
     said = kind + " ".join(str(error).split())[:300] or type(error).__name__
     raise DataError(f"{where} {problem}: {said}") from error
 
 
 def check_here() -> None:
-  """Raises `SettingError` where the folder that the program was started in is gone."""
+  """Raises `SettingError` if the folder that the program was started in no longer exists."""
   try:
     os.getcwd()
   except OSError as error:
@@ -65,7 +65,7 @@ def check_here() -> None:
 
 
 def folder_of(setting: str, path: str | os.PathLike[str]) -> Path:
-  """A path whose "~" is a home folder; raises `SettingError` where that is not known."""
+  """Returns a path with "~" expanded; raises `SettingError` if the home folder is unknown."""
   try:
     return Path(path).expanduser()
   except RuntimeError as error:

@@ -1,11 +1,11 @@
-"""The errors that a user meets; each names what is wrong, and its remedy."""
+"""The types of errors that users see; each message names the problem and its remedy."""
 
 
 class SettingError(ValueError):
-  """A setting that cannot work, found before anything is compiled.
+  """A setting or argument that cannot work; raised before anything is compiled.
 
   Attributes:
-    setting: the name of the setting, as the user writes it.
+    setting: name of the setting, as the user writes it.
   """
 
   def __init__(self, setting: str, value: object = None, problem: str = "", remedy: str = ""):
@@ -17,23 +17,23 @@ LONGEST = 400  # characters of a value in an error
 
 
 def shown(value: object) -> str:
-  """A value's `repr` for an error, cut where it is long; its type's name where it has none."""
+  """Returns a value's `repr`, shortened to `LONGEST` characters; its type's name if `repr` fails."""
   try:
     text = repr(value)
-  except Exception:  # such as that of a whole number of more than 4,300 digits
+  except Exception:  # an integer of more than 4,300 digits, for example
     text = f"<{type(value).__name__}>"
   return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 class NoStates(SettingError):
-  """Clients' states were to lie somewhere, and clients of this method keep none."""
+  """A storage for clients' states was set, and clients of the method have no state."""
 
 
 class DataError(RuntimeError):
-  """A data file that is missing, truncated or not what its authors shipped.
+  """A data file is missing, truncated or not what its authors published.
 
-  What cannot be printed in the message, such as a terminal's escape sequences in names that come from the
-  file, stands there as Python writes it in a string.
+  Characters that cannot be printed, such as a terminal's escape sequences in names from the file, are escaped
+  in the message as in a Python string.
   """
 
   def __init__(self, message: str):
@@ -42,8 +42,8 @@ class DataError(RuntimeError):
 
 
 class NoRoom(RuntimeError):
-  """A disk, or memory, that does not suffice: says what was needed, what there is and what helps."""
+  """A disk or memory does not suffice; the message says what was needed, what is there and what helps."""
 
 
 class NonFiniteLoss(FloatingPointError):
-  """A training loss that became NaN or infinite: names round, client and last good checkpoint."""
+  """A training loss became NaN or infinite; the message names round, client and last good checkpoint."""

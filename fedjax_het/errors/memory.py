@@ -1,4 +1,4 @@
-"""The memory that this process can have, and sizes that would not fit in it."""
+"""The memory that this process can have, and a check that arrays fit in it."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ except ImportError:  # Windows
 
 
 def memory_there() -> int:
-  """Bytes of memory that this process can have at most.
+  """Returns the bytes of memory that this process can have at most.
 
-  The least of the machine's, with its swap, of the limits of the control groups it is in, and of its own
-  limit (ulimit -v).
+  This is the minimum of the machine's memory with swap, the limits of the process's control groups, and its
+  own limit (ulimit -v).
   """
   found = [2**50]
   with contextlib.suppress(AttributeError, OSError, ValueError):  # not a POSIX system
@@ -36,7 +36,7 @@ def memory_there() -> int:
 
 
 def swap() -> int:
-  """Bytes of the machine's swap; 0 where that is not known."""
+  """Returns the bytes of the machine's swap; 0 if unknown."""
   with contextlib.suppress(OSError, ValueError):
     if found := re.search(r"SwapTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
       return 1024 * int(found[1])
@@ -44,13 +44,13 @@ def swap() -> int:
 
 
 def check_memory(setting: str, value: int, wanted: int, what: str) -> None:
-  """Raises `SettingError` for a size by which arrays would not fit in this machine's memory.
+  """Raises `SettingError` if arrays would not fit into this process's memory.
 
   Args:
-    setting: the size's name.
-    value: the size.
-    wanted: the bytes that arrays of this size take.
-    what: the arrays.
+    setting: name of the setting that determines the arrays' size.
+    value: its value.
+    wanted: the arrays' bytes.
+    what: description of the arrays.
   """
   if wanted > (there := memory_there()):
     problem = f"{what} would take {in_bytes(wanted)}, and this machine has {in_bytes(there)} of memory"
@@ -58,7 +58,7 @@ def check_memory(setting: str, value: int, wanted: int, what: str) -> None:
 
 
 def in_bytes(count: int) -> str:
-  """A number of bytes for people, such as "13.1 GB"."""
+  """Returns a number of bytes with a unit, such as "13.1 GB"."""
   if count >= 1000**6:
     return "more than 1000 PB"
   power = next(power for power in range(5, -1, -1) if count >= 1000**power or not power)

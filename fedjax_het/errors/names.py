@@ -1,4 +1,4 @@
-"""Checks names against what there is, and finds the one that was meant."""
+"""Checks names against the known ones, and suggests the nearest."""
 
 import difflib
 import unicodedata
@@ -19,7 +19,7 @@ PAPERS = {
   "ham": ("ham10000",), "isic": ("isic2019",), "isic19": ("isic2019",),
   "speech": ("speechcommands",), "gsc": ("speechcommands",),
 }  # fmt: skip
-"""Names of papers -> what they may be called here, both as `_spelled` has them."""
+"""Names in papers -> names in this library, both as normalised by `_spelled`."""
 
 
 def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
@@ -32,10 +32,10 @@ def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
 
 
 def near(value: object, choices: Iterable[str]) -> str:
-  """What an unknown value may have been meant to be, and what is known, for an error.
+  """Returns the remedy for an unknown name: the nearest known one, and all known ones.
 
-  Capitals, hyphens, spaces and accents are of no account, so "LG-FedAvg" is lg_fedavg; and a few names are
-  known by which papers call what has another name here, see `PAPERS`.
+  Capitals, hyphens, spaces and accents are ignored, so "LG-FedAvg" is lg_fedavg. Some names that papers use
+  for other names here are known too, see `PAPERS`.
   """
   choices = sorted(choices)
   spelled: dict[str, list[str]] = {}
@@ -50,6 +50,6 @@ def near(value: object, choices: Iterable[str]) -> str:
 
 
 def _spelled(name: str) -> str:
-  """A name in the small letters and digits that all ways to write it have in common."""
+  """Returns a name in lower case without accents, hyphens, spaces and other signs."""
   plain = unicodedata.normalize("NFKD", name).casefold().replace("+", "plus")
   return "".join(sign for sign in plain if sign.isalnum())

@@ -1,4 +1,4 @@
-"""Checks settings that are numbers: their kind, range, and that float32 holds them."""
+"""Checks settings that are numbers: their type, their range, and that float32 represents them."""
 
 import math
 import operator
@@ -16,18 +16,18 @@ _INSTEAD = {
 }
 
 
-"""What serves in place of a function of the step, for the settings that have such."""
+"""What to use instead of a schedule, by setting."""
 
 
 def check_number(setting: str, value: object) -> None:
-  """Raises `SettingError` unless `value` is a real number: Python's or a scalar array, and no boolean."""
+  """Raises `SettingError` unless `value` is a real number or scalar array; booleans are refused."""
   if callable(value):
     problem = "a function, and a setting does not follow a schedule"
     raise SettingError(setting, value, problem, f"Give a number{_INSTEAD.get(setting, '')}.")
   dtype: Any = getattr(value, "dtype", None)
   shape = getattr(value, "shape", ())
   is_scalar = dtype is not None and jnp.issubdtype(dtype, jnp.number) and not shape
-  real = is_scalar and np.dtype(dtype).kind not in "cm"  # complex, and a difference of times
+  real = is_scalar and np.dtype(dtype).kind not in "cm"  # complex numbers and time differences
   if isinstance(value, bool) or not (real or isinstance(value, int | float)):
     raise SettingError(setting, value, "not a number", "Give a number.")
   if isinstance(value, int) and abs(value) >= 2**63:
@@ -52,13 +52,13 @@ def check_range(
 
   Args:
     setting: the setting's name, as the user writes it.
-    value: what it was set to. A traced value, of a setting that varies within one program, passes: its
-      values were checked before.
+    value: its value. A traced value, of a setting that varies within one program, passes, as its values were
+      checked before.
     low: the least value.
     high: the largest value.
-    above: what the value must be larger than.
-    below: what the value must be smaller than.
-    on_host: whether only Python computes with the value, in float64; it may then be infinite, too.
+    above: the value must be larger.
+    below: the value must be smaller.
+    on_host: whether only Python computes with the value, in float64; it may then be infinite.
   """
   if isinstance(value, jax.core.Tracer):
     return
@@ -80,7 +80,7 @@ def check_range(
 
 
 def _check_float32(setting: str, value: float, above: float | None, below: float | None) -> None:
-  """Raises `SettingError` for a number that float32 cannot tell from 0, infinity or a bound."""
+  """Raises `SettingError` for a number that rounds to 0, infinity or an excluded bound in float32."""
   if isinstance(value, int) and abs(value) >= 2**31:
     raise SettingError(setting, value, "is larger than an int32", f"Write {float(value)!r}.")
   limits = np.finfo(np.float32)
@@ -99,7 +99,7 @@ def _check_float32(setting: str, value: float, above: float | None, below: float
 
 
 def check_pixels(setting: str, value: object, least: float, largest: float, remedy: str) -> None:
-  """Raises `SettingError` unless examples from `least` to `largest` lie in [0, 1], but for a last place."""
+  """Raises `SettingError` unless `least` and `largest` are in [0, 1], up to rounding."""
   if not (least >= -1e-5 and largest <= 1.0 + 1e-5):
     problem = f"is of examples in [0, 1], and the clients' reach from {least:.6g} to {largest:.6g}"
     raise SettingError(setting, value, problem, remedy)
@@ -108,8 +108,8 @@ def check_pixels(setting: str, value: object, least: float, largest: float, reme
 def check_whole(setting: str, value: float, low: float | None = None, high: float | None = 2**31 - 1) -> None:
   """Raises `SettingError` unless `value` is an integer and low <= value <= high (each bound optional).
 
-  By default `high` is the largest int32, which counters and shapes are. 2.0 is no integer: what counts steps
-  or clients is a shape or the bound of a loop.
+  By default `high` is the largest int32, the dtype of counters and shapes. The float 2.0 is refused, as
+  numbers of steps or clients are shapes or bounds of loops.
   """
   if isinstance(value, float) and math.isinf(value):
     raise SettingError(setting, value, "must be a whole number", "Give one.")
@@ -124,12 +124,12 @@ def check_whole(setting: str, value: float, low: float | None = None, high: floa
 
 
 def check_seed(setting: str, value: int) -> None:
-  """Raises `SettingError` unless `value` is a seed of its own: JAX takes seeds modulo 2^32."""
+  """Raises `SettingError` unless `value` is an integer in [0, 2^32), as JAX takes seeds modulo 2^32."""
   if isinstance(value, jax.Array) and not value.shape and jnp.issubdtype(value.dtype, jnp.number):
     value = value.item()  # JAX compares its own numbers in 32 bits
   check_whole(setting, value, 0, 2**32 - 1)
 
 
 def is_zero(setting: float | jax.Array) -> bool:
-  """Whether a setting is known to be 0, and what it multiplies can be left out of the program."""
+  """Returns whether a setting is the constant 0, whose term can be left out of the program."""
   return not isinstance(setting, jax.Array) and setting == 0

@@ -1,4 +1,4 @@
-"""Checks settings that are no numbers: flags, lists, sections of a configuration, keys of JAX."""
+"""Checks settings that are not numbers: flags, lists, sections of a configuration, JAX keys."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
@@ -11,21 +11,21 @@ from fedjax_het.errors.kinds import SettingError
 
 
 def check_flag(setting: str, value: object) -> None:
-  """Raises `SettingError` unless `value` is True or False: "no" would count as True."""
+  """Raises `SettingError` unless `value` is True or False; text such as "no" would count as True."""
   if not isinstance(value, bool):
     raise SettingError(setting, value, "neither True nor False", "Give one of them.")
 
 
 def listed(setting: str, values: Any, what: str) -> list[Any]:
-  """Returns the elements of a list, a tuple, an array, a range or a generator in their order.
+  """Returns the elements of a list, tuple, array, range or generator in order.
 
   Args:
-    setting: what it is called.
-    values: what was given.
-    what: what its elements are, for the error.
+    setting: name of the setting.
+    values: its value.
+    what: description of the elements, for the error.
 
   Raises:
-    SettingError: it has no elements, or they have no order or are named.
+    SettingError: `values` is not iterable, or is text, a set or a mapping.
   """
   plain = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping | Set)
   if not plain or (hasattr(values, "shape") and not values.shape):
@@ -35,27 +35,27 @@ def listed(setting: str, values: Any, what: str) -> list[Any]:
     raise SettingError(setting, values, f"not a list of {what}", remedy)
   try:
     return [*values]
-  except Exception as error:  # of a generator of a user's own
+  except Exception as error:  # raised by a user's generator
     problem = f"cannot be listed ({type(error).__name__}: {error})"
     raise SettingError(setting, type(values).__name__, problem, f"Give a list of {what}.") from error
 
 
 def check_section(section: str, value: object) -> None:
-  """Raises `SettingError` unless `value` is a section of a configuration, names with values."""
+  """Raises `SettingError` unless `value` is a section of a configuration, which maps names to values."""
   if not hasattr(value, "items"):  # a ConfigDict is no Mapping
     remedy = f"Give fields, such as \"--config.{section}={{'field': value}}\", or leave it out."
     raise SettingError(section, value, "not a section", remedy)
 
 
 def typed_keys(keys: Any) -> Any:
-  """Returns keys of `jax.random.PRNGKey`, which are whole numbers, as typed keys with the same draws.
+  """Converts keys of `jax.random.PRNGKey`, which are integers, to typed keys with the same draws.
 
   Args:
-    keys: typed keys, or uint32 [2], or [n, 2] for several, of JAX's or NumPy's (where the option
-      jax_default_prng_impl names another generator than threefry, of so many numbers as its keys have).
+    keys: typed keys, or a JAX or NumPy array uint32 [2], or [n, 2] for several. The last axis is that of the
+      generator in the option jax_default_prng_impl.
 
   Returns:
-    Typed keys of shape () or [n]. What is neither is returned as it is.
+    Typed keys of shape () or [n]. Any other value is returned unchanged.
   """
   raw = isinstance(keys, jax.Array | np.ndarray) and keys.dtype == np.uint32
   size = jax.random.key_data(jax.random.key(0)).shape
@@ -63,10 +63,10 @@ def typed_keys(keys: Any) -> Any:
 
 
 def check_key(key: Any) -> jax.Array:
-  """Returns one key of `jax.random` as a typed key, also one of `jax.random.PRNGKey`.
+  """Returns a key of `jax.random.key` or `jax.random.PRNGKey` as a typed key.
 
   Raises:
-    SettingError: it is no key, or several.
+    SettingError: `key` is not a key, or several.
   """
   key = typed_keys(key)
   if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
@@ -78,7 +78,7 @@ def check_key(key: Any) -> jax.Array:
 
 
 def check_run_key(key: Any) -> jax.Array:
-  """Returns one key, of the generator that a state's numbers are read as; see `check_key`."""
+  """Returns a typed key of the generator in jax_default_prng_impl, which states require; see `check_key`."""
   key = check_key(key)
   if jax.random.key_impl(key) != jax.random.key_impl(jax.random.key(0)):
     problem = f"a key of {jax.random.key_impl(key)}, and not of jax_default_prng_impl"

@@ -34,10 +34,10 @@ def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
 
 
 def prepared_of(config: ConfigDict, data: FederatedData, task: Task) -> dict[str, Any]:
-  """What a configuration's client part is given that is made of all clients' label counts; {} for most.
+  """Returns what `Method.prepare` makes of the clients' data for a configuration; {} for most methods.
 
   Raises:
-    SettingError: of labels that are no classes, or a setting that does not go with the counts.
+    SettingError: the labels are not classes, or a setting does not go with the counts.
   """
   client = CLIENTS[config.algorithm.name]
   if client.prepares is None:
@@ -48,13 +48,13 @@ def prepared_of(config: ConfigDict, data: FederatedData, task: Task) -> dict[str
       "are none", "Use another method, or data whose labels are classes.",
     )  # fmt: skip
   seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(config.seed), 5)))[-1]
-  return client.prepared(label_counts(data), int(seed), {**config.local, **config.algorithm})
+  return client.prepare({**config.local, **config.algorithm}, label_counts(data), seed=int(seed))
 
 
 def build_algorithm(
   config: Mapping[str, Any], model: Model | Generative, prepared: Mapping[str, Any] = MappingProxyType({})
 ) -> Algorithm:
-  """The three parts that a configuration names, around `model`; `prepared` is as of `prepared_of`."""
+  """Returns the parts that a configuration names, around `model`; for `prepared` see `Method.prepare`."""
   for section in METHODS:
     check_method(section, config)
   with as_written(config, "server"):
@@ -95,14 +95,14 @@ def check_variance(config: Mapping[str, Any], client: ClientUpdate, model: Model
   """Raises `SettingError` where the variance of a last layer is asked for that no client sends."""
   if config.get("record_variance", False):
     sent = jax.eval_shape(client.init_broadcast, jax.random.key(0)).params
-    if not client.uploads_model or not layers_of_head(model)(sent):
+    if not client.needs.uploads_model or not layers_of_head(model)(sent):
       raise SettingError(
         "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
       )
 
 
 def algorithm_maker(config: ConfigDict, model: Model | Generative) -> Callable[..., Algorithm]:
-  """(prepared, **{dotted field: number}) -> a configuration's algorithm with these; see `prepared_of`."""
+  """Returns (prepared, **{dotted field: number}) -> the algorithm of the configuration with these numbers."""
 
   def make(prepared: Mapping[str, Any] = MappingProxyType({}), **values: Any) -> Algorithm:
     return build_algorithm(with_values(config, values).to_dict(), model, prepared)

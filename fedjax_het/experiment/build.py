@@ -12,7 +12,7 @@ from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source, digest
-from fedjax_het.engine.checks import check_cohort
+from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
@@ -42,7 +42,7 @@ class Experiment(NamedTuple):
     unseen: the data of the clients that never train; None where all may.
     label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of these
       clients' training and validation labels that became others; None where none are touched.
-    prepared: what the client part was given that is made of the clients' label counts, see `prepared_of`.
+    prepared: arguments of the client part that are made of the clients' data, see `Method.prepare`.
     digests: "data_digest" of the data set, whatever the seed, and "clients_digest" of who has which of its
       rows, with which labels; "prepared_digest" where there is something prepared.
   """
@@ -67,7 +67,7 @@ def notes_of(config: ConfigDict, experiment: Experiment) -> tuple[str, ...]:
     *experiment.source.notes,
     *([] if own is None else [said]),
     *rounded_to_nothing(config.algorithm, config.rounds),
-    *experiment.algorithm.client.remarks(experiment.data),
+    *remarks_of(experiment.algorithm, experiment.data),
   )
 
 
@@ -80,7 +80,10 @@ def engine_of(config: ConfigDict, experiment: Experiment, where: Where) -> Engin
 
 
 def with_prepared(experiment: Experiment, prepared: Mapping[str, Any]) -> Experiment:
-  """The same with this prepared, and with its digest, to three decimals: processors differ in last places."""
+  """Returns the experiment with prepared arguments and their digest.
+
+  The digest is of three decimals, as processors differ in last places.
+  """
   if not prepared:
     return experiment
   rounded = jax.tree.map(lambda leaf: np.round(np.asarray(leaf, np.float64), 3), prepared)
@@ -166,7 +169,7 @@ def build(config: ConfigDict) -> Experiment:
   model = models.make(config.model.name, shape, source.num_classes, task, **model_options)
   algorithm = build_algorithm(config, model, prepared)
   check_cohort(algorithm, config.cohort_size, data.num_clients)
-  if algorithm.client.synthesize is not None:
+  if algorithm.client.studies.synthesize is not None:
     asked = config.to_dict().get("downstream", {})
     for judge in (asked, to_follow(asked) or {}):
       classifier(judge.get("model"), source)

@@ -100,9 +100,9 @@ def check_config(config: ConfigDict) -> None:
   client = CLIENTS[config.algorithm.name]
   check_fit(client, config.model.name)
   check_model(config.model)
-  unprepared = client.unprepared(config.num_clients, {**config.local, **config.algorithm})
-  algorithm = build_algorithm(config, small_model(client), unprepared)
-  if config.get("downstream") and algorithm.client.synthesize is None:
+  placeholders = client.prepare({**config.local, **config.algorithm}, num_clients=config.num_clients)
+  algorithm = build_algorithm(config, small_model(client), placeholders)
+  if config.get("downstream") and algorithm.client.studies.synthesize is None:
     problem = f"{algorithm.client.name} synthesises nothing that could be judged"
     raise SettingError("downstream", config.downstream.to_dict(), problem, "Leave it out.")
   check_to_accuracy(config.to_dict().get("to_accuracy"), algorithm.client)

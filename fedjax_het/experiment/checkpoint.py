@@ -25,8 +25,9 @@ from fedjax_het.experiment.manifest import checksum_of_books, damage, has_manife
 from fedjax_het.experiment.quiet import quiet_background
 from fedjax_het.experiment.workdir import free_name
 
-# How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
-DAMAGE = re.compile("(NOT_FOUND|DATA_LOSS|OUT_OF_RANGE|FAILED_PRECONDITION): |Error (open|read|decod)ing ")
+# Statuses of tensorstore for a file that is gone, cut or changed, and for a machine that fails.
+DAMAGE = ("NOT_FOUND", "DATA_LOSS", "OUT_OF_RANGE", "FAILED_PRECONDITION", "Error")
+MACHINE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "CANCELLED")
 PARTS = {  # of a state, in words
   "key": "the key of the draws",
   "round": "the round's number",
@@ -256,16 +257,25 @@ def is_damage(error: BaseException) -> bool:
   """Whether an error of a checkpoint's readers, or what caused it, says that a file is gone or unreadable."""
   if isinstance(error, FileNotFoundError | UnicodeDecodeError | json.JSONDecodeError | KeyError):
     return True
-  return (isinstance(error, ValueError) and DAMAGE.match(str(error)) is not None) or (
+  return (isinstance(error, ValueError) and status_of(error) in DAMAGE) or (
     error.__cause__ is not None and is_damage(error.__cause__)
   )
+
+
+def status_of(error: BaseException) -> str:
+  """Returns the status that a message of tensorstore begins with, such as "NOT_FOUND"; "" for other errors.
+
+  "Error" stands for a message such as "Error opening ...". tensorstore has no public types for its errors.
+  """
+  found = re.match("([A-Z_]{5,})(?=: )|(Error)(?= (open|read|decod)ing )", str(error))
+  return found[0] if found else ""
 
 
 def of_machine(error: BaseException) -> bool:
   """Whether an error may come from this machine or this program, and not from a checkpoint's files."""
   if isinstance(error, SettingError | MemoryError | OSError | jax.errors.JaxRuntimeError):
     return True
-  return re.match("(RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAVAILABLE|CANCELLED)", str(error)) is not None
+  return status_of(error) in MACHINE
 
 
 def leaves_of(tree: Any) -> dict[str, str]:

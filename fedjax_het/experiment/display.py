@@ -6,7 +6,7 @@ import os
 from rich.console import Console, RenderableType
 
 from fedjax_het.engine.processes import writes
-from fedjax_het.engine.progress import Progress, doing
+from fedjax_het.output.progress import Progress, doing
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.output.terminal import say
 

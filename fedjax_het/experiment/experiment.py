@@ -12,13 +12,12 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from fedjax_het.engine.base import Runs, Seconds
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.processes import agreed, of_the_first, writes
-from fedjax_het.engine.progress import Progress
 from fedjax_het.engine.run import chunks, evaluate
-from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import build, engine_of, notes_of
@@ -45,6 +44,7 @@ from fedjax_het.experiment.workdir import (
   workdir_of,
 )
 from fedjax_het.modes import in_float32
+from fedjax_het.output.progress import Progress
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies import Moment, Study
 

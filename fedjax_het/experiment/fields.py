@@ -166,8 +166,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
     yield from (own for path, own in also.items() if path.partition(".")[2] in given)
   client = named("algorithm", config["algorithm"]["name"])
   yield field("algorithm.name", f"{client.about} (--list names all)", "str", NO_DEFAULT)
-  prepares = METHODS["algorithm"][client.name].prepares
-  more = prepares.settings if prepares else {}
+  more = METHODS["algorithm"][client.name].from_data
   for own in of(client, "algorithm"):  # a setting stands in either section
     name = own.path.partition(".")[2]
     if name in more:

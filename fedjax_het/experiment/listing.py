@@ -147,7 +147,7 @@ def _method(section: str, method: Method) -> Entry:
   lines = documented(method.factory)
   more |= {name: (AS_EPOCHS, lines[name]) for name in method.own_epochs}
   if method.prepares:
-    more |= explained(method.prepares.make, method.prepares.settings)
+    more |= explained(method.prepares.make, method.from_data)
 
   def facts() -> dict[str, str]:
     if why := asked(method)[1]:

@@ -138,7 +138,10 @@ def start_devices() -> None:
 
 
 def processes_told() -> int:
-  """How many processes there are, by the flag or the cluster; `jax.process_count` would start the devices."""
+  """Returns the number of processes that the flag, or else the cluster, states.
+
+  JAX has no public name for it before devices start, which `jax.process_count` does.
+  """
   from jax._src import distributed
 
   return flags.FLAGS.processes or distributed.global_state.num_processes or 1

@@ -79,10 +79,13 @@ def build_members(
   members, configs = sweep.members, [*sweep.configs, *others]
   built = {seed: build(with_values(config, {"seed": seed})) for seed in {own.seed: None for own in configs}}
   client = CLIENTS[config.algorithm.name]
-  of_counts = [path for path in grid if client.prepares and _may_be(path, client.prepares.settings)]
+  of_data = [path for path in grid if _may_be(path, client.from_data)]
   experiments = [built[own.seed] for own in configs]
-  if of_counts:
-    experiments = [_prepared_anew(own, experiment) for own, experiment in zip(configs, experiments)]
+  if of_data:
+    prepared = (
+      prepared_of(own, one.data, one.algorithm.client.task) for own, one in zip(configs, experiments)
+    )
+    experiments = [with_prepared(*own) for own in zip(experiments, prepared)]
   data = dict(zip(built, sized_beside([own.data for own in built.values()])))
   beside, experiments, configs = experiments[len(members) :], experiments[: len(members)], sweep.configs
   seeds = {own.seed for own in configs}
@@ -92,9 +95,9 @@ def build_members(
     if columns.pop(f"algorithm.{part}", None):
       columns[f"algorithm.{number}"] = [own.algorithm[number] for own in resolved]
   values: dict[str, Any] = {path: [value] * len(members) for path, value in numbers(resolved[0]).items()}
-  values |= {path: own for path, own in columns.items() if path not in of_counts}
-  if client.prepares:
-    values["prepared"] = _stacked([own.prepared for own in experiments], of_counts)
+  values |= {path: own for path, own in columns.items() if path not in of_data}
+  if experiments[0].prepared:
+    values["prepared"] = _stacked([own.prepared for own in experiments], of_data)
 
   engine = Members(
     algorithm_maker(resolved[0], experiments[0].model),
@@ -115,11 +118,6 @@ def build_members(
   return engine, named, beside
 
 
-def _prepared_anew(config: ConfigDict, built: Experiment) -> Experiment:
-  """An experiment of the same seed, with what these settings prepare of its clients' label counts."""
-  return with_prepared(built, prepared_of(config, built.data, built.algorithm.client.task))
-
-
 def _may_be(path: str, settings: Collection[str]) -> bool:
   """Whether a dotted field is one of these settings of the client part."""
   section, _, field = path.partition(".")
@@ -127,7 +125,7 @@ def _may_be(path: str, settings: Collection[str]) -> bool:
 
 
 def _stacked(prepared: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Any:
-  """What is prepared for each member, each leaf [M, ...]."""
+  """Returns what is prepared for each member, each leaf [M, ...]."""
   kinds = {str(jax.tree.map(np.shape, own)) for own in prepared}
   if len(kinds) > 1:
     raise SettingError(

@@ -13,9 +13,9 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from fedjax_het.data.container import FederatedData
+from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of
@@ -288,7 +288,7 @@ class Record:
     with pictures(self.run, self.undrawn):
       curves = [*self._curves(lines), Curve("train_loss", "cohort", series(lines, "train_loss"))]
       path = self.run.figures / "learning_curve.png"
-      marks = self._experiment.algorithm.client.milestones
+      marks = self._experiment.algorithm.client.studies.milestones
       learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)
     for study in self._studies.values():
       with pictures(self.run, self.undrawn):

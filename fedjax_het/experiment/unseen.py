@@ -43,7 +43,7 @@ def check_unseen(config: ConfigDict, client: ClientUpdate) -> None:
       "unseen", dict(given), f"{client.name} has no global model, which such clients would start with",
       "Use a method that has one, such as fedavg, or leave unseen out.",
     )  # fmt: skip
-  if steps and (config.model.name in GENERATORS or not client.uploads_model):
+  if steps and (config.model.name in GENERATORS or not client.needs.uploads_model):
     raise SettingError(
       "unseen.steps", steps, f"{client.name} shares no model that could be trained on", "Set it to []."
     )

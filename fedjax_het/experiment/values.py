@@ -12,16 +12,15 @@ from fedjax_het.methods import METHODS
 def numbers(config: Mapping[str, Any]) -> dict[str, Any]:
   """The settings of a configuration's parts that its program takes as values: dotted field -> number.
 
-  All that may be fractions, defaults included, but for those of which something is prepared: runs that differ
-  in these alone are one program, and each has the bits of that member of a sweep. A setting of 0 stays a
-  constant, and what it multiplies is left out.
+  These are all settings that may be fractions, defaults included, except those of `Method.from_data`. Runs
+  that differ in these numbers alone are one program, and each has the bits of that member of a sweep. A
+  setting of 0 stays a constant, and what it multiplies is left out.
   """
   found = {}
   for section, table in METHODS.items():
     own, method = config[section], table[config[section]["name"]]
-    used = method.prepares.settings if method.prepares else ()
     for name, parameter in method.settings.items():
-      if name in used:
+      if name in method.from_data:
         continue
       inherits = section == "algorithm" and name not in own and name in config["local"]
       place = "local" if inherits else section

@@ -21,7 +21,7 @@ from fedjax_het.mixing.learners import (
   online_newton_step,
 )
 from fedjax_het.mixing.responses import CDFS, beyond_one, respond
-from fedjax_het.parts import Mixing
+from fedjax_het.parts import Mixing, Needs
 
 
 def aaggff_s(cdf: str = "normal") -> Mixing:
@@ -59,7 +59,8 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
     p, state = learner(num).update(state, decision_gradient(state.p, responses))
     return p[cohort], state
 
-  return Mixing(lambda sizes: learner(sizes.shape[0]).init(), update, "aaggff_s", check_cohort=check_cohort)
+  needs = Needs(check_cohort=check_cohort)
+  return Mixing(lambda sizes: learner(sizes.shape[0]).init(), update, "aaggff_s", needs=needs)
 
 
 def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> Mixing:
@@ -97,7 +98,7 @@ def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> 
     coefficients = jax.nn.softmax(entropy_scores(state.total[cohort], state.steps, num, lipschitz))
     return coefficients, state
 
-  return Mixing(init, update, "aaggff_d", check_cohort=beyond_one)
+  return Mixing(init, update, "aaggff_d", needs=Needs(check_cohort=beyond_one))
 
 
 def doubly_robust(

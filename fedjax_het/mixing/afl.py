@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedjax_het.errors import check_range
 from fedjax_het.mixing.responses import beyond_one, largest_for_non_finite
 from fedjax_het.mixing.simplex import project_simplex
-from fedjax_het.parts import Mixing
+from fedjax_het.parts import Mixing, Needs
 
 
 def afl(lr: float = 0.01) -> Mixing:
@@ -42,4 +42,4 @@ def afl(lr: float = 0.01) -> Mixing:
     q = project_simplex(own + lr * (losses - losses.max()))  # the projection ignores a common shift
     return q, p.at[feedback.cohort].set(mass * q)
 
-  return Mixing(init, update, "afl", check_cohort=beyond_one)
+  return Mixing(init, update, "afl", needs=Needs(check_cohort=beyond_one))

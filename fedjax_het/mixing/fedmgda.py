@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from fedjax_het.errors import check_choice, check_range
 from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.simplex import minimise_on_box_simplex
-from fedjax_het.parts import Feedback, Mixing, PyTree
+from fedjax_het.parts import Feedback, Mixing, Needs, PyTree
 
 STEPS = ("mean", "unit")
 
@@ -101,4 +101,4 @@ def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
     return jnp.minimum(factor, jnp.finfo(jnp.float32).max)
 
   check_cohort = beyond_one if step == "mean" else None
-  return Mixing(lambda sizes: (), update, "fedmgda", scale, check_cohort=check_cohort)
+  return Mixing(lambda sizes: (), update, "fedmgda", scale, needs=Needs(check_cohort=check_cohort))

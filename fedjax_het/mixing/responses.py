@@ -25,7 +25,7 @@ CDFS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def beyond_one(size: int, num: int) -> None:
-  """Rejects cohorts of one client, whose coefficient is always 1; `Mixing.check_cohort` of fair mixings.
+  """Rejects cohorts of one client, whose coefficient is always 1; `Needs.check_cohort` of fair mixings.
 
   Raises:
     SettingError: the cohort has one client, with which fair mixing would be FedAvg.

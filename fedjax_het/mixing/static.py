@@ -25,7 +25,7 @@ def uniform() -> Mixing:
     cohort_size = feedback.sizes.shape[0]
     return jnp.full((cohort_size,), 1.0 / cohort_size), state
 
-  return Mixing(lambda sizes: (), update, "uniform")
+  return Mixing(lambda sizes: (), update, "uniform", even=True)
 
 
 def check_mixing(mixing: Any) -> None:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
 from fedjax_het.mixing.responses import beyond_one, largest_for_non_finite
-from fedjax_het.parts import Mixing
+from fedjax_het.parts import Mixing, Needs
 
 
 def tilted(
@@ -50,7 +50,8 @@ def tilted(
       scores = scores + (r - r.max()) / zeta
     return jax.nn.softmax(scores), state
 
-  return Mixing(lambda sizes: (), update, name, check_cohort=None if response is None else beyond_one)
+  needs = Needs(check_cohort=None if response is None else beyond_one)
+  return Mixing(lambda sizes: (), update, name, needs=needs)
 
 
 def qffl(q: float = 1.0) -> Mixing:

@@ -1,1 +1,1 @@
-"""Text for terminals, tables and pages."""
+"""Text for terminals, tables and pages, and the progress of a run."""

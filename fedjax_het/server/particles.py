@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import SettingError, check_choice, check_pixels, check_range, check_whole, is_zero
-from fedjax_het.parts import ClientUpdate, Message, Mixing, ServerUpdate
+from fedjax_het.parts import ClientUpdate, Message, Mixing, Needs, ServerUpdate
 from fedjax_het.server.sgld import check_fall, check_own_rounds, half_cosine, mean_gradient
 
 SPACES = ("pixels", "blocks", "convolutions")
@@ -205,8 +205,8 @@ def particles(
 
   def beside(client: ClientUpdate, mixing: Mixing) -> ServerUpdate:
     """Returns the server part for this client part, whose labels it uses."""
-    synthesize = client.synthesize
-    if not is_zero(signal_noise) and (client.upload_norm is None or mixing.name != "uniform"):
+    synthesize = client.studies.synthesize
+    if not is_zero(signal_noise) and (client.needs.upload_norm is None or not mixing.even):
       raise SettingError(
         "server's signal_noise", signal_noise,
         "hides a client's upload only where that is bounded and counts 1/S",
@@ -266,7 +266,10 @@ def particles(
     check_pixels("server's pixels", pixels, least, largest, "Scale them, or set the server's pixels='free'.")
 
   part = ServerUpdate(
-    lonely, lonely, "particles", lambda own: check_own_rounds("particles", rounds, own),
-    None if pixels == "free" else check_examples, takes_models=False, beside=beside,
+    lonely, lonely, "particles", takes_models=False, beside=beside,
+    needs=Needs(
+      check_rounds=lambda own: check_own_rounds("particles", rounds, own),
+      check_examples=None if pixels == "free" else check_examples,
+    ),
   )  # fmt: skip
   return part

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError, check_flag, check_pixels, check_range, check_whole
 from fedjax_het.langevin import langevin_step
-from fedjax_het.parts import Message, ServerUpdate
+from fedjax_het.parts import Message, Needs, ServerUpdate
 
 
 def half_cosine(
@@ -89,7 +89,9 @@ def sgld(
     return Message(langevin_step(key, broadcast.params, gradient, beta, noise, bounded), extra), step + 1
 
   return ServerUpdate(
-    lambda broadcast: jnp.int32(0), update, "sgld",
-    lambda own: check_own_rounds("sgld", rounds, own), check_examples if bounded else None,
-    takes_models=False,
+    lambda broadcast: jnp.int32(0), update, "sgld", takes_models=False,
+    needs=Needs(
+      check_rounds=lambda own: check_own_rounds("sgld", rounds, own),
+      check_examples=check_examples if bounded else None,
+    ),
   )  # fmt: skip

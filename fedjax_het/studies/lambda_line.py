@@ -38,15 +38,15 @@ class LambdaLine(Study):
   def fits(cls, run: Watched) -> bool:
     """Whether the client part has several λ or a line of models."""
     client = run.algorithm.client
-    return len(client.lambdas) > 1 or client.line is not None
+    return len(client.studies.lambdas) > 1 or client.studies.line is not None
 
   def section(self, now: Moment) -> dict[str, Any]:
     """Returns {"lambda": the report of `lambda_report` or `own_report`}."""
     assert now.evaluations is not None
     client = self.run.algorithm.client
-    statistics = {"statistics": "own"} if "personalize" in client.sees_data else {}
-    if len(client.lambdas) > 1:
-      return {"lambda": lambda_report(client.lambdas, now.evaluations) | statistics}
+    statistics = {"statistics": "own"} if "personalize" in client.needs.sees_data else {}
+    if len(client.studies.lambdas) > 1:
+      return {"lambda": lambda_report(client.studies.lambdas, now.evaluations) | statistics}
     return {"lambda": own_report(GRID, now.evaluate(between_endpoints), now.evaluations) | statistics}
 
   @classmethod
@@ -66,8 +66,8 @@ class LambdaLine(Study):
 
 def between_endpoints(client: ClientUpdate) -> ClientUpdate:
   """Returns the client part with its personalised models on its `line`, at the λ of `GRID`."""
-  assert client.line is not None
-  return client._replace(personalize=client.line, lambdas=GRID)
+  assert client.studies.line is not None
+  return client._replace(personalize=client.studies.line, studies=client.studies._replace(lambdas=GRID))
 
 
 def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def check_landscape(settings: Mapping[str, Any], client: ClientUpdate, validates
   if settings.get("part") == "valid" and not validates:
     remedy = "Set valid_fraction, such as 0.1, or take test or train."
     raise SettingError("landscape.part", "valid", "no client has a validation part", remedy)
-  if client.global_model is None or client.synthesize is not None:
+  if client.global_model is None or client.studies.synthesize is not None:
     raise SettingError(
       "landscape", dict(settings), f"{client.name} has no global model that classifies", "Leave it out."
     )

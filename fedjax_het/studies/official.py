@@ -26,7 +26,7 @@ class OfficialTest(Study):
   def fits(cls, run: Watched) -> bool:
     """Whether there is such a set, and a global model that reads its examples as they are."""
     client, source = run.algorithm.client, run.source
-    trains = client.global_model is not None and client.synthesize is None
+    trains = client.global_model is not None and client.studies.synthesize is None
     return bool(len(source.y_test)) and trains and not source.standardize
 
   def section(self, now: Moment) -> dict[str, Any]:

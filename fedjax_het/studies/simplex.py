@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from fedjax_het.engine.runs import OfFn
+from fedjax_het.engine.base import OfFn
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate
@@ -34,13 +34,13 @@ class SimplexMap(Study):
   @classmethod
   def fits(cls, run: Watched) -> bool:
     """Whether the client part has a simplex of at least two endpoints."""
-    simplex = run.algorithm.client.simplex
+    simplex = run.algorithm.client.studies.simplex
     return simplex is not None and np.shape(simplex.centers)[1] > 1
 
   def __init__(self, run: Watched):
     super().__init__(run)
-    assert run.algorithm.client.simplex is not None
-    self._simplex = run.algorithm.client.simplex
+    assert run.algorithm.client.studies.simplex is not None
+    self._simplex = run.algorithm.client.studies.simplex
     self._count = np.shape(self._simplex.centers)[1]
 
   def draw_first(self) -> None:
@@ -103,13 +103,14 @@ def on_grid(count: int) -> OfFn:
   alphas = grid(count, DIVISIONS[count])
 
   def of(client: ClientUpdate) -> ClientUpdate:
-    simplex = client.simplex
+    simplex = client.studies.simplex
     assert simplex is not None
 
     def personalize(broadcast, state, data, context, lam):
       return simplex.at(broadcast, jnp.asarray(alphas)[lam.astype(int)])
 
-    return client._replace(personalize=personalize, lambdas=tuple(map(float, range(len(alphas)))))
+    studies = client.studies._replace(lambdas=tuple(map(float, range(len(alphas)))))
+    return client._replace(personalize=personalize, studies=studies)
 
   return of
 

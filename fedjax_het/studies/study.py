@@ -26,10 +26,10 @@ from rich.console import RenderableType
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
+from fedjax_het.engine.base import OfFn
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.runs import OfFn
 from fedjax_het.engine.state import State
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm, Message

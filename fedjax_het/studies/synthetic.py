@@ -37,7 +37,7 @@ class Synthetic(Study):
   def __init__(self, run: Watched):
     super().__init__(run)
     self._folder, self._key = run.folder / "samples", np.asarray(jax.random.key_data(run.key))
-    synthesize = run.algorithm.client.synthesize
+    synthesize = run.algorithm.client.studies.synthesize
     assert synthesize is not None
     self._synthesize = jax.jit(lambda key, broadcast: synthesize(jax.random.wrap_key_data(key), broadcast))
     self._settings = run.config.to_dict().get("downstream", {})
@@ -47,7 +47,7 @@ class Synthetic(Study):
   @classmethod
   def fits(cls, run: Watched) -> bool:
     """Whether the server can synthesise examples."""
-    return run.algorithm.client.synthesize is not None
+    return run.algorithm.client.studies.synthesize is not None
 
   def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
     """Deletes the examples of rounds after `rounds_done`."""

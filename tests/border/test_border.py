@@ -2,6 +2,7 @@
 
 import ast
 import re
+from itertools import chain
 from pathlib import Path
 
 import chex
@@ -31,6 +32,7 @@ import fedjax_het
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.federated import federated
+from fedjax_het.methods import METHODS as TABLES
 from fedjax_het.parts import Message
 
 LR, EPOCHS, BATCH = 0.1, 2, 4
@@ -251,6 +253,27 @@ def test_engine_names_no_method(path):
     n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute) and n.attr == "name"
   ]
   assert not asked, "the engine asks a part who it is"
+
+
+def name_questions(source: str) -> list[str]:
+  """Returns the comparisons in a source file that ask a part's name, or compare with a method's name."""
+  parts, names = re.compile(r"\b(client|mixing|server|part|mix|move)s?\.name$"), {*chain(*TABLES.values())}
+
+  def asks(node: ast.expr) -> bool:
+    constants = {own.value for own in ast.walk(node) if isinstance(own, ast.Constant)}
+    return bool(parts.search(ast.unparse(node)) or constants & names)
+
+  compared = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare)]
+  return [ast.unparse(node) for node in compared if any(map(asks, (node.left, *node.comparators)))]
+
+
+def test_nobody_decides_by_a_part_s_name():
+  files = [*Path(fedjax_het.__file__).parent.rglob("*.py")]
+  assert len(files) > 200
+  assert not {str(path): found for path in files if (found := name_questions(path.read_text()))}
+  assert name_questions("if mixing.name != kind or name in ('uniform', other):\n  pass") == [
+    "mixing.name != kind", "name in ('uniform', other)",
+  ]  # fmt: skip
 
 
 def test_the_source_checks_can_fail():

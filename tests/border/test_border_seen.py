@@ -99,7 +99,7 @@ def tuned(sees=("init", "personalize")) -> fh.ClientUpdate:
     init=init,
     loss=lambda broadcast, state, data, context: state[0].sum() ** 2,
     personalize=personalize,
-    sees_data=sees,
+    needs=fh.Needs(sees_data=sees),
   )
 
 

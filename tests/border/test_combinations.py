@@ -64,7 +64,7 @@ def program(of_client):
       ),
       ServerUpdate(
         lambda broadcast: tuple(part.init(broadcast) for part in servers), serve,
-        takes_models=of_model.uploads_model,
+        takes_models=of_model.needs.uploads_model,
       ),
     )  # fmt: skip
 

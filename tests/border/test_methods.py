@@ -61,7 +61,7 @@ def test_a_part_is_offered_only_what_it_takes():
   METHODS["mixing"]["static"].make(offered)
   part = METHODS["server"]["sgld"].make(offered, noise=0.0)
   with pytest.raises(fh.SettingError, match=r"rounds = 7"):
-    part.check_rounds(8)
+    part.needs.check_rounds(8)
   with pytest.raises(fh.SettingError, match="lr = -1"):
     METHODS["mixing"]["afl"].make(offered, lr=-1)  # a setting of its own counts more than an offer
 

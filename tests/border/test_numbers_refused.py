@@ -35,8 +35,8 @@ def test_every_number_of_every_method_refuses_what_is_none(section):
     method, own = METHODS[section][name], OWN.get(name, {})
     for value in BAD:
       with pytest.raises(SettingError, match=setting):
-        if method.prepares and setting in method.prepares.settings:
-          method.prepared(counts, 0, {"endpoints": 3, setting: value})
+        if setting in method.from_data:
+          method.prepare({"endpoints": 3, setting: value}, counts)
         elif section == "algorithm":
           client_of(name, mlp(), ROUNDS, {**OFFERED, **own, setting: value})
         else:

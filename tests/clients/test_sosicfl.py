@@ -164,15 +164,15 @@ def test_what_the_settings_refuse():
   with pytest.raises(SettingError, match=r"local_epochs = 3: .* lam = None"):
     fh.sosicfl_plus(mlp(), owned(), lam=None, local_epochs=3)
   with pytest.raises(SettingError, match="start_round"):
-    fh.sosicfl(mlp(), owned(), start_round=5).check_rounds(5)
-  fh.sosicfl(mlp(), owned(), start_round=4).check_rounds(5)
+    fh.sosicfl(mlp(), owned(), start_round=5).needs.check_rounds(5)
+  fh.sosicfl(mlp(), owned(), start_round=4).needs.check_rounds(5)
 
 
 def test_without_a_start_every_client_is_the_whole_simplex_s():
-  """Also in the pictures, and so in `Client.simplex`."""
+  """Also in the pictures, and so in `Studies.simplex`."""
   regions = owned()
   for start_round, centers, radius in ((3, regions.centers, 0.4), (np.inf, np.full((K, 3), 1 / 3), 2.0)):
-    found = fh.sosicfl_all(linear(), regions, start_round=start_round, **PLAIN).simplex
+    found = fh.sosicfl_all(linear(), regions, start_round=start_round, **PLAIN).studies.simplex
     np.testing.assert_allclose(found.centers, centers, rtol=1e-6)
     assert float(found.radius) == pytest.approx(radius)
     np.testing.assert_array_equal(found.points, regions.points)
@@ -193,7 +193,7 @@ def test_points_that_no_step_takes_again_are_remarked_on(ragged):
     (functools.partial(fh.sosicfl_plus, local_epochs=3), 3 * largest),
   ):
     for points, told in ((None, 0), (steps - 1, 0), (steps, 1)):
-      said = [*factory(mlp(), spread, points=points, **PLAIN).remarks(ragged)]
+      said = [*factory(mlp(), spread, points=points, **PLAIN).needs.remarks(ragged)]
       whose = "" if factory is fh.sosicfl else " of the server's endpoints, or of its own,"
       assert (
         said
@@ -208,4 +208,4 @@ def test_run_and_sweep_warn_once_of_regions_but_not_where_nobody_has_one(ragged)
   make = lambda lr: fh.federated(client(lr=lr), fh.mixing.static(), fh.server.sgd())  # noqa: E731
   warned(fh.run, make(0.1), ragged, key=jax.random.key(0))
   warned(fh.sweep, make, {"lr": [0.1, 0.2]}, data=ragged)
-  assert [*client(start_round=np.inf).remarks(ragged)] == []
+  assert [*client(start_round=np.inf).needs.remarks(ragged)] == []

@@ -265,7 +265,7 @@ def test_ends_of_the_line(ragged):
   chex.assert_trees_all_equal(client.global_model(broadcast), broadcast.params)
   half = jax.tree.map(lambda f, l: (f + l) / 2, broadcast.params, local)
   close(client.personalize(broadcast, local, None, Context(), jnp.float32(0.5)), half, 1e-6, 1e-7)
-  np.testing.assert_allclose(client.lambdas, np.arange(11) / 10)
+  np.testing.assert_allclose(client.studies.lambdas, np.arange(11) / 10)
 
 
 @pytest.mark.parametrize(

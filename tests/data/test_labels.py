@@ -181,7 +181,7 @@ def test_data_made_by_hand_must_fit_the_model(y, model, says, monkeypatch):
 )
 def test_of_every_method_the_logits_are_counted(client):
   server = fh.server.sgld(rounds=1, bounded=False) if client.name == "fedevg" else None
-  algorithm = fh.federated(client._replace(check_examples=None), server=server)
+  algorithm = fh.federated(client._replace(needs=client.needs._replace(check_examples=None)), server=server)
   fh.Engine(algorithm, federation((5, 3, 4)), 2, devices=1)
   with pytest.raises(fh.SettingError, match=f"y = {CLASSES}: "):
     fh.Engine(algorithm, with_labels(lambda y: y + 1), 2, devices=1)

@@ -70,7 +70,8 @@ def make(nu):
     model = base.personalize(broadcast, state, data, context, lam)
     return jax.tree.map(lambda leaf: leaf + first(data), model)
 
-  return fh.federated(base._replace(init=init, personalize=personalize, sees_data=("init", "personalize")))
+  needs = fh.Needs(sees_data=("init", "personalize"))
+  return fh.federated(base._replace(init=init, personalize=personalize, needs=needs))
 
 
 def swept(data, device_rows=None):

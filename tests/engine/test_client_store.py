@@ -90,7 +90,7 @@ def test_states_on_a_disk_are_those_in_memory_and_leave_nothing_behind(tmp_path,
 def test_a_folder_for_states_that_cannot_be_is_named(tmp_path, monkeypatch):
   with pytest.raises(SettingError, match=r"states_folder = .*nowhere.*: no such folder"):
     engine(device_states=5, states_folder=str(tmp_path / "nowhere"))
-  without = r"states_folder.*without device_states all states lie on the devices.*device_states=64"
+  without = r"states_folder.*without device_states all states are stored on the devices.*device_states=64"
   for wrong in (lambda: engine(states_folder=str(tmp_path)), Where(states_folder=str(tmp_path)).check):
     with pytest.raises(SettingError, match=without):
       wrong()

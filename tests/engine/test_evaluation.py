@@ -42,7 +42,7 @@ def test_evaluation_is_a_loop_over_clients_and_lambdas(part, devices):
     own = jax.tree.map(lambda leaf: np.asarray(leaf[i], np.float64), state.clients)
     models = [
       jax.tree.map(lambda g, l: (1 - lam) * np.asarray(g, np.float64) + lam * l, state.broadcast.params, own)
-      for lam in client.lambdas
+      for lam in client.studies.lambdas
     ]
     for name in ("top1", "loss"):
       personal, global_ = evaluation.personalized[name][i], evaluation.global_[name][i]

@@ -134,11 +134,12 @@ def test_a_model_on_the_line_has_its_own_statistics(method, ragged):
   kept = state.local if hasattr(state, "local") else state
   kept = jax.tree.map(lambda leaf: leaf + 0.3, model().split(kept).params)
   state = state._replace(local=kept) if hasattr(state, "local") else kept
-  found = client.line(broadcast, state, one_client(ragged, 2), fh.Context(), 0.3)
+  found = client.studies.line(broadcast, state, one_client(ragged, 2), fh.Context(), 0.3)
   between = jax.tree.map(lambda f, l: 0.7 * f + 0.3 * l, broadcast.params, kept)
   chex.assert_trees_all_close(found.params, between, rtol=1e-6)
   chex.assert_trees_all_close(found.stats, statistics_by_hand(between, ragged, 2, 4), rtol=1e-4, atol=1e-5)
-  assert client.sees_data == ("personalize",) and method(mlp(), **LOCAL).sees_data == ()
+  assert client.needs.sees_data == ("personalize",)
+  assert method(mlp(), **LOCAL).needs.sees_data == ()
 
 
 @pytest.mark.parametrize("method", [fh.fedavg, fh.scaffold, fh.apfl, fh.pfedme, fh.ditto, fh.superfed])
@@ -232,7 +233,7 @@ def test_runs_map_resume_and_evaluate(method, ragged):
   logits = net.apply(broadcast.params, x, broadcast.stats)
   assert evaluation.global_["top1"][2] == pytest.approx((logits.argmax(1) == y).mean())
   if method != "fedavg":
-    lam = algorithm.client.lambdas[3]
+    lam = algorithm.client.studies.lambdas[3]
     own = jax.tree.map(lambda leaf: leaf[2], state.clients)
     params = jax.tree.map(lambda f, l: (1 - lam) * f + lam * l, broadcast.params, own)
     stats = own_statistics(net, params, broadcast.stats, one_client(ragged, 2), LOCAL["batch_size"])

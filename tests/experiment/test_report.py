@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedjax_het.engine import progress as progress_module
-from fedjax_het.engine.progress import Progress, of_library
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.tracking import Tracker, to_json
 from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.metrics.fairness import summarize_all
+from fedjax_het.output import progress as progress_module
+from fedjax_het.output.progress import Progress, of_library
 
 CONFIG = {"seed": 0, "algorithm": {"name": "superfed_mm", "nu": 2.0}, "hidden": (200, 200), "rounds": 500}
 
@@ -232,9 +232,9 @@ def test_what_is_compiled_on_the_way_does_not_slow_the_rate(monkeypatch):
 
 
 def test_progress_is_a_flag():
-  assert of_library(5, None) and of_library(5, True)
+  assert of_library(5, None, True) and of_library(5, True, False)
   with pytest.raises(SettingError, match="progress = 'yes': neither True nor False"):
-    of_library(5, "yes")
+    of_library(5, "yes", True)
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -242,4 +242,4 @@ def test_settings_are_checked(settings, named):
 
 
 def test_one_client_s_step_of_length_one_is_not_fedavg():
-  assert mixing.fedmgda(step="unit").check_cohort is None
+  assert mixing.fedmgda(step="unit").needs.check_cohort is None

@@ -61,7 +61,7 @@ def test_a_cohort_of_one(name):
 
 @EVERY_PART
 def test_fair_mixing_of_one_client_alone_would_be_fedavg(name):
-  check = FACTORIES[name]().check_cohort
+  check = FACTORIES[name]().needs.check_cohort
   if name in ("static", "uniform"):
     assert check is None
   else:

@@ -279,10 +279,10 @@ def test_what_it_does_not_go_with():
     fh.federated(fh.fedevg(MODEL, per_class=1), server=lonely)
   with pytest.raises(fh.SettingError, match=r"renew_below = 0\.1: has no effect on classes of one example"):
     fh.federated(fh.fedevg(MODEL, per_class=1), server=particles(5, temperature=0.0, renew_below=0.1))
-  nameless = fh.fedevg(MODEL)._replace(synthesize=None)
+  nameless = fh.fedevg(MODEL)._replace(studies=fh.Studies())
   with pytest.raises(fh.SettingError, match="keeps examples of a class apart, and fedevg synthesises none"):
     fh.federated(nameless, server=lonely)
   with pytest.raises(fh.SettingError, match=r"rounds = 5: .*rounds = 6\. Use particles\(rounds=6\)"):
-    lonely.check_rounds(6)
+    lonely.needs.check_rounds(6)
   with pytest.raises(fh.SettingError, match="cap = 61"):
     fh.fedevg(MODEL, energy="raw", cap=61)

@@ -20,9 +20,9 @@ from flax import linen as nn
 
 import fedjax_het as fh
 from fedjax_het.clients.regions import Regions
-from fedjax_het.engine.progress import Progress
-from fedjax_het.engine.runs import Runs
+from fedjax_het.engine.base import Runs
 from fedjax_het.metrics import fairness
+from fedjax_het.output.progress import Progress
 
 SECONDS = 20  # that a call may take
 N, K = 60, 6

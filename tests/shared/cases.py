@@ -63,9 +63,11 @@ def client_of(
     model = NETWORKS.get(name, cvae_mlp)(model.shape, model.num_classes, latent=2, hidden=5)
   halfway = {own: rounds // 2 for own in method.shares.values()}
   counts = np.random.default_rng(0).integers(0, 20, (num_clients, 3)) + 1
-  prepared = method.prepared(counts, 0, {"endpoints": 3})
+  prepared = method.prepare({"endpoints": 3}, counts)
   made = method.make({"model": model, **prepared, **halfway, **settings})
-  return made._replace(check_examples=None)  # the federations' examples are no pixels
+  return made._replace(
+    needs=made.needs._replace(check_examples=None)
+  )  # the federations' examples are no pixels
 
 
 def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered) -> Algorithm:

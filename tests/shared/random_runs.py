@@ -78,7 +78,7 @@ def _composed() -> dict[str, list[tuple[str, str, str]]]:
 
 def _cohorts(mixing: str, num_clients: int) -> list[int]:
   """The sizes of cohorts that a mixing takes of so many clients."""
-  check, found = bare(MIXINGS[mixing]).check_cohort, []
+  check, found = bare(MIXINGS[mixing]).needs.check_cohort, []
   for size in range(1, num_clients + 1):
     with contextlib.suppress(SettingError):
       if check is not None:

@@ -16,7 +16,7 @@ from fedjax_het.engine.cohort import sample_cohort
 from fedjax_het.engine.state import State
 from fedjax_het.local import for_each_batch, shuffle
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, Message, Mixing, ServerUpdate
+from fedjax_het.parts import ClientUpdate, Info, Message, Mixing, Needs, ServerUpdate
 
 SIZES = (40, 1, 7, 3, 12, 2, 9, 1, 25, 5, 4, 17)
 FEATURES, CLASSES = 4, 3
@@ -259,7 +259,7 @@ def synthesis(model: Model, lr=0.1, epochs=2, batch_size=4) -> ClientUpdate:
     personalize=lambda broadcast, own, *_: own,
     global_model=lambda broadcast: broadcast.params,
     apply=apply,
-    uploads_model=False,
+    needs=Needs(uploads_model=False),
   )
 
 

@@ -24,6 +24,11 @@ from fedjax_het.studies.study import Moment
 K = len(SIZES)
 
 
+def offering(simplex):
+  """Stands for a client part with this simplex."""
+  return types.SimpleNamespace(studies=fh.Studies(simplex=simplex))
+
+
 @pytest.mark.parametrize("radius", [0.1, 0.5, 1.2, 3.0])
 def test_a_region_s_polygon_holds_what_the_region_holds(radius):
   rng = np.random.default_rng(0)
@@ -55,16 +60,16 @@ def regions(endpoints) -> Regions:
 def test_the_part_s_simplex_is_the_server_s_models():
   client = fh.sosicfl(mlp(), regions(3))
   broadcast, alpha = client.init_broadcast(jax.random.key(0)), np.float32([0.2, 0.7, 0.1])
-  found = client.simplex.at(broadcast, jnp.asarray(alpha))
+  found = client.studies.simplex.at(broadcast, jnp.asarray(alpha))
   wanted = np.tensordot(alpha, np.asarray(broadcast.params["fc2"]["kernel"]), 1)
   np.testing.assert_allclose(found["fc2"]["kernel"], wanted, rtol=1e-5, atol=1e-6)
   of = on_grid(3)(client)
-  assert len(of.lambdas) == 28 and on_grid(3) is on_grid(3)
+  assert len(of.studies.lambdas) == 28 and on_grid(3) is on_grid(3)
   place = 11
-  own = of.personalize(broadcast, None, None, None, jnp.float32(of.lambdas[place]))
-  wanted = client.simplex.at(broadcast, jnp.asarray(grid(3, 6)[place]))
+  own = of.personalize(broadcast, None, None, None, jnp.float32(of.studies.lambdas[place]))
+  wanted = client.studies.simplex.at(broadcast, jnp.asarray(grid(3, 6)[place]))
   np.testing.assert_array_equal(own["fc2"]["kernel"], wanted["fc2"]["kernel"])
-  assert fh.fedavg(mlp()).simplex is None
+  assert fh.fedavg(mlp()).studies.simplex is None
 
 
 def test_clients_are_drawn_with_what_they_are_by_and_without_whole_regions(tmp_path, monkeypatch):
@@ -100,9 +105,9 @@ def test_whole_regions_are_not_drawn_on_models_either(endpoints, tmp_path, monke
 
 
 def test_one_endpoint_has_no_pictures():
-  part = lambda endpoints: types.SimpleNamespace(simplex=Simplex(lambda *_: None, *regions(endpoints)))  # noqa: E731
+  part = lambda endpoints: offering(Simplex(lambda *_: None, *regions(endpoints)))  # noqa: E731
   fits = lambda client: SimplexMap.fits(types.SimpleNamespace(algorithm=types.SimpleNamespace(client=client)))  # noqa: E731
-  assert not fits(part(1)) and fits(part(2)) and not fits(types.SimpleNamespace(simplex=None))
+  assert not fits(part(1)) and fits(part(2)) and not fits(offering(None))
 
 
 @pytest.mark.parametrize("endpoints, files", [(2, 2), (3, 2), (5, 1)])
@@ -111,7 +116,7 @@ def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
   kept = lambda figure, path: titles.append(figure.get_suptitle()) or save(figure, path)  # noqa: E731
   monkeypatch.setattr(simplex_plots, "save", kept)
   owned = regions(endpoints)
-  client = types.SimpleNamespace(simplex=Simplex(lambda *_: None, *owned))
+  client = offering(Simplex(lambda *_: None, *owned))
   run = types.SimpleNamespace(
     algorithm=types.SimpleNamespace(client=client), writes=True, figures=tmp_path, title="sosicfl on nothing",
     config=ConfigDict({"algorithm": {"name": "sosicfl"}, "local": {"epsilon": 0.25}}),

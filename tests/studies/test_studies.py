@@ -33,7 +33,7 @@ class Drift(Study):
 
   @classmethod
   def fits(cls, run):
-    return run.algorithm.client.synthesize is None
+    return run.algorithm.client.studies.synthesize is None
 
   def checkpoint_state(self):
     return {"worst": self._worst, "before": self._before}

@@ -1,4 +1,4 @@
-"""How far the run is: a live bar on a terminal, a line now and then in a log file."""
+"""The progress of a run: a live bar on a terminal, and a line every few seconds in a log file."""
 
 import contextlib
 import datetime
@@ -13,24 +13,23 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from fedjax_het.engine.processes import writes
 from fedjax_het.errors import check_flag
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.output.terminal import console as new_console
 
 
 class Progress:
-  """Rounds done, rounds a second, time left and the latest figures; use it in a `with`.
+  """Shows finished rounds, rounds per second, time left and the latest figures; a context manager.
 
-  The rate is that of the last 20 updates, without what is done instead of rounds, such as compiling. The
-  first only starts the clock.
+  The rate is that of the last 20 updates, without the time of other work such as compiling. The first update
+  only starts the clock.
 
   Args:
-    total: rounds of the whole run.
-    console: where to show; standard output by default.
-    every: seconds between two lines where that is not a terminal.
-    quiet: shows nothing.
-    transient: a bar goes when it ends.
+    total: number of rounds of the whole run.
+    console: where to show the progress; standard output by default.
+    every: seconds between two lines if `console` is not a terminal.
+    quiet: whether to show nothing.
+    transient: whether the bar disappears at the end.
   """
 
   def __init__(
@@ -63,14 +62,14 @@ class Progress:
     return self
 
   def __exit__(self, *exc: object) -> None:
-    """Leaves the last state on the screen, also after an error."""
+    """Stops the bar, or prints the last line, also after an error."""
     if self._bar is not None:
       self._bar.stop()
     elif self._shown != self._round:
       self._print()
 
   def begin(self, start: int) -> None:
-    """Says that `start` rounds were done before this start: 0, or the checkpoint's."""
+    """Sets the number of rounds that an earlier start has finished: 0, or the checkpoint's."""
     self._round = self._start = self._shown = start
     if start:
       self._line(f"continuing after round {start}")
@@ -79,7 +78,7 @@ class Progress:
 
   @contextlib.contextmanager
   def doing(self, what: str) -> Iterator[None]:
-    """Shows what is done instead of rounds: with its seconds on a terminal, as a line elsewhere."""
+    """Shows other work than rounds while it lasts: beside the bar with its seconds, or as a line in a log."""
     since = time.monotonic()
     before, self._doing = self._doing, (what, since)
     if self._bar is None:
@@ -93,9 +92,9 @@ class Progress:
       self._doing = before
 
   def update(self, round: int, /, **latest: float) -> None:
-    """Shows that `round` rounds are done, and figures such as `train_loss=0.31, top1=0.97`.
+    """Shows the number of finished rounds, and figures such as `train_loss=0.31, top1=0.97`.
 
-    Figures stay until the next update that has any; metrics in percent are given as fractions.
+    Figures stay until the next update that has any. Metrics in percent are given as fractions.
     """
     self._round = round
     self._seen.append((time.monotonic(), round))
@@ -107,13 +106,13 @@ class Progress:
       self._print()
 
   def _print(self) -> None:
-    """One plain line."""
+    """Prints the progress in a plain line."""
     self._printed, self._shown = time.monotonic(), self._round
     share = 100 * self._round / max(self._total, 1)
     self._line(f"round {self._round}/{self._total} ({share:.0f} %)  {self._rate_text()}  {self._figures()}")
 
   def _tell(self, what: str) -> None:
-    """Says in a log what is done instead of rounds."""
+    """Prints other work than rounds in a log."""
     self._line(what)
 
   def _line(self, line: str) -> None:
@@ -121,18 +120,18 @@ class Progress:
     self._console.file.flush()
 
   def _beside(self) -> str:
-    """What stands beside the bar."""
+    """Returns the text beside the bar."""
     if self._doing is None:
       return self._rate_text()
     what, since = self._doing
     return f"{what}: {time.monotonic() - since:.0f} s"
 
   def _figures(self) -> str:
-    """The latest figures."""
+    """Returns the latest figures as text."""
     return self._latest
 
   def _rate_text(self) -> str:
-    """Rounds a second and the time left."""
+    """Returns rounds per second and the time left as text; "" before the second update."""
     if not self._seen:
       return ""
     (t0, r0), (t1, r1) = self._seen[0], self._seen[-1]
@@ -144,7 +143,7 @@ class Progress:
 
 
 class _Bar(Bar):
-  """A bar with a text beside it and one below, which are asked for anew whenever it is drawn."""
+  """A bar with a text beside it and one below it; both functions are called whenever it is drawn."""
 
   def __init__(self, beside: Callable[[], str], below: Callable[[], str], console: Console, transient: bool):
     self._below = below
@@ -155,26 +154,31 @@ class _Bar(Bar):
     )  # fmt: skip
 
   def get_renderables(self) -> Iterable[RenderableType]:
-    """The bar, and what is below it."""
+    """Yields the bar, and the text below it if there is any."""
     yield from super().get_renderables()
     if below := self._below():
       yield Text(below, "green")
 
 
 class _Asked(ProgressColumn):
-  """A text that is asked for whenever it is drawn."""
+  """A column whose text is a function that is called whenever it is drawn."""
 
   def __init__(self, text: Callable[[], str]):
     super().__init__(Column(no_wrap=True))
     self._text = text
 
   def render(self, task: Task) -> Text:
-    """The text."""
+    """Returns the present text."""
     return Text(self._text(), "cyan")
 
 
-def of_library(total: int, wanted: bool | None) -> Progress:
-  """What a function of the library shows on standard error; see `run`. Of several processes one does.
+def of_library(total: int, wanted: bool | None, writes: bool) -> Progress:
+  """Returns the progress that `run` and `sweep` show on standard error.
+
+  Args:
+    total: number of rounds.
+    wanted: whether to show it; None only on a terminal, where the bar then disappears at the end.
+    writes: whether this process shows anything; one of several processes does.
 
   Raises:
     SettingError: `wanted` is neither True, False nor None.
@@ -182,14 +186,14 @@ def of_library(total: int, wanted: bool | None) -> Progress:
   if wanted is not None:
     check_flag("progress", wanted)
   console = new_console(stderr=True)
-  if not writes() or not (console.is_terminal if wanted is None else wanted):
+  if not writes or not (console.is_terminal if wanted is None else wanted):
     console = new_console(stderr=True, quiet=True, force_terminal=False)
   return Progress(total, console=console, transient=wanted is None)
 
 
 @contextlib.contextmanager
 def doing(what: str, console: Console) -> Iterator[None]:
-  """Shows on a terminal, until it is left, what is done and for how long; nothing elsewhere."""
+  """Shows work and its duration while the context lasts, on a terminal only."""
   if not console.is_terminal:
     yield
     return
@@ -201,7 +205,7 @@ def doing(what: str, console: Console) -> Iterator[None]:
 
 
 def _figure(name: str, value: float) -> str:
-  """A figure's name and value; a dash where there is none."""
+  """Returns a figure's name and value as text; a dash for NaN."""
   known = shown(name)
   text = (
     "–" if math.isnan(value) else f"{known.factor * value:.2f} %" if known.unit == "%" else f"{value:.4g}"

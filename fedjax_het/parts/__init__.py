@@ -1,0 +1,38 @@
+r"""The parts of a federated algorithm, and the messages that travel between them.
+
+The objective is  min_θ Σ_i w_i E_{ξ~D_i} L(ξ; θ).  Clients differ in θ, in w or in D, and an algorithm has
+one part for each question that this raises:
+
+=================  =======================================================
+`ClientUpdate`     what a client does with the broadcast that it receives
+`Mixing`           the mixing coefficients of a round's clients
+`ServerUpdate`     how the server moves
+=================  =======================================================
+
+Every part is a NamedTuple of pure functions that are safe under `jit`, `vmap` and `scan`. Parts do not import
+the engine, and the engine knows no method: it only passes on `Message`s, whose content is agreed between
+client part and server part. `fedjax_het.federated` refuses parts that do not go together.
+
+Shapes: K clients in all, a cohort of S clients a round, batches of B examples.
+"""
+
+from fedjax_het.parts.client import (
+  ClientInitFn,
+  ClientUpdate,
+  ClientUpdateFn,
+  DataNotRequested,
+  InitBroadcastFn,
+  LocalTraining,
+  LossFn,
+  in_one_go,
+)
+from fedjax_het.parts.message import Context, Feedback, Info, Message, PyTree
+from fedjax_het.parts.mixing import Mixing
+from fedjax_het.parts.needs import Needs, PersonalizeFn, Simplex, Studies
+from fedjax_het.parts.server import Algorithm, ServerUpdate
+
+__all__ = [
+  "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context", "DataNotRequested", "Feedback",
+  "Info", "InitBroadcastFn", "LocalTraining", "LossFn", "Message", "Mixing", "Needs", "PersonalizeFn",
+  "PyTree", "ServerUpdate", "Simplex", "Studies", "in_one_go",
+]  # fmt: skip

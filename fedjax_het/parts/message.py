@@ -1,0 +1,89 @@
+"""The messages that travel between server and clients, and what accompanies them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+PyTree = Any
+
+
+class Message(NamedTuple):
+  """A message from the server to clients (a broadcast) or back (an upload).
+
+  Every field is a pytree. Leaves are floats or integers; an average of integers is rounded to the nearest
+  one. The params of an upload have the structure and shapes of the broadcast's, unless they are a signal, see
+  `Needs.uploads_model`. p are the mixing coefficients, [S].
+
+  Attributes:
+    params: the object that the server part moves: a model, endpoints of a simplex, or synthetic examples. Uploads u_i
+      become Σ_i p_i u_i.
+    extra: further values that are averaged like `params`, Σ_i p_i u_i.
+    stats: a model's running statistics, averaged like `params`; no server optimiser moves them.
+    even: values that are averaged with equal weights, Σ_i u_i / S, such as control variates.
+  """
+
+  params: PyTree
+  extra: PyTree = ()
+  stats: PyTree = ()
+  even: PyTree = ()
+
+
+class Context(NamedTuple):
+  """Client and round indices, cohort and population sizes; int32 scalars.
+
+  The defaults describe a single client in the first round.
+
+  Attributes:
+    client: index i of the client, from 0.
+    round: index of the round, from 0; in an evaluation the number of finished rounds; 0 in `init`.
+    cohort_size: S.
+    num_clients: K.
+  """
+
+  client: int | jax.Array = 0
+  round: int | jax.Array = 0
+  cohort_size: int | jax.Array = 1
+  num_clients: int | jax.Array = 1
+
+
+class Info(NamedTuple):
+  """A client's report on its local training, for logging; never fed back into training.
+
+  Attributes:
+    loss: mean of the mini-batch losses over the local steps, float32 scalar.
+    steps: number of local gradient steps, int32 scalar.
+    figures: further diagnostics, name -> float32 scalar, with the same names in every round. Their means over
+      the cohort are written to metrics.jsonl.
+  """
+
+  loss: jax.Array
+  steps: jax.Array
+  figures: Any = ()
+
+  @classmethod
+  def of_sum(cls, total: jax.Array, steps: jax.Array, figures: Any = ()) -> "Info":
+    """Returns the report for mini-batch losses that sum to `total`, float32, over `steps` steps, int32."""
+    return cls(total / steps.astype(jnp.float32), steps, figures)
+
+
+class Feedback(NamedTuple):
+  """The round's information for a mixing part.
+
+  Attributes:
+    cohort: indices of the sampled clients, int32 [S], without repetition.
+    sizes: their numbers of training examples, int32 [S].
+    round: index of the round, from 0, int32 scalar.
+    losses: () -> float32 [S], the losses F_i before local training. A call costs one forward pass over the
+      cohort's data; without a call nothing is computed.
+    uploads: () -> the cohort's uploads, each leaf [S, ...]. A call gathers them on every device.
+    broadcast: what the cohort received; the clients' updates are uploads minus broadcast.
+  """
+
+  cohort: jax.Array
+  sizes: jax.Array
+  round: jax.Array
+  losses: Callable[[], jax.Array]
+  uploads: Callable[[], Message]
+  broadcast: Message

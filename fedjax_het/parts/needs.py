@@ -1,0 +1,99 @@
+"""`Studies`, which a method offers beyond its functions, and `Needs`, which a part requires."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+import jax
+
+from fedjax_het.data.container import Array, ClientData, FederatedData
+from fedjax_het.parts.message import Context, Message, PyTree
+
+
+class PersonalizeFn(Protocol):
+  """Returns the model that a client would use, for `apply`, at position λ of the client's line of models.
+
+  `lam` is a float32 scalar out of `Studies.lambdas`; methods without a line ignore it. `data`, the client's
+  training examples, is readable if `Needs.sees_data` has "personalize".
+  """
+
+  def __call__(  # noqa: D102
+    self, broadcast: Message, state: PyTree, data: ClientData, context: Context, lam: jax.Array
+  ) -> PyTree: ...
+
+
+class Simplex(NamedTuple):
+  """A simplex of models that the server keeps; its points α have M + 1 coordinates.
+
+  Attributes:
+    at: (broadcast, α) -> the server's model at α, as `apply` takes it.
+    centers: center of each client's region, float32 [K, M + 1]; the client uses the model there.
+    radius: η >= 0, the largest L1 distance from the center at which the client trains.
+    points: the point that each client's data alone determines, float32 [K, M + 1].
+    clusters: cluster of each client, int [K]; clients of a cluster share their center.
+  """
+
+  at: Callable[[Message, jax.Array], PyTree]
+  centers: Array
+  radius: float | jax.Array
+  points: Array
+  clusters: Array
+
+
+class Studies(NamedTuple):
+  """Offers of a method to evaluations and studies, beyond one personalised and one global model.
+
+  Studies are chosen by these fields, never by a method's name. The defaults offer nothing.
+
+  Attributes:
+    lambdas: the λ at which the personalised models are evaluated; one value for methods without a line.
+    line: as `ClientUpdate.personalize`, but always the model θ(λ) = (1 - λ)·θ^f + λ·θ^l between a client's
+      federated model θ^f and its local model θ^l; None if a client does not have both.
+    simplex: the simplex of models that the server keeps; None if there is none.
+    synthesize: (key, broadcast) -> (x [M, ...], y int32 [M]), labelled synthetic examples ordered by class;
+      None for a method that makes none.
+    milestones: symbol -> index of the round in which the method's training changes; marked in pictures.
+  """
+
+  lambdas: tuple[float, ...] = (0.0,)
+  line: PersonalizeFn | None = None
+  simplex: Simplex | None = None
+  synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
+  milestones: Mapping[str, float | Array] = MappingProxyType({})
+
+
+class Needs(NamedTuple):
+  """Requirements of a part on the run and on the other parts; every check raises `SettingError`.
+
+  The defaults require nothing. The first five fields are honoured for every part, the others only for client
+  parts.
+
+  Attributes:
+    num_clients: K, for a part that was made for so many clients; None for any number.
+    check_rounds: (T) -> None; refuses runs of T rounds that would not be the described method.
+    check_cohort: (S, K) -> None; refuses cohorts of S out of K clients.
+    check_examples: (least, largest) -> None; refuses clients whose examples, as they are read, have numbers
+      outside the range that the part works in.
+    remarks: (data) -> sentences on settings that have no effect, or an unexpected one, with these clients. A
+      launched run shows them; `run` and `sweep` issue them as warnings.
+    sees_data: those of "init" and "personalize" that read the client's training examples.
+    uploads_model: whether an upload's params are the broadcast's params after local training, so that their
+      difference is an update; False if they are a signal that only a matching server part understands.
+    upload_norm: the bound on the L2 norm of an upload that is otherwise independent of the client's data;
+      None if there is no such bound.
+  """
+
+  num_clients: int | None = None
+  check_rounds: Callable[[int], None] | None = None
+  check_cohort: Callable[[int, int], None] | None = None
+  check_examples: Callable[[float, float], None] | None = None
+  remarks: Callable[[FederatedData], Iterable[str]] = lambda data: ()
+  sees_data: tuple[str, ...] = ()
+  uploads_model: bool = True
+  upload_norm: float | None = None
+
+  @property
+  def of_client(self) -> tuple[str, ...]:
+    """Names of the fields that are set and that only client parts may set."""
+    names = ("sees_data", "uploads_model", "upload_norm")
+    return tuple(name for name in names if getattr(self, name) != Needs._field_defaults[name])
