@@ -1,10 +1,10 @@
-"""Missing values filled, and columns standardised, by each client's own training rows."""
+"""Filling of missing values and standardisation of columns, by statistics of each client's training rows."""
 
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
-SHOWN = 10  # columns in a sentence
+SHOWN = 10  # columns that a note names at most
 
 
 def fill(
@@ -14,17 +14,17 @@ def fill(
   standardize: list[int],
   tell: Callable[[str], object],
 ) -> None:
-  """Fills every client's NaN and standardises its columns, in place.
+  """Replaces every client's NaN and standardises its columns, in place.
 
-  A value that is missing becomes the mean of those that the client's training rows have in that place. Where
-  they have none there is no mean, and 0 stands there, of which `tell` is told.
+  A missing value becomes the mean over the client's training rows at the same position of the example. Where
+  none of its training rows has a value there, it becomes 0, and `tell` is called.
 
   Args:
     x: floats, [N, ...], all clients' rows, one client after another.
-    starts: each client's first row, [K].
-    sizes: each client's rows to train, validate and test on, in this order, int [K, 3].
+    starts: each client's first row, int [K].
+    sizes: each client's numbers of train, valid and test rows, which lie in this order, int [K, 3].
     standardize: the columns of x, [N, D], that become (x - mean) / deviation.
-    tell: called with a sentence for each client without any value in some places.
+    tell: called with a sentence for each client whose training rows have no value at some position.
   """
   for client, (first, of_client) in enumerate(zip(starts, sizes)):
     own, num_train = slice(first, first + of_client.sum()), of_client[0]
@@ -49,7 +49,7 @@ def _lacks(absent: np.ndarray, standardize: list[int]) -> str:
 
 
 def _filled(x: np.ndarray, num_train: int, standardize: list[int]) -> np.ndarray:
-  """One client's rows [n, ...], the first `num_train` for training: NaN filled, columns standardised."""
+  """Fills NaN and standardises columns of one client's rows [n, ...], by its first `num_train` rows."""
   train, x = x[:num_train].astype(np.float64), x.astype(np.float64)
   present = ~np.isnan(train)
   mean = np.where(present, train, 0.0).sum(0) / np.maximum(present.sum(0), 1)
