@@ -20,13 +20,13 @@ from ml_collections import ConfigDict
 
 from fedjax_het.experiment.cell import parse_cell
 from fedjax_het.studies.best import sooner
-from fedjax_het.tables.paper import Beside
+from fedjax_het.tables.paper import Relative
 
 TABLES = [runpy.run_path(str(Path(__file__).with_name(name))) for name in ("sosicfl_2.py", "sosicfl_3.py")]
 NEVER = "{}'s best accuracy is not reached"
 BASELINES = {"SosicFL": "FedAvg", "SosicFL+": "Ditto"}
 FIGURES = {
-  f"{name}{end}": Beside("best", functools.partial(sooner, model=model, of=of), BASELINES, NEVER)
+  f"{name}{end}": Relative("best", functools.partial(sooner, model=model, of=of), BASELINES, NEVER)
   for end, of in (("", "round"), (", in seconds", "seconds"))
   for name, model in (("global", "global"), ("local", "personalized"))
 }

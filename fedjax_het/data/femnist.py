@@ -80,7 +80,7 @@ def _of_bytes(path: Path) -> tuple[list, list, list, list]:
     if x.dtype != np.uint8 or x.shape != (len(y), SIDE, SIDE) or user.shape != y.shape:
       raise DataError(f"{path.resolve()}: {part}_images are {x.dtype} {x.shape}, of {len(y)} labels.")
     if user.dtype.kind not in "iu" or not ((user >= 0) & (user < len(users))).all():
-      raise DataError(f"{path.resolve()}: {part}_user are not all rows of its {len(users)} users.")
+      raise DataError(f"{path.resolve()}: {part}_user does not number its {len(users)} users.")
     runs += [(str(users[i]), x[user == i], y[user == i], part == "test") for i in np.unique(user).tolist()]
   if not runs:
     raise DataError(f"{path.resolve()} is empty: no user has a row.")

@@ -75,7 +75,7 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
     rows.dtype.kind not in "biuf" or not rows.size or not rows.min() >= 0 or not np.allclose(rows.sum(1), 1.0)
   ):
     raise SettingError(
-      "transition", rows.tolist(), "some of its rows are no probabilities", "Let each be >= 0 and sum to 1."
+      "transition", rows.tolist(), "a row is no probability distribution", "Let each be >= 0 and sum to 1."
     )
   given = as_array("labels", labels)
   labels = np.asarray(given)

@@ -126,7 +126,7 @@ def _laid_out(
       check_axes(y, "[N]")
     remedy = "Number them: names, y = np.unique(y, return_inverse=True); or name another task."
     if y.dtype.kind == "f":
-      remedy = f"These look like numbers to be told: {REGRESSION}"
+      remedy = f"These look like regression targets: {REGRESSION}"
       if not (y % 1).any():
         remedy = "Convert them: y.astype(int)."
     raise SettingError("y", y.dtype, "classes are whole numbers from 0 on", remedy)

@@ -80,7 +80,7 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
   x, y = coded(inputs).astype(np.int16), coded(targets)
   groups, split, note = joined(users, [len(own) for own in inputs], test, x)
   counting = np.isin(y, range(len(SPECIAL)), invert=True).sum() / max(np.sum(y != PAD), 1)
-  notes = (f"{note}; {len(ids)} ids, {counting:.1%} of the words to be told count",)
+  notes = (f"{note}; {len(ids)} ids, {counting:.1%} of the target words count",)
   return Source(
     x, y, x[:0], y[:0], size, "reddit", groups,
     tuple(path.name for path, _ in files), notes, task=next_token(ignore=range(len(SPECIAL))), split=split,

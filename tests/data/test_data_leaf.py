@@ -340,7 +340,7 @@ def test_reddit(tmp_path):
   assert source.x[1].tolist() == [a, 3, 0, 0, 0, 0, 0, 0, 0, 0] and source.y[1].tolist() == [3, *[0] * 9]
   assert source.x[4].tolist()[:4] == [2, a, 1, 3]
   assert "".join(source.groups) == "uuuvuv" and source.split.tolist() == [0, 0, 0, 0, 1, 1]
-  assert source.task.name == "next_token" and "60.9% of the words to be told count" in source.notes[0]
+  assert source.task.name == "next_token" and "60.9% of the target words count" in source.notes[0]
   parts = data.natural(source.groups)
   made = data.federate(
     source.x, source.y, parts, jax.random.key(0), num_classes=6, task=source.task, split=source.split

@@ -63,7 +63,7 @@ def test_groups_are_clients():
     (lambda: fh.data.from_arrays(KEY, X, GROUPS, 5, num_classes=3), "names, y = np.unique.y, return_inv"),
     (
       lambda: fh.data.from_arrays(KEY, X, X[:, 0], 5, task=fh.tasks.regression()),
-      "num_classes = None: cannot be told.*of numbers to be told",
+      "num_classes = None: cannot be derived.*of regression targets",
     ),
     (lambda: fh.data.from_arrays(KEY, X, 3, 5), "y = array.3.: is one label. Give one for each"),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, test_fraction=1.0), "test_fraction = 1.0: .*below 1.0"),

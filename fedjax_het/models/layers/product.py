@@ -19,10 +19,10 @@ def value_barrier(x: jax.Array) -> jax.Array:
 def divided(x: jax.Array, number: jax.Array) -> jax.Array:
   """Computes x / number with the same bits on any number of CPU devices.
 
-  This holds for clients side by side too, of which each has its own number. XLA turns a division by a
-  broadcast number into a product with its reciprocal where the number has a single use, and the uses that it
-  counts in a program for one device are others than in one for several. The barrier hides the broadcast until
-  that is decided. It takes no time, because XLA drops it before it fuses operations.
+  This also holds under `jax.vmap` over clients with a number each. XLA turns a division by a broadcast number
+  into a product with its reciprocal if the number has a single use, and it counts different uses in a program
+  for one device and in one for several. The barrier hides the broadcast until XLA has decided. It takes no
+  time, because XLA drops it before fusing operations.
 
   Args:
     x: floats of any shape.
