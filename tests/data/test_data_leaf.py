@@ -128,7 +128,7 @@ def test_femnist_of_bytes_goes_first(tmp_path):
   np.testing.assert_array_equal(source.y, LABELS[order])
   assert "".join(source.groups) == "uuuvvvuuv" and source.split.tolist() == [0] * 6 + [1] * 3
   for change, says in (
-    ({"users": np.array(["u"])}, "train_user are not rows of its 1 users"),
+    ({"users": np.array(["u"])}, "train_user does not number its 1 users"),
     ({"test_labels": LABELS[6:] + 61}, "not whole numbers from 0 to 61"),
     ({"train_images": PIXELS[:6] / 255}, "train_images are float64"),
     ({"train_user": np.array([0])}, "train_images are uint8 .6, 28, 28., of 6 labels"),

@@ -204,7 +204,7 @@ def test_arrays_of_two_names_and_of_objects(tmp_path):
   with pytest.raises(DataError, match="holds two arrays 'a'"):
     read_arrays(path)
   np.savez(path, a=np.array([{}], object))
-  with pytest.raises(DataError, match="a: it holds Python's objects, which are not read"):
+  with pytest.raises(DataError, match="a: the array holds Python objects, which are not read"):
     read_arrays(path)
 
 
