@@ -121,7 +121,7 @@ def tensor(first, last, shape=(2,), dtype="F32"):
     ({"a": [0, 16]}, "a has no dtype, shape and data_offsets"),
     ({"a": {"dtype": "F32", "shape": [4]}}, "a has no dtype, shape and data_offsets"),
     (b'{"a": %s, "a": %s}' % ((json.dumps(tensor(0, 16, [4])).encode(),) * 2), "'a' stands twice"),
-    (b'[{"a": 1}]', "its header is no object"),
+    (b'[{"a": 1}]', "the header is no JSON object"),
     (b"[" * 100_000, "its header is no JSON.*recursion"),
   ],
 )  # fmt: skip
