@@ -1,8 +1,8 @@
-"""JAX's options that a run heeds: x64, strict promotion, disabled jit, the search for NaNs and infinities.
+"""Handling of JAX's options: x64, strict promotion, disabled jit, and the search for NaNs and infinities.
 
-Parameters, data and draws are float32 and int32 whatever `jax_enable_x64` says, so that it changes no bit of
-a run: functions that compute with arrays enter `in_float32`, in which JAX's default types have 32 bits. A
-model that names float64 computes in float64 there.
+Parameters, data and draws are float32 and int32 whatever `jax_enable_x64` says, so that this option changes
+no bit of a run: functions that compute with arrays enter `in_float32`, within which JAX's default types have
+32 bits. A model that names float64 still computes in float64 there.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from jax._src.config import ExplicitX64Mode, explicit_x64_dtypes
 
 @contextlib.contextmanager
 def in_float32() -> Iterator[None]:
-  """Context, or decorator, in which JAX's default types have 32 bits, also where `jax_enable_x64` is on.
+  """Context manager and decorator within which JAX's default types have 32 bits despite `jax_enable_x64`.
 
-  A dtype of 64 bits that is asked for by name is then still given, as a model with `dtype=jnp.float64` does.
-  Without `jax_enable_x64` the context changes nothing. It holds for the thread that enters it.
+  A 64-bit dtype that is named explicitly, such as `dtype=jnp.float64` of a model, is still used. Without
+  `jax_enable_x64` the context changes nothing. It applies to the current thread only.
   """
   if jax.dtypes.canonicalize_dtype(np.float64) == np.float32:
     yield
@@ -31,18 +31,18 @@ def in_float32() -> Iterator[None]:
 
 
 def without_jit() -> bool:
-  """Whether `jax_disable_jit` is on, and programs are to run as plain Python, operation by operation."""
+  """Returns whether `jax_disable_jit` is on, so that programs run as plain Python, operation by operation."""
   return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def searching() -> bool:
-  """Whether `jax_debug_nans` or `jax_debug_infs` looks for values that are not finite."""
+  """Returns whether `jax_debug_nans` or `jax_debug_infs` is on."""
   return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def not_searching() -> Iterator[None]:
-  """Context in which results may be NaN or infinite on purpose, whatever `jax_debug_nans` says."""
+  """Context manager within which results may be NaN or infinite despite `jax_debug_nans`."""
   if not searching():
     yield
     return
@@ -51,10 +51,10 @@ def not_searching() -> Iterator[None]:
 
 
 def check_sound(program: str, results: Any) -> None:
-  """Raises `FloatingPointError` for a NaN where `jax_debug_nans` is on, and for an infinity likewise.
+  """Raises `FloatingPointError` for a NaN or infinity if JAX's debugging option for it is on.
 
   Args:
-    program: what computed the results, in words.
+    program: the name of the program that computed the results, for the error.
     results: a tree of arrays of this process.
   """
   wanted: dict[str, Callable[..., Any]] = {}
@@ -70,14 +70,14 @@ def check_sound(program: str, results: Any) -> None:
         where = jax.tree_util.keystr(path)
         raise FloatingPointError(
           f"invalid value ({kind}) encountered in {program}, in its result {where}. "
-          "With JAX_DISABLE_JIT=1 beside it JAX says which operation made it."
+          "With JAX_DISABLE_JIT=1 as well, JAX names the operation that made it."
         )
 
 
 def promoting(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
-  """The same optax transformation, which promotes dtypes where `jax_numpy_dtype_promotion` is "strict" too.
+  """Makes an optax transformation work with `jax_numpy_dtype_promotion` set to "strict".
 
-  optax multiplies floats by counts of steps, which strict promotion refuses.
+  optax multiplies floats by integer step counts, which strict promotion refuses.
   """
 
   def promotes(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,1 +1,1 @@
-"""Text for terminals, tables and pages."""
+"""Text for terminals, tables and pages, escaped for the place that shows it."""
