@@ -216,7 +216,9 @@ def federate(
       `split` has not one value for each row, or is given together with `test_fraction`.
   """
   if split is not None and test_fraction is not None:
-    raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
+    raise SettingError(
+      "test_fraction", test_fraction, "cannot be combined with split", "Leave out one of the two."
+    )
   test_fraction = 0.2 if test_fraction is None else test_fraction
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, below=1.0, on_host=True)
@@ -242,7 +244,7 @@ def federate(
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if stratify and not valid_fraction and (split is not None or not test_fraction):
-    problem = "no rows are drawn to be held out" + ("" if split is None else ": the data come divided")
+    problem = "no rows are drawn to be held out" + ("" if split is None else ": `split` divides the data")
     raise SettingError("stratify", stratify, problem, "Leave it out, or set valid_fraction.")
   if scale is not None:
     check_range("scale", scale, above=0.0, below=np.inf)

@@ -34,7 +34,7 @@ def load_tfds(name: str, labels: str = "fine") -> Source:
     import tensorflow_datasets as tfds
   except ImportError as error:
     raise DataError(
-      f"TFDS was not asked, for TensorFlow is not installed ({error}): pip install 'fedjax_het[tfds]'."
+      f"TFDS was not asked, because TensorFlow is not installed ({error}): pip install 'fedjax_het[tfds]'."
     ) from error
   label = "coarse_label" if labels == "coarse" else "label"
   try:

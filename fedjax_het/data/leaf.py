@@ -148,7 +148,11 @@ def joined(
   both = {*groups[held]} & {*groups[~held]}
   count = f"{len(set(users))} users, {len(groups)} rows"
   if not both:
-    note = ", of users divided into sets, which is not kept: see `unseen`" if held.any() else ", not divided"
+    note = (
+      ", of users divided into training and test users, which is not kept (see `unseen`)"
+      if held.any()
+      else ", not divided"
+    )
     return groups, None, count + note
   split = np.where(np.isin(groups, [*both]), held, -1).astype(np.int8)
   alone = (split < 0).sum()

@@ -49,7 +49,7 @@ def wrong_count(num_clients: int, groups: int, min_size: int = 1, sample: int | 
   """
   large = f" of at least min_size = {min_size} rows" if min_size > 1 else ""
   if sample is not None:
-    problem, remedy = f"sample = {sample} draws another number of the groups", "Set both alike"
+    problem, remedy = f"sample = {sample} draws another number of groups", "Set both to one number"
   elif num_clients < groups:
     problem = f"the data come in {groups} groups{large}"
     remedy = f"Draw some of them by sample = {num_clients}, take the larger ones by min_size, set {groups}"

@@ -32,7 +32,7 @@ def rows_of(x: PyTree) -> PyTree:
   except Exception as error:  # a dictionary whose keys cannot be sorted, for example
     raise SettingError("x", type(x).__name__, f"not a tree of arrays ({error})", NUMBERS) from error
   if not arrays:
-    raise SettingError("x", x, "has no array, and not one number of rows", NUMBERS)
+    raise SettingError("x", x, "has no array", NUMBERS)
   if not count_rows(x):
     raise SettingError("x", [own.shape for own in arrays], "has no rows", "Give an example a row, [N, ...].")
   return x
@@ -96,7 +96,9 @@ def count_rows(x: PyTree) -> int:
   """Returns N of examples [N, ...]; raises `SettingError` where a tree's arrays differ in N."""
   counts = {jax.tree_util.keystr(path): len(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(x)}
   if len({*counts.values()}) != 1:
-    raise SettingError("x", counts, "not one number of rows", "Give each example a row in every array.")
+    raise SettingError(
+      "x", counts, "its arrays have different numbers of rows", "Give each example a row in every array."
+    )
   return next(iter(counts.values()))
 
 

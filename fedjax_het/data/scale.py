@@ -39,8 +39,8 @@ def check_images(x: PyTree, scale: float | None) -> None:
   largest = int(x.max(initial=0))
   if x.dtype not in (np.uint8, np.uint16):
     raise SettingError(
-      "x", f"{x.dtype} {list(x.shape)}", f"images of whole numbers up to {largest}, whose range nobody said",
-      f"Say what they are multiplied by, scale=1/{max(largest, 1)}, or store bytes: x.astype(np.uint8).",
+      "x", f"{x.dtype} {list(x.shape)}", f"images of whole numbers up to {largest}, whose range is unknown",
+      f"Give the factor, scale=1/{max(largest, 1)}, or store bytes: x.astype(np.uint8).",
     )  # fmt: skip
   if x.dtype == np.uint16 and 0 < largest < 2**14:
     logging.warning(

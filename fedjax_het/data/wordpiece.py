@@ -100,7 +100,7 @@ def framed(texts: list[list[int]], vocabulary: Mapping[str, int], length: int) -
   around = len(texts) + 1
   check_whole("length", length, around + 1)
   if len(texts) not in (1, 2):
-    raise SettingError("texts", len(texts), "neither one nor two", "Give one or two.")
+    raise SettingError("texts", len(texts), "is not one or two texts", "Give one or two.")
   sizes = [len(text) for text in texts]
   room = length - around
   if len(sizes) == 1:

@@ -167,7 +167,7 @@ def test_users_divided_into_sets_and_not_at_all(tmp_path):
   write(tmp_path / "femnist" / "all_data_train_9.json", {"a": letters([0, 1])})
   write(tmp_path / "femnist" / "all_data_test_9.json", {"b": letters([2])})
   source = sources.load("femnist", tmp_path)
-  assert source.split is None and "users divided into sets" in source.notes[0]
+  assert source.split is None and "users divided into training and test users" in source.notes[0]
   assert "".join(source.groups) == "aab"
   groups, split, note = leaf.joined(["a", "b"], [2, 1], [False, False])
   assert split is None and note == "2 users, 3 rows, not divided" and groups.tolist() == ["a", "a", "b"]
