@@ -89,7 +89,7 @@ def load_celeba(
   file_of = {Path(name).name: name for name in pictures}
   absent = [name for name in names if name not in file_of]
   if absent:
-    raise DataError(f"{place.resolve()}: {absent[0]} is missing; it is one of {len(absent)}.")
+    raise DataError(f"{place.resolve()}: {absent[0]} is missing, one of {len(absent)} missing images.")
   rows = {file_of[name]: i for i, name in enumerate(names)}
   x = read_images(place, rows, size, functools.partial(squeezed, size=size))
   y = y.astype(np.int32)[:, 0] if len(wanted) == 1 else y.astype(np.int32)

@@ -148,7 +148,7 @@ def lacking(x: np.ndarray, groups: np.ndarray, columns: Sequence[str]) -> tuple[
     absent = np.isnan(x[groups == group]).all(axis=0)
     if absent.any():
       named = ", ".join(name for name, none in zip(columns, absent) if none)
-      notes.append(f"{group} has no value of {named} in any row: 0 stands there")
+      notes.append(f"{group} has no value of {named} in any row: it becomes 0")
   return tuple(notes)
 
 

@@ -38,14 +38,14 @@ def _lacks(absent: np.ndarray, standardize: list[int]) -> str:
   if absent.ndim != 1:
     count = int(absent.sum())
     return (
-      f"has no value in its training rows at {count} of {absent.size} places of an example: 0 stands there"
+      f"has no value in its training rows at {count} of {absent.size} places of an example, which become 0"
     )
   columns = np.flatnonzero(absent)
   more = f" and {len(columns) - SHOWN} more" if len(columns) > SHOWN else ""
   shown = ", ".join(map(str, columns[:SHOWN])) + more
   name = "column" if len(columns) == 1 else "columns"
   where = "in all its rows" if {*columns.tolist()} <= {*standardize} else "where a value is missing"
-  return f"has no value of {name} {shown} of x in its training rows: 0 stands there {where}"
+  return f"has no value of {name} {shown} of x in its training rows: it becomes 0 {where}"
 
 
 def _filled(x: np.ndarray, num_train: int, standardize: list[int]) -> np.ndarray:

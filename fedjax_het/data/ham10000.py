@@ -62,7 +62,8 @@ def load_ham10000(folder: Path, size: int = 64, one_per_lesion: bool = False) ->
   groups = np.array([row["dataset"] for row in rows]) if "dataset" in rows[0] else None
   lesions = len({row["lesion_id"] for row in rows})
   notes = (
-    f"{len(y)} images of {lesions} lesions" + ("" if len(y) == lesions else ", which a split by rows parts"),
+    f"{len(y)} images of {lesions} lesions"
+    + ("" if len(y) == lesions else ", which a random split of the images separates"),
   )
   return Source(x, y, x[:0], y[:0], len(KINDS), "ham10000", groups, (path.name, place.name), notes)
 
@@ -110,7 +111,7 @@ def read_jpegs(
   absent = [image for image in images if image not in files]
   if absent:
     raise DataError(
-      f"{place.resolve()}: {absent[0]}.jpg is missing; it is one of {len(absent)}."
+      f"{place.resolve()}: {absent[0]}.jpg is missing, one of {len(absent)} missing images."
       " Of several archives unpack all into one folder."
     )
   prepare = functools.partial(middle, size=size, short=short)

@@ -59,11 +59,13 @@ def load_heart(folder: Path) -> Source | None:
     tables.append(table)
     missing = int(np.isnan(table[:, [*_NUMERIC, _RESTECG]]).sum())
     if np.isnan(table[:, _RESTECG]).all():
-      notes.append(f"{hospital} has no value of restecg in any row: 0, normal, stands there")
+      notes.append(f"{hospital} has no value of restecg in any row: it becomes 0, normal")
     notes.append(
       f"{hospital}: {rows} rows, {int((table[:, _NUM] > 0).sum())} with disease, {missing} values missing in"
       f" the columns used, cholesterol 0 in {int((table[:, 4] == 0).sum())} rows"
-      + ("" if table[:, 4].any() else " (all: it was not measured there, and 0 stands for it standardised)")
+      + (
+        "" if table[:, 4].any() else " (all rows: it was not measured there, and is 0 after standardisation)"
+      )
     )
   table = np.concatenate(tables)
   one_hot = [table[:, [_CP]] == np.arange(1, 5), np.nan_to_num(table[:, [_RESTECG]]) == np.arange(3)]

@@ -59,7 +59,7 @@ def read_images(
     list(pool.map(decode, block))
   if not done.all():
     missing = next(name for name, row in rows.items() if not done[row])
-    raise DataError(f"{place.resolve()}: {missing} is missing; it is one of {(~done).sum()}.")
+    raise DataError(f"{place.resolve()}: {missing} is missing, one of {(~done).sum()} missing images.")
   return x
 
 
