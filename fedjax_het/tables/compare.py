@@ -202,7 +202,7 @@ def columns(cells: Sequence[Cell]) -> list[str]:
 
 
 def printed(cells: Sequence[Cell], metrics: Sequence[str]) -> dict[str, list[str]]:
-  """Returns the metrics of each cell: those that any line of the cell's column has a figure of.
+  """Returns the metrics of each cell: those for which the table has a line in the cell's column.
 
   A metric that no line of the table has is a metric of every cell. Cells are keyed by `Cell.text`.
   """
