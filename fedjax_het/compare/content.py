@@ -110,7 +110,7 @@ def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def clients(run: Run) -> dict[str, Any]:
   """Returns the clients' values of each metric, worst first, under "MODEL/METRIC", and `count`.
 
-  Values of more than 200 clients are reduced to as many quantiles.
+  Values of more than 200 clients are reduced to 200 quantiles.
   """
   found: dict[str, Any] = {}
   for name, values in _arrays(run.folder / client_metrics.FILE).items():
