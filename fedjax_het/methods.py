@@ -172,7 +172,7 @@ CLIENTS = _by_name(
          "a client's own model"),
   Method("ditto", ditto, "FedAvg, and a personalised model regularised to it", "Li et al., ICML 2021",
          "a client's own model", own_epochs={"local_epochs": OwnEpochs(5)}),
-  Method("superfed_mm", superfed_mm, "a federated and a local model joined by a line of models, one λ per step",
+  Method("superfed_mm", superfed_mm, "federated and local model joined by a line of models, one λ per step",
          _SUPERFED, "a client's local model", _FROM_L),
   Method("superfed_lm", superfed_lm, "superfed_mm with one λ for each layer",
          _SUPERFED, "a client's local model", _FROM_L),
