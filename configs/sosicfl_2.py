@@ -3,22 +3,23 @@
     python -m fedjax_het.run --config=configs/sosicfl_2.py:split=5fold,model=simple_cnn,algorithm=sosicfl \
       --config.data_dir=DATA --workdir=DIR
 
-K = 100 clients, of which 30 a round, T = 500, E = 5, B = 50, SGD with lr 0.02 and momentum 0.5 for
-SimpleCNN on CIFAR-10; MobileNetV2 on TinyImageNet as table 4 has it, ten clients a round. Splits: "2fold"
-and "5fold" give a client 80 % of its examples of its group's classes, "dir" is Dirichlet(0.5). C = 2, 5, 10
-clusters, ρ = 0.6 for 2-Fold, else 0.4; fifty evaluations a run.
+K = 100 clients, of which 30 take part in each round, T = 500, E = 5, B = 50, SGD with lr 0.02 and momentum
+0.5 for SimpleCNN on CIFAR-10; MobileNetV2 on TinyImageNet with the settings of table 4 and ten clients a
+round. Splits: "2fold" and "5fold" give a client 80 % of its examples from its group's classes, "dir" is
+Dirichlet(0.5). C = 2, 5, 10 clusters, ρ = 0.6 for 2-Fold, else 0.4; a run has fifty evaluations.
 
-What the paper does not say, or says otherwise:
-- M + 1, the endpoints: 2 for 2-Fold, as there; 5 for 5-Fold, a topic a group; 3 for Dirichlet, whose
-  pictures are triangles. `endpoints=` behind the file's name sets another.
-- weight decay 0.5 for SimpleCNN: here 5e-4, as in the authors' later code. With 0.5 FedAvg's top-1 on digits
-  (dataset=digits,split=2fold, 60 rounds, seed 0; commit 4f9d63c, 2026-11-22) is 8 %, with 5e-4 95 %.
-- λ of Ditto and SosicFL+: 1. τ = E epochs for the own model, trained beside the others in every round.
-- α is drawn anew in every local step (section 3.2). Section 3.4 has a client draw Ω_tr points a round, 1 in
-  SosicFL and 10 in SosicFL+, and take them in turn: `points=1` behind the file's name.
-- a fifth of each client's examples are its test part; the global model is judged on all of these. The
+Where the paper is silent or inconsistent, these choices are made:
+- M + 1, the number of endpoints: 2 for 2-Fold, as in the paper; 5 for 5-Fold, one topic for each group; 3 for
+  Dirichlet, for which the paper draws triangles. `endpoints=` behind the file's name sets another number.
+- weight decay for SimpleCNN: 5e-4, as in the authors' later code; the paper has 0.5. With 0.5, FedAvg's top-1
+  on digits (dataset=digits,split=2fold, 60 rounds, seed 0; commit 4f9d63c, 2026-11-22) is 8 %, with 5e-4 95
+  %.
+- λ of Ditto and SosicFL+ is 1. The own model is trained for E epochs in every round, besides the others.
+- α is drawn in every local step (section 3.2). In section 3.4 a client draws Ω_tr points per round, 1 in
+  SosicFL and 10 in SosicFL+, and uses them in turn: `points=1` behind the file's name.
+- a fifth of each client's examples is its test part, and the global model is evaluated on all test parts. The
   official test images are not used.
-- Dirichlet: clients are equally large, as where each draws its own shares (`balance` of the partition).
+- Dirichlet: clients are equally large (`balance` of the partition), as if each drew its own shares.
 
 MNIST and Fashion-MNIST have TwoNN with ten clients a round, digits a small one with K = 20, T = 100, B = 10.
 """
@@ -32,14 +33,14 @@ MODELS = {
   "cifar10": "simple_cnn", "tiny_imagenet": "mobilenet_v2", "mnist": "two_nn", "fashion_mnist": "two_nn",
   "digits": "two_nn",
 }  # fmt: skip
-SPLITS = {  # folds, endpoints, clusters, ρ
+SPLITS = {  # name -> folds, endpoints, clusters, ρ
   "2fold": (2, 2, 2, 0.6),
   "5fold": (5, 5, 5, 0.4),
   "dir": (None, 3, 10, 0.4),
 }
 SOSICFL = ("sosicfl", "sosicfl_all", "sosicfl_plus")
 ALGORITHMS = ("fedavg", "fedprox", *SOSICFL, "ditto")
-LOCAL = {  # of a model
+LOCAL = {  # model -> settings of local training
   "mobilenet_v2": {"epochs": 5, "batch_size": 64, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4},
   "simple_cnn": {"epochs": 5, "batch_size": 50, "lr": 0.02, "momentum": 0.5, "weight_decay": 5e-4},
   "two_nn": {"epochs": 5, "batch_size": 50, "lr": 0.02, "momentum": 0.5, "weight_decay": 5e-4},
@@ -53,7 +54,7 @@ FIGURES = {"global": ("best.global.value", 100.0), "local": ("best.personalized.
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=mnist,split=dir,algorithm=sosicfl_plus"."""
+  """Returns the configuration of a cell such as "dataset=mnist,split=dir,algorithm=sosicfl_plus"."""
   chosen = parse_cell(cell, DEFAULTS)
   check_choice("dataset", chosen["dataset"], MODELS)
   model = chosen["model"] or MODELS[chosen["dataset"]]
@@ -72,17 +73,17 @@ def config_of(
   beta: float = 0.5,
   evaluations: int = 50,
 ) -> ConfigDict:
-  """The configuration of a cell, of any of the paper's tables.
+  """Returns the configuration of a cell of any of the paper's tables.
 
   Args:
-    chosen: the cell's keys, as `DEFAULTS`.
+    chosen: the cell's keys, those of `DEFAULTS`.
     model: the section `model`.
-    local: the section `local`, but for lr_decay.
-    rounds: T.
-    cohort: clients a round.
-    mu: FedProx's.
-    beta: Dirichlet's.
-    evaluations: of a run.
+    local: the section `local`, without lr_decay.
+    rounds: T, the number of rounds.
+    cohort: number of clients in each round.
+    mu: μ of FedProx.
+    beta: concentration of the Dirichlet partition.
+    evaluations: number of evaluations of a run.
   """
   check_choice("split", chosen["split"], SPLITS)
   check_choice("algorithm", chosen["algorithm"], ALGORITHMS)

@@ -6,9 +6,9 @@
 SqueezeNet on CIFAR-10: T = 500, 10 of 100 clients a round, E = 1, B = 32, SGD with lr 0.001 and momentum
 0.9, no weight decay, FedProx's μ = 0.1, Dirichlet(0.1). ResNet-18 on TinyImageNet: T = 200 (table 4; the
 appendix's text says 100), evaluated every ten, E = 5, lr 0.01, weight decay 1e-4, μ = 1e-3, Dirichlet(0.3).
-FILE has ImageNet's weights; without it the network starts afresh, which is not the table's. They want
-standardised pixels, torchvision's "--config.model.mean=(0.485,0.456,0.406)"
-"--config.model.std=(0.229,0.224,0.225)" beside FILE. All else as in sosicfl_2.py.
+FILE has weights trained on ImageNet; without it the network is initialised at random, unlike in the table.
+Such weights expect standardised pixels, for torchvision's "--config.model.mean=(0.485,0.456,0.406)"
+"--config.model.std=(0.229,0.224,0.225)". All other settings are those of sosicfl_2.py.
 """
 
 import runpy
@@ -34,7 +34,7 @@ FIGURES = TABLE_2["FIGURES"]
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=cifar10,split=dir,algorithm=sosicfl"."""
+  """Returns the configuration of a cell such as "dataset=cifar10,split=dir,algorithm=sosicfl"."""
   chosen = parse_cell(cell, TABLE_2["DEFAULTS"])
   check_choice("dataset", chosen["dataset"], MODELS)
   name = chosen["model"] or MODELS[chosen["dataset"]]

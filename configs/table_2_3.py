@@ -3,13 +3,13 @@
     python -m fedjax_het.run \
       --config=configs/table_2_3.py:dataset=mnist,clients=100,algorithm=superfed_mm --workdir=DIR
 
-T = 500, 5 clients a round, E = 10, B = 10, SGD with momentum 0.9, weight decay 1e-4 and lr 0.01 decayed by
-1 % a round; TwoNN on MNIST, TwoCNN on CIFAR-10; L and ν as in the authors' commands. Evaluated ten times in a
-run. L is a share of T, `algorithm.start`, which --config.rounds=N keeps: L = ⌊start·N⌋. In rounds instead:
---config.algorithm.start=None --config.algorithm.start_round=L. The baselines' strengths are the methods'
-defaults, the authors' own: APFL's α = 0.25, pFedMe's λ = 15, Ditto's λ = 1. Ditto's own model and FedRep's
-body are trained for five epochs, as in the authors' code, whatever `local.epochs` is. Heads are the last
-layer.
+T = 500, 5 clients a round, E = 10, B = 10, SGD with momentum 0.9, weight decay 1e-4 and lr 0.01 decayed by 1
+% a round; TwoNN on MNIST, TwoCNN on CIFAR-10; L and ν as in the authors' commands; ten evaluations. L is set
+as a fraction of T, `algorithm.start`, so that --config.rounds=N keeps it: L = ⌊start·N⌋. To set it in rounds:
+--config.algorithm.start=None --config.algorithm.start_round=L. The baselines' coefficients are the methods'
+defaults, which are the authors': APFL's α = 0.25, pFedMe's λ = 15, Ditto's λ = 1. Ditto's own model and
+FedRep's body are trained for five epochs, as in the authors' code, whatever `local.epochs` is. The head of a
+model is its last layer.
 """
 
 from ml_collections import ConfigDict, FieldReference
@@ -22,7 +22,7 @@ BASELINES = (
   "fedavg", "fedprox", "scaffold", "lg_fedavg", "fedper", "fedrep", "apfl", "pfedme", "ditto",
 )  # fmt: skip
 OWN_EPOCHS = {"ditto": {"local_epochs": 5}, "fedrep": {"body_epochs": 5}}
-START = {  # L / T
+START = {  # number of clients -> L / T
   "superfed_mm": {50: 0.6, 100: 0.4, 500: 0.2},
   "superfed_lm": {50: 0.8, 100: 0.6, 500: 0.4},
 }
@@ -30,7 +30,7 @@ FIGURES = {"top1": ("metrics.personalized.top1", 100.0)}
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=mnist,clients=100,algorithm=superfed_mm"."""
+  """Returns the configuration of a cell such as "dataset=mnist,clients=100,algorithm=superfed_mm"."""
   chosen = parse_cell(cell, {"dataset": "mnist", "clients": 100, "algorithm": "superfed_mm", "seed": 0})
   check_choice("dataset", chosen["dataset"], MODELS)
   check_choice("algorithm", chosen["algorithm"], (*BASELINES, *START))

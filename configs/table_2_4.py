@@ -5,7 +5,8 @@
 
 CIFAR-100: K = 100 and ResNet-9; TinyImageNet: K = 200, MobileNet and lr 0.02. T = 500, 5 clients a round, E =
 5, B = 20. μ, ν and L / T are those of the authors' commands, where TinyImageNet's L / T grows with α. All
-else is table 2.3's. The authors' split of CIFAR-100 and TinyImageNet is of the training set; so it is here.
+other settings are those of table 2.3. As in the authors' code, only the training sets of CIFAR-100 and
+TinyImageNet are divided among the clients.
 """
 
 import runpy
@@ -21,7 +22,7 @@ CELLS = {
   "cifar100": {"clients": 100, "model": "resnet9", "lr": 0.01},
   "tiny_imagenet": {"clients": 200, "model": "mobilenet", "lr": 0.02},
 }
-START = {  # L / T, by dataset and α
+START = {  # L / T by data set and α
   "superfed_mm": {"cifar100": {}, "tiny_imagenet": {1.0: 0.35, 10.0: 0.45, 100.0: 0.55}},
   "superfed_lm": {"cifar100": {}, "tiny_imagenet": {1.0: 0.45, 10.0: 0.5, 100.0: 0.55}},
 }
@@ -30,7 +31,7 @@ FIGURES = {"top5": ("metrics.personalized.top5", 100.0)}
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=tiny_imagenet,alpha=10.0,algorithm=ditto"."""
+  """Returns the configuration of a cell such as "dataset=tiny_imagenet,alpha=10.0,algorithm=ditto"."""
   chosen = parse_cell(cell, {"dataset": "cifar100", "alpha": 1.0, "algorithm": "superfed_mm", "seed": 0})
   dataset, algorithm = chosen["dataset"], chosen["algorithm"]
   check_choice("dataset", dataset, CELLS)

@@ -2,10 +2,11 @@
 
     python -m fedjax_het.run --config=configs/table_2_5.py:dataset=femnist,algorithm=superfed_mm --workdir=DIR
 
-FEMNIST: VGG-9, E = 10, B = 10, lr 0.01; a fifth of each writer's rows tests, so writers of fewer than five
-are left out. Shakespeare: StackedLSTM, E = 5, B = 50, lr 0.8; LEAF's split, for windows overlap. T = 500, 5
-clients a round. μ, ν, L / T and pFedMe's λ are those of the authors' commands; all else is table 2.3's. There
-are as many clients as the files have: the thesis has 730 writers of LEAF's small sample and 660 roles.
+FEMNIST: VGG-9, E = 10, B = 10, lr 0.01; a fifth of each writer's rows is for testing, so writers with fewer
+than five rows are left out. Shakespeare: StackedLSTM, E = 5, B = 50, lr 0.8; LEAF's split is kept, because
+windows overlap. T = 500, 5 clients a round. μ, ν, L / T and pFedMe's λ are those of the authors' commands;
+all other settings are those of table 2.3. There are as many clients as the files have: the thesis has 730
+writers of LEAF's small sample and 660 roles.
 """
 
 import runpy
@@ -41,7 +42,7 @@ FIGURES = {"top1": ("metrics.personalized.top1", 100.0), "top5": ("metrics.perso
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=shakespeare,algorithm=fedavg"."""
+  """Returns the configuration of a cell such as "dataset=shakespeare,algorithm=fedavg"."""
   chosen = parse_cell(cell, {"dataset": "femnist", "algorithm": "superfed_mm", "seed": 0})
   check_choice("dataset", chosen["dataset"], CELLS)
   setting = CELLS[chosen["dataset"]]

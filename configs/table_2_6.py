@@ -3,11 +3,12 @@
     python -m fedjax_het.run \
       --config=configs/table_2_6.py:dataset=mnist,noise=pair,ratio=0.4,algorithm=superfed_mm --workdir=DIR
 
-Noise on the clients' training labels, pair with a ratio of 0.1 or 0.4, symmetric with 0.2 or 0.6; test labels
-are clean. K = 100 clients by Dirichlet(α), α = 10 by the thesis's text and caption; the SuPerFed paper's
-caption and all of the authors' commands say 100: `alpha=100.0`. All else is table 2.3's: T, the cohort, E, B,
-lr, decay, momentum, weight decay and model by the thesis's table 2.2, μ, ν and L / T (0.4 of MM, 0.6 of LM)
-by the authors' commands. table_2_6.csv has the paper's figures.
+The clients' training labels have pair noise with a ratio of 0.1 or 0.4, or symmetric noise with 0.2 or 0.6;
+test labels are clean. K = 100 clients by Dirichlet(α) with α = 10, by the thesis's text and caption; the
+SuPerFed paper's caption and all of the authors' commands have 100: `alpha=100.0`. All other settings are
+those of table 2.3: T, the cohort, E, B, lr, decay, momentum, weight decay and model by the thesis's table
+2.2, and μ, ν and L / T (0.4 for MM, 0.6 for LM) by the authors' commands. table_2_6.csv has the paper's
+figures.
 """
 
 import runpy
@@ -29,7 +30,7 @@ FIGURES = {
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=mnist,noise=symmetric,ratio=0.2,algorithm=ditto"."""
+  """Returns the configuration of a cell such as "dataset=mnist,noise=symmetric,ratio=0.2,algorithm=ditto"."""
   chosen = parse_cell(cell, DEFAULTS)
   same = ",".join(f"{key}={chosen[key]}" for key in ("dataset", "algorithm", "seed"))
   config = TABLE_2_3["get_config"](f"{same},clients=100")

@@ -7,9 +7,9 @@ or a row of the table as one program, with its picture:
     python -m fedjax_het.run --config=configs/table_2_7.py:algorithm=superfed_mm \
       --sweep.algorithm.start=0,0.2,0.4,0.6,0.8 --workdir=DIR
 
-CIFAR-10, T = 200, ν = 2, μ = 0.01; top-1 and loss. K, split, E, B and model are not stated there: K = 100,
-the pathological split and TwoCNN are those of the authors' commands (whose T is 300 and, for MM, ν = 1); all
-else is table 2.3's. start=0 draws λ from the first round on.
+CIFAR-10, T = 200, ν = 2, μ = 0.01; top-1 and loss. The thesis does not state K, split, E, B and model: K =
+100, the pathological split and TwoCNN are those of the authors' commands (whose T is 300 and, for MM, ν = 1);
+all other settings are those of table 2.3. With start=0, λ is drawn from the first round on.
 """
 
 import runpy
@@ -26,7 +26,7 @@ FIGURES = {"top1": ("metrics.personalized.top1", 100.0), "loss": ("metrics.perso
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "start=0.4,algorithm=superfed_lm"."""
+  """Returns the configuration of a cell such as "start=0.4,algorithm=superfed_lm"."""
   chosen = parse_cell(cell, {"start": 0.4, "algorithm": "superfed_mm", "seed": 0})
   check_choice("algorithm", chosen["algorithm"], TABLE_2_3["START"])
   config = TABLE_2_3["get_config"](

@@ -3,17 +3,18 @@
     python -m fedjax_het.run \
       --config=configs/table_3_10.py:dataset=heart,algorithm=fedavg,mixing=aaggff_s --workdir=DIR
 
-Heart: logistic regression, T = 200, lr 0.01, all four hospitals in every round. TinyImageNet: MobileViT, K
-= 1000 by Dirichlet(0.01), T = 2000, lr 0.01, 5 clients a round; the thesis says no more of it than K and α,
-the rest are the authors' commands, but for the servers' β₂ and τ (docs/differences.md). One epoch, B = 20,
-SGD without momentum, a fifth of each client's rows tests, lr decayed as in the authors' commands (by 0.999
-every 2 rounds for heart), here smoothly: a round's decay, whatever T is.
+Heart: logistic regression, T = 200, lr 0.01, all four hospitals in every round. TinyImageNet: MobileViT, K =
+1000 by Dirichlet(0.01), T = 2000, lr 0.01, 5 clients a round; of these the thesis only states K and α, and
+the others are from the authors' commands, except the servers' β₂ and τ (docs/differences.md). One epoch, B =
+20, SGD without momentum, a fifth of each client's rows for testing. The authors' commands decay lr every few
+rounds (by 0.999 every 2 rounds for heart); here it decays by the equivalent factor in every round, whatever T
+is.
 
-Strengths of the baselines (AFL's lr, q, λ, ε, M) are each data set's own in the authors' repository, and
-where it has none, the mixing parts' defaults. Its FedMGDA+ keeps λ_i within ε of 1/K, ours of n_i/n.
+The baselines' coefficients (AFL's lr, q, λ, ε, M) are those of each data set in the authors' repository, or
+the mixing parts' defaults if it has none. The authors' FedMGDA+ keeps λ_i within ε of 1/K, ours of n_i/n.
 
-One seed says nothing on heart: docs/results/fair_silo.md has 100. Any data set of tables 3.8 and 3.9 goes
-here too; `dataset=mqp` has a small text model in place of the paper's DistilBERT.
+One seed cannot separate methods on heart: docs/results/fair_silo.md has 100. All data sets of tables 3.8 and
+3.9 can be used here too; `dataset=mqp` has a small text model in place of the paper's DistilBERT.
 """
 
 from ml_collections import ConfigDict, FieldReference
@@ -52,7 +53,7 @@ CELLS = {
     cohort=5, partition={"name": "dirichlet", "alpha": 0.01, "balance": True},
   ),
 }  # fmt: skip
-STRENGTHS = {  # the authors' commands; what they have none for takes the parts' defaults
+STRENGTHS = {  # from the authors' commands; all others are the parts' defaults
   dataset: {
     "afl": {"lr": afl}, "qffl": {"q": q}, "term": {"lam": lam}, "fedmgda": {"epsilon": epsilon},
     "propfair": {"baseline": baseline},
@@ -66,19 +67,19 @@ STRENGTHS = {  # the authors' commands; what they have none for takes the parts'
 }  # fmt: skip
 FIGURES = {
   "avg": ("metrics.personalized.auroc.mean", 100.0),
-  "worst": ("metrics.personalized.auroc.worst10", 100.0),  # a tenth of four clients is one
+  "worst": ("metrics.personalized.auroc.worst10", 100.0),  # the worst tenth of four clients is one client
   "top5": ("metrics.personalized.top5.mean", 100.0),
   "top5_worst10": ("metrics.personalized.top5.worst10", 100.0),
 }
 
 
 def strengths(dataset: str, mixing: str) -> dict[str, float]:
-  """The settings of a mixing part on a data set; none for one without any."""
+  """Returns the settings of a mixing part on a data set; {} if it has none."""
   return STRENGTHS.get(dataset, {}).get(mixing, {})
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=heart,algorithm=fedavg,mixing=aaggff_s,server=adam"."""
+  """Returns the configuration of a cell: "dataset=heart,algorithm=fedavg,mixing=aaggff_s,server=adam"."""
   chosen = parse_cell(
     cell, {"dataset": "heart", "algorithm": "fedavg", "mixing": "static", "server": "sgd", "seed": 0}
   )

@@ -3,27 +3,27 @@
     python -m fedjax_het.run \
       --config=configs/table_4_2.py:dataset=mnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR
 
-K = 10 clients in every round or 100 of which 10; images at 32 x 32 (MedMNIST at its own size; ham10000 are
-DermaMNIST's photographs, of which no table has a figure at this size), Dirichlet(α), ten examples a class, B
-= 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T = 500, β from 10 to 0.01, ResNet-10.
-FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, and for K = 100 T = 1000 and every 50, as in the
-authors' commands; their networks and losses are the authors', with group norm for batch norm. For K = 100
-clients are equally large (`balance` of the partition): at α = 0.01 Dirichlet's own sizes leave somebody
-without an example in every draw. `width` scales every network that is trained by clients (64 is the
-thesis's), `rounds` overrides T and `steps` caps the local steps a round, so that small machines can run a
-cell: 0 leaves them.
-T, which FedEvg's β falls over, may as well be given as --config.rounds; evaluated twenty times in a run.
-The ResNet-10 that judges what came out has the thesis's width whatever the clients' is, three times from
-fresh parameters, and learns from ten real images a class beside it: `judge_width` makes it narrower,
---config.downstream.seeds=1 lets it judge once. Two cores take minutes for that, at any width.
-`dataset=digits`, which needs no download, has perceptrons, which have no width, B = 32 and T = 200.
+K = 10 clients, all in every round, or 100 clients, 10 in every round; images at 32 x 32 (MedMNIST at its own
+size; ham10000 has DermaMNIST's photographs, for which no table has a figure at this size), Dirichlet(α), ten
+synthetic examples per class, B = 64, E = 1, Adam 1e-3 (0.5, 0.999), weight decay 1e-4. FedEvg: T = 500, β
+from 10 to 0.01, ResNet-10. FedCVAE and FedCGAN: T = 100, lr x 0.9 every 5 rounds, and for K = 100 T = 1000
+and every 50, as in the authors' commands; networks and losses are the authors', with group norm for batch
+norm. For K = 100 clients are equally large (`balance` of the partition), because at α = 0.01 every Dirichlet
+draw leaves some client without an example. `width` scales every network that clients train (the thesis has
+64), `rounds` overrides T, and `steps` limits the local steps per round (0 is no limit), so that small
+machines can run a cell. T, over which FedEvg's β falls, may also be set by --config.rounds; a run has twenty
+evaluations. The ResNet-10 that evaluates the synthetic images has the thesis's width whatever the clients'
+is. It is trained three times from fresh parameters on them, and for comparison on ten real images per class:
+`judge_width` makes it narrower, and --config.downstream.seeds=1 trains it once. Two cores need minutes for
+that, at any width. `dataset=digits`, which needs no download, has perceptrons, which have no width, B = 32
+and T = 200.
 
-What goes beyond the thesis is set by name, such as a server whose examples of a class repel one another
-beside the thesis's steps, --config.server.name=particles, or raw weights that are capped,
---config.algorithm.energy=raw --config.algorithm.cap=3.0 (fedjax-het run --list=particles, --list=fedevg).
+Extensions of the thesis are set by name, such as a server part whose examples of a class repel one another,
+--config.server.name=particles, or raw weights that are capped, --config.algorithm.energy=raw
+--config.algorithm.cap=3.0 (fedjax-het run --list=particles, --list=fedevg).
 
-The Fréchet distance is taken in the features of a classifier trained on the real training set;
---config.downstream.features=FILE names InceptionV3's weights instead. The two are not comparable.
+The Fréchet distance is computed in the features of a classifier trained on the real training set;
+--config.downstream.features=FILE uses InceptionV3 with the weights of FILE. The two are not comparable.
 """
 
 from collections.abc import Callable
@@ -50,13 +50,13 @@ DEFAULTS = {
   "steps": 0, "judge_width": 64, "seed": 0,
 }  # fmt: skip
 IMAGES = ("mnist", "cifar10", "fashion_mnist", "digits")
-SEVEN = ("dermamnist", "ham10000")  # classes: at α = 0.01 few draws leave ten clients enough
+SEVEN = ("dermamnist", "ham10000")  # seven classes: at α = 0.01 few draws give ten clients enough
 MEDICAL = ("dermamnist", "organcmnist", "bloodmnist", "ham10000")
 FIGURES = {"top1": ("synthetic.downstream.official", 100.0)}
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """The configuration of a cell such as "dataset=cifar10,alpha=1.0,clients=100,algorithm=fedcvae"."""
+  """Returns the configuration of a cell such as "dataset=cifar10,alpha=1.0,clients=100,algorithm=fedcvae"."""
   chosen = parse_cell(cell, DEFAULTS)
   name, width = chosen["algorithm"], chosen["width"]
   check_choice("dataset", chosen["dataset"], SIZES)
@@ -105,7 +105,7 @@ def get_config(cell: str = "") -> ConfigDict:
 
 
 def among(datasets: tuple[str, ...]) -> Callable[[str], ConfigDict]:
-  """The `get_config` of another table of the same runs, on these data sets, by default on the first."""
+  """Returns the `get_config` of another table of the same runs, for some data sets, by default the first."""
 
   def of_cell(cell: str = "") -> ConfigDict:
     chosen = parse_cell(cell, DEFAULTS | {"dataset": datasets[0]})

@@ -3,7 +3,7 @@
     python -m fedjax_het.run \
       --config=configs/table_4_3.py:dataset=dermamnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR
 
-Runs and keys of a cell are table 4.2's; one run gives the figures of both kinds of table.
+The runs and the keys of a cell are those of table 4.2: one run gives the figures of both kinds of table.
 """
 
 import runpy

@@ -3,9 +3,10 @@
     python -m fedjax_het.run \
       --config=configs/table_4_5.py:dataset=dermamnist,alpha=0.01,clients=10,algorithm=fedevg --workdir=DIR
 
-Runs and keys of a cell are table 4.2's; one run gives the figures of both kinds of table. The paper's
-features are InceptionV3's: name its weights by --config.downstream.features=FILE. Without them they are a
-classifier's that learnt from the real training set, whose distances are not comparable with the paper's.
+The runs and the keys of a cell are those of table 4.2: one run gives the figures of both kinds of table. The
+paper's features are InceptionV3's: set --config.downstream.features=FILE with its weights. Without FILE they
+are those of a classifier trained on the real training set, whose distances are not comparable with the
+paper's.
 """
 
 import runpy

@@ -1,4 +1,4 @@
-"""The console command: `fedjax-het run ...` is `python -m fedjax_het.run ...`, and so on."""
+"""The console command: `fedjax-het run ...` is `python -m fedjax_het.run ...`, likewise for the others."""
 
 import importlib
 import sys
@@ -7,14 +7,14 @@ from fedjax_het.output.terminal import protect_streams
 
 COMMANDS = {
   "run": ("fedjax_het.experiment.launcher", "launch", "one run, or a sweep as one program"),
-  "reproduce": ("fedjax_het.tables.launcher", "launch", "a paper's table, ours beside it"),
-  "compare": ("fedjax_het.compare.launcher", "main", "runs beside one another, as a page or a table"),
-  "convert": ("fedjax_het.models.convert", "main", "PyTorch's weights of a model into a file of ours"),
+  "reproduce": ("fedjax_het.tables.launcher", "launch", "a paper's table, compared with our figures"),
+  "compare": ("fedjax_het.compare.launcher", "main", "a comparison of runs, as a page or a table"),
+  "convert": ("fedjax_het.models.convert", "main", "conversion of a model's PyTorch weights"),
 }
 
 
 def main() -> None:
-  """Runs the command of the command line."""
+  """Runs the subcommand that the command line names."""
   protect_streams()
   chosen = sys.argv[1] if len(sys.argv) > 1 else ""
   if chosen not in COMMANDS:

@@ -1,4 +1,4 @@
-"""Local training: loops over a client's examples, mini-batch by mini-batch."""
+"""Local training: loops over a client's examples in mini-batches."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ PyTree = Any
 
 
 class Batch(NamedTuple):
-  """A mini-batch of B examples, of which some rows may be padding.
+  """A mini-batch of B examples, some of which may be padding.
 
   Attributes:
     x: examples, float32 [B, ...].
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
 
 
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
-  """Mean of values [B] over a batch's real examples, float32 scalar."""
+  """Computes the mean of values [B] over a batch's real examples, float32 scalar."""
   return jnp.sum(values * weight) / jnp.sum(weight)
 
 

@@ -79,7 +79,7 @@ def check_sound(program: str, results: Any) -> None:
         where = jax.tree_util.keystr(path)
         raise FloatingPointError(
           f"invalid value ({kind}) encountered in {program}, in its result {where}. "
-          "With JAX_DISABLE_JIT=1 beside it JAX says which operation made it."
+          "With JAX_DISABLE_JIT=1 as well, JAX names the operation that made it."
         )
 
 

@@ -1,7 +1,7 @@
 """A paper's table: `python -m fedjax_het.reproduce --table=configs/NAME.py [--where=K=V] [--workdir=DIR]`.
 
-Runs all its cells but those that have run, and prints and writes ours beside the paper's. Starting it again
-continues a stopped table, or shows one that is complete.
+It runs the cells that have not run, and prints and writes our figures next to the paper's. The same command
+continues a stopped table, or shows a complete one.
 """
 
 if __name__ == "__main__":

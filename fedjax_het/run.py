@@ -1,11 +1,11 @@
 """The launcher: `python -m fedjax_het.run --config=configs/NAME.py --workdir=DIR [--config.key=value ...]`.
 
-Starting it again with the same workdir continues the run, or shows its result where it is complete.
+The same command continues a stopped run, or shows the result of a complete one.
 `--sweep.FIELD=value,value,...` runs every combination of the fields' values as one program. `--list` prints
 what a configuration can name.
 """
 
-# Only for `python -m`: imported, this module would take the place of the function `fedjax_het.run`.
+# For `python -m` only: importing this module would replace the function `fedjax_het.run`.
 if __name__ == "__main__":
   from fedjax_het.experiment.launcher import launch
 

@@ -1,1 +1,1 @@
-"""Runs beside one another: what differs between their configurations, and between what came out."""
+"""Comparison of runs: the differences between their configurations and between their results."""

@@ -1,4 +1,4 @@
-"""Runs beside one another: `python -m fedjax_het.compare RUN RUN ... [--out=compare.html] [--plain]`."""
+"""Compares runs: `python -m fedjax_het.compare RUN RUN ... [--out=compare.html] [--plain]`."""
 
 from fedjax_het.compare.launcher import main
 

@@ -1,4 +1,4 @@
-"""What a page shows, as one JSON document: groups, runs, and of each run what there is to draw."""
+"""The content of a comparison page as one JSON document: groups, runs, and data of each run's pictures."""
 
 import base64
 import io
@@ -19,26 +19,26 @@ from fedjax_het.studies import client_metrics, landscape, partition
 from fedjax_het.studies.samples import sample_files, sample_grid
 from fedjax_het.studies.study import series
 
-MOST_CLIENTS = 200  # of a sorted curve, up to which each is a point; more are quantiles
-MOST_CELLS = 20_000  # clients times classes of a partition, up to which it is drawn from numbers
-MOST_LINES = 12  # clients up to which each has a line of mixing coefficients
-QUANTILES = (0, 10, 50, 90, 100)  # percent of the cohort's coefficients, where there are more
-MOST_CLASSES = 1000  # of synthetic images, a row each
-FRAMES = 10  # of a run's synthetic examples
-NO_CURVES = ("cohort", "coefficients")  # of `mixing`: who and how much, which is no curve
+MOST_CLIENTS = 200  # up to this many, each client is a point of the sorted curve; else quantiles are drawn
+MOST_CELLS = 20_000  # up to this many clients times classes, a partition is drawn in the page
+MOST_LINES = 12  # up to this many clients, each has a line of mixing coefficients
+QUANTILES = (0, 10, 50, 90, 100)  # percentiles of the cohort's coefficients, shown for more clients
+MOST_CLASSES = 1000  # classes of synthetic images that are drawn at most, one row each
+FRAMES = 10  # pictures of a run's synthetic examples over the rounds, at most
+NO_CURVES = ("cohort", "coefficients")  # fields of a line's `mixing` that are not drawn as curves
 
 
 def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
-  """All that a page shows.
+  """Returns the content of a page as a JSON-compatible dictionary.
 
   Args:
-    groups: of runs.
-    baseline: the place of the one that the others are compared with at first.
+    groups: the groups of runs to show.
+    baseline: the index of the group that the others are compared with at first.
 
   Returns:
-    baseline, metric, fields, groups (label, fields, data, state, runs, counted), runs, partitions (each
-    once), metrics (what each is called), quantiles (t_{0.975} of 1, 2, ... degrees of freedom). None stands
-    for what is not finite or not there.
+    A dictionary with baseline, metric, fields, groups (label, fields, data, state, runs, counted), runs,
+    partitions (without repetitions), metrics (labels and units), and quantiles (t_{0.975} of 1, 2, ...
+    degrees of freedom). Values that are missing or not finite are None.
   """
   places = {id(run): place for place, run in enumerate(run for group in groups for run in group.runs)}
   partitions: dict[str, dict[str, Any]] = {}
@@ -72,7 +72,7 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
 
 
 def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
-  """A run; the larger pictures are of a group's first run alone."""
+  """Returns the content of a run; larger pictures are included for the first run of a group only."""
   along = run.summary.get("lambda")
   return {
     "name": run.name,
@@ -83,7 +83,7 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
     "metrics": group.metrics(run),
     "curves": curves(run),
     "clients": clients(run),
-    "lambda": along and {"metric": "top1", **along},  # the only metric that there was at first
+    "lambda": along and {"metric": "top1", **along},  # earlier commits knew this metric only
     "mixture": mixture(run),
     "simplex": run.summary.get("simplex"),
     "landscape": _surface(run),
@@ -93,7 +93,7 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
 
 
 def curves(run: Run) -> dict[str, Any]:
-  """`round` and, under "part/part/name", every number of metrics.jsonl over them, [R]."""
+  """Returns all numbers of a run's metrics.jsonl by "part/part/name", [R] each, and `round`, [R]."""
   names = dict.fromkeys(name for line in run.lines for name in _numbers(line))
   found = {name: _short(series(run.lines, *name.split("/"))) for name in names}
   return {"round": [line["round"] for line in run.lines], **found}
@@ -108,7 +108,10 @@ def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def clients(run: Run) -> dict[str, Any]:
-  """ "MODEL/METRIC" -> the clients' values, worst first; of more than 200 as many quantiles; and `count`."""
+  """Returns the clients' values of each metric, worst first, under "MODEL/METRIC", and `count`.
+
+  Values of more than 200 clients are reduced to 200 quantiles.
+  """
   found: dict[str, Any] = {}
   for name, values in _arrays(run.folder / client_metrics.FILE).items():
     if values.ndim != 1:
@@ -124,7 +127,7 @@ def clients(run: Run) -> dict[str, Any]:
 
 
 def mixture(run: Run) -> dict[str, Any] | None:
-  """`round` and the coefficients of each client, or where they are many or others each round, quantiles."""
+  """Returns mixing coefficients over rounds: of each client, or quantiles for large or varying cohorts."""
   lines = [line for line in run.lines if (line.get("mixing") or {}).get("coefficients")]
   lines = [own for own in lines if len(_coefficients(own)) == len(_coefficients(lines[0]))]
   if not lines or len(_coefficients(lines[0])) < 2:
@@ -145,7 +148,7 @@ def _coefficients(line: Mapping[str, Any]) -> list[float | None]:
 
 
 def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
-  """The place of a run's partition among those that are known, to which it is added."""
+  """Returns the index of a run's partition in `known`, to which it is added if it is new."""
   counts = _arrays(run.folder / partition.FILE).get("counts")
   own: dict[str, Any]
   if counts is not None and counts.ndim == 2 and 0 < counts.size <= MOST_CELLS:
@@ -159,7 +162,7 @@ def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
 
 
 def samples(run: Run) -> list[dict[str, Any]]:
-  """Up to ten of a run's grids of synthetic images over the rounds, evenly apart: round and picture."""
+  """Returns up to ten grids of a run's synthetic images, evenly spaced over the rounds: round and picture."""
   paths = sample_files(run.folder / "samples")
   chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), FRAMES)).round().astype(int))
   found = []
@@ -183,7 +186,7 @@ def _surface(run: Run) -> dict[str, Any] | None:
 
 
 def picture(path: Path) -> str | None:
-  """A file's PNG, as a page holds it; None where there is none."""
+  """Reads a PNG file as a data URL for the page; None where there is none."""
   try:
     return _uri(path.read_bytes())
   except OSError:
@@ -202,20 +205,20 @@ def _uri(content: bytes) -> str:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-  """Arrays of numbers of an .npz; none where it is not there, is damaged or is being written."""
+  """Reads the numeric arrays of an .npz file; none where it is missing, damaged or being written."""
   try:
-    with path.open("rb") as raw, np.load(raw) as file:  # which np.load leaves open where it fails
+    with path.open("rb") as raw, np.load(raw) as file:  # np.load leaves the file open where it fails
       return {name: array for name, array in file.items() if array.dtype.kind in "biuf"}
   except (*DAMAGE, AttributeError, LookupError, MemoryError):
     return {}
 
 
 def _are_images(x: np.ndarray, y: np.ndarray) -> bool:
-  """Whether x and y are labelled images, [N, height, width, 1 or 3] and [N], of few classes."""
+  """Returns whether x, [N, height, width, 1 or 3], and y, [N], are images labelled by few classes."""
   alike = x.ndim == 4 and x.shape[-1] in (1, 3) and y.ndim == 1 and len(y) == len(x) and x.size > 0
   return alike and y.dtype.kind in "iu" and y.min() >= 0 and y.max() < MOST_CLASSES
 
 
 def _short(values: np.ndarray) -> list[float | None]:
-  """Six digits of each, None for what is not finite."""
+  """Rounds values to six digits, with None for those that are not finite."""
   return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

@@ -1,23 +1,23 @@
-"""Whose figures may be subtracted: those of the same clients' data."""
+"""Which runs' figures may be subtracted from each other: those on the same clients' data."""
 
 from collections.abc import Mapping
 from typing import Any
 
-FOUND = ("examples", "data_digest")  # of a data set, where it was read
+FOUND = ("examples", "data_digest")  # recorded in starts.jsonl when the data set was read
 FIELDS = ("dataset", *FOUND, "num_clients", "test_fraction", "stratify", "unseen.fraction")
-SECTIONS = ("dataset_options", "partition")  # all of theirs
+SECTIONS = ("dataset_options", "partition")  # all settings of these sections concern the data
 
 
 def of_data(field: str) -> bool:
-  """Whether a dotted field says which clients there are, or what they are judged on."""
+  """Returns whether a dotted field determines which clients there are or which examples evaluate them."""
   return field in FIELDS or field.partition(".")[0] in SECTIONS
 
 
 def told(field: str, own: Mapping[str, Any]) -> Any:
-  """A field's value in a group's `data`, None where it is not set.
+  """Returns a field's value in a group's `data`, or None where it is not set.
 
-  Of sections None, 0 and False are values of their own, as what is not set is the data set's default; else
-  they are what is not set.
+  In sections None, 0 and False differ from a field that is not set, which means the data set's default. In
+  all other fields they mean the same as a field that is not set.
   """
   if field not in own:
     return None
@@ -26,6 +26,9 @@ def told(field: str, own: Mapping[str, Any]) -> Any:
 
 
 def unlike(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-  """The fields in which two groups' `data` differ; "dataset" alone where that does, as much hangs on it."""
+  """Returns the fields in which two groups' `data` differ.
+
+  If the data set differs, only "dataset" is returned, because the other fields depend on it.
+  """
   found = [name for name in own if own[name] != other[name]]
   return ["dataset"] if "dataset" in found else found

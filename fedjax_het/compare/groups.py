@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but the seed, as one."""
+"""Groups of runs that differ in the seed only."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,25 @@ from fedjax_het.experiment.experiment import FREE
 from fedjax_het.experiment.workdir import as_json
 from fedjax_het.studies.client_metrics import downstream_metrics
 
-NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # which a label says first, and alone
-PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name
+NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # fields shown first in labels, by value
+PARTS = ("algorithm", "local", "mixing", "server")  # sections left out in labels: "nu=1.0"
 LAST = ("rounds", "eval_every")
-UNKNOWN = "not known"  # what a run's data were
-ALWAYS = ("dataset", "rounds")  # which every label says where any two differ in them
+UNKNOWN = "not known"  # stands for the data of a run that has not recorded them
+ALWAYS = ("dataset", "rounds")  # fields that are in every label if any two groups differ in them
 
 
 class Group(NamedTuple):
-  """Runs of one configuration but for the seed.
+  """Runs of one configuration with different seeds.
 
   Attributes:
-    label: what tells it from the others.
-    fields: dotted field -> value, of those that differ between groups; without those that it does not have.
-    runs: by seed.
-    counted: of the runs, those whose figures count: the complete ones, or where none is, all that have not
-      diverged, at `round`.
-    round: None where complete runs count; else the last evaluation that all of `counted` have.
-    data: of the fields that differ between groups, those of `data.of_data`; None where one is not set.
+    label: a short text that no other group has.
+    fields: dotted field -> value, for fields that differ between groups and that this group has.
+    runs: its runs, sorted by seed.
+    counted: the runs whose figures are averaged: the complete ones, or where there are none, all that have
+      not diverged, at `round`.
+    round: None where complete runs count; else the round of the last evaluation that all of `counted` have.
+    data: dotted field -> value, for fields that differ between groups and for which `data.of_data` holds;
+      None where one is not set.
   """
 
   label: str
@@ -52,13 +53,17 @@ class Group(NamedTuple):
     return f"{text}; figures of round {self.round}" if late else text
 
   def metrics(self, run: Run) -> Mapping[str, Any]:
-    """A run's model -> metric -> figures, where it counts, at the group's round; else its last."""
+    """Returns a run's figures, model -> metric -> figures.
+
+    For a run that counts these are of the group's round, else of the run's last evaluation.
+    """
     return run.metrics(self.round if any(run is own for own in self.counted) else None)
 
   def values(self, model: str, metric: str, figure: str) -> dict[int, float]:
-    """seed -> a figure over the clients, of the runs that count and have it.
+    """Returns a figure over the clients for the runs that count and have it: seed -> value.
 
-    Of the model "synthetic" it is top-1 of the classifier that learnt from a run's synthetic examples alone.
+    For the model "synthetic" it is the top-1 accuracy of the classifier that is trained on a run's synthetic
+    examples only.
     """
     found = {}
     for run in self.counted:
@@ -72,7 +77,7 @@ class Group(NamedTuple):
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-  """The runs in groups, in the order of their first; one that is there twice starts a group of its own."""
+  """Groups runs, in the order of each group's first run; a repeated seed starts another group."""
   kinds: dict[tuple[str, int], list[Run]] = {}
   seen: dict[tuple[str, int], int] = {}
   configs: dict[tuple[str, int], dict[str, Any]] = {}
@@ -103,7 +108,7 @@ def _data_set(run: Run) -> str:
 
 
 def _found(runs: Sequence[Run]) -> dict[str, list[str]]:
-  """Data set -> the fields in which it was not the same to all runs that have written them down."""
+  """Returns the recorded fields of each data set that differed between runs: data set -> fields."""
   seen: dict[str, dict[str, set[Any]]] = {}
   for run in runs:
     own = seen.setdefault(_data_set(run), {field: set() for field in FOUND})
@@ -122,7 +127,7 @@ def _counted(runs: Sequence[Run]) -> tuple[list[Run], int | None]:
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-  """The fields that not all have alike, in the order in which labels say them."""
+  """Returns the fields in which some configurations differ, in the order of their appearance in labels."""
   fields = dict.fromkeys(name for config in configs for name in config)
 
   def differs(name: str) -> bool:
@@ -132,9 +137,9 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
-  """Of each a short label that tells it from the others: names alone, other fields as "nu=1.0".
+  """Returns a short, unique label for each group: names without their fields, other settings as "nu=1.0".
 
-  Data set and rounds are in it wherever any two differ in them.
+  The data set and the rounds are in every label if any two groups differ in them.
   """
   every = list(dict.fromkeys(name for own in fields for name in own))
   ends = [name.rpartition(".")[2] for name in every]
@@ -158,7 +163,7 @@ def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _order(name: str) -> tuple[int, str]:
-  """Names, then what a method is set to, then how long and how often."""
+  """Sort key of fields in labels: names, then methods' settings, then lengths and frequencies."""
   if name in NAMES:
     return NAMES.index(name), name
   if name in LAST:
@@ -167,12 +172,12 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def baseline_of(groups: Sequence[Group], name: str = "") -> int:
-  """The group that the others are compared with: by its label, or a run's name or folder.
+  """Returns the index of the group that the others are compared with, named by label, run or folder.
 
-  By default the first that has figures to compare.
+  By default it is the first group that has figures.
 
   Raises:
-    SettingError: nobody is called that.
+    SettingError: no group or run has that name.
   """
   if not name:
     return next((place for place, group in enumerate(groups) if group.counted), 0)

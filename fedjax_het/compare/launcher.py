@@ -17,10 +17,10 @@ OUT = "compare.html"
 
 
 def parser() -> argparse.ArgumentParser:
-  """Of the command line."""
+  """Makes the parser of the command line."""
   found = argparse.ArgumentParser(
     sys.argv[0] if sys.argv[0].endswith(" compare") else "python -m fedjax_het.compare",
-    description="Runs beside one another: a page of tables and pictures, or a table on the terminal.",
+    description="Compares runs: as a page of tables and pictures, or as a table on the terminal.",
   )
   found.add_argument(
     "RUN", nargs="+", help="a run's workdir, a sweep's, or any folder of runs; unfinished ones too"
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-  """Compares what the command line names; exits with 1 after printing what the user can mend."""
+  """Compares the runs that the command line names; exits with 1 after printing an error of the user's."""
   protect_streams()
   try:
     check_here()
@@ -54,20 +54,21 @@ def compare(
   folders: Sequence[str], out: str | None = None, plain: bool = False, baseline: str = "",
   model: str = MODELS[0],
 ) -> Path | None:  # fmt: skip
-  """Prints the table of some runs where `plain` says so; writes their page where it does not, or to `out`.
+  """Prints the table of some runs if `plain`; writes their page to `out`, by default only if not `plain`.
 
   Args:
-    folders: see `runs.find`.
-    out: the page's file.
-    plain: whether the table is printed.
-    baseline: see `groups.baseline_of`.
-    model: whose figures the table shows, "personalized" or "global".
+    folders: the folders of the runs, see `runs.find`.
+    out: the page's file; None is compare.html, or no page with `plain`.
+    plain: whether to print the table.
+    baseline: the group to compare with, see `groups.baseline_of`.
+    model: the model whose figures the table shows, "personalized" or "global".
 
   Returns:
-    The page's path; None where none is written.
+    The page's path, or None where none is written.
 
   Raises:
-    SettingError: a folder without a run, an unknown baseline, a file that cannot be written, no Plotly.
+    SettingError: a folder has no run, the baseline is unknown, the file cannot be written, or Plotly is
+      missing.
   """
   left_out: list[str] = []
   groups = grouped(find(folders, left_out))
@@ -81,7 +82,7 @@ def compare(
   from fedjax_het.compare.page import plotly, write_page
 
   out = OUT if out is None else out
-  plotly(out)  # before the files are read
+  plotly(out)  # refuses a missing package before the files are read
   path = write_page(content(groups, first) | {"left_out": left_out}, out)
   count = sum(len(group.runs) for group in groups)
   size = path.stat().st_size / 1e6

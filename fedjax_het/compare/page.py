@@ -1,4 +1,4 @@
-"""The page: one HTML file with all that it needs in it, which asks no network for anything."""
+"""Writes the comparison page: one HTML file that contains all it needs and loads nothing from a network."""
 
 import json
 import os
@@ -16,10 +16,10 @@ SCRIPTS = ("base.js", "table.js", "charts.js", "pictures.js", "start.js")  # in 
 
 
 def plotly(out: str | os.PathLike[str]) -> str:
-  """Plotly's JavaScript, of its Python package, for the page `out`.
+  """Returns Plotly's JavaScript out of the Python package `plotly`.
 
   Raises:
-    SettingError: it is not installed.
+    SettingError: `plotly` is not installed; the error names the page `out`.
   """
   try:
     from plotly.offline import get_plotlyjs
@@ -34,7 +34,7 @@ def plotly(out: str | os.PathLike[str]) -> str:
 def write_page(
   content: Mapping[str, Any], path: str | os.PathLike[str], title: str = "Runs compared"
 ) -> Path:
-  """Writes a page of what `content.content` gives, and returns its path.
+  """Writes a page of the content that `content.content` returns, and returns the page's path.
 
   Raises:
     SettingError: Plotly is not installed, or the file cannot be written.
@@ -52,14 +52,14 @@ def write_page(
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text)
-  except (OSError, ValueError) as error:  # a folder has no name to write beside
+  except (OSError, ValueError) as error:  # ValueError: the path has no file name
     problem = f"cannot be written ({getattr(error, 'strerror', None) or error})"
     raise SettingError("out", str(path), problem, "Name a file that you may write.") from error
   return path
 
 
 def read_page(path: str | os.PathLike[str]) -> dict[str, Any]:
-  """What a written page shows, as `content.content` gave it."""
+  """Returns the content of a written page, as `content.content` made it."""
   text = Path(path).read_text(encoding="utf-8")
   own = text.partition('<script type="application/json" id="content">')[2].partition("</script>")[0]
   return json.loads(own)

@@ -1,4 +1,4 @@
-"""Runs beside one another on the terminal."""
+"""Comparison of runs as tables on the terminal."""
 
 import math
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ MODELS = ("personalized", "global")
 
 
 def headline(group: Group) -> str:
-  """The metric that a group's tasks are judged by; "" before the first evaluation."""
+  """Returns the metric by which a group's task is judged, or "" before the first evaluation."""
   found = next((own for run in group.runs if (own := group.metrics(run)).get("personalized")), None)
   return headline_of(found) if found else ""
 
 
 def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalized") -> RenderableType:
-  """A table for each metric that some groups' tasks are judged by.
+  """Returns a table for each metric by which some group's task is judged.
 
   Args:
-    groups: all.
-    baseline: the place of the one that the others are compared with.
+    groups: all groups of runs.
+    baseline: the index of the group that the others are compared with.
     model: "personalized" or "global".
   """
   metrics = dict.fromkeys(headline(group) for group in groups)
@@ -66,7 +66,7 @@ def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalize
 
 
 def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> Table:
-  """A row a group: figures over the seeds, the difference from the baseline, the state where not complete."""
+  """Makes a table with a row for each group: figures over seeds, difference from the baseline, and state."""
   found = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
   found.add_column("", overflow="fold")
   found.add_column("n", justify="right")
@@ -85,7 +85,7 @@ def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> 
 
 
 def text(own: OverSeeds, metric: str, sign: bool = False) -> str:
-  """As in "93.10 ± 0.42" in the unit that the metric is shown in; a dash where there is none."""
+  """Formats a figure with its 95 % interval in its display unit, such as "93.10 ± 0.42"; a dash for none."""
   if math.isnan(own.mean):
     return MISSING
   mean = number(own.mean, metric)

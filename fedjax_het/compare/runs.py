@@ -1,4 +1,4 @@
-"""The runs below some folders, each read as far as it has come."""
+"""Finds the runs below some folders and reads what each has written so far."""
 
 import os
 import textwrap
@@ -14,24 +14,25 @@ from fedjax_het.errors import SettingError, folder_of
 from fedjax_het.experiment.own_epochs import to_compare
 from fedjax_het.experiment.workdir import FAILED, Workdir, read_starts
 
-MEMBERS = "members"  # of a sweep, whose checkpoints are beside it until it is complete
-OF_A_RUN = ("metrics.jsonl", "summary.json", "starts.jsonl", "checkpoints")  # beside its config.json
-REASON = 100  # characters of why a run failed, in its state
+MEMBERS = "members"  # a sweep's folder of its members; its checkpoints are next to it until it is complete
+OF_A_RUN = ("metrics.jsonl", "summary.json", "starts.jsonl", "checkpoints")  # a run has at least one
+REASON = 100  # most characters of a failure's reason in the state
 
 
 class Run(NamedTuple):
-  """What a run has left so far.
+  """What a run has written so far.
 
   Attributes:
     folder: its workdir.
-    name: its folder, seen from the one that all runs are in.
+    name: its folder, relative to the common folder of all runs.
     config: its configuration.
-    lines: of metrics.jsonl, those that can be read.
-    summary: of summary.json; {} where there is none.
-    failed: why it came to no summary, where that is written down.
+    lines: the readable lines of metrics.jsonl.
+    summary: the content of summary.json; {} where there is none.
+    failed: the reason why it has no summary, from failed.json; "" for none.
     saved: the round of its newest checkpoint; 0 without one.
-    damaged: which of its files are damaged, and where; "" for none.
-    found: "examples" of the data set that it found, and their "data_digest", as far as they are written down.
+    damaged: the names of damaged files and where the damage is; "" for none.
+    found: the number of "examples" and the "data_digest" of the data set as recorded in starts.jsonl; {} for
+      none.
   """
 
   folder: Path
@@ -46,22 +47,22 @@ class Run(NamedTuple):
 
   @property
   def seed(self) -> int:
-    """Of the configuration."""
+    """The seed in its configuration."""
     return self.config["seed"]
 
   @property
   def round(self) -> int:
-    """Of the last evaluation; 0 before the first."""
+    """The round of the last evaluation; 0 before the first."""
     return self.lines[-1]["round"] if self.lines else 0
 
   @property
   def reached(self) -> int:
-    """The last round that is known to be done, of an evaluation or a checkpoint."""
+    """The last round that is known to be done, by an evaluation or a checkpoint."""
     return max(self.round, self.saved)
 
   @property
   def diverged(self) -> str:
-    """Where it diverged, or why it failed, in a sentence; "" where it did not."""
+    """A sentence on where it diverged or why it failed; "" where it did neither."""
     if self.summary.get("diverged"):
       return f"{Divergence(**self.summary['diverged'])}."
     if self.summary:
@@ -75,12 +76,12 @@ class Run(NamedTuple):
 
   @property
   def complete(self) -> bool:
-    """Whether it came to its end with figures."""
+    """Whether it has ended with figures."""
     return bool(self.summary) and not self.diverged
 
   @property
   def state(self) -> str:
-    """In a few words."""
+    """How far it has come, in a few words."""
     return "; ".join(filter(None, (self._state, self.damaged)))
 
   @property
@@ -100,7 +101,7 @@ class Run(NamedTuple):
     return f"round {self.reached} of {rounds}{first}"
 
   def metrics(self, round: int | None = None) -> Mapping[str, Any]:
-    """model -> metric -> figures over the clients, at an evaluation; by default of the last."""
+    """Returns figures over the clients, model -> metric -> figures, at an evaluation, by default the last."""
     if round is None and self.summary.get("metrics"):
       return self.summary["metrics"]
     lines = [line for line in self.lines if line.get("metrics") and round in (None, line["round"])]
@@ -108,14 +109,16 @@ class Run(NamedTuple):
 
 
 def find(paths: Sequence[str | os.PathLike[str]], left_out: list[str] | None = None) -> list[Run]:
-  """The runs in some folders: of a run's own that run, of a sweep's its members, of any other all below it.
+  """Finds the runs in some folders.
+
+  A run's folder gives that run, a sweep's its members, and any other all runs below it.
 
   Args:
     paths: the folders.
-    left_out: gets a sentence on each run whose configuration is damaged, so that it cannot be shown.
+    left_out: called with a sentence about each run whose damaged configuration keeps it from being shown.
 
   Raises:
-    SettingError: a folder that is not there, or without a run in it or below.
+    SettingError: a folder does not exist, or has no run in it or below.
   """
   folders: dict[Path, Mapping[str, Any]] = {}
   damaged: list[str] = []
@@ -151,7 +154,7 @@ def _below(folder: Path, damaged: list[str]) -> Iterator[tuple[Path, Mapping[str
     if not problem:
       inside.clear()
       yield Path(path), config
-    elif names & {*OF_A_RUN} and not _is_sweep(names):  # other programs write files of that name, too
+    elif names & {*OF_A_RUN} and not _is_sweep(names):  # other programs write a config.json too
       damaged.append(f"The run in {path} is left out: its {problem}")
 
 
@@ -160,7 +163,7 @@ def _is_sweep(names: Collection[str]) -> bool:
 
 
 def _reason(failed: str) -> str:
-  """The first sentence of a note; "failed: " before it where it does not say that the run diverged."""
+  """Returns the first sentence of a failure, preceded by "failed: " unless it says that the run diverged."""
   first = failed.splitlines()[0].partition(". ")[0].removesuffix(".")
   short = textwrap.shorten(first, REASON, placeholder=" …")
   return short if first.startswith("diverged") else f"failed: {short}"
@@ -185,14 +188,14 @@ def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
 
 
 def _saved(folder: Path) -> int:
-  """The round of the newest checkpoint of a run, or of the sweep that it is a member of."""
+  """Returns the round of the newest checkpoint of a run, or of the sweep that it is a member of."""
   owners = (folder, folder.parents[1]) if folder.parent.name == MEMBERS else (folder,)
   names = (path.name for owner in owners for path in Workdir(owner).checkpoints.glob("[0-9]*"))
   return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def leaves(config: Mapping[str, Any], without: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
-  """Dotted field -> value, of a nested configuration."""
+  """Flattens a nested configuration: dotted field -> value."""
   found: dict[str, Any] = {}
   for name, value in config.items():
     field = f"{prefix}{name}"

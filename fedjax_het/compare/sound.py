@@ -1,7 +1,7 @@
-"""Which of a run's files can be shown: whether what is in them is of the kinds that a run writes.
+"""Checks of a run's files: which can be shown, because they hold values of the types that a run writes.
 
-Files are damaged by crashes and by hand. A run with a damaged file is shown by its other files, and its state
-says which one is damaged and where.
+Files are damaged by crashes and by hand. A run with a damaged file is shown with its other files, and its
+state names the damaged file and the place.
 """
 
 import json
@@ -12,21 +12,22 @@ from typing import Any
 
 from fedjax_het.engine.divergence import Divergence
 
-LARGEST = 1e100  # whose square is a number, too
-DEEPEST = 50  # levels of nesting
+LARGEST = 1e100  # the square of a larger number may overflow
+DEEPEST = 50  # levels of nested lists and fields
 
 Check = Callable[[Any], None]
 
 
 class Wrong(ValueError):
-  """A value that no run writes; its text says where."""
+  """A value that no run writes; its text names the place."""
 
 
 def read_record(path: Path, check: Check) -> tuple[dict[str, Any], str]:
-  """The fields of a JSON file that `check` lets pass, and "".
+  """Reads a JSON file of fields and checks it: returns (fields, "").
 
   Returns:
-    ({}, "") where there is no such file, and ({}, why) where it cannot be read, or holds what no run writes.
+    (fields, ""); ({}, "") where there is no such file; ({}, reason) where it cannot be read or `check`
+      raises.
   """
   try:
     return _record(path.read_text(encoding="utf-8"), check), ""
@@ -39,9 +40,9 @@ def read_record(path: Path, check: Check) -> tuple[dict[str, Any], str]:
 
 
 def read_records(path: Path, check: Check) -> tuple[list[dict[str, Any]], str]:
-  """The same of a file of one record a line, but for those that `check` does not let pass.
+  """Reads a file with one JSON record a line: the records that pass `check`, and a note on damaged lines.
 
-  The last line may have no end, as it may just be being written.
+  The last line may be incomplete, because it may be being written.
   """
   try:
     *whole, last = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -60,7 +61,7 @@ def read_records(path: Path, check: Check) -> tuple[list[dict[str, Any]], str]:
 
 
 def config(found: Mapping[str, Any]) -> None:
-  """Raises `Wrong` for a config.json that is no run's."""
+  """Raises `Wrong` unless `found` is a run's config.json."""
   algorithm = found.get("algorithm")
   if not isinstance(algorithm, Mapping) or not isinstance(algorithm.get("name"), str):
     raise Wrong("algorithm.name is no name")
@@ -71,7 +72,7 @@ def config(found: Mapping[str, Any]) -> None:
 
 
 def summary(found: Mapping[str, Any]) -> None:
-  """Raises `Wrong` for a summary.json of which something that is shown is not as a run writes it."""
+  """Raises `Wrong` if a field of a summary.json that is shown differs from what a run writes."""
   _metrics("metrics", found.get("metrics"))
   if gone := found.get("diverged"):
     place = _mapping("diverged", gone)
@@ -91,7 +92,7 @@ def summary(found: Mapping[str, Any]) -> None:
 
 
 def line(found: Mapping[str, Any]) -> None:
-  """Raises `Wrong` for a line of metrics.jsonl that is not as a run writes it."""
+  """Raises `Wrong` if a line of metrics.jsonl differs from what a run writes."""
   if type(found.get("round")) is not int or found["round"] < 0:
     raise Wrong("round is no round")
   _metrics("metrics", found.get("metrics"))
@@ -103,11 +104,11 @@ def line(found: Mapping[str, Any]) -> None:
 
 
 def start(found: Mapping[str, Any]) -> None:
-  """Lets every line of starts.jsonl pass that is a record."""
+  """Accepts every record as a line of starts.jsonl."""
 
 
 def failed(found: Mapping[str, Any]) -> None:
-  """Raises `Wrong` for a failed.json that does not say why in words."""
+  """Raises `Wrong` unless a failed.json gives a reason as text."""
   if not isinstance(found.get("failed"), str) or not found["failed"].strip():
     raise Wrong("failed is no text")
 

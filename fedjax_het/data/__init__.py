@@ -1,4 +1,4 @@
-"""Data: loaders, partitioners and the flat container of all clients."""
+"""Data: loaders of data sets, partitioners, label noise, and the flat container of all clients' examples."""
 
 from fedjax_het.data.clients import label_counts, select, split_clients
 from fedjax_het.data.container import ClientData, FederatedData, federate

@@ -1,9 +1,10 @@
-"""Berka, the PKDD'99 financial data: will a loan go bad? Seven Czech regions, a client each.
+"""Berka, the PKDD'99 financial data: predict whether a loan goes bad. Seven Czech regions are the clients.
 
-Tables separated by ";", with a header and dates as YYMMDD. A loan's status is A (finished, paid), B
-(finished, not paid), C (running, paid so far) or D (running, in debt).
+Its tables are text files separated by ";", with a header line and dates written as YYMMDD. A loan's status is
+A (finished, paid), B (finished, not paid), C (running, paid so far) or D (running, in debt).
 
-Source: Berka and Sochorova, PKDD'99 Discovery Challenge; the features are AAggFF's, but for the leak.
+Source: Berka and Sochorova, PKDD'99 Discovery Challenge; the features are those of AAggFF's code, without its
+use of transactions made after a loan was granted.
 """
 
 from collections import defaultdict
@@ -28,7 +29,7 @@ HEADERS = {
 }  # fmt: skip
 ROWS = {"loan": 682, "account": 4500, "district": 77, "order": 6471, "trans": 1_056_320}
 DROPPED = "north Bohemia"
-CUT = "trans_head"  # the name of a transactions table of which only the beginning is there
+CUT = "trans_head"  # name of a transactions table that holds the beginning only
 STATUS = {"A": 0, "B": 1, "C": 0, "D": 1}
 FREQUENCIES = ("POPLATEK MESICNE", "POPLATEK PO OBRATU", "POPLATEK TYDNE")
 FEATURES = (
@@ -39,27 +40,32 @@ FEATURES = (
 
 
 def load_berka(folder: Path, leaky: bool = False) -> Source | None:
-  """15 features of a loan (`FEATURES`), float32 [621, 15], and whether it is bad; `groups` are the regions.
+  """Loads 15 features of each loan, float32 [621, 15], and binary labels, int32 [621], 1 for a bad loan.
 
-  Labels: B and D are 1, A and C are 0. The region A3 is the client; "north Bohemia" (61 loans, one of them
-  bad) is dropped. Columns 0 to 12 are to be standardised, the two dummies are not.
+  `FEATURES` names the columns, and `groups` has the region of each loan.
 
-  A loan is described by what was known on its day: transactions dated later are left out. Orders have no
-  date, so an order counts from its first payment, a transaction of the same account to the same bank and
-  account; one without a payment by that day is left out, as is the loan's own repayment, which starts later
-  and is an order of every loan account. Means over no transaction or no order are NaN, for `federate` to
-  fill. A "?" in the district table is left out of the mean of its two years.
+  The statuses B and D have label 1, and A and C have label 0. Each region (column A3) is a client; "north
+  Bohemia" (61 loans, one of them bad) is dropped. Columns 0 to 12 are to be standardised, the two dummies are
+  not.
+
+  The features of a loan use only what was known on the day it was granted: later transactions are left out.
+  Orders have no date, so an order counts from its first payment, a transaction of the same account to the
+  same bank and account; one without a payment by that day is left out, as is the loan's own repayment, which
+  starts later and is an order of every loan account. A mean over no transaction or no order is NaN, which
+  `federate` fills in. Crime and unemployment are means over two years, and a "?" in the district table is
+  left out of them.
 
   Args:
-    folder: where the tables are. The transactions are trans.asc, complete or cut at the end of a line, else
-      trans_head.asc (.gz or not); `Source.notes` says which and how much of it there is.
+    folder: the folder with the tables, .gz or not. Transactions are read from trans.asc, complete or cut at
+      the end of a line, else from trans_head.asc; `Source.notes` says from which and how many rows it has.
     leaky: count all transactions and orders whatever their date, as the paper's code does.
 
   Returns:
     The data set, or None where `folder` has no loan table.
 
   Raises:
-    DataError: a table missing beside others, truncated, or not what its authors ship.
+    DataError: a table is missing while others are present, is truncated, or differs from what its authors
+      ship.
   """
   if find(folder, "loan.asc") is None:
     return None
@@ -113,7 +119,7 @@ def load_berka(folder: Path, leaky: bool = False) -> Source | None:
 
 
 class _History(NamedTuple):
-  """The transactions that count, of loan accounts: their amounts and balances, who was paid, how many."""
+  """The transactions that count for each loan account: amounts, balances and payees, and a note."""
 
   amounts: dict[str, list[float]]
   balances: dict[str, list[float]]
@@ -122,7 +128,7 @@ class _History(NamedTuple):
 
 
 def _history(folder: Path, last_day: dict[str, str]) -> _History:
-  """Reads the transactions, of which those of account a up to `last_day[a]` (YYMMDD) count."""
+  """Reads the transactions; only those of account a dated up to `last_day[a]` (YYMMDD) count."""
   amounts, balances, paid = defaultdict(list), defaultdict(list), set()
   count, first, last = 0, "999999", ""
   for where, (_, account, day, _, _, amount, balance, _, bank, payee) in _rows(folder, "trans"):
@@ -141,7 +147,7 @@ def _history(folder: Path, last_day: dict[str, str]) -> _History:
 
 
 def _path(folder: Path, name: str) -> Path:
-  """Where the table `name` is."""
+  """Returns the path of the table `name`; raises `DataError` where it is missing."""
   path = find(folder, f"{name}.asc") or (find(folder, f"{CUT}.asc") if name == "trans" else None)
   if path is None:
     other = f" (or the beginning of it, {CUT}.asc)" if name == "trans" else ""
@@ -150,7 +156,10 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _rows(folder: Path, name: str) -> Iterator[tuple[str, list[str]]]:
-  """The rows of a table below its header, which is checked, as is the number of rows but for "trans"."""
+  """Yields the rows of a table without its header.
+
+  The header is checked, and so is the number of rows, except that of "trans".
+  """
   path, header, count = _path(folder, name), HEADERS[name], -1
   for where, fields in read_table(path, len(header), ";"):
     count += 1
@@ -163,18 +172,18 @@ def _rows(folder: Path, name: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _district(where: str, fields: list[str]) -> tuple[str, list[float]]:
-  """The region of a district, and its five features."""
+  """Returns the name of a district's region and the district's five features."""
   a4, *_, a11, a12, a13, a14, a15, a16 = (number(where, field) for field in fields[3:])
   return fields[2], [a4, a11, a14, _mean([a12, a13]), _mean([a15, a16])]
 
 
 def _mean(values: list[float]) -> float:
-  """The mean of the values that are there, NaN where none is."""
+  """Returns the mean of the values that are not NaN, or NaN where all are."""
   there = [value for value in values if value == value]
   return sum(there) / len(there) if there else float("nan")
 
 
 def _date(where: str, text: str) -> date:
-  """19YY-MM-DD for YYMMDD."""
+  """Parses a date written as YYMMDD in the years 1900 to 1999; raises `DataError` for anything else."""
   with reading(where, f"is not what its authors ship: {text[:20]!r} is no date YYMMDD"):
     return date(1900 + int(text[:2]), int(text[2:4]), int(text[4:]))

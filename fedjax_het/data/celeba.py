@@ -1,9 +1,10 @@
-"""CelebA: faces of 10,177 celebrities; are they smiling, or any other of 40 attributes? A client a celebrity.
+"""CelebA: 200,288 face images with 40 binary attributes. Each of 9,343 celebrities is a client.
 
-By the authors' lists: identity_CelebA.txt has "image celebrity" a line, list_attr_celeba.txt a count, the
-attributes' names, and "image ±1 ±1 ..." a line; celebrities of fewer than five images are left out, as LEAF
-does (9,343 and 200,288 images stay). Or by LEAF's json, whose x are images' names and whose y is smiling.
-Sources: Liu et al., Deep learning face attributes in the wild, ICCV 2015; Caldas et al., LEAF, 2018.
+Labels and celebrities come from the authors' lists or from LEAF's json files. identity_CelebA.txt has a line
+"image celebrity" for each image; list_attr_celeba.txt has the number of images, the attributes' names, and a
+line "image ±1 ±1 ..." for each image. Celebrities with fewer than five of their images are left out, as in
+LEAF: 9,343 of 10,177 stay. In LEAF's json, x are file names and y says whether the person smiles. Sources:
+Liu et al., Deep learning face attributes in the wild, ICCV 2015; Caldas et al., LEAF, 2018.
 """
 
 import functools
@@ -28,21 +29,25 @@ MIN_IMAGES = 5
 def load_celeba(
   folder: Path, attributes: tuple[str, ...] | str = (SMILING,), size: int = 84, min_images: int = MIN_IMAGES
 ) -> Source | None:
-  """Images uint8 [N, size, size, 3], squeezed; y int32 [N], or of several attributes [N, A]; by celebrity.
+  """Loads images, uint8 [N, size, size, 3], and one or several binary attributes of each.
+
+  Labels are int32 [N] for one attribute and int32 [N, A] for A attributes; `groups` are the celebrities. The
+  whole image is resized without keeping its proportions.
 
   Args:
-    folder: where the two lists are, or LEAF's json files, and the images, in a folder or an archive
-      (img_align_celeba.zip).
-    attributes: what is told, by the names in the list; of several the task is multilabel.
-    size: height and width; LEAF has 84.
-    min_images: celebrities of fewer images are left out; LEAF's json has that done.
+    folder: the folder with the two lists or LEAF's json files, and with the images, in a subfolder or an
+      archive such as img_align_celeba.zip.
+    attributes: names of the attributes to predict; several of them make the task multilabel.
+    size: height and width of the images in pixels; LEAF uses 84.
+    min_images: celebrities with fewer images are left out. LEAF's json files come without them.
 
   Returns:
     The data set, or None where neither lists nor json files are there.
 
   Raises:
-    SettingError: an attribute that is not in the list; with LEAF's json other than Smiling, or `min_images`.
-    DataError: a list missing beside the other or damaged, or an image that is missing or damaged.
+    SettingError: an attribute is unknown; or, with LEAF's json files, `attributes` is not Smiling or
+      `min_images` is set.
+    DataError: one of the two lists is missing or damaged, or an image is missing or damaged.
   """
   check_whole("size", size, 1)
   check_whole("min_images", min_images, 1)
@@ -84,7 +89,7 @@ def load_celeba(
   file_of = {Path(name).name: name for name in pictures}
   absent = [name for name in names if name not in file_of]
   if absent:
-    raise DataError(f"{place.resolve()}: {absent[0]} is missing; it is one of {len(absent)}.")
+    raise DataError(f"{place.resolve()}: {absent[0]} is missing, one of {len(absent)} missing images.")
   rows = {file_of[name]: i for i, name in enumerate(names)}
   x = read_images(place, rows, size, functools.partial(squeezed, size=size))
   y = y.astype(np.int32)[:, 0] if len(wanted) == 1 else y.astype(np.int32)
@@ -97,7 +102,7 @@ def load_celeba(
 def _of_lists(
   folder: Path, lists: dict[str, Path], wanted: list[str], min_images: int
 ) -> tuple[list[str], np.ndarray, np.ndarray, None, str]:
-  """The images, whether they have the attributes [N, A], their celebrities, no split, and a note."""
+  """Reads the authors' lists: image names, attributes bool [N, A], celebrities [N], no split, and a note."""
   if len(lists) == 1:
     (missing,) = {IDENTITIES, ATTRIBUTES} - {*lists}
     raise DataError(f"celeba wants {missing} too; looked in {folder.resolve()}.")

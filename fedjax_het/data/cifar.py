@@ -1,7 +1,7 @@
-"""CIFAR-10 from the authors' binary batches, all of them or some, compressed or not; or from their pickles.
+"""CIFAR-10 from any of the authors' binary batches, compressed or not, or from their Python pickles.
 
-A record is one label byte, then 1024 red, 1024 green and 1024 blue bytes, row by row. A pickle is a
-dictionary with `data`, uint8 [10000, 3072] of the same order, and `labels` (Krizhevsky 2009).
+A record of a binary batch is one label byte, then 1024 red, 1024 green and 1024 blue bytes, row by row. A
+pickle is a dictionary with `data`, uint8 [10000, 3072] in the same order, and `labels` (Krizhevsky 2009).
 """
 
 import re
@@ -39,10 +39,10 @@ PICKLED = {
 
 
 def parse_batch(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-  """Images [n, 32, 32, 3] uint8 and labels [n] int32 in the decompressed `content` of the batch `path`.
+  """Decodes the content of the batch `path` into images, uint8 [n, 32, 32, 3], and labels, int32 [n].
 
   Raises:
-    DataError: not a whole number of records, none at all, or a label above 9.
+    DataError: the content has no record, a fraction of a record, or a label above 9.
   """
   if not content or len(content) % RECORD:
     raise DataError(
@@ -56,20 +56,20 @@ def parse_batch(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load_cifar10(folder: Path) -> Source | None:
-  """CIFAR-10 from the batches in `folder`: images [N, 32, 32, 3], uint8.
+  """Loads CIFAR-10 from the batches in `folder`: images, uint8 [N, 32, 32, 3], and labels, int32 [N].
 
-  They may also be in its cifar-10-batches-bin/ or, as pickles, in its cifar-10-batches-py/; or in folders of
-  these names beside `folder`, as torchvision has them in its root.
+  The batches may also be in the subfolder cifar-10-batches-bin/ or, as pickles, in cifar-10-batches-py/, or
+  in siblings of `folder` with these names, where torchvision puts them.
 
-  The training set is whichever of the five batches are there, in order; the test set is test_batch.bin,
-  else the longest `test_batch_first<n>.bin` (its first n records, which have no published checksum), else
-  empty. `Source.files` says which, `Source.notes` how many images of how many where some are not there.
+  The training set is whichever of the five batches are there, in order; the test set is test_batch.bin, else
+  the longest `test_batch_first<n>.bin` (its first n records, which have no published checksum), else empty.
+  `Source.files` names the batches, and `Source.notes` says how many images are missing.
 
   Returns:
     The data set, or None where no training batch is there.
 
   Raises:
-    DataError: a batch that is truncated or not the one its authors ship.
+    DataError: a batch is truncated or differs from what its authors ship.
   """
   names = ("cifar-10-batches-bin", "cifar-10-batches-py")
   places = (folder, *(own / name for own in (folder, folder.parent) for name in names))
@@ -92,13 +92,13 @@ def load_cifar10(folder: Path) -> Source | None:
 
 
 def _training_batches(folder: Path) -> list[Path]:
-  """Those that are there, binary ones, else pickles."""
+  """Returns the training batches that exist, as binary files if there are any, else as pickles."""
   found = ([find(folder, f"data_batch_{i}{ending}") for i in range(1, 6)] for ending in (".bin", ""))
   return next((own for paths in found if (own := [path for path in paths if path])), [])
 
 
 def _first(path: Path) -> int:
-  """n of test_batch_first<n>.bin[.gz], 0 for any other name."""
+  """Returns n of the file name test_batch_first<n>.bin[.gz], and 0 for any other name."""
   match = re.fullmatch(r"test_batch_first(\d+)\.bin(\.gz)?", path.name)
   return int(match[1]) if match else 0
 

@@ -1,7 +1,7 @@
-"""CIFAR-100: the authors' two binary files, or their two Python pickles; a hundred classes in twenty groups.
+"""CIFAR-100 from the authors' two binary files or two Python pickles: 100 classes in 20 groups of five.
 
 A record of train.bin and test.bin is a coarse and a fine label byte, then 1024 red, 1024 green and 1024 blue
-bytes, row by row. A pickle is a dictionary with `data`, uint8 [N, 3072] of the same order, `fine_labels` and
+bytes, row by row. A pickle is a dictionary with `data`, uint8 [N, 3072] in the same order, `fine_labels` and
 `coarse_labels` (Krizhevsky 2009).
 """
 
@@ -16,7 +16,7 @@ from fedjax_het.errors import DataError, check_choice, reading
 
 RECORD = 2 + 3 * 32 * 32
 ROWS = {"train": 50_000, "test": 10_000}
-MD5 = {  # of the pickles, as published with the data set; the binary files have none of their own
+MD5 = {  # of the pickles; no checksums of the binary files' contents are published
   "train": "16019d7e3df5f24257cddd939b257f8d",
   "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
 }
@@ -25,19 +25,20 @@ FOLDERS = ("", "cifar-100-binary", "cifar-100-python")
 
 
 def load_cifar100(folder: Path, labels: str = "fine") -> Source | None:
-  """Images uint8 [50000, 32, 32, 3] and their classes, and the test set's 10,000.
+  """Loads CIFAR-100: 50,000 training and 10,000 test images, uint8 [N, 32, 32, 3], and their classes, int32.
 
   Args:
-    folder: where train.bin and test.bin (.gz or not), or the pickles train and test are, or their folder; it
-      may also be beside this one, as in torchvision's root.
+    folder: the folder with train.bin and test.bin (.gz or not) or with the pickles train and test. They may
+      also be in the authors' folder inside it or next to it, where torchvision puts them.
     labels: "fine", 100 classes, or "coarse", the 20 groups of five.
 
   Returns:
     The data set, or None where neither pair is there.
 
   Raises:
-    SettingError: other `labels`.
-    DataError: a file that is truncated or not what its authors ship, or only one of a pair.
+    SettingError: `labels` is neither "fine" nor "coarse".
+    DataError: a file is truncated, differs from what its authors ship, or is missing while the other one is
+      present.
   """
   check_choice("labels", labels, CLASSES)
   for own in (*(folder / name for name in FOLDERS), *(folder.parent / name for name in FOLDERS[1:])):
@@ -55,7 +56,7 @@ def load_cifar100(folder: Path, labels: str = "fine") -> Source | None:
 
 
 def _part(path: Path, part: str, parse: Any, labels: str) -> tuple[np.ndarray, np.ndarray]:
-  """Images and classes of the training or the test set."""
+  """Returns the images and classes of the training or the test set; raises `DataError`."""
   pixels, classes = parse(path, part)
   check_rows(path, len(pixels), ROWS[part])
   for name, count in CLASSES.items():

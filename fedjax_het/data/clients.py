@@ -1,4 +1,4 @@
-"""Of the clients: some of them and their data alone, and how many examples of each class they train on."""
+"""Operations on a federation's clients: selecting and splitting them, and counting their labels."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from fedjax_het.errors import SettingError, check_key, check_range, check_whole,
 
 
 def check_data(data: Any) -> None:
-  """Raises `SettingError` unless `data` is what `federate` makes, with what to do about what it is."""
+  """Raises `SettingError` unless `data` is a `FederatedData`; the error says how to make one."""
   if isinstance(data, FederatedData):
     return
   remedy = "Make it of examples and labels: fh.data.from_arrays(key, x, y, num_clients=10)."
@@ -26,7 +26,7 @@ def check_data(data: Any) -> None:
 
 
 def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-  """Deals clients 0, ..., K - 1 out at random: (those that are kept, ⌊fraction·K⌋ others), each in order.
+  """Splits client numbers 0, ..., K - 1 at random into kept ones and ⌊fraction·K⌋ others, both sorted.
 
   Args:
     key: typed key.
@@ -34,7 +34,7 @@ def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np
     fraction: in (0, 1), the share of the clients that are set apart.
 
   Raises:
-    SettingError: what is no key, a fraction out of range, or one by which nobody is dealt out.
+    SettingError: `key` is no key, or `fraction` is out of range or so small that no client is set apart.
   """
   key = check_key(key)
   count = count_apart(num_clients, fraction)
@@ -43,7 +43,14 @@ def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
-  """Examples of each class that each client trains on, int [K, C], by the labels that it sees."""
+  """Counts each client's training examples of each class, int [K, C], by the labels it trains on.
+
+  Args:
+    data: all clients' data, with labels that are classes.
+
+  Raises:
+    SettingError: `data` is not a `FederatedData`.
+  """
   check_data(data)
   owners = np.repeat(np.arange(data.num_clients), np.asarray(data.train.size))
   counts = np.zeros((data.num_clients, data.num_classes), int)
@@ -52,7 +59,7 @@ def label_counts(data: FederatedData) -> np.ndarray:
 
 
 def count_apart(num_clients: int, fraction: float) -> int:
-  """How many `split_clients` deals out of K; raises as that does."""
+  """Returns the number of clients that `split_clients` sets apart of K; raises the same errors."""
   check_whole("num_clients", num_clients, 1)
   check_range("fraction", fraction, above=0.0, below=1.0, on_host=True)
   count = share(num_clients, fraction)
@@ -64,14 +71,14 @@ def count_apart(num_clients: int, fraction: float) -> int:
 
 
 def select(data: FederatedData, clients: Sequence[int] | np.ndarray) -> FederatedData:
-  """The data of some clients and of nobody else, these numbered 0, 1, ... in the order given.
+  """Returns the data of the given clients only, renumbered 0, 1, ... in the order given.
 
   Args:
     data: all clients' data, on the host.
-    clients: numbers of at least one, none of them twice.
+    clients: numbers of at least one client, without repetition.
 
   Raises:
-    SettingError: there is no such client, or one comes twice.
+    SettingError: a client does not exist or is repeated.
   """
   check_data(data)
   ids = np.asarray(as_array("clients", listed("clients", clients, "clients' numbers")))

@@ -1,8 +1,8 @@
-"""The flat container: all clients' examples in one array, each client a few slices of it.
+"""The flat container: all clients' examples in one array, where each client has a few slices.
 
-Sizes of real clients differ by factors of a hundred, so nothing is padded to the largest client:
-client i's training examples are rows `train.start[i] : train.start[i] + train.size[i]`, and likewise
-for its validation and test parts.
+Sizes of real clients differ by factors of a hundred, so clients are not padded to the largest one: client i's
+training examples are rows `train.start[i] : train.start[i] + train.size[i]`, and likewise for its validation
+and test parts.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ PyTree = Any
 
 
 class Part(NamedTuple):
-  """One slice of the flat arrays per client: `start` and `size`, int32, each [K] (or scalars)."""
+  """One slice of the flat arrays for each client: `start` and `size`, int32, each [K] (or scalars)."""
 
   start: Array
   size: Array
 
   def rows(self, clients: np.ndarray | None = None) -> np.ndarray:
-    """The row numbers of some clients, by default of all, client after client, on the host."""
+    """Returns the row numbers of some clients (by default all), client after client, int [n], on the host."""
     starts, sizes = (np.asarray(own)[slice(None) if clients is None else clients] for own in self)
     return np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
 
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ClientData:
-  """What one client sees of the flat arrays.
+  """One client's view of the flat arrays.
 
   Attributes:
     x: all examples, [N, ...] or a tree of such arrays, as stored.
@@ -59,8 +59,8 @@ class ClientData:
     size: number of rows, int32 scalar.
     limit: static upper bound of `size` over all clients.
     uniform: static; True where every client has exactly `limit` rows.
-    scale: static; what examples are multiplied by when they are read, see `scale_of`.
-    rows: which rows of x and y are meant, see `FederatedData`.
+    scale: static; the factor that examples are multiplied by when a batch is read, see `scale_of`.
+    rows: the row of x and y at each position, see `FederatedData`.
   """
 
   x: PyTree
@@ -74,19 +74,20 @@ class ClientData:
 
   @property
   def length(self) -> int | Array:
-    """The number of rows, a Python int where all clients have the same (so loops stay static)."""
+    """The client's number of rows, a Python int where all clients have equally many (static loops)."""
     return self.limit if self.uniform else self.size
 
   def block(self, most: int) -> int:
-    """How many rows to put through a model at once, 1 to `most`.
+    """Returns how many rows to put through a model at once when a whole client is evaluated, 1 to `most`.
 
-    All of them; of unequal clients a 16th of the largest, at the least 16: most clients are far smaller.
+    Where all clients are equally large this is all of their rows. Otherwise it is a sixteenth of the largest
+    client, but at least 16 rows, because most clients are far smaller than the largest.
     """
     wanted = self.limit if self.uniform else max(-(-self.limit // 16), 16)
     return max(min(wanted, self.limit, most), 1)
 
   def take(self, index: jax.Array) -> tuple[PyTree, jax.Array]:
-    """Rows `index` (int, [B], each in [0, limit)) of this client: examples and labels, [B, ...] each."""
+    """Returns examples and labels, [B, ...] each, of this client's rows `index`, int [B], in [0, limit)."""
     rows = self.start + index
     if self.rows is not None:
       rows = jnp.asarray(self.rows).at[rows].get(mode="clip")
@@ -97,21 +98,21 @@ class ClientData:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FederatedData:
-  """All clients' data in flat arrays, a pytree; NumPy arrays as `federate` makes it, on the host.
+  """All clients' data in flat arrays, as a pytree. `federate` makes it of NumPy arrays on the host.
 
   Attributes:
     x: examples, [N, ...], uint8 (read as float32, see `scale`), float32, or int32 ids such as tokens; or a
-      tree of such arrays, as of tokens and their mask.
+      tree of such arrays, such as tokens and their mask.
     y: labels, [N, ...], of the task's dtype, such as int32 [N] for classes.
     train, valid, test: each client's slices; `valid` may be empty.
-    num_classes: static; C, A, V or D, see `federate`.
-    limits: static; the largest client of (train, valid, test).
-    uniform: static; whether all clients are equally large in (train, valid, test).
+    num_classes: static; number of classes, labels, tokens or numbers, see `federate`.
+    limits: static; the largest client's number of rows in (train, valid, test).
+    uniform: static; whether all clients have equally many rows in (train, valid, test).
     name: static; the data set's name.
-    scale: static; what examples are multiplied by when they are read; None: 1/255 for uint8 images, see
-      `as_read`.
-    rows: int32 [N]; where several runs share x and y, which row of these stands at each place of this run's
-      order. None, as `federate` makes it: each in its own place.
+    scale: static; the factor that examples are multiplied by when a batch is read; None chooses it by dtype
+      and shape, see `scale_of`.
+    rows: int32 [N], the row of x and y at each position of this run's order, where several runs share x and
+      y. None, which `federate` gives, is the identity.
   """
 
   x: PyTree
@@ -128,13 +129,13 @@ class FederatedData:
 
   @property
   def num_clients(self) -> int:
-    """K."""
+    """The number of clients K."""
     return self.train.start.shape[0]
 
   def clients(self, ids: jax.Array, part: str = "train") -> ClientData:
-    """Stacked views of clients `ids` ([S]) in part "train", "valid" or "test".
+    """Returns stacked views of the clients `ids` ([S]) for the part "train", "valid" or "test".
 
-    `x` and `y` are shared, not stacked: map over the result with `view_axes(...)`.
+    All views share `x` and `y`, which are not stacked: `jax.vmap` takes `in_axes=view_axes(...)`.
     """
     which = ("train", "valid", "test").index(part)
     slices = (self.train, self.valid, self.test)[which]
@@ -145,7 +146,7 @@ class FederatedData:
 
 
 def view_axes(view: ClientData) -> ClientData:
-  """`in_axes` for mapping over stacked views: rows shared, slices mapped."""
+  """Returns the `in_axes` that map over stacked views: the rows are shared and the slices are mapped."""
   return dataclasses.replace(view, x=None, y=None, rows=None, start=0, size=0)  # type: ignore[arg-type]
 
 
@@ -167,23 +168,24 @@ def federate(
   split: np.ndarray | None = None,
   tell: Callable[[str], object] = logging.warning,
 ) -> FederatedData:
-  """Lays the clients of a partition out in flat arrays, each split into train, valid and test.
+  """Lays a partition's clients out in flat arrays, and splits each one's rows into train, valid and test.
 
-  What is computed from a client's data is computed from its training rows alone, so neither its test rows
-  nor other clients leak into it: the means that missing values (NaN) are replaced by, and the means and
-  standard deviations of `standardize`.
+  The means that replace missing values (NaN), and the means and standard deviations of `standardize`, are
+  computed from each client's own training rows, so that neither its test rows nor other clients leak into
+  them.
 
   Args:
     x: examples, [N, ...], uint8 (images or a table), float32 (NaN where a value is missing) or int32 ids; a
-      list of equally long rows; or a tree (dict, tuple, ...) of such, equally long, as of tokens and mask.
-    y: labels, [N, ...], as the task has them: for classes [N], whole numbers in [0, num_classes), or bool. Of
-      rows that no client has, anything.
-    parts: one array of row numbers per client, such as an array's [K, n]; rows of x may be left out,
-      none may appear twice.
+      list of equally long rows; or a tree (dict, tuple, ...) of such arrays with equally many rows, such as
+      tokens and their mask.
+    y: labels, [N, ...], as the task wants them: for classes [N], whole numbers in [0, num_classes), or bool.
+      Labels of rows that belong to no client are not looked at.
+    parts: row numbers of each client, a list of K arrays or one array [K, n]. A row may belong to no client,
+      but not to two.
     key: typed key of the random split.
-    num_classes: number of classes; 2 for a binary task, also where the model has one logit. Of other tasks
-      the number A of yes-or-no labels, V of tokens, or D of numbers to be told.
-    task: what y are labels of, see `tasks`; by default classes.
+    num_classes: number of classes; 2 for a binary task, also where the model has one logit. For other tasks
+      the number A of binary labels, V of tokens, or D of regression targets.
+    task: what is predicted, see `tasks`; classification by default.
     test_fraction: share of every client's rows held out for its test set, rounded down; 0.2 where neither
       this nor `split` is given.
     valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
@@ -191,29 +193,32 @@ def federate(
       (the population's); a column whose training values are all equal, or all missing, becomes 0.
     stratify: for classes, whether each client's held-out rows have its own shares of them: of every class
       ⌊fraction · n⌋ or one more, the rows left over going to the classes with the largest remainders.
-    scale: > 0, what examples are multiplied by, as float32, whenever they are read, such as 1/255 for the
-      bytes of flattened images. By default uint8 of three axes or more are images, read as [0, 1] (1/255),
-      as are uint16 of four (1/65535); other uint8 are a table, read as they are (1), and all else stays what
-      it is; so each array of a tree. Images of other whole numbers, [N, H, W, C], need it.
+    scale: factor > 0 by which examples are multiplied, as float32, whenever a batch is read, such as 1/255
+      for the bytes of flattened images. By default, and for each array of a tree, uint8 of three axes or more
+      and uint16 of four axes or more are images and are read as [0, 1] (1/255 and 1/65535); other uint8 are a
+      table with factor 1; all else keeps its values and type. Images of other whole numbers, [N, H, W, C],
+      need a scale.
     name: the data set's name.
-    train_y: labels, [N, ...], that training and validation rows have in place of y, such as noisy ones; no
-      client has clean ones to validate on. Test parts keep y, and the split goes by it.
-    split: integers, [N], in place of `test_fraction`, of data that come divided: 0 for rows to train on, 1
-      for rows to test on, -1 for rows of neither.
-    tell: called with a sentence for each client whose training rows have no value at all in a place of x, a
-      column say, that is to be filled or standardised: 0 stands there.
+    train_y: labels, [N, ...], that replace y in training and validation rows, such as noisy labels, so that
+      no client validates on clean ones. Test rows keep y, and the stratified split uses y.
+    split: integers, [N], for data with a given train-test split, in place of `test_fraction`: 0 for rows to
+      train on, 1 for rows to test on, -1 for rows to leave out.
+    tell: called with a sentence for each client whose training rows have no value at all in a column of x
+      that is filled or standardised, and which becomes 0.
 
   Raises:
-    SettingError: a label that the task does not have, or is masked (names it, its row and the remedy);
-      examples that are no rows of real numbers, or masked; either beyond what 32 bits hold; images of whole
-      numbers without a scale; a part with rows that x has not or that come twice; a number of classes that is
-      not whole or below 1; what is no key or no task; a fraction outside [0, 1), a client with no training
-      row left, no clients, a scale that is not above 0 or for a tree, `stratify` where labels are no classes,
-      `standardize` names what is not a column of floats, an infinite value where others are standardised or
-      filled, or a `split` that is not one a row, or beside a `test_fraction`.
+    SettingError: a label is masked or not one of the task's (the error names the label and its row); examples
+      are masked or no real numbers; labels or examples exceed 32 bits; images of whole numbers have no scale;
+      a part has rows that x lacks or that another part has; `num_classes` is not a whole number above 0;
+      `key` is no key or `task` no task; a fraction is outside [0, 1); a client keeps no training row; there
+      are no clients; `scale` is not above 0, or x is a tree; `stratify` is set and labels are no classes;
+      `standardize` names no column of floats; a column to be filled or standardised has an infinite value;
+      `split` has not one value for each row, or is given together with `test_fraction`.
   """
   if split is not None and test_fraction is not None:
-    raise SettingError("test_fraction", test_fraction, "the data come divided", "Leave out it or split.")
+    raise SettingError(
+      "test_fraction", test_fraction, "cannot be combined with split", "Leave out one of the two."
+    )
   test_fraction = 0.2 if test_fraction is None else test_fraction
   for setting, value in (("test_fraction", test_fraction), ("valid_fraction", valid_fraction)):
     check_range(setting, value, 0.0, below=1.0, on_host=True)
@@ -239,7 +244,7 @@ def federate(
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if stratify and not valid_fraction and (split is not None or not test_fraction):
-    problem = "no rows are drawn to be held out" + ("" if split is None else ": the data come divided")
+    problem = "no rows are drawn to be held out" + ("" if split is None else ": `split` divides the data")
     raise SettingError("stratify", stratify, problem, "Leave it out, or set valid_fraction.")
   if scale is not None:
     check_range("scale", scale, above=0.0, below=np.inf)
@@ -307,7 +312,10 @@ def federate(
 
 
 def slices_of(sizes: np.ndarray) -> dict[str, Any]:
-  """Fields of `FederatedData` for clients laid out one after another, of sizes [K, 3]: train, valid, test."""
+  """Returns the slice fields of `FederatedData` for clients laid out in order.
+
+  `sizes`, int [K, 3], are each client's numbers of train, valid and test rows.
+  """
   starts = np.concatenate([[0], np.cumsum(sizes.ravel())[:-1]]).reshape(sizes.shape)
   parts = (Part(starts[:, j].astype(np.int32), sizes[:, j].astype(np.int32)) for j in range(3))
   alike = (sizes == sizes[0]).all(0)
@@ -318,10 +326,10 @@ def slices_of(sizes: np.ndarray) -> dict[str, Any]:
 
 
 def _floats(x: PyTree) -> bool:
-  """Whether the examples are one table of floats."""
+  """Returns whether the examples are one table of floats, [N, D]."""
   return isinstance(x, np.ndarray) and x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def share(count: int, fraction: float) -> int:
-  """⌊count · fraction⌋, where 0.29 · 100 is 29 (in floating point it is 28.999...)."""
+  """Returns ⌊count · fraction⌋ without rounding errors: 29 for 100 · 0.29, which is 28.999... in floats."""
   return int(count * fraction + 1e-9)

@@ -1,9 +1,9 @@
-"""FEMNIST: 62 letters and digits in the handwriting of up to 3,550 writers, a client each.
+"""FEMNIST: 805,263 images of handwritten letters and digits, 62 classes. Each of 3,550 writers is a client.
 
-LEAF's json has x, 784 numbers in [0, 1] with a white background (1), and y: 0 to 9 digits, 10 to 35 capitals,
-36 to 61 small letters. `femnist_by_writer.npz` has the same as bytes: train_images [N, 28, 28] uint8,
-train_labels, train_user (rows of `users`), and test_... likewise. Sources: Caldas et al., LEAF, 2018; Cohen
-et al., EMNIST, 2017.
+In LEAF's json files, x are 784 numbers in [0, 1] on a white background (1), and y is 0 to 9 for digits, 10 to
+35 for capital and 36 to 61 for small letters. `femnist_by_writer.npz` holds the same data as bytes:
+train_images [N, 28, 28] uint8, train_labels, train_user (rows of `users`), and test_... likewise. Sources:
+Caldas et al., LEAF, 2018; Cohen et al., EMNIST, 2017.
 """
 
 from pathlib import Path
@@ -15,22 +15,25 @@ from fedjax_het.data.leaf import joined, leaf_files, read_leaf
 from fedjax_het.data.untrusted import read_arrays
 from fedjax_het.errors import DataError, reading
 
-CLASSES, SIDE, ROWS = 62, 28, 805_263  # rows of all writers
+CLASSES, SIDE, ROWS = 62, 28, 805_263  # examples of all writers
 BYTES = "femnist_by_writer.npz"
 _ARRAYS = ("images", "labels", "user")
 
 
 def load_femnist(folder: Path) -> Source | None:
-  """Images uint8 [N, 28, 28, 1], white 255; `groups` are the writers, `split` is LEAF's.
+  """Loads images, uint8 [N, 28, 28, 1] with a white background (255), and their classes, int32 [N].
+
+  `groups` are the writers, and `split` is LEAF's.
 
   Args:
-    folder: where `femnist_by_writer.npz` is, which goes first, or LEAF's json files, at any depth.
+    folder: the folder with `femnist_by_writer.npz`, which is preferred, or with LEAF's json files at any
+      depth.
 
   Returns:
-    The data set, or None where neither is there.
+    The data set, or None where the folder holds neither.
 
   Raises:
-    DataError: a file that is damaged, or an image or a label that is none.
+    DataError: a file is damaged, or holds invalid images or labels.
   """
   path = folder / BYTES
   runs = _of_bytes(path) if path.is_file() else None
@@ -45,7 +48,7 @@ def load_femnist(folder: Path) -> Source | None:
 
 
 def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
-  """Users, their images [n, 28, 28], their labels, and whether these are of the test set, run by run."""
+  """Yields the runs of rows in LEAF's json files: user, images [n, 28, 28], labels, whether they test."""
   runs = []
   for rows in read_leaf(files, most=8 * ROWS * SIDE * SIDE):
     problem = f"has examples that are not {SIDE * SIDE} numbers each"
@@ -63,7 +66,7 @@ def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
 
 
 def _of_bytes(path: Path) -> tuple[list, list, list, list]:
-  """The same of the arrays."""
+  """Yields the runs of rows in the .npz file: user, images [n, 28, 28], labels, whether they test."""
   arrays = read_arrays(path, 2 * ROWS * SIDE * SIDE)
   runs = []
   for part in ("train", "test"):
@@ -77,7 +80,7 @@ def _of_bytes(path: Path) -> tuple[list, list, list, list]:
     if x.dtype != np.uint8 or x.shape != (len(y), SIDE, SIDE) or user.shape != y.shape:
       raise DataError(f"{path.resolve()}: {part}_images are {x.dtype} {x.shape}, of {len(y)} labels.")
     if user.dtype.kind not in "iu" or not ((user >= 0) & (user < len(users))).all():
-      raise DataError(f"{path.resolve()}: {part}_user are not rows of its {len(users)} users.")
+      raise DataError(f"{path.resolve()}: {part}_user does not number its {len(users)} users.")
     runs += [(str(users[i]), x[user == i], y[user == i], part == "test") for i in np.unique(user).tolist()]
   if not runs:
     raise DataError(f"{path.resolve()} is empty: no user has a row.")

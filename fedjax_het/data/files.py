@@ -1,4 +1,4 @@
-"""What every file loader shares: the loaded data set, and reading files that may be damaged."""
+"""The `Source` that every loader returns, and helpers that read and check files which may be damaged."""
 
 import csv
 import hashlib
@@ -21,21 +21,23 @@ class Source(NamedTuple):
   """A data set in memory, before it is partitioned.
 
   Attributes:
-    x: examples, [N, ...], uint8 (images are read as [0, 1] later, see `scale`), float32 (NaN where a value
-      is missing, filled by `federate`) or integer ids of any other type; may be read-only. Or a tree of such.
-    y: labels, [N, ...], of classes int32 [N] in [0, num_classes).
+    x: examples, [N, ...], uint8 (images are read as [0, 1] later, see `scale`), float32 (NaN where a value is
+      missing, filled by `federate`) or integer ids of any other type, or a tree of such arrays. They may be
+      read-only.
+    y: labels, [N, ...]; for classes int32 [N] in [0, num_classes).
     x_test, y_test: the official test set, [M, ...] and [M]; M = 0 where there is none.
-    num_classes: number of classes; 2 is a binary task, for which `models.make` gives one logit. Of other
-      tasks what `federate` says.
+    num_classes: number of classes; 2 is a binary task, for which `models.make` gives one logit. For other
+      tasks see `federate`.
     name: the data set's name.
-    groups: who each row came from, [N], where the data say so, for the natural partition.
+    groups: the writer, hospital, ... of each row, [N], by which the natural partition makes clients; None
+      where the data do not say.
     files: the files it was read from, or how it was obtained.
-    notes: what the loader found and chose that a reader of the results should know, a sentence each.
+    notes: sentences about what the loader found or chose, which a reader of the results should know.
     standardize: columns of x to standardise by each client's own training rows (`federate(standardize=...)`).
-    scale: what examples are multiplied by when they are read (`federate(scale=...)`).
-    task: what is learnt from it, see `tasks`; None for classes.
-    split: what its authors do with each row, int8 [N]: 0 trains, 1 tests, -1 neither (`federate(split=...)`);
-      None where they do not say, or where x_test is what they test on.
+    scale: factor that examples are multiplied by when a batch is read (`federate(scale=...)`).
+    task: what is predicted, see `tasks`; None is classification.
+    split: the authors' use of each row, int8 [N]: 0 to train, 1 to test, -1 neither (`federate(split=...)`).
+      None where they define no split, or where x_test is their test set.
   """
 
   x: Any
@@ -54,7 +56,7 @@ class Source(NamedTuple):
 
 
 def digest(*arrays: Any) -> str:
-  """Sixteen hex digits of arrays, or trees of them: other values, types, shapes or places have others."""
+  """Returns a hash, 16 hex digits, of arrays or trees of arrays: their values, dtypes, shapes and paths."""
   found = hashlib.blake2b(digest_size=8)
   for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
     array = np.asarray(leaf)
@@ -65,10 +67,10 @@ def digest(*arrays: Any) -> str:
 
 
 def below(folder: Path) -> Iterator[Path]:
-  """All files below a folder, also by links to folders, each folder once.
+  """Yields all files below a folder, following links to folders but visiting each folder once.
 
   Raises:
-    PermissionError: a folder that may not be read, but for one of the system's own.
+    PermissionError: a folder, other than the file system's lost+found, may not be read.
   """
   seen: set[str] = set()
 
@@ -86,7 +88,7 @@ def below(folder: Path) -> Iterator[Path]:
 
 
 def find(folder: Path, name: str) -> Path | None:
-  """`folder/name.gz` or `folder/name`, whichever is there, the compressed one first."""
+  """Returns the path of `folder/name.gz` if it exists, else that of `folder/name`, else None."""
   for path in (folder / f"{name}.gz", folder / name):
     if path.is_file():
       return path
@@ -94,7 +96,7 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def text_of(where: object, content: bytes) -> str:
-  """UTF-8 as text; raises `DataError` naming `where` for bytes that are none."""
+  """Decodes UTF-8; raises `DataError` naming `where` for bytes that are not UTF-8."""
   try:
     return content.decode()
   except UnicodeDecodeError as error:
@@ -102,13 +104,13 @@ def text_of(where: object, content: bytes) -> str:
 
 
 def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
-  """Row by row of a delimited text file, UTF-8, compressed or not: where it is, and its fields.
+  """Yields the rows of a delimited UTF-8 text file, compressed or not, each with its place in the file.
 
   Yields:
-    ("PATH, line n", fields), n counted from 1; empty lines are passed over.
+    ("PATH, line n", fields), with n counted from 1; empty lines are skipped.
 
   Raises:
-    DataError: a row without exactly `width` fields, a quote that is never closed, or bytes that are no text.
+    DataError: a row has not exactly `width` fields, a quote is never closed, or the file is not UTF-8.
   """
   whole = path.resolve()
   with reading(whole, "is truncated or damaged"):
@@ -123,13 +125,13 @@ def read_table(path: Path, width: int, delimiter: str = ",") -> Iterator[tuple[s
 
 
 def named_rows(where: object, text: str, delimiter: str = ",") -> list[dict[str, str]]:
-  """A delimited text's rows, each by the names of its first one; raises `DataError` naming `where`."""
+  """Parses a delimited text into dictionaries keyed by its header; raises `DataError` naming `where`."""
   with reading(where, "is truncated or damaged"):
     return list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
 
 
 def number(where: str, text: str) -> float:
-  """`text` as a float, NaN for "?"; raises `DataError` naming `where` for anything else."""
+  """Parses `text` as a float, with NaN for "?"; raises `DataError` naming `where` for anything else."""
   try:
     value = math.nan if text.strip() == "?" else float(text)
   except ValueError:
@@ -140,13 +142,13 @@ def number(where: str, text: str) -> float:
 
 
 def lacking(x: np.ndarray, groups: np.ndarray, columns: Sequence[str]) -> tuple[str, ...]:
-  """A note for `Source.notes` of each group whose rows of x, [N, D], have no value in some columns."""
+  """Returns a note for `Source.notes` for each group without any value in some columns of x, [N, D]."""
   notes = []
   for group in dict.fromkeys(groups.tolist()):
     absent = np.isnan(x[groups == group]).all(axis=0)
     if absent.any():
       named = ", ".join(name for name, none in zip(columns, absent) if none)
-      notes.append(f"{group} has no value of {named} in any row: 0 stands there")
+      notes.append(f"{group} has no value of {named} in any row: it becomes 0")
   return tuple(notes)
 
 
@@ -160,7 +162,7 @@ def check_rows(path: Path, found: int, shipped: int) -> None:
 
 
 def short(what: str, found: int, shipped: int) -> tuple[str, ...]:
-  """A note for `Source.notes` where there are fewer rows than the authors ship, else none."""
+  """Returns a note for `Source.notes` where there are fewer rows than the authors ship, else nothing."""
   return (f"{found:,} of {shipped:,} {what}",) if found < shipped else ()
 
 

@@ -1,10 +1,10 @@
-"""Missing values filled, and columns standardised, by each client's own training rows."""
+"""Filling of missing values and standardisation of columns, by statistics of each client's training rows."""
 
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
-SHOWN = 10  # columns in a sentence
+SHOWN = 10  # columns that a note names at most
 
 
 def fill(
@@ -14,17 +14,17 @@ def fill(
   standardize: list[int],
   tell: Callable[[str], object],
 ) -> None:
-  """Fills every client's NaN and standardises its columns, in place.
+  """Replaces every client's NaN and standardises its columns, in place.
 
-  A value that is missing becomes the mean of those that the client's training rows have in that place. Where
-  they have none there is no mean, and 0 stands there, of which `tell` is told.
+  A missing value becomes the mean over the client's training rows at the same position of the example. Where
+  none of its training rows has a value there, it becomes 0, and `tell` is called.
 
   Args:
     x: floats, [N, ...], all clients' rows, one client after another.
-    starts: each client's first row, [K].
-    sizes: each client's rows to train, validate and test on, in this order, int [K, 3].
+    starts: each client's first row, int [K].
+    sizes: each client's numbers of train, valid and test rows, which lie in this order, int [K, 3].
     standardize: the columns of x, [N, D], that become (x - mean) / deviation.
-    tell: called with a sentence for each client without any value in some places.
+    tell: called with a sentence for each client whose training rows have no value at some position.
   """
   for client, (first, of_client) in enumerate(zip(starts, sizes)):
     own, num_train = slice(first, first + of_client.sum()), of_client[0]
@@ -38,18 +38,18 @@ def _lacks(absent: np.ndarray, standardize: list[int]) -> str:
   if absent.ndim != 1:
     count = int(absent.sum())
     return (
-      f"has no value in its training rows at {count} of {absent.size} places of an example: 0 stands there"
+      f"has no value in its training rows at {count} of {absent.size} places of an example, which become 0"
     )
   columns = np.flatnonzero(absent)
   more = f" and {len(columns) - SHOWN} more" if len(columns) > SHOWN else ""
   shown = ", ".join(map(str, columns[:SHOWN])) + more
   name = "column" if len(columns) == 1 else "columns"
   where = "in all its rows" if {*columns.tolist()} <= {*standardize} else "where a value is missing"
-  return f"has no value of {name} {shown} of x in its training rows: 0 stands there {where}"
+  return f"has no value of {name} {shown} of x in its training rows: it becomes 0 {where}"
 
 
 def _filled(x: np.ndarray, num_train: int, standardize: list[int]) -> np.ndarray:
-  """One client's rows [n, ...], the first `num_train` for training: NaN filled, columns standardised."""
+  """Fills NaN and standardises columns of one client's rows [n, ...], by its first `num_train` rows."""
   train, x = x[:num_train].astype(np.float64), x.astype(np.float64)
   present = ~np.isnan(train)
   mean = np.where(present, train, 0.0).sum(0) / np.maximum(present.sum(0), 1)

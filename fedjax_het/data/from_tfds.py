@@ -1,4 +1,4 @@
-"""Image data sets through TensorFlow Datasets; TensorFlow is imported here only, and only when asked."""
+"""Image data sets through TensorFlow Datasets (TFDS); TensorFlow is imported only here and when needed."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from absl import logging
 from fedjax_het.data.files import Source
 from fedjax_het.errors import DataError
 
-# Where TFDS downloads from, to find out in a moment what its retries take minutes for.
+# The hosts that TFDS downloads from: a missing network is noticed at once, where TFDS retries for minutes.
 HOSTS = {
   "mnist": "storage.googleapis.com",
   "fashion_mnist": "fashion-mnist.s3-website.eu-central-1.amazonaws.com",
@@ -19,19 +19,22 @@ HOSTS = {
 
 
 def load_tfds(name: str, labels: str = "fine") -> Source:
-  """`name` as TFDS prepares it: a copy already prepared, else downloaded; rows in TFDS's shuffled order.
+  """Loads the data set `name` from a copy that TFDS has prepared, else lets TFDS download it.
 
-  TFDS keeps its copies in TFDS_DATA_DIR, else ~/tensorflow_datasets. `labels` is cifar100's: fine or coarse.
+  Rows are in TFDS's shuffled order.
+
+  TFDS keeps its copies in TFDS_DATA_DIR, else ~/tensorflow_datasets. `labels`, "fine" or "coarse", is an
+  option of cifar100.
 
   Raises:
-    DataError: TensorFlow is not installed, or there is neither a prepared copy nor a working download.
+    DataError: TensorFlow is not installed, or there is no prepared copy and the download fails.
   """
   try:
     import tensorflow  # noqa: F401
     import tensorflow_datasets as tfds
   except ImportError as error:
     raise DataError(
-      f"TFDS was not asked, for TensorFlow is not installed ({error}): pip install 'fedjax_het[tfds]'."
+      f"TFDS was not asked, because TensorFlow is not installed ({error}): pip install 'fedjax_het[tfds]'."
     ) from error
   label = "coarse_label" if labels == "coarse" else "label"
   try:
@@ -53,7 +56,7 @@ def load_tfds(name: str, labels: str = "fine") -> Source:
 
 
 def _check_network(host: str) -> None:
-  """Raises `OSError` where `host` has no address; a proxy, where one is set, may still know it."""
+  """Raises `OSError` where the name `host` has no address; a proxy, where one is set, may resolve it."""
   if any(os.environ.get(name) for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")):
     return
   try:

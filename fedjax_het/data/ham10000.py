@@ -1,8 +1,9 @@
-"""HAM10000: seven kinds of skin lesion, 10,015 dermatoscopic images of 7,470 lesions from four sources.
+"""HAM10000: 10,015 dermatoscopic images of 7,470 skin lesions of seven kinds, from four sources.
 
-HAM10000_metadata.csv has a row an image: lesion_id, image_id, dx, dx_type, age, sex, localization; the one of
-Harvard's Dataverse also `dataset`, who took it. Source: Tschandl, Rosendahl and Kittler, The HAM10000
-dataset, Scientific Data 2018. DermaMNIST is made of these images, and ISIC 2019 contains them.
+HAM10000_metadata.csv has a row for each image with the columns lesion_id, image_id, dx, dx_type, age, sex and
+localization; the version on Harvard's Dataverse also has `dataset`, the image's source. Source: Tschandl,
+Rosendahl and Kittler, The HAM10000 dataset, Scientific Data 2018. DermaMNIST is made from these images, and
+ISIC 2019 contains them.
 """
 
 import functools
@@ -21,23 +22,24 @@ ROWS = 10_015
 
 
 def load_ham10000(folder: Path, size: int = 64, one_per_lesion: bool = False) -> Source | None:
-  """Images uint8 [10015, size, size, 3] and their kind, a number of `KINDS`.
+  """Loads images, uint8 [10015, size, size, 3], and the kind of lesion, int32 [10015], an index of `KINDS`.
 
   `groups` are the sources (rosendahl, vidir_modern, vidir_molemax, vienna_dias) where the table has the
-  column `dataset`. Several images show the same lesion, so a split by rows puts some lesions on both sides.
+  column `dataset`. Several images show the same lesion, so a random split of the images puts some lesions
+  both into training and test data.
 
   Args:
-    folder: where HAM10000_metadata (.csv, .tab or without an ending) and the images ISIC_*.jpg are, in
-      folders of any name, or archives of them.
-    size: height and width: the short side is brought to it, and the middle kept.
-    one_per_lesion: the first image of each lesion alone.
+    folder: the folder with HAM10000_metadata (.csv, .tab or without an ending) and the images ISIC_*.jpg,
+      which may lie in subfolders or archives.
+    size: height and width in pixels; the short side is resized to it, and the middle is kept.
+    one_per_lesion: whether to load only the first image of each lesion.
 
   Returns:
     The data set, or None where there is no table.
 
   Raises:
-    DataError: a table that is not what its authors ship, an image that is missing or damaged.
-    SettingError: a size below 1.
+    DataError: the table differs from what its authors ship, or an image is missing or damaged.
+    SettingError: `size` is below 1.
   """
   check_whole("size", size, 1)
   table = read_metadata(folder)
@@ -60,16 +62,17 @@ def load_ham10000(folder: Path, size: int = 64, one_per_lesion: bool = False) ->
   groups = np.array([row["dataset"] for row in rows]) if "dataset" in rows[0] else None
   lesions = len({row["lesion_id"] for row in rows})
   notes = (
-    f"{len(y)} images of {lesions} lesions" + ("" if len(y) == lesions else ", which a split by rows parts"),
+    f"{len(y)} images of {lesions} lesions"
+    + ("" if len(y) == lesions else ", which a random split of the images separates"),
   )
   return Source(x, y, x[:0], y[:0], len(KINDS), "ham10000", groups, (path.name, place.name), notes)
 
 
 def read_metadata(folder: Path) -> tuple[Path, list[dict[str, str]]] | None:
-  """HAM10000's table in a folder or an archive in it: where, and its rows, with at least `COLUMNS`.
+  """Finds HAM10000's table in a folder or an archive in it; returns its place and its rows by column name.
 
   Raises:
-    DataError: a table without these columns, or of rows of another length.
+    DataError: the table lacks one of `COLUMNS`, or a row has another number of fields.
   """
   endings = "/ham10000_metadata", "/ham10000_metadata.csv", "/ham10000_metadata.tab"
   found = next((found for ending in endings if (found := locate(folder, ending))), None)
@@ -85,10 +88,10 @@ def read_metadata(folder: Path) -> tuple[Path, list[dict[str, str]]] | None:
 
 
 def find_jpegs(folder: Path) -> tuple[Path, dict[str, str]]:
-  """Where the images ISIC_*.jpg are, a folder or an archive, and the name of each image -> its file there.
+  """Finds the images ISIC_*.jpg: returns the folder or archive, and a map from image names to files in it.
 
   Raises:
-    DataError: there are none.
+    DataError: there are no such images.
   """
   found = locate(folder, ".jpg")
   if found is None:
@@ -100,15 +103,15 @@ def find_jpegs(folder: Path) -> tuple[Path, dict[str, str]]:
 def read_jpegs(
   place: Path, files: dict[str, str], images: list[str], size: int, short: int | None = None
 ) -> np.ndarray:
-  """The named images, uint8 [N, size, size, 3]; see `middle`.
+  """Reads the named images, cropped to their middle by `middle`, uint8 [N, size, size, 3].
 
   Raises:
-    DataError: an image that is missing or damaged.
+    DataError: an image is missing or damaged.
   """
   absent = [image for image in images if image not in files]
   if absent:
     raise DataError(
-      f"{place.resolve()}: {absent[0]}.jpg is missing; it is one of {len(absent)}."
+      f"{place.resolve()}: {absent[0]}.jpg is missing, one of {len(absent)} missing images."
       " Of several archives unpack all into one folder."
     )
   prepare = functools.partial(middle, size=size, short=short)

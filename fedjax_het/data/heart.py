@@ -1,9 +1,9 @@
-"""UCI Heart Disease: the four hospitals' processed files, a client each.
+"""UCI Heart Disease: 920 patients of four hospitals, whose processed files are one client each.
 
 A file has 14 columns and no header: age, sex, cp, trestbps, chol, fbs, restecg, thalach, exang, oldpeak,
-slope, ca, thal, num. "?" is a missing value; num is 0 without disease and 1 to 4 with.
+slope, ca, thal, num. "?" is a missing value, and num is 0 without disease and 1 to 4 with disease.
 
-Source: Janosi, Steinbrunn, Pfisterer and Detrano, UCI data set 45; the preparation is AAggFF's.
+Source: Janosi, Steinbrunn, Pfisterer and Detrano, UCI data set 45; the preparation follows AAggFF's code.
 """
 
 from pathlib import Path
@@ -20,30 +20,33 @@ FEATURES = (
 )  # fmt: skip
 _NUMERIC = [0, 1, 3, 4, 5, 7, 8, 9]
 _CP, _RESTECG, _NUM = 2, 6, 13
-# Values that a coded column may have; NaN ("?") too where the authors' files have it.
+# Valid codes of each coded column; NaN is among them where the authors' files have "?".
 _CODES = {1: (0, 1), 2: (1, 2, 3, 4), 5: (0, 1), 6: (0, 1, 2), 8: (0, 1), 13: (0, 1, 2, 3, 4)}
 _NEVER_MISSING = (0, 1, _CP, _NUM)
 
 
 def file_name(hospital: str) -> str:
-  """The file of a hospital, as UCI ships it."""
+  """Returns the name of a hospital's file, as UCI ships it."""
   return f"processed.{hospital}.data"
 
 
 def load_heart(folder: Path) -> Source | None:
-  """Is there heart disease? 15 features (`FEATURES`), float32 [920, 15]; `groups` are the hospitals.
+  """Loads 15 features of each patient, float32 [920, 15], and labels, int32 [920], 1 for heart disease.
 
-  The columns slope, ca and thal are dropped (missing in most rows outside Cleveland), no row is; cp and
-  restecg are one-hot. A missing restecg counts as 0, "normal": what the authors' column mean, cut to an
-  integer, comes to. Any other missing value stays NaN, for `federate` to replace by the mean of the
-  hospital's training rows (the authors' mean takes in the test rows). A cholesterol of 0 also means
-  missing, but is kept as shipped. All 15 columns are to be standardised, as the authors do.
+  `FEATURES` names the columns, and `groups` has the hospital of each patient.
+
+  The columns slope, ca and thal are dropped (they are missing in most rows outside Cleveland), and no row is
+  dropped; cp and restecg are one-hot. A missing restecg becomes 0, "normal", to which the authors' column
+  mean is truncated. Any other missing value stays NaN, for `federate` to replace by the mean of the
+  hospital's training rows (the authors' mean includes the test rows). A cholesterol of 0 means missing too,
+  but stays 0, as the authors ship it. All 15 columns are to be standardised, as the authors do.
 
   Returns:
     The data set, or None where `folder` holds none of the files.
 
   Raises:
-    DataError: a file missing beside others, or not what UCI ships: rows, fields, values out of their codes.
+    DataError: a file is missing while others are present, or its rows, fields or codes differ from what UCI
+      ships.
   """
   paths = {hospital: path for hospital in ROWS if (path := find(folder, file_name(hospital)))}
   if not paths:
@@ -56,11 +59,13 @@ def load_heart(folder: Path) -> Source | None:
     tables.append(table)
     missing = int(np.isnan(table[:, [*_NUMERIC, _RESTECG]]).sum())
     if np.isnan(table[:, _RESTECG]).all():
-      notes.append(f"{hospital} has no value of restecg in any row: 0, normal, stands there")
+      notes.append(f"{hospital} has no value of restecg in any row: it becomes 0, normal")
     notes.append(
       f"{hospital}: {rows} rows, {int((table[:, _NUM] > 0).sum())} with disease, {missing} values missing in"
       f" the columns used, cholesterol 0 in {int((table[:, 4] == 0).sum())} rows"
-      + ("" if table[:, 4].any() else " (all: it was not measured there, and 0 stands for it standardised)")
+      + (
+        "" if table[:, 4].any() else " (all rows: it was not measured there, and is 0 after standardisation)"
+      )
     )
   table = np.concatenate(tables)
   one_hot = [table[:, [_CP]] == np.arange(1, 5), np.nan_to_num(table[:, [_RESTECG]]) == np.arange(3)]
@@ -74,7 +79,7 @@ def load_heart(folder: Path) -> Source | None:
 
 
 def _read(path: Path, rows: int) -> np.ndarray:
-  """One hospital's table, float64 [rows, 14], NaN where a value is missing."""
+  """Reads one hospital's table, float64 [rows, 14], with NaN where a value is missing; raises `DataError`."""
   table = []
   for where, fields in read_table(path, 14):
     values = [number(where, field) for field in fields]

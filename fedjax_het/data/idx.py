@@ -20,9 +20,9 @@ SHAPES = {
   "t10k-labels-idx1-ubyte": (10000,),
 }
 
-TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # its folders
+TORCHVISION = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # the folders that torchvision makes
 
-# sha256 of the .gz (published: TFDS's url_checksums, MNIST's and Fashion-MNIST's mirrors) and of its content.
+# sha256 of each .gz file (published in TFDS's url_checksums and on the mirrors) and of its content.
 SHA256 = {
   "mnist": {
     "train-images-idx3-ubyte": (
@@ -64,10 +64,11 @@ SHA256 = {
 
 
 def parse_idx(path: Path, content: bytes) -> np.ndarray:
-  """The uint8 array (read-only) in the decompressed `content` of the idx file `path`.
+  """Decodes the decompressed `content` of the idx file `path` into a read-only uint8 array.
 
   Raises:
-    DataError: a magic number other than that of uint8 values, or more or fewer values than the header says.
+    DataError: the magic number is not that of uint8 values, or the number of values differs from the
+      header's.
   """
   axes = content[3] if len(content) >= 4 else 0
   if content[:3] != b"\0\0\x08" or not axes:
@@ -82,15 +83,17 @@ def parse_idx(path: Path, content: bytes) -> np.ndarray:
 
 
 def load_idx(name: str, folder: Path) -> Source | None:
-  """`name` ("mnist", "fashion_mnist") from its four files in `folder`: images [N, 28, 28, 1], uint8.
+  """Loads "mnist" or "fashion_mnist": images, uint8 [N, 28, 28, 1], and labels, int32 [N].
 
-  They may also be where torchvision puts them: in MNIST/raw/ or FashionMNIST/raw/, in `folder` or beside it.
+  The files may lie in `folder`, or where torchvision puts them: in MNIST/raw/ or FashionMNIST/raw/, inside
+  `folder` or next to it.
 
   Returns:
     The data set, or None where none of these folders holds one of the files.
 
   Raises:
-    DataError: a file missing beside others, truncated, or not the one its authors ship.
+    DataError: a file is missing while others are present, is truncated, or differs from what its authors
+      ship.
   """
   theirs = Path(TORCHVISION[name]) / "raw"
   for own in (folder, folder / "raw", folder / theirs, folder.parent / theirs):

@@ -1,4 +1,4 @@
-"""Pictures in files: decoded by Pillow, brought to one size, and stacked."""
+"""Reading of image files: decoded by Pillow, resized to one size, and stacked into an array."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,24 +11,25 @@ from fedjax_het.data.packed import contents
 from fedjax_het.data.untrusted import MOST_PIXELS, check_pixels, open_image
 from fedjax_het.errors import DataError, SettingError, check_memory, reading
 
-_BLOCK = 256  # files that are read ahead, of _BYTES in all
+_BLOCK = 256  # files that are read ahead, at most; and at most _BYTES in total
 _BYTES = 2**28
 
 
 def read_images(
   place: Path, rows: Mapping[str, int], size: int, prepare: Callable[[Image.Image], Image.Image]
 ) -> np.ndarray:
-  """The pictures (JPEG) of a folder or an archive as RGB, uint8 [N, size, size, 3].
+  """Reads images (JPEG) of a folder or an archive as RGB, uint8 [N, size, size, 3].
 
   Args:
     place: the folder or archive.
-    rows: the files that are wanted, N of them -> their places 0 to N - 1.
-    size: height and width of what `prepare` makes.
-    prepare: brings an RGB picture to that size.
+    rows: map from the names of the N files to read to their rows, 0 to N - 1, in the result.
+    size: height and width of the images that `prepare` returns, in pixels.
+    prepare: function that resizes or crops an RGB image to that size.
 
   Raises:
-    SettingError: a size by which the pictures would not fit in memory.
-    DataError: a file that is missing, no picture, or of another size after `prepare`; the first is named.
+    SettingError: the images would not fit in memory at this size.
+    DataError: a file is missing, is no image, or has another size after `prepare`; the first such file is
+      named.
   """
   what = f"{len(rows)} images of {size} x {size} pixels"
   check_memory("size", size, len(rows) * size * size * 3, what)
@@ -58,27 +59,27 @@ def read_images(
     list(pool.map(decode, block))
   if not done.all():
     missing = next(name for name, row in rows.items() if not done[row])
-    raise DataError(f"{place.resolve()}: {missing} is missing; it is one of {(~done).sum()}.")
+    raise DataError(f"{place.resolve()}: {missing} is missing, one of {(~done).sum()} missing images.")
   return x
 
 
 def as_is(picture: Image.Image) -> Image.Image:
-  """The picture."""
+  """Returns the image unchanged."""
   return picture
 
 
 def squeezed(picture: Image.Image, size: int) -> Image.Image:
-  """The whole picture at size x size pixels, bilinear, whatever its proportions were."""
+  """Resizes the whole image to size x size pixels, bilinearly, without keeping its proportions."""
   return picture.resize((size, size), Image.Resampling.BILINEAR)
 
 
 def middle(picture: Image.Image, size: int, short: int | None = None) -> Image.Image:
-  """The middle size x size pixels of the picture, after its short side was brought to `short`, bilinear.
+  """Resizes the image's short side to `short` pixels, bilinearly, and returns the middle size x size pixels.
 
   Args:
-    picture: any.
-    size: height and width of the result.
-    short: at least `size`, which it is by default.
+    picture: an image of any size.
+    size: height and width of the result in pixels.
+    short: length of the short side in pixels, at least `size`; by default `size`.
   """
   ratio = (short or size) / min(picture.size)
   width, height = (max(size, int(side * ratio + 1e-6)) for side in picture.size)

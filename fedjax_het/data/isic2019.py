@@ -1,10 +1,11 @@
-"""ISIC 2019: eight kinds of skin lesion from six hospitals, by FLamby's rule.
+"""ISIC 2019: 23,247 dermatoscopic images of eight kinds of skin lesion. Six hospitals are the clients.
 
-ISIC_2019_Training_GroundTruth.csv has a column of 0 and 1 a kind; ISIC_2019_Training_Metadata.csv has image,
-age_approx, anatom_site_general, lesion_id and sex. Where an image comes from says its lesion: BCN_ and MSK4
-are a hospital each, HAM_ is cut into the four sources of HAM10000's table. Images without a lesion are left
-out: 23,247 of 25,331 stay. Sources: Ogier du Terrail et al., FLamby, NeurIPS 2022; Tschandl et al. 2018;
-Codella et al. 2018; Combalia et al. 2019.
+ISIC_2019_Training_GroundTruth.csv has a column of zeros and ones for each kind;
+ISIC_2019_Training_Metadata.csv has image, age_approx, anatom_site_general, lesion_id and sex. The prefix of
+an image's lesion_id gives its hospital: BCN_ and MSK4 are one hospital each, and HAM_ is divided into the
+four sources of HAM10000's table. Images without a lesion_id are left out: 23,247 of 25,331 stay. Sources:
+Ogier du Terrail et al., FLamby, NeurIPS 2022; Tschandl et al. 2018; Codella et al. 2018; Combalia et al.
+2019.
 """
 
 from collections import Counter
@@ -21,30 +22,33 @@ KINDS = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Metadata.csv"
 ROWS = 25_331
 HOSPITALS = {"BCN_": "BCN", "MSK4": "MSK", "HAM_": "HAM"}
-DAMAGED = "ISIC_0029564"  # whose file AAggFF's code leaves out
+DAMAGED = "ISIC_0029564"  # the image that AAggFF's code leaves out
 
 
 def load_isic2019(
   folder: Path, size: int = 200, complete: bool = False, constancy: bool = False
 ) -> Source | None:
-  """Images uint8 [23247, size, size, 3] and their kind, a number of `KINDS`; `groups` are the hospitals.
+  """Loads images, uint8 [23247, size, size, 3], and the kind of lesion, int32, an index of `KINDS`.
 
-  The short side is brought to 1.12 times `size` pixels (224 for 200) and the middle kept. Nothing is
-  augmented. Kinds are unequal: `--config.task.class_weights=balanced` lets all count alike.
+  `groups` are the hospitals.
+
+  The short side is resized to 1.12 times `size` pixels (224 for 200), and the middle is kept, without
+  augmentation. Some kinds are rare: `--config.task.class_weights=balanced` weighs all kinds equally.
 
   Args:
-    folder: where the two tables, HAM10000_metadata and the images ISIC_*.jpg are, in folders or archives.
-    size: height and width.
-    complete: leave out images whose age, site or sex is missing, and ISIC_0029564, as AAggFF's code does:
-      21,310 stay.
-    constancy: even out the light as FLamby does: each colour is divided by its own power mean of order six.
+    folder: the folder with the two tables, HAM10000_metadata, and the images ISIC_*.jpg in subfolders or
+      archives.
+    size: height and width of the images in pixels.
+    complete: whether to leave out images whose age, site or sex is missing, and ISIC_0029564, as AAggFF's
+      code does: 21,310 stay.
+    constancy: whether to apply FLamby's colour constancy, see `evened`.
 
   Returns:
-    The data set, or None where the table of the kinds is not there.
+    The data set, or None where the folder has no ISIC_2019_Training_GroundTruth.csv.
 
   Raises:
-    DataError: a table missing beside another, or not what its authors ship; an image missing or damaged.
-    SettingError: a size below 1.
+    DataError: a table is missing or differs from what its authors ship, or an image is missing or damaged.
+    SettingError: `size` is below 1.
   """
   check_whole("size", size, 1)
   truth = find(folder, TRUTH)
@@ -82,11 +86,16 @@ def load_isic2019(
 
 
 def evened(picture: np.ndarray, order: int = 6) -> np.ndarray:
-  """Shades of grey (Finlayson and Trezzi 2004): x_c · |m| / (√3 m_c); m_c = (mean of x_c^6)^(1/6).
+  """Applies shades-of-grey colour constancy: x_c · |m| / (√3 m_c) with m_c = (mean of x_c^p)^(1/p).
+
+  Finlayson and Trezzi, "Shades of gray and colour constancy", 2004.
 
   Args:
     picture: uint8 [H, W, 3].
-    order: of the power mean.
+    order: the order p of the power mean.
+
+  Returns:
+    The image, uint8 [H, W, 3].
   """
   means = (picture.astype(np.float64) ** order).mean((0, 1)) ** (1 / order)
   gains = np.linalg.norm(means) / (np.sqrt(3) * np.maximum(means, 1e-6))

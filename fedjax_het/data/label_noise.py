@@ -1,4 +1,4 @@
-"""Label noise: a label i becomes j with probability T[i, j], whatever becomes of the others.
+"""Label noise: each label i becomes j with probability T[i, j], independently of the other labels.
 
 Hahn, doctoral dissertation, chapter II, equations 2.7 (after Han et al., Co-teaching, NeurIPS 2018) and 2.8
 (after van Rooyen et al., Learning with Symmetric Label Noise, NeurIPS 2015).
@@ -16,14 +16,16 @@ from fedjax_het.tasks.missing import check_present
 
 
 def pair_flip(num_classes: int, ratio: float) -> np.ndarray:
-  """T[i, i] = 1 - ε and T[i, (i + 1) mod C] = ε, eq. 2.7: a class is mistaken for the next; float64 [C, C].
+  """Returns T with T[i, i] = 1 - ε and T[i, (i + 1) mod C] = ε (eq. 2.7), float64 [C, C].
+
+  A class is mistaken for the next one only.
 
   Args:
     num_classes: C >= 2.
-    ratio: ε in [0, 1], the expected share of labels that become others.
+    ratio: ε in [0, 1], the expected fraction of labels that change.
 
   Raises:
-    SettingError: one of them is out of range.
+    SettingError: an argument is out of range.
   """
   _check(num_classes, ratio)
   own = np.eye(num_classes)
@@ -31,14 +33,16 @@ def pair_flip(num_classes: int, ratio: float) -> np.ndarray:
 
 
 def symmetric_flip(num_classes: int, ratio: float) -> np.ndarray:
-  """T[i, i] = 1 - ε and T[i, j] = ε / (C - 1) for j ≠ i, eq. 2.8: all mistakes are alike; float64 [C, C].
+  """Returns T with T[i, i] = 1 - ε and T[i, j] = ε / (C - 1) for j ≠ i (eq. 2.8), float64 [C, C].
+
+  A class is mistaken for every other one equally often.
 
   Args:
     num_classes: C >= 2.
-    ratio: ε in [0, 1], the expected share of labels that become others.
+    ratio: ε in [0, 1], the expected fraction of labels that change.
 
   Raises:
-    SettingError: one of them is out of range.
+    SettingError: an argument is out of range.
   """
   _check(num_classes, ratio)
   own = np.eye(num_classes)
@@ -49,19 +53,19 @@ LABEL_NOISES: dict[str, Callable[..., np.ndarray]] = {"pair": pair_flip, "symmet
 
 
 def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.ndarray:
-  """Draws every label anew from its row of T; of the shape and dtype of `labels`.
+  """Replaces every label i by a draw from row i of T; keeps the shape and dtype of `labels`.
 
-  What becomes of a label depends on the key, the label and its place among the rows alone, not on the clients
-  or who has which row. With T = I, as for ε = 0, labels stay what they are. Clients train and
-  validate on noisy labels, and are tested on clean ones, by `federate(x, y, ..., train_y=label_noise(...))`.
+  A label's draw depends only on the key, on the label and on its row, not on the partition into clients. With
+  T = I, as for ε = 0, labels do not change. With `federate(x, y, ..., train_y=label_noise(...))` clients
+  train and validate on noisy labels, and are tested on clean ones.
 
   Args:
     key: typed key.
-    labels: classes, whole numbers, [N]; one that is not in [0, C) stays what it is.
+    labels: classes, whole numbers, [N]; a label outside [0, C) does not change.
     transition: T, [C, C], rows >= 0 with sum 1, such as `pair_flip(10, 0.1)`.
 
   Raises:
-    SettingError: what is no key, no such matrix, or no classes.
+    SettingError: `key` is no key, `transition` is no such matrix, or `labels` are no classes.
   """
   key = check_key(key)
   rows = np.asarray(as_array("transition", transition))
@@ -71,7 +75,7 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
     rows.dtype.kind not in "biuf" or not rows.size or not rows.min() >= 0 or not np.allclose(rows.sum(1), 1.0)
   ):
     raise SettingError(
-      "transition", rows.tolist(), "its rows are no probabilities", "Let each be >= 0 and sum to 1."
+      "transition", rows.tolist(), "a row is no probability distribution", "Let each be >= 0 and sum to 1."
     )
   given = as_array("labels", labels)
   labels = np.asarray(given)

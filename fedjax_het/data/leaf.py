@@ -1,8 +1,8 @@
 """LEAF's json files: {"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}.
 
-LEAF's scripts write whole data (all_data/*.json), or pairs of files, train/*_train_9.json and
-test/*_test_9.json, in which every user is divided (`-t sample`), or users are (`-t user`). Source: Caldas et
-al., LEAF: A benchmark for federated settings, 2018 (github.com/TalwalkarLab/leaf).
+LEAF's scripts write undivided data (all_data/*.json), or pairs of files, train/*_train_9.json and
+test/*_test_9.json, which divide every user's examples (`-t sample`) or the users (`-t user`). Source: Caldas
+et al., LEAF: A benchmark for federated settings, 2018 (github.com/TalwalkarLab/leaf).
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from fedjax_het.errors import DataError, reading
 
 
 class Rows(NamedTuple):
-  """Some rows of one user.
+  """Rows of one user in one file.
 
   Attributes:
     where: the file and the user, for errors.
     user: the user's name.
-    x, y: examples and labels as the file has them, equally many.
-    test: whether the file is one of a test set.
+    x, y: lists of examples and labels of equal length, as the file has them.
+    test: whether the file belongs to a test set.
   """
 
   where: str
@@ -37,13 +37,13 @@ class Rows(NamedTuple):
 
 
 def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
-  """The json files (.gz or not) below a folder, training files first: (path, whether of a test set).
+  """Finds the json files (.gz or not) below a folder, training files first: (path, whether of a test set).
 
-  A file's set is told by its folder, train or test, or by its name. Where there are such, other files (whole
-  data, a validation set, a vocabulary) are left alone.
+  A file's set is recognised by its folder, train or test, or by its name. Where files of these sets exist,
+  other files (undivided data, a validation set, a vocabulary) are ignored.
 
   Raises:
-    DataError: files of tests alone.
+    DataError: there are test files but no training files.
   """
   found = sorted(path for path in below(folder) if path.name.endswith((".json", ".json.gz")))
   sets: dict[str, list[Path]] = {"train": [], "test": [], "all": []}
@@ -65,18 +65,19 @@ def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
 
 
 def read_leaf(files: list[tuple[Path, bool]], counted: bool = True, most: int = 2**32) -> Iterator[Rows]:
-  """The rows of every user, file after file, one file in memory at a time.
+  """Yields the rows of every user, file after file, with one file in memory at a time.
 
   Args:
     files: as `leaf_files` finds them.
-    counted: whether `num_samples` are of these rows. LEAF leaves them as they were where it takes rows away:
-      the windows between Shakespeare's sets, and Reddit's other sets. Then they are not fewer.
-    most: how many bytes a file can have, unpacked.
+    counted: whether `num_samples` must equal the number of rows. LEAF does not update it where its scripts
+      remove rows (windows of Shakespeare that overlap both sets; the other sets of Reddit); with False it
+      must only not be smaller.
+    most: the most bytes that a file may have, uncompressed.
 
   Raises:
-    DataError: a file that is no such json, or the same as another; users who are not those of the rows, are
-      named twice in a file, or are in two files of one set; unequally many examples and labels, or as
-      `num_samples` has them; no rows at all.
+    DataError: a file is not LEAF's json, or a copy of another; `users` differs from `user_data`; a user is
+      named twice in a file, or is in two files of one set; the numbers of examples, labels and `num_samples`
+      differ; or there are no rows.
   """
   found: dict[bytes, Path] = {}
   where_is: dict[tuple[str, bool], Path] = {}
@@ -107,7 +108,7 @@ def read_leaf(files: list[tuple[Path, bool]], counted: bool = True, most: int = 
 
 
 def _users(path: Path, content: bytes, test: bool) -> list[tuple[Rows, Any]]:
-  """The rows of every user of a file, and how many it says they are."""
+  """Returns the rows of every user of a file, and the numbers of rows that the file declares."""
   where = path.resolve()
   found = read_json(where, content)
   with reading(where, "is not a json file of LEAF's, or a damaged one"):
@@ -126,26 +127,32 @@ def _users(path: Path, content: bytes, test: bool) -> list[tuple[Rows, Any]]:
 def joined(
   users: list[str], sizes: list[int], test: list[bool], x: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray | None, str]:
-  """Whose each row is, and what it is for, of runs of rows, one after another.
+  """Joins runs of rows: returns the user and the use (train or test) of every row, and a note.
+
+  A run is a user's rows of one file, and the runs are laid out one after another.
 
   Args:
-    users: of each run, [R].
-    sizes: rows of each run, [R].
-    test: whether each run is of a test set, [R].
-    x: examples of all runs, to be looked through for those that test and train; None where they are known to
-      differ.
+    users: the user of each run, [R].
+    sizes: the number of rows of each run, [R].
+    test: whether each run belongs to a test set, [R].
+    x: examples of all runs, to be searched for test examples that are training examples too; None skips the
+      search.
 
   Returns:
-    `Source.groups`, `Source.split` (None where no user is in both sets), and a note of it.
+    `Source.groups`, `Source.split` (None where no user is in both sets), and a sentence for `Source.notes`.
 
   Raises:
-    DataError: test rows that are a copy of training rows, see `check_divided`.
+    DataError: the test rows are a copy of training rows, see `check_divided`.
   """
   groups, held = np.repeat(users, sizes), np.repeat(np.asarray(test, bool), sizes)
   both = {*groups[held]} & {*groups[~held]}
   count = f"{len(set(users))} users, {len(groups)} rows"
   if not both:
-    note = ", of users divided into sets, which is not kept: see `unseen`" if held.any() else ", not divided"
+    note = (
+      ", of users divided into training and test users, which is not kept (see `unseen`)"
+      if held.any()
+      else ", not divided"
+    )
     return groups, None, count + note
   split = np.where(np.isin(groups, [*both]), held, -1).astype(np.int8)
   alone = (split < 0).sum()

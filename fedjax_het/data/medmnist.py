@@ -1,7 +1,7 @@
 """DermaMNIST, OrganCMNIST and BloodMNIST from MedMNIST's .npz files (Yang et al., Scientific Data 2023).
 
-A file has `train_images`, `val_images`, `test_images`, uint8 [N, size, size] or [N, size, size, 3], and
-`..._labels`, [N, 1]. Clients get the training rows; the validation rows are left out.
+Each file has the arrays `train_images`, `val_images`, `test_images`, uint8 [N, size, size] or [N, size, size,
+3], and `..._labels`, [N, 1]. Clients get the training rows; the validation rows are left out.
 """
 
 from pathlib import Path
@@ -18,21 +18,24 @@ SIZES = (28, 64, 128, 224)
 
 
 def file_name(name: str, size: int) -> str:
-  """What MedMNIST calls the file of a data set at a size."""
+  """Returns MedMNIST's file name of a data set at an image size."""
   return f"{name}.npz" if size == 28 else f"{name}_{size}.npz"
 
 
 def load_medmnist(name: str, folder: Path, size: int = 64) -> Source | None:
-  """The data set of `folder`/NAME_SIZE.npz, None where there is no such file.
+  """Loads `folder`/NAME_SIZE.npz: images, uint8 [N, size, size, 1 or 3], and labels, int32 [N].
+
+  Returns None where there is no such file.
 
   Args:
     name: a key of `CLASSES`.
     folder: where the files are.
-    size: height and width, one of `SIZES`; the thesis has 64.
+    size: height and width in pixels, one of `SIZES`; the thesis uses 64.
 
   Raises:
-    SettingError: a size that MedMNIST does not ship.
-    DataError: a damaged file, a missing array, another shape or type, a label out of range.
+    SettingError: MedMNIST does not ship this size.
+    DataError: the file is damaged, lacks an array, or has an array of another shape or type or a label out of
+      range.
   """
   if size not in SIZES:
     raise SettingError("size", size, "not a size that MedMNIST ships", f"Use one of {SIZES}.")
@@ -56,7 +59,7 @@ def load_medmnist(name: str, folder: Path, size: int = 64) -> Source | None:
 def _part(
   path: Path, arrays: dict[str, np.ndarray], part: str, size: int, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """One part's images [N, size, size, 1 or 3] and labels int32 [N], checked."""
+  """Returns one part's images, [N, size, size, 1 or 3], and labels, int32 [N]; raises `DataError`."""
   missing = [key for key in (f"{part}_images", f"{part}_labels") if key not in arrays]
   if missing:
     raise DataError(f"{path} is not a MedMNIST file: it has no {missing[0]}, only {', '.join(arrays)}.")

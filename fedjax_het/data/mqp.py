@@ -1,11 +1,11 @@
-"""Medical Question Pairs: do two questions ask the same? Eleven doctors, a client each.
+"""Medical Question Pairs: predict whether two questions ask the same. Each of eleven doctors is a client.
 
 mqp.csv has no header: dr_id, question_1, question_2, label; 1 is similar, 0 is not.
 
 Source: McCreery et al. 2020, "Effective transfer learning for identifying similar questions: matching user
-questions to COVID-19 FAQs" (github.com/curai/medical-question-pair-dataset). The words are hashed to ids
-(Weinberger et al. 2009), which needs no vocabulary file and no pass over other clients' questions; or cut
-into BERT's pieces, for models that were trained on those.
+questions to COVID-19 FAQs" (github.com/curai/medical-question-pair-dataset). Words are either hashed to ids
+(Weinberger et al. 2009), which needs no vocabulary file and no pass over other clients' questions, or split
+into BERT's WordPiece tokens, for models pretrained on these.
 """
 
 import re
@@ -22,23 +22,23 @@ from fedjax_het.errors import DataError, SettingError, check_choice, check_memor
 FILE = "mqp.csv"
 ROWS = 3048
 DOCTORS = 11
-LENGTH, PIECES = 64, 200  # of a hashed question, and of the pieces of two
+LENGTH, PIECES = 64, 200  # default lengths of a hashed question, and of the WordPiece tokens of a pair
 VOCABULARY = 4096
-NGRAMS = 1000  # no question has as many words
+NGRAMS = 1000  # more words than any question has
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 def tokenize(text: str, length: int = LENGTH, vocabulary: int = VOCABULARY, ngrams: int = 1) -> np.ndarray:
-  """Ids of a text's words, then its pairs of words, ..., int32 [length], 0 where the text has ended.
+  """Hashes a text's n-grams to ids, int32 [length]: its words, then its pairs of words, ..., then zeros.
 
-  id = 1 + crc32(n-gram) mod (vocabulary - 1), the n-gram's words in lower case with a space between: the
-  same on every machine and in every process. What does not fit in `length` is cut off.
+  id = 1 + crc32(n-gram) mod (vocabulary - 1), where the n-gram's words are in lower case with a space
+  between, so ids are the same on every machine and in every process. Ids beyond `length` are cut off.
 
   Args:
     text: any text.
     length: L, the number of ids.
     vocabulary: V; ids lie in 1 .. V - 1.
-    ngrams: the longest n-gram.
+    ngrams: the largest n of the n-grams, in words.
   """
   words = _WORD.findall(text.lower())
   grams = [" ".join(words[i : i + n]) for n in range(1, ngrams + 1) for i in range(len(words) - n + 1)]
@@ -55,30 +55,32 @@ def load_mqp(
   vocabulary_file: str = "",
   apart: bool = False,
 ) -> Source | None:
-  """The question pairs as ids, int32 [3048, 2, length]; `groups` are the doctors, 1 to 11.
+  """Loads question pairs as ids, int32 [3048, 2, length], and labels, int32 [3048], 1 for similar ones.
 
-  With tokenizer="wordpiece" a pair is one text, [CLS] a [SEP] b [SEP], as `framed` has it: a tree of `tokens`
-  int32, `mask` bool and `types` int8, [3048, length] each, which `bert` and its kin read. With `apart` each
-  question is a text, [CLS] a [SEP], and these are [3048, 2, length].
+  `groups` are the doctors, 1 to 11.
+
+  With tokenizer="wordpiece" a pair is one text, [CLS] a [SEP] b [SEP], and an example is a tree of `tokens`
+  int32, `mask` bool and `types` int8, [3048, length] each (see `framed`), which `bert` and its variants read.
+  With `apart` each question is a text, [CLS] a [SEP], and these arrays are [3048, 2, length].
 
   Args:
-    folder: where the file is.
-    length: ids a question, 64 by default, or pieces a pair, 200 by default as in the thesis; a longer one is
-      cut, a shorter one filled up with 0.
-    vocabulary: ids that words are hashed to, with 0.
-    ngrams: the longest runs of words that get an id.
+    folder: the folder with mqp.csv.
+    length: number of ids of a question, 64 by default, or of WordPiece tokens of a pair, 200 by default as in
+      the thesis; longer texts are cut, and shorter ones padded with 0.
+    vocabulary: number of ids that words are hashed to, including the padding 0.
+    ngrams: the largest n of the n-grams, in words.
     tokenizer: "hash" (`tokenize`) or "wordpiece".
-    vocabulary_file: the pieces, a line each; by default vocab.txt or bert_uncased_vocab.txt in `folder` or in
-      the folder weights beside it.
-    apart: whether the pieces of two questions are two texts, for models that compare what they read; `length`
-      is then that of a question.
+    vocabulary_file: a text file with one WordPiece token a line; by default vocab.txt or
+      bert_uncased_vocab.txt in `folder` or in its sibling folder weights.
+    apart: whether the two questions are separate texts, for models that encode each and compare them;
+      `length` is then that of a question.
 
   Returns:
     The data set, or None where `folder` does not hold the file.
 
   Raises:
-    DataError: the file, or the one of the pieces, is missing, truncated or not what its authors ship.
-    SettingError: an option out of range, or of the other tokenizer.
+    DataError: the file or the vocabulary file is missing, truncated or differs from what its authors ship.
+    SettingError: an option is out of range, or belongs to the other tokenizer.
   """
   check_choice("tokenizer", tokenizer, ("hash", "wordpiece"))
   hashed = tokenizer == "hash"
@@ -128,7 +130,7 @@ def load_mqp(
 
 
 def _vocabulary(folder: Path, file: str) -> Path:
-  """Where the pieces are."""
+  """Returns the path of the WordPiece vocabulary; raises `DataError` where there is none."""
   places = [
     folder / "vocab.txt",
     folder / "bert_uncased_vocab.txt",

@@ -1,4 +1,4 @@
-"""The natural partition: the groups that the data came with, all or those that are large enough, or some."""
+"""The natural partition: each group that the data came with (a writer, a hospital) is a client."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ from fedjax_het.tasks.missing import missing
 def natural(
   groups: ArrayLike, min_size: int = 1, sample: int | None = None, key: jax.Array | None = None
 ) -> list[np.ndarray]:
-  """One client per distinct group id: clients in order of id, rows in file order.
+  """Makes one client of each group id; clients are in order of their ids, rows in file order.
 
   Args:
-    groups: ids, int or str, [N].
-    min_size: groups of fewer rows are left out.
-    sample: how many of the other groups become clients, drawn at random; None: all.
-    key: typed key of that draw; without `sample` not used.
+    groups: the group id of each row, int or str, [N].
+    min_size: groups with fewer rows are left out.
+    sample: how many of the remaining groups become clients, drawn at random; None: all of them.
+    key: typed key of that draw; not used without `sample`.
 
   Raises:
-    SettingError: `groups` is not a vector with at least one row, one is missing (see `missing`) or of another
-      type than the others, no group has `min_size` rows, or fewer than `sample` have.
+    SettingError: `groups` is no vector or empty, an id is missing (see `missing`) or has another type than
+      the others, no group has `min_size` rows, or fewer than `sample` groups have.
   """
   ids, order = _sorted(groups)
   _, first = np.unique(ids, return_index=True)
@@ -40,10 +40,16 @@ def natural(
 
 
 def wrong_count(num_clients: int, groups: int, min_size: int = 1, sample: int | None = None) -> SettingError:
-  """What to do where `num_clients` is not the number of groups that become clients."""
+  """Makes the error for a `num_clients` that differs from the number of groups that become clients.
+
+  Args:
+    num_clients: the number that was set.
+    groups: the number of groups of at least `min_size` rows.
+    min_size, sample: as set, see `natural`.
+  """
   large = f" of at least min_size = {min_size} rows" if min_size > 1 else ""
   if sample is not None:
-    problem, remedy = f"sample = {sample} draws another number of the groups", "Set both alike"
+    problem, remedy = f"sample = {sample} draws another number of groups", "Set both to one number"
   elif num_clients < groups:
     problem = f"the data come in {groups} groups{large}"
     remedy = f"Draw some of them by sample = {num_clients}, take the larger ones by min_size, set {groups}"
@@ -54,12 +60,15 @@ def wrong_count(num_clients: int, groups: int, min_size: int = 1, sample: int | 
 
 
 def generator(key: jax.Array) -> np.random.Generator:
-  """NumPy's generator of a checked key."""
+  """Returns NumPy's random generator seeded by a typed key; raises `SettingError` for what is no key."""
   return np.random.default_rng(np.asarray(jax.random.key_data(check_key(key))))
 
 
 def whole(setting: str, value: object, high: int = 2**31 - 1, low: int = 1, why: str = "") -> None:
-  """Raises unless `value` is a whole number in [low, high]; `why` says why there is no more than `high`."""
+  """Raises `SettingError` unless `value` is a whole number in [low, high].
+
+  `why` says in the error why `high` is the largest possible value.
+  """
   if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
     raise SettingError(setting, value, "not a whole number", f"Give an integer of at least {low}.")
   if why and value > high >= low:
@@ -69,7 +78,10 @@ def whole(setting: str, value: object, high: int = 2**31 - 1, low: int = 1, why:
 
 
 def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-  """Checked group ids in order, [N], and the rows they stand in; rows of one group in file order."""
+  """Returns the sorted group ids, [N], and their rows, int [N]; rows of one group stay in file order.
+
+  Raises `SettingError` for missing ids and for ids without an order.
+  """
   given = groups if hasattr(groups, "dtype") or np.isscalar(groups) else _objects(groups)
   found = as_array("groups", given, "Give one id per row.")
   if found.ndim != 1 or not len(found):
@@ -96,8 +108,8 @@ def _sorted(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _objects(groups: ArrayLike) -> Any:
-  """Ids as an array of objects: of a list that holds NaN and words NumPy would make the word "nan"."""
+  """Converts ids to an array of objects, because NumPy makes strings of a list with NaN and words."""
   try:
     return np.asanyarray(groups, object)
-  except Exception:  # `as_array` says of which
+  except Exception:  # `as_array` raises the error for it
     return groups

@@ -1,4 +1,4 @@
-"""A user's own data: arrays that are dealt out by a partition, or rows that know whose they are."""
+"""Clients made of a user's own arrays: partitioned, or grouped by a column that says whose each row is."""
 
 import inspect
 from typing import Any
@@ -29,19 +29,20 @@ def from_arrays(
   num_classes: int | None = None,
   **settings: Any,
 ) -> FederatedData:
-  """Deals examples out to clients, and divides each client's into train, valid and test.
+  """Partitions examples among clients, and splits each client's rows into train, valid and test.
 
   Args:
-    key: typed key of the partition and of the divisions.
+    key: typed key of the partition and of the splits.
     x: examples, [N, ...], or a tree of such, see `federate`.
-    y: labels, [N, ...]; for all partitions but iid classes, [N].
+    y: labels, [N, ...]; every partition but "iid" needs classes, [N].
     num_clients: K.
     partition: one of `PARTITIONERS`.
-    num_classes: as `federate` has it; None: for classes the largest label and one.
-    **settings: the partition's own (such as `alpha`), and those of `federate` (such as `test_fraction`).
+    num_classes: see `federate`; None, for classes only, is the largest label plus one.
+    **settings: settings of the partition (such as `alpha`) and of `federate` (such as `test_fraction`).
 
   Raises:
-    SettingError: an unknown setting, naming the nearest, or what partition or `federate` find.
+    SettingError: a setting is unknown (the error names the nearest one), or partition or `federate` refuse
+      one.
   """
   check_choice("partition", partition, PARTITIONERS)
   if partition == "natural":
@@ -59,18 +60,18 @@ def from_groups(
   num_classes: int | None = None,
   **settings: Any,
 ) -> FederatedData:
-  """Makes a client of every group (a writer, a hospital, a speaker), in order of the groups' names.
+  """Makes one client of every group (a writer, a hospital, a speaker), in order of the groups' names.
 
   Args:
-    key: typed key of the division of each client's rows, and of `sample`.
+    key: typed key of the splits of each client's rows, and of `sample`.
     x: examples, [N, ...], or a tree of such.
     y: labels, [N, ...].
-    groups: whose each row is, int or str, [N].
+    groups: the group id of each row, int or str, [N].
     num_classes: as for `from_arrays`.
-    **settings: those of `natural` (`min_size`, `sample`), and those of `federate`.
+    **settings: settings of `natural` (`min_size`, `sample`) and of `federate`.
 
   Raises:
-    SettingError: as for `from_arrays`; or not one group a row.
+    SettingError: as `from_arrays`, or `groups` has not one id for each row.
   """
   labels, owners = as_array("y", y), as_array("groups", groups, "Give one id per row.")
   if not labels.ndim or owners.shape != labels.shape[:1]:
@@ -82,7 +83,7 @@ def from_groups(
 
 
 def _own(partitioner: Any, settings: dict[str, Any]) -> dict[str, Any]:
-  """The partitioner's settings, taken out of `settings`, of which all are checked."""
+  """Removes the partitioner's settings from `settings` and returns them; raises for unknown names."""
   names = {name: [*inspect.signature(f).parameters] for name, f in (("own", partitioner), ("rest", federate))}
   known = {name for of in names.values() for name in of} - {*_GIVEN}
   for name in settings:
@@ -100,7 +101,7 @@ def _laid_out(
   own: dict[str, Any],
   num_clients: int | None = None,
 ) -> FederatedData:
-  """Partitions and divides, by two keys of one."""
+  """Partitions the rows and calls `federate`, each with its own key folded from `key`."""
   key = check_key(key)
   task = settings.get("task")
   if task is not None:
@@ -125,16 +126,16 @@ def _laid_out(
       check_axes(y, "[N]")
     remedy = "Number them: names, y = np.unique(y, return_inverse=True); or name another task."
     if y.dtype.kind == "f":
-      remedy = f"These look like numbers to be told: {REGRESSION}"
+      remedy = f"These look like regression targets: {REGRESSION}"
       if not (y % 1).any():
         remedy = "Convert them: y.astype(int)."
     raise SettingError("y", y.dtype, "classes are whole numbers from 0 on", remedy)
   if num_classes is None:
     if (task and not task.classes) or not y.size:
-      remedy = "Give it: the number of labels (multilabel), of tokens (next_token), or of numbers to be told."
-      raise SettingError("num_classes", None, "cannot be told from the labels", remedy)
+      remedy = "Give it: the number of labels (multilabel), of tokens (next_token), or of regression targets."
+      raise SettingError("num_classes", None, "cannot be derived from the labels", remedy)
     num_classes = max(int(y.max()) + 1, 2)
-  check_whole("num_classes", num_classes, 1, None)  # labels beyond 32 bits are told by themselves
+  check_whole("num_classes", num_classes, 1, None)  # `federate` refuses labels beyond 32 bits
   deal, divide = jax.random.split(key)
   parts: Parts = partition(deal, name, y, num_clients, **own)
   return federate(x, y, parts, divide, num_classes=num_classes, **settings)

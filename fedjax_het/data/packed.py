@@ -1,4 +1,4 @@
-"""Many small files in one place, a folder, a zip or a tar, read alike and without unpacking anything."""
+"""Reading of many small files from a folder, a zip or a tar, without unpacking archives to disk."""
 
 import contextlib
 import functools
@@ -20,17 +20,17 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz")
 
 
 def locate(folder: Path, ending: str) -> tuple[Path, list[str]] | None:
-  """The first of `folder` and the archives in it with files whose names end so: that place, and their names.
+  """Finds the first of `folder` and the archives in it that holds files with a given ending.
 
   Args:
     folder: where to look.
-    ending: how their names end, in lower case, such as "/test_list.txt" or ".jpg".
+    ending: the end of the files' names in lower case, such as "/test_list.txt" or ".jpg".
 
   Returns:
-    The place, and the names within it, sorted; None where nothing has such files.
+    (folder or archive, sorted names within it), or None where there are no such files.
 
   Raises:
-    DataError: an archive that is damaged.
+    DataError: an archive is damaged.
   """
   archives = sorted(path for path in folder.glob("*") if path.name.endswith(ARCHIVES) and path.is_file())
   for place in (folder, *archives):
@@ -41,10 +41,10 @@ def locate(folder: Path, ending: str) -> tuple[Path, list[str]] | None:
 
 
 def names(place: Path) -> list[str]:
-  """The files in a folder or an archive, as relative paths with "/", sorted.
+  """Returns the sorted names of the files in a folder or an archive, as relative paths with "/".
 
   Raises:
-    DataError: an archive that is damaged.
+    DataError: the archive is damaged.
   """
   if place.is_dir():
     return sorted(path.relative_to(place).as_posix() for path in below(place))
@@ -54,9 +54,9 @@ def names(place: Path) -> list[str]:
   return [*_members(place, about.st_size, about.st_mtime_ns)]
 
 
-@functools.lru_cache(maxsize=8)  # a compressed tar is read from end to end for it
+@functools.lru_cache(maxsize=8)  # listing a compressed tar means reading all of it
 def _members(place: Path, size: int, changed: int) -> tuple[str, ...]:
-  """The files in an archive, as long as it stays what it is."""
+  """Lists the files in an archive; cached until the archive's size or time of change differs."""
   where = place.resolve()
   with reading(where):
     if place.suffix == ".zip":
@@ -75,10 +75,10 @@ def _members(place: Path, size: int, changed: int) -> tuple[str, ...]:
 
 
 def contents(place: Path, wanted: Container[str]) -> Iterator[tuple[str, bytes]]:
-  """Those files of a folder or an archive that are wanted, each once, in no promised order: (name, content).
+  """Yields (name, content) of each wanted file of a folder or an archive, once, in no promised order.
 
   Raises:
-    DataError: a file or an archive that is damaged, or a file that is larger than any of a data set's.
+    DataError: a file or the archive is damaged, or a file is larger than `MOST` bytes.
   """
   where = place.resolve()
   with reading(where):
@@ -103,21 +103,21 @@ def contents(place: Path, wanted: Container[str]) -> Iterator[tuple[str, bytes]]
 
 
 def read_one(place: Path, name: str) -> bytes:
-  """One file of a folder or an archive."""
+  """Returns the content of one file of a folder or an archive; raises `DataError` as `contents` does."""
   return next(content for _, content in contents(place, {name}))
 
 
 class _Bounded:
-  """A file that is unpacked as it is read, so many bytes in all and at most `MOST` at once."""
+  """A file that is decompressed while it is read, with a limit on all bytes and of `MOST` on one read."""
 
   def __init__(self, where: object, file: IO[bytes], most: int):
     self._where, self._file, self._most = where, file, most
     self.seek, self.tell = file.seek, file.tell
-    self.last = b""  # what was read last: where tarfile finds no header it ends, whatever follows
+    self.last = b""  # the last block read: tarfile stops without error at anything that is no header
 
   def read(self, size: int = -1) -> bytes:
-    """The next bytes."""
-    check_size(self._where, size, MOST)  # a tar's header may ask for any number
+    """Reads the next `size` bytes."""
+    check_size(self._where, size, MOST)  # `size` comes from a tar's header, which may claim any number
     self.last = self._file.read(size)
     check_size(self._where, self._file.tell(), self._most)
     return self.last
@@ -125,7 +125,11 @@ class _Bounded:
 
 @contextlib.contextmanager
 def _tar(place: Path) -> Iterator[tuple[tarfile.TarFile, Any]]:
-  """A tar, and the unpacked file that it is; its beginning says how it is packed: browsers unpack some."""
+  """Opens a tar; yields it and the decompressed file.
+
+  The compression is recognised by the first bytes, not by the name, because some browsers decompress
+  downloads.
+  """
   with place.open("rb") as raw:
     begins = raw.read(6)
   opened: Any = gzip.open if begins[:2] == b"\x1f\x8b" else lzma.open if begins == b"\xfd7zXZ\0" else open

@@ -1,8 +1,8 @@
 """Partitions: which rows of a data set belong to which client.
 
-Every partitioner is host-side NumPy, is deterministic by its typed key (which comes first), and returns
-one int64 array of row numbers per client; no row belongs to two clients. All deal every row, but for natural
-where it leaves clients out.
+Every partitioner is host-side NumPy, depends on nothing but its arguments (the typed key comes first), and
+returns one int64 array of row numbers for each client. Every row belongs to exactly one client, except that
+natural may leave groups out.
 
   iid            equal random shares.
   pathological   label-sorted shards (McMahan et al. 2017, "Communication-efficient learning of deep
@@ -31,15 +31,15 @@ Parts = list[np.ndarray]
 
 
 def iid(key: jax.Array, labels: ArrayLike, num_clients: int) -> Parts:
-  """Deals the rows at random; client sizes differ by at most one.
+  """Deals the rows out at random; client sizes differ by at most one row.
 
   Args:
     key: typed key of the shuffle.
-    labels: [N, ...], only counted.
+    labels: labels, [N, ...], of which only the number N is used.
     num_clients: K, 1 <= K <= N.
 
   Raises:
-    SettingError: `num_clients` out of range.
+    SettingError: `num_clients` is out of range.
   """
   labels = as_array("labels", labels)
   if not labels.ndim:
@@ -97,11 +97,11 @@ def dirichlet(
   max_tries: int | None = None,
   balance: bool = False,
 ) -> Parts:
-  """Shares every class c out over the clients by q_c ~ Dir(α 1_K), cut at the cumulative sums of q_c.
+  """Divides each class c among the clients by shares q_c ~ Dir(α 1_K), cut at their cumulative sums.
 
-  The n rows of a class are cut at ⌊n·Σ q + u⌋, u ~ U[0, 1) drawn once a class, so that each client's expected
-  rows are n times its share. The authors' code has u = 0: there the first client loses up to half a row a
-  class and the last gains as many.
+  The n rows of a class are cut at ⌊n·Σ q + u⌋, u ~ U[0, 1) drawn once for each class, so that each client's
+  expected rows are n times its share. The authors' code has u = 0: there the first client loses up to half a
+  row a class and the last gains as many.
 
   `balance=False` draws all of q again until every client holds `min_size` rows: exactly the Dirichlet
   conditioned on that. The smaller α and the larger K, the rarer such a draw (MNIST, α = 0.01: one in ten
@@ -120,11 +120,12 @@ def dirichlet(
     num_clients: K, 1 <= K <= N.
     alpha: concentration α in [1e-6, 1e6]; small is heterogeneous.
     min_size: the fewest rows a client may hold, 1 <= min_size <= N/K.
-    max_tries: how many draws before giving up, 1000 by default; of no use, and refused, beside `balance`.
+    max_tries: how many draws to make before giving up, 1000 by default; refused together with `balance`,
+      which needs one draw only.
     balance: whether clients are filled up to equal sizes, see above, in place of drawing all shares again.
 
   Raises:
-    SettingError: a setting out of range, or no draw in `max_tries` gave every client `min_size` rows.
+    SettingError: a setting is out of range, or none of `max_tries` draws gave every client `min_size` rows.
   """
   labels = _labels(labels, num_clients)
   own = {"alpha": alpha, "max_tries": max_tries, "min_size": min_size, "balance": balance}
@@ -142,7 +143,7 @@ def dirichlet(
   rng = generator(key)
   classes, class_sizes = np.unique(labels, return_counts=True)
   for _ in range(tries):
-    # log Gamma(α) draws as log Gamma(α + 1) + log(U) / α: shares stay finite where α = 0.001 underflows.
+    # log Gamma(α) draws as log Gamma(α + 1) + log(U) / α: with α = 0.001, Gamma(α) itself underflows.
     size = len(classes), num_clients
     logits = np.log(rng.standard_gamma(alpha + 1.0, size)) - rng.standard_exponential(size) / alpha
     if balance:
@@ -168,7 +169,7 @@ def dirichlet(
 
 
 def check_tries(balance: bool, max_tries: int | None) -> None:
-  """Raises `SettingError` for a number of draws where one is filled up."""
+  """Raises `SettingError` where `max_tries` is set together with `balance`, which makes one draw only."""
   if balance and max_tries is not None:
     problem = "with balance=True there is one draw"
     raise SettingError("max_tries", max_tries, problem, "Set it to None.")
@@ -181,9 +182,9 @@ def primary_class(
   num_folds: int,
   fraction: float = 0.8,
 ) -> Parts:
-  """F-Fold: F equal groups of clients, each with `fraction` of its data from its own primary classes.
+  """Makes F groups of clients (F-Fold); each client has `fraction` of its data from its group's classes.
 
-  Clients and classes are cut, in order, into F groups. Of every class, `fraction` goes to the group it is
+  Clients and classes are divided, in order, into F groups. Of every class, `fraction` goes to the group it is
   primary for and the rest equally to the other groups; within a group all clients get the same label counts
   (to one row). Every row is dealt once. Where the F groups of classes are equally large (CIFAR-10,
   Fashion-MNIST with F = 2, 5) clients are equally large and `fraction` is exact to rounding; where they are
@@ -197,7 +198,7 @@ def primary_class(
     fraction: share of a client's rows from its primary classes, in [0, 1].
 
   Raises:
-    SettingError: a setting out of range.
+    SettingError: a setting is out of range.
 
   Source: SosicFL, section 4.1: 80 %, two and five groups, K = 100.
   """
@@ -233,18 +234,18 @@ PARTITIONERS: dict[str, Callable[..., Parts]] = {
 def partition(
   key: jax.Array, name: str, labels: ArrayLike, num_clients: int | None = None, **options: object
 ) -> Parts:
-  """Calls the partitioner called `name` with those of its options that are given.
+  """Calls the partitioner `name` with the given options.
 
   Args:
     key: typed key.
     name: one of `PARTITIONERS`.
     labels: integers, [N].
     num_clients: K; for "natural" None or the number of groups that become clients.
-    **options: the partitioner's own, by name.
+    **options: options of the partitioner.
 
   Raises:
-    SettingError: an unknown name or option (naming the nearest), an option missing, a client count the groups
-      do not have, or whatever the partitioner finds.
+    SettingError: a name or option is unknown (the error names the nearest one), an option is missing,
+      `num_clients` differs from the number of groups, or the partitioner refuses an option.
   """
   check_choice("partition", name, PARTITIONERS)
   signature = inspect.signature(PARTITIONERS[name]).parameters
@@ -262,7 +263,7 @@ def partition(
 
 
 def check_option(name: str, value: Any) -> None:
-  """What can be said of a partitioner's option before there are labels; raises `SettingError`."""
+  """Raises `SettingError` for a value of a partitioner's option that is invalid whatever the labels are."""
   match name:
     case "alpha":
       check_range(name, value, 1e-6, 1e6, on_host=True)
@@ -281,7 +282,7 @@ def check_option(name: str, value: Any) -> None:
 
 
 def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
-  """`labels` as a checked array [N], and 1 <= `num_clients` <= N checked with it."""
+  """Returns `labels` as an array [N]; raises `SettingError` unless they are integers and 1 <= K <= N."""
   given = as_array("labels", labels)
   labels = np.asarray(given)
   if given.ndim == 1:
@@ -298,7 +299,9 @@ def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
 
 
 def _cut(logits: np.ndarray, count: int, offset: float) -> np.ndarray:
-  """`count` rows in proportion to exp(logits) ([K]): integers, [K], with exactly that sum.
+  """Divides `count` rows in proportion to exp(logits), [K], into integers, [K], that sum to `count`.
+
+  Rounding with a uniform offset in [0, 1) makes each count unbiased.
 
   A uniform offset in [0, 1) makes each of them right on average.
   """
@@ -308,13 +311,13 @@ def _cut(logits: np.ndarray, count: int, offset: float) -> np.ndarray:
 
 
 def _fill_up(rng: np.random.Generator, logits: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
-  """Counts [C, K] in proportion to exp(logits) as far as no client holds more than its N/K rows."""
+  """Counts [C, K] in proportion to exp(logits), where no client gets more than its N/K rows."""
   counts = np.zeros(logits.shape, np.int64)
   num_clients, total = logits.shape[1], int(class_sizes.sum())
   room = total // num_clients + (rng.permutation(num_clients) < total % num_clients)
   for c in rng.permutation(len(class_sizes)):
     left = int(class_sizes[c])
-    while left:  # every pass but a class's last fills a client: at most K + C passes in all
+    while left:  # each pass fills a client or ends the class, so there are at most K + C passes
       taken = np.minimum(_cut(np.where(room > 0, logits[c], -np.inf), left, rng.random()), room)
       counts[c] += taken
       room -= taken

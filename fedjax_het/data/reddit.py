@@ -1,9 +1,9 @@
-"""Reddit: the next word in comments of December 2017, a client a user; LEAF's prepared json files.
+"""Reddit: predict the next word of comments of December 2017. Each user of LEAF's json files is a client.
 
-Of each user x is a list of comments, each cut into lines of ten words, and y the same words one further on: a
-list of {"target_tokens": ...}, or the lines themselves. <BOS> and <EOS> stand around a comment, <PAD> fills
-its last line. Of the small set that LEAF gives its models (new_small_data) the thesis has 817 users. Source:
-Caldas et al., LEAF, 2018; data of pushshift.io.
+A user's x is a list of comments, each divided into lines of ten words; y holds the words shifted by one, as a
+list of {"target_tokens": ...} or as such lines. <BOS> and <EOS> enclose a comment, and <PAD> fills its last
+line. The thesis uses 817 users of the small set that LEAF gives its models (new_small_data). Source: Caldas
+et al., LEAF, 2018; data of pushshift.io.
 """
 
 from collections import Counter
@@ -25,11 +25,11 @@ PAD, UNK, BOS, EOS = range(4)
 
 
 def vocabulary(words: Iterable[str], size: int) -> dict[str, int]:
-  """Words -> ids: the special ones, then the most frequent, ties in order of the alphabet.
+  """Maps words to ids: the special ones first, then the most frequent, ties in alphabetical order.
 
   Args:
-    words: of all training lines.
-    size: V, the number of ids.
+    words: the words of all training lines, with repetitions.
+    size: V, the number of ids, including the special ones.
   """
   counts = Counter(words)
   ranked = sorted((word for word in counts if word not in SPECIAL), key=lambda word: (-counts[word], word))
@@ -37,22 +37,23 @@ def vocabulary(words: Iterable[str], size: int) -> dict[str, int]:
 
 
 def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
-  """Lines of words x, int16 [N, 10], and the words that follow each, y int32 [N, 10]; by user.
+  """Loads lines of ten words, int16 [N, 10], and the word after each, int32 [N, 10], by user.
 
-  The vocabulary is made of all users' training lines, by frequency, as LEAF's is. Words outside it, and
-  padding, <BOS> and <EOS>, count neither in training nor in metrics, as in AAggFF's code. `split` is LEAF's:
-  each user's last fifth of comments tests; its validation files are not read.
+  The vocabulary holds the most frequent words of all users' training lines, as LEAF's does. Words outside it,
+  and padding, <BOS> and <EOS>, are masked out of losses and metrics, as in AAggFF's code. `split` is LEAF's:
+  the last fifth of each user's comments is for testing; LEAF's validation files are not read.
 
   Args:
-    folder: where the json files train/*.json and test/*.json, or train_data.json and test_data.json are.
-    size: V, the number of words with <PAD>, <UNK>, <BOS> and <EOS>; at most 32,767.
+    folder: the folder with the json files train/*.json and test/*.json, or train_data.json and
+      test_data.json.
+    size: V, the number of words including <PAD>, <UNK>, <BOS> and <EOS>; at most 32,767.
 
   Returns:
     The data set, or None where there is no json file.
 
   Raises:
-    SettingError: a size out of range.
-    DataError: a file that is damaged, or lines that are not ten words.
+    SettingError: `size` is out of range.
+    DataError: a file is damaged, or a line has not ten words.
   """
   check_whole("size", size, len(SPECIAL) + 1, np.iinfo(np.int16).max)
   files = leaf_files(folder)
@@ -79,7 +80,7 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
   x, y = coded(inputs).astype(np.int16), coded(targets)
   groups, split, note = joined(users, [len(own) for own in inputs], test, x)
   counting = np.isin(y, range(len(SPECIAL)), invert=True).sum() / max(np.sum(y != PAD), 1)
-  notes = (f"{note}; {len(ids)} ids, {counting:.1%} of the words to be told count",)
+  notes = (f"{note}; {len(ids)} ids, {counting:.1%} of the target words count",)
   return Source(
     x, y, x[:0], y[:0], size, "reddit", groups,
     tuple(path.name for path, _ in files), notes, task=next_token(ignore=range(len(SPECIAL))), split=split,
@@ -87,7 +88,7 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
 
 
 def _lines(comments: Iterable[Any]) -> list[list[str]] | None:
-  """The lines of all comments; None where one is not of ten words."""
+  """Returns the lines of all comments, or None where a line has not ten words."""
   comments = list(comments)
   if not all(isinstance(comment, list) for comment in comments):
     return None

@@ -1,4 +1,4 @@
-"""Whether what a data set tests on is also what it trains on, value for value."""
+"""Detection of test examples that are also training examples, value for value."""
 
 from typing import Any
 
@@ -7,35 +7,35 @@ import numpy as np
 
 from fedjax_het.errors import DataError
 
-COPY = 20  # so many different test examples that all train too are no chance
-_BLOCK = 2**26  # bytes that are looked at together
+COPY = 20  # if all of so many different test examples are training examples, the test set is a copy
+_BLOCK = 2**26  # bytes that are hashed at once
 
 
 def check_apart(where: object, x: Any, x_test: Any) -> tuple[str, ...]:
-  """A note for `Source.notes` where some test examples train as well; none where no example does.
+  """Returns a note for `Source.notes` if some test examples are training examples too, else nothing.
 
-  Labels are not compared. Some repetitions are meant to be, such as photographs that were taken in a row, so
-  they are noted and stay.
+  Labels are not compared. Repetitions may be intended, such as photographs that were taken in a row, so they
+  are noted but not removed.
 
   Args:
-    where: the files, for the error.
-    x, x_test: examples to train and to test on, [N, ...] and [M, ...], or trees of such.
+    where: the files, which the error names.
+    x, x_test: training and test examples, [N, ...] and [M, ...], or trees of such arrays.
 
   Raises:
-    DataError: at least twenty different test examples, all of which train too: they were copied.
+    DataError: at least `COPY` different test examples exist, and all of them are training examples too.
   """
   return _compared(where, _digests(x), _digests(x_test), "")
 
 
 def check_divided(where: object, x: Any, users: np.ndarray, split: np.ndarray) -> tuple[str, ...]:
-  """The same of data that come divided: a user's rows with split = 1 against its own with split = 0.
+  """As `check_apart`, but compares each user's test rows (split 1) with its own training rows (split 0) only.
 
-  Two users may well have the same rows: words, or white images.
+  Rows that two different users share, such as short texts or white images, are no sign of a copy.
 
   Args:
     where: see `check_apart`.
     x: examples, [N, ...].
-    users: whose each row is, [N].
+    users: the user of each row, [N].
     split: see `Source.split`.
   """
   who = np.unique(users, return_inverse=True)[1].astype(np.uint64)
@@ -54,7 +54,7 @@ def _compared(where: object, train: np.ndarray, test: np.ndarray, of_whom: str) 
 
 
 def _digests(x: Any) -> np.ndarray:
-  """A number of 64 bits for each example: those of examples that differ differ, but for chance of 2^-64."""
+  """Hashes each example to 64 bits, uint64 [N]; different examples collide with probability 2^-64."""
   rng = np.random.default_rng(8)
   total: Any = np.uint64(0)
   for leaf in jax.tree.leaves(x):
@@ -73,7 +73,7 @@ def _digests(x: Any) -> np.ndarray:
 
 
 def _mixed(words: Any) -> Any:
-  """A one-to-one scrambling of 64 bits, in which each depends on all (SplitMix64's, Steele et al. 2014)."""
+  """Scrambles 64-bit words by a bijection, each bit depending on all (SplitMix64, Steele et al. 2014)."""
   with np.errstate(over="ignore"):
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""What examples and partitions must be, before anything learns from them."""
+"""Checks and conversions of examples, row numbers and splits that users pass in."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,13 @@ NUMBERS = "Convert it: np.asarray(x, np.float32)."
 
 
 def rows_of(x: PyTree) -> PyTree:
-  """Examples as arrays [N, ...] of numbers, none of them masked: one, or a tree of them, equally long.
+  """Returns examples as a tree of unmasked arrays of numbers, [N, ...], all with the same N > 0.
 
   Args:
     x: an array, a list of equally long rows, or a tree (dict, tuple, ...) of such.
+
+  Raises:
+    SettingError: x is not such a tree, is masked, or has arrays of different numbers of rows or no rows.
   """
   try:
     leaves = jax.tree.leaves(x, is_leaf=lambda node: isinstance(node, list))
@@ -26,27 +29,27 @@ def rows_of(x: PyTree) -> PyTree:
     x = jax.tree.unflatten(jax.tree.structure(x, is_leaf=lambda node: isinstance(node, list)), arrays)
   except SettingError:
     raise
-  except Exception as error:  # of a dict, whose keys have no order
+  except Exception as error:  # a dictionary whose keys cannot be sorted, for example
     raise SettingError("x", type(x).__name__, f"not a tree of arrays ({error})", NUMBERS) from error
   if not arrays:
-    raise SettingError("x", x, "has no array, and not one number of rows", NUMBERS)
+    raise SettingError("x", x, "has no array", NUMBERS)
   if not count_rows(x):
     raise SettingError("x", [own.shape for own in arrays], "has no rows", "Give an example a row, [N, ...].")
   return x
 
 
 def as_array(setting: str, values: Any, remedy: str = NUMBERS) -> np.ndarray:
-  """Returns values as an array in this machine's order of bytes, of floats of 64 bits at most.
+  """Converts values to a NumPy array in this machine's byte order, with floats of 64 bits at most.
 
   Raises:
-    SettingError: they cannot be converted, such as rows of different lengths.
+    SettingError: they cannot be converted, for example because rows have different lengths.
   """
   try:
     found = np.asanyarray(values)
   except ValueError as error:
     problem = "its rows are not equally long, or it cannot be read as an array"
     raise SettingError(setting, type(values).__name__, problem, "Pad or cut them.") from error
-  except Exception as error:  # of a foreign object, or a key of JAX's
+  except Exception as error:  # from an object of another library, or from a JAX key
     problem = f"cannot be read as an array ({type(error).__name__}: {error})"
     raise SettingError(setting, type(values).__name__, problem, remedy) from error
   if found.dtype.kind == "f" and found.dtype.itemsize > 8:
@@ -66,15 +69,15 @@ def _array(x: Any) -> np.ndarray:
 
 @in_float32()
 def as_held(x: np.ndarray, dtype: Any = None, name: str = "x") -> np.ndarray:
-  """Numbers in the type that a device holds them in, mostly of 32 bits.
+  """Converts numbers to the dtype in which a device holds them, mostly 32 bits wide.
 
   Args:
     x: the numbers.
-    dtype: the type; by default that of x, as far as a device has it.
-    name: what they are called in the error.
+    dtype: the wanted dtype; by default JAX's canonical dtype for that of x.
+    name: the name of the setting in the error.
 
   Raises:
-    SettingError: one that this type cannot hold, such as a time stamp in nanoseconds.
+    SettingError: the dtype cannot hold one of the numbers, such as a time stamp in nanoseconds.
   """
   wanted = jax.dtypes.canonicalize_dtype(x.dtype if dtype is None else dtype)
   if wanted == x.dtype:
@@ -90,21 +93,26 @@ def as_held(x: np.ndarray, dtype: Any = None, name: str = "x") -> np.ndarray:
 
 
 def count_rows(x: PyTree) -> int:
-  """N of examples [N, ...]; raises `SettingError` where a tree's arrays are not equally long."""
+  """Returns N of examples [N, ...]; raises `SettingError` where a tree's arrays differ in N."""
   counts = {jax.tree_util.keystr(path): len(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(x)}
   if len({*counts.values()}) != 1:
-    raise SettingError("x", counts, "not one number of rows", "Give each example a row in every array.")
+    raise SettingError(
+      "x", counts, "its arrays have different numbers of rows", "Give each example a row in every array."
+    )
   return next(iter(counts.values()))
 
 
 def part_of(rows: Any) -> np.ndarray:
-  """A client's row numbers as an array, of an empty list as well."""
+  """Converts a client's row numbers to an array; an empty list becomes an empty int array."""
   rows = np.asarray(as_array("parts", rows, "Give a vector of row numbers for each client."))
   return rows.astype(int) if rows.shape == (0,) else rows
 
 
 def check_finite(columns: np.ndarray, rows: np.ndarray) -> None:
-  """Raises `SettingError`, which names the row, for an infinite value; `columns` have these rows of x."""
+  """Raises `SettingError` naming the row if a value is infinite.
+
+  `columns`, [n, ...], are the rows `rows`, int [n], of x.
+  """
   if not jnp.issubdtype(columns.dtype, jnp.floating):
     return
   found = np.argwhere(np.isinf(columns))
@@ -115,11 +123,11 @@ def check_finite(columns: np.ndarray, rows: np.ndarray) -> None:
 
 
 def check_parts(parts: Sequence[np.ndarray], num_examples: int) -> None:
-  """Raises `SettingError`, which names a row and its client, unless the parts are disjoint rows of x.
+  """Raises `SettingError` naming a row and its client unless the parts are disjoint sets of rows of x.
 
   Args:
     parts: row numbers of each client.
-    num_examples: N; rows are 0, ..., N - 1.
+    num_examples: N; row numbers are 0, ..., N - 1.
   """
   for i, rows in enumerate(parts):
     if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
@@ -144,7 +152,7 @@ def check_parts(parts: Sequence[np.ndarray], num_examples: int) -> None:
 
 
 def check_split(split: np.ndarray, count: int) -> np.ndarray:
-  """A split as an array, [N]; raises `SettingError` unless it says 0, 1 or -1 of each row."""
+  """Returns a split as int8 [N]; raises `SettingError` unless each value is 0, 1 or -1."""
   split = np.asarray(as_array("split", split))
   if split.shape != (count,) or split.dtype.kind not in "iub" or not np.isin(split, (-1, 0, 1)).all():
     raise SettingError(
@@ -155,7 +163,13 @@ def check_split(split: np.ndarray, count: int) -> np.ndarray:
 
 
 def held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
-  """The rows in an order whose last `count` have the labels in their shares; otherwise as they were."""
+  """Reorders rows so that the last `count` have the labels in proportion; the order is otherwise kept.
+
+  Args:
+    rows: row numbers, int [n].
+    labels: their labels, int [n].
+    count: the number of rows to hold out.
+  """
   classes, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
   wanted = count * sizes / max(len(rows), 1)
   quota = np.floor(wanted).astype(int)

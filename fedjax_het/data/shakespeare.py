@@ -1,9 +1,9 @@
-"""Shakespeare: the next character after eighty, a client a speaking role, by LEAF's rule from the plain text.
+"""Shakespeare: predict the next character after eighty. Each speaking role is a client, by LEAF's rules.
 
-A line "  ROLE. words" begins what a role says, and lines indented by four go on; in The Comedy of Errors none
-is indented. Roles of two lines or fewer are left out, those that say no more than eighty characters, and
-plays of one role. What a role says is joined by spaces, of which two or more become one. Sources: McMahan et
-al. 2017; Caldas et al., LEAF, 2018; text: Project Gutenberg, eBook 100.
+In the plain text a line "  ROLE. words" begins a role's speech, and lines indented by four spaces continue
+it; in The Comedy of Errors no line is indented. Roles with two lines or fewer, roles with at most eighty
+characters, and plays with one role are left out. A role's lines are joined by spaces, and repeated spaces
+become one. Sources: McMahan et al. 2017; Caldas et al., LEAF, 2018; text: Project Gutenberg, eBook 100.
 """
 
 import re
@@ -35,25 +35,27 @@ _LIKE = str.maketrans(
 
 
 def load_shakespeare(folder: Path, train: float | None = 0.8, stride: int = 1) -> Source | None:
-  """Windows x of 80 characters, int8 [N, 80], and the next character y, ids of `SYMBOLS`; by role.
+  """Loads windows of 80 characters, int8 [N, 80], and each next character, int32 [N], as ids of `SYMBOLS`.
 
-  `split` is LEAF's (`-t sample -tf 0.8`): of the n windows of a role the first ⌊train · n⌋ train, at least
-  one, those from 79 further on test, which share one character at most with them. Roles of which none is left
-  to test on are left out: of the release of 2018, in which nine plays are set otherwise and give no roles,
-  630 of 907 stay.
+  `groups` are the roles.
+
+  `split` is LEAF's (`-t sample -tf 0.8`): the first ⌊train · n⌋ of a role's n windows, at least one, are for
+  training; the windows that begin 79 or more further on are for testing, and share at most one character with
+  them. Roles without a test window are left out: 630 of 907 stay for the release of 2018, in which nine plays
+  have another layout and give no roles.
 
   Args:
-    folder: where the text is (100.txt, 100-0.txt, pg100.txt or raw_data.txt), in an archive or not, or
-      LEAF's json files, of which `train` and `stride` must be left as they are.
-    train: share of a role's windows to train on; None: no split, and all roles.
-    stride: how many characters on the next window begins; 1 is LEAF's.
+    folder: the folder with the text (100.txt, 100-0.txt, pg100.txt or raw_data.txt), in an archive or not, or
+      with LEAF's json files, for which `train` and `stride` cannot be changed.
+    train: fraction of a role's windows to train on; None keeps all roles, without a split.
+    stride: distance in characters between the beginnings of two windows; LEAF uses 1.
 
   Returns:
-    The data set, or None where neither is there.
+    The data set, or None where the folder holds neither.
 
   Raises:
-    SettingError: an option out of range, or that has no effect.
-    DataError: a text of which less than a hundred roles are found, or json files of something else.
+    SettingError: an option is out of range or has no effect.
+    DataError: fewer than a hundred roles are found in the text, or the json files are of another data set.
   """
   check_whole("stride", stride, 1)
   if train is not None:
@@ -82,7 +84,7 @@ def load_shakespeare(folder: Path, train: float | None = 0.8, stride: int = 1) -
       first = max(1, int(train * len(windows)))
       apart = -(
         -WINDOW // stride
-      )  # windows further on, of which it is the first to share no more than a character
+      )  # the first window after the training windows that shares at most one character with them
       own[first : first + apart - 1], own[first + apart - 1 :] = -1, 1
       if not (own == 1).any():
         left += 1
@@ -109,11 +111,11 @@ def load_shakespeare(folder: Path, train: float | None = 0.8, stride: int = 1) -
 
 
 def plays(text: str) -> dict[str, list[str]]:
-  """The lines of each play, by title.
+  """Returns the lines of each play, by title.
 
-  Plays begin below "by William Shakespeare", two to seven lines under their titles, where this stands at
-  least twenty times (the release of 1994 that LEAF starts from; what stands above the second is passed over);
-  else at the titles that the contents name, but for poems.
+  If "by William Shakespeare" occurs at least twenty times (the release of 1994 that LEAF starts from), a play
+  begins below it, two to seven lines under its title, and all text above the second occurrence is skipped.
+  Otherwise plays begin at the titles that the table of contents lists, without the poems.
   """
   lines = text.splitlines()
   authors = [i for i, line in enumerate(lines) if AUTHOR in line][1:]
@@ -135,9 +137,9 @@ def plays(text: str) -> dict[str, list[str]]:
 
 
 def roles(of_plays: dict[str, list[str]]) -> dict[tuple[str, str], str]:
-  """What each role says, in letters of `SYMBOLS`: (play, role) -> more than 80 characters.
+  """Returns what each role says: (play, role) -> text in letters of `SYMBOLS`, longer than 80 characters.
 
-  Letters outside of them become like ones ("’" an apostrophe, "é" an e), or are left out.
+  Letters outside `SYMBOLS` are replaced by similar ones ("’" by an apostrophe, "é" by e) or left out.
   """
   said: dict[tuple[str, str], str] = {}
   for play, lines in of_plays.items():
@@ -168,7 +170,7 @@ def _in_symbols(text: str) -> str:
 
 
 def _of_json(files: list[tuple[Path, bool]]) -> Source:
-  """LEAF's json files: x texts of 80 characters, y the next one."""
+  """Loads LEAF's json files, where x are texts of 80 characters and y is the next character."""
   known = np.full(256, -1, np.int8)
   known[[ord(letter) for letter in SYMBOLS]] = np.arange(len(SYMBOLS))
   x, y, runs = [], [], []

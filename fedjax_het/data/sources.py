@@ -1,7 +1,7 @@
-"""Data sets by name: the authors' files in a folder, else (images) TFDS, else an error that says what to do.
+"""Data sets by name: read from the authors' files, else (images) through TFDS, else an error that instructs.
 
 `load` looks in `data_dir/<folder>` for the raw files; `data_dir` is the argument, else the environment
-variable FEDJAX_HET_DATA, else `data`. A file that is there but damaged is an error, never skipped.
+variable FEDJAX_HET_DATA, else `data`. A damaged file is an error and never skipped.
 """
 
 import functools
@@ -48,11 +48,11 @@ from fedjax_het.modes import in_float32
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 
-_BLOCK = 10_000  # images that are resized at once
+_BLOCK = 10_000  # images resized at once
 _LEAF = "LEAF's train/*.json and test/*.json, by its data/{}/preprocess.sh, see https://github.com/TalwalkarLab/leaf"
 _IDX = "{} (.gz or not; or torchvision's folder {}/raw) from {}".format(", ".join(SHAPES), "{}", "{}")
 
-# name: folder, loader, what to put there and where to get it.
+# name -> (folder, loader, the files that belong in the folder and where to get them).
 FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
   "mnist": (
     "mnist",
@@ -149,24 +149,27 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
 
 
 def names() -> tuple[str, ...]:
-  """The data sets that there are: "digits", which is bundled, and those of `FOLDERS`."""
+  """Returns the names of all data sets: "digits", which scikit-learn bundles, and the keys of `FOLDERS`."""
   return "digits", *FOLDERS
 
 
 def load(
   name: str, data_dir: str | os.PathLike[str] | None = None, resize: int | None = None, **options: Any
 ) -> Source:
-  """The data set `name`, one of `names()`; "digits" is bundled and needs no folder.
+  """Loads the data set `name`; "digits" is bundled with scikit-learn and needs no folder.
 
   Args:
-    name: which data set, one of `names()`.
-    data_dir: where the data sets' folders are; None or "" for $FEDJAX_HET_DATA, else ./data.
-    resize: the height and width that images are brought to (all else cannot be); None leaves them.
-    **options: the loader's own, by name, such as berka's `leaky`.
+    name: one of `names()`.
+    data_dir: the folder with the data sets' folders; None or "" is $FEDJAX_HET_DATA, else ./data.
+    resize: height and width in pixels to which images are resized; None keeps their size. Refused for other
+      data.
+    **options: options of the data set's loader, such as `leaky` of berka.
 
   Raises:
-    SettingError: an unknown name or option, naming the nearest; a resize that is no size, or of no image.
-    DataError: files missing, truncated or not what their authors ship: which, where, and how to get them.
+    SettingError: the name or an option is unknown (the error names the nearest one), or `resize` is no size
+      or the data are no images.
+    DataError: files are missing, truncated or differ from what their authors ship; the error says which,
+      where they belong, and how to get them.
   """
   check_choice("dataset", name, names())
   if not isinstance(data_dir, str | os.PathLike | None) or "\0" in os.fspath(data_dir or ""):
@@ -214,10 +217,10 @@ def load(
 
 @in_float32()
 def resized(source: Source, size: int) -> Source:
-  """The same images at size x size pixels: bilinear, weighted over several pixels where they shrink.
+  """Resizes all images of a source to size x size pixels, bilinearly with antialiasing.
 
   Raises:
-    SettingError: examples that are no images, or a size by which they would not fit in memory.
+    SettingError: the examples are no images, or would not fit in memory at this size.
   """
   if not isinstance(source.x, np.ndarray) or source.x.ndim != 4:
     raise SettingError("resize", size, f"{source.name} has no images", "Leave it out.")
@@ -240,10 +243,10 @@ def resized(source: Source, size: int) -> Source:
 
 
 def load_digits() -> Source:
-  """scikit-learn's bundled 1,797 handwritten digits: [N, 8, 8, 1], float32 in [0, 1] (sixteenths)."""
+  """Loads scikit-learn's 1,797 handwritten digits, float32 [1797, 8, 8, 1], multiples of 1/16 in [0, 1]."""
   table = find_digits()
   if table is None:
-    from sklearn import datasets  # a second to import
+    from sklearn import datasets  # the import takes a second
 
     rows = datasets.load_digits()
     pixels, y = rows.data, rows.target
@@ -255,7 +258,7 @@ def load_digits() -> Source:
 
 
 def find_digits() -> Path | None:
-  """The digits' table among scikit-learn's files, found without importing it; None where it is elsewhere."""
+  """Finds the digits' table among scikit-learn's files without importing it; None where it is elsewhere."""
   package = importlib.util.find_spec("sklearn")
   path = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if package else Path()
   return path if path.is_file() else None

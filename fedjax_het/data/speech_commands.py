@@ -1,7 +1,8 @@
-"""Speech Commands: 35 words in a second of sound each, by 2,618 speakers, a client each.
+"""Speech Commands v0.02: 105,829 one-second clips of 35 words. Each of 2,618 speakers is a client.
 
-WORD/SPEAKER_nohash_N.wav, 16 kHz, mono, 16 bit, SPEAKER a hash of eight digits; validation_list.txt and
-testing_list.txt name the files of the speakers kept apart. Source: Warden, Speech Commands, 2018, v0.02.
+Clips are files WORD/SPEAKER_nohash_N.wav, 16 kHz, mono, 16 bit, where SPEAKER is a hash of eight digits.
+validation_list.txt and testing_list.txt name the files of the speakers that the authors hold out. Source:
+Warden, Speech Commands, 2018, v0.02.
 """
 
 import io
@@ -27,21 +28,23 @@ _NAME = re.compile(r"(?:.*/)?([a-z]+)/([0-9a-f]{8})_nohash_\d+\.wav")
 
 
 def load_speech_commands(folder: Path, subset: str = "all") -> Source | None:
-  """Clips, int16 [N, 16000, 1], read as samples in [-1, 1), and their words, a number of `WORDS`; by speaker.
+  """Loads clips, int16 [N, 16000, 1], and their words, int32 [N], as indices of `WORDS`.
 
-  Clips that are shorter are filled up with silence. The background noises are not read.
+  Samples are read as floats in [-1, 1), and `groups` are the speakers.
+
+  Shorter clips are padded with silence. The background noises are not read.
 
   Args:
-    folder: where the words' folders are, at any depth, or an archive of them.
-    subset: "all"; or "training", which leaves out the files of both lists, as the thesis does: 84,843 of
-      105,829 in v0.02.
+    folder: the folder with the words' folders, at any depth, or with an archive of them.
+    subset: "all", or "training", which leaves out the files of both lists, as the thesis does: 84,843 of
+      105,829 clips stay.
 
   Returns:
     The data set, or None where there is no clip.
 
   Raises:
-    SettingError: another `subset`.
-    DataError: a clip that is damaged, of another format or longer than a second; a list that is missing.
+    SettingError: `subset` has another value.
+    DataError: a clip is damaged, has another format or is longer than a second, or a list is missing.
   """
   check_choice("subset", subset, ("all", "training"))
   found = locate(folder, ".wav")
@@ -77,7 +80,7 @@ def load_speech_commands(folder: Path, subset: str = "all") -> Source | None:
 
 
 def _clip(where: str, content: bytes) -> np.ndarray:
-  """The samples of a wav file, int16 [n], n <= 16,000."""
+  """Returns the samples of a wav file, int16 [n] with n <= 16,000; raises `DataError`."""
   with reading(where, "is no wav file, or a damaged one"), wave.open(io.BytesIO(content)) as file:
     form = file.getframerate(), file.getnchannels(), file.getsampwidth()
     declared, frames = file.getnframes(), file.readframes(file.getnframes())

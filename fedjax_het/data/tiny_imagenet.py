@@ -1,6 +1,6 @@
 """TinyImageNet: 200 classes of ImageNet at 64 x 64 pixels, in the official layout.
 
-wnids.txt names the classes, a line each; train/WNID/images/*.JPEG are the training images;
+wnids.txt names a class on each line; train/WNID/images/*.JPEG are the training images;
 val/val_annotations.txt has a line "file, class, box" for each of val/images/*.JPEG. The test set has no
 labels and is not read. Source: Stanford's CS231n (2015), after Deng et al., ImageNet, CVPR 2009.
 """
@@ -20,20 +20,22 @@ EACH = {"train": 500, "val": 50}
 
 
 def load_tiny_imagenet(folder: Path) -> Source | None:
-  """Images uint8 [100000, 64, 64, 3], grey ones too as RGB; the test set are the validation images, 10,000.
+  """Loads up to 100,000 images, uint8 [N, 64, 64, 3], and their classes, int32 [N].
 
-  Classes are numbered as wnids.txt has them. Any part of the images will do, as long as the rest of the
-  layout is there: `Source.notes` says how many of each class there are.
+  Grey images become RGB, and the 10,000 validation images are the test set.
+
+  Classes are numbered in the order of wnids.txt. Some of the images may be missing, as long as each class has
+  a training image: `Source.notes` says how many there are of each class.
 
   Args:
-    folder: where the layout is, unpacked at any depth, or an archive of it (.zip, .tar.gz, ...).
+    folder: the folder with the official layout, at any depth, or with an archive of it (.zip, .tar.gz, ...).
 
   Returns:
     The data set, or None where there is no wnids.txt.
 
   Raises:
-    DataError: a class without a training image, an image that is listed and missing, damaged or of another
-      size, or a list that is not what its authors ship.
+    DataError: a class has no training image, a listed image is missing, an image is damaged or has another
+      size, or a list differs from what its authors ship.
   """
   found = locate(folder, "/wnids.txt")
   if found is None:
@@ -68,7 +70,7 @@ def load_tiny_imagenet(folder: Path) -> Source | None:
 
 
 def _validation(place: Path, files: list[str], root: str, number: dict[str, int]) -> dict[str, int]:
-  """The validation images -> their classes; none where the list of them is not there."""
+  """Maps the validation images to their classes; empty where val_annotations.txt is missing."""
   listed = f"{root}val/val_annotations.txt"
   if listed not in files:
     return {}

@@ -1,7 +1,8 @@
-"""Reading files that nobody vouches for: sizes are bounded, nothing is executed, all damage is one error.
+"""Reading of untrusted files: sizes are bounded, code in them is not run, and all damage is a `DataError`.
 
 Every loader of data and of weights reads bytes, arrays, JSON, pickles and images through this file. A small
-packed file may unpack to any size, so each reader says how much its data set really has, and no more is read.
+compressed file may expand to any size, so each reader states how much its data set can have, and no more is
+read.
 """
 
 import gzip
@@ -20,18 +21,18 @@ from PIL import Image
 
 from fedjax_het.errors import DAMAGE, DataError, in_bytes, reading
 
-MOST = 2**28  # bytes of a file of which nothing else is known: a table, a list, a vocabulary
-MOST_PIXELS = 50_000_000  # of an image; the largest of ISIC's archive has 30 million
-_FLOOR, _RATIO = 2**26, 100  # what a packed file may unpack to: real ones reach a ratio of 25
+MOST = 2**28  # default limit of a file's bytes, for tables, lists and vocabularies
+MOST_PIXELS = 50_000_000  # limit of an image's pixels; the largest image of ISIC's archive has 30 million
+_FLOOR, _RATIO = 2**26, 100  # limit of a decompressed file: real data compress by a factor of at most 25
 
 
 def allowance(packed: int) -> int:
-  """The most bytes that a packed file of so many may unpack to, whatever it holds."""
+  """Returns the most bytes to which a compressed file of `packed` bytes may expand."""
   return _FLOOR + _RATIO * packed
 
 
 def check_size(where: object, found: int, most: int) -> None:
-  """Raises `DataError` for more bytes than there can be."""
+  """Raises `DataError` if `found` bytes are more than `most`."""
   if found > most:
     raise DataError(
       f"{where} holds or unpacks to more than {in_bytes(most)}, which is more than such a file has. It is"
@@ -40,14 +41,14 @@ def check_size(where: object, found: int, most: int) -> None:
 
 
 def read(path: Path, most: int = MOST) -> tuple[bytes, bytes]:
-  """A file as it is and unpacked (the same thing unless it ends in .gz).
+  """Returns a file's bytes as stored and decompressed; the two are the same unless its name ends in .gz.
 
   Args:
     path: the file.
-    most: how many bytes it can have, unpacked.
+    most: the most bytes that it may have, decompressed.
 
   Raises:
-    DataError: a file that cannot be read, that has more bytes, or a .gz that is cut short or not gzip.
+    DataError: the file cannot be read, is larger than `most`, or is a truncated or damaged .gz.
   """
   where = path.resolve()
   with reading(where):
@@ -63,15 +64,16 @@ def read(path: Path, most: int = MOST) -> tuple[bytes, bytes]:
 
 
 def read_arrays(path: Path, most: int | None = None, wanted: Container[str] | None = None) -> dict[str, Any]:
-  """The arrays of an .npz by name, read-only.
+  """Returns the arrays of an .npz file by name, read-only.
 
   Args:
     path: the file.
-    most: how many bytes the arrays that are read can have; None: what such a file may unpack to.
-    wanted: the names of those that are read; None: all.
+    most: the most bytes that the arrays may have in total; None is `allowance` of the file's size.
+    wanted: the names of the arrays to read; None: all.
 
   Raises:
-    DataError: a file that is damaged, has larger arrays or two of a name, or one with Python's objects.
+    DataError: the file is damaged, larger than `most`, or has two arrays of one name or an array of Python
+      objects.
   """
   where, arrays, total = path.resolve(), {}, 0
   damaged = "cannot be read as .npz, it is truncated or damaged"
@@ -94,12 +96,12 @@ def read_arrays(path: Path, most: int | None = None, wanted: Container[str] | No
 
 
 def _array(file: IO[bytes], size: int) -> np.ndarray:
-  """The array of an .npy file of so many bytes, whose header is believed only where it says just as many."""
+  """Reads an .npy file of `size` bytes; the array must have exactly as many bytes as the file has."""
   version = np.lib.format.read_magic(file)
   header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
   shape, by_columns, dtype = header[version](file)
   if dtype.hasobject:
-    raise ValueError("it holds Python's objects, which are not read")
+    raise ValueError("the array holds Python objects, which are not read")
   wanted, there = math.prod(shape) * dtype.itemsize, size - file.tell()
   if min(shape, default=0) < 0 or wanted != there:
     raise ValueError(f"its header says {dtype} {list(shape)}, and {there} bytes follow")
@@ -107,10 +109,10 @@ def _array(file: IO[bytes], size: int) -> np.ndarray:
 
 
 def read_json(where: object, content: bytes) -> Any:
-  """What JSON says; a name that stands twice in an object, NaN or infinity is damage.
+  """Parses JSON strictly: a repeated name in an object, NaN and infinity count as damage.
 
   Raises:
-    DataError: see above, and whatever is no JSON.
+    DataError: the content is not strict JSON.
   """
 
   def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -129,20 +131,20 @@ def read_json(where: object, content: bytes) -> Any:
 
 
 def read_pickle(where: object, content: bytes) -> Any:
-  """The arrays and plain values of a pickle; nothing in it is called but what makes an array.
+  """Reads the arrays and plain values of a pickle without calling anything that could run code.
 
   Raises:
-    DataError: a pickle of anything else, or a damaged one.
+    DataError: the pickle is damaged or holds other objects.
   """
   with reading(where, "is no pickle of arrays, or a damaged one"):
     return _Unpickler(io.BytesIO(content), encoding="bytes").load()
 
 
 class _Unpickler(pickle.Unpickler):
-  """Arrays and plain values alone: a pickle may otherwise run anything."""
+  """Unpickler of arrays and plain values only, because an unrestricted one may run any code."""
 
   def find_class(self, module: str, name: str) -> Any:
-    """What the names of an array's pickle stand for."""
+    """Returns the NumPy function that a pickled array refers to; raises for any other name."""
     if name in ("_reconstruct", "scalar") and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
       return getattr(importlib.import_module("numpy._core.multiarray"), name)
     if module == "numpy" and name in ("ndarray", "dtype"):
@@ -151,10 +153,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def open_image(content: bytes, formats: tuple[str, ...] = ("JPEG",)) -> Image.Image:
-  """An image of one of these formats, not yet decoded; Pillow tries no other, some of which start programs.
+  """Opens an image of one of the given formats without decoding it.
+
+  Pillow is not allowed other formats, some of which start external programs.
 
   Raises:
-    ValueError: more pixels than any data set's images have; and what Pillow raises for no such image.
+    ValueError: the image has more than `MOST_PIXELS` pixels. Pillow raises its own errors for what is no such
+      image.
   """
   picture = Image.open(io.BytesIO(content), formats=formats)
   check_pixels(*picture.size)
@@ -162,6 +167,6 @@ def open_image(content: bytes, formats: tuple[str, ...] = ("JPEG",)) -> Image.Im
 
 
 def check_pixels(width: int, height: int) -> None:
-  """Raises `ValueError` for more pixels than any data set's images have."""
+  """Raises `ValueError` if an image has more than `MOST_PIXELS` pixels."""
   if width * height > MOST_PIXELS:
     raise ValueError(f"{width} x {height} pixels, and at most {MOST_PIXELS:,} are read")

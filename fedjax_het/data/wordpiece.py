@@ -1,7 +1,8 @@
-"""BERT's tokens: words in lower case, without accents, cut greedily into the longest pieces of a vocabulary.
+"""BERT's WordPiece tokenizer: lower-case words without accents, split greedily into the longest known pieces.
 
 Sources: Devlin et al., BERT, NAACL 2019; Wu et al., Google's neural machine translation system, 2016, section
-4.1. The vocabulary is a text file of a piece a line, whose number is its id; "##" marks pieces within a word.
+4.1. The vocabulary is a text file with one piece a line, whose line number from 0 is its id; "##" marks
+pieces that do not begin a word.
 """
 
 import unicodedata
@@ -14,7 +15,7 @@ from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, SettingError, check_whole
 
 PAD, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
-LONGEST = 100  # letters of a word that is cut at all
+LONGEST = 100  # letters of the longest word that is split; longer words become [UNK]
 _IDEOGRAPHS = (
   (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
   (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
@@ -22,11 +23,11 @@ _IDEOGRAPHS = (
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-  """The pieces of a vocabulary file, and their ids.
+  """Reads a vocabulary file: piece -> id.
 
   Raises:
-    DataError: no text, a piece that stands twice, or [PAD] (which must be the first), [UNK], [CLS] or [SEP]
-      is not there.
+    DataError: the file is not UTF-8, a piece is repeated, [PAD] is not the first, or [UNK], [CLS] or [SEP] is
+      missing.
   """
   try:
     pieces = read(path)[1].decode().splitlines()
@@ -43,7 +44,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def words(text: str) -> list[str]:
-  """The words of a text: lower case, without accents, each mark of punctuation and each ideograph its own."""
+  """Splits a text into lower-case words without accents; punctuation marks and ideographs are words too."""
   spaced = []
   for letter in text:
     kind = unicodedata.category(letter)
@@ -62,7 +63,7 @@ def words(text: str) -> list[str]:
 
 
 def pieces(word: str, vocabulary: Mapping[str, int]) -> list[str]:
-  """The pieces of a word, each the longest in the vocabulary; [UNK] where there is none for a part."""
+  """Splits a word greedily into the longest pieces of the vocabulary; [UNK] where that is impossible."""
   found: list[str] = []
   start = 0
   while start < len(word) <= LONGEST:
@@ -76,28 +77,30 @@ def pieces(word: str, vocabulary: Mapping[str, int]) -> list[str]:
 
 
 def encode(text: str, vocabulary: Mapping[str, int]) -> list[int]:
-  """The ids of a text's pieces, without [CLS] and [SEP]."""
+  """Returns the ids of a text's pieces, without [CLS] and [SEP]."""
   return [vocabulary[piece] for word in words(text) for piece in pieces(word, vocabulary)]
 
 
 def framed(texts: list[list[int]], vocabulary: Mapping[str, int], length: int) -> dict[str, np.ndarray]:
-  """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], filled up with [PAD]; the longer of a and b is cut to fit.
+  """Frames token ids as [CLS] a [SEP] or [CLS] a [SEP] b [SEP], padded with [PAD].
+
+  If they do not fit, the longer of a and b is cut first.
 
   Args:
-    texts: ids of one text or two.
+    texts: token ids of one text or of two.
     vocabulary: pieces -> ids.
-    length: L.
+    length: L, the number of tokens after padding.
 
   Returns:
-    `tokens` int32 [L], `mask` bool [L], true where a token is, and `types` int8 [L], 1 for b and its [SEP].
+    `tokens` int32 [L]; `mask` bool [L], false for padding; `types` int8 [L], 1 for b and its [SEP], else 0.
 
   Raises:
-    SettingError: `length` has no room for what stands around the texts.
+    SettingError: `length` has no room for a token besides [CLS] and [SEP], or there are not one or two texts.
   """
   around = len(texts) + 1
   check_whole("length", length, around + 1)
   if len(texts) not in (1, 2):
-    raise SettingError("texts", len(texts), "neither one nor two", "Give one or two.")
+    raise SettingError("texts", len(texts), "is not one or two texts", "Give one or two.")
   sizes = [len(text) for text in texts]
   room = length - around
   if len(sizes) == 1:
@@ -119,7 +122,7 @@ def framed(texts: list[list[int]], vocabulary: Mapping[str, int], length: int) -
 
 
 def _punctuation(letter: str) -> bool:
-  """Of ASCII all that is neither letter, digit nor space; of the rest what Unicode calls so."""
+  """Returns whether a letter is punctuation: printable ASCII symbols, and Unicode's category P."""
   if letter.isascii():
     return not letter.isalnum() and letter.isprintable() and letter != " "
   return unicodedata.category(letter)[0] == "P"

@@ -32,7 +32,7 @@ class Metric(NamedTuple):
     return f"{name} ({self.unit})" if self.unit else name
 
 
-# The order is that of tables.
+# Tables show metrics in this order.
 METRICS: dict[str, Metric] = {
   "top1": Metric("top-1", "top-1 accuracy", "%"),
   "top5": Metric("top-5", "top-5 accuracy", "%"),
@@ -84,5 +84,5 @@ def known(name: str) -> Metric:
 
 
 def shown(name: str) -> Metric:
-  """Returns the metric or figure called `name`; one with the bare name if the catalogue does not have it."""
+  """Returns the catalogue's entry for a metric or figure; an unknown name becomes an entry of that label."""
   return METRICS.get(name) or FIGURES.get(name) or Metric(name.replace("_", " "), name.replace("_", " "))

@@ -71,7 +71,7 @@ def summarize(values: ArrayLike, higher_is_better: bool = True) -> dict[str, flo
   tail = max(1, len(x) // 10)
   low, high = x[:tail], x[-tail:]
   worst, best = (low, high) if higher_is_better else (high, low)
-  with np.errstate(invalid="ignore"):  # inf - inf is possible
+  with np.errstate(invalid="ignore"):  # values may be infinite, and inf - inf is NaN
     return {
       "mean": float(x.mean()),
       "std": float(x.std()) if x[0] < x[-1] else 0.0,

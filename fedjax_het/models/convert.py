@@ -45,7 +45,7 @@ def convert(name: str, source: str, target: str) -> dict[str, tuple[int, ...]]:
   place = folder_of("OUT", target)
   if not place.parent.is_dir() or place.is_dir():
     raise SettingError(
-      "OUT", target, "its folder does not exist, or it is a folder itself", "Make it, or name another."
+      "OUT", target, "the file's folder does not exist, or it is a folder itself", "Make it, or name another."
     )
   state = read_arrays(source)
   if not state:

@@ -86,7 +86,7 @@ def of_flax(
 def _built(
   module: Any, shape: PyTree, num_classes: int, dtype: Any, name: str, task: Task | None, head: Sequence[str]
 ) -> tuple[Model, PyTree, Any]:
-  """The model of a module, a batch of two examples, and what it makes of them as it is used."""
+  """Builds the model of a module; returns it, a batch of two abstract examples, and their outputs."""
   if isinstance(module, type):
     raise SettingError(
       "module", module.__name__, "is a class", "Give linen's instance, or `lambda rngs: Net(rngs=rngs)`."
@@ -117,13 +117,13 @@ def _built(
   ):
     raise SettingError(
       "num_classes", num_classes, f"{model.name} returns {outputs or found} for a batch of two",
-      "Give the number of its logits.",
+      "Give the number of logits that the module returns.",
     )  # fmt: skip
   return model, example, found
 
 
 def _declared(model: Model, dtype: Any) -> Model:
-  """The same model, which looks at what it is given: images of whole numbers are not what it was made for."""
+  """Returns the model with a check of its inputs: images of whole numbers are refused."""
   used, trained = model.apply, model.train or model.in_training
 
   def apply(params, x, stats=None):

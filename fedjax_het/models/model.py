@@ -76,7 +76,7 @@ class Model(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-  """Whether this is an array of NumPy's or JAX's, and no keys."""
+  """Returns whether a value is a NumPy or JAX array other than an array of PRNG keys."""
   keys = isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
   return isinstance(value, np.ndarray | jax.Array) and not keys
 
@@ -125,7 +125,7 @@ def standardized(
 
 
 def trains_as_used(model: Model) -> bool:
-  """Whether training and inference mode lower to the same program, for float32 examples.
+  """Returns whether training and inference mode lower to the same program for float32 examples.
 
   It is False for a model with running statistics or dropout.
   """
@@ -172,5 +172,5 @@ def count_parameters(params: object) -> int:
 
 
 def within(path: Sequence[str | int], layer: str) -> bool:
-  """Whether the parameter at `path` belongs to the layer called `layer`, such as "block4/conv2"."""
+  """Returns whether the parameter at `path` belongs to the layer `layer`, such as "block4/conv2"."""
   return f"{'/'.join(map(str, path))}/".startswith(f"{layer}/")

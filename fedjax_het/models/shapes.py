@@ -12,7 +12,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def is_shape(node: Any) -> bool:
-  """Whether `node` is the shape of one array, a tuple of integers, and not a tree of shapes."""
+  """Returns whether `node` is the shape of one array, a tuple of integers, and not a tree of shapes."""
   return isinstance(node, tuple) and all(isinstance(size, numbers.Integral) for size in node)
 
 
@@ -20,7 +20,7 @@ def shape_of(shape: Any) -> tuple[int, ...]:
   """Returns the shape of one example as a tuple of whole numbers.
 
   Raises:
-    SettingError: it is none: not a tuple, a list or an array of whole numbers of 1 or more.
+    SettingError: `shape` is not a tuple, list or array of whole numbers above 0.
   """
   sizes = listed("shape", shape, "whole numbers, the sizes of one example's axes")
   for size in sizes:
@@ -29,13 +29,13 @@ def shape_of(shape: Any) -> tuple[int, ...]:
 
 
 def model_factory(factory: Factory) -> Factory:
-  """Decorates a function (shape, num_classes, ...) -> model, so that both are checked before it is called.
+  """Decorates a function (shape, num_classes, ...) -> model with checks of its arguments.
 
-  A shape becomes a tuple of whole numbers, but for a model of trees of arrays, which checks its own. Settings
-  that are to be True or False are checked too.
+  The shape is converted to a tuple of whole numbers, except for models of trees of arrays, which check their
+  shapes themselves. Settings annotated as bool must be True or False.
 
   Raises:
-    SettingError: from the decorated function, for what is no shape, no number of classes or no flag.
+    SettingError: (raised by the decorated function) the shape, the number of classes or a flag is invalid.
   """
   signature = inspect.signature(factory)
   trees = not is_shape(signature.parameters["shape"].default)

@@ -1,4 +1,4 @@
-"""Whether a model can be trained: its training mode and its gradient, tried on shapes before any compile."""
+"""Tries a model's training mode and gradient on abstract arrays, before anything is compiled."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.models.model import Model
 
 PyTree = Any
-REMEDIES = (  # words of an error -> what to do
+REMEDIES = (  # pairs of words in an error and the remedy
   (
     "unbound axis name",
     "Leave axis_name out, of BatchNorm for example: a client trains by itself, and its batches are not cut.",
@@ -30,12 +30,12 @@ OTHERWISE = "Mend it, so that it can be called and differentiated where it is to
 
 
 def check_training(model: Model, examples: PyTree, used: Any) -> None:
-  """Raises `SettingError` for a model that cannot be trained, or has other outputs in training than in use.
+  """Raises `SettingError` for a model that cannot be trained, or whose outputs change shape in training.
 
   Args:
-    model: the model; one without a `train` of its own trains as it is used.
-    examples: a batch of two as `jax.ShapeDtypeStruct`, or a tree of such.
-    used: the outputs that `apply` makes of it, likewise.
+    model: the model; without a function `train`, training uses `apply`.
+    examples: a batch of two examples as `jax.ShapeDtypeStruct`, or a tree of such.
+    used: the outputs of `apply` for this batch, as `jax.ShapeDtypeStruct`.
   """
   params, key = jax.eval_shape(model.init, jax.random.key(0)), jax.random.key(0)
 
@@ -52,16 +52,16 @@ def check_training(model: Model, examples: PyTree, used: Any) -> None:
 
 @contextlib.contextmanager
 def mistakes_in_training(model: Model, setting: str = "model") -> Iterator[None]:
-  """Turns what a model raises where its training step is traced into a `SettingError` with the remedy.
+  """Context manager that turns an exception of a model's training step into a `SettingError`.
 
   Args:
     model: the model.
-    setting: how the user calls it, the name of an argument.
+    setting: the name of the user's argument, for the error.
   """
   try:
     yield
   except (SettingError, FloatingPointError, MemoryError, jax.errors.JaxRuntimeError):
-    raise  # the latter three are of numbers and of memory, where `jax_disable_jit` is on
+    raise  # with `jax_disable_jit`, numerical and memory errors occur here
   except Exception as error:  # whatever the model raises
     text = str(error)
     said = f"{type(error).__name__}: {text.partition(chr(10))[0][:300]}".rstrip(".")
@@ -70,10 +70,9 @@ def mistakes_in_training(model: Model, setting: str = "model") -> Iterator[None]
 
 
 def check_outputs(model: Model, params: PyTree, stats: PyTree, x: PyTree, outputs: Any) -> None:
-  """Raises `SettingError` where a batch's outputs in training have another shape than in use.
+  """Raises `SettingError` if a batch's outputs have another shape in training than in inference.
 
-  Outputs [B, ..., C] with the model's own number of classes C pass without a look at those in use, for which
-  the model would have to be traced once more.
+  Training outputs [B, ..., C] with C = `model.num_classes` are accepted without tracing the inference mode.
   """
   rows, shape = jax.tree.leaves(x)[0].shape[:1], getattr(outputs, "shape", ())
   if model.train is None or (shape[:1] == rows and shape[1:][-1:] == (model.num_classes,)):
@@ -92,12 +91,12 @@ def _check_alike(model: Model, outputs: Any, used: Any, setting: str) -> None:
 
 
 def check_statistics(model: Model, stats: PyTree, setting: str = "model") -> None:
-  """Raises `SettingError` where the statistics after a training step are not alike to the model's own."""
+  """Raises `SettingError` if a training step changes structure, shapes or dtypes of the statistics."""
   if _shapes(stats) != _shapes(model.stats):
     problem = f"its statistics become {_shapes(stats)} in training, and are {_shapes(model.stats)}"
     raise SettingError(setting, model.name, problem, "Keep the same ones in training and in use.")
 
 
 def _shapes(tree: PyTree) -> PyTree:
-  """The shapes of a tree's arrays; of one array its shape."""
+  """Returns the shapes of a tree's arrays, or of a single array its shape."""
   return jax.tree.map(lambda leaf: tuple(np.shape(leaf)), tree)

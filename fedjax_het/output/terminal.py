@@ -1,8 +1,7 @@
-"""The terminal: a console that shows text as it is, and standard streams that never end a program.
+"""Console and standard streams that never end a program because its output cannot be shown.
 
-A program that has finished its work must not fail because its output cannot be shown. `protect_streams`
-replaces characters that the terminal's encoding does not have, and drops what is written after the device
-behind a stream has failed: a full disk, or a pipe that its reader has closed.
+`protect_streams` replaces characters that the terminal's encoding does not have, and drops all output after
+the device behind a stream has failed, such as a full disk or a pipe that its reader has closed.
 """
 
 import codecs
@@ -20,8 +19,8 @@ from rich.segment import Segment
 
 from fedjax_het.output.escape import terminal
 
-_LOOK_ALIKE = "fedjax_het_look_alike"  # the error handler's name
-_KEPT = ("ignore", "replace", "xmlcharrefreplace", "namereplace")  # handlers that a user has chosen
+_LOOK_ALIKE = "fedjax_het_look_alike"  # the name of the encoding error handler
+_KEPT = ("ignore", "replace", "xmlcharrefreplace", "namereplace")  # handlers chosen by the user
 _LOOK_ALIKES = {
   "±": "+/-", "−": "-", "–": "-", "—": "-", "·": "-", "×": "x", "…": "...", "≤": "<=", "≥": ">=", "≠": "!=",
   "→": "->", "←": "<-", "“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "∞": "inf", "∝": "~", "√": "sqrt",
@@ -32,19 +31,19 @@ _LINES = {"-": "─━═╌┄┈╴╶╸╺╼╾", "|": "│┃║╎┆┊�
 
 
 class _Console(Console):
-  """Shows control characters as their escapes, wherever they come from."""
+  """Console that shows control characters in all output as their escapes."""
 
   def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-    """See `Console`."""
+    """See `Console`; the escapes replace control characters in every segment."""
     for own in super().render(renderable, options):
       yield own if own.control else Segment(terminal(own.text), own.style)
 
 
 def console(**settings: Any) -> Console:
-  """A console of `rich` that takes square brackets and colons in a text for what they are.
+  """Makes a console of `rich` that does not interpret square brackets and colons as markup.
 
   Args:
-    settings: as `rich.console.Console` takes them.
+    settings: arguments of `rich.console.Console`.
   """
   return _Console(markup=False, emoji=False, **settings)
 
@@ -56,31 +55,31 @@ def say(*lines: object, error: bool = False) -> None:
 
 
 def protect_streams() -> None:
-  """Makes standard output and standard error of this program take everything; call it first."""
+  """Replaces standard output and error by streams that accept any text; must be called first."""
   codecs.register_error(_LOOK_ALIKE, _look_alike)
   sys.stdout, sys.stderr = _protected(sys.stdout, tells=True), _protected(sys.stderr, tells=False)
 
 
 class _Lasting(io.RawIOBase):
-  """Writes to a device until that fails, then nowhere."""
+  """Raw stream that writes to a device until that fails, and then drops everything."""
 
   def __init__(self, raw: io.RawIOBase, tells: bool):
     self._raw, self._tells, self._lost = raw, tells, False
 
   def writable(self) -> bool:
-    """Always."""
+    """Returns True."""
     return True
 
   def isatty(self) -> bool:
-    """Whether the device is a terminal."""
+    """Returns whether the device is a terminal."""
     return self._raw.isatty()
 
   def fileno(self) -> int:
-    """The device's."""
+    """Returns the file descriptor of the device."""
     return self._raw.fileno()
 
   def write(self, data: Any, /) -> int | None:
-    """Writes, and says once on standard error if that has become impossible; a closed pipe is no news."""
+    """Writes bytes; reports on standard error once if that has failed, unless a reader closed the pipe."""
     if not self._lost:
       try:
         return self._raw.write(data)
@@ -94,9 +93,10 @@ class _Lasting(io.RawIOBase):
 
 
 class _InASCII(io.TextIOWrapper):
-  """Writes the signs that the library's own texts use in ASCII, where the encoding is not UTF-8.
+  """Text stream that replaces the symbols of the library's own texts by ASCII if the encoding is not UTF-8.
 
-  An encoding may have some of them, but who reads it may take it for another; names in it stay as they are.
+  Other encodings have some of these symbols, but readers may decode them with another one. Letters, as in
+  names, are not replaced.
   """
 
   def write(self, text: str, /) -> int:
@@ -105,11 +105,11 @@ class _InASCII(io.TextIOWrapper):
 
 
 def _protected(stream: TextIO | None, tells: bool) -> TextIO:
-  if stream is None:  # closed by who started the program
+  if stream is None:  # closed by the parent process
     return open(os.devnull, "w", encoding="utf-8")
   buffer = getattr(stream, "buffer", None)
   raw = getattr(buffer, "raw", buffer)
-  if not isinstance(raw, io.RawIOBase) or isinstance(raw, _Lasting):  # such as a notebook's
+  if not isinstance(raw, io.RawIOBase) or isinstance(raw, _Lasting):  # a notebook's stream, for example
     return stream
   with contextlib.suppress(OSError):
     stream.flush()
@@ -117,12 +117,12 @@ def _protected(stream: TextIO | None, tells: bool) -> TextIO:
   return kind(
     io.BufferedWriter(_Lasting(raw, tells)), stream.encoding,
     stream.errors if stream.errors in _KEPT else _LOOK_ALIKE,
-    line_buffering=bool(getattr(stream, "line_buffering", False)) or raw is buffer,  # python -u has no buffer
+    line_buffering=bool(getattr(stream, "line_buffering", False)) or raw is buffer,  # unbuffered: python -u
   )  # fmt: skip
 
 
 def _look_alike(error: UnicodeError) -> tuple[str, int]:
-  """What stands for characters that an encoding does not have: look-alikes in ASCII, or escapes."""
+  """Encoding error handler that replaces characters by look-alikes in ASCII, or by escapes."""
   if not isinstance(error, UnicodeEncodeError):
     raise error
   return "".join(map(_in_ascii, error.object[error.start : error.end])), error.end
@@ -131,9 +131,9 @@ def _look_alike(error: UnicodeError) -> tuple[str, int]:
 def _in_ascii(sign: str) -> str:
   if sign in _LOOK_ALIKES:
     return _LOOK_ALIKES[sign]
-  if "\u2500" <= sign <= "\u257f":  # a table's lines
+  if "\u2500" <= sign <= "\u257f":  # box-drawing characters of tables
     return next((own for own, lines in _LINES.items() if sign in lines), "+")
-  if "\u2580" <= sign <= "\u259f" or "\u2800" <= sign <= "\u28ff":  # blocks, and the dots of a spinner
+  if "\u2580" <= sign <= "\u259f" or "\u2800" <= sign <= "\u28ff":  # blocks and Braille dots
     return "#" if sign < "\u2800" else "*"
   name = unicodedata.name(sign, "").split()
   if name[:1] == ["GREEK"] and name[2:3] == ["LETTER"] and len(name) == 4:

@@ -1,4 +1,4 @@
-"""Studies (studies) of a launched run, one module per study; see `study.py`."""
+"""Studies observe a launched run and report on it; one module per study, with the interface in `study.py`."""
 
 from fedjax_het.studies.best import Best
 from fedjax_het.studies.client_metrics import ClientMetrics
@@ -13,7 +13,7 @@ from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
 from fedjax_het.studies.synthetic import Synthetic
 from fedjax_het.studies.unseen import Unseen
 
-# The order is that of the terminal's table.
+# The terminal's table shows the studies in this order.
 STUDIES: tuple[type[Study], ...] = (
   ClientMetrics,
   OfficialTest,

@@ -85,7 +85,7 @@ class ClientMetrics(Study):
     ]
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Draws accuracy_over_clients.png."""
+    """Draws accuracy_over_clients.png, the headline metric of the clients sorted from worst to best."""
     metric = headline_of(summary["metrics"])
     with np.load(self.run.folder / FILE) as file:
       values = {model: file[f"{model}/{metric}"] for model in summary["metrics"]}
@@ -113,7 +113,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
   blocks = {name: block for name, block in metrics.items() if block}
   if len(blocks) == 2 and len({json.dumps(block, sort_keys=True) for block in blocks.values()}) == 1:
     blocks = {"personalized = global": blocks["global"]}
-  # With five classes or fewer, top-5 accuracy is always 1.
+  # Top-5 accuracy of five classes or fewer is always 1.
   certain = all((block.get("top5") or {}).get("mean") == 1.0 for block in blocks.values())
   for model, block in blocks.items():
     table.add_row(spelled(model), style="bold cyan")
@@ -133,7 +133,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
 
 
 def _weighted(means: Mapping[str, Mapping[str, float]]) -> str:
-  """The headline's mean of each model in which a client counts by its test examples."""
+  """Returns a sentence with the headline's mean of each model, weighted by numbers of test examples."""
   told = {model: headline(own) for model, own in means.items() if own}
   return "each client counting by its test examples: " + ", ".join(
     f"{spelled(model)} {named(name)} {number(means[model][name], name)}" for model, name in told.items()

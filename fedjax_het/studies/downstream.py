@@ -149,7 +149,7 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
   elif not isinstance(follow, bool):
     raise SettingError(
       f"{section}.follow", follow, "of the wrong type",
-      f"It must be True, or settings that differ from those at the end: {', '.join(FOLLOW)}.",
+      f"Set it to True, or to settings that differ from those at the end: {', '.join(FOLLOW)}.",
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class LambdaLine(Study):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the client part has several λ or a line of models."""
+    """Returns whether the client part has several λ or a line of models."""
     client = run.algorithm.client
     return len(client.studies.lambdas) > 1 or client.studies.line is not None
 
@@ -55,7 +55,7 @@ class LambdaLine(Study):
     return lambda_table(summary["lambda"]) if summary.get("lambda") else None
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Draws lambda_curve.png."""
+    """Draws lambda_curve.png, the headline metric over λ."""
     curve = summary["lambda"]
     lambda_curve(
       curve["grid"], curve["mean"], curve["std"], self.run.figures / "lambda_curve.png",

@@ -49,7 +49,7 @@ class Landscape(Study):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the configuration has a section `landscape`."""
+    """Returns whether the configuration has a section `landscape`."""
     return bool(run.config.get("landscape"))
 
   def section(self, now: Moment) -> dict[str, Any]:

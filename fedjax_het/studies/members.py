@@ -40,7 +40,7 @@ class Grid(NamedTuple):
 
 
 def judged(summaries: Members) -> tuple[str, list[str], list[Mapping[str, Any]]]:
-  """Returns the model by which runs are compared, the names of its metrics, and each run's metrics.
+  """Returns the model whose metrics are compared, the names of its metrics, and each run's metrics.
 
   If examples are synthesised, it is a classifier trained on them; otherwise the personalised models.
   """

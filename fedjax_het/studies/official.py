@@ -1,4 +1,4 @@
-"""The global model on the test set that the data set's authors ship apart from the clients' rows."""
+"""Study of the global model on the official test set, which belongs to no client."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,19 +18,19 @@ BATCH = 256  # examples put through the model at once
 
 
 class OfficialTest(Study):
-  """`official` of the summary: the task's metrics of the global model on the official test set."""
+  """Study that adds `official` to the summary: the global model's metrics on the official test set."""
 
   name = "official_test"
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether there is such a set, and a global model that reads its examples as they are."""
+    """Returns whether the data set has a test set, and the run a global model that reads its examples."""
     client, source = run.algorithm.client, run.source
     trains = client.global_model is not None and client.studies.synthesize is None
     return bool(len(source.y_test)) and trains and not source.standardize
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """{"official": the number of `examples`, and `metrics`, each over all of them together}."""
+    """Returns {"official": the number of `examples`, and `metrics`, each over all examples together}."""
     if now.diverged:
       return {}
     client, source = self.run.algorithm.client, self.run.source
@@ -45,7 +45,7 @@ class OfficialTest(Study):
 
     found = []
     for first in range(0, len(y), BATCH):
-      rows = np.minimum(np.arange(first, first + BATCH), len(y) - 1)  # the last batch is filled up
+      rows = np.minimum(np.arange(first, first + BATCH), len(y) - 1)  # the last batch repeats an example
       x = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], source.x_test)  # noqa: B023
       real = min(BATCH, len(y) - first)
       found.append(jax.tree.map(lambda own: np.asarray(own)[:real], scores(model, x, y[rows])))  # noqa: B023
@@ -56,7 +56,7 @@ class OfficialTest(Study):
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
-    """A line."""
+    """Returns a terminal line with the headline metric on the official test set."""
     found = summary.get("official")
     if not found:
       return None

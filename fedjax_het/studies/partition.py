@@ -39,24 +39,24 @@ class Partition(Study):
     return True
 
   def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
-    """Writes partition.npz."""
+    """Writes partition.npz; called before the first round and after every restart."""
     if self.run.writes:
       counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
       np.savez_compressed(self.run.folder / FILE, counts=counts)
 
   def draw_first(self) -> None:
-    """Draws who holds what."""
+    """Draws partition.png."""
     path, num_classes = self.run.figures / PICTURE, self.run.data.num_classes
     plot_partition(self.run.parts, self._labels, path, num_classes, self.run.title)
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Draws it again where somebody removed it while the run was under way."""
+    """Draws partition.png again if it was removed during the run."""
     if not (self.run.figures / PICTURE).exists():
       self.draw_first()
 
   @property
   def _labels(self) -> ArrayLike | None:
-    """The labels of the data set; None where they are no classes."""
+    """Returns the data set's labels, or None where they are no classes."""
     return self.run.source.y if self.run.algorithm.client.task.classes else None
 
 

@@ -33,7 +33,7 @@ class SimplexMap(Study):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the client part has a simplex of at least two endpoints."""
+    """Returns whether the client part has a simplex of at least two endpoints."""
     simplex = run.algorithm.client.studies.simplex
     return simplex is not None and np.shape(simplex.centers)[1] > 1
 
@@ -44,7 +44,7 @@ class SimplexMap(Study):
     self._count = np.shape(self._simplex.centers)[1]
 
   def draw_first(self) -> None:
-    """Draws the clients."""
+    """Draws simplex_clients.png, the clients' points and regions in the simplex."""
     config = self.run.config.to_dict()
     epsilon = {**config.get("local", {}), **config["algorithm"]}.get("epsilon")
     path = self.run.figures / "simplex_clients.png"

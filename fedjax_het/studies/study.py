@@ -1,4 +1,4 @@
-"""The interface of studies (studies), which observe a launched run and report on it.
+"""The interface of studies, which observe a launched run and report on it.
 
 The record of a run calls every study that applies to the run, at five points:
 
@@ -133,7 +133,10 @@ class Study:
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the study applies to the run; decided by what data and parts offer, never by their names."""
+    """Returns whether the study applies to the run.
+
+    This is decided by what data and parts offer, never by their names.
+    """
     return True
 
   def checkpoint_state(self) -> Any:

@@ -46,7 +46,7 @@ class Synthetic(Study):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the server can synthesise examples."""
+    """Returns whether the server can synthesise examples."""
     return run.algorithm.client.studies.synthesize is not None
 
   def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
@@ -55,7 +55,7 @@ class Synthetic(Study):
       for path in self._paths():
         if int(path.stem) > rounds_done:
           path.unlink()
-      for partial in self._folder.glob(".*.npz"):  # of a start that was killed
+      for partial in self._folder.glob(".*.npz"):  # left by a start that was killed
         partial.unlink()
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:

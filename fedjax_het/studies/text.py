@@ -10,7 +10,7 @@ MISSING = "–"
 
 
 def number(value: float | None, metric: str) -> str:
-  """Formats a value of `metric`, in percent if that is its unit; a dash if there is none."""
+  """Formats a value of `metric`, in percent if its unit is "%"; None becomes a dash."""
   if value is None or math.isnan(value):
     return MISSING
   return f"{100 * value:.2f}" if shown(metric).unit == "%" else f"{value:.4f}"

@@ -55,7 +55,7 @@ class Unseen(Study):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the run has clients that never train."""
+    """Returns whether the run has clients that never train."""
     return run.unseen is not None
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def after_steps(
   weight_decay: float = 1e-4,
   batch_size: int = 10,
 ) -> list[dict[str, jax.Array]]:
-  """Evaluates a global model on each client, as it is and after local steps of fine-tuning.
+  """Evaluates a global model on each client, before and after local steps of fine-tuning.
 
   The steps are SGD on F_i(θ) from the global model, as FedAvg's clients take them in the first round: on
   mini-batches of the client's training part, reshuffled in every epoch, and with η not decayed, since a
@@ -179,7 +179,7 @@ def plot_unseen(
   *,
   title: str = "Clients that never trained",
 ) -> Path:
-  """Draws the headline metric over the number of local steps, and that of the clients that trained.
+  """Draws the headline metric over the number of local steps, and the metric of the clients that trained.
 
   Args:
     found: section `unseen` of a summary.

@@ -1,1 +1,1 @@
-"""Tables of papers: what their cells are, running them, and ours beside what was printed."""
+"""Tables of papers: their cells, the runs that reproduce them, and comparison with the printed figures."""

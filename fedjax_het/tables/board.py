@@ -1,4 +1,4 @@
-"""How far a whole table is: one progress over all its runs."""
+"""Progress of a whole table: runs done and time left over all its programs."""
 
 import contextlib
 import datetime
@@ -19,7 +19,10 @@ from fedjax_het.tables.runs import Program
 
 
 def work(config: ConfigDict) -> float:
-  """What a run has to do, to compare it with others of one data set: passes over all clients' examples.
+  """Returns a run's amount of work, in passes over all clients' examples, comparable within a data set.
+
+  Where `num_clients` is not configured because the data set determines it, this is K times as much for all
+  runs of the data set.
 
   Where the data say how many clients there are, as many times that.
   """
@@ -27,15 +30,16 @@ def work(config: ConfigDict) -> float:
 
 
 class Board(Display):
-  """Shows the runs of a table as one: runs done, the time left, and the run that goes on.
+  """Display of a table's progress: runs done, time left, and the program that is running.
 
-  The time left is what runs of the same method and data set took a unit of `work`, or, where none has run,
-  what all took on average; so it is rough until every method has run once.
+  The time left is the remaining `work` times the seconds that a unit of it took in runs of the same method
+  and data set, or, where none has run, the average over all runs; so it is rough until every method has run
+  once.
 
   Args:
-    programs: what there is to do.
-    past: (config, summary) of runs that have ended; those whose `seconds` cannot be read tell nothing.
-    console: where to show; standard output by default.
+    programs: the programs to run, in order.
+    past: (config, summary) of runs that have ended; those without readable `seconds` are ignored.
+    console: the console to write to; standard output by default.
   """
 
   def __init__(
@@ -43,7 +47,10 @@ class Board(Display):
     console: Console | None = None,
   ):  # fmt: skip
     self._console = console or new_console(quiet=not writes())
-    self._left, self._todo = list(programs), 1.0  # what share of the present one this start has to do
+    self._left, self._todo = (
+      list(programs),
+      1.0,
+    )  # fraction of the current program left
     self._total = self._runs_left = sum(len(program.runs) for program in programs)
     self._spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, work
     for config, summary in past:
@@ -56,24 +63,24 @@ class Board(Display):
     return doing(what, self._console)
 
   def progress(self, total: int) -> Progress:
-    """See `Display`; the run's progress, and the table's below it."""
+    """See `Display`; shows the run's progress, and the table's below it."""
     return _OfOne(self, total, self._console)
 
   def show(self, *what: RenderableType) -> None:
-    """A run's own table is not shown."""
+    """Shows nothing: a run's own table would bury the table's progress."""
 
   def begin(self, program: Program) -> None:
-    """Says which program is next."""
+    """Starts the clock of a program and prints its name."""
     self.now, self._began = program, time.monotonic()
     also = f", {len(program.runs)} runs as one program" if len(program.runs) > 1 else ""
     self._say(f"[{self.position}] {program.folder.name}{also}")
 
   def resume(self, share: float) -> None:
-    """Says that so much of the program that was begun had been done before."""
+    """Notes that a fraction `share` of the current program had been done by earlier starts."""
     self._todo = 1.0 - share
 
   def end(self, outcome: str = "") -> None:
-    """Books the program that was begun."""
+    """Records the time of the current program and prints it, with its outcome and the time left."""
     seconds, program = time.monotonic() - self._began, self._left.pop(0)
     if not outcome and self._todo:
       self._book(program.config, seconds, self._todo * sum(work(one.config) for one in program.runs))
@@ -83,11 +90,11 @@ class Board(Display):
 
   @property
   def position(self) -> str:
-    """Such as "3/33": the first run that is not done, of how many."""
+    """The number of the first run that is not done, and of all runs, such as "3/33"."""
     return f"{min(self._total - self._runs_left + 1, self._total)}/{self._total}"
 
   def left(self, share: float = 0.0) -> str:
-    """The time left for the table, where `share` of what was left to do of the present program is done."""
+    """Returns the time left as text, where a fraction `share` of this start's work on the program is done."""
     if not self._left:
       return "the table is done"
     if share:
@@ -117,20 +124,20 @@ class Board(Display):
 
 
 def kind(config: ConfigDict) -> tuple[str, str]:
-  """Runs of a kind take alike a unit of `work`."""
+  """Returns (data set, method): runs that share both take equally long for a unit of `work`."""
   return config.dataset, config.algorithm.name
 
 
 def duration(seconds: float) -> str:
-  """h:mm:ss."""
+  """Formats seconds as h:mm:ss."""
   return str(datetime.timedelta(seconds=round(seconds)))
 
 
 class _OfOne(Progress):
-  """A run's progress that says beside it how far the table is."""
+  """A run's progress, followed by the table's progress."""
 
   def __init__(self, board: Board, total: int, console: Console):
-    self._board = board  # on a terminal the first figures are asked for before this has ended
+    self._board = board  # set first: on a terminal `super().__init__` already asks for figures
     super().__init__(total, console=console, every=30.0)
 
   def begin(self, start: int) -> None:
@@ -139,12 +146,12 @@ class _OfOne(Progress):
     self._board.resume(start / max(self._total, 1))
 
   def __exit__(self, *exc: object) -> None:
-    """A log of a table has lines of a run's rounds now and then, and none for its last: `end` says it."""
+    """Prints no line for the last round, because `Board.end` prints one."""
     self._shown = self._round
     super().__exit__(*exc)
 
   def _tell(self, what: str) -> None:
-    """Nor what is done instead of rounds."""
+    """Prints nothing about work other than rounds, such as an evaluation."""
 
   def _figures(self) -> str:
     share = (self._round - self._start) / max(self._total - self._start, 1)

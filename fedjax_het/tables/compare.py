@@ -1,4 +1,4 @@
-"""Ours beside the paper's: every figure of a table's cells over seeds, and the methods beside one another."""
+"""Comparison of a table's runs with the paper's figures, over seeds, and of its methods with each other."""
 
 import contextlib
 import itertools
@@ -11,19 +11,19 @@ import numpy as np
 
 from fedjax_het.experiment.values import is_measured
 from fedjax_het.experiment.workdir import read_record, read_starts
-from fedjax_het.tables.paper import Beside, Cell, Figure, Table
+from fedjax_het.tables.paper import Cell, Figure, Relative, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
 
 
 class Entry(NamedTuple):
-  """One metric of one cell.
+  """One metric of one cell: the paper's figure, and ours for each seed.
 
   Attributes:
-    cell: which.
-    metric: which.
-    paper: what is printed.
-    ours: seed -> the figure; its std is over the clients, where the summary has one.
-    failed: seed -> why there is no figure.
+    cell: the cell.
+    metric: the name of the metric.
+    paper: the printed figure.
+    ours: seed -> our figure; its std is over the clients, where the summary has one.
+    failed: seed -> the reason why a run that ended has no figure.
     missing: seeds that have not run.
   """
 
@@ -36,40 +36,43 @@ class Entry(NamedTuple):
 
   @property
   def values(self) -> dict[int, float]:
-    """seed -> mean."""
+    """Our mean of each seed: seed -> mean."""
     return {seed: own.mean for seed, own in self.ours.items() if own.mean is not None}
 
   @property
   def mean(self) -> float | None:
-    """Over the seeds."""
+    """Our mean over the seeds."""
     return float(np.mean([*self.values.values()])) if self.values else None
 
   @property
   def over_seeds(self) -> float | None:
-    """Sample std over the seeds; None for fewer than two."""
+    """The sample standard deviation over the seeds; None for fewer than two."""
     return float(np.std([*self.values.values()], ddof=1)) if len(self.values) > 1 else None
 
   @property
   def over_clients(self) -> float | None:
-    """Std over the clients, mean over the seeds."""
+    """The standard deviation over the clients, averaged over the seeds."""
     stds = [own.std for own in self.ours.values() if own.std is not None]
     return float(np.mean(stds)) if stds else None
 
   @property
   def difference(self) -> float | None:
-    """Ours less the paper's."""
+    """Our mean minus the paper's."""
     return None if None in (self.mean, self.paper.mean) else self.mean - self.paper.mean  # type: ignore
 
 
 def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -> list[Entry]:
-  """All figures of the cells that are wanted, in the table's order, a cell's metrics side by side."""
+  """Returns all metrics of the wanted cells, in the table's order.
+
+  `ended` maps the identities of ended runs to their folders, see `runs.ended`.
+  """
   found = []
   folders = {id(one): ended.get(identity(one.config)) for one in wanted}
   known = {one: outcome(folder) if folder else None for one, folder in folders.items()}
   places, shown = columns(table.cells), printed(table.cells, [*table.figures])
 
-  def other(one: Wanted, figure: tuple[str, float] | Beside) -> dict[str, Any] | None:
-    if not isinstance(figure, Beside):
+  def other(one: Wanted, figure: tuple[str, float] | Relative) -> dict[str, Any] | None:
+    if not isinstance(figure, Relative):
       return None
     method, place = figure.other.get(one.cell.method, one.cell.method), _place(one, places)
     return next(
@@ -99,7 +102,7 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
 
 
 def made(folders: Sequence[Path]) -> str:
-  """By which code, where and when the runs in some folders were made, of all their starts."""
+  """Describes how the runs in some folders were made: code, machines and dates of all their starts."""
   runs = [(folder, read_starts(folder)) for folder in folders]
   starts = [start for _, own in runs for start in own]
   texts = []
@@ -113,7 +116,7 @@ def made(folders: Sequence[Path]) -> str:
 
 
 def _of_other_data(runs: Sequence[tuple[Path, Sequence[Mapping[str, Any]]]]) -> list[str]:
-  """Of each data set that was not the same in all runs, as far as they say, a text that does."""
+  """Returns a sentence for each data set whose recorded digest differs between runs."""
   seen: dict[str, set[str]] = defaultdict(set)
   for folder, starts in runs:
     config = read_record(folder / "config.json") or {}
@@ -127,21 +130,24 @@ def _of_other_data(runs: Sequence[tuple[Path, Sequence[Mapping[str, Any]]]]) -> 
 
 
 def read(
-  summary: Mapping[str, Any], source: tuple[str, float] | Beside, other: Mapping[str, Any] | None = None
+  summary: Mapping[str, Any], source: tuple[str, float] | Relative, other: Mapping[str, Any] | None = None
 ) -> Figure | None:
-  """The figure of a summary, a number or one with `mean` and `std`; None if there is none, or no number.
+  """Reads a figure out of a summary: a number, or a mean and std; None if there is none.
 
   Args:
-    summary: of the run.
+    summary: the run's summary.
     source: see `Table.figures`.
-    other: of the run beside it, for a `Beside`.
+    other: the summary of the other method's run, for a `Relative`.
   """
   value: Any = None
   factor = 1.0
-  if isinstance(source, Beside):
-    own, beside = at(summary, source.path), at(other, source.path) if other and not _failed(other) else None
+  if isinstance(source, Relative):
+    own, reference = (
+      at(summary, source.path),
+      at(other, source.path) if other and not _failed(other) else None,
+    )
     with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # damaged
-      value = source.figure(own, beside) if own and beside else None
+      value = source.figure(own, reference) if own and reference else None
   else:
     value, factor = at(summary, source[0]), source[1]
   pair: list[Any] = [value.get("mean"), value.get("std")] if isinstance(value, Mapping) else [value, None]
@@ -150,7 +156,7 @@ def read(
 
 
 def at(summary: Mapping[str, Any], path: str) -> Any:
-  """What is under a dotted path of a summary; None if nothing is."""
+  """Returns the value at a dotted path of a summary, or None."""
   value: Any = summary
   for name in path.split("."):
     value = value.get(name) if isinstance(value, Mapping) else None
@@ -158,12 +164,12 @@ def at(summary: Mapping[str, Any], path: str) -> Any:
 
 
 def _place(one: Wanted, keys: Sequence[str]) -> tuple[Any, ...]:
-  """What a run shares with those of other methods in its column."""
+  """Returns what a run has in common with other methods' runs in its column: seed and column keys."""
   return (one.seed, *(one.cell.keys[key] for key in keys))
 
 
-def beside(entry: Entry, entries: Sequence[Entry], method: str, column: Sequence[str]) -> Entry | None:
-  """The entry of another method in the same column of a table; None where it has none."""
+def counterpart(entry: Entry, entries: Sequence[Entry], method: str, column: Sequence[str]) -> Entry | None:
+  """Returns the entry of another method for the same metric and column of a table, or None."""
   for other in entries:
     same = all(other.cell.keys[key] == entry.cell.keys[key] for key in column)
     if other.cell.method == method and other.metric == entry.metric and same:
@@ -172,10 +178,10 @@ def beside(entry: Entry, entries: Sequence[Entry], method: str, column: Sequence
 
 
 def columns(cells: Sequence[Cell]) -> list[str]:
-  """The keys that say in which column of a table its cells stand: those that differ within a method.
+  """Returns the keys that tell the columns of a table apart: those whose values differ within a method.
 
-  But not one that is the method's own, such as its mixing: which the others determine within a method, and in
-  which methods differ where the others are the same.
+  A key that belongs to the method, such as its mixing, is left out: the other keys determine it within a
+  method, and methods differ in it where the other keys are equal.
   """
 
   def values(cell: Cell, keys: Sequence[str]) -> tuple[str, ...]:
@@ -196,9 +202,9 @@ def columns(cells: Sequence[Cell]) -> list[str]:
 
 
 def printed(cells: Sequence[Cell], metrics: Sequence[str]) -> dict[str, list[str]]:
-  """A cell's text -> its metrics: those that a line of its column has, of it or another method.
+  """Returns the metrics of each cell: those for which the table has a line in the cell's column.
 
-  A metric that no line of the table has is every cell's.
+  A metric that no line of the table has is a metric of every cell. Cells are keyed by `Cell.text`.
   """
   known = {metric for cell in cells for metric in cell.paper}
   keys = columns(cells)
@@ -210,20 +216,20 @@ def printed(cells: Sequence[Cell], metrics: Sequence[str]) -> dict[str, list[str
 
 
 def _lacks(
-  source: tuple[str, float] | Beside, metric: str, one: Wanted, result: Mapping[str, Any],
+  source: tuple[str, float] | Relative, metric: str, one: Wanted, result: Mapping[str, Any],
   other: Mapping[str, Any] | None,
 ) -> str:  # fmt: skip
-  if not isinstance(source, Beside) or not at(result, source.path):
-    return f"its summary has no {source.path if isinstance(source, Beside) else metric}"
+  if not isinstance(source, Relative) or not at(result, source.path):
+    return f"its summary has no {source.path if isinstance(source, Relative) else metric}"
   method = source.other.get(one.cell.method, one.cell.method)
   if other is None:
-    return f"no run of {method} beside it"
+    return f"no run of {method} to compare with"
   why = _failed(other) or ("" if at(other, source.path) else f"its summary has no {source.path}")
-  return f"{method} beside it: {why}" if why else source.without.format(method)
+  return f"{method}, which it is compared with: {why}" if why else source.without.format(method)
 
 
 def _failed(result: Mapping[str, Any]) -> str:
-  """Why a run, or a member of a sweep, came to nothing; nothing where it has come to an end."""
+  """Returns the reason why a run or a sweep's member has no result, or "" if it has one."""
   if "failed" in result:
     return " ".join(str(result["failed"]).split()).rstrip(".") or "failed"
   return f"diverged in round {at(result, 'diverged.round')}" if result.get("diverged") else ""

@@ -26,25 +26,26 @@ from fedjax_het.output.terminal import protect_streams, say
 
 
 def define_flags() -> None:
-  """Defines the flags."""
-  flags.DEFINE_string("table", None, "The table: a configuration file with a .csv beside it.")
+  """Defines the command-line flags of `reproduce`."""
+  flags.DEFINE_string("table", None, "The table: a configuration file with a .csv of the same name.")
+  flags.DEFINE_multi_string("where", [], "Selects cells by columns of the .csv: key=value,key=value|value.")
   flags.DEFINE_multi_string(
-    "where", [], "Only these cells: key=value,key=value|value, by the columns of the .csv."
-  )
-  flags.DEFINE_multi_string(
-    "cell", [], "More of every cell: key=value,key=value, of keys that are no columns."
+    "cell", [], "Further arguments of get_config for every cell, which are no columns: key=value,key=value."
   )
   flags.DEFINE_list("seeds", ["0"], "Seeds that each cell is run with.")
   flags.DEFINE_string("workdir", None, "Where runs and table are kept; by default runs/NAME of the table.")
   flags.DEFINE_alias("runs", "workdir")
-  flags.DEFINE_string("data_dir", None, "Where the data sets are; the same as --config.data_dir.")
+  flags.DEFINE_string("data_dir", None, "Folder of the data sets; the same as --config.data_dir.")
   flags.DEFINE_string("against", "", "Compare the other methods with this one, by either name.")
-  flags.DEFINE_bool("dry_run", False, "Print the table of what has run, and what would be started, and end.")
+  flags.DEFINE_bool("dry_run", False, "Print the runs so far and the programs to start, and exit.")
   define_machine_flags()
 
 
 def take_changes(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
-  """The command line without its --config.FIELD=value, and those; what is no Python literal is text."""
+  """Splits --config.FIELD=value arguments from a command line: (the rest, field -> value).
+
+  A value that is no Python literal is text.
+  """
   rest: list[str] = []
   changes: dict[str, Any] = {}
   for argument in argv:
@@ -60,10 +61,11 @@ def take_changes(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def change(config: ConfigDict, changes: dict[str, Any]) -> None:
-  """Sets dotted fields of a configuration; what follows from them follows.
+  """Sets dotted fields of a configuration, and the settings that follow from them, in place.
 
   Raises:
-    SettingError: a field of another type, one in a section that is not there, or the seed.
+    SettingError: a value has another type than the field, the field's section does not exist, or the field is
+      the seed.
   """
   from fedjax_het.experiment.check import SECTIONS
 
@@ -90,18 +92,21 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
 
 
 def told_of(changes: Mapping[str, Any], configs: Sequence[ConfigDict]) -> str:
-  """Such as "rounds=50, local.lr=0.1": the changes that make figures other than those of `configs`."""
+  """Lists the changes that affect figures, such as "rounds=50, local.lr=0.1".
+
+  `configs` are the configurations before the changes.
+  """
   from fedjax_het.experiment.experiment import FREE
   from fedjax_het.tables.compare import at
 
-  silent = (*FREE, "record_losses", "record_variance")  # which change no figure
+  silent = (*FREE, "record_losses", "record_variance")  # settings that do not change any figure
   own = [config.to_dict() for config in configs]
   told = [path for path in changes if path not in silent and any(at(c, path) != changes[path] for c in own)]
   return ", ".join(f"{path}={changes[path]}" for path in told)
 
 
 def parse_seeds(texts: Sequence[str]) -> list[int]:
-  """Raises `SettingError` for a seed that is no whole number."""
+  """Parses the seeds of the command line; raises `SettingError` for a seed that is no whole number."""
   try:
     return [int(text) for text in texts]
   except ValueError as error:
@@ -109,7 +114,7 @@ def parse_seeds(texts: Sequence[str]) -> list[int]:
 
 
 def main(argv: list[str], changes: dict[str, Any]) -> int:
-  """Makes the table that the flags ask for; 0, or 1 after printing what the user can mend."""
+  """Makes the table that the flags ask for; returns 0, or 1 after printing an error of the user's."""
   if len(argv) > 1:
     say(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", error=True)
     return 1
@@ -119,7 +124,7 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
 
 
 def make_table(changes: dict[str, Any]) -> None:
-  """Runs and shows the table of the flags."""
+  """Runs what the table of the flags lacks, then shows and writes it."""
   from fedjax_het.experiment.report import beside
   from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table, with_keys
   from fedjax_het.tables.reproduce import check_where, reproduce, show, wanted
@@ -144,7 +149,7 @@ def make_table(changes: dict[str, Any]) -> None:
   check_where(where, runs)
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()
   if where.device_states is not None:
-    together = 0  # a program of several keeps their states on the devices
+    together = 0  # a sweep cannot stream clients' states, so each run is a program
   if given.dry_run:
     show(table, runs, folder, than)
     return print_plan(runs, folder, together)
@@ -159,7 +164,7 @@ def make_table(changes: dict[str, Any]) -> None:
 
 
 def print_plan(runs: list[Any], folder: Path, together: int | None) -> None:
-  """What has ended, and what would be started."""
+  """Prints which runs have ended and which programs would be started."""
   from fedjax_het.tables.runs import programs
 
   todo = programs(runs, folder, together)
@@ -169,7 +174,7 @@ def print_plan(runs: list[Any], folder: Path, together: int | None) -> None:
 
 
 def launch() -> None:
-  """Runs the program of the command line, and exits with its status."""
+  """Runs the program of the command line and exits with its status."""
   protect_streams()
   outlive_save()
   with mistakes_in_one_line():

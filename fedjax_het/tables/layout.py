@@ -1,4 +1,4 @@
-"""A table as people and programs read it: on the terminal, as Markdown, LaTeX and CSV."""
+"""Rendering of a table: for the terminal, as Markdown, as LaTeX and as CSV."""
 
 import csv
 import io
@@ -13,21 +13,21 @@ from rich.text import Text
 
 from fedjax_het.metrics.seeds import OverSeeds, paired
 from fedjax_het.output import escape
-from fedjax_het.tables.compare import Entry, beside, columns
+from fedjax_het.tables.compare import Entry, columns, counterpart
 from fedjax_het.tables.paper import Cell
 
 MISSING = "–"
 
 
 class Block(NamedTuple):
-  """A piece of a table that fits on a page: a row a method.
+  """A part of a table that fits on a page, with a row for each method.
 
   Attributes:
-    title: what all its figures have in common.
-    keys: what tells its columns apart, for the terminal.
-    values: each column's.
-    heads: each column's name.
-    rows: (method, one entry a column, None where the table has none).
+    title: the metric and the key that all figures of the block share.
+    keys: the keys that tell its columns apart, which the terminal shows.
+    values: the values of these keys in each column.
+    heads: the name of each column.
+    rows: (method, [an entry for each column, None where the table has none]).
   """
 
   title: str
@@ -38,13 +38,13 @@ class Block(NamedTuple):
 
 
 def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
-  """A block for every metric, and for every value of the first of several keys that differ within a method.
+  """Divides entries into a block for each metric and, if several keys differ, each value of the first one.
 
-  The values of the other keys are columns, or where no key differs, the metrics are.
+  The values of the remaining keys are the columns. Where no key differs, the metrics are the columns.
 
   Args:
-    entries: those to show.
-    cells: of the whole table.
+    entries: the entries to show.
+    cells: all cells of the table.
   """
   first, keys = next(iter(cells[0].keys)), columns(cells)
   apart, along = (keys[:1], keys[1:]) if len(keys) > 1 else ([], keys)
@@ -74,12 +74,15 @@ def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
 
 
 def figure(value: float | None, digits: int = 2, sign: bool = False) -> str:
-  """A figure with two digits; a dash where there is none."""
+  """Formats a figure with two digits, or as a dash where there is none."""
   return MISSING if value is None else f"{value:{'+' if sign else ''}.{digits}f}"
 
 
 def ours(entry: Entry) -> str:
-  """ "99.27 ± 0.04 (0.98)": mean over seeds, std over seeds, std over clients; or why there is none."""
+  """Formats our figure as "99.27 ± 0.04 (0.98)", or says why there is none.
+
+  These are the mean over seeds, the std over seeds, and the std over clients.
+  """
   if entry.mean is None:
     reasons = sorted({*entry.failed.values()})
     return re.split(": | in ", reasons[0])[0] if reasons else "not run" if entry.missing else MISSING
@@ -90,19 +93,19 @@ def ours(entry: Entry) -> str:
 
 
 def printed(entry: Entry) -> str:
-  """ "99.38 (0.93)": as the paper has it."""
+  """Formats the paper's figure, such as "99.38 (0.93)"."""
   mean, std = entry.paper
   return figure(mean) if std is None else f"{figure(mean)} ({figure(std)})"
 
 
 def less_than(entry: Entry, other: Entry | None) -> OverSeeds | None:
-  """An entry less another method's of the same metric; None where no seed is shared."""
+  """Returns the paired difference of an entry and another method's; None where they share no seed."""
   found = paired(entry.values, other.values) if other and other is not entry else None
   return found if found and found.seeds else None
 
 
 def against(entry: Entry, other: Entry | None) -> str:
-  """ "+2.31 ± 0.12": less another method, mean over shared seeds and its standard error."""
+  """Formats the paired difference from another method: mean and standard error, such as "+2.31 ± 0.12"."""
   found = less_than(entry, other)
   if found is None:
     return MISSING
@@ -111,29 +114,29 @@ def against(entry: Entry, other: Entry | None) -> str:
 
 
 def lines(block: Block, than: str, all_entries: Sequence[Entry], column: Sequence[str]) -> list[list[str]]:
-  """A block's rows as text: method, and for each column ours, the paper's, the difference, less `than`."""
+  """Returns a block's rows as text: method, then ours, the paper's, the difference, and that to `than`."""
 
   def cells_of(entry: Entry | None) -> list[str]:
     if entry is None:
       return [MISSING] * len(kinds(than))
-    less = [against(entry, beside(entry, all_entries, than, column))] if than else []
+    less = [against(entry, counterpart(entry, all_entries, than, column))] if than else []
     return [ours(entry), printed(entry), figure(entry.difference, sign=True), *less]
 
   return [[method, *(text for entry in row for text in cells_of(entry))] for method, row in block.rows]
 
 
 def kinds(than: str) -> list[str]:
-  """What is said of a figure."""
+  """Returns the headings of a column's figures: ours, the paper's, the difference, and that to `than`."""
   return ["ours", "paper", "less paper", *([f"less {than}"] if than else [])]
 
 
 def heads(block: Block, than: str) -> list[str]:
-  """Names of a block's columns."""
+  """Returns the names of a block's columns as text."""
   return ["", *(f"{head}: {kind}" for head in block.heads for kind in kinds(than))]
 
 
 def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str = "") -> list[str]:
-  """What is `changed`, how to read the figures, what came to nothing, and where they were `made`."""
+  """Returns the notes under a table: changed settings, how to read figures, failures, and provenance."""
   seeds = sorted({seed for entry in entries for seed in entry.ours})
   notes = [f"Other than in the table: {changed}."] if changed else []
   if seeds:
@@ -158,7 +161,7 @@ def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str 
 def drawn(
   entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "", changed: str = ""
 ) -> RenderableType:
-  """For the terminal, which is narrow: a line a figure."""
+  """Renders the table for the terminal, with one figure a line, because a terminal is narrow."""
   parts: list[RenderableType] = [Text(title, style="bold")]
   for block in blocks(entries, cells):
     title_of_block = Text(f"\n{block.title}")
@@ -179,7 +182,7 @@ def drawn(
 def markdown(
   entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "", changed: str = ""
 ) -> str:
-  """The same as Markdown."""
+  """Renders the table as Markdown, with one row a method."""
 
   def row(texts: Sequence[str]) -> str:
     return f"| {' | '.join(escape.markdown(text) for text in texts)} |"
@@ -196,7 +199,7 @@ def markdown(
 def latex(
   entries: Sequence[Entry], cells: Sequence[Cell], than: str, title: str, made: str = "", changed: str = ""
 ) -> str:
-  r"""The same as LaTeX, for `\usepackage{booktabs}`."""
+  r"""Renders the table as LaTeX, for `\usepackage{booktabs}`."""
   text = [escape.latex_comment(title)]
   for block in blocks(entries, cells):
     names = heads(block, than)
@@ -211,9 +214,10 @@ def latex(
 
 
 def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: str = "") -> str:
-  """A line a figure, unrounded: the cell's keys, ours over seeds, the paper's, and less another method.
+  """Renders the table as CSV with unrounded figures: one line for each metric of each cell.
 
-  The last columns say why seeds are missing, and what is `changed`.
+  The columns are the cell's keys, ours over seeds, the paper's, the difference to another method, why seeds
+  are missing, and the changed settings.
   """
   out = io.StringIO()
   keys = [*cells[0].keys]
@@ -225,7 +229,7 @@ def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: 
   write = csv.writer(out, lineterminator="\n")
   write.writerow(map(escape.csv_field, names))
   for entry in entries:
-    other = beside(entry, entries, than, columns(cells)) if than else None
+    other = counterpart(entry, entries, than, columns(cells)) if than else None
     pair = less_than(entry, other)
     missing = {**entry.failed, **dict.fromkeys(entry.missing, "not run")}
     fields = [

@@ -1,9 +1,10 @@
-"""A table of a paper: how each of its cells is run, and what was printed there.
+"""A table of a paper: the configuration of each cell's run, and the printed figures.
 
-It is two files of one name. `configs/NAME.py` has `get_config(cell)`, and `FIGURES`, which says where a run's
-summary.json has each metric: name -> (dotted path, factor). `configs/NAME.csv` has a line a printed figure:
-`method`, as the paper calls it, the keys of the cell as `get_config` takes them, `metric`, `mean` and `std`.
-A line without figures makes a cell of which the paper says nothing. A figure of two runs is a `Beside`.
+A table consists of two files with one name. `configs/NAME.py` has `get_config(cell)`, and `FIGURES`, which
+maps each metric to its place in a run's summary.json: name -> (dotted path, factor). `configs/NAME.csv` has a
+line for each printed figure: `method`, the paper's name of it, the keys of the cell as `get_config` takes
+them, `metric`, `mean` and `std`. A line without figures makes a cell for which the paper prints nothing. A
+metric that is computed from two methods' runs is a `Relative`.
 """
 
 import csv
@@ -22,35 +23,38 @@ NOT_KEYS = ("method", "metric", "mean", "std")
 
 
 class Figure(NamedTuple):
-  """A printed mean and its std; None where there is none."""
+  """A mean and its standard deviation; None for what is not known."""
 
   mean: float | None = None
   std: float | None = None
 
 
-class Beside(NamedTuple):
-  """A figure of a run beside another method's, of the same seed and a cell that is the same otherwise.
+class Relative(NamedTuple):
+  """A metric computed from a run and another method's run of the same seed and column.
 
   Attributes:
-    path: dotted path in summary.json.
-    figure: (what is there in the run's, in the other's) -> the figure, None where there is none.
-    other: method -> the other method; a method that is not there is beside itself.
-    without: what is said of a run where `figure` is None; {} in it is the other method.
+    path: dotted path in both runs' summary.json.
+    figure: (value at `path` in the run's summary, in the other's) -> the figure, or None.
+    other: method -> the method that it is compared with; by default itself.
+    without: the reason shown where `figure` is None, with {} for the other method's name.
   """
 
   path: str
   figure: Callable[[Any, Any], float | None]
   other: Mapping[str, str]
-  without: str = "no figure beside {}'s"
+  without: str = "no figure relative to {}'s"
+
+
+Beside = Relative  # the name that earlier configuration files import
 
 
 class Cell(NamedTuple):
-  """What one run of a table is.
+  """One cell of a table: a method in one setting, run once for each seed.
 
   Attributes:
-    method: as the paper calls it.
-    keys: what `get_config` is given: key -> value.
-    paper: metric -> what is printed.
+    method: the paper's name of the method.
+    keys: the arguments of `get_config`: key -> value.
+    paper: metric -> the printed figure.
   """
 
   method: str
@@ -59,36 +63,36 @@ class Cell(NamedTuple):
 
   @property
   def text(self) -> str:
-    """Such as "dataset=mnist,clients=100,algorithm=fedavg"."""
+    """The keys as text, such as "dataset=mnist,clients=100,algorithm=fedavg"."""
     return ",".join(f"{key}={value}" for key, value in self.keys.items())
 
 
 class Table(NamedTuple):
-  """A paper's table.
+  """A paper's table, as read by `read_table`.
 
   Attributes:
-    name: of its files.
-    title: the first line of what `configs/NAME.py` says of itself.
+    name: the name of its two files, without their endings.
+    title: the first line of the docstring of `configs/NAME.py`.
     get_config: cell -> configuration.
-    figures: metric -> (dotted path in summary.json, what a value there is multiplied by to be as printed), or
-      `Beside`.
-    cells: in the paper's order.
-    changed: what is asked for other than in the table, such as "rounds=50"; nothing by default.
+    figures: metric -> (dotted path in summary.json, factor that makes the value there comparable with the
+      printed one), or a `Relative`.
+    cells: the cells, in the paper's order.
+    changed: settings that differ from the table's, such as "rounds=50"; "" by default.
   """
 
   name: str
   title: str
   get_config: Callable[[str], ConfigDict]
-  figures: Mapping[str, tuple[str, float] | Beside]
+  figures: Mapping[str, tuple[str, float] | Relative]
   cells: Sequence[Cell]
   changed: str = ""
 
 
 def read_table(path: str | Path) -> Table:
-  """The table whose configuration file is `path`.
+  """Reads the table whose configuration file is `path`, and the .csv of the same name.
 
   Raises:
-    SettingError: a file is missing, cannot be read, or has not what makes a table.
+    SettingError: a file is missing, cannot be read, or lacks what makes a table.
   """
   remedy = "Name a table such as configs/table_2_3.py."
   config = Path(path)
@@ -115,7 +119,7 @@ def read_table(path: str | Path) -> Table:
 
 
 def _told(get_config: Callable[[str], ConfigDict], path: Path) -> Callable[[str], ConfigDict]:
-  """`get_config`, whose mistakes are those of a setting."""
+  """Wraps `get_config` so that whatever it raises becomes a `SettingError` naming the cell."""
 
   def told(cell: str) -> ConfigDict:
     found = called("table", cell, path, get_config, cell, what=f"{path} cannot make it")
@@ -128,10 +132,12 @@ def _told(get_config: Callable[[str], ConfigDict], path: Path) -> Callable[[str]
 
 
 def check_figures(figures: Mapping[str, Any]) -> None:
-  """Raises `SettingError` for a source of a metric that is not as in `Table.figures`."""
+  """Raises `SettingError` for a metric's source that is not as `Table.figures` describes."""
   for metric, source in figures.items():
     pair = isinstance(source, tuple | list) and len(source) == 2
-    if not isinstance(source, Beside) and not (pair and isinstance(source[0], str) and is_number(source[1])):
+    if not isinstance(source, Relative) and not (
+      pair and isinstance(source[0], str) and is_number(source[1])
+    ):
       raise SettingError(
         f"FIGURES[{metric!r}]", source, "is not (dotted path, factor)",
         'Write such as ("metrics.personalized.top1", 100.0).',
@@ -139,11 +145,11 @@ def check_figures(figures: Mapping[str, Any]) -> None:
 
 
 def read_cells(lines: csv.DictReader, path: Path, metrics: Mapping[str, object]) -> list[Cell]:
-  """The cells of a CSV's lines; those of one method and one cell belong together.
+  """Makes cells of a CSV's lines; the lines with the same method and keys are one cell.
 
   Raises:
-    SettingError: a column is missing, a line of another length, a metric unknown, a figure no number or given
-      twice, or there are no cells.
+    SettingError: a column is missing, a line has another number of fields, a metric is unknown, a figure is
+      no number or repeated, or there are no cells.
   """
   if missing := [name for name in NOT_KEYS if name not in (lines.fieldnames or ())]:
     raise SettingError("table", str(path), f"has no column {missing[0]}", "Add it.")
@@ -168,17 +174,17 @@ def read_cells(lines: csv.DictReader, path: Path, metrics: Mapping[str, object])
 
 
 def finite(text: str) -> float:
-  """The number that a text is; raises ValueError for any other text, NaN and infinity."""
+  """Parses a finite number; raises ValueError for any other text, NaN and infinity."""
   if not math.isfinite(number := float(text)):
     raise ValueError(f"{text!r} is no figure")
   return number
 
 
 def parse_where(text: str, flag: str = "where") -> dict[str, list[str]]:
-  """ "dataset=mnist,clients=50|100" -> {"dataset": ["mnist"], "clients": ["50", "100"]}.
+  """Parses "dataset=mnist,clients=50|100" into {"dataset": ["mnist"], "clients": ["50", "100"]}.
 
   Raises:
-    SettingError: a part without "=", or a key twice.
+    SettingError: a part has no "=", or a key is repeated.
   """
   found: dict[str, list[str]] = {}
   for part in filter(None, text.split(",")):
@@ -194,29 +200,29 @@ def parse_where(text: str, flag: str = "where") -> dict[str, list[str]]:
 
 
 def chosen(cells: Sequence[Cell], where: Mapping[str, Sequence[str]]) -> list[Cell]:
-  """The cells whose keys have the values asked for; `method` is a key too.
+  """Returns the cells whose keys have the given values; `method` is a key too.
 
   Raises:
-    SettingError: a key or a value that the table has not, or no cell left.
+    SettingError: the table has no such key or value, or no cell is left.
   """
   own = [{"method": cell.method, **cell.keys} for cell in cells]
   for key, values in where.items():
     if key not in own[0]:
-      remedy = f"{near(key, own[0])} What is no column is set by --cell={key}={values[0]}."
+      remedy = f"{near(key, own[0])} Arguments that are no columns are set by --cell={key}={values[0]}."
       raise SettingError("where's key", key, "is no column of the table", remedy)
     for value in values:
       check_choice(f"where={key}", value, {keys[key] for keys in own})
   left = [c for c, keys in zip(cells, own) if all(keys[key] in values for key, values in where.items())]
   if not left:
-    raise SettingError("where", dict(where), "no cell of the table is so", "Ask for less.")
+    raise SettingError("where", dict(where), "no cell of the table has all these values", "Ask for less.")
   return left
 
 
 def with_keys(table: Table, cells: Sequence[Cell], text: str) -> Table:
-  """The table with more keys, "model=minilm", of `cells`: such as `get_config` takes and no column has.
+  """Returns the table reduced to `cells`, each with more arguments of `get_config`, such as "model=minilm".
 
   Raises:
-    SettingError: a part without "=", a key twice, one that is a column, or the seed.
+    SettingError: a part has no "=", or a key is repeated, is a column, or is the seed.
   """
   if not text:
     return table
@@ -234,10 +240,10 @@ def with_keys(table: Table, cells: Sequence[Cell], text: str) -> Table:
 
 
 def method_of(name: str, cells: Sequence[Cell]) -> str:
-  """The method of some cells that is called so by the paper, or by its key `algorithm`; "" for "".
+  """Returns the paper's name of a method that is given by this name or by its key `algorithm`; "" for "".
 
   Raises:
-    SettingError: no cell's is.
+    SettingError: no cell has such a method.
   """
   methods = {cell.method for cell in cells}
   known = {cell.keys.get("algorithm", cell.method): cell.method for cell in cells[::-1]}

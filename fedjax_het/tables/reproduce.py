@@ -1,4 +1,4 @@
-"""Runs what a table lacks, and writes it: the work of `python -m fedjax_het.reproduce`."""
+"""Runs what a table lacks and writes its files: the work of `python -m fedjax_het.reproduce`."""
 
 import functools
 import json
@@ -28,22 +28,22 @@ from fedjax_het.tables.compare import Entry, entries, made
 from fedjax_het.tables.paper import Cell, Table, method_of
 from fedjax_het.tables.runs import Program, Wanted, ended, identity, outcome, programs
 
-OF_ALL = (*Where._fields, "checkpoint_seconds")  # settings that concern all programs alike
+OF_ALL = (*Where._fields, "checkpoint_seconds")  # settings that are the same for all programs of a table
 
 
 def wanted(
   table: Table, cells: Sequence[Cell], seeds: Sequence[int], change: Callable[[ConfigDict], None]
 ) -> list[Wanted]:
-  """The runs of some cells, each with every seed, checked.
+  """Returns the runs of some cells, one for each cell and seed, with their checked configurations.
 
   Args:
-    table: whose cells.
-    cells: which.
-    seeds: which.
-    change: what to make of each configuration.
+    table: the table.
+    cells: some of its cells.
+    seeds: the seeds that each cell is run with.
+    change: function that changes each configuration in place.
 
   Raises:
-    SettingError: a configuration that cannot be, a seed twice, or cells that are the same run.
+    SettingError: a configuration is invalid, a seed is repeated, or two cells are the same run.
   """
   if not seeds or len({*seeds}) < len(seeds):
     raise SettingError("seeds", list(seeds), "are none, or one is there twice", "Write --seeds=0,1,2.")
@@ -80,34 +80,34 @@ def reproduce(
 ) -> list[Entry]:
   """Runs what has not ended yet, and keeps FOLDER/table.md, .csv and .tex up to date.
 
-  A run that is there already counts by its configuration, whatever its folder is called. A stopped start
-  is continued by the next. A run that diverges is noted, and the others go on, as
-  they do where another process is at one: several may make a table together; and where a run is refused, as
-  its data cannot be made, which is an error when the others have been tried.
+  An earlier run counts by its configuration, whatever its folder is called, and a stopped start is continued
+  by the next. Several processes may make a table together: a run that another process is working on is left
+  to it. A run that diverges is noted, and the others go on. A run that is refused, for example because its
+  data cannot be made, is an error after the others have been tried.
 
   Args:
-    table: which.
-    runs: of `wanted`.
-    folder: where runs and table are kept.
-    where: devices.
+    table: the table.
+    runs: the runs to be there in the end, as `wanted` returns them.
+    folder: the folder of the runs and of the table's files.
+    where: the devices to use.
     together: see `programs`.
     checkpoint_seconds: see `run_experiment`.
-    than: the method that the others are compared with, as `method_of` knows it; by default none.
+    than: the method that the others are compared with, as `method_of` returns it; "" for none.
 
   Returns:
-    The table's figures.
+    The table's entries.
 
   Raises:
-    SettingError: the devices cannot be as asked, the folder cannot be written, `than` is no method of the
+    SettingError: the devices are not available, the folder cannot be written, `than` is no method of the
       runs, or a run was refused.
-    DataError: a data set is not there; found before anything runs.
+    DataError: a data set is missing, which is found before anything runs.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
   check_where(where, runs)
   than, folder = method_of(than, [one.cell for one in runs]), folder_of("workdir", folder)
   todo = alike(programs(runs, folder, together), runs)
   check_data([one.config for program in todo for one in program.runs])
-  if not todo and not os.access(folder, os.W_OK):  # complete, and nobody's to write
+  if not todo and not os.access(folder, os.W_OK):  # the table is complete, and its folder cannot be written
     return _held(table, runs, folder)[0]
   make_folder(folder)
   over = ended(folder)
@@ -133,18 +133,18 @@ def reproduce(
   if refused:
     name, first = next(iter(refused.items()))
     problem = f"{len(refused)} of {len(todo)} programs were refused; this one: {str(first).rstrip('.')}"
-    raise SettingError("table", name, problem, "The others were tried, and stand in table.md.") from first
+    raise SettingError("table", name, problem, "The others were tried, see table.md.") from first
   return found or write(table, runs, folder, than)
 
 
 def check_where(where: Where, runs: Sequence[Wanted]) -> None:
-  """Raises `SettingError` where the devices cannot be as asked, or cannot hold some cohort's states."""
+  """Raises `SettingError` where the devices are not available or cannot hold some cohort's states."""
   where.check()
   check_held(where.device_states, max((one.config.cohort_size for one in runs), default=0))
 
 
 def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
-  """The first process's programs, in every process: what each sees in a shared folder may be older."""
+  """Gives every process the first process's programs, because a shared folder may show each another state."""
   plan = [[str(own.folder), own.grid, [identity(one.config) for one in own.runs]] for own in todo]
   known = {identity(one.config): one for one in runs}
   found = []
@@ -155,7 +155,7 @@ def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
 
 
 def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
-  """Runs a program; why it came to nothing, else nothing."""
+  """Runs a program; returns the reason why it has no result, or ""."""
   config, folder = program.config, str(program.folder)
   run = (
     functools.partial(run_sweep, config, program.grid)
@@ -165,24 +165,24 @@ def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board
   try:
     try:
       run(folder, where, checkpoint_seconds=checkpoint_seconds, display=board)
-    except NoStates:  # in a table where others' clients keep some
+    except NoStates:  # this program's clients keep no states, unlike others of the table
       where = where._replace(device_states=None, states_folder=None)
       run(folder, where, checkpoint_seconds=checkpoint_seconds, display=board)
   except Claimed:
-    return "another process is at it, and it is left to that"
+    return "another process is at it, which continues it"
   except NonFiniteLoss as error:
     return f"diverged: {error}"
   return ""
 
 
 def make_folder(folder: Path) -> None:
-  """Makes a table's folder; raises `SettingError` where it cannot be made or written."""
+  """Makes a table's folder; raises `SettingError` where that fails or it cannot be written."""
   check_writable(folder)
   folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_data(configs: Sequence[ConfigDict]) -> None:
-  """Raises `DataError` where a data set is not there."""
+  """Raises `DataError` where a data set is missing."""
   seen = {}
   for config in configs:
     options = config.get("dataset_options", {})
@@ -192,7 +192,7 @@ def check_data(configs: Sequence[ConfigDict]) -> None:
 
 
 def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list[Entry]:
-  """Writes the table's files from what `folder` holds."""
+  """Writes table.md, .csv and .tex from the runs in `folder`."""
   found, about = _held(table, runs, folder)
   if writes():
     parts = found, table.cells, than, table.title, about, table.changed
@@ -204,13 +204,13 @@ def write(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> list
 
 
 def show(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> None:
-  """Prints the table of what `folder` holds."""
+  """Prints the table of the runs in `folder`."""
   found, about = _held(table, runs, folder)
   TERMINAL.show(layout.drawn(found, table.cells, than, table.title, about, table.changed))
 
 
 def _held(table: Table, runs: Sequence[Wanted], folder: Path) -> tuple[list[Entry], str]:
-  """The figures of the runs that a folder holds, and where these were made."""
+  """Returns the entries of the runs that a folder holds, and how these were made."""
   over = ended(folder)
   folders = [over[key] for key in (identity(one.config) for one in runs) if key in over]
   return entries(table, runs, over), made(folders)

@@ -1,4 +1,4 @@
-"""The runs of a table: which are there already, and which of the others are one program."""
+"""The runs of a table: which have ended, and which of the others are trained together as one program."""
 
 import hashlib
 import itertools
@@ -18,11 +18,11 @@ from fedjax_het.experiment.workdir import FAILED, TABLE, as_json, read_json, rea
 from fedjax_het.tables.paper import Cell
 
 SUMMARY = "summary.json"
-LONGEST = 200  # bytes of a folder's name; file systems take 255
+LONGEST = 200  # most bytes of a folder's name; file systems allow 255
 
 
 class Wanted(NamedTuple):
-  """A cell with a seed, and its configuration."""
+  """A run of a table: a cell, a seed, and the configuration."""
 
   cell: Cell
   seed: int
@@ -30,13 +30,13 @@ class Wanted(NamedTuple):
 
 
 class Program(NamedTuple):
-  """One run, or several as one program.
+  """One run, or several that are trained as one program (a sweep).
 
   Attributes:
-    folder: where.
-    config: of the run, or of the first.
-    grid: what differs between the runs, as `run_sweep` takes it; {} for one.
-    runs: the runs, in the members' order, `in_order`.
+    folder: its workdir.
+    config: the configuration of the run, or of the first one.
+    grid: the fields in which the runs differ, as `run_sweep` takes them; {} for one run.
+    runs: the runs in the order of the sweep's members.
   """
 
   folder: Path
@@ -46,41 +46,41 @@ class Program(NamedTuple):
 
 
 def identity(config: ConfigDict | Mapping[str, Any]) -> str:
-  """What tells a run from any other: its configuration, but for what does not change its numbers."""
+  """Returns a text that identifies a run: its configuration without fields that do not change its numbers."""
   fields = config.to_dict() if isinstance(config, ConfigDict) else config
   return as_json({name: value for name, value in fields.items() if name not in FREE})
 
 
 def ended(folder: Path) -> dict[str, Path]:
-  """The runs below a folder whose end can be read, whatever they are called: identity -> own folder."""
+  """Finds the runs below a folder that have ended: identity -> folder."""
   runs = [(path, config) for path, config in _configured(folder) if "sweep" not in config]
   return {
     identity(config): path
-    for name in (FAILED, SUMMARY)  # of two folders with the same run, the one that has its summary
+    for name in (FAILED, SUMMARY)  # if two folders hold the same run, a summary is preferred
     for path, config in runs
     if read_record(path / name) is not None
   }
 
 
 def outcome(folder: Path) -> dict[str, Any] | None:
-  """A run's summary, else why it failed; None where its folder has neither, or only what is damaged."""
+  """Returns a run's summary, else the record of its failure, else None; damaged files do not count."""
   found = (read_record(folder / name) for name in (SUMMARY, FAILED))
   return next((own for own in found if own is not None), None)
 
 
 def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None) -> list[Program]:
-  """What is to be started for the runs that have not ended.
+  """Returns the programs to start for the runs that have not ended, in the table's order.
 
-  What an earlier start left unfinished goes on as it was begun: stopped, perhaps while it wrote its members'
-  summaries, or killed after these and before the sweep's picture and table. The others are one program where
-  they differ only in numbers that may vary within one (the seed is one) and have all combinations of these.
+  A program that an earlier start left unfinished is continued as it was begun, even if only a sweep's table
+  is missing. The remaining runs become one program where they differ only in the seed and in numbers that may
+  vary within a program, and where they have all combinations of these values.
 
   Args:
     wanted: the runs of the table.
-    folder: below which everything is kept.
-    together: how many runs the machine trains at once. A program of runs that differ in one number holds a
-      multiple, and the few that are left over run by themselves. None takes any number, 0 makes each run a
-      program of its own.
+    folder: the folder that holds all runs of the table.
+    together: how many runs the machine trains at once. A program whose runs differ in one field has a
+      multiple of this many, and the remaining runs are programs by themselves. None is no limit, 0 makes each
+      run a program.
   """
   over, known = ended(folder), {identity(one.config): one for one in wanted}
   left = {key: one for key, one in known.items() if key not in over}
@@ -104,13 +104,13 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
 
 
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-  """The folders below a folder that hold a run or a sweep, each with its config.json."""
+  """Returns the folders below a folder that hold a run or a sweep, each with its config.json."""
   found = [(path.parent, read_record(path)) for path in sorted(folder.rglob("config.json"))]
   return [(folder, of_earlier(config)) for folder, config in found if config is not None]
 
 
 def _stored(config: Mapping[str, Any]) -> list[str]:
-  """The runs of a config.json, by their identities; none where another program or an accident wrote it."""
+  """Returns the identities of the runs of a config.json; none if it is not one that a run writes."""
   if "sweep" not in config:
     return [identity(config)]
   try:
@@ -120,7 +120,7 @@ def _stored(config: Mapping[str, Any]) -> list[str]:
 
 
 def _free(path: Path) -> Path:
-  """The path, or the first of PATH_2, PATH_3, ... that no run has written its configuration to."""
+  """Returns the path, or the first of PATH_2, PATH_3, ... in which there is no run yet."""
   others = (path.with_name(f"{path.name}_{n}") for n in itertools.count(2))
   return next(own for own in itertools.chain([path], others) if not (own / "config.json").exists())
 
@@ -128,7 +128,7 @@ def _free(path: Path) -> Path:
 def _lacks_its_table(
   path: Path, config: Mapping[str, Any], keys: Sequence[str], over: Mapping[str, Path]
 ) -> bool:
-  """Whether a sweep has all its members' summaries and no table: it was killed before what it does last."""
+  """Returns whether a sweep has all its members' summaries but no table, which it writes last."""
   return (
     "sweep" in config
     and read_json(path / TABLE) is None
@@ -139,19 +139,19 @@ def _lacks_its_table(
 
 
 def _is_member(path: Path) -> bool:
-  """Whether a run's folder is in a sweep's."""
+  """Returns whether a run's folder is inside a sweep's folder."""
   return path.parent.name == "members" and (path.parent.parent / "config.json").exists()
 
 
 def _numbers(config: ConfigDict) -> dict[str, Any]:
-  """Dotted field -> value, of what may differ within a program: the seed, and numbers that are no counts."""
+  """Returns the fields that may vary within a program, the seed and floats: dotted field -> value."""
   fields = ((section, *field) for section in VARIES for field in config[section].items())
   numbers = {f"{section}.{name}": value for section, name, value in fields if isinstance(value, float)}
   return {**numbers, "seed": config.seed}
 
 
 def _differing(runs: Sequence[Wanted]) -> dict[str, list[Any]]:
-  """Field -> its values, of the numbers in which some runs differ."""
+  """Returns the fields in which some runs differ: field -> values."""
   values: dict[str, dict[Any, None]] = {}
   for one in runs:
     for name, value in _numbers(one.config).items():
@@ -160,19 +160,19 @@ def _differing(runs: Sequence[Wanted]) -> dict[str, list[Any]]:
 
 
 def _members(config: ConfigDict, grid: Mapping[str, Sequence[Any]]) -> list[str]:
-  """The runs of a program, by their identities."""
+  """Returns the identities of a program's runs."""
   return [identity(with_values(config, values)) for values in grid_of(in_order(grid))]
 
 
 def _as_grid(runs: Sequence[Wanted]) -> list[Wanted] | None:
-  """Runs in the order of the grid that they are; None where they are none."""
+  """Returns runs in the order of the grid that they form, or None where they form no grid."""
   known = {identity(one.config): one for one in runs}
   keys = _members(runs[0].config, _differing(runs))
   return [known[key] for key in keys] if {*keys} == {*known} else None
 
 
 def _groups(runs: Sequence[Wanted]) -> list[list[Wanted]]:
-  """The runs in groups, each of which can be one program: across cells, else of a cell, else alone."""
+  """Divides runs into groups that can each be one program: across cells, else within a cell, else alone."""
 
   def but_for_numbers(one: Wanted) -> str:
     return identity(with_values(one.config, dict.fromkeys(_numbers(one.config), 0)))
@@ -193,7 +193,7 @@ def _groups(runs: Sequence[Wanted]) -> list[list[Wanted]]:
 
 
 def _cut(runs: list[Wanted], together: int | None) -> list[list[Wanted]]:
-  """A group in programs of which as many train at once."""
+  """Divides a group into programs whose size is a multiple of `together`."""
   if together == 0:
     return [[one] for one in runs]
   size = len(runs) - len(runs) % together if together and len(_differing(runs)) == 1 else len(runs)
@@ -201,7 +201,7 @@ def _cut(runs: list[Wanted], together: int | None) -> list[list[Wanted]]:
 
 
 def _name(runs: Sequence[Wanted], grid: Mapping[str, Sequence[Any]]) -> str:
-  """A program's folder: the keys that its cells share, and what differs."""
+  """Returns a program's folder name: the keys that its cells share, and the fields that differ."""
   common = {
     key: value for key, value in runs[0].cell.keys.items() if all(one.cell.keys[key] == value for one in runs)
   }

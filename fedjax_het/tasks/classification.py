@@ -66,7 +66,7 @@ def classification(class_weights: Sequence[float] | None = None) -> Task:
       raise SettingError(
         "class_weights",
         len(class_weights),
-        f"the model tells {count} classes apart",
+        f"the model has {count} classes",
         "Give one each.",
       )
 

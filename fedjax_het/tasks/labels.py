@@ -15,9 +15,9 @@ REGRESSION = (
 
 
 def _other_task(y: np.ndarray) -> str:
-  """What labels of more axes than [N] may be meant for."""
+  """Returns advice on the task that labels with more axes than [N] may be meant for."""
   if y.dtype.kind == "f" and not np.equal(np.mod(y, 1), 0).all():
-    return f"These look like numbers to be told, not classes: {REGRESSION}"
+    return f"These look like regression targets, not classes: {REGRESSION}"
   plain = y.dtype.kind in "biuf" and y.ndim == 2
   if plain and ((y == 0) | (y == 1)).all():
     if (y.sum(1) == 1).all():
@@ -93,7 +93,7 @@ def check_whole_labels(y: np.ndarray, rows: np.ndarray) -> None:
   row, label = min(wrong, key=lambda found: found[0]) if wrong else (0, y.reshape(len(y), -1)[0].tolist()[0])
   remedy = "Number the classes from 0, and leave rows without a label out of parts."
   if wrong and y.dtype.kind == "f" and np.isfinite(used.astype(float)).all():
-    remedy = f"These look like numbers to be told, not classes: {REGRESSION}"
+    remedy = f"These look like regression targets, not classes: {REGRESSION}"
   raise SettingError(
     "y", label, f"the label of row {row} is {y.dtype}, not a whole number",
     remedy if wrong else "Convert it: y.astype(int).",

@@ -1,4 +1,4 @@
-"""Which values are missing, in whatever way NumPy, pandas or Python write it."""
+"""Detection of missing values as NumPy, pandas and Python write them."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ TEXTS = ("", "nan", "NaN", "NaT", "<NA>", "None")
 
 
 def missing(values: ArrayLike) -> np.ndarray:
-  """Whether each value is missing, bool of the values' shape.
+  """Returns whether each value is missing, bool with the shape of `values`.
 
-  Missing are masked entries, NaN, NaT, None, pandas' NA, texts of blanks alone, and `TEXTS`.
+  Missing values are masked entries, NaN, NaT, None, pandas' NA, blank texts, and the texts in `TEXTS`.
   """
   given = np.asanyarray(values)
   plain = np.asarray(given)
-  if plain.dtype.names:  # rows of named fields, which are no labels
+  if plain.dtype.names:  # structured arrays, which hold no labels
     return np.zeros(plain.shape, bool)
   hidden = np.ma.getmaskarray(given)
   if plain.dtype.kind in "biu":
@@ -26,7 +26,7 @@ def missing(values: ArrayLike) -> np.ndarray:
   if plain.dtype.kind in "SUOT":
     each = plain.astype(object).reshape(-1).tolist()
     return hidden | np.array([_is_missing(one) for one in each], bool).reshape(plain.shape)
-  return hidden | np.asarray(plain != plain)  # NaN, of any floats, and NaT are no value's like
+  return hidden | np.asarray(plain != plain)  # NaN of any float type and NaT differ from themselves
 
 
 def _is_missing(one: Any) -> bool:
@@ -36,14 +36,14 @@ def _is_missing(one: Any) -> bool:
     return one is None or one.strip() in TEXTS
   try:
     return bool(one != one)
-  except TypeError:  # pandas' NA, of which nothing can be told
+  except TypeError:  # pandas' NA: comparisons with it have no truth value
     return True
-  except ValueError:  # an array
+  except ValueError:  # an array: its comparison has no single truth value
     return False
 
 
 def check_present(y: np.ndarray, rows: np.ndarray | None = None) -> None:
-  """Raises `SettingError`, which names the first row, where a label is missing.
+  """Raises `SettingError`, naming the first such row, if a label is missing.
 
   Args:
     y: labels, [N, ...].

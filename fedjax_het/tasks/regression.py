@@ -74,10 +74,10 @@ def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int |
     )
   if num_classes is not None:
     if y.ndim == 1 and num_classes > 1 and y.dtype.kind in "biu":
-      problem = f"each label is one whole number, and {num_classes} numbers an example are to be told"
+      problem = f"each label is one whole number, but num_classes asks for {num_classes} targets an example"
       raise SettingError(
         "y", y[0].item(), problem,
-        "Say num_classes=1 to tell that number, or leave the task regression out if the labels are classes.",
+        "Set num_classes=1 for that number as the target, or leave out the task for classes.",
       )  # fmt: skip
     check_count(int(np.prod(y.shape[1:])), num_classes, "numbers")
 

@@ -23,7 +23,7 @@ from fedjax_het.studies.members import members_table
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, made
-from fedjax_het.tables.paper import Beside, Cell, Table
+from fedjax_het.tables.paper import Cell, Relative, Table
 from fedjax_het.tables.runs import Wanted, identity
 
 SUMMARY = {
@@ -257,7 +257,7 @@ def test_a_damaged_member_of_a_sweep_is_an_error_that_says_what_to_do(tmp_path):
 
 def test_a_damaged_summary_leaves_a_table_with_the_others(tmp_path):
   cells = [Cell(method, {"algorithm": method.lower()}, {}) for method in "AB"]
-  ratio = Beside("lambda", lambda own, other: own["mean"][0] / other["mean"][0], {"B": "A"})
+  ratio = Relative("lambda", lambda own, other: own["mean"][0] / other["mean"][0], {"B": "A"})
   figures = {"top1": ("metrics.personalized.top1", 100.0), "ratio": ratio}
   table = Table("t", "t", ConfigDict, figures, cells)
   wanted = [Wanted(cell, 0, ConfigDict({"of": cell.text})) for cell in cells]

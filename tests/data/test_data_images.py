@@ -135,7 +135,7 @@ def test_tiny_imagenet_is_read_packed_or_not(tmp_path, monkeypatch, how):
   [
     (lambda f: f.update({"wnids.txt": "n02\n"}), "wnids.txt names 1 classes, not 2"),
     (lambda f: [f.pop(f"train/n01/images/n01_{j}.JPEG") for j in range(2)], "no training image of n01"),
-    (lambda f: f.pop("val/images/val_1.JPEG"), "val_1.JPEG is missing; it is one of 1"),
+    (lambda f: f.pop("val/images/val_1.JPEG"), "val_1.JPEG is missing, one of 1 missing images"),
     (lambda f: f.update({"train/n01/images/n01_1.JPEG": b"no picture"}), "n01_1.JPEG is no picture"),
     (lambda f: f.update({"train/n01/images/n01_1.JPEG": jpeg(64, 60)}), "has 64 x 60 pixels, not 64 x 64"),
     (lambda f: f.update({"val/val_annotations.txt": "val_0.JPEG\tn09\t0\t0\t9\t9\n"}), "'val_0.JPEG.tn09"),

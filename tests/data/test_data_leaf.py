@@ -128,7 +128,7 @@ def test_femnist_of_bytes_goes_first(tmp_path):
   np.testing.assert_array_equal(source.y, LABELS[order])
   assert "".join(source.groups) == "uuuvvvuuv" and source.split.tolist() == [0] * 6 + [1] * 3
   for change, says in (
-    ({"users": np.array(["u"])}, "train_user are not rows of its 1 users"),
+    ({"users": np.array(["u"])}, "train_user does not number its 1 users"),
     ({"test_labels": LABELS[6:] + 61}, "not whole numbers from 0 to 61"),
     ({"train_images": PIXELS[:6] / 255}, "train_images are float64"),
     ({"train_user": np.array([0])}, "train_images are uint8 .6, 28, 28., of 6 labels"),
@@ -167,7 +167,7 @@ def test_users_divided_into_sets_and_not_at_all(tmp_path):
   write(tmp_path / "femnist" / "all_data_train_9.json", {"a": letters([0, 1])})
   write(tmp_path / "femnist" / "all_data_test_9.json", {"b": letters([2])})
   source = sources.load("femnist", tmp_path)
-  assert source.split is None and "users divided into sets" in source.notes[0]
+  assert source.split is None and "users divided into training and test users" in source.notes[0]
   assert "".join(source.groups) == "aab"
   groups, split, note = leaf.joined(["a", "b"], [2, 1], [False, False])
   assert split is None and note == "2 users, 3 rows, not divided" and groups.tolist() == ["a", "a", "b"]
@@ -340,7 +340,7 @@ def test_reddit(tmp_path):
   assert source.x[1].tolist() == [a, 3, 0, 0, 0, 0, 0, 0, 0, 0] and source.y[1].tolist() == [3, *[0] * 9]
   assert source.x[4].tolist()[:4] == [2, a, 1, 3]
   assert "".join(source.groups) == "uuuvuv" and source.split.tolist() == [0, 0, 0, 0, 1, 1]
-  assert source.task.name == "next_token" and "60.9% of the words to be told count" in source.notes[0]
+  assert source.task.name == "next_token" and "60.9% of the target words count" in source.notes[0]
   parts = data.natural(source.groups)
   made = data.federate(
     source.x, source.y, parts, jax.random.key(0), num_classes=6, task=source.task, split=source.split

@@ -63,7 +63,7 @@ def test_groups_are_clients():
     (lambda: fh.data.from_arrays(KEY, X, GROUPS, 5, num_classes=3), "names, y = np.unique.y, return_inv"),
     (
       lambda: fh.data.from_arrays(KEY, X, X[:, 0], 5, task=fh.tasks.regression()),
-      "num_classes = None: cannot be told.*of numbers to be told",
+      "num_classes = None: cannot be derived.*of regression targets",
     ),
     (lambda: fh.data.from_arrays(KEY, X, 3, 5), "y = array.3.: is one label. Give one for each"),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, test_fraction=1.0), "test_fraction = 1.0: .*below 1.0"),
@@ -72,7 +72,7 @@ def test_groups_are_clients():
     (lambda: fh.data.from_groups(KEY, X, Y, GROUPS, min_size=31), "min_size = 31"),
     (lambda: fh.data.from_groups(KEY, X, Y, GROUPS, sample=4), "sample = 4"),
     (lambda: natural(GROUPS, sample=1), "key = None: a sample needs one"),
-    (lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y, test_fraction=0.1), "the data come divided"),
+    (lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y, test_fraction=0.1), "cannot be combined with split"),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y), "split = 'int64 .60,.': not 0 .train."),
     (lambda: fh.data.from_arrays(KEY, X, Y, 5, split=Y[:9] * 0), "for 60 rows"),
     (lambda: fh.data.from_arrays(0, X, Y, 5), r"key = 0: not a key. Use key=jax.random.key\(0\)"),

@@ -149,8 +149,8 @@ def by_writer(**change):
   [
     ({"users": np.array(["u", "u"])}, r"its users are \(2,\), 1 names"),
     ({"users": np.array("u")}, r"its users are \(\), 1 names"),
-    ({"train_user": np.zeros(6)}, "train_user are not rows of its 2 users"),
-    ({"test_user": np.array([0, -1])}, "test_user are not rows of its 2 users"),
+    ({"train_user": np.zeros(6)}, "train_user does not number its 2 users"),
+    ({"test_user": np.array([0, -1])}, "test_user does not number its 2 users"),
     ({"train_labels": np.array(3)}, "train_labels: its labels are not whole numbers"),
   ],
 )

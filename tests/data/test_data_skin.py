@@ -25,7 +25,7 @@ def test_ham10000(tmp_path, monkeypatch):
   assert source.x.shape == (4, 10, 10, 3) and source.y.tolist() == [2, 2, 0, 6]
   assert np.abs(source.x[:, 5, 5, 0].astype(int) - [60, 120, 180, 240]).max() <= 3
   assert source.groups.tolist() == ["rosendahl", "rosendahl", "vidir_modern", "vienna_dias"]
-  assert "4 images of 3 lesions, which a split by rows parts" in source.notes
+  assert "4 images of 3 lesions, which a random split of the images separates" in source.notes
   single = sources.load("ham10000", tmp_path, size=10, one_per_lesion=True)
   np.testing.assert_array_equal(single.x, source.x[[0, 2, 3]])
   files = ham()
@@ -53,7 +53,7 @@ def test_ham10000(tmp_path, monkeypatch):
       lambda f: f.update({"HAM10000_metadata.csv": f["HAM10000_metadata.csv"].replace("bkl", "b\rl")}),
       "truncated or damaged: new-line",
     ),
-    (lambda f: f.pop("images/ISIC_3.jpg"), "ISIC_3.jpg is missing; it is one of 1"),
+    (lambda f: f.pop("images/ISIC_3.jpg"), "ISIC_3.jpg is missing, one of 1 missing images"),
     (lambda f: [f.pop(f"images/ISIC_{i}.jpg") for i in range(1, 5)], "No images ISIC"),
   ],
 )

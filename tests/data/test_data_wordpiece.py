@@ -228,7 +228,7 @@ def test_one_text_and_two():
   assert two["tokens"].tolist() == [2, 8, 8, 3, 9, 9, 9, 3] and two["types"].tolist() == [0] * 4 + [1] * 4
   with pytest.raises(SettingError, match="length = 3"):
     wordpiece.framed([[8], [9]], IDS, 3)
-  with pytest.raises(SettingError, match="texts = 3: neither one nor two"):
+  with pytest.raises(SettingError, match="texts = 3: is not one or two texts"):
     wordpiece.framed([[8], [9], [8]], IDS, 9)
 
 

@@ -1,4 +1,4 @@
-"""What a client's training rows lack entirely is said: which client, which column, and what stands there."""
+"""What a client's training rows lack entirely is said: which client, which column, and what it becomes."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from fedjax_het.experiment.build import build, notes_of
 from fedjax_het.experiment.quickstart import get_config
 
 KEY = jax.random.key(0)
-THERE = "of x in its training rows: 0 stands there"
+THERE = "of x in its training rows: it becomes 0"
 PARTS = [np.arange(5), np.arange(5, 10)]
 
 
@@ -33,7 +33,7 @@ def test_a_column_that_a_client_lacks_is_named():
   assert (data.x[5:, [0, 2]] == 0).all() and not (data.x[:5] == 0).all(0).any()
   said, data = told(table(), standardize=(0, 2))
   assert said == [
-    "client 1 has no value of columns 0, 2 of x in its training rows: 0 stands there in all its rows"
+    "client 1 has no value of columns 0, 2 of x in its training rows: it becomes 0 in all its rows"
   ]
   assert (data.x[5:, [0, 2]] == 0).all()
   x = table()
@@ -48,7 +48,7 @@ def test_places_of_other_examples_are_counted(caplog):
   x = np.zeros((10, 2, 3), np.float32)
   x[:5, 0] = np.nan
   assert told(x)[0] == [
-    "client 0 has no value in its training rows at 3 of 6 places of an example: 0 stands there"
+    "client 0 has no value in its training rows at 3 of 6 places of an example, which become 0"
   ]
   fh.data.from_groups(KEY, x, np.arange(10) % 2, np.arange(10) // 5)
   assert "client 0 has no value in its training rows at 3 of 6 places" in caplog.text
@@ -67,7 +67,7 @@ def test_loaders_name_groups_and_columns():
   x = np.ones((3, 2), np.float32)
   x[:2, 1] = np.nan
   said = lacking(x, np.array(["b", "b", "a"]), ("age", "sex"))
-  assert said == ("b has no value of sex in any row: 0 stands there",)
+  assert said == ("b has no value of sex in any row: it becomes 0",)
 
 
 def test_a_run_notes_it(tmp_path, monkeypatch):
@@ -82,8 +82,6 @@ def test_a_run_notes_it(tmp_path, monkeypatch):
   config.update({"dataset": "heart", "data_dir": str(tmp_path), "num_clients": None, "cohort_size": 2})
   config.partition = {"name": "natural"}
   notes = notes_of(config, build(config))
-  assert "zurich has no value of trestbps in any row: 0 stands there" in notes
-  assert (
-    "client 1 has no value of column 2 of x in its training rows: 0 stands there in all its rows" in notes
-  )
-  assert any("zurich" in note and "all: it was not measured" in note for note in notes)
+  assert "zurich has no value of trestbps in any row: it becomes 0" in notes
+  assert "client 1 has no value of column 2 of x in its training rows: it becomes 0 in all its rows" in notes
+  assert any("zurich" in note and "all rows: it was not measured" in note for note in notes)

@@ -41,7 +41,7 @@ def test_rows_that_nobody_has_may_hold_anything():
   ("y", "says"),
   [
     (Y.astype(np.float32), "y = 0.0: the label of row 0 is float32, not a whole number. .*y.astype"),
-    (Y + 0.5, "y = 0.5: .* These look like numbers to be told, not classes: give task="),
+    (Y + 0.5, "y = 0.5: .* These look like regression targets, not classes: give task="),
     (one_wrong(np.nan, row=2), "y = nan: the label of row 2 is missing.*leave rows without a label out"),
     (Y.astype(object), "y = 0: the label of row 0 is object, not a whole number. .*y.astype"),
     (one_wrong(None, row=2), "y = None: the label of row 2 is missing"),

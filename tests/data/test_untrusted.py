@@ -121,7 +121,7 @@ def tensor(first, last, shape=(2,), dtype="F32"):
     ({"a": [0, 16]}, "a has no dtype, shape and data_offsets"),
     ({"a": {"dtype": "F32", "shape": [4]}}, "a has no dtype, shape and data_offsets"),
     (b'{"a": %s, "a": %s}' % ((json.dumps(tensor(0, 16, [4])).encode(),) * 2), "'a' stands twice"),
-    (b'[{"a": 1}]', "its header is no object"),
+    (b'[{"a": 1}]', "the header is no JSON object"),
     (b"[" * 100_000, "its header is no JSON.*recursion"),
   ],
 )  # fmt: skip
@@ -204,7 +204,7 @@ def test_arrays_of_two_names_and_of_objects(tmp_path):
   with pytest.raises(DataError, match="holds two arrays 'a'"):
     read_arrays(path)
   np.savez(path, a=np.array([{}], object))
-  with pytest.raises(DataError, match="a: it holds Python's objects, which are not read"):
+  with pytest.raises(DataError, match="a: the array holds Python objects, which are not read"):
     read_arrays(path)
 
 

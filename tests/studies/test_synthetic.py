@@ -268,7 +268,7 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
     ({"model": ConfigDict({"name": "cvae_mlp"})}, "model.name = 'cvae_mlp': not a model that fedevg trains"),
     ({"downstream__seeds": 0}, "downstream.seeds = 0: out of range"),
     ({"downstream__featurs": ""}, "Did you mean 'features'"),
-    ({"downstream__follow": "yes"}, "downstream.follow = 'yes': of the wrong type. It must be True, or"),
+    ({"downstream__follow": "yes"}, "downstream.follow = 'yes': of the wrong type. Set it to True, or"),
     (
       {"downstream__follow": {"step": 3}},
       "follow's field = 'step': unknown. Did you mean 'steps'",

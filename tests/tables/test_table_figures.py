@@ -14,7 +14,7 @@ from fedjax_het.tables import layout
 from fedjax_het.tables.compare import entries, read
 from fedjax_het.tables.compare import made as who_made
 from fedjax_het.tables.layout import less_than
-from fedjax_het.tables.paper import Beside, Cell, Table
+from fedjax_het.tables.paper import Cell, Relative, Table
 from fedjax_het.tables.runs import Wanted, identity
 
 
@@ -27,7 +27,7 @@ def test_figures_of_a_summary():
 
 def test_a_figure_of_two_runs(tmp_path):
   """Of the same seed and column; a method without another is beside itself."""
-  source = Beside("n.m", lambda own, other: other / own if own > 1 else None, {"B": "A", "C": "D"},
+  source = Relative("n.m", lambda own, other: other / own if own > 1 else None, {"B": "A", "C": "D"},
                   "{}'s is not reached")  # fmt: skip
   keys = [(method, size) for size in ("1", "2") for method in "ABC"]
   cells = [Cell(method, {"size": size, "algorithm": method.lower()}, {}) for method, size in keys]
@@ -49,15 +49,15 @@ def test_a_figure_of_two_runs(tmp_path):
   (tmp_path / "0" / "summary.json").write_text("{}")  # of A, seed 0
   found = {(entry.cell.method, entry.cell.keys["size"]): entry for entry in entries(table, wanted, ended)}
   assert found["A", "1"].failed == {0: "its summary has no n.m"}
-  assert found["B", "1"].failed == {0: "A beside it: its summary has no n.m"}
-  assert found["C", "1"].values == {} and found["C", "1"].failed[1] == "no run of D beside it"
+  assert found["B", "1"].failed == {0: "A, which it is compared with: its summary has no n.m"}
+  assert found["C", "1"].values == {} and found["C", "1"].failed[1] == "no run of D to compare with"
 
 
 @pytest.mark.parametrize("diverged", ["A", "B"])
 def test_what_diverged_has_no_figure_nor_is_one_beside_it(diverged, tmp_path):
   """A sweep's member has a summary, with a best of before."""
   cells = [Cell(method, {"algorithm": method.lower()}, {}) for method in "AB"]
-  figures = {"best": ("best.value", 100.0), "ratio": Beside("best", lambda own, other: 2.0, {"B": "A"})}
+  figures = {"best": ("best.value", 100.0), "ratio": Relative("best", lambda own, other: 2.0, {"B": "A"})}
   table, ended = Table("t", "t", ConfigDict, figures, cells), {}
   wanted = [Wanted(cell, 0, ConfigDict({"of": cell.text})) for cell in cells]
   for one in wanted:
@@ -71,7 +71,7 @@ def test_what_diverged_has_no_figure_nor_is_one_beside_it(diverged, tmp_path):
   assert found[diverged, "best"].failed == {0: "diverged in round 3"} == found[diverged, "ratio"].failed
   assert found[other, "best"].values == {0: 50.0}
   if diverged == "A":
-    assert found["B", "ratio"].failed == {0: "A beside it: diverged in round 3"}
+    assert found["B", "ratio"].failed == {0: "A, which it is compared with: diverged in round 3"}
   else:
     assert found["A", "ratio"].values == {0: 2.0}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedjax_het.experiment.check import check_config
-from fedjax_het.tables.compare import beside, columns, entries, printed
+from fedjax_het.tables.compare import columns, counterpart, entries, printed
 from fedjax_het.tables.paper import chosen, read_table
 from fedjax_het.tables.reproduce import wanted
 
@@ -89,7 +89,7 @@ def test_a_method_with_another_mixing_is_beside_the_one_without():
   cells = chosen(table.cells, {"dataset": ["heart"]})
   found = entries(table, wanted(table, cells, [0], lambda config: None), {})
   assert len(found) == 20 and {entry.metric for entry in found} == {"avg", "worst"}
-  other = beside(found[2], found, "FedAvg", columns(table.cells))
+  other = counterpart(found[2], found, "FedAvg", columns(table.cells))
   assert found[2].cell.method == "FedAvg+AAggFF" and other is found[0]
 
 

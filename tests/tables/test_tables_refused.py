@@ -16,7 +16,7 @@ from fedjax_het.tables import layout, reproduce
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, read
 from fedjax_het.tables.launcher import change, parse_seeds, told_of
-from fedjax_het.tables.paper import Beside, chosen, method_of, parse_where, read_table, with_keys
+from fedjax_het.tables.paper import Relative, chosen, method_of, parse_where, read_table, with_keys
 from fedjax_het.tables.runs import Program, ended, programs
 
 BROKEN = [  # what may stand in a config.json that no run of ours has written
@@ -196,7 +196,7 @@ def test_only_numbers_are_figures():
   for value in ("0.5", True, [1.0], {"mean": "0.5"}, {"mean": [1]}, {"mean": None}, float("inf")):
     assert read({"a": value}, ("a", 1.0)) is None
   assert read({"a": {"mean": 0.5, "std": "x"}}, ("a", 100.0)) == (50.0, None)
-  ratio = Beside("a", lambda own, other: own["b"] / other["b"], {})
+  ratio = Relative("a", lambda own, other: own["b"] / other["b"], {})
   assert read({"a": {"b": 3.0}}, ratio, {"a": {"b": 2.0}}) == (1.5, None)
   for damaged in ({"c": 1}, {"b": "x"}, 5, "x"):
     assert read({"a": {"b": 3.0}}, ratio, {"a": damaged}) is None

@@ -30,16 +30,16 @@ def model(outputs, task=None):
 @pytest.mark.parametrize(
   ("call", "said"),
   [
-    (lambda: federate(NUMBERS, 1), r"numbers to be told.*fh.tasks.regression\(\).*task.name=regression"),
-    (lambda: fh.data.from_arrays(KEY, X, NUMBERS, 3), r"look like numbers to be told.*fh.tasks.regression"),
+    (lambda: federate(NUMBERS, 1), r"regression targets.*fh.tasks.regression\(\).*task.name=regression"),
+    (lambda: fh.data.from_arrays(KEY, X, NUMBERS, 3), r"look like regression targets.*fh.tasks.regression"),
     (lambda: fh.data.from_arrays(KEY, X, CLASSES * 1.0, 3), r"Convert them: y.astype\(int\)"),
     (lambda: federate(NUMBERS.reshape(15, 2), 1), "."),
-    (lambda: federate(RNG.normal(size=(30, 2)), 2), "look like numbers to be told"),
+    (lambda: federate(RNG.normal(size=(30, 2)), 2), "look like regression targets"),
     (lambda: federate(YES, 5), "several yes-or-no labels an example: give task=fh.tasks.multilabel"),
     (lambda: federate(np.eye(3, dtype=int)[CLASSES], 3), r"one-hot rows, give y.argmax\(1\)"),
     (lambda: fh.data.from_arrays(KEY, X, np.eye(3)[CLASSES], 3), r"one-hot rows, give y.argmax\(1\)"),
     (lambda: federate(TOKENS, 9), "task=fh.tasks.next_token"),
-    (lambda: engine(federate(NUMBERS, 1, REGRESSION), model(3)), r"numbers to be told.*regression\)\.$"),
+    (lambda: engine(federate(NUMBERS, 1, REGRESSION), model(3)), r"regression targets.*regression\)\.$"),
     (lambda: engine(federate(CLASSES, 3), model(1, REGRESSION)), "regression': is the model's.*int32"),
     (lambda: engine(federate(YES, 5, MULTI), model(5, REGRESSION)), "data were made for"),
     (lambda: engine(federate(TOKENS, 9, NEXT), model(5, REGRESSION)), "data were made for"),
@@ -54,6 +54,6 @@ def test_labels_of_another_task_are_refused(call, said):
 
 def test_labels_of_the_model_s_task_are_taken():
   engine(federate(NUMBERS, 1, REGRESSION), model(1, REGRESSION))
-  engine(federate(CLASSES, 1, REGRESSION), model(1, REGRESSION))  # whole numbers to be told
+  engine(federate(CLASSES, 1, REGRESSION), model(1, REGRESSION))  # whole numbers as targets
   engine(federate(CLASSES, 3), model(3))
   engine(federate(YES, 5, MULTI), model(5, MULTI))

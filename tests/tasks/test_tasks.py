@@ -249,7 +249,7 @@ ROWS = np.arange(B)
     (tasks.next_token(), np.zeros((B, T)), V, "the label of row 0 is float64, not a whole number"),
     (tasks.next_token(), np.full((B, T), -2), V, "y = -2: .* Number the classes from 0"),
     (tasks.regression(), np.where(ROWS == 4, np.inf, 0.0), 1, "y = inf: the label of row 4 is not finite"),
-    (tasks.regression(), np.arange(B) % 3, 3, "num_classes=1 .*leave the task regression out if .* classes"),
+    (tasks.regression(), np.arange(B) % 3, 3, "num_classes=1 .*leave out the task for classes"),
     (tasks.regression(), np.zeros((B, 2)), 1, "num_classes = 1: y has 2 numbers an example. Say"),
     (tasks.regression(), np.zeros(B).astype(str), 1, "not numbers"),
     (tasks.regression(), np.zeros((B, 2, 2)), 4, "more than two axes"),
@@ -350,8 +350,8 @@ def test_a_tree_of_examples_keeps_its_rows_together():
 @pytest.mark.parametrize(
   ("x", "settings", "says"),
   [
-    ({"a": np.zeros((B, 2)), "b": np.zeros((B - 1, 2))}, {}, "not one number of rows"),
-    ({}, {}, "not one number of rows"),
+    ({"a": np.zeros((B, 2)), "b": np.zeros((B - 1, 2))}, {}, "different numbers of rows"),
+    ({}, {}, "has no array"),
     ({"a": np.zeros((B, 2)), "b": "text"}, {}, "not rows of numbers"),
     ({"a": np.zeros((B, 2))}, {"scale": 0.5}, "x is a tree"),
     ({"a": np.zeros((B, 2))}, {"standardize": (0,)}, "x is {'a': 'float64"),

@@ -56,14 +56,15 @@ def check_numbers(x: jax.Array) -> None:
 
 
 def check_declared(x: Any, dtype: Any) -> None:
-  """Refuses images of whole numbers, which nobody scales, where a module was made for floats; else warns.
+  """Refuses images of whole numbers for a module made for floats, because nothing scales them; else warns.
 
   Args:
-    x: examples, [B, ...] or a tree of such, as the module is given them.
-    dtype: what it was made for, or a tree of such. Tables of whole numbers, [B, D], may be amounts and pass.
+    x: examples, [B, ...] or a tree of such, as the module receives them.
+    dtype: dtype that the module was made for, or a tree of dtypes. Tables of whole numbers, [B, D], may be
+      amounts and pass.
 
   Raises:
-    SettingError: whole numbers of four axes or more, where floats were said.
+    SettingError: x are whole numbers of four axes or more, and `dtype` is floating-point.
   """
   for leaf, wanted in zip(jax.tree.leaves(x), jax.tree.leaves(jax.tree.broadcast(dtype, x))):
     if not jnp.issubdtype(wanted, jnp.floating) or not jnp.issubdtype(leaf.dtype, jnp.integer):

@@ -70,7 +70,7 @@ def conv2d(
   if method == "patches":
     return _few_at_a_time(PATCHES, pad(x, padding), kernel, kernel.shape[0])
   if kernel.shape[0] > len(POINTS):
-    raise SettingError("conv", method, f"made for kernels of at most {len(POINTS)} rows", "Use 'patches'.")
+    raise SettingError("conv", method, f"it takes kernels of at most {len(POINTS)} rows", "Use 'patches'.")
   points = kernel.shape[0] + TILE - 1
   y = _few_at_a_time(WINOGRAD, pad(x, padding, -rows % TILE), kernel, points, 1 / TILE)
   return y[:, :rows]

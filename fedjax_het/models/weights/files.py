@@ -15,7 +15,7 @@ from fedjax_het.errors import SettingError, folder_of, reading
 
 Arrays = dict[str, np.ndarray]
 
-MOST_HEADER = 100_000_000  # bytes of a .safetensors' header, as its authors' reader has it
+MOST_HEADER = 100_000_000  # most bytes of a .safetensors header, the limit of its authors' reader
 SAFE_TORCH = 2, 6  # the first version whose weights_only=True runs nothing, see CVE-2025-32434
 
 PLAIN = (".npz", ".safetensors")
@@ -83,7 +83,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Non
 def _safetensors(path: Path) -> Arrays:
   """Parses a .safetensors file: header length (8 bytes), JSON header, arrays' bytes, little-endian.
 
-  The tensors' bytes must follow one another without a hole and without an overlap.
+  The tensors' bytes must be contiguous, without gaps and without overlaps.
   """
   whole = np.memmap(path, np.uint8, "r")
   length = int(whole[:8].view("<u8")[0])
@@ -92,7 +92,7 @@ def _safetensors(path: Path) -> Arrays:
     raise ValueError(f"its header of {length} bytes is longer than the file, or than {MOST_HEADER}")
   header = read_json(f"{path}: its header", whole[8:start].tobytes())
   if not isinstance(header, dict) or whole[8] != ord("{"):
-    raise ValueError("its header is no object of JSON's")
+    raise ValueError("the header is no JSON object")
   size = len(whole) - start
   spans = {name: _span(name, entry, size) for name, entry in header.items() if name != "__metadata__"}
   end = 0
@@ -112,7 +112,7 @@ def _safetensors(path: Path) -> Arrays:
 
 
 def _span(name: str, entry: Any, size: int) -> tuple[int, int]:
-  """The first byte of a tensor and the one after its last; raises `ValueError`, which names the tensor."""
+  """Returns the first byte of a tensor and the one after its last; raises `ValueError` naming the tensor."""
   if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= {*entry}:
     raise ValueError(f"{name} has no dtype, shape and data_offsets")
   dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -62,7 +62,7 @@ def read_weights(
   """
   arrays = read_arrays(path)
   if ours := {own: array for own, array in arrays.items() if own.partition("/")[0] in PARTS}:
-    return ours  # without what the server sends besides and the clients keep, in the file of a run
+    return ours  # a run's file also holds what the server sends besides the model and what the clients keep
   if reader is None:
     raise SettingError(
       "weights", os.fspath(path), f"has other names than this library's, and {name} knows none of PyTorch's",
@@ -128,7 +128,7 @@ def with_weights(model: Model, path: str | os.PathLike[str], reader: Reader | No
 
 
 def check_floats(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
-  """Raises `DataError`, which names file and arrays, unless these are floats and finite in float32."""
+  """Raises `DataError` naming file and arrays unless all arrays are floats and finite in float32."""
   for name, own in arrays.items():
     if not jnp.issubdtype(own.dtype, jnp.floating):
       problem = f"{name} is {own.dtype}, not numbers in floating point, which weights are"
@@ -145,7 +145,7 @@ def layer_of(name: str) -> str:
 
 
 def _within(name: str, layers: tuple[str, ...]) -> bool:
-  """Whether the array called `name` belongs to one of the layers."""
+  """Returns whether the array `name` belongs to one of the layers."""
   _, *path = name.split("/")
   return any(within(path, layer) for layer in layers)
 

@@ -84,7 +84,7 @@ def named(
 
 
 def as_weight(name: str, value: np.ndarray) -> np.ndarray:
-  """A weight in float32; raises `DataError`, which names it, for anything but floats."""
+  """Converts a weight to float32; raises `DataError` naming it for anything but floats."""
   if not jnp.issubdtype(np.asarray(value).dtype, jnp.floating):
     raise DataError(f"{name} is {np.asarray(value).dtype}, not numbers in floating point, which weights are.")
   return np.asarray(value, np.float32)

@@ -21,7 +21,7 @@ from fedjax_het.models.zoo.coders import Decoder, Discriminator, Encoder, Genera
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 Judge = tuple[Callable[[jax.Array], PyTree], Callable[[PyTree, jax.Array, jax.Array], jax.Array]]
-SMALLEST_VARIANCE = 1e-6  # of a pixel, about the variance of rounding to 256 levels
+SMALLEST_VARIANCE = 1e-6  # smallest variance of a pixel, about that of rounding to 256 levels
 
 
 class Generative(NamedTuple):
