@@ -4,7 +4,6 @@ A new method is a file with its factory, and an entry here. What goes with what 
 `compositions`.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from fedjax_het.clients.superfed import superfed_lm, superfed_mm
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import GENERATORS, MODELS, Generative
+from fedjax_het.settings import Setting, settings_of
 
 # By a section's fields: what is given, is another method's name, or can be set from Python alone.
 NOT_SETTABLE = ("model", "rounds", "optimizer", "name", "shares_body")
@@ -49,10 +49,9 @@ class Preparation(NamedTuple):
   without: Callable[..., Any]
 
   @property
-  def settings(self) -> dict[str, inspect.Parameter]:
+  def settings(self) -> dict[str, Setting]:
     """What a configuration may set, by name."""
-    known = inspect.signature(self.make).parameters
-    return {name: parameter for name, parameter in known.items() if name not in ("counts", "seed")}
+    return {name: own for name, own in settings_of(self.make).items() if name not in ("counts", "seed")}
 
   def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a method's settings that are its."""
@@ -101,30 +100,26 @@ class Method(NamedTuple):
     return NOT_SETTABLE if self.prepares is None else (*NOT_SETTABLE, self.prepares.argument)
 
   @property
-  def settings(self) -> dict[str, inspect.Parameter]:
+  def settings(self) -> dict[str, Setting]:
     """What a configuration may set, by name."""
-    known = inspect.signature(self.factory).parameters
-    own = {name: parameter for name, parameter in known.items() if name not in self.given}
+    known = settings_of(self.factory)
+    own = {name: setting for name, setting in known.items() if name not in self.given}
     return own if self.prepares is None else own | self.prepares.settings
 
   @property
   def models(self) -> Mapping[str, Callable[..., Any]]:
     """The models by name that a client part trains; none for a mixing or a server."""
-    try:
-      model = inspect.signature(self.factory, eval_str=True).parameters.get("model")
-    except NameError:  # an annotation that only type checkers can resolve
-      model = inspect.signature(self.factory).parameters.get("model")
-    if model is None:
+    if (model := settings_of(self.factory).get("model")) is None:
       return {}
-    generative = model.annotation is Generative or str(model.annotation).endswith("Generative")
-    return GENERATORS if generative else MODELS
+    names = (getattr(kind, "__name__", str(kind)) for kind in model.types)  # as text where unresolved
+    return GENERATORS if any(name.endswith(Generative.__name__) for name in names) else MODELS
 
   def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
     """The part with all of `settings`, and with those of `offered` that its factory takes.
 
     What is to be prepared is among what is offered, see `prepared`, and its settings are not looked at.
     """
-    known = inspect.signature(self.factory).parameters
+    known = settings_of(self.factory)
     used = self.prepares.of(settings) if self.prepares else {}
     own = {name: value for name, value in settings.items() if name not in used}
     return self.factory(**{name: value for name, value in offered.items() if name in known} | own)
