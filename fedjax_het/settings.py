@@ -118,7 +118,7 @@ NonNegative = Annotated[float, Range(low=0.0, below=math.inf)]
 Share = Annotated[float, Range(low=0.0, high=1.0)]
 HostShare = Annotated[float, Range(low=0.0, high=1.0, on_host=True)]
 Decay = Annotated[float, Range(above=0.0, high=1.0)]
-Momentum = Annotated[float, Range(low=0.0, below=1.0)]
+Fraction = Annotated[float, Range(low=0.0, below=1.0)]
 Round = Annotated[float, FromRound()]
 Count = Annotated[int, Whole(1)]
 
@@ -198,10 +198,13 @@ def checked(factory: Any = None, *, whose: str = "") -> Any:
   Returns:
     The checked factory. It raises `SettingError` for a wrong keyword, naming the nearest, and for a value
     that the setting cannot have.
+
+  Raises:
+    NameError: an annotation is a string that names something unknown, so that its range would be lost.
   """
   if factory is None:
     return functools.partial(checked, whose=whose)
-  signature = _flattened(_signature(factory))
+  signature = _flattened(inspect.signature(factory, eval_str=True))
   vars(factory).update(__signature__=signature, __whose__=whose)
   places = [name for name, own in signature.parameters.items() if own.kind is own.POSITIONAL_OR_KEYWORD]
 

@@ -20,7 +20,7 @@ from fedjax_het.clients.objective import (
 )
 from fedjax_het.modes import promoting
 from fedjax_het.parts import Context
-from fedjax_het.settings import Count, Decay, Default, Momentum, NonNegative, Positive, with_defaults
+from fedjax_het.settings import Count, Decay, Default, Fraction, NonNegative, Positive, with_defaults
 
 OptimizerOf = Callable[[Context], optax.GradientTransformation]
 
@@ -43,7 +43,7 @@ class LocalSettings(TypedDict, total=False):
 
   lr: Annotated[Positive, Default(0.01)]
   lr_decay: Annotated[Decay, Default(1.0)]
-  momentum: Annotated[Momentum, Default(MOMENTUM)]
+  momentum: Annotated[Fraction, Default(MOMENTUM)]
   weight_decay: Annotated[NonNegative, Default(WEIGHT_DECAY)]
   epochs: Annotated[Count, Default(10)]
   batch_size: Annotated[Count, Default(10)]
@@ -64,8 +64,8 @@ class AdamSettings(TypedDict, total=False):
   """
 
   lr: Annotated[Positive, Default(1e-3)]
-  b1: Annotated[Momentum, Default(0.5)]
-  b2: Annotated[Momentum, Default(0.999)]
+  b1: Annotated[Fraction, Default(0.5)]
+  b2: Annotated[Fraction, Default(0.999)]
   weight_decay: Annotated[NonNegative, Default(1e-4)]
   epochs: Annotated[Count, Default(1)]
   steps: Annotated[Count | None, Default(None)]

@@ -15,7 +15,7 @@ from fedjax_het.models.layers.product import divided
 from fedjax_het.models.model import Model
 from fedjax_het.models.tried import check_outputs, check_statistics, mistakes_in_training
 from fedjax_het.modes import promoting
-from fedjax_het.settings import Count, Decay, Momentum, NonNegative, Positive, Round
+from fedjax_het.settings import Count, Decay, Fraction, NonNegative, Positive, Round
 from fedjax_het.tasks import mean_loss
 from fedjax_het.tasks.task import or_one
 
@@ -189,7 +189,7 @@ def check_training(**settings: Any) -> None:
     SettingError: a setting is out of range.
   """
   declared: dict[str, Any] = dict(lr=Positive, lr_decay=Decay, start_round=Round, batch_size=Count)
-  declared |= dict(inner_steps=Count, momentum=Momentum, b1=Momentum, b2=Momentum)
+  declared |= dict(inner_steps=Count, momentum=Fraction, b1=Fraction, b2=Fraction)
   for name, value in settings.items():
     usual: Any = Count if name.endswith("epochs") else NonNegative
     for rule in declared.get(name, usual).__metadata__:

@@ -65,12 +65,12 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
   Raises:
     SettingError: a setting is out of range, or `optimizer` is given.
   """
+  if local.get("optimizer") is not None:
+    problem = "replaces local SGD, out of whose steps SCAFFOLD reads the mean gradient"
+    raise SettingError("optimizer", local["optimizer"], problem, "Leave it out.")
   local, tx_of = local_training(local)
   lr, lr_decay, momentum = local["lr"], local["lr_decay"], local["momentum"]
   epochs, batch_size = local["epochs"], local["batch_size"]
-  if local["optimizer"] is not None:
-    problem = "takes steps whose sum of gradients SCAFFOLD cannot tell from the way it went"
-    raise SettingError("optimizer", local["optimizer"], problem, "Leave it out.")
 
   def start(broadcast, state, context):
     return sgd.start(broadcast.params, broadcast.stats, tx_of(context))

@@ -20,7 +20,7 @@ import optax
 from fedjax_het.errors import SettingError, check_transformation
 from fedjax_het.modes import promoting
 from fedjax_het.parts import Message, ServerUpdate
-from fedjax_het.settings import Momentum, Positive, checked
+from fedjax_het.settings import Fraction, Positive, checked
 
 
 def optimizer(transformation: optax.GradientTransformation, name: str = "custom") -> ServerUpdate:
@@ -77,7 +77,7 @@ class Moments(NamedTuple):
 
 
 @checked(whose="server's ")
-def adam(lr: Positive = 0.01, b1: Momentum = 0.9, b2: Momentum = 0.99, tau: Positive = 1e-3) -> ServerUpdate:
+def adam(lr: Positive = 0.01, b1: Fraction = 0.9, b2: Fraction = 0.99, tau: Positive = 1e-3) -> ServerUpdate:
   """FedAdam's server part: v <- β₂ v + (1 - β₂) Δ².
 
   Args:
@@ -93,7 +93,7 @@ def adam(lr: Positive = 0.01, b1: Momentum = 0.9, b2: Momentum = 0.99, tau: Posi
 
 
 @checked(whose="server's ")
-def yogi(lr: Positive = 0.01, b1: Momentum = 0.9, b2: Momentum = 0.99, tau: Positive = 1e-3) -> ServerUpdate:
+def yogi(lr: Positive = 0.01, b1: Fraction = 0.9, b2: Fraction = 0.99, tau: Positive = 1e-3) -> ServerUpdate:
   """FedYogi's server part: v <- v - (1 - β₂) Δ² sign(v - Δ²).
 
   Args:
@@ -113,7 +113,7 @@ def yogi(lr: Positive = 0.01, b1: Momentum = 0.9, b2: Momentum = 0.99, tau: Posi
 
 
 @checked(whose="server's ")
-def adagrad(lr: Positive = 0.01, b1: Momentum = 0.0, tau: Positive = 1e-3) -> ServerUpdate:
+def adagrad(lr: Positive = 0.01, b1: Fraction = 0.0, tau: Positive = 1e-3) -> ServerUpdate:
   """FedAdagrad's server part: v <- v + Δ².
 
   Args:
