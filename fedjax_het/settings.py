@@ -60,8 +60,7 @@ class Range(Rule):
 
   def check(self, setting: str, value: Any) -> None:
     """See `Rule.check`. A traced value passes: its values were checked before the program was traced."""
-    bounds = dict(above=self.above, below=self.below)
-    check_range(setting, value, self.low, self.high, **bounds, on_host=self.on_host)
+    check_range(setting, value, **dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,17 +205,19 @@ def checked(factory: Any = None, *, whose: str = "") -> Any:
     return functools.partial(checked, whose=whose)
   signature = _flattened(inspect.signature(factory, eval_str=True))
   vars(factory).update(__signature__=signature, __whose__=whose)
-  places = [name for name, own in signature.parameters.items() if own.kind is own.POSITIONAL_OR_KEYWORD]
+  parameters = signature.parameters.values()
+  places = [own.name for own in parameters if own.kind is own.POSITIONAL_OR_KEYWORD]
+  takes_others = any(own.kind is own.VAR_KEYWORD for own in parameters)
 
   @functools.wraps(factory)
   def call(*args: Any, **given: Any) -> Any:
     known = settings_of(factory)
-    for name in given:
-      if name not in known:
+    for name, value in (*zip(places, args), *given.items()):
+      if name in known:
+        known[name].check(value)
+      elif not takes_others:
         settable = [own.name for own in known.values() if own.default is not NO_DEFAULT]
         check_choice(f"{factory.__name__}'s setting", name, settable)
-    for name, value in (*zip(places, args), *given.items()):
-      known[name].check(value)
     return factory(*args, **given)
 
   return call

@@ -72,7 +72,7 @@ def sosicfl_plus(
 ) -> ClientUpdate:
   """SosicFL+'s client part; its state is the client's region and its personalised endpoints.
 
-  Fraction and weight decay act on each endpoint as a separate parameter: with either, an endpoint also moves
+  Momentum and weight decay act on each endpoint as a separate parameter: with either, an endpoint also moves
   if its α_m is 0.
 
   Args:

@@ -219,3 +219,13 @@ def test_a_declaration_of_one_s_own(monkeypatch):
   ranged(mode="max")
   fixed = variant_of(ranged, "mode")(lambda **given: ranged(mode="mean", **given))
   assert [*settings_of(fixed)] == ["count", "bins", "part", "rate"]
+
+
+def test_a_factory_that_takes_any_other_keyword_is_given_it():
+  @checked
+  def open_ended(lr: Positive = 0.1, **more):
+    return more
+
+  assert open_ended(rate=1) == {"rate": 1}
+  with pytest.raises(SettingError, match="lr = 0: out of range"):
+    open_ended(0)
