@@ -30,6 +30,7 @@ from fedjax_het.errors import SettingError, check_choice, check_range, check_who
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 Settings = TypeVar("Settings")
 NO_DEFAULT = inspect.Parameter.empty
+NONE = "(it has none)"
 
 
 class Rule:
@@ -80,9 +81,6 @@ class Choice(Rule):
   """One of several names; a dict's names are read when a value is checked, so that more may be added."""
 
   names: Collection[str]
-
-  def __repr__(self) -> str:  # noqa: D105
-    return f"Choice({', '.join(map(repr, self.names))})"
 
   def check(self, setting: str, value: Any) -> None:
     """See `Rule.check`."""
@@ -188,7 +186,8 @@ def checked(*, whose: str) -> Callable[[Factory], Factory]: ...
 def checked(factory: Any = None, *, whose: str = "") -> Any:
   """Decorates a factory so that a call checks names, types and ranges before the factory's body runs.
 
-  Settings taken as `**local: Unpack[LocalSettings]` stand one by one in the signature of what is returned.
+  Settings taken as `**local: Unpack[LocalSettings]` stand one by one, and without their ranges, in the
+  signature of what is returned, which `help` shows; `signature_of` has the ranges.
 
   Args:
     factory: the factory; None to give `whose` first, as in `@checked(whose="server's ")`.
@@ -203,9 +202,11 @@ def checked(factory: Any = None, *, whose: str = "") -> Any:
   """
   if factory is None:
     return functools.partial(checked, whose=whose)
-  signature = _flattened(inspect.signature(factory, eval_str=True))
-  vars(factory).update(__signature__=signature, __whose__=whose)
-  parameters = signature.parameters.values()
+  declared = vars(factory).get("__declared__") or _flattened(inspect.signature(factory, eval_str=True))
+  parameters = declared.parameters.values()
+  plain = [own.replace(annotation=_without_marks(own.annotation)) for own in parameters]
+  shown = declared.replace(parameters=plain)
+  vars(factory).update(__declared__=declared, __signature__=shown, __whose__=whose)
   places = [own.name for own in parameters if own.kind is own.POSITIONAL_OR_KEYWORD]
   takes_others = any(own.kind is own.VAR_KEYWORD for own in parameters)
 
@@ -217,7 +218,7 @@ def checked(factory: Any = None, *, whose: str = "") -> Any:
         known[name].check(value)
       elif not takes_others:
         settable = [own.name for own in known.values() if own.default is not NO_DEFAULT]
-        check_choice(f"{factory.__name__}'s setting", name, settable)
+        check_choice(f"{factory.__name__}'s setting", name, settable or [NONE])
     return factory(*args, **given)
 
   return call
@@ -243,7 +244,7 @@ def check_settings(
   known = of if isinstance(of, Mapping) else settings_of(of)
   names = [name for name in known if name not in {*not_settable}]
   for name, value in given.items():
-    check_choice(kind, name, names or ["(it has none)"])
+    check_choice(kind, name, names or [NONE])
     known[name].check(value)
 
 
@@ -253,7 +254,7 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, Setting]:
   lines, whose = documented(factory), getattr(factory, "__whose__", "")
   return {
     name: _setting(parameter, lines.get(name, ""), whose)
-    for name, parameter in _flattened(_signature(factory)).parameters.items()
+    for name, parameter in signature_of(factory).parameters.items()
     if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
   }
 
@@ -285,12 +286,15 @@ def documented(factory: Callable[..., Any]) -> dict[str, str]:
   return found | {name: " ".join(text.split()) for name, _, text in pairs}
 
 
-def _signature(factory: Callable[..., Any]) -> inspect.Signature:
+def signature_of(factory: Callable[..., Any]) -> inspect.Signature:
+  """The signature with what is declared in its annotations, which `inspect.signature` leaves out."""
+  if hasattr(factory, "__declared__"):
+    return factory.__declared__
   if typing.is_typeddict(factory):
-    return inspect.Signature([inspect.Parameter("keys", inspect.Parameter.VAR_KEYWORD,
-                                                annotation=typing.Unpack[factory])])  # fmt: skip
+    keys = inspect.Parameter("keys", inspect.Parameter.VAR_KEYWORD, annotation=typing.Unpack[factory])
+    return _flattened(inspect.Signature([keys]))
   try:
-    return inspect.signature(factory, eval_str=True)
+    return _flattened(inspect.signature(factory, eval_str=True))
   except Exception:  # of an annotation that only type checkers can resolve: whatever its evaluation raises
     return inspect.signature(factory)
 
@@ -308,6 +312,11 @@ def _flattened(signature: inspect.Signature) -> inspect.Signature:
                       if isinstance(mark, Default)), NO_DEFAULT)  # fmt: skip
       parameters.append(inspect.Parameter(name, own.KEYWORD_ONLY, default=default, annotation=hint))
   return signature.replace(parameters=parameters)
+
+
+def _without_marks(annotation: Any) -> Any:
+  kinds = [kind for kind, _ in _members(annotation)]
+  return kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
 
 
 def _setting(parameter: inspect.Parameter, about: str, whose: str) -> Setting:

@@ -1,10 +1,9 @@
 """Derives client-part factories that fix some settings of another factory."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fedjax_het.settings import checked
+from fedjax_het.settings import checked, signature_of
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -20,11 +19,11 @@ def variant_of(factory: Callable[..., Any], *fixed: str) -> Callable[[Factory], 
     A decorator, after which the factory is `checked`, `inspect.signature` lists the settings, and
     `inspect.unwrap` finds `factory`.
   """
-  signature = inspect.signature(factory)
+  signature = signature_of(factory)
   left = [parameter for name, parameter in signature.parameters.items() if name not in fixed]
 
   def sign(variant: Factory) -> Factory:
-    vars(variant)["__signature__"] = signature.replace(parameters=left)
+    vars(variant)["__declared__"] = signature.replace(parameters=left)
     made = checked(variant)
     vars(made)["__wrapped__"] = factory
     return made

@@ -125,7 +125,7 @@ def test_local_settings_stand_in_every_signature_and_in_the_help():
     known = inspect.signature(CLIENTS[name].factory).parameters
     assert {own: known[own].default for own in wanted} == {own: each.default for own, each in wanted.items()}
   shown = pydoc.plain(pydoc.render_doc(fh.fedprox))
-  assert "batch_size:" in shown and "see `LocalSettings`" in shown
+  assert "batch_size: int = 10" in shown and "Annotated" not in shown and "see `LocalSettings`" in shown
   assert "mini-batch size" in pydoc.plain(pydoc.render_doc(LocalSettings))
 
 
