@@ -148,6 +148,11 @@ class Setting:
     return float in self.types
 
   @property
+  def required(self) -> bool:
+    """Whether it has no default."""
+    return self.default is NO_DEFAULT
+
+  @property
   def kind(self) -> str:
     """Its type in words, such as "int or None"; "" where any will do or it cannot be told."""
     kinds = [kind for kind in self.types if kind is not jax.Array]
@@ -217,7 +222,7 @@ def checked(factory: Any = None, *, whose: str = "") -> Any:
       if name in known:
         known[name].check(value)
       elif not takes_others:
-        settable = [own.name for own in known.values() if own.default is not NO_DEFAULT]
+        settable = [own.name for own in known.values() if not own.required]
         check_choice(f"{factory.__name__}'s setting", name, settable or [NONE])
     return factory(*args, **given)
 

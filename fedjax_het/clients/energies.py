@@ -15,7 +15,7 @@ before. A cap centred at the present cohort is not offered: a client does not se
 same round, and the server sees only sums of e.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,13 @@ from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.models.tried import mistakes_in_training
 from fedjax_het.parts import Message
+from fedjax_het.settings import Choice, Range
 
 PyTree = Any
 ENERGIES = ("signed", "raw", "centred", "absolute", "even")
 LARGEST = 60.0  # bound on a weight's exponent, so that sums over clients neither overflow nor vanish
+Energy = Annotated[str, Choice(ENERGIES)]
+Cap = Annotated[float, Range(above=0.0, high=LARGEST)]
 
 
 def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:

@@ -26,15 +26,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.energies import (
-  ENERGIES,
-  LARGEST,
-  check_energy,
-  clipped,
-  energy_gradient,
-  of_class,
-  signals,
-)
+from fedjax_het.clients.energies import Cap, Energy, check_energy, clipped, energy_gradient, of_class, signals
 from fedjax_het.clients.local_settings import AdamSettings, adam_training
 from fedjax_het.clients.objective import check_model, training_loss
 from fedjax_het.errors import SettingError, check_pixels, is_zero
@@ -44,7 +36,7 @@ from fedjax_het.models import Model
 from fedjax_het.models.model import trains_as_used
 from fedjax_het.models.tried import mistakes_in_training
 from fedjax_het.parts import ClientUpdate, Info, Message
-from fedjax_het.settings import Choice, Count, Decay, NonNegative, Positive, Range, Whole, checked
+from fedjax_het.settings import Count, Decay, NonNegative, Positive, Whole, checked
 from fedjax_het.tasks import mean_loss
 
 PyTree = Any
@@ -99,8 +91,8 @@ def fedevg(
   model: Model,
   *,
   per_class: Count = 10,
-  energy: Annotated[str, Choice(ENERGIES)] = "signed",
-  cap: Annotated[float, Range(above=0.0, high=LARGEST)] | None = None,
+  energy: Energy = "signed",
+  cap: Cap | None = None,
   upload_norm: Positive | None = None,
   start_scale: Positive = 1.0,
   persistent: bool = False,

@@ -9,15 +9,7 @@ from typing import Annotated, TypedDict
 
 import optax
 
-from fedjax_het.clients.objective import (
-  MOMENTUM,
-  WEIGHT_DECAY,
-  Optimizer,
-  adam,
-  check_optimizer,
-  decayed,
-  momentum_sgd,
-)
+from fedjax_het.clients import objective
 from fedjax_het.modes import promoting
 from fedjax_het.parts import Context
 from fedjax_het.settings import Count, Decay, Default, Fraction, NonNegative, Positive, with_defaults
@@ -43,11 +35,11 @@ class LocalSettings(TypedDict, total=False):
 
   lr: Annotated[Positive, Default(0.01)]
   lr_decay: Annotated[Decay, Default(1.0)]
-  momentum: Annotated[Fraction, Default(MOMENTUM)]
-  weight_decay: Annotated[NonNegative, Default(WEIGHT_DECAY)]
+  momentum: Annotated[Fraction, Default(objective.MOMENTUM)]
+  weight_decay: Annotated[NonNegative, Default(objective.WEIGHT_DECAY)]
   epochs: Annotated[Count, Default(10)]
   batch_size: Annotated[Count, Default(10)]
-  optimizer: Annotated[Optimizer | None, Default(None)]
+  optimizer: Annotated[objective.Optimizer | None, Default(None)]
 
 
 class AdamSettings(TypedDict, total=False):
@@ -79,15 +71,16 @@ def local_training(given: LocalSettings) -> tuple[LocalSettings, OptimizerOf]:
     SettingError: `optimizer` cannot be used, or settings of SGD are given beside it.
   """
   local = with_defaults(LocalSettings, given)
-  own, momentum, weight_decay = local["optimizer"], local["momentum"], local["weight_decay"]
+  lr, lr_decay, own = local["lr"], local["lr_decay"], local["optimizer"]
+  momentum, weight_decay = local["momentum"], local["weight_decay"]
   if own is not None:
-    check_optimizer(own, local["lr"], momentum=momentum, weight_decay=weight_decay)
-  make = own or momentum_sgd(momentum, weight_decay)
-  return local, lambda context: promoting(make(decayed(local["lr"], local["lr_decay"], context.round)))
+    objective.check_optimizer(own, lr, momentum=momentum, weight_decay=weight_decay)
+  make = own or objective.momentum_sgd(momentum, weight_decay)
+  return local, lambda context: promoting(make(objective.decayed(lr, lr_decay, context.round)))
 
 
 def adam_training(given: AdamSettings, lr_decay: float) -> tuple[AdamSettings, OptimizerOf]:
   """Returns (the settings with their defaults, context -> Adam at that round's learning rate)."""
   local = with_defaults(AdamSettings, given)
-  make = adam(local["b1"], local["b2"], local["weight_decay"])
-  return local, lambda context: make(decayed(local["lr"], lr_decay, context.round))
+  make = objective.adam(local["b1"], local["b2"], local["weight_decay"])
+  return local, lambda context: make(objective.decayed(local["lr"], lr_decay, context.round))

@@ -24,17 +24,7 @@ from numpy.typing import ArrayLike
 from fedjax_het.data.natural import generator, natural, whole, wrong_count
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.settings import (
-  NO_DEFAULT,
-  Choice,
-  Count,
-  HostShare,
-  Range,
-  Whole,
-  check_settings,
-  checked,
-  settings_of,
-)
+from fedjax_het.settings import Choice, Count, HostShare, Range, Whole, check_settings, checked, settings_of
 from fedjax_het.tasks.missing import check_present
 
 Parts = list[np.ndarray]
@@ -261,7 +251,7 @@ def partition(
   own = [option for option in signature if option not in common]
   check_settings(f"option of partition {name!r}", PARTITIONERS[name], options, common)
   for option in own:
-    if signature[option].default is NO_DEFAULT and options.get(option) is None:
+    if signature[option].required and options.get(option) is None:
       raise SettingError(option, None, f"partition {name!r} needs it", f"Set {option}.")
   given = {argument: value for argument, value in common.items() if argument in signature}
   parts = PARTITIONERS[name](**given, **options)
