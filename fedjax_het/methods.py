@@ -4,7 +4,6 @@ A new method is a file with its factory, and an entry in a table. `compositions`
 go together.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from fedjax_het.clients.superfed import superfed_lm, superfed_mm
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import GENERATORS, MODELS, Generative
+from fedjax_het.settings import Setting, settings_of
 
 # Parameters of factories that no configuration sets: they are offered, name another method, or are objects.
 NOT_SETTABLE = ("model", "rounds", "optimizer", "name")
@@ -94,35 +94,31 @@ class Method(NamedTuple):
     return (*NOT_SETTABLE, *self.python_only, *([self.prepares.argument] if self.prepares else []))
 
   @property
-  def settings(self) -> dict[str, inspect.Parameter]:
+  def settings(self) -> dict[str, Setting]:
     """The settings that a configuration may have, by name; `from_data` among them."""
-    known = inspect.signature(self.factory).parameters
+    known = settings_of(self.factory)
     return {name: own for name, own in known.items() if name not in self.given} | self.from_data
 
   @property
-  def from_data(self) -> dict[str, inspect.Parameter]:
+  def from_data(self) -> dict[str, Setting]:
     """The settings that `prepare` uses, and the factory does not take, by name."""
-    known = inspect.signature(self.prepares.make).parameters if self.prepares else {}
+    known = settings_of(self.prepares.make) if self.prepares else {}
     return {name: own for name, own in known.items() if name not in ("counts", "seed")}
 
   @property
   def models(self) -> Mapping[str, Callable[..., Any]]:
     """The models by name that a client part trains; {} for a mixing or a server part."""
-    try:
-      model = inspect.signature(self.factory, eval_str=True).parameters.get("model")
-    except NameError:  # an annotation that only type checkers can resolve
-      model = inspect.signature(self.factory).parameters.get("model")
-    if model is None:
+    if (model := settings_of(self.factory).get("model")) is None:
       return {}
-    generative = model.annotation is Generative or str(model.annotation).endswith("Generative")
-    return GENERATORS if generative else MODELS
+    names = (getattr(kind, "__name__", str(kind)) for kind in model.types)  # as text where unresolved
+    return GENERATORS if any(name.endswith(Generative.__name__) for name in names) else MODELS
 
   def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
     """Returns the part with these settings and with the `offered` arguments that its factory takes.
 
     Settings in `from_data` are ignored: the argument that `prepare` made of them is among the offered ones.
     """
-    known = inspect.signature(self.factory).parameters
+    known = settings_of(self.factory)
     own = {name: value for name, value in settings.items() if name not in self.from_data}
     return self.factory(**{name: value for name, value in offered.items() if name in known} | own)
 

@@ -23,7 +23,7 @@ FLOORS = (
   {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step"},
   {"data": "sources, partitions, the clients' rows in flat arrays"},
   {"tasks": "loss, metrics, valid labels", "output": "text made safe to show, progress"},
-  {"metrics": "formulas, and names with units"},
+  {"metrics": "formulas, and names with units", "settings": "declared once: type, range, meaning"},
   {"errors": "name, value, remedy", "modes": "JAX's options"},
 )  # fmt: skip
 WAY = {  # the stops of a run, as the page tells them

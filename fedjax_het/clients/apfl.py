@@ -14,19 +14,20 @@ where both gradients are taken before either update; and, if α is adaptive (equ
 w is uploaded; v and α stay on the client.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, updates_barrier
-from fedjax_het.clients.supervised import line, received, scheduled, supervised
-from fedjax_het.errors import check_flag, check_range
+from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.objective import decayed, loss_gradient, updates_barrier
+from fedjax_het.clients.supervised import line, received, supervised
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import Share, checked
 
 PyTree = Any
 
@@ -54,18 +55,13 @@ def mix(local: PyTree, federated: PyTree, alpha: jax.Array) -> PyTree:
   return jax.tree.map(lambda v, w: alpha * v + (1.0 - alpha) * w, local, federated)
 
 
+@checked
 def apfl(
   model: Model,
   *,
-  alpha: float = 0.25,
+  alpha: Share = 0.25,
   adaptive: bool = False,
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """APFL's client part; its state is the local model v, initialised to the first θ^g, and α.
 
@@ -77,24 +73,14 @@ def apfl(
     model: the model that clients train.
     alpha: α in [0, 1]; the initial value if α is adaptive.
     adaptive: whether each client learns its α.
-    lr: local learning rate η > 0 in round 0, for both models and α.
-    lr_decay: factor on η per round, in (0, 1].
-    momentum: momentum of local SGD, for each model; its buffer is reset each round.
-    weight_decay: weight decay of local SGD.
-    epochs: E, epochs of local training per round.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset each round.
+    **local: local training, see `LocalSettings`, of both models; `lr` and `lr_decay` are also α's.
 
   Raises:
     SettingError: a setting is out of range.
   """
-  check_range("alpha", alpha, 0.0, 1.0)
-  check_flag("adaptive", adaptive)
-  tx_of = scheduled(
-    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    batch_size=batch_size, optimizer=optimizer,
-  )  # fmt: skip
+  local, tx_of = local_training(local)
+  lr, lr_decay = local["lr"], local["lr_decay"]
+  epochs, batch_size = local["epochs"], local["batch_size"]
 
   def start(broadcast, state: Own, context) -> Pair:
     tx = tx_of(context)

@@ -11,19 +11,20 @@ and keeps the result as v_i, which is the model it is evaluated with.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Optimizer
+from fedjax_het.clients.local_settings import LocalSettings, local_training
 from fedjax_het.clients.sgd import afterwards, mean_loss
-from fedjax_het.clients.supervised import line, received, scheduled, supervised
+from fedjax_het.clients.supervised import line, received, supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message
+from fedjax_het.settings import Count, NonNegative, checked
 
 PyTree = Any
 
@@ -74,18 +75,13 @@ def walk_both(
   )
 
 
+@checked
 def ditto(
   model: Model,
   *,
-  lam: float = 1.0,
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  local_epochs: int | None = None,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
+  lam: NonNegative = 1.0,
+  local_epochs: Count | None = None,
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """Ditto's client part; its state is the personalised model v_i, initialised to the first θ^g.
 
@@ -94,25 +90,17 @@ def ditto(
   Args:
     model: the model that clients train.
     lam: λ >= 0, weight of the proximal term; 0 is purely local training of v_i.
-    lr: local learning rate η > 0 in round 0, for both models.
-    lr_decay: factor on η per round, in (0, 1].
-    momentum: momentum of local SGD, for each model; its buffer is reset each round.
-    weight_decay: weight decay of local SGD.
-    epochs: E, epochs of the received model per round.
     local_epochs: epochs of the personalised model per round, after those of the received model; None takes
       as many as `epochs`. The paper's experiments use 5.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset each round.
+    **local: local training, see `LocalSettings`; `epochs` are the received model's, and each of both models
+      has an optimiser state of its own.
 
   Raises:
     SettingError: a setting is out of range.
   """
+  local, tx_of = local_training(local)
+  epochs, batch_size = local["epochs"], local["batch_size"]
   own_epochs = epochs if local_epochs is None else local_epochs
-  tx_of = scheduled(
-    lam=lam, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    local_epochs=own_epochs, batch_size=batch_size, optimizer=optimizer,
-  )  # fmt: skip
 
   def start(broadcast, state, context) -> Pair:
     tx = tx_of(context)

@@ -15,21 +15,24 @@ before. A cap centred at the present cohort is not offered: a client does not se
 same round, and the server sees only sums of e.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het.clients.objective import training_loss
 from fedjax_het.data.container import ClientData
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.models.tried import mistakes_in_training
 from fedjax_het.parts import Message
+from fedjax_het.settings import Choice, Range
 
 PyTree = Any
 ENERGIES = ("signed", "raw", "centred", "absolute", "even")
 LARGEST = 60.0  # bound on a weight's exponent, so that sums over clients neither overflow nor vanish
+Energy = Annotated[str, Choice(ENERGIES)]
+Cap = Annotated[float, Range(above=0.0, high=LARGEST)]
 
 
 def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -67,19 +70,13 @@ def shortened(gradient: jax.Array, norm: float | None) -> jax.Array:
 
 
 def check_energy(energy: str, cap: float | None, upload_norm: float | None = None) -> None:
-  """Raises `SettingError` for an unknown kind of weight or for bounds that do not apply to it."""
-  check_choice("energy", energy, ENERGIES)
-  if upload_norm is not None:
-    check_range("upload_norm", upload_norm, above=0.0, below=jnp.inf)
-    if energy != "even":
-      raise SettingError(
-        "upload_norm", upload_norm, f"bounds e·∇E, but {energy} weights e would still depend on the data",
-        "Use energy='even', or leave it out.",
-      )  # fmt: skip
-  if cap is None:
-    return
-  check_range("cap", cap, high=LARGEST, above=0.0)
-  if energy in ("signed", "even"):
+  """Raises `SettingError` for bounds that do not apply to a kind of weight."""
+  if upload_norm is not None and energy != "even":
+    raise SettingError(
+      "upload_norm", upload_norm, f"bounds e·∇E, but {energy} weights e would still depend on the data",
+      "Use energy='even', or leave it out.",
+    )  # fmt: skip
+  if cap is not None and energy in ("signed", "even"):
     raise SettingError(
       "cap", cap, f"does not apply to {energy} weights", "Use energy='raw', or leave it out."
     )

@@ -20,27 +20,23 @@ x̆ is a slot's Langevin chain: it starts the round at x̃, takes R steps  x̆ <
 the energy of real data and raises that of the chain's samples (equation 4.4).
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.energies import (
-  check_energy,
-  clipped,
-  energy_gradient,
-  of_class,
-  signals,
-)
-from fedjax_het.clients.objective import adam, check_model, check_training, decayed, training_loss
-from fedjax_het.errors import SettingError, check_flag, check_pixels, check_range, check_whole, is_zero
+from fedjax_het.clients.energies import Cap, Energy, check_energy, clipped, energy_gradient, of_class, signals
+from fedjax_het.clients.local_settings import AdamSettings, adam_training
+from fedjax_het.clients.objective import check_model, training_loss
+from fedjax_het.errors import SettingError, check_pixels, is_zero
 from fedjax_het.langevin import langevin_step
 from fedjax_het.local import for_each_batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.model import trains_as_used
 from fedjax_het.models.tried import mistakes_in_training
 from fedjax_het.parts import ClientUpdate, Info, Message, Needs, Studies
+from fedjax_het.settings import Count, Decay, NonNegative, Positive, Whole, checked
 from fedjax_het.tasks import mean_loss
 
 PyTree = Any
@@ -90,29 +86,24 @@ def nearest(synthetic: jax.Array, labels: jax.Array, num_classes: int, x: jax.Ar
   return -squares.reshape(x.shape[0], num_classes, len(labels) // num_classes).min(axis=2)
 
 
+@checked
 def fedevg(
   model: Model,
   *,
-  per_class: int = 10,
-  energy: str = "signed",
-  cap: float | None = None,
-  upload_norm: float | None = None,
-  start_scale: float = 1.0,
+  per_class: Count = 10,
+  energy: Energy = "signed",
+  cap: Cap | None = None,
+  upload_norm: Positive | None = None,
+  start_scale: Positive = 1.0,
   persistent: bool = False,
-  chain_steps: int = 1,
-  chain_step_size: float = 1.0,
-  chain_noise: float = 0.01,
-  lam: float = 0.1,
-  clip: float | None = 3.0,
+  chain_steps: Annotated[int, Whole(0)] = 1,
+  chain_step_size: NonNegative = 1.0,
+  chain_noise: NonNegative = 0.01,
+  lam: NonNegative = 0.1,
+  clip: Positive | None = 3.0,
   bounded: bool = True,
-  lr: float = 1e-3,
-  lr_decay: float = 0.9 ** (1 / 50),
-  b1: float = 0.5,
-  b2: float = 0.999,
-  weight_decay: float = 1e-4,
-  epochs: int = 1,
-  steps: int | None = None,
-  batch_size: int = 64,
+  lr_decay: Decay = 0.9 ** (1 / 50),
+  **local: Unpack[AdamSettings],
 ) -> ClientUpdate:
   """FedEvg's client part, for use with `server.sgld`, the thesis's server part, or `server.particles`.
 
@@ -141,14 +132,9 @@ def fedevg(
     clip: bound on every entry of a gradient with respect to x; None for none.
     bounded: whether chains are clipped to [0, 1], as pixels are, and examples must lie there; the server part
       has a separate setting for x̃.
-    lr: Adam's learning rate in round 0.
-    lr_decay: factor on the learning rate per round.
-    b1: Adam's β₁, decay of the first moment.
-    b2: Adam's β₂, decay of the second moment.
-    weight_decay: L2 coefficient, added to the gradient before Adam.
-    epochs: E, epochs of local training per round.
-    steps: maximum number of local steps per round, over freshly shuffled epochs; None for no limit.
-    batch_size: B, real examples per step; min(B, M) synthetic examples per step.
+    lr_decay: factor on the learning rate per round, in (0, 1].
+    **local: local training, see `AdamSettings`; a step takes `batch_size` B real and min(B, M) synthetic
+      examples.
 
   Raises:
     SettingError: a setting is out of range or has no effect, or the model has no declared shape, fewer than
@@ -157,24 +143,12 @@ def fedevg(
   """
   check_model(model)
   check_energy(energy, cap, upload_norm)
-  check_training(
-    lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size
-  )
-  check_whole("per_class", per_class, 1)
-  check_whole("chain_steps", chain_steps, 0)
-  if steps is not None:
-    check_whole("steps", steps, 1)
-  if clip is not None:
-    check_range("clip", clip, above=0.0, below=jnp.inf)
-  check_range("start_scale", start_scale, above=0.0, below=jnp.inf)
-  for name, value in (("chain_step_size", chain_step_size), ("chain_noise", chain_noise), ("lam", lam)):
-    check_range(name, value, 0.0, below=jnp.inf)
+  local, optimizer_of = adam_training(local, lr_decay)
+  epochs, steps, batch_size = local["epochs"], local["steps"], local["batch_size"]
   if is_zero(chain_steps):
     for name, value, usual in (("chain_step_size", chain_step_size, 1.0), ("chain_noise", chain_noise, 0.01)):
       if not isinstance(value, jax.Array) and value != usual:
         raise SettingError(name, value, "has no effect without chains", "Leave it out, or set chain_steps.")
-  for name, flag in (("persistent", persistent), ("bounded", bounded)):
-    check_flag(name, flag)
   if not isinstance(model.shape, tuple) or not model.shape or model.num_classes < 2 or not model.task.classes:
     raise SettingError(
       "model", model.name, "does not say its shape, or has fewer than two logits, the energies of classes",
@@ -199,7 +173,7 @@ def fedevg(
 
   def update(key, broadcast, state, data, context):
     model_key, data_key = jax.random.split(key)
-    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, context.round))
+    optimizer = optimizer_of(context)
 
     def step(local: Local, batch) -> Local:
       slot_key, chain_key = jax.random.split(batch.key)

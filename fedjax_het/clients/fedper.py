@@ -6,15 +6,16 @@ The parameters are θ = (θ^b, θ^h). A client joins the received body with the 
 together by SGD on F_i, uploads the body and keeps the head. There is no global model.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import Head, joined, parting
-from fedjax_het.clients.objective import Optimizer
-from fedjax_het.clients.supervised import scheduled, supervised
+from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import checked
 
 PyTree = Any
 
@@ -26,43 +27,29 @@ class Own(NamedTuple):
   stats: PyTree = ()
 
 
+@checked
 def fedper(
   model: Model,
   *,
   head: Head = "",
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
   shares_body: bool = True,
   name: str = "fedper",
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """FedPer's client part; its state is the client's head, with the same initial value on all clients.
 
   Args:
     model: the model that clients train.
     head: layers of the head, see `heads.parting`.
-    lr: local learning rate η > 0 in round 0.
-    lr_decay: factor on η per round, in (0, 1].
-    momentum: momentum of local SGD; its buffer is reset each round.
-    weight_decay: weight decay of local SGD.
-    epochs: E, epochs of local training per round.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset each round.
     shares_body: whether the body is shared and the head kept; False is LG-FedAvg.
     name: name of the method in tables.
+    **local: local training, see `LocalSettings`.
 
   Raises:
     SettingError: a setting is out of range; when a run is set up, the model lacks a layer of the head.
   """
-  tx_of = scheduled(
-    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    batch_size=batch_size, optimizer=optimizer,
-  )  # fmt: skip
+  local, tx_of = local_training(local)
+  epochs, batch_size = local["epochs"], local["batch_size"]
   part = parting(model, head)
 
   def parted(params: PyTree, stats: PyTree) -> tuple[Message, Own]:

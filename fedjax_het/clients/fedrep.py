@@ -7,16 +7,17 @@ body fixed, then the body for E_b epochs with that head fixed, each with a fresh
 the body and keeps the head. There is no global model.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import Head, beside, joined, parting
-from fedjax_het.clients.objective import Optimizer
+from fedjax_het.clients.local_settings import LocalSettings, local_training
 from fedjax_het.clients.sgd import afterwards, mean_loss
-from fedjax_het.clients.supervised import scheduled, supervised
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message
+from fedjax_het.settings import Count, checked
 
 PyTree = Any
 
@@ -28,18 +29,13 @@ class Phases(NamedTuple):
   body: sgd.Local
 
 
+@checked
 def fedrep(
   model: Model,
   *,
   head: Head = "",
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  body_epochs: int | None = None,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
+  body_epochs: Count | None = None,
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """FedRep's client part; its state is the client's head, with the same initial value on all clients.
 
@@ -49,25 +45,17 @@ def fedrep(
   Args:
     model: the model that clients train.
     head: layers of the head, see `heads.parting`.
-    lr: local learning rate η > 0 in round 0.
-    lr_decay: factor on η per round, in (0, 1].
-    momentum: momentum of local SGD; its buffer is reset before each phase.
-    weight_decay: weight decay of local SGD.
-    epochs: E, epochs of the head per round.
     body_epochs: E_b, epochs of the body per round, after those of the head; None takes as many as `epochs`.
       SuPerFed's comparison uses 5.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset before each phase.
+    **local: local training, see `LocalSettings`; `epochs` are the head's, and each phase has a new optimiser
+      state.
 
   Raises:
     SettingError: a setting is out of range; when a run is set up, the model lacks a layer of the head.
   """
+  local, tx_of = local_training(local)
+  epochs, batch_size = local["epochs"], local["batch_size"]
   own_epochs = epochs if body_epochs is None else body_epochs
-  tx_of = scheduled(
-    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    body_epochs=own_epochs, batch_size=batch_size, optimizer=optimizer,
-  )  # fmt: skip
   part = parting(model, head)
 
   def start(broadcast, state, context) -> Phases:

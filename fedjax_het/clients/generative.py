@@ -5,34 +5,33 @@ loss with Adam, whose state is reset each round; the whole parameter tree is upl
 it by n_i.
 """
 
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients.fedevg import labels_of, nearest
-from fedjax_het.clients.objective import adam, check_training, decayed, training_loss
+from fedjax_het.clients.local_settings import AdamSettings, adam_training
+from fedjax_het.clients.objective import training_loss
 from fedjax_het.clients.sgd import Local
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import SettingError, check_pixels, check_whole
+from fedjax_het.errors import SettingError, check_pixels
 from fedjax_het.local import for_each_batch
 from fedjax_het.models.model import Model
 from fedjax_het.models.zoo.generative import GENERATORS, Generative
 from fedjax_het.parts import ClientUpdate, Info, Message, Needs, Studies
+from fedjax_het.settings import Count, Decay, checked
 
 
+@checked
 def generative(
   model: Generative,
   *,
-  per_class: int = 10,
-  lr: float = 1e-3,
-  lr_decay: float = 0.9 ** (1 / 5),
-  b1: float = 0.5,
-  b2: float = 0.999,
-  weight_decay: float = 1e-4,
-  epochs: int = 1,
-  steps: int | None = None,
-  batch_size: int = 64,
+  per_class: Count = 10,
+  lr_decay: Decay = 0.9 ** (1 / 5),
   name: str = "generative",
+  **local: Unpack[AdamSettings],
 ) -> ClientUpdate:
   """Client part of a federated conditional generative model.
 
@@ -42,33 +41,23 @@ def generative(
   Args:
     model: the generative model.
     per_class: examples per class that the server generates for display and evaluation.
-    lr: Adam's learning rate in round 0.
-    lr_decay: factor on the learning rate per round.
-    b1: Adam's β₁, decay of the first moment.
-    b2: Adam's β₂, decay of the second moment.
-    weight_decay: L2 coefficient, added to the gradient before Adam.
-    epochs: E, epochs of local training per round.
-    steps: maximum number of local steps per round; None for no limit.
-    batch_size: B, local mini-batch size.
+    lr_decay: factor on the learning rate per round, in (0, 1].
     name: name of the method in tables.
+    **local: local training, see `AdamSettings`.
 
   Raises:
     SettingError: a setting is out of range, or the model is not generative; when a run is set up, examples
       lie outside [0, 1], the range of a bounded model's outputs.
   """
-  check_training(
-    lr=lr, lr_decay=lr_decay, b1=b1, b2=b2, weight_decay=weight_decay, epochs=epochs, batch_size=batch_size
-  )
-  check_whole("per_class", per_class, 1)
-  if steps is not None:
-    check_whole("steps", steps, 1)
+  local, optimizer_of = adam_training(local, lr_decay)
+  epochs, steps, batch_size = local["epochs"], local["steps"], local["batch_size"]
   if not isinstance(model, Generative):
     name = getattr(model, "name", type(model).__name__)
     raise SettingError("model", name, "generates nothing", f"Use one of {', '.join(GENERATORS)}.")
   labels = labels_of(model.num_classes, per_class)
 
   def update(key, broadcast, state, data, context):
-    optimizer = adam(b1, b2, weight_decay)(decayed(lr, lr_decay, context.round))
+    optimizer = optimizer_of(context)
 
     def step(local: Local, batch) -> Local:
       params, states, total = dict(local.params), dict(local.optimizer), local.loss

@@ -5,17 +5,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.errors import SettingError, check_range, check_transformation, check_whole, is_zero
+from fedjax_het.errors import SettingError, check_transformation, is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models.layers.product import divided
 from fedjax_het.models.model import Model
 from fedjax_het.models.tried import check_outputs, check_statistics, mistakes_in_training
 from fedjax_het.modes import promoting
+from fedjax_het.settings import Count, Decay, Fraction, NonNegative, Positive, Round
 from fedjax_het.tasks import mean_loss
 from fedjax_het.tasks.task import or_one
 
@@ -183,32 +183,17 @@ def check_model(model: Any) -> None:
 
 
 def check_training(**settings: Any) -> None:
-  """Checks the ranges of local-training settings, which are given by the factories' argument names.
-
-  Values that are being traced pass unchecked.
+  """Checks settings of local training by their names, for a factory that does not declare them.
 
   Raises:
     SettingError: a setting is out of range.
   """
+  declared: dict[str, Any] = dict(lr=Positive, lr_decay=Decay, start_round=Round, batch_size=Count)
+  declared |= dict(inner_steps=Count, momentum=Fraction, b1=Fraction, b2=Fraction)
   for name, value in settings.items():
-    if isinstance(value, jax.core.Tracer):
-      continue
-    if name.endswith("epochs") or name in ("batch_size", "inner_steps"):
-      check_whole(name, value, 1)
-    elif name == "start_round":
-      check_range(name, value, 0.0, on_host=True)  # infinite for never
-      check_range(name, value, high=np.inf if value == np.inf else 2**31 - 1, on_host=True)
-      if value % 1 and value != np.inf:
-        remedy = f"Count rounds from 0; a share of T rounds is start_round=int({value} * T)."
-        raise SettingError(name, value, "not a round", remedy)
-    elif name == "lr":
-      check_range(name, value, above=0.0, below=np.inf)
-    elif name == "lr_decay":
-      check_range(name, value, 0.0, 1.0, above=0.0)
-    elif name in ("momentum", "b1", "b2"):
-      check_range(name, value, 0.0, below=1.0)
-    else:
-      check_range(name, value, 0.0, below=np.inf)
+    usual: Any = Count if name.endswith("epochs") else NonNegative
+    for rule in declared.get(name, usual).__metadata__:
+      rule.check(name, value)
 
 
 def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Array) -> None:

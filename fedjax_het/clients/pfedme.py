@@ -12,7 +12,7 @@ w is uploaded; θ, the personalised model, stays. The paper's server step, w <- 
 `server.sgd(lr=β)`.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,14 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Optimizer, decayed, loss_gradient, updates_barrier
-from fedjax_het.clients.supervised import line, received, scheduled, supervised
+from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.objective import decayed, loss_gradient, updates_barrier
+from fedjax_het.clients.supervised import line, received, supervised
 from fedjax_het.errors import check_range
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import Count, Range, checked
 
 PyTree = Any
 
@@ -40,19 +42,14 @@ class Work(NamedTuple):
   steps: jax.Array
 
 
+@checked
 def pfedme(
   model: Model,
   *,
-  lam: float = 15.0,
-  inner_steps: int = 5,
-  outer_lr: float | None = None,
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
+  lam: Annotated[float, Range(above=0.0)] = 15.0,
+  inner_steps: Count = 5,
+  outer_lr: Annotated[float, Range(above=0.0)] | None = None,
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """pFedMe's client part; its state is the personalised model θ, initialised to the first w.
 
@@ -63,25 +60,15 @@ def pfedme(
     lam: λ > 0, coefficient of the envelope. At 0, w would never move: no setting of pFedMe is FedAvg.
     inner_steps: R >= 1, SGD steps on θ per mini-batch.
     outer_lr: η_w in round 0; None takes η.
-    lr: learning rate η > 0 of the inner steps in round 0.
-    lr_decay: factor on both rates per round, in (0, 1].
-    momentum: momentum of the inner steps; its buffer is reset for each mini-batch.
-    weight_decay: weight decay of the inner steps.
-    epochs: E, epochs of local training per round.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset for each mini-batch.
+    **local: local training, see `LocalSettings`: the inner steps on θ, whose optimiser state is new for each
+      mini-batch; `lr_decay` acts on both rates.
 
   Raises:
     SettingError: a setting is out of range, or η_w λ >= 2, with which w would diverge.
   """
-  tx_of = scheduled(
-    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    batch_size=batch_size, optimizer=optimizer, inner_steps=inner_steps,
-  )  # fmt: skip
-  check_range("lam", lam, above=0.0)
-  outer = lr if outer_lr is None else outer_lr
-  check_range("outer_lr", outer, above=0.0)
+  local, tx_of = local_training(local)
+  lr_decay, epochs, batch_size = local["lr_decay"], local["epochs"], local["batch_size"]
+  outer = local["lr"] if outer_lr is None else outer_lr
   check_range("outer_lr · lam", outer * lam, below=2.0)
 
   def start(broadcast, state, context) -> Work:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.clients.simplex import mean_distance
-from fedjax_het.errors import SettingError, check_range, check_seed, check_whole
+from fedjax_het.errors import SettingError, check_range, check_seed
+from fedjax_het.settings import Count, Positive, checked
 
 STARTS = 8  # LDA fits per endpoint beyond the first: most of five end with two groups at one point
 TOGETHER = 0.25  # fraction of the radius within which two centers count as the same
@@ -37,13 +38,14 @@ class Regions(NamedTuple):
   clusters: np.ndarray
 
 
+@checked
 def regions(
   counts: ArrayLike,
   *,
-  endpoints: int = 2,
-  clusters: int = 2,
-  rho: float = 0.4,
-  epsilon: float | None = None,
+  endpoints: Count = 2,
+  clusters: Count = 2,
+  rho: Positive = 0.4,
+  epsilon: Positive | None = None,
   seed: int = 0,
 ) -> Regions:
   """Computes regions: label counts -> LDA -> points of the simplex -> L1 clusters -> centers and radius.
@@ -78,7 +80,7 @@ def regions(
   if (counts % 1 != 0).any() and np.allclose(counts.sum(1), 1.0, atol=1e-3):
     raise SettingError("counts", counts.shape, "are shares of 1, not counts", remedy)
   check_seed("seed", seed)
-  check_regions(len(counts), counts.shape[1], endpoints, clusters, rho, epsilon)
+  check_regions(len(counts), counts.shape[1], endpoints, clusters, epsilon)
   seed = int(seed)
   from sklearn import cluster  # importing takes two seconds, and SosicFL alone needs it
 
@@ -136,36 +138,34 @@ def remarks_on(regions: Regions) -> list[str]:
   return said
 
 
+@checked
 def regions_of_nothing(
   num_clients: int | None,
   *,
-  endpoints: int = 2,
-  clusters: int = 2,
-  rho: float = 0.4,
-  epsilon: float | None = None,
+  endpoints: Count = 2,
+  clusters: Count = 2,
+  rho: Positive = 0.4,
+  epsilon: Positive | None = None,
 ) -> Regions:
   """Returns placeholder regions for use before counts exist: one client (or K) in the middle of the simplex.
 
   Raises:
     SettingError: see `regions`.
   """
-  check_regions(num_clients, None, endpoints, clusters, rho, epsilon)
+  check_regions(num_clients, None, endpoints, clusters, epsilon)
   middle = np.full((num_clients or 1, int(endpoints)), 1.0 / endpoints, np.float32)
   return Regions(middle, rho * mean_distance(middle[0]), middle, np.zeros(len(middle), int))
 
 
 def check_regions(
-  num_clients: int | None, num_classes: int | None, endpoints: int, clusters: int, rho: float,
-  epsilon: float | None,
-) -> None:  # fmt: skip
-  """Raises `SettingError` for invalid settings of `regions`, as far as K and C are known."""
-  check_whole("endpoints", endpoints, 1)
+  num_clients: int | None, num_classes: int | None, endpoints: int, clusters: int, epsilon: float | None
+) -> None:
+  """Raises `SettingError` for settings of `regions` that do not go together, as far as K and C are known."""
   if num_classes is not None and endpoints > num_classes:
     raise SettingError(
       "endpoints", endpoints, f"more topics than there are classes, {num_classes}",
       f"Use at most {num_classes}.",
     )  # fmt: skip
-  check_whole("clusters", clusters, 1)
   if num_clients is not None and clusters > num_clients:
     raise SettingError(
       "clusters", clusters, f"more than there are clients, {num_clients}", f"Use at most {num_clients}."
@@ -176,14 +176,6 @@ def check_regions(
       raise SettingError("clusters", clusters, problem, "Use 1.")
     if epsilon is not None:
       raise SettingError("epsilon", epsilon, problem, "Leave it out.")
-  check_range("rho", rho, above=0.0, below=float("inf"))
-  if epsilon is not None:
-    check_epsilon(epsilon)
-
-
-def check_epsilon(epsilon: float) -> None:
-  """Raises `SettingError` for an ε that is not positive, infinite, or 0 in float32."""
-  check_range("epsilon", epsilon, above=0.0, below=float("inf"))
 
 
 def check_given(regions: Regions) -> None:
@@ -212,16 +204,16 @@ def check_given(regions: Regions) -> None:
     raise SettingError("regions.points, regions.clusters", shapes, problem, remedy)
 
 
-def noised(counts: ArrayLike, epsilon: float, seed: int = 0) -> np.ndarray:
+@checked
+def noised(counts: ArrayLike, epsilon: Positive, seed: int = 0) -> np.ndarray:
   """Adds Laplace noise of scale 1/ε to label counts and clips them at 0, [K, C].
 
   This is pure ε-differential privacy at example level: a client's counts change by one in one class if an
   example is added or removed. A client whose noised counts are all 0 gets 1 in every class.
 
   Raises:
-    SettingError: see `check_epsilon`.
+    SettingError: ε is not above 0, or infinite.
   """
-  check_epsilon(epsilon)
   counts = np.asarray(counts, np.float64)
   drawn = np.maximum(
     counts + np.random.default_rng(seed).laplace(scale=1.0 / epsilon, size=counts.shape), 0.0

@@ -17,16 +17,20 @@ The models are averaged by the mixing coefficients (n_i in the thesis), the cont
 (`Message.even`).
 """
 
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het.clients import sgd
+from fedjax_het.clients.local_settings import LocalSettings, local_training
 from fedjax_het.clients.objective import decayed
-from fedjax_het.clients.supervised import received, scheduled, supervised
-from fedjax_het.errors import check_range, is_zero
+from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import checked
 
 TERMS = 6  # terms of the series below; the next is below 1e-7
 
@@ -48,37 +52,25 @@ def times_counted(steps: jax.Array, momentum: float | jax.Array) -> jax.Array:
   return jnp.where(steps * rest < 0.5, near, (steps - geometric) / rest)
 
 
-def scaffold(
-  model: Model,
-  *,
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  batch_size: int = 10,
-) -> ClientUpdate:
+@checked
+def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
   """SCAFFOLD's client part; its state is the control variate c_i, and all control variates start at 0.
 
   The global model is also the personalised one.
 
   Args:
     model: the model that clients train.
-    lr: local learning rate η > 0 in round 0.
-    lr_decay: factor on η per round, in (0, 1].
-    momentum: β of local SGD, in [0, 1), 0 in the paper; its buffer is reset each round.
-    weight_decay: weight decay of local SGD.
-    epochs: E, epochs of local training per round.
-    batch_size: B, local mini-batch size; a last partial batch is used.
+    **local: local training, see `LocalSettings`, without `optimizer`; the paper's momentum is 0.
 
   Raises:
-    SettingError: a setting is out of range.
+    SettingError: a setting is out of range, or `optimizer` is given.
   """
-  tx_of = scheduled(
-    lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay, epochs=epochs,
-    batch_size=batch_size,
-  )  # fmt: skip
-  check_range("momentum", momentum, 0.0, below=1.0)
+  if local.get("optimizer") is not None:
+    problem = "replaces local SGD, out of whose steps SCAFFOLD reads the mean gradient"
+    raise SettingError("optimizer", local["optimizer"], problem, "Leave it out.")
+  local, tx_of = local_training(local)
+  lr, lr_decay, momentum = local["lr"], local["lr_decay"], local["momentum"]
+  epochs, batch_size = local["epochs"], local["batch_size"]
 
   def start(broadcast, state, context):
     return sgd.start(broadcast.params, broadcast.stats, tx_of(context))

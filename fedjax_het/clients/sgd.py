@@ -8,19 +8,21 @@ Each client minimises  F_i(θ) + (μ/2)·‖θ - θ^g‖²  by mini-batch steps 
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.objective import Optimizer, loss_gradient, updates_barrier
-from fedjax_het.clients.supervised import received, scheduled, supervised
+from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.objective import loss_gradient, updates_barrier
+from fedjax_het.clients.supervised import received, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import NonNegative, checked
 
 PyTree = Any
 LATER = 2**31 - 2  # folded into the key of a second training phase; epochs fold in 0, 1, ...
@@ -112,41 +114,27 @@ def mean_loss(one: Local, other: Local) -> Info:
   return Info.of_sum(one.loss + other.loss, steps)
 
 
+@checked
 def fedprox(
   model: Model,
   *,
-  mu: float | jax.Array | None = 0.01,
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
+  mu: NonNegative | jax.Array | None = 0.01,
   name: str = "fedprox",
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """FedProx's client part; the personalised model is the global one.
 
   Args:
     model: the model that clients train.
     mu: μ >= 0, weight of the proximal term; None omits it.
-    lr: local learning rate η > 0 in round 0.
-    lr_decay: factor on η per round, in (0, 1].
-    momentum: momentum of local SGD; its buffer is reset each round.
-    weight_decay: weight decay of local SGD.
-    epochs: E, epochs of local training per round.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset each round.
     name: name of the method in tables.
+    **local: local training, see `LocalSettings`.
 
   Raises:
     SettingError: a setting is out of range.
   """
-  tx_of = scheduled(
-    mu=0.0 if mu is None else mu, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay,
-    epochs=epochs, batch_size=batch_size, optimizer=optimizer,
-  )  # fmt: skip
+  local, tx_of = local_training(local)
+  epochs, batch_size = local["epochs"], local["batch_size"]
 
   training = LocalTraining(
     steps=lambda data: epochs * steps_per_epoch(data, batch_size),

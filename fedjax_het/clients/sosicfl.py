@@ -19,7 +19,7 @@ ended).
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -29,17 +29,19 @@ from jax import lax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.ditto import Pair, walk_both
 from fedjax_het.clients.heads import Head, Parted, joined, parting
-from fedjax_het.clients.objective import Optimizer, check_model
+from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.objective import check_model
 from fedjax_het.clients.regions import Regions, check_given, remarks_on
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
-from fedjax_het.clients.supervised import scheduled, starts_within, supervised
+from fedjax_het.clients.supervised import starts_within, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import FederatedData
-from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.errors import SettingError
 from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Needs, Simplex, Studies
+from fedjax_het.settings import Choice, Count, NonNegative, Round, checked
 
 PyTree = Any
 POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in 0, 1, ...
@@ -54,24 +56,19 @@ class Owner(NamedTuple):
   stats: PyTree = ()
 
 
+@checked
 def sosicfl_plus(
   model: Model,
   regions: Regions,
   *,
-  layers: str = "head",
+  layers: Annotated[str, Choice(("head", "all"))] = "head",
   head: Head = "",
-  points: int | None = None,
-  start_round: float | jax.Array = 0,
-  lam: float | None = 1.0,
-  local_epochs: int | None = None,
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
+  points: Count | None = None,
+  start_round: Round | jax.Array = 0,
+  lam: NonNegative | None = 1.0,
+  local_epochs: Count | None = None,
   name: str = "sosicfl_plus",
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """SosicFL+'s client part; its state is the client's region and its personalised endpoints.
 
@@ -91,15 +88,8 @@ def sosicfl_plus(
     lam: λ >= 0, weight of the proximal term of personalised endpoints; None is SosicFL, which has none.
     local_epochs: epochs of the personalised endpoints per round, after those of the received ones;
       None takes as many as `epochs`.
-    lr: local learning rate γ > 0 in round 0.
-    lr_decay: factor on γ per round, in (0, 1].
-    momentum: momentum of local SGD; its buffer is reset each round.
-    weight_decay: weight decay of local SGD.
-    epochs: E, epochs of local training per round.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function γ -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset each round.
     name: name of the method in tables.
+    **local: local training, see `LocalSettings`; `epochs` are the received endpoints'.
 
   Raises:
     SettingError: regions are not valid (`check_given`); a setting is out of range or has no effect; endpoints
@@ -107,7 +97,6 @@ def sosicfl_plus(
       the head; from `check_rounds`, the run ends before t̃.
   """
   check_model(model)
-  check_choice("layers", layers, ("head", "all"))
   if layers == "all" and head:
     raise SettingError(
       "head", head, "all layers have endpoints, and it would have no effect", "Leave it out."
@@ -118,17 +107,12 @@ def sosicfl_plus(
       "Use sosicfl, whose endpoints are of the head alone, or a model without batch normalisation.",
     )  # fmt: skip
   check_given(regions)
-  if points is not None:
-    check_whole("points", points, 1)
   if lam is None and local_epochs is not None and not isinstance(local_epochs, jax.Array):
     problem = "is for personalised endpoints, and with lam = None there are none"
     raise SettingError("local_epochs", local_epochs, problem, "Leave it out, or set lam.")
+  local, tx_of = local_training(local)
+  epochs, batch_size = local["epochs"], local["batch_size"]
   own_epochs = epochs if local_epochs is None else local_epochs
-  tx_of = scheduled(
-    start_round=start_round, lam=0.0 if lam is None else lam, lr=lr, lr_decay=lr_decay, momentum=momentum,
-    weight_decay=weight_decay, epochs=epochs, local_epochs=own_epochs, batch_size=batch_size,
-    optimizer=optimizer,
-  )  # fmt: skip
   centers = jnp.asarray(regions.centers, jnp.float32)
   radius = regions.radius if isinstance(regions.radius, jax.Array) else np.float32(regions.radius)
   count = centers.shape[1]

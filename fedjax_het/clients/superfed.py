@@ -18,7 +18,7 @@ FedAvg's.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,15 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Optimizer, loss_gradient, updates_barrier
+from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.objective import loss_gradient, updates_barrier
 from fedjax_het.clients.statistics import own_statistics
-from fedjax_het.clients.supervised import line, received, scheduled, starts_within, supervised
+from fedjax_het.clients.supervised import line, received, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import check_choice
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import Choice, NonNegative, Round, checked
 
 PyTree = Any
 
@@ -100,20 +101,15 @@ class Line(NamedTuple):
   stats: PyTree
 
 
+@checked
 def superfed(
   model: Model,
   *,
-  granularity: str = "model",
-  mu: float | jax.Array = 0.01,
-  nu: float | jax.Array = 2.0,
-  start_round: float | jax.Array = 0,
-  lr: float = 0.01,
-  lr_decay: float = 1.0,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  epochs: int = 10,
-  batch_size: int = 10,
-  optimizer: Optimizer | None = None,
+  granularity: Annotated[str, Choice(("model", "layer"))] = "model",
+  mu: NonNegative | jax.Array = 0.01,
+  nu: NonNegative | jax.Array = 2.0,
+  start_round: Round | jax.Array = 0,
+  **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """SuPerFed's client part; its state is the local model θ^l, and the personalised model at λ is θ(λ).
 
@@ -128,23 +124,13 @@ def superfed(
     nu: ν >= 0, weight of the orthogonality term, eq. 2.5; acts from `start_round` on.
     start_round: L, the first round in which λ is drawn and θ^l moves (algorithm 2.3), counted from 0. The
       paper gives it as a fraction of the rounds, as configurations do.
-    lr: local learning rate η > 0 in round 0, for both endpoints.
-    lr_decay: factor on η per round, in (0, 1].
-    momentum: momentum of local SGD; its buffer is reset each round.
-    weight_decay: weight decay of local SGD, on both endpoints.
-    epochs: E, epochs of local training per round.
-    batch_size: B, local mini-batch size; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is reset each round.
+    **local: local training, see `LocalSettings`; it acts on both endpoints alike.
 
   Raises:
     SettingError: a setting is out of range; from `check_rounds`, the run ends before L.
   """
-  check_choice("granularity", granularity, ("model", "layer"))
-  tx_of = scheduled(
-    mu=mu, nu=nu, start_round=start_round, lr=lr, lr_decay=lr_decay, momentum=momentum,
-    weight_decay=weight_decay, epochs=epochs, batch_size=batch_size, optimizer=optimizer,
-  )  # fmt: skip
+  local, tx_of = local_training(local)
+  epochs, batch_size = local["epochs"], local["batch_size"]
 
   def step_on_line(center, tx, training: Line, batch: Batch) -> Line:
     federated, local = training.ends

@@ -1,25 +1,15 @@
-"""Assembles a `ClientUpdate` from local training: checks of settings, learning-rate schedule, evaluation."""
+"""Assembles a `ClientUpdate` from local training: what is evaluated, and lines between two models."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import optax
 
-from fedjax_het.clients.objective import (
-  Optimizer,
-  check_model,
-  check_optimizer,
-  check_training,
-  decayed,
-  momentum_sgd,
-  training_loss,
-)
+from fedjax_het.clients.objective import check_model, training_loss
 from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
-from fedjax_het.modes import promoting
 from fedjax_het.parts import (
   ClientUpdate,
   Context,
@@ -33,27 +23,6 @@ from fedjax_het.parts import (
 )
 
 PyTree = Any
-
-
-def scheduled(
-  *,
-  lr: float,
-  lr_decay: float,
-  momentum: float,
-  weight_decay: float,
-  optimizer: Optimizer | None = None,
-  **settings: Any,
-) -> Callable[[Context], optax.GradientTransformation]:
-  """Returns context -> the round's optimiser, by default SGD with momentum, at that round's learning rate.
-
-  Raises:
-    SettingError: one of these settings, or of the additional `settings`, is out of range.
-  """
-  check_training(**settings, lr=lr, lr_decay=lr_decay, momentum=momentum, weight_decay=weight_decay)
-  if optimizer is not None:
-    check_optimizer(optimizer, lr, momentum=momentum, weight_decay=weight_decay)
-  make = optimizer or momentum_sgd(momentum, weight_decay)
-  return lambda context: promoting(make(decayed(lr, lr_decay, context.round)))
 
 
 def received(model: Model) -> Callable[[Message], PyTree]:

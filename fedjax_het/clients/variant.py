@@ -1,11 +1,9 @@
 """Derives client-part factories that fix some settings of another factory."""
 
-import functools
-import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from fedjax_het.errors import check_choice
+from fedjax_het.settings import checked, signature_of
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -18,23 +16,16 @@ def variant_of(factory: Callable[..., Any], *fixed: str) -> Callable[[Factory], 
     *fixed: settings that the decorated factory fixes and does not accept.
 
   Returns:
-    A decorator, after which `inspect.signature` lists the settings, `inspect.unwrap` finds `factory`, and an
-    unknown setting raises a `SettingError` that suggests the nearest name.
+    A decorator, after which the factory is `checked`, `inspect.signature` lists the settings, and
+    `inspect.unwrap` finds `factory`.
   """
-  signature = inspect.signature(factory)
+  signature = signature_of(factory)
   left = [parameter for name, parameter in signature.parameters.items() if name not in fixed]
-  known = {parameter.name for parameter in left}
-  settable = [parameter.name for parameter in left if parameter.kind is parameter.KEYWORD_ONLY]
 
   def sign(variant: Factory) -> Factory:
-    @functools.wraps(variant)
-    def checked(*parts: Any, **settings: Any) -> Any:
-      for name in settings:
-        if name not in known:
-          check_choice(f"{variant.__name__}'s setting", name, settable)
-      return variant(*parts, **settings)
-
-    vars(checked).update(__signature__=signature.replace(parameters=left), __wrapped__=factory)
-    return cast(Factory, checked)
+    vars(variant)["__declared__"] = signature.replace(parameters=left)
+    made = checked(variant)
+    vars(made)["__wrapped__"] = factory
+    return made
 
   return sign

@@ -6,7 +6,6 @@ from fedjax_het.data.label_noise import LABEL_NOISES, label_noise, pair_flip, sy
 from fedjax_het.data.own import from_arrays, from_groups
 from fedjax_het.data.partition import (
   PARTITIONERS,
-  check_option,
   check_tries,
   dirichlet,
   iid,
@@ -18,7 +17,7 @@ from fedjax_het.data.partition import (
 from fedjax_het.data.sources import Source, load, names
 
 __all__ = [
-  "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_option", "check_tries",
+  "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_tries",
   "dirichlet", "federate", "from_arrays", "from_groups", "iid", "label_counts", "label_noise", "load",
   "names", "natural", "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
   "symmetric_flip",

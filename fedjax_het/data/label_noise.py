@@ -5,17 +5,22 @@ Hahn, doctoral dissertation, chapter II, equations 2.7 (after Han et al., Co-tea
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.data.rows import as_array
-from fedjax_het.errors import SettingError, check_key, check_range, check_whole
+from fedjax_het.errors import SettingError, check_key
+from fedjax_het.settings import HostShare, Whole, checked
 from fedjax_het.tasks.missing import check_present
 
+Classes = Annotated[int, Whole(2)]
 
-def pair_flip(num_classes: int, ratio: float) -> np.ndarray:
+
+@checked
+def pair_flip(num_classes: Classes, ratio: HostShare) -> np.ndarray:
   """Returns T with T[i, i] = 1 - ε and T[i, (i + 1) mod C] = ε (eq. 2.7), float64 [C, C].
 
   A class is mistaken for the next one only.
@@ -27,12 +32,12 @@ def pair_flip(num_classes: int, ratio: float) -> np.ndarray:
   Raises:
     SettingError: an argument is out of range.
   """
-  _check(num_classes, ratio)
   own = np.eye(num_classes)
   return (1.0 - ratio) * own + ratio * np.roll(own, 1, axis=1)
 
 
-def symmetric_flip(num_classes: int, ratio: float) -> np.ndarray:
+@checked
+def symmetric_flip(num_classes: Classes, ratio: HostShare) -> np.ndarray:
   """Returns T with T[i, i] = 1 - ε and T[i, j] = ε / (C - 1) for j ≠ i (eq. 2.8), float64 [C, C].
 
   A class is mistaken for every other one equally often.
@@ -44,7 +49,6 @@ def symmetric_flip(num_classes: int, ratio: float) -> np.ndarray:
   Raises:
     SettingError: an argument is out of range.
   """
-  _check(num_classes, ratio)
   own = np.eye(num_classes)
   return (1.0 - ratio) * own + ratio / (num_classes - 1) * (1.0 - own)
 
@@ -90,8 +94,3 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
     own = np.flatnonzero(labels == i)
     noisy[own] = np.searchsorted(upto, draws[own], side="right")
   return noisy
-
-
-def _check(num_classes: int, ratio: float) -> None:
-  check_whole("num_classes", num_classes, 2)
-  check_range("ratio", ratio, 0.0, 1.0, on_host=True)

@@ -8,11 +8,13 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key, check_whole
+from fedjax_het.settings import Count, checked
 from fedjax_het.tasks.missing import missing
 
 
+@checked
 def natural(
-  groups: ArrayLike, min_size: int = 1, sample: int | None = None, key: jax.Array | None = None
+  groups: ArrayLike, min_size: Count = 1, sample: Count | None = None, key: jax.Array | None = None
 ) -> list[np.ndarray]:
   """Makes one client of each group id; clients are in order of their ids, rows in file order.
 

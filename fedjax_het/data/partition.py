@@ -14,9 +14,8 @@ natural may leave groups out.
   natural        the groups the data came with, all or those that are large enough, or some of them.
 """
 
-import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated
 
 import jax
 import numpy as np
@@ -24,12 +23,14 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.data.natural import generator, natural, whole, wrong_count
 from fedjax_het.data.rows import as_array
-from fedjax_het.errors import SettingError, check_choice, check_flag, check_range, check_settings
+from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.settings import Choice, Count, HostShare, Range, Whole, check_settings, checked, settings_of
 from fedjax_het.tasks.missing import check_present
 
 Parts = list[np.ndarray]
 
 
+@checked
 def iid(key: jax.Array, labels: ArrayLike, num_clients: int) -> Parts:
   """Deals the rows out at random; client sizes differ by at most one row.
 
@@ -49,12 +50,13 @@ def iid(key: jax.Array, labels: ArrayLike, num_clients: int) -> Parts:
   return np.array_split(generator(key).permutation(count), num_clients)
 
 
+@checked
 def pathological(
   key: jax.Array,
   labels: ArrayLike,
   num_clients: int,
-  shards_per_client: int = 2,
-  deal: str = "random",
+  shards_per_client: Count = 2,
+  deal: Annotated[str, Choice(("random", "round_robin"))] = "random",
 ) -> Parts:
   """Sorts the rows by label, cuts them into K·S shards and deals every client S of them.
 
@@ -77,7 +79,6 @@ def pathological(
   most = len(labels) // num_clients
   why = f"each of {num_clients} clients has about {most} of the {len(labels)} rows"
   whole("shards_per_client", shards_per_client, most, why=why)
-  check_option("deal", deal)
   count = num_clients * shards_per_client
   if deal == "random":
     rng = generator(key)
@@ -88,13 +89,14 @@ def pathological(
   return [np.concatenate([shards[j] for j in owners[i::num_clients]]) for i in range(num_clients)]
 
 
+@checked
 def dirichlet(
   key: jax.Array,
   labels: ArrayLike,
   num_clients: int,
-  alpha: float,
-  min_size: int = 10,
-  max_tries: int | None = None,
+  alpha: Annotated[float, Range(1e-6, 1e6, on_host=True)],
+  min_size: Count = 10,
+  max_tries: Count | None = None,
   balance: bool = False,
 ) -> Parts:
   """Divides each class c among the clients by shares q_c ~ Dir(α 1_K), cut at their cumulative sums.
@@ -128,9 +130,6 @@ def dirichlet(
     SettingError: a setting is out of range, or none of `max_tries` draws gave every client `min_size` rows.
   """
   labels = _labels(labels, num_clients)
-  own = {"alpha": alpha, "max_tries": max_tries, "min_size": min_size, "balance": balance}
-  for name, value in own.items():
-    check_option(name, value)
   check_tries(balance, max_tries)
   tries = 1000 if max_tries is None else max_tries
   if min_size * num_clients > len(labels):
@@ -175,12 +174,13 @@ def check_tries(balance: bool, max_tries: int | None) -> None:
     raise SettingError("max_tries", max_tries, problem, "Set it to None.")
 
 
+@checked
 def primary_class(
   key: jax.Array,
   labels: ArrayLike,
   num_clients: int,
-  num_folds: int,
-  fraction: float = 0.8,
+  num_folds: Annotated[int, Whole(2)],
+  fraction: HostShare = 0.8,
 ) -> Parts:
   """Makes F groups of clients (F-Fold); each client has `fraction` of its data from its group's classes.
 
@@ -207,7 +207,6 @@ def primary_class(
   if len(classes) < 2:
     raise SettingError("labels", classes.tolist(), "hold a single class", "Folds need at least two.")
   whole("num_folds", num_folds, len(classes), low=2, why=f"the labels have {len(classes)} classes")
-  check_option("fraction", fraction)
   if num_clients % num_folds:
     raise SettingError(
       "num_clients", num_clients, f"cannot be cut into num_folds = {num_folds} equal groups",
@@ -248,37 +247,18 @@ def partition(
       `num_clients` differs from the number of groups, or the partitioner refuses an option.
   """
   check_choice("partition", name, PARTITIONERS)
-  signature = inspect.signature(PARTITIONERS[name]).parameters
+  signature = settings_of(PARTITIONERS[name])
   common = {"key": key, "labels": labels, "num_clients": num_clients}
   own = [option for option in signature if option not in common]
   check_settings(f"option of partition {name!r}", PARTITIONERS[name], options, common)
   for option in own:
-    if signature[option].default is inspect.Parameter.empty and options.get(option) is None:
+    if signature[option].required and options.get(option) is None:
       raise SettingError(option, None, f"partition {name!r} needs it", f"Set {option}.")
   given = {argument: value for argument, value in common.items() if argument in signature}
   parts = PARTITIONERS[name](**given, **options)
   if num_clients is not None and num_clients != len(parts):
     raise wrong_count(num_clients, len(parts), options.get("min_size", 1), options.get("sample"))  # type: ignore[arg-type]
   return parts
-
-
-def check_option(name: str, value: Any) -> None:
-  """Raises `SettingError` for a value of a partitioner's option that is invalid whatever the labels are."""
-  match name:
-    case "alpha":
-      check_range(name, value, 1e-6, 1e6, on_host=True)
-    case "fraction":
-      check_range(name, value, 0.0, 1.0, on_host=True)
-    case "deal":
-      check_choice(name, value, ("random", "round_robin"))
-    case "balance":
-      check_flag(name, value)
-    case "sample" | "max_tries" if value is None:
-      pass
-    case "num_folds":
-      whole(name, value, low=2)
-    case "shards_per_client" | "min_size" | "max_tries" | "sample":
-      whole(name, value)
 
 
 def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:

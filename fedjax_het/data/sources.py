@@ -39,12 +39,12 @@ from fedjax_het.errors import (
   SettingError,
   check_choice,
   check_memory,
-  check_settings,
   check_whole,
   folder_of,
   reading,
 )
 from fedjax_het.modes import in_float32
+from fedjax_het.settings import check_settings
 
 __all__ = ["FOLDERS", "Source", "load", "names"]
 

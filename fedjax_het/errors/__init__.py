@@ -1,6 +1,6 @@
 """The errors that users see, and the checks that raise them before anything is compiled."""
 
-from fedjax_het.errors.factories import check_given, check_parameters, check_settings, check_transformation
+from fedjax_het.errors.factories import check_given, check_transformation
 from fedjax_het.errors.files import DAMAGE, check_here, folder_of, reading
 from fedjax_het.errors.kinds import LONGEST, DataError, NonFiniteLoss, NoRoom, NoStates, SettingError, shown
 from fedjax_het.errors.memory import check_memory, in_bytes, memory_there
@@ -32,13 +32,11 @@ __all__ = [
   "check_key",
   "check_memory",
   "check_number",
-  "check_parameters",
   "check_pixels",
   "check_range",
   "check_run_key",
   "check_section",
   "check_seed",
-  "check_settings",
   "check_transformation",
   "check_whole",
   "folder_of",

@@ -13,7 +13,7 @@ from fedjax_het import mixing
 from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
-from fedjax_het.errors import SettingError, check_choice, check_parameters
+from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.experiment.known import check_method
 from fedjax_het.experiment.shares import in_rounds
 from fedjax_het.experiment.values import with_values
@@ -21,6 +21,7 @@ from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm, ClientUpdate
+from fedjax_het.settings import check_settings
 from fedjax_het.tasks import Task
 
 
@@ -29,7 +30,7 @@ def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
   name, table = config["name"], METHODS[section]
   check_choice(f"{section}.name", name, table)
   settings = {setting: value for setting, value in config.items() if setting != "name"}
-  check_parameters(f"{section}'s setting for {name}", table[name].settings, settings)
+  check_settings(f"{section}'s setting for {name}", table[name].settings, settings)
   return table[name].make(given, **settings)
 
 

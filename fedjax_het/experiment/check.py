@@ -1,6 +1,5 @@
 """What can be checked of a configuration before any data is read."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,6 @@ from fedjax_het.errors import (
   check_range,
   check_section,
   check_seed,
-  check_settings,
   check_whole,
 )
 from fedjax_het.experiment.algorithm import as_written, build_algorithm
@@ -27,6 +25,7 @@ from fedjax_het.experiment.label_noise import check_label_noise
 from fedjax_het.experiment.task import check_task
 from fedjax_het.experiment.unseen import check_unseen
 from fedjax_het.methods import CLIENTS, Method, small_model
+from fedjax_het.settings import check_settings, settings_of
 from fedjax_het.studies.best import check_to_accuracy
 from fedjax_het.studies.downstream import check_downstream
 from fedjax_het.studies.landscape import check_landscape
@@ -117,17 +116,12 @@ def check_partition(given: Mapping[str, Any]) -> None:
   """Raises `SettingError` for a partition or an option of it that is not known."""
   name, known = given["name"], datasets.PARTITIONERS
   check_choice("partition.name", name, known)
-  of_all = {
-    each: {*inspect.signature(own).parameters} - {*_GIVEN["partition"], "groups"}
-    for each, own in known.items()
-  }
+  of_all = {each: {*settings_of(own)} - {*_GIVEN["partition"], "groups"} for each, own in known.items()}
   if given.get("seed") is not None:
     check_seed("partition.seed", given["seed"])
   options = {option: value for option, value in given.items() if option not in ("name", "seed")}
   check_known(name, {"partition": {"name": name, **options}}, of_all[name], lambda: of_all)
   check_settings(f"option of partition {name!r}", known[name], options, (*_GIVEN["partition"], "groups"))
-  for option, value in options.items():
-    datasets.check_option(option, value)
   datasets.check_tries(options.get("balance", False), options.get("max_tries"))
 
 

@@ -3,14 +3,10 @@
 What a field means is said once, where it is used: in the `Args` of the function that takes it.
 """
 
-import inspect
 import sys
-import types
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 from rich.text import Text
 
 from fedjax_het.data.clients import split_clients
@@ -20,14 +16,14 @@ from fedjax_het.data.sources import load
 from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
 from fedjax_het.experiment.check import FIELDS, OPTIONAL
-from fedjax_het.experiment.listing import AS_EPOCHS, WIDTH, Entry, documented, entries, shown
+from fedjax_het.experiment.listing import AS_EPOCHS, WIDTH, Entry, entries, shown
 from fedjax_het.methods import METHODS
 from fedjax_het.output.terminal import console as new_console
+from fedjax_het.settings import NO_DEFAULT, settings_of
 from fedjax_het.studies.downstream import Judge, downstream
 from fedjax_het.studies.landscape import loss_surface
 from fedjax_het.studies.unseen import after_steps
 
-NO_DEFAULT = inspect.Parameter.empty
 INDENT = 4 * " "
 
 
@@ -130,19 +126,18 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
 
   known = entries()
   for path, (factory, argument) in ARGUMENTS.items():
-    argument = argument or path.rpartition(".")[2]
-    parameter = inspect.signature(factory).parameters[argument]
-    yield field(path, documented(factory)[argument], kind_of(parameter), parameter.default)
+    setting = settings_of(factory)[argument or path.rpartition(".")[2]]
+    yield field(path, setting.about, setting.kind, setting.default)
   for path, (about, kind, default) in OWN.items():
     yield field(path, about, kind, default)
 
   def of(entry: Entry, section: str) -> Iterator[Field]:
-    parameters = inspect.signature(entry.factory).parameters
+    settings = settings_of(entry.factory)
     for name, (default, about) in entry.settings.items():
       if f"{section}.{name}" in ARGUMENTS:  # of every data set
         continue
-      own = parameters.get(name)
-      kind, value = (kind_of(own), own.default) if own else ("", default or None)
+      setting = settings.get(name)
+      kind, value = (setting.kind, setting.default) if setting else ("", default or None)
       value = AS_EPOCHS if default == AS_EPOCHS else value
       yield field(f"{section}.{name}", about, kind, value)
 
@@ -170,7 +165,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
   for own in of(client, "algorithm"):  # a setting stands in either section
     name = own.path.partition(".")[2]
     if name in more:
-      own = own._replace(kind=kind_of(more[name]), default=more[name].default)
+      own = own._replace(kind=more[name].kind, default=more[name].default)
     if name in config.get("local", {}) and name not in config["algorithm"]:
       own = own._replace(path=f"local.{name}", value=config["local"][name])
     yield own
@@ -183,16 +178,6 @@ def _set(config: Mapping[str, Any]) -> Iterator[str]:
       yield from (f"{name}.{field}" for field in value)
     else:
       yield name
-
-
-def kind_of(parameter: inspect.Parameter) -> str:
-  """A parameter's type in words: "float", "int or None"; what a program makes of numbers is left out."""
-  wanted = parameter.annotation
-  if wanted in (NO_DEFAULT, Any) or isinstance(wanted, str):
-    return ""
-  kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
-  kinds = tuple(kind for kind in kinds if kind is not jax.Array)
-  return " or ".join("None" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in kinds)
 
 
 def print_fields(config: Mapping[str, Any], only: str = "") -> None:

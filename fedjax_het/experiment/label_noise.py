@@ -9,7 +9,8 @@ import numpy as np
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise
-from fedjax_het.errors import SettingError, check_choice, check_given, check_settings
+from fedjax_het.errors import SettingError, check_choice, check_given
+from fedjax_het.settings import check_settings
 from fedjax_het.tasks import Task
 
 

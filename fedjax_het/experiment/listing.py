@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
 from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.output.terminal import console as new_console
+from fedjax_het.settings import NO_DEFAULT, Setting, documented, origin_of, settings_of
 from fedjax_het.tasks import TASKS
 
 AS_EPOCHS = "as epochs"  # the default of `Method.own_epochs`
@@ -46,37 +46,18 @@ class Entry(NamedTuple):
   @property
   def settings(self) -> dict[str, tuple[str, str]]:
     """Setting -> (its default, its line of the factory's docstring)."""
-    known = inspect.signature(self.factory).parameters
-    own = {name: parameter for name, parameter in known.items() if name not in self.given}
-    return {**explained(self.factory, own), **self.more}
+    known = settings_of(self.factory)
+    return {**explained({name: own for name, own in known.items() if name not in self.given}), **self.more}
 
 
-def explained(
-  factory: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
-) -> dict[str, tuple[str, str]]:
-  """Of some of a factory's parameters: name -> (default, line of its docstring)."""
-  lines = documented(factory)
-  return {name: (shown(own.default), lines.get(name, "")) for name, own in parameters.items()}
-
-
-def origin_of(factory: Callable[..., Any]) -> Any:
-  """The function behind a factory that wraps one or sets some of its arguments."""
-  while isinstance(factory, functools.partial):
-    factory = factory.func
-  return inspect.unwrap(factory)
-
-
-def documented(factory: Callable[..., Any]) -> dict[str, str]:
-  """What a factory's docstring says of its arguments, by name."""
-  _, _, section = (inspect.getdoc(origin_of(factory)) or "").partition("\nArgs:\n")
-  entries = re.split(r"^  (?=[\w*])", section.split("\n\n")[0], flags=re.MULTILINE)
-  pairs = (entry.partition(":") for entry in entries if entry)
-  return {name: " ".join(text.split()) for name, _, text in pairs}
+def explained(settings: Mapping[str, Setting]) -> dict[str, tuple[str, str]]:
+  """Setting -> (its default, its line of the docstring)."""
+  return {name: (shown(own.default), own.about) for name, own in settings.items()}
 
 
 def shown(default: Any) -> str:
   """A setting's default; nothing where there is none."""
-  if default is inspect.Parameter.empty:
+  if default is NO_DEFAULT:
     return ""
   return f"{default:.4g}" if isinstance(default, float) else str(default)
 
@@ -118,7 +99,7 @@ def entries() -> dict[str, list[Entry]]:
   """Everything that has a name, by the configuration's field that takes it."""
   found = {f"{section}.name": [*map(functools.partial(_method, section), METHODS[section].values())]
            for section in METHODS}  # fmt: skip
-  common = explained(load, {"resize": inspect.signature(load).parameters["resize"]})
+  common = explained({"resize": settings_of(load)["resize"]})
   digits = Entry("digits", load_digits, "bundled with scikit-learn", more=common)
   found["dataset"] = [digits] + [
     Entry(name, loader, f"{folder}/: {wanted}", ("folder", "name"), common)
@@ -147,7 +128,7 @@ def _method(section: str, method: Method) -> Entry:
   lines = documented(method.factory)
   more |= {name: (AS_EPOCHS, lines[name]) for name in method.own_epochs}
   if method.prepares:
-    more |= explained(method.prepares.make, method.from_data)
+    more |= explained(method.from_data)
 
   def facts() -> dict[str, str]:
     if why := asked(method)[1]:

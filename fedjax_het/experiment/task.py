@@ -1,13 +1,13 @@
 """The section `task` of a configuration: what is learnt from a data set, and what its classes weigh."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedjax_het.data.files import Source
-from fedjax_het.errors import check_choice, check_settings
+from fedjax_het.errors import check_choice
+from fedjax_het.settings import check_settings, settings_of
 from fedjax_het.tasks import TASKS, Task, balanced, balanced_positive, for_classes
 
 
@@ -15,7 +15,7 @@ def check_task(given: Mapping[str, Any]) -> None:
   """Raises `SettingError` for a field of `task` that cannot be, as far as it can be told without the data."""
   check_choice("task.name", given.get("name", "classification"), TASKS)
   known = [TASKS[given["name"]]] if "name" in given else TASKS.values()
-  settings = {"name", *(setting for task in known for setting in inspect.signature(task).parameters)}
+  settings = {"name", *(setting for task in known for setting in settings_of(task))}
   for field in given:
     check_choice("task's field", field, settings)
 

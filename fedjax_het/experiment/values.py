@@ -1,6 +1,5 @@
 """The numbers of a configuration: which are values of its program, and a configuration with others."""
 
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,20 +18,15 @@ def numbers(config: Mapping[str, Any]) -> dict[str, Any]:
   found = {}
   for section, table in METHODS.items():
     own, method = config[section], table[config[section]["name"]]
-    for name, parameter in method.settings.items():
+    for name, setting in method.settings.items():
       if name in method.from_data:
         continue
       inherits = section == "algorithm" and name not in own and name in config["local"]
       place = "local" if inherits else section
-      value = config[place].get(name, parameter.default)
-      if may_be_fraction(parameter.annotation) and is_number(value) and value:
+      value = config[place].get(name, setting.default)
+      if setting.is_value and is_number(value) and value:
         found[f"{place}.{name}"] = float(value)
   return found
-
-
-def may_be_fraction(annotation: Any) -> bool:
-  """Whether a setting of this annotation is a number that need not be whole."""
-  return float in (annotation, *typing.get_args(annotation))
 
 
 def is_number(value: Any) -> bool:

@@ -9,10 +9,12 @@ an online learner turns its gradient into p_{t+1}, and this round's models are a
   K, on an estimate of the gradient, C₁ = 0, C₂ = C, where C = P(i in 𝒮).
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError
 from fedjax_het.mixing.learners import (
   Learner,
   decision_gradient,
@@ -22,9 +24,11 @@ from fedjax_het.mixing.learners import (
 )
 from fedjax_het.mixing.responses import CDFS, beyond_one, respond
 from fedjax_het.parts import Mixing, Needs
+from fedjax_het.settings import Choice, Range, checked
 
 
-def aaggff_s(cdf: str = "normal") -> Mixing:
+@checked
+def aaggff_s(cdf: Annotated[str, Choice(CDFS)] = "normal") -> Mixing:
   """AAggFF-S's mixing part, for federations whose clients all participate in every round.
 
   The state is the learner's (`learners.NewtonState`); its p is the round's p_{t+1} over all clients.
@@ -36,7 +40,6 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
     SettingError: `cdf` is unknown; from `check_cohort`, and when a round is traced, the cohort is not all
       clients; from `check_cohort`, there is one client only.
   """
-  check_choice("cdf", cdf, CDFS)
 
   def learner(num: int) -> Learner:
     return online_newton_step(num, lipschitz=1.0 / num)
@@ -63,7 +66,11 @@ def aaggff_s(cdf: str = "normal") -> Mixing:
   return Mixing(lambda sizes: learner(sizes.shape[0]).init(), update, "aaggff_s", needs=needs)
 
 
-def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> Mixing:
+@checked
+def aaggff_d(
+  cdf: Annotated[str, Choice(CDFS)] = "normal",
+  sampling_probability: Annotated[float, Range(above=0.0, high=1.0)] | None = None,
+) -> Mixing:
   """AAggFF-D's mixing part, for federations in which a cohort of clients participates in each round.
 
   The state is the learner's (`learners.EntropyState`), with p_{t+1} over all clients; the cohort's
@@ -78,9 +85,6 @@ def aaggff_d(cdf: str = "normal", sampling_probability: float | None = None) -> 
     SettingError: `cdf` is unknown, or the sampling probability is out of range; from `check_cohort`, the
       cohort has one client.
   """
-  check_choice("cdf", cdf, CDFS)
-  if sampling_probability is not None:
-    check_range("sampling_probability", sampling_probability, high=1.0, above=0.0)
 
   def init(sizes):
     return exponentiated_gradient(sizes.shape[0], lipschitz=1.0).init()  # L does not affect the start

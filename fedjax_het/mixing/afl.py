@@ -12,13 +12,14 @@ others unchanged, so that p stays on the simplex; the cohort is mixed by q. (A c
 
 import jax.numpy as jnp
 
-from fedjax_het.errors import check_range
 from fedjax_het.mixing.responses import beyond_one, largest_for_non_finite
 from fedjax_het.mixing.simplex import project_simplex
 from fedjax_het.parts import Mixing, Needs
+from fedjax_het.settings import Positive, checked
 
 
-def afl(lr: float = 0.01) -> Mixing:
+@checked(whose="mixing's ")
+def afl(lr: Positive = 0.01) -> Mixing:
   """AFL's mixing part; its state is the mixing coefficients p of all clients, float32 [K].
 
   A loss that is infinite or NaN counts as the largest finite one of its cohort.
@@ -29,7 +30,6 @@ def afl(lr: float = 0.01) -> Mixing:
   Raises:
     SettingError: γ is out of range; from `check_cohort`, the cohort has one client.
   """
-  check_range("mixing's lr", lr, above=0.0, below=float("inf"))
 
   def init(sizes):
     return jnp.full(sizes.shape[0], 1.0 / sizes.shape[0], jnp.float32)

@@ -17,13 +17,15 @@ to the average, η = 1, needs updates at their original scale: here u_i is multi
 (n_j/n) ‖d_j‖ unless `step="unit"` selects the paper's form. The direction is the same.
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import check_choice, check_range
 from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.simplex import minimise_on_box_simplex
 from fedjax_het.parts import Feedback, Mixing, Needs, PyTree
+from fedjax_het.settings import Choice, Share, checked
 
 STEPS = ("mean", "unit")
 
@@ -66,7 +68,8 @@ def cosines(uploads: PyTree, broadcast: PyTree) -> jax.Array:
   return sum(map(of_leaf, jax.tree.leaves(normalised(uploads, broadcast)[0])))
 
 
-def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
+@checked
+def fedmgda(epsilon: Share = 0.1, step: Annotated[str, Choice(STEPS)] = "mean") -> Mixing:
   """FedMGDA+'s mixing part, stateless; its coefficients are λ, and it needs no losses.
 
   An update that is 0 stays 0; an update that is not finite leaves λ at static mixing, and the aggregate is
@@ -81,8 +84,6 @@ def fedmgda(epsilon: float = 0.1, step: str = "mean") -> Mixing:
     SettingError: ε is out of range, or `step` is unknown; from `check_cohort`, the cohort has one client and
       `step` is "mean".
   """
-  check_range("epsilon", epsilon, 0.0, 1.0)
-  check_choice("step", step, STEPS)
 
   def shares(feedback: Feedback) -> jax.Array:
     sizes = feedback.sizes.astype(jnp.float32)

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Mixing
+from fedjax_het.settings import checked
 
 
+@checked
 def static() -> Mixing:
   """Static mixing p_i = n_i / Σ_j n_j over the cohort: every training example has equal weight."""
 
@@ -18,6 +20,7 @@ def static() -> Mixing:
   return Mixing(lambda sizes: (), update, "static")
 
 
+@checked
 def uniform() -> Mixing:
   """Uniform mixing p_i = 1 / S: every client of the cohort has equal weight."""
 

@@ -25,10 +25,12 @@ import jax.numpy as jnp
 from fedjax_het.errors import check_range
 from fedjax_het.mixing.responses import beyond_one, largest_for_non_finite
 from fedjax_het.parts import Mixing, Needs
+from fedjax_het.settings import NonNegative, Number, Positive, checked
 
 
+@checked
 def tilted(
-  response: Callable[[jax.Array], jax.Array] | None, zeta: float = 1.0, name: str = "tilted"
+  response: Callable[[jax.Array], jax.Array] | None, zeta: Positive = 1.0, name: str = "tilted"
 ) -> Mixing:
   """Tilted mixing p_i ∝ n_i exp(r_i / ζ) over the cohort, computed in log space (equation 3.2).
 
@@ -41,7 +43,6 @@ def tilted(
     SettingError: ζ is out of range; from `check_cohort`, the cohort has one client although there is a
       response.
   """
-  check_range("zeta", zeta, above=0.0, below=float("inf"))
 
   def update(state, feedback):
     scores = jnp.log(feedback.sizes.astype(jnp.float32))
@@ -54,7 +55,8 @@ def tilted(
   return Mixing(lambda sizes: (), update, name, needs=needs)
 
 
-def qffl(q: float = 1.0) -> Mixing:
+@checked
+def qffl(q: NonNegative = 1.0) -> Mixing:
   """q-FedAvg's mixing part: p_i ∝ n_i F_i^q (equation 3.18).
 
   Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. It has the direction of their step Σ_i
@@ -68,12 +70,12 @@ def qffl(q: float = 1.0) -> Mixing:
   Raises:
     SettingError: q is out of range; from `check_cohort`, the cohort has one client.
   """
-  check_range("q", q, 0.0, below=float("inf"))
   tiny = jnp.finfo(jnp.float32).tiny
   return tilted(lambda losses: q * jnp.log(jnp.maximum(losses, tiny)), name="qffl")
 
 
-def term(lam: float = 0.1) -> Mixing:
+@checked
+def term(lam: Number = 0.1) -> Mixing:
   """TERM's mixing part: p_i ∝ n_i exp(λ F_i) (equation 3.20).
 
   Li et al., Tilted Empirical Risk Minimization, ICLR 2021.
@@ -84,11 +86,11 @@ def term(lam: float = 0.1) -> Mixing:
   Raises:
     SettingError: λ is not finite; from `check_cohort`, the cohort has one client.
   """
-  check_range("lam", lam, above=float("-inf"), below=float("inf"))
   return tilted(lambda losses: lam * losses, name="term")
 
 
-def propfair(baseline: float = 3.0, margin: float = 0.2) -> Mixing:
+@checked
+def propfair(baseline: Number = 3.0, margin: Positive = 0.2) -> Mixing:
   """PropFair's mixing part: p_i ∝ n_i / (M - F_i) (equation 3.22).
 
   Zhang et al., Proportional Fairness in Federated Learning, TMLR 2023. If M - F_i is below the margin, -log(M
@@ -102,7 +104,6 @@ def propfair(baseline: float = 3.0, margin: float = 0.2) -> Mixing:
   Raises:
     SettingError: a setting is out of range; from `check_cohort`, the cohort has one client.
   """
-  check_range("margin", margin, above=0.0, below=float("inf"))
   if not isinstance(margin, jax.core.Tracer):
     check_range("baseline", baseline, above=margin, below=float("inf"))
   return tilted(lambda losses: -jnp.log(jnp.maximum(baseline - losses, margin)), name="propfair")

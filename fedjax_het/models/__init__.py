@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedjax_het.errors import check_choice, check_settings, check_whole
+from fedjax_het.errors import check_choice, check_whole
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.shapes import check_reads
@@ -29,6 +29,7 @@ from fedjax_het.models.zoo.text_pair import text_pair
 from fedjax_het.models.zoo.two_cnn import two_cnn
 from fedjax_het.models.zoo.two_nn import energy_mlp, logistic_regression, two_nn
 from fedjax_het.models.zoo.vgg import vgg9, vgg11
+from fedjax_het.settings import check_settings, settings_of
 from fedjax_het.tasks import Task, check_task, for_classes
 
 MODELS: dict[str, Callable[..., Model]] = {
@@ -113,8 +114,7 @@ def make(
 def options_of(name: str) -> set[str]:
   """Returns the names of the options that `make` accepts for the model called `name`."""
   common = {*COMMON} if name in MODELS else set()
-  own = inspect.signature((MODELS | GENERATORS)[name]).parameters
-  return common | {*own} - {"shape", "num_classes"}
+  return common | {*settings_of((MODELS | GENERATORS)[name])} - {"shape", "num_classes"}
 
 
 def reader_of(name: str) -> Reader | None:

@@ -6,7 +6,8 @@ import numbers
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from fedjax_het.errors import SettingError, check_flag, check_whole, listed
+from fedjax_het.errors import SettingError, check_whole, listed
+from fedjax_het.settings import checked
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -32,27 +33,24 @@ def model_factory(factory: Factory) -> Factory:
   """Decorates a function (shape, num_classes, ...) -> model with checks of its arguments.
 
   The shape is converted to a tuple of whole numbers, except for models of trees of arrays, which check their
-  shapes themselves. Settings annotated as bool must be True or False.
+  shapes themselves. All other settings are checked by their declarations, see `settings.checked`.
 
   Raises:
-    SettingError: (raised by the decorated function) the shape, the number of classes or a flag is invalid.
+    SettingError: (raised by the decorated function) the shape, the number of classes or a setting is invalid.
   """
-  signature = inspect.signature(factory)
+  signature, made_of = inspect.signature(factory), checked(factory)
   trees = not is_shape(signature.parameters["shape"].default)
-  flags = [name for name, own in signature.parameters.items() if own.annotation is bool]
 
-  @functools.wraps(factory)
-  def checked(*args: Any, **options: Any) -> Any:
+  @functools.wraps(made_of)
+  def make(*args: Any, **options: Any) -> Any:
     given = signature.bind(*args, **options).arguments
     if "shape" in given and not trees:
       given["shape"] = shape_of(given["shape"])
     if "num_classes" in given:
       check_whole("num_classes", given["num_classes"], 1)
-    for name in {*flags} & {*given}:
-      check_flag(name, given[name])
-    return factory(**given)
+    return made_of(**given)
 
-  return cast(Factory, checked)
+  return cast(Factory, make)
 
 
 def check_image(shape: Any, smallest: int = 1, remedy: str = "Use larger images: resize=32.") -> None:

@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.errors import SettingError, check_range, check_transformation
+from fedjax_het.errors import SettingError, check_transformation
 from fedjax_het.modes import promoting
 from fedjax_het.parts import Message, ServerUpdate
+from fedjax_het.settings import Fraction, Positive, checked
 
 
 def optimizer(transformation: optax.GradientTransformation, name: str = "custom") -> ServerUpdate:
@@ -55,7 +56,8 @@ def optimizer(transformation: optax.GradientTransformation, name: str = "custom"
   return ServerUpdate(init, update, name)
 
 
-def sgd(lr: float = 1.0) -> ServerUpdate:
+@checked(whose="server's ")
+def sgd(lr: Positive = 1.0) -> ServerUpdate:
   """Server SGD, θ <- θ - η Δ; with η = 1 the server moves to the clients' average (FedAvg).
 
   Args:
@@ -64,7 +66,6 @@ def sgd(lr: float = 1.0) -> ServerUpdate:
   Raises:
     SettingError: η <= 0, or infinite.
   """
-  _check(lr=lr)
   return optimizer(optax.sgd(lr), "sgd")
 
 
@@ -75,7 +76,8 @@ class Moments(NamedTuple):
   second: optax.Params
 
 
-def adam(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> ServerUpdate:
+@checked(whose="server's ")
+def adam(lr: Positive = 0.01, b1: Fraction = 0.9, b2: Fraction = 0.99, tau: Positive = 1e-3) -> ServerUpdate:
   """FedAdam's server part: v <- β₂ v + (1 - β₂) Δ².
 
   Args:
@@ -90,7 +92,8 @@ def adam(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3)
   return _adaptive("adam", lambda v, square, b2: b2 * v + (1.0 - b2) * square, lr, b1, b2, tau)
 
 
-def yogi(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3) -> ServerUpdate:
+@checked(whose="server's ")
+def yogi(lr: Positive = 0.01, b1: Fraction = 0.9, b2: Fraction = 0.99, tau: Positive = 1e-3) -> ServerUpdate:
   """FedYogi's server part: v <- v - (1 - β₂) Δ² sign(v - Δ²).
 
   Args:
@@ -109,7 +112,8 @@ def yogi(lr: float = 0.01, b1: float = 0.9, b2: float = 0.99, tau: float = 1e-3)
   return _adaptive("yogi", moment, lr, b1, b2, tau)
 
 
-def adagrad(lr: float = 0.01, b1: float = 0.0, tau: float = 1e-3) -> ServerUpdate:
+@checked(whose="server's ")
+def adagrad(lr: Positive = 0.01, b1: Fraction = 0.0, tau: Positive = 1e-3) -> ServerUpdate:
   """FedAdagrad's server part: v <- v + Δ².
 
   Args:
@@ -124,10 +128,6 @@ def adagrad(lr: float = 0.01, b1: float = 0.0, tau: float = 1e-3) -> ServerUpdat
 
 
 def _adaptive(name: str, moment: Callable, lr: float, b1: float, b2: float, tau: float) -> ServerUpdate:
-  _check(lr=lr, tau=tau)
-  for setting, value in (("b1", b1), ("b2", b2)):
-    check_range(f"server's {setting}", value, 0.0, 1.0, below=1.0)
-
   def init(params):
     zeros = jax.tree.map(jnp.zeros_like, params)
     return Moments(zeros, jax.tree.map(lambda leaf: jnp.full_like(leaf, tau**2), params))
@@ -140,8 +140,3 @@ def _adaptive(name: str, moment: Callable, lr: float, b1: float, b2: float, tau:
     return step, Moments(first, second)
 
   return optimizer(optax.GradientTransformation(init, update), name)
-
-
-def _check(**settings: float) -> None:
-  for setting, value in settings.items():
-    check_range(f"server's {setting}", value, above=0.0, below=jnp.inf)

@@ -18,15 +18,16 @@ that the server has, from public data.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import SettingError, check_choice, check_pixels, check_range, check_whole, is_zero
+from fedjax_het.errors import SettingError, check_pixels, is_zero
 from fedjax_het.parts import ClientUpdate, Message, Mixing, Needs, ServerUpdate
 from fedjax_het.server.sgld import check_fall, check_own_rounds, half_cosine, mean_gradient
+from fedjax_het.settings import Choice, Count, NonNegative, Positive, Whole, checked
 
 SPACES = ("pixels", "blocks", "convolutions")
 CHANNELS = 32
@@ -135,20 +136,21 @@ DRAWN: dict[str, Map] = {
 }
 
 
+@checked(whose="server's ")
 def particles(
-  rounds: int,
-  step_size: float = 10.0,
-  last_step_size: float = 0.01,
-  temperature: float = 0.3,
-  space: str | Map = "pixels",
-  space_seed: int = 0,
-  heat: float = 0.0,
-  last_heat: float = 0.0,
-  noise: float = 0.01,
-  rms: float | None = None,
-  signal_noise: float = 0.0,
-  renew_below: float = 0.0,
-  pixels: str = "bounded",
+  rounds: Count,
+  step_size: Positive = 10.0,
+  last_step_size: Positive = 0.01,
+  temperature: NonNegative = 0.3,
+  space: Annotated[str, Choice(SPACES)] | Map = "pixels",
+  space_seed: Annotated[int, Whole(0)] = 0,
+  heat: NonNegative = 0.0,
+  last_heat: NonNegative = 0.0,
+  noise: NonNegative = 0.01,
+  rms: Positive | None = None,
+  signal_noise: NonNegative = 0.0,
+  renew_below: NonNegative = 0.0,
+  pixels: Annotated[str, Choice(DRAWN)] = "bounded",
 ) -> ServerUpdate:
   """Server part of interacting particles, one step per round, for clients that synthesise labelled examples.
 
@@ -186,18 +188,7 @@ def particles(
     SettingError: a setting is out of range, has no effect, or does not go with the client part; from
       `check_rounds`, the run has another T; from `check_examples`, examples lie outside [0, 1].
   """
-  check_whole("rounds", rounds, 1)
-  if not callable(space):
-    check_choice("server's space", space, SPACES)
-  check_choice("server's pixels", pixels, DRAWN)
   check_fall(step_size, last_step_size)
-  if rms is not None:
-    check_range("server's rms", rms, above=0.0, below=jnp.inf)
-  others = {"temperature": temperature, "heat": heat, "last_heat": last_heat, "noise": noise}
-  others |= {"signal_noise": signal_noise, "renew_below": renew_below}
-  for name, value in others.items():
-    check_range(f"server's {name}", value, 0.0, below=jnp.inf)
-  check_whole("server's space_seed", space_seed, 0)
   if space != "convolutions" and not is_zero(space_seed):
     raise SettingError("server's space_seed", space_seed, f"is not used in {space}", "Leave it out.")
   if space != "pixels" and is_zero(temperature):

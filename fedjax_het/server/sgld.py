@@ -8,9 +8,10 @@ G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε      
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError, check_flag, check_pixels, check_range, check_whole
+from fedjax_het.errors import SettingError, check_pixels
 from fedjax_het.langevin import langevin_step
 from fedjax_het.parts import Message, Needs, ServerUpdate
+from fedjax_het.settings import Count, NonNegative, Positive, checked
 
 
 def half_cosine(
@@ -44,9 +45,7 @@ def check_own_rounds(name: str, rounds: int, own: int) -> None:
 
 
 def check_fall(step_size: float, last_step_size: float) -> None:
-  """Raises `SettingError` unless 0 < last_step_size <= step_size, as far as their values are concrete."""
-  for name, value in (("server's step_size", step_size), ("server's last_step_size", last_step_size)):
-    check_range(name, value, above=0.0, below=jnp.inf)
+  """Raises `SettingError` unless last_step_size <= step_size, as far as their values are concrete."""
   known = not isinstance(step_size, jax.Array) and not isinstance(last_step_size, jax.Array)
   if known and last_step_size > step_size:
     raise SettingError(
@@ -55,11 +54,12 @@ def check_fall(step_size: float, last_step_size: float) -> None:
     )  # fmt: skip
 
 
+@checked(whose="server's ")
 def sgld(
-  rounds: int,
-  step_size: float = 10.0,
-  last_step_size: float = 0.01,
-  noise: float = 0.01,
+  rounds: Count,
+  step_size: Positive = 10.0,
+  last_step_size: Positive = 0.01,
+  noise: NonNegative = 0.01,
   bounded: bool = True,
 ) -> ServerUpdate:
   """Server part with one Langevin step per round; its state is the number of steps taken.
@@ -75,10 +75,7 @@ def sgld(
     SettingError: a setting is out of range; from `check_rounds`, the run has another T; from
       `check_examples`, examples lie outside [0, 1] although x̃ is bounded.
   """
-  check_whole("rounds", rounds, 1)
-  check_flag("server's bounded", bounded)
   check_fall(step_size, last_step_size)
-  check_range("server's noise", noise, 0.0, below=jnp.inf)
 
   def check_examples(least, largest):
     check_pixels("server's bounded", True, least, largest, "Scale them, or set the server's bounded=False.")

@@ -19,11 +19,11 @@ from fedjax_het.errors import (
   check_given,
   check_range,
   check_section,
-  check_settings,
   check_whole,
 )
 from fedjax_het.models import Model
 from fedjax_het.modes import promoting
+from fedjax_het.settings import check_settings
 from fedjax_het.studies.features import in_blocks
 from fedjax_het.studies.inception import read_weights
 from fedjax_het.tasks import mean_loss

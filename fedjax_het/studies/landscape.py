@@ -27,11 +27,11 @@ from fedjax_het.errors import (
   SettingError,
   check_choice,
   check_range,
-  check_settings,
   check_whole,
   reading,
 )
 from fedjax_het.parts import ClientUpdate
+from fedjax_het.settings import check_settings
 from fedjax_het.studies.plots import GREY, save
 from fedjax_het.studies.study import Moment, Study, Watched
 from fedjax_het.studies.text import number

@@ -1,7 +1,5 @@
 """Numbers that cannot be: functions, arrays, complex ones, and what vanishes or overflows in float32."""
 
-import typing
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +22,7 @@ NUMBERS = [
   for section, table in METHODS.items()
   for name, method in table.items()
   for setting, own in method.settings.items()
-  if {own.annotation, *typing.get_args(own.annotation)} & {int, float}
+  if {*own.types} & {int, float}
 ]
 
 

@@ -9,9 +9,10 @@ from ml_collections import ConfigDict
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import fields as module
 from fedjax_het.experiment.check import FIELDS, OPTIONAL
-from fedjax_het.experiment.fields import fields, kind_of, print_fields
+from fedjax_het.experiment.fields import fields, print_fields
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.methods import CLIENTS
+from fedjax_het.settings import settings_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -68,7 +69,7 @@ def test_no_field_is_missing():
 def test_types_and_defaults(capsys):
   config = get_config().to_dict()
   found = {field.path: field for field in fields(config)}
-  lr = "local learning rate η > 0 in round 0, for both endpoints."
+  lr = "local learning rate η > 0 in round 0."
   assert found["local.lr"] == ("local.lr", lr, "float", 0.01, 0.05)
   assert found["algorithm.start_round"].value is module.NO_DEFAULT
   assert found["model.layers"].kind == "int" and found["eval_every"].kind == "int or None"
@@ -115,10 +116,8 @@ def test_an_unknown_field_is_refused():
 
 
 def test_kinds():
-  import inspect
-
   def factory(a: int | None, b: "float", c: list[int], d, e: dict | float = 1.0):
     pass
 
-  kinds = [kind_of(own) for own in inspect.signature(factory).parameters.values()]
-  assert kinds == ["int or None", "", "list", "", "dict or float"]
+  kinds = [own.kind for own in settings_of(factory).values()]
+  assert kinds == ["int or None", "float", "list", "", "dict or float"]

@@ -236,7 +236,7 @@ BAD = {
   "rounds": (dict(rounds=0), "rounds = 0"),
   "eval_every": (dict(eval_every=0), "eval_every = 0"),
   "batch_size": (dict(local__batch_size=0), "batch_size = 0"),
-  "no number": (dict(mixing={"name": "qffl", "q": "x"}), "q = 'x': of the wrong type. It must be float"),
+  "no number": (dict(mixing={"name": "qffl", "q": "x"}), r"mixing\.q = 'x': not a number\. Give a number"),
   "no flag": (dict(model__bias="maybe"), "bias = 'maybe': of the wrong type. It must be bool"),
   "option of the data": (dict(dataset_options={"leeky": True}), "leeky"),
   "std of inputs": (dict(model__std=0.0), "std = 0.0"),

@@ -20,7 +20,7 @@ reduces other strides, dilations and numbers of axes to this case.
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,10 @@ from jax import lax
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.models.layers.product import apart
 from fedjax_het.models.layers.xla_convolution import CACHE, correlate, split
+from fedjax_het.settings import Choice
 
 METHODS = ("auto", "winograd", "patches", "lax")
+ConvMethod = Annotated[str, Choice(METHODS)]
 TILE = 2  # output rows per Winograd tile
 POINTS = (0.0, 1.0, -1.0, 0.5, -0.5)  # finite interpolation points; a kernel of r rows uses the first r
 

@@ -1,6 +1,7 @@
 """Batch and group normalisation with Flax's parameter names; batch statistics ignore padding rows."""
 
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,10 @@ from flax import linen as nn
 from fedjax_het.errors import check_choice
 from fedjax_het.models.layers.product import divided
 from fedjax_het.models.layers.real_rows import real_rows
+from fedjax_het.settings import Choice
 
 NORMS = ("batch", "group", "none")
+Norm = Annotated[str, Choice(NORMS)]
 GROUP = 8  # maximum number of channels per group
 
 

@@ -20,9 +20,9 @@ def divided(x: jax.Array, number: jax.Array) -> jax.Array:
   """Computes x / number with the same bits on any number of CPU devices.
 
   This also holds under `jax.vmap` over clients, whether each has a number of its own or all share one. XLA
-  turns a division by a broadcast number into a product with its reciprocal if the number has a single use, and
-  it counts different uses in a program for one device and in one for several. The term of zeros makes the
-  divisor an array that is no broadcast.
+  turns a division by a broadcast number into a product with its reciprocal if the number has a single use,
+  and it counts different uses in a program for one device and in one for several. The term of zeros makes
+  the divisor an array that is no broadcast.
 
   Args:
     x: floats of any shape.

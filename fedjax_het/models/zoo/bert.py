@@ -5,13 +5,13 @@ The head for two separately encoded texts: Conneau et al., EMNLP 2017; Reimers, 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
+from fedjax_het.errors import SettingError
 from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Dense
 from fedjax_het.models.layers.sequences import Embed
@@ -19,6 +19,7 @@ from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import State, named
+from fedjax_het.settings import Choice, Count, Fraction
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -121,13 +122,13 @@ class Bert(nn.Module):
 def bert(
   shape: Shapes = TEXT,
   num_classes: int = 2,
-  width: int = 768,
-  layers: int = 12,
-  heads: int = 12,
-  vocabulary: int = 30522,
-  positions: int = 512,
-  dropout: float = 0.1,
-  pooling: str = "cls",
+  width: Count = 768,
+  layers: Count = 12,
+  heads: Count = 12,
+  vocabulary: Count = 30522,
+  positions: Count = 512,
+  dropout: Fraction = 0.1,
+  pooling: Annotated[str, Choice(POOLINGS)] = "cls",
 ) -> Model:
   """BERT encoder and classifier, by default `bert-base-uncased`: 109,482,240 parameters and the last layer.
 
@@ -153,7 +154,6 @@ def bert(
       range.
   """
   encoder = _encoder(shape, width, layers, heads, vocabulary, positions, dropout, distilled=False)
-  check_choice("pooling", pooling, POOLINGS)
   return _model("bert", Bert(num_classes, encoder, pooling, jnp.tanh), shape, num_classes)
 
 
@@ -161,13 +161,13 @@ def bert(
 def minilm(
   shape: Shapes = TEXT,
   num_classes: int = 2,
-  width: int = 384,
-  layers: int = 6,
-  heads: int = 12,
-  vocabulary: int = 30522,
-  positions: int = 512,
-  dropout: float = 0.1,
-  pooling: str = "mean",
+  width: Count = 384,
+  layers: Count = 6,
+  heads: Count = 12,
+  vocabulary: Count = 30522,
+  positions: Count = 512,
+  dropout: Fraction = 0.1,
+  pooling: Annotated[str, Choice(POOLINGS)] = "mean",
 ) -> Model:
   """MiniLM, `bert` of the size and pooling of `all-MiniLM-L6-v2`: 22,565,376 parameters and the last layer.
 
@@ -193,12 +193,12 @@ def minilm(
 def distilbert(
   shape: Shapes = TEXT,
   num_classes: int = 2,
-  width: int = 768,
-  layers: int = 6,
-  heads: int = 12,
-  vocabulary: int = 30522,
-  positions: int = 512,
-  dropout: float = 0.1,
+  width: Count = 768,
+  layers: Count = 6,
+  heads: Count = 12,
+  vocabulary: Count = 30522,
+  positions: Count = 512,
+  dropout: Fraction = 0.1,
 ) -> Model:
   """DistilBERT, by default `distilbert-base-uncased`: 66,953,472 parameters and the last layer.
 
@@ -232,10 +232,6 @@ def _encoder(
   shape: Shapes, width: int, layers: int, heads: int, vocabulary: int, positions: int, dropout: float,
   distilled: bool,
 ) -> Encoder:  # fmt: skip
-  sizes = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "positions": positions}
-  for name, value in sizes.items():
-    check_whole(name, value, 1)
-  check_range("dropout", dropout, 0.0, below=1.0)
   if width % heads:
     raise SettingError(
       "width",

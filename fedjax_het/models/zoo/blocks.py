@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.errors import check_choice, check_range, check_whole
 from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Conv, DepthwiseConv
-from fedjax_het.models.layers.convolution import METHODS, both
-from fedjax_het.models.layers.norms import NORMS, norm
+from fedjax_het.models.layers.convolution import both
+from fedjax_het.models.layers.norms import norm
 from fedjax_het.models.layers.strided_convolution import Sides
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_image
@@ -174,11 +173,10 @@ def classifier(
   smallest: int = 1,
   remedy: str = "Use larger images: resize=32.",
 ) -> Model:
-  """Checks a Flax module's settings and returns it as a `Model` of images.
+  """Returns a Flax module as a `Model` of images, after checking that the images are large enough.
 
   Args:
-    module: a module, which may have the fields `norm`, `conv`, `dropout`, `drop_path`, `width`,
-      `stem_stride`.
+    module: the module.
     name: name of the model.
     shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.
@@ -187,14 +185,7 @@ def classifier(
     remedy: the advice that the error gives for images that are too small.
 
   Raises:
-    SettingError: the norm or convolution is unknown, a rate or stride is out of range, a width is not above
-      0, or `shape` is not such an image.
+    SettingError: `shape` is not such an image.
   """
-  check_choice("norm", getattr(module, "norm", "batch"), NORMS)
-  check_choice("conv", getattr(module, "conv", "auto"), METHODS)
-  check_range("dropout", getattr(module, "dropout", 0.0), 0.0, below=1.0)
-  check_range("drop_path", getattr(module, "drop_path", 0.0), 0.0, below=1.0)
-  check_range("width", getattr(module, "width", 1), above=0.0, below=float("inf"))
-  check_whole("stem_stride", getattr(module, "stem_stride", 1), 1, 2)
   check_image(shape, smallest, remedy)
   return of_flax(module, tuple(shape), num_classes, name=name, head=head)

@@ -5,21 +5,23 @@ widths.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 from absl import logging
 from flax import linen as nn
 
-from fedjax_het.errors import check_whole
 from fedjax_het.models.layers.basic import Dense, flatten
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.layers.pooling import adaptive_average_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
+from fedjax_het.settings import Count, Fraction, Positive, Whole
 
 STAGES = (  # the paper's table 1: expansion, kernel's side, stride of the first block, channels, blocks
   (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3),
@@ -75,13 +77,13 @@ class EfficientNet(nn.Module):
 def efficientnet_b0(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
-  width: float = 1.0,
-  stem_stride: int = 2,
-  grid: int = 1,
-  dropout: float = 0.2,
-  drop_path: float = 0.2,
-  norm: str = "batch",
-  conv: str = "auto",
+  width: Positive = 1.0,
+  stem_stride: Annotated[int, Whole(1, 2)] = 2,
+  grid: Count = 1,
+  dropout: Fraction = 0.2,
+  drop_path: Fraction = 0.2,
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """EfficientNet-B0: conv3 32 (stride 2) - 16 inverted residuals - conv1 1280 - mean - dense C, with Swish.
 
@@ -104,7 +106,6 @@ def efficientnet_b0(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  check_whole("grid", grid, 1)
   module = EfficientNet(num_classes, False, width, stem_stride, grid, dropout, drop_path, norm, conv)
   return classifier(module, "efficientnet_b0", shape, num_classes)
 
@@ -113,12 +114,12 @@ def efficientnet_b0(
 def efficientnet_lite0(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
-  width: float = 1.0,
-  stem_stride: int = 2,
-  dropout: float = 0.2,
-  drop_path: float = 0.2,
-  norm: str = "batch",
-  conv: str = "auto",
+  width: Positive = 1.0,
+  stem_stride: Annotated[int, Whole(1, 2)] = 2,
+  dropout: Fraction = 0.2,
+  drop_path: Fraction = 0.2,
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
   same: bool = False,
 ) -> Model:
   """EfficientNet-Lite0: B0 with ReLU6 and no squeeze and excitation; 4,652,008 parameters for 1,000 classes.

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.errors import SettingError, check_range, check_whole
+from fedjax_het.errors import SettingError
 from fedjax_het.local import weighted_mean
 from fedjax_het.models.layers.basic import Network, Perceptron, flatten, network
 from fedjax_het.models.shapes import check_halved, model_factory
 from fedjax_het.models.zoo.coders import Decoder, Discriminator, Encoder, Generator
+from fedjax_het.settings import Count, NonNegative, Positive
 
 PyTree = Any
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -80,12 +81,8 @@ def variational(
   Raises:
     SettingError: β or the variance is out of range, or both are given.
   """
-  if beta is not None:
-    check_range("beta", beta, 0.0, below=math.inf)
-  if variance is not None:
-    check_range("variance", variance, above=0.0, below=math.inf)
-    if beta is not None:
-      raise SettingError("variance", variance, f"has no effect beside beta = {beta}", "Set beta=None.")
+  if variance is not None and beta is not None:
+    raise SettingError("variance", variance, f"has no effect beside beta = {beta}", "Set beta=None.")
   (encoder_init, encode), (decoder_init, decode) = encoder, decoder
   size = math.prod(shape)
 
@@ -172,8 +169,8 @@ def adversarial(generator: Network, judge: Judge, shape: tuple[int, ...], num_cl
 
 @model_factory
 def cvae_mlp(
-  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 16, hidden: int = 256,
-  beta: float | None = 1.0, variance: float | None = None,
+  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: Count = 16, hidden: Count = 256,
+  beta: NonNegative | None = 1.0, variance: Positive | None = None,
 ) -> Generative:  # fmt: skip
   """Conditional variational autoencoder, `variational`, of two perceptrons with two hidden layers.
 
@@ -192,7 +189,7 @@ def cvae_mlp(
 
 @model_factory
 def cgan_mlp(
-  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: int = 32, hidden: int = 256
+  shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: Count = 32, hidden: Count = 256
 ) -> Generative:
   """Conditional GAN, `adversarial`, of two perceptrons with two hidden layers.
 
@@ -210,8 +207,8 @@ def cgan_mlp(
 
 @model_factory
 def cvae_conv(
-  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64,
-  beta: float | None = 1.0, variance: float | None = None,
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: Count = 128, width: Count = 64,
+  beta: NonNegative | None = 1.0, variance: Positive | None = None,
 ) -> Generative:  # fmt: skip
   """Conditional variational autoencoder, `variational`, of a convolutional encoder and decoder.
 
@@ -225,7 +222,6 @@ def cvae_conv(
     beta: weight of the divergence relative to the pixels' mean square; None for the evidence lower bound.
     variance: a pixel's variance in the evidence lower bound; None for the maximum-likelihood value per batch.
   """
-  check_whole("width", width, 1)
   check_halved(shape, 4)
   encoder = network(Encoder(2 * latent, width), shape)
   decoder = network(Decoder(tuple(shape), width), (latent + num_classes,))
@@ -234,7 +230,7 @@ def cvae_conv(
 
 @model_factory
 def cgan_conv(
-  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: int = 128, width: int = 64
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: Count = 128, width: Count = 64
 ) -> Generative:
   """Conditional GAN, `adversarial`, of a convolutional generator and discriminator.
 
@@ -246,7 +242,6 @@ def cgan_conv(
     latent: dimension of z.
     width: h, channels of the layer next to the image; the other layers have 2h and 4h.
   """
-  check_whole("width", width, 1)
   check_halved(shape, 3)
   generator = network(Generator(tuple(shape), width), (latent + num_classes,))
   module = Discriminator(1 + num_classes, width)

@@ -4,20 +4,23 @@ Sources: Caldas et al., LEAF, 2018; thesis, section 3.6.1; the authors' AAggFF, 
 Federated-Learning-in-PyTorch, src/models/femnistcnn.py.
 """
 
+from typing import Annotated
+
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.errors import SettingError
 from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Conv, Dense, flatten
-from fedjax_het.models.layers.convolution import METHODS
-from fedjax_het.models.layers.norms import NORMS, GroupNorm, norm
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import GroupNorm, Norm, norm
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool2
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_image, model_factory
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.two_cnn import GRID as OF_LETTERS
 from fedjax_het.models.zoo.two_cnn import two_cnn
+from fedjax_het.settings import Count, Whole
 
 GRID = (5, 5)
 LAYERS = 4
@@ -48,9 +51,12 @@ class LeafCNN(nn.Module):
 
 @model_factory
 def leaf_cnn(
-  shape: tuple[int, ...] = (84, 84, 3), num_classes: int = 1, width: int = 32, norm: str = "group",
-  conv: str = "auto",
-) -> Model:  # fmt: skip
+  shape: tuple[int, ...] = (84, 84, 3),
+  num_classes: int = 1,
+  width: Annotated[int, Whole(LEAST)] = 32,
+  norm: Norm = "group",
+  conv: ConvMethod = "auto",
+) -> Model:
   """LEAF CNN: four times conv3 w - norm - maxpool2 - relu; average pool to 5 x 5 - dense C.
 
   Convolutions and pooling have padding 1. On CelebA, w = 32 and one logit: 29,569 parameters.
@@ -66,9 +72,6 @@ def leaf_cnn(
   Raises:
     SettingError: `shape` is not an image, or an option is out of range or unknown.
   """
-  check_choice("norm", norm, NORMS)
-  check_choice("conv", conv, METHODS)
-  check_whole("width", width, LEAST)
   if width % LEAST:
     raise SettingError("width", width, f"not divisible by {LEAST}", f"Use {width - width % LEAST}.")
   check_image(shape)
@@ -78,8 +81,8 @@ def leaf_cnn(
 
 @model_factory
 def femnist_cnn(
-  shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 62, hidden: int = 32, dense: int = 2048,
-  conv: str = "auto",
+  shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 62, hidden: Count = 32, dense: Count = 2048,
+  conv: ConvMethod = "auto",
 ) -> Model:  # fmt: skip
   """FEMNIST CNN, `two_cnn` with a dense layer of width 2,048: 6,603,710 parameters on FEMNIST.
 

@@ -7,15 +7,16 @@ AAggFF, src/models/m5.py.
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.errors import SettingError
 from fedjax_het.models.from_flax import of_flax
 from fedjax_het.models.layers.basic import Conv, Dense
-from fedjax_het.models.layers.convolution import METHODS
-from fedjax_het.models.layers.norms import NORMS, norm
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm, norm
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.torch_names import named
+from fedjax_het.settings import Count
 
 FIRST, STRIDE, POOL = 80, 4, 4  # samples
 SHORTEST = FIRST + STRIDE * (POOL**4 - 1)  # samples that leave one value per channel
@@ -42,8 +43,8 @@ class M5(nn.Module):
 
 @model_factory
 def m5(
-  shape: tuple[int, ...] = (16_000,), num_classes: int = 35, width: int = 64, norm: str = "batch",
-  conv: str = "auto",
+  shape: tuple[int, ...] = (16_000,), num_classes: int = 35, width: Count = 64, norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:  # fmt: skip
   """M5: conv80 w (stride 4), conv3 w, conv3 2w, conv3 4w, each - norm - relu - maxpool4; mean - dense C.
 
@@ -59,9 +60,6 @@ def m5(
   Raises:
     SettingError: `shape` is not that of a clip or too short, or an option is out of range or unknown.
   """
-  check_whole("width", width, 1)
-  check_choice("norm", norm, NORMS)
-  check_choice("conv", conv, METHODS)
   if len(shape) not in (1, 2) or shape[0] < SHORTEST:
     problem = f"not (samples,) or (samples, channels) of at least {SHORTEST} samples"
     raise SettingError("shape", shape, problem, "Use longer clips, or another model.")

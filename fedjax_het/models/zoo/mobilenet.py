@@ -1,15 +1,19 @@
 """SuperFed's small MobileNet (src/models/models.py), after Howard et al., MobileNets, 2017."""
 
+from typing import Annotated
+
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import check_whole
 from fedjax_het.models.layers.basic import Dense
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, classifier
+from fedjax_het.settings import Count, Whole
 
 BLOCKS = ((2, 1), (4, 2), (8, 2), (16, 1))  # channels, as multiples of the width, and stride of each block
 
@@ -38,10 +42,10 @@ class MobileNet(nn.Module):
 def mobilenet(
   shape: tuple[int, ...] = (64, 64, 3),
   num_classes: int = 200,
-  width: int = 32,
-  padding: int = 0,
-  norm: str = "batch",
-  conv: str = "auto",
+  width: Count = 32,
+  padding: Annotated[int, Whole(0)] = 0,
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """MobileNet: conv3 h (stride 2) - 4 depthwise-separable blocks - mean - dense 8h - relu - dense C.
 
@@ -60,7 +64,6 @@ def mobilenet(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  check_whole("padding", padding, 0)
   module = MobileNet(num_classes, width, padding, norm, conv)
   smallest = 1 if padding else 33
   return classifier(module, "mobilenet", shape, num_classes, ("fc1", "fc2"), smallest, "Set padding=1.")

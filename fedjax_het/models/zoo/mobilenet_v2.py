@@ -1,14 +1,19 @@
 """MobileNetV2: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018."""
 
+from typing import Annotated
+
 import jax
 from flax import linen as nn
 
 from fedjax_het.models.layers.basic import Dense
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
+from fedjax_het.settings import Fraction, Positive, Whole
 
 STAGES = (  # the paper's table 2: expansion, channels, blocks, stride of the first
   (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
@@ -48,11 +53,11 @@ class MobileNetV2(nn.Module):
 def mobilenet_v2(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
-  width: float = 1.0,
-  stem_stride: int = 2,
-  dropout: float = 0.2,
-  norm: str = "batch",
-  conv: str = "auto",
+  width: Positive = 1.0,
+  stem_stride: Annotated[int, Whole(1, 2)] = 2,
+  dropout: Fraction = 0.2,
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """MobileNetV2: conv3 32 (stride 2) - 17 inverted residuals - conv1 1280 - mean - dense C, with ReLU6.
 

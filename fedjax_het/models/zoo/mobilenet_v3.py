@@ -1,14 +1,19 @@
 """MobileNetV3-small: Howard et al., Searching for MobileNetV3, ICCV 2019, table 2."""
 
+from typing import Annotated
+
 import jax
 from flax import linen as nn
 
 from fedjax_het.models.layers.basic import Dense
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
+from fedjax_het.settings import Fraction, Positive, Whole
 
 BLOCKS = (  # kernel's side, expanded channels, channels, squeeze or not, hard swish or ReLU, stride
   (3, 16, 16, True, False, 2), (3, 72, 24, False, False, 2), (3, 88, 24, False, False, 1),
@@ -57,11 +62,11 @@ class MobileNetV3(nn.Module):
 def mobilenet_v3_small(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
-  width: float = 1.0,
-  stem_stride: int = 2,
-  dropout: float = 0.2,
-  norm: str = "batch",
-  conv: str = "auto",
+  width: Positive = 1.0,
+  stem_stride: Annotated[int, Whole(1, 2)] = 2,
+  dropout: Fraction = 0.2,
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """MobileNetV3-small: conv3 16 (stride 2) - 11 inverted residuals - conv1 576 - mean - dense 1024 - dense C.
 

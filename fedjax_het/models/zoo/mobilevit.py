@@ -6,11 +6,14 @@ from flax import linen as nn
 
 from fedjax_het.errors import check_choice
 from fedjax_het.models.layers.basic import Conv, Dense
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
+from fedjax_het.settings import Fraction, Positive
 
 PATCH, HEADS, EPSILON = 2, 4, 1e-5
 DEPTHS = (2, 4, 3)  # transformer layers in each of the last three stages
@@ -134,10 +137,10 @@ def mobilevit(
   shape: tuple[int, ...] = (256, 256, 3),
   num_classes: int = 1000,
   size: str = "xxs",
-  width: float = 1.0,
-  dropout: float = 0.1,
-  norm: str = "batch",
-  conv: str = "auto",
+  width: Positive = 1.0,
+  dropout: Fraction = 0.1,
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """MobileViT: conv3 16 (stride 2) - 7 inverted residuals and 3 transformer blocks - conv1 - mean - dense C.
 

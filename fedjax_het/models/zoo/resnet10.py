@@ -5,22 +5,24 @@ activation after the addition, and a last layer on the flattened, not pooled, fe
 1.
 """
 
+from typing import Annotated
+
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import Conv, Dense, flatten, network
-from fedjax_het.models.layers.convolution import METHODS
+from fedjax_het.models.layers.convolution import ConvMethod
 from fedjax_het.models.layers.norms import GroupNorm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_halved, model_factory
+from fedjax_het.settings import Whole
 
 GROUP = 4  # minimum channels per normalisation group
 
 
 def check_divisible(shape: tuple[int, ...], width: int) -> None:
   """Raises `SettingError` unless 4 divides `width` and 8 divides the image's height and width."""
-  check_whole("width", width, GROUP)
   if width % GROUP:
     raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
   check_halved(shape, 3)
@@ -78,8 +80,8 @@ class ResNet10(nn.Module):
 def resnet10(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,
-  width: int = 64,
-  conv: str = "auto",
+  width: Annotated[int, Whole(GROUP)] = 64,
+  conv: ConvMethod = "auto",
   spectral: bool = True,
 ) -> Model:
   """ResNet-10: conv3 h - GN - swish - 4 blocks of h, 2h, 4h, 8h channels - GN - swish - dense C.
@@ -99,7 +101,6 @@ def resnet10(
   Raises:
     SettingError: `shape` or `width` is not divisible as required, or `conv` is unknown.
   """
-  check_choice("conv", conv, METHODS)
   check_divisible(shape, width)
   module = ResNet10(num_classes, width, conv, spectral)
   return Model(*network(module, shape), "resnet10", tuple(shape), num_classes, head=("fc",))

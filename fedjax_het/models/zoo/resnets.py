@@ -10,13 +10,15 @@ from flax import linen as nn
 
 from fedjax_het.errors import check_choice
 from fedjax_het.models.layers.basic import Conv, Dense
-from fedjax_het.models.layers.norms import norm
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm, norm
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import classifier
+from fedjax_het.settings import Count
 
 STEMS = {"imagenet": (7, 2, True), "cifar": (3, 1, False), "superfed": (3, 2, True)}  # side, stride, max-pool
 
@@ -109,10 +111,10 @@ class ResNet(nn.Module):
 def resnet9(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,
-  width: int = 64,
+  width: Count = 64,
   skip: bool = True,
-  norm: str = "batch",
-  conv: str = "auto",
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """ResNet-9: conv3 h (stride 2) - maxpool3 - blocks of h, 2h, 4h, 8h channels - mean - dense 4h - dense C.
 
@@ -141,10 +143,10 @@ def resnet9(
 def resnet18(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
-  width: int = 64,
+  width: Count = 64,
   stem: str = "imagenet",
-  norm: str = "batch",
-  conv: str = "auto",
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """ResNet-18: stem - two blocks each of h, 2h, 4h, 8h channels, the last three halving - mean - dense C.
 
@@ -170,9 +172,9 @@ def resnet18(
 def resnet20(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,
-  width: int = 16,
-  norm: str = "batch",
-  conv: str = "auto",
+  width: Count = 16,
+  norm: Norm = "batch",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """ResNet-20: conv3 h - three blocks each of h, 2h (halving), 4h (halving) channels - mean - dense C.
 

@@ -9,12 +9,12 @@ import numpy as np
 from flax import linen as nn
 from jax import lax
 
-from fedjax_het.errors import check_choice, check_whole
 from fedjax_het.models.layers.basic import Conv, Dense, flatten, network
-from fedjax_het.models.layers.convolution import METHODS
+from fedjax_het.models.layers.convolution import ConvMethod
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_image, model_factory
+from fedjax_het.settings import Count
 
 GRID = (6, 6)
 WIDTHS = (384, 192)
@@ -64,7 +64,7 @@ def local_response_norm(x: jax.Array) -> jax.Array:
 
 @model_factory
 def simple_cnn(
-  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, hidden: int = 64, conv: str = "auto"
+  shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, hidden: Count = 64, conv: ConvMethod = "auto"
 ) -> Model:
   """SimpleCNN: two 5 x 5 convolutions with local response normalisation, then three dense layers.
 
@@ -81,8 +81,6 @@ def simple_cnn(
   Raises:
     SettingError: `shape` is not (height, width, channels), `hidden` is below 1, or `conv` is unknown.
   """
-  check_choice("conv", conv, METHODS)
-  check_whole("hidden", hidden, 1)
   check_image(shape)
   module = SimpleCNN(num_classes, hidden, conv)
   return Model(*network(module, shape), "simple_cnn", tuple(shape), num_classes, head=("fc3",))

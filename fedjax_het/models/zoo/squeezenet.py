@@ -6,12 +6,14 @@ from flax import linen as nn
 
 from fedjax_het.errors import check_choice
 from fedjax_het.models.layers.basic import Conv
+from fedjax_het.models.layers.convolution import ConvMethod
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import named
 from fedjax_het.models.zoo.blocks import classifier, dropped
+from fedjax_het.settings import Fraction, Positive
 
 VERSIONS = {  # stem's channels and side; per torchvision index, a fire's squeezed channels or None: pool
   "1.0": (96, 7, {3: 16, 4: 16, 5: 32, 6: None, 7: 32, 8: 48, 9: 48, 10: 64, 11: None, 12: 64}),
@@ -74,9 +76,9 @@ def squeezenet(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
   version: str | float = "1.0",
-  width: float = 1.0,
-  dropout: float = 0.5,
-  conv: str = "auto",
+  width: Positive = 1.0,
+  dropout: Fraction = 0.5,
+  conv: ConvMethod = "auto",
 ) -> Model:
   """SqueezeNet: conv (stride 2) - maxpool3 - 8 fires with two more maxpool3 - conv1 to C - ReLU - pixel mean.
 

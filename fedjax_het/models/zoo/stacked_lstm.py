@@ -5,18 +5,19 @@ src/models/{nextcharlstm,stackedlstm}.py.
 """
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import Dense, network
 from fedjax_het.models.layers.sequences import LSTM, Embed
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.torch_names import State, as_weight, named, place
+from fedjax_het.settings import Choice, Count
 
 POSITIONS = ("last", "every")
 
@@ -45,11 +46,11 @@ class StackedLSTM(nn.Module):
 def stacked_lstm(
   shape: tuple[int, ...] = (80,),
   num_classes: int = 80,
-  vocabulary: int | None = None,
-  embedding: int = 8,
-  hidden: int = 256,
-  layers: int = 2,
-  positions: str = "last",
+  vocabulary: Count | None = None,
+  embedding: Count = 8,
+  hidden: Count = 256,
+  layers: Count = 2,
+  positions: Annotated[str, Choice(POSITIONS)] = "last",
   bias: bool = True,
 ) -> Model:
   """StackedLSTM: embedding e - LSTM h - LSTM h - dense C, at the last of T positions or at every position.
@@ -75,11 +76,7 @@ def stacked_lstm(
   """
   if len(shape) != 1:
     raise SettingError("shape", shape, "not (T,), a text of T token ids", "Use a data set of texts.")
-  check_choice("positions", positions, POSITIONS)
   vocabulary = num_classes if vocabulary is None else vocabulary
-  sizes = {"vocabulary": vocabulary, "embedding": embedding, "hidden": hidden, "layers": layers}
-  for name, value in sizes.items():
-    check_whole(name, value, 1)
   module = StackedLSTM(num_classes, vocabulary, embedding, hidden, layers, bias, positions == "every")
   return Model(*network(module, shape, jnp.int32), "stacked_lstm", tuple(shape), num_classes, head=("head",))
 

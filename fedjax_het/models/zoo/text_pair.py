@@ -12,6 +12,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import Perceptron, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
+from fedjax_het.settings import Count
 
 
 class MeanEmbedding(nn.Module):
@@ -56,9 +57,9 @@ class TextPair(nn.Module):
 def text_pair(
   shape: tuple[int, ...] = (2, 64),
   num_classes: int = 1,
-  vocabulary: int = 4096,
-  embedding: int = 32,
-  hidden: int = 32,
+  vocabulary: Count = 4096,
+  embedding: Count = 32,
+  hidden: Count = 32,
 ) -> Model:
   """TextPair: W2 relu(W1 [|u - v|, u * v] + b1) + b2, with u and v the mean embeddings of two texts a and b.
 

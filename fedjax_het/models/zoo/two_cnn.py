@@ -6,12 +6,12 @@ Source: the authors' Federated-Learning-in-PyTorch, src/models/twocnn.py.
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import check_choice, check_whole
 from fedjax_het.models.layers.basic import Conv, Dense, flatten, network
-from fedjax_het.models.layers.convolution import METHODS
+from fedjax_het.models.layers.convolution import ConvMethod
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool2
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_image, model_factory
+from fedjax_het.settings import Count
 
 GRID = (7, 7)
 
@@ -44,8 +44,8 @@ def pooled(h: jax.Array) -> jax.Array:
 
 @model_factory
 def two_cnn(
-  shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10, hidden: int = 32, conv: str = "auto",
-  dense: int = 512,
+  shape: tuple[int, ...] = (28, 28, 1), num_classes: int = 10, hidden: Count = 32, conv: ConvMethod = "auto",
+  dense: Count = 512,
 ) -> Model:  # fmt: skip
   """TwoCNN: two 5 x 5 convolutions, each with ReLU and 2 x 2 max-pooling, then two dense layers.
 
@@ -62,9 +62,6 @@ def two_cnn(
   Raises:
     SettingError: `shape` is not an image of at least 6 x 6, or `conv` is unknown.
   """
-  check_choice("conv", conv, METHODS)
-  check_whole("hidden", hidden, 1)
-  check_whole("dense", dense, 1)
   check_image(shape, 6, "Use two_nn instead.")
   module = TwoCNN(num_classes, hidden, conv, dense)
   return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes, head=("fc2",))

@@ -6,18 +6,18 @@ src/models/twonn.py: inputs-200-200-C with ReLU. Energies: Grathwohl et al., ICL
 
 import jax
 
-from fedjax_het.errors import check_whole
 from fedjax_het.models.layers.basic import Perceptron, network
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
+from fedjax_het.settings import Count
 
 
 @model_factory
 def two_nn(
   shape: tuple[int, ...] = (28, 28, 1),
   num_classes: int = 10,
-  hidden: int = 200,
-  layers: int = 2,
+  hidden: Count = 200,
+  layers: Count = 2,
   bias: bool = True,
 ) -> Model:
   """TwoNN, a multilayer perceptron: W3 relu(W2 relu(W1 x + b1) + b2) + b3; 199,210 parameters on MNIST.
@@ -35,8 +35,6 @@ def two_nn(
   Raises:
     SettingError: `hidden` or `layers` is below 1.
   """
-  check_whole("hidden", hidden, 1)
-  check_whole("layers", layers, 1)
   module = Perceptron((*[int(hidden)] * int(layers), num_classes), use_bias=bias)
   head = (f"fc{layers + 1}",)
   return Model(*network(module, shape), "two_nn", tuple(shape), num_classes, head=head)
@@ -57,8 +55,8 @@ def logistic_regression(shape: tuple[int, ...] = (15,), num_classes: int = 1) ->
 def energy_mlp(
   shape: tuple[int, ...] = (8, 8, 1),
   num_classes: int = 10,
-  hidden: int = 256,
-  layers: int = 2,
+  hidden: Count = 256,
+  layers: Count = 2,
   spectral: bool = True,
 ) -> Model:
   """Energy MLP, D-hidden-...-hidden-C with Swish and a last layer of spectral norm 1, for smooth energies.
@@ -77,8 +75,6 @@ def energy_mlp(
   Raises:
     SettingError: `hidden` or `layers` is below 1.
   """
-  check_whole("hidden", hidden, 1)
-  check_whole("layers", layers, 1)
   module = Perceptron((*[int(hidden)] * int(layers), num_classes), jax.nn.swish, spectral=spectral)
   head = (f"fc{layers + 1}",)
   return Model(*network(module, shape), "energy_mlp", tuple(shape), num_classes, head=head)

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 import jax
 from flax import linen as nn
 
-from fedjax_het.errors import check_whole
 from fedjax_het.models.layers.basic import Conv, Dense, flatten
-from fedjax_het.models.layers.norms import norm
+from fedjax_het.models.layers.convolution import ConvMethod
+from fedjax_het.models.layers.norms import Norm, norm
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
 from fedjax_het.models.weights.torch_names import State, named
 from fedjax_het.models.zoo.blocks import classifier, dropped
+from fedjax_het.settings import Count, Fraction
 
 VGG9 = (
   (1,),
@@ -69,9 +70,9 @@ class VGG(nn.Module):
 def vgg9(
   shape: tuple[int, ...] = (28, 28, 1),
   num_classes: int = 62,
-  width: int = 16,
-  norm: str = "none",
-  conv: str = "auto",
+  width: Count = 16,
+  norm: Norm = "none",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """VGG-9: conv3 h - P - 2h - P - 4h, 8h - P - 16h, 32h - P - dense 16h - dense C, with P a 2 x 2 max-pool.
 
@@ -96,11 +97,11 @@ def vgg9(
 def vgg11(
   shape: tuple[int, ...] = (224, 224, 3),
   num_classes: int = 1000,
-  width: int = 64,
-  grid: int = 7,
-  dropout: float = 0.5,
-  norm: str = "none",
-  conv: str = "auto",
+  width: Count = 64,
+  grid: Count = 7,
+  dropout: Fraction = 0.5,
+  norm: Norm = "none",
+  conv: ConvMethod = "auto",
 ) -> Model:
   """VGG-11: conv3 h - P - 2h - P - 4h, 4h - P - 8h, 8h - P - 8h, 8h - P - dense 64h - dense 64h - dense C.
 
@@ -120,7 +121,6 @@ def vgg11(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  check_whole("grid", grid, 1)
   module = VGG(num_classes, width, VGG11, (64 * width,) * 2, grid, True, dropout, norm, conv)
   return classifier(module, "vgg11", shape, num_classes, ("fc3",), 32)
 

@@ -1,0 +1,354 @@
+"""Declares a setting once: a factory's annotation gives its type and range, its docstring says what it means.
+
+A factory is a function that makes a part of its settings, such as `fh.fedavg(model, lr=0.05)`:
+
+    @checked
+    def ditto(model: Model, *, lam: NonNegative = 1.0, **local: Unpack[LocalSettings]) -> ClientUpdate:
+
+`NonNegative` is `Annotated[float, Range(low=0.0, below=inf)]`. A plain annotation, such as `float`, declares
+a type without a range. `settings_of` reads the declarations. The check of a call from Python (`checked`) and
+of a configuration (`check_settings`), `--list`, `--describe`, and the decision which settings may vary within
+one compiled program all follow from them.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, TypeVar, cast
+
+import jax
+import numpy as np
+
+from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+Settings = TypeVar("Settings")
+NO_DEFAULT = inspect.Parameter.empty
+NONE = "(it has none)"
+
+
+class Rule:
+  """What values a setting may have; stands in `Annotated[type, rule]`."""
+
+  def check(self, setting: str, value: Any) -> None:
+    """Raises `SettingError` for a value that the setting called `setting` cannot have."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Range(Rule):
+  """A number with low <= value <= high and above < value < below, see `errors.check_range`.
+
+  Attributes:
+    low: the least value.
+    high: the largest value.
+    above: what the value must be larger than.
+    below: what the value must be smaller than.
+    on_host: whether only Python computes with the value, in float64.
+  """
+
+  low: float | None = None
+  high: float | None = None
+  above: float | None = None
+  below: float | None = None
+  on_host: bool = False
+
+  def check(self, setting: str, value: Any) -> None:
+    """See `Rule.check`. A traced value passes: its values were checked before the program was traced."""
+    check_range(setting, value, **dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole(Rule):
+  """A whole number with low <= value <= high; by default `high` is the largest int32."""
+
+  low: int
+  high: int = 2**31 - 1
+
+  def check(self, setting: str, value: Any) -> None:
+    """See `Rule.check`."""
+    check_whole(setting, value, self.low, self.high)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice(Rule):
+  """One of several names; a dict's names are read when a value is checked, so that more may be added."""
+
+  names: Collection[str]
+
+  def check(self, setting: str, value: Any) -> None:
+    """See `Rule.check`."""
+    check_choice(setting, value, self.names)
+
+
+@dataclasses.dataclass(frozen=True)
+class FromRound(Rule):
+  """The number of a round, counted from 0, or infinity for never."""
+
+  def check(self, setting: str, value: Any) -> None:
+    """See `Rule.check`. A traced value passes."""
+    if isinstance(value, jax.core.Tracer):
+      return
+    check_range(setting, value, 0.0, on_host=True)
+    check_range(setting, value, high=math.inf if value == math.inf else 2**31 - 1, on_host=True)
+    if value % 1 and value != math.inf:
+      remedy = f"Count rounds from 0; a share of T rounds is {setting}=int({value} * T)."
+      raise SettingError(setting, value, "not a round", remedy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Default:
+  """The default of a key of a `TypedDict`, which cannot have one otherwise."""
+
+  value: Any
+
+
+Number = Annotated[float, Range(above=-math.inf, below=math.inf)]
+Positive = Annotated[float, Range(above=0.0, below=math.inf)]
+NonNegative = Annotated[float, Range(low=0.0, below=math.inf)]
+Share = Annotated[float, Range(low=0.0, high=1.0)]
+HostShare = Annotated[float, Range(low=0.0, high=1.0, on_host=True)]
+Decay = Annotated[float, Range(above=0.0, high=1.0)]
+Fraction = Annotated[float, Range(low=0.0, below=1.0)]
+Round = Annotated[float, FromRound()]
+Count = Annotated[int, Whole(1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """One setting of a factory.
+
+  Attributes:
+    name: its name.
+    types: the types that its annotation allows, one for each member of a union; () where any will do.
+    rules: the rules of its annotation.
+    unruled: those of `types` that the rules do not concern, such as None.
+    default: the value where it is left out; `NO_DEFAULT` where it must be given.
+    about: its line in the docstring.
+    called: its name in errors, such as "server's lr".
+  """
+
+  name: str
+  types: tuple[Any, ...] = ()
+  rules: tuple[Rule, ...] = ()
+  unruled: tuple[type, ...] = ()
+  default: Any = NO_DEFAULT
+  about: str = ""
+  called: str = ""
+
+  @property
+  def is_value(self) -> bool:
+    """Whether a program takes it as a number that may vary from run to run; all else shapes the program."""
+    return float in self.types
+
+  @property
+  def required(self) -> bool:
+    """Whether it has no default."""
+    return self.default is NO_DEFAULT
+
+  @property
+  def kind(self) -> str:
+    """Its type in words, such as "int or None"; "" where any will do or it cannot be told."""
+    kinds = [kind for kind in self.types if kind is not jax.Array]
+    return "" if any(isinstance(kind, str) for kind in kinds) else " or ".join(map(_name_of, kinds))
+
+  def check(self, value: Any) -> None:
+    """Raises `SettingError` for a value of another type, or one that a rule refuses."""
+    if not self.rules:
+      self._check_type(value)
+    elif not isinstance(value, self.unruled):
+      for rule in self.rules:
+        rule.check(self.called, value)
+
+  def _check_type(self, value: Any) -> None:
+    """Checks a value against an annotation without rules, as far as it names types that can be told apart."""
+    kinds, plain = {*self.types}, {*self.types} & {int, float, bool, str, type(None)}
+    if not plain - {type(None)} or not all(isinstance(kind, type) for kind in kinds):
+      return
+    if isinstance(value, jax.Array) and plain & {int, float}:  # a number of a program
+      return
+    value = value.item() if isinstance(value, np.generic) else value
+    exact = plain | ({int} if float in kinds else set())  # True is not a number here
+    if type(value) not in exact and not isinstance(value, tuple(kinds - plain)):
+      names = " or ".join(sorted(map(_name_of, plain)))
+      raise SettingError(self.called, value, "of the wrong type", f"It must be {names}.")
+
+
+@typing.overload
+def checked(factory: Factory) -> Factory: ...
+
+
+@typing.overload
+def checked(*, whose: str) -> Callable[[Factory], Factory]: ...
+
+
+def checked(factory: Any = None, *, whose: str = "") -> Any:
+  """Decorates a factory so that a call checks names, types and ranges before the factory's body runs.
+
+  Settings taken as `**local: Unpack[LocalSettings]` stand one by one, and without their ranges, in the
+  signature of what is returned, which `help` shows; `signature_of` has the ranges.
+
+  Args:
+    factory: the factory; None to give `whose` first, as in `@checked(whose="server's ")`.
+    whose: what errors put before a setting's name.
+
+  Returns:
+    The checked factory. It raises `SettingError` for a wrong keyword, naming the nearest, and for a value
+    that the setting cannot have.
+
+  Raises:
+    NameError: an annotation is a string that names something unknown, so that its range would be lost.
+  """
+  if factory is None:
+    return functools.partial(checked, whose=whose)
+  declared = vars(factory).get("__declared__") or _flattened(inspect.signature(factory, eval_str=True))
+  parameters = declared.parameters.values()
+  plain = [own.replace(annotation=_without_marks(own.annotation)) for own in parameters]
+  shown = declared.replace(parameters=plain)
+  vars(factory).update(__declared__=declared, __signature__=shown, __whose__=whose)
+  places = [own.name for own in parameters if own.kind is own.POSITIONAL_OR_KEYWORD]
+  takes_others = any(own.kind is own.VAR_KEYWORD for own in parameters)
+
+  @functools.wraps(factory)
+  def call(*args: Any, **given: Any) -> Any:
+    known = settings_of(factory)
+    for name, value in (*zip(places, args), *given.items()):
+      if name in known:
+        known[name].check(value)
+      elif not takes_others:
+        settable = [own.name for own in known.values() if not own.required]
+        check_choice(f"{factory.__name__}'s setting", name, settable or [NONE])
+    return factory(*args, **given)
+
+  return call
+
+
+def check_settings(
+  kind: str,
+  of: Callable[..., Any] | Mapping[str, Setting],
+  given: Mapping[str, Any],
+  not_settable: Iterable[str] = (),
+) -> None:
+  """Checks settings that came by name, as in a configuration, against their declarations.
+
+  Args:
+    kind: what the settings are called in the error.
+    of: the factory that is to be called with them, or its settings.
+    given: name -> value.
+    not_settable: parameters that the factory's caller gives.
+
+  Raises:
+    SettingError: an unknown setting, naming the nearest; or a value that the setting cannot have.
+  """
+  known = of if isinstance(of, Mapping) else settings_of(of)
+  names = [name for name in known if name not in {*not_settable}]
+  for name, value in given.items():
+    check_choice(kind, name, names or [NONE])
+    known[name].check(value)
+
+
+@functools.cache
+def settings_of(factory: Callable[..., Any]) -> Mapping[str, Setting]:
+  """Returns a factory's settings, or the keys of a `TypedDict`, by name, in the order of the signature."""
+  lines, whose = documented(factory), getattr(factory, "__whose__", "")
+  return {
+    name: _setting(parameter, lines.get(name, ""), whose)
+    for name, parameter in signature_of(factory).parameters.items()
+    if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+  }
+
+
+def with_defaults(kind: type[Settings], given: Settings) -> Settings:
+  """Returns the settings that were given together with the defaults of a `TypedDict`'s other keys."""
+  known = settings_of(cast(Callable[..., Any], kind))
+  return cast(Settings, {name: own.default for name, own in known.items()} | cast(dict, given))
+
+
+def origin_of(factory: Callable[..., Any]) -> Any:
+  """The function behind a factory that wraps one or sets some of its arguments."""
+  while isinstance(factory, functools.partial):
+    factory = factory.func
+  return inspect.unwrap(factory)
+
+
+def documented(factory: Callable[..., Any]) -> dict[str, str]:
+  """What the docstrings of a factory, and of the `TypedDict` that it unpacks, say of each argument."""
+  origin = origin_of(factory)
+  found: dict[str, str] = {}
+  with contextlib.suppress(Exception):  # of an annotation that only type checkers can resolve
+    for annotation in inspect.get_annotations(origin, eval_str=True).values():
+      if typing.get_origin(annotation) is typing.Unpack:
+        found |= documented(*typing.get_args(annotation))
+  section = re.split(r"\n(?:Args|Attributes):\n", inspect.getdoc(origin) or "", maxsplit=1)[1:]
+  entries = re.split(r"^  (?=[\w*])", "".join(section).split("\n\n")[0], flags=re.MULTILINE)
+  pairs = (entry.partition(":") for entry in entries if entry)
+  return found | {name: " ".join(text.split()) for name, _, text in pairs}
+
+
+def signature_of(factory: Callable[..., Any]) -> inspect.Signature:
+  """The signature with what is declared in its annotations, which `inspect.signature` leaves out."""
+  if hasattr(factory, "__declared__"):
+    return factory.__declared__
+  if typing.is_typeddict(factory):
+    keys = inspect.Parameter("keys", inspect.Parameter.VAR_KEYWORD, annotation=typing.Unpack[factory])
+    return _flattened(inspect.Signature([keys]))
+  try:
+    return _flattened(inspect.signature(factory, eval_str=True))
+  except Exception:  # of an annotation that only type checkers can resolve: whatever its evaluation raises
+    return inspect.signature(factory)
+
+
+def _flattened(signature: inspect.Signature) -> inspect.Signature:
+  """The signature with the keys of an unpacked `TypedDict` as parameters."""
+  parameters: list[inspect.Parameter] = []
+  for own in signature.parameters.values():
+    if own.kind is not own.VAR_KEYWORD or typing.get_origin(own.annotation) is not typing.Unpack:
+      parameters.append(own)
+      continue
+    (keys,) = typing.get_args(own.annotation)
+    for name, hint in typing.get_type_hints(keys, include_extras=True).items():
+      default = next((mark.value for _, marks in _members(hint) for mark in marks
+                      if isinstance(mark, Default)), NO_DEFAULT)  # fmt: skip
+      parameters.append(inspect.Parameter(name, own.KEYWORD_ONLY, default=default, annotation=hint))
+  return signature.replace(parameters=parameters)
+
+
+def _without_marks(annotation: Any) -> Any:
+  kinds = [kind for kind, _ in _members(annotation)]
+  return kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
+
+
+def _setting(parameter: inspect.Parameter, about: str, whose: str) -> Setting:
+  annotation = parameter.annotation
+  members = [] if annotation in (NO_DEFAULT, Any) else _members(annotation)
+  rules = {mark: None for _, marks in members for mark in marks if isinstance(mark, Rule)}  # in order, once
+  others = (
+    typing.get_origin(kind) or kind
+    for kind, marks in members
+    if kind is type(None) or not any(isinstance(mark, Rule) for mark in marks)
+  )
+  unruled = tuple(kind for kind in others if isinstance(kind, type) and kind is not jax.Array)
+  return Setting(
+    parameter.name, tuple(kind for kind, _ in members), tuple(rules), unruled, parameter.default, about,
+    whose + parameter.name,
+  )  # fmt: skip
+
+
+def _name_of(kind: Any) -> str:
+  return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))
+
+
+def _members(annotation: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+  """The members of a union with what `Annotated` says of each; one for what is no union."""
+  origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+  if origin is Annotated:
+    return [(kind, (*marks, *args[1:])) for kind, marks in _members(args[0])]
+  if origin in (typing.Union, types.UnionType):
+    return [member for own in args for member in _members(own)]
+  return [(annotation, ())]
