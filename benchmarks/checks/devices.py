@@ -29,8 +29,8 @@ fh.prepare_cpu(devices=8)
 
 import jax  # noqa: E402
 
+from fedjax_het.config.values import numbers, with_values  # noqa: E402
 from fedjax_het.experiment.build import build, engine_of  # noqa: E402
-from fedjax_het.experiment.values import numbers, with_values  # noqa: E402
 from fedjax_het.experiment.where import Where  # noqa: E402
 from fedjax_het.methods import METHODS, partners  # noqa: E402
 

@@ -27,7 +27,7 @@ fh.prepare_cpu()
 
 import jax  # noqa: E402
 
-from fedjax_het.experiment.algorithm import build_algorithm  # noqa: E402
+from fedjax_het.config.algorithm import build_algorithm  # noqa: E402
 from fedjax_het.metrics.seeds import over_seeds  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
 from fedjax_het.studies import regret  # noqa: E402

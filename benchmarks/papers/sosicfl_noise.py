@@ -28,9 +28,9 @@ import numpy as np  # noqa: E402
 from sklearn.metrics import adjusted_rand_score  # noqa: E402
 
 from benchmarks.provenance import RAW, ROOT, provenance  # noqa: E402
+from fedjax_het.config.algorithm import algorithm_maker  # noqa: E402
 from fedjax_het.engine.batched_runs import Members  # noqa: E402
 from fedjax_het.engine.run import chunks  # noqa: E402
-from fedjax_het.experiment.algorithm import algorithm_maker  # noqa: E402
 from fedjax_het.experiment.build import build  # noqa: E402
 from fedjax_het.tables.paper import read_table  # noqa: E402
 

@@ -8,8 +8,8 @@ from fedjax_het.compare.data import FOUND, of_data, told
 from fedjax_het.compare.runs import Run, leaves
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.experiment.workdir import as_json
 from fedjax_het.studies.client_metrics import downstream_metrics
+from fedjax_het.workdir.folder import as_json
 
 NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # which a label says first, and alone
 PARTS = ("algorithm", "local", "mixing", "server")  # whose settings go by their last name

@@ -10,18 +10,18 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import models
+from fedjax_het.config.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
+from fedjax_het.config.check import check_config
+from fedjax_het.config.label_noise import noise_report, noisy_labels
+from fedjax_het.config.shares import rounded_to_nothing
+from fedjax_het.config.task import build_task
+from fedjax_het.config.unseen import set_apart
+from fedjax_het.config.values import numbers
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source, digest
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, check_variance, prepared_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.label_noise import noise_report, noisy_labels
-from fedjax_het.experiment.shares import rounded_to_nothing
-from fedjax_het.experiment.task import build_task
-from fedjax_het.experiment.unseen import set_apart
-from fedjax_het.experiment.values import numbers
 from fedjax_het.experiment.where import Where
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm

@@ -9,14 +9,14 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.table import Table
 
+from fedjax_het.config.check import check_config
+from fedjax_het.config.own_epochs import passes
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
 from fedjax_het.engine.capacity import in_words, memory_of_devices
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
-from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.flops import flops
-from fedjax_het.experiment.own_epochs import passes
 from fedjax_het.experiment.record import traffic
 from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.methods import CLIENTS

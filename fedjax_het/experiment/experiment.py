@@ -12,6 +12,8 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from fedjax_het.config.check import check_config
+from fedjax_het.config.own_epochs import resolved
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.lambda_selection import Evaluations
@@ -22,19 +24,18 @@ from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import build, engine_of, notes_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import Lost, check_claim, check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
-from fedjax_het.experiment.model_file import MODEL, write_model
-from fedjax_het.experiment.own_epochs import resolved
-from fedjax_het.experiment.pictures import missing_pictures
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import (
+from fedjax_het.modes import in_float32
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.studies import Moment, Study
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.claim import Lost, check_claim, check_claim_together
+from fedjax_het.workdir.folder import (
   Workdir,
   check,
   check_writable,
@@ -44,9 +45,8 @@ from fedjax_het.experiment.workdir import (
   read_record,
   workdir_of,
 )
-from fedjax_het.modes import in_float32
-from fedjax_het.parts import ClientUpdate
-from fedjax_het.studies import Moment, Study
+from fedjax_het.workdir.model import MODEL, write_model
+from fedjax_het.workdir.pictures import missing_pictures
 
 FREE = ("data_dir",)  # what may change on resume
 

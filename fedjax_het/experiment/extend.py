@@ -13,10 +13,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.shares import in_rounds
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.own_epochs import of_earlier
-from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.experiment.workdir import (
+from fedjax_het.methods import CLIENTS, METHODS
+from fedjax_het.workdir.folder import (
   TABLE,
   Workdir,
   as_json,
@@ -25,7 +26,6 @@ from fedjax_het.experiment.workdir import (
   read_record,
   write_atomic,
 )
-from fedjax_het.methods import CLIENTS, METHODS
 
 Config = Mapping[str, Any]
 

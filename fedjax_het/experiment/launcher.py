@@ -19,11 +19,12 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from fedjax_het.config import quickstart
+from fedjax_het.config.file import read_config
+from fedjax_het.config.shipped import shipped
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_here
-from fedjax_het.experiment import machine, quickstart
-from fedjax_het.experiment.config_file import read_config
+from fedjax_het.experiment import machine
 from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
-from fedjax_het.experiment.shipped import shipped
 from fedjax_het.experiment.stopping import outlive_save
 from fedjax_het.output.escape import terminal
 from fedjax_het.output.terminal import protect_streams, say
@@ -185,9 +186,9 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
   for asked, show in ((given.list, print_listing), (given.describe, print_description)):
     if asked is not None:
       return told(functools.partial(show, "" if asked == "true" else asked))
+  from fedjax_het.config.grid import check_sweep
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
-  from fedjax_het.experiment.grid import check_sweep
   from fedjax_het.experiment.sweep import run_sweep
 
   def run() -> None:
@@ -252,7 +253,7 @@ def told(run: Callable[[], None]) -> int:
 
 def print_listing(name: str) -> None:
   """Prints everything that can be named, or `name` alone."""
-  from fedjax_het.experiment.listing import print_list
+  from fedjax_het.config.listing import print_list
 
   take_no_accelerator()
   print_list(name)
@@ -260,7 +261,7 @@ def print_listing(name: str) -> None:
 
 def print_description(name: str) -> None:
   """Prints the configuration's fields, or `name` alone."""
-  from fedjax_het.experiment.fields import print_fields
+  from fedjax_het.config.fields import print_fields
 
   take_no_accelerator()
   print_fields(flags.FLAGS.config.to_dict(), name)

@@ -8,17 +8,17 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from fedjax_het.config.algorithm import algorithm_maker, build_algorithm, prepared_of
+from fedjax_het.config.grid import name_of
+from fedjax_het.config.shares import in_rounds
+from fedjax_het.config.values import numbers, with_values
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.side_by_side import sized_beside
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
 from fedjax_het.experiment.build import Experiment, build, with_prepared
-from fedjax_het.experiment.grid import name_of
-from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.experiment.values import numbers, with_values
 from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import TABLE, Workdir, read_json, read_record
 from fedjax_het.methods import CLIENTS
+from fedjax_het.workdir.folder import TABLE, Workdir, read_json, read_record
 
 
 class Sweep(NamedTuple):

@@ -19,16 +19,16 @@ from fedjax_het.engine.runs import Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of
-from fedjax_het.experiment.claim import check_claim
-from fedjax_het.experiment.model_file import write_model
-from fedjax_het.experiment.pictures import note_pictures, pictures
-from fedjax_het.experiment.provenance import check_start, note_start, numerics
-from fedjax_het.experiment.tracking import Tracker, to_json
-from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
 from fedjax_het.parts import Algorithm, Context
 from fedjax_het.studies import STUDIES, Curve, Moment, Study, Watched
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
+from fedjax_het.workdir.claim import check_claim
+from fedjax_het.workdir.folder import Workdir, free_name, read_json_lines, write_atomic
+from fedjax_het.workdir.model import write_model
+from fedjax_het.workdir.pictures import note_pictures, pictures
+from fedjax_het.workdir.provenance import check_start, note_start, numerics
+from fedjax_het.workdir.tracking import Tracker, to_json
 
 
 class Record:

@@ -11,19 +11,17 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from fedjax_het.config.grid import check_sweep, in_order, name_of
+from fedjax_het.config.own_epochs import resolved
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.experiment.build import Experiment, notes_of
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import check_claim_together
 from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
 from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
-from fedjax_het.experiment.grid import check_sweep, in_order, name_of
 from fedjax_het.experiment.members import Sweep, build_members
-from fedjax_het.experiment.model_file import MODEL
 from fedjax_het.experiment.more_members import (
   added_checkpoints,
   being_kept,
@@ -32,14 +30,16 @@ from fedjax_het.experiment.more_members import (
   take_up_larger,
   write_checkpoint_of_all,
 )
-from fedjax_het.experiment.own_epochs import resolved
-from fedjax_het.experiment.pictures import missing_pictures, note_pictures, pictures
-from fedjax_het.experiment.provenance import check_start, numerics
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
-from fedjax_het.experiment.tracking import to_json
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import (
+from fedjax_het.modes import in_float32
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.studies import Study
+from fedjax_het.studies.members import grid_of_members, members_table, plot_members
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.claim import check_claim_together
+from fedjax_het.workdir.folder import (
   Workdir,
   check,
   check_writable,
@@ -50,10 +50,10 @@ from fedjax_het.experiment.workdir import (
   workdir_of,
   write_atomic,
 )
-from fedjax_het.modes import in_float32
-from fedjax_het.parts import ClientUpdate
-from fedjax_het.studies import Study
-from fedjax_het.studies.members import grid_of_members, members_table, plot_members
+from fedjax_het.workdir.model import MODEL
+from fedjax_het.workdir.pictures import missing_pictures, note_pictures, pictures
+from fedjax_het.workdir.provenance import check_start, numerics
+from fedjax_het.workdir.tracking import to_json
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 PICTURE = "sweep.png"

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.experiment.values import is_measured
-from fedjax_het.experiment.workdir import read_record, read_starts
+from fedjax_het.config.values import is_measured
 from fedjax_het.tables.paper import Beside, Cell, Figure, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
+from fedjax_het.workdir.folder import read_record, read_starts
 
 
 class Entry(NamedTuple):

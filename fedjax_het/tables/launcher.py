@@ -11,6 +11,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
+from fedjax_het.config.shipped import shipped
 from fedjax_het.errors import SettingError, check_choice, check_here, folder_of
 from fedjax_het.experiment.launcher import (
   leave_out_waiting,
@@ -20,7 +21,6 @@ from fedjax_het.experiment.launcher import (
   told,
 )
 from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
-from fedjax_het.experiment.shipped import shipped
 from fedjax_het.experiment.stopping import outlive_save
 from fedjax_het.output.terminal import protect_streams, say
 
@@ -65,7 +65,7 @@ def change(config: ConfigDict, changes: dict[str, Any]) -> None:
   Raises:
     SettingError: a field of another type, one in a section that is not there, or the seed.
   """
-  from fedjax_het.experiment.check import SECTIONS
+  from fedjax_het.config.check import SECTIONS
 
   if "seed" in changes:
     problem = "every cell has the seeds of --seeds"

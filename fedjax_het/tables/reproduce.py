@@ -10,23 +10,23 @@ import jax
 from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
+from fedjax_het.config.check import check_config
+from fedjax_het.config.own_epochs import resolved
 from fedjax_het.engine.client_store import check_held
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError, folder_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.claim import writable
 from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.own_epochs import resolved
 from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Claimed, check_writable, write_atomic
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
 from fedjax_het.tables.paper import Cell, Table, method_of
 from fedjax_het.tables.runs import Program, Wanted, ended, identity, outcome, programs
+from fedjax_het.workdir.claim import writable
+from fedjax_het.workdir.folder import Claimed, check_writable, write_atomic
 
 OF_ALL = (*Where._fields, "checkpoint_seconds")  # settings that concern all programs alike
 

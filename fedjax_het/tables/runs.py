@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from fedjax_het.config.grid import VARIES, in_order
+from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.values import with_values
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.experiment.grid import VARIES, in_order
-from fedjax_het.experiment.own_epochs import of_earlier
-from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.workdir import FAILED, TABLE, as_json, read_json, read_record
 from fedjax_het.tables.paper import Cell
+from fedjax_het.workdir.folder import FAILED, TABLE, as_json, read_json, read_record
 
 SUMMARY = "summary.json"
 LONGEST = 200  # bytes of a folder's name; file systems take 255

@@ -7,9 +7,9 @@ from cases import cases
 from small_parts import mlp
 
 import fedjax_het as fh
-from fedjax_het.experiment.algorithm import build_algorithm
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.config.algorithm import build_algorithm
+from fedjax_het.config.check import check_config
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.methods import CLIENTS, METHODS, Method, bare, compositions, partners
 
 ENTRIES = [(section, name) for section, table in METHODS.items() for name in table]

@@ -16,8 +16,6 @@ from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.runs import find
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.report import made_of, report
-from fedjax_het.experiment.tracking import to_json
-from fedjax_het.experiment.workdir import check, prepare
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.studies.members import members_table
 from fedjax_het.tables import layout
@@ -25,6 +23,8 @@ from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, made
 from fedjax_het.tables.paper import Beside, Cell, Table
 from fedjax_het.tables.runs import Wanted, identity
+from fedjax_het.workdir.folder import check, prepare
+from fedjax_het.workdir.tracking import to_json
 
 SUMMARY = {
   "lambda": {"grid": [0.0, 0.5, 1.0], "mean": [0.1, 0.2, None], "metric": "top1", "common": 0.5},

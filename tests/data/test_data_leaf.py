@@ -10,10 +10,10 @@ import pytest
 from realdata import real_data
 
 from fedjax_het import data
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data import leaf, reddit, shakespeare, sources
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.quickstart import get_config
 
 RNG = np.random.default_rng(6)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import fedjax_het as fh
+from fedjax_het.config.check import check_config
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data.partition import PARTITIONERS, natural
 from fedjax_het.data.scale import as_read
 from fedjax_het.data.sources import FOLDERS
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.quickstart import get_config
 
 KEY = jax.random.key(4)
 X = np.arange(60, dtype=np.float32)[:, None]

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import fedjax_het as fh
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data import heart
 from fedjax_het.data.files import lacking
 from fedjax_het.experiment.build import build, notes_of
-from fedjax_het.experiment.quickstart import get_config
 
 KEY = jax.random.key(0)
 THERE = "of x in its training rows: 0 stands there"

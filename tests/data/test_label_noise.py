@@ -11,11 +11,11 @@ from scipy import stats
 
 import fedjax_het as fh
 from configs import table_2_6
+from fedjax_het.config.values import with_values
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 
 KEY = jax.random.key(5)

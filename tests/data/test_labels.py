@@ -9,9 +9,9 @@ import pytest
 from small_parts import CLASSES, FEATURES, federation, mlp
 
 import fedjax_het as fh
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data.container import Part
 from fedjax_het.experiment import build
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.tasks.labels import check_axes
 
 KEY = jax.random.key(0)

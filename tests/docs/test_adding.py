@@ -15,9 +15,9 @@ from quick_compiler import environment
 from sklearn.datasets import load_wine
 
 import fedjax_het as fh
+from fedjax_het.config.check import check_config
 from fedjax_het.data import sources
 from fedjax_het.experiment import quickstart
-from fedjax_het.experiment.check import check_config
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
+from fedjax_het.config.quickstart import get_config
+from fedjax_het.config.values import with_values
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 from fedjax_het.metrics.catalogue import METRICS
 

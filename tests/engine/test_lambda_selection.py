@@ -9,11 +9,11 @@ import pytest
 from small_parts import CLASSES, FEATURES, federation, mlp
 
 import fedjax_het as fh
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, pick, picking
 from fedjax_het.engine.run import Result, summarize
 from fedjax_het.experiment import build, experiment
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.where import Where
 from fedjax_het.studies.lambda_line import best_lambda, lambda_report
 

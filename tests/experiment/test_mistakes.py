@@ -11,13 +11,13 @@ from launching import small
 from small_parts import federation, mlp
 
 from fedjax_het.clients.sgd import fedavg
+from fedjax_het.config.check import check_config
+from fedjax_het.config.fields import print_fields
 from fedjax_het.data.partition import dirichlet
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.fields import print_fields
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.federated import federated
 from fedjax_het.parts import Mixing

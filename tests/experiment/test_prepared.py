@@ -9,11 +9,11 @@ from ml_collections import ConfigDict
 from small_parts import federation
 
 import fedjax_het as fh
-from fedjax_het.experiment.algorithm import prepared_of
+from fedjax_het.config.algorithm import prepared_of
+from fedjax_het.config.check import check_config
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.methods import CLIENTS, Method, Preparation
 

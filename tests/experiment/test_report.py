@@ -13,9 +13,9 @@ from fedjax_het.engine import progress as progress_module
 from fedjax_het.engine.progress import Progress, of_library
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.tracking import Tracker, to_json
-from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.metrics.fairness import summarize_all
+from fedjax_het.workdir.folder import Workdir, prepare, write_atomic
+from fedjax_het.workdir.tracking import Tracker, to_json
 
 CONFIG = {"seed": 0, "algorithm": {"name": "superfed_mm", "nu": 2.0}, "hidden": (200, 200), "rounds": 500}
 

@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from configs import table_2_3, table_2_7
+from fedjax_het.config.algorithm import build_algorithm
+from fedjax_het.config.check import check_config
 from fedjax_het.engine.sweep import grid_of
-from fedjax_het.experiment.algorithm import build_algorithm
-from fedjax_het.experiment.check import check_config
 from fedjax_het.methods import CLIENTS, small_model
 from fedjax_het.studies.members import Grid, _of_how_many, grid_of_members, members_table, plot_members
 

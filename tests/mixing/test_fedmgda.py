@@ -14,10 +14,10 @@ from small_parts import federation, linear, mlp, synthesis
 from fedjax_het import mixing, server
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
+from fedjax_het.config.check import check_config
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.round import scaled
 from fedjax_het.errors import NonFiniteLoss, SettingError
-from fedjax_het.experiment.check import check_config
 from fedjax_het.federated import federated
 from fedjax_het.mixing.fedmgda import cosines
 from fedjax_het.parts import Message

@@ -14,9 +14,9 @@ import pytest
 from pictures import scrambled
 
 import fedjax_het as fh
+from fedjax_het.config.check import check_config
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.models.convert import convert, main
 from fedjax_het.models.weights import files as weight_files
 from fedjax_het.models.weights.files import read_arrays

@@ -3,7 +3,7 @@
 import numpy as np
 from ml_collections import ConfigDict
 
-from fedjax_het.experiment.values import numbers, with_values
+from fedjax_het.config.values import numbers, with_values
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions
 from fedjax_het.models import GENERATORS, Model

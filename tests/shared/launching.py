@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from fedjax_het.config.quickstart import get_config
+from fedjax_het.config.values import with_values
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
+from fedjax_het.workdir.checkpoint import Checkpoints
 
 
 def small(**changes) -> ConfigDict:

@@ -9,9 +9,9 @@ from launching import small
 from small_parts import federation, float64, linear, linear_logits, mlp, softmax
 
 import fedjax_het as fh
+from fedjax_het.config.check import check_config
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import timeless
 from fedjax_het.experiment.where import Where
 from fedjax_het.studies import landscape

@@ -9,13 +9,13 @@ import pytest
 from absl import logging
 
 import fedjax_het as fh
+from fedjax_het.config.check import check_config
+from fedjax_het.config.fields import fields
+from fedjax_het.config.grid import check_sweep
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.checks import tell_untested
 from fedjax_het.engine.run import Result, without
 from fedjax_het.experiment.build import build, notes_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.fields import fields
-from fedjax_het.experiment.grid import check_sweep
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.metrics.fairness import weighted_mean, weighted_of_models
 from fedjax_het.studies import STUDIES, Watched
 from fedjax_het.studies.client_metrics import ClientMetrics

@@ -15,19 +15,19 @@ from rich.console import Console
 from sklearn.metrics import balanced_accuracy_score
 
 import fedjax_het as fh
+from fedjax_het.config.check import check_config
+from fedjax_het.config.values import with_values
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 from fedjax_het.studies import Watched
 from fedjax_het.studies.downstream import Judge, downstream, to_follow
 from fedjax_het.studies.samples import sample_grid
 from fedjax_het.studies.synthetic import Synthetic, as_many, in_range, synthetic_table, worth
+from fedjax_het.workdir.checkpoint import Checkpoints
 
 sys.path.append(str(Path(__file__).parents[2]))
 from configs import table_4_2

@@ -21,12 +21,12 @@ from small_parts import (
 )
 
 import fedjax_het as fh
+from fedjax_het.config.algorithm import algorithm_maker
+from fedjax_het.config.values import numbers
 from fedjax_het.engine.side_by_side import equally_long
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.algorithm import algorithm_maker
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.values import numbers
 from fedjax_het.experiment.where import Where
 from fedjax_het.parts import Message
 from fedjax_het.studies import Moment, Watched

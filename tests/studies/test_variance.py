@@ -9,8 +9,8 @@ from small_parts import mlp
 
 import fedjax_het as fh
 from fedjax_het.clients.heads import layers_of_head
+from fedjax_het.config.algorithm import check_variance
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.experiment.algorithm import check_variance
 from fedjax_het.mixing import static, with_variance
 from fedjax_het.studies.reported import RoundFigures
 from fedjax_het.studies.study import Moment

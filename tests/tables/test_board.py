@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.runs import Program
 

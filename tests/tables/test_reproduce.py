@@ -17,12 +17,12 @@ from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.stopping import Stopped
 from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import Workdir, claimed
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.compare import columns, entries
 from fedjax_het.tables.launcher import change, take_changes
 from fedjax_het.tables.paper import chosen, parse_where, read_table, with_keys
 from fedjax_het.tables.runs import ended, identity, programs
+from fedjax_het.workdir.folder import Workdir, claimed
 
 ROOT = Path(__file__).parents[2]
 
@@ -219,7 +219,7 @@ def test_a_run_whose_data_cannot_be_made_stops_no_other(table, tmp_path, monkeyp
 def test_a_run_that_another_process_is_at_is_left_to_it(table, tmp_path, capsys):
   wanted = reproduce.wanted(table, table.cells[:1], [0], unchanged)
   (program,) = programs(wanted, tmp_path)
-  other = "import sys; from pathlib import Path; from fedjax_het.experiment.workdir import Workdir, claimed\n"
+  other = "import sys; from pathlib import Path; from fedjax_het.workdir.folder import Workdir, claimed\n"
   other += (
     f"with claimed(Workdir(Path({str(program.folder)!r}))): print('has it', flush=True); sys.stdin.read()"
   )

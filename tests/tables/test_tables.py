@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedjax_het.experiment.check import check_config
+from fedjax_het.config.check import check_config
 from fedjax_het.tables.compare import beside, columns, entries, printed
 from fedjax_het.tables.paper import chosen, read_table
 from fedjax_het.tables.reproduce import wanted

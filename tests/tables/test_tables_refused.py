@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from tiny_table import CONFIG, PRINTED, SHOWN, made, unchanged
 
+from fedjax_het.config.cell import parse_cell
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.cell import parse_cell
 from fedjax_het.experiment.where import Where
 from fedjax_het.tables import layout, reproduce
 from fedjax_het.tables.board import Board

@@ -12,12 +12,13 @@ from rich.console import Console
 
 import fedjax_het as fh
 from fedjax_het import tasks
+from fedjax_het.config import check
+from fedjax_het.config.quickstart import get_config
+from fedjax_het.config.task import build_task
 from fedjax_het.data.files import Source
 from fedjax_het.engine import evaluate
-from fedjax_het.experiment import build, check, experiment
-from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.task import build_task
 from fedjax_het.experiment.where import Where
 from fedjax_het.metrics.catalogue import METRICS, Metric
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from absl import logging
 
-from fedjax_het.experiment.claim import check_claim
-from fedjax_het.experiment.workdir import Workdir, write_atomic
+from fedjax_het.workdir.claim import check_claim
+from fedjax_het.workdir.folder import Workdir, write_atomic
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

@@ -18,10 +18,11 @@ from launching import records, small, start
 
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import experiment, manifest
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.manifest import MANIFEST
+from fedjax_het.experiment import experiment
 from fedjax_het.parts import Message
+from fedjax_het.workdir import manifest
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.manifest import MANIFEST
 
 BOOKS = {"runs": [{"client_steps": 5}]}
 

@@ -7,14 +7,14 @@ import stat
 import pytest
 from ml_collections import ConfigDict
 
+from fedjax_het.config.check import check_config
+from fedjax_het.config.file import read_config
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.config_file import read_config
 from fedjax_het.experiment.launcher import take_config
-from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.workdir import as_json
 from fedjax_het.tables.paper import read_table
 from fedjax_het.tables.runs import identity
+from fedjax_het.workdir.folder import as_json
 
 FULL = {
   "dataset_options": {"resize": 16}, "unseen": {"fraction": 0.2, "steps": (1, 2)},

@@ -11,12 +11,12 @@ from ml_collections import ConfigDict
 
 from fedjax_het import mixing
 from fedjax_het.clients.heads import layers_of_head
+from fedjax_het.config.known import check_method
+from fedjax_het.config.shares import in_rounds
+from fedjax_het.config.values import with_values
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError, check_choice, check_parameters
-from fedjax_het.experiment.known import check_method
-from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.experiment.values import with_values
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import Generative, Model

@@ -15,7 +15,7 @@ import jax
 from fedjax_het.data.files import Source
 from fedjax_het.engine.cpu import compiler_options, xla_flags
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.experiment.workdir import Workdir, read_starts
+from fedjax_het.workdir.folder import Workdir, read_starts
 
 TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
 # JAX's options that another random draw comes from, and those that numbers are rounded by.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from fedjax_het.engine.capacity import full
-from fedjax_het.experiment.workdir import Workdir, read_record, write_atomic
+from fedjax_het.workdir.folder import Workdir, read_record, write_atomic
 
 NOTE = ".pictures.json"  # beside the figures: what was drawn, and what failed
 

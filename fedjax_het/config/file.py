@@ -12,10 +12,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from fedjax_het.config.cell import optional
+from fedjax_het.config.check import FIELDS
+from fedjax_het.config.own_epochs import of_earlier
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.cell import optional
-from fedjax_het.experiment.check import FIELDS
-from fedjax_het.experiment.own_epochs import of_earlier
 
 REMEDY = (
   "A configuration is a Python file with get_config(), as configs/quickstart.py, or a run's config.json."

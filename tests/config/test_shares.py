@@ -10,10 +10,10 @@ from small_parts import federation, mlp
 
 import fedjax_het as fh
 from configs import table_2_3, table_4_2
+from fedjax_het.config import quickstart
+from fedjax_het.config.shares import in_rounds, rounded_to_nothing
 from fedjax_het.engine.engine import Engine
-from fedjax_het.experiment import quickstart
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.shares import in_rounds, rounded_to_nothing
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.experiment.where import Where
 

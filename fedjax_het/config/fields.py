@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import jax
 from rich.text import Text
 
+from fedjax_het.config.check import FIELDS, OPTIONAL
+from fedjax_het.config.listing import AS_EPOCHS, WIDTH, Entry, documented, entries, shown
 from fedjax_het.data.clients import split_clients
 from fedjax_het.data.container import federate
 from fedjax_het.data.partition import partition
 from fedjax_het.data.sources import load
 from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.check import FIELDS, OPTIONAL
-from fedjax_het.experiment.listing import AS_EPOCHS, WIDTH, Entry, documented, entries, shown
 from fedjax_het.methods import METHODS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.studies.downstream import Judge, downstream

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
+from fedjax_het.config import fields as module
+from fedjax_het.config.check import FIELDS, OPTIONAL
+from fedjax_het.config.fields import fields, kind_of, print_fields
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import fields as module
-from fedjax_het.experiment.check import FIELDS, OPTIONAL
-from fedjax_het.experiment.fields import fields, kind_of, print_fields
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.methods import CLIENTS
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -8,13 +8,14 @@ from launching import records, small, start
 from matplotlib.figure import Figure
 
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import claim, experiment, sweep
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import Claimed, Lost
+from fedjax_het.experiment import experiment, sweep
 from fedjax_het.experiment.display import Display
-from fedjax_het.experiment.tracking import Tracker
 from fedjax_het.experiment.where import Where
 from fedjax_het.studies import client_metrics
+from fedjax_het.workdir import claim
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.claim import Claimed, Lost
+from fedjax_het.workdir.tracking import Tracker
 
 PICTURES = ("accuracy_over_clients.png", "learning_curve.png", "mixing.png", "partition.png")
 

@@ -12,16 +12,16 @@ from scipy.spatial.distance import pdist
 import fedjax_het as fh
 from fedjax_het.clients.heads import parting
 from fedjax_het.clients.objective import updates_barrier
+from fedjax_het.config.shares import in_rounds
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import check_key, check_seed
-from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.experiment.workdir import read_json, read_json_lines, read_record
 from fedjax_het.mixing.responses import relative
 from fedjax_het.models.layers.product import value_barrier
 from fedjax_het.parts import Feedback
 from fedjax_het.studies.downstream import within_class_distance
 from fedjax_het.studies.frechet import frechet_distance, kernel_distance
 from fedjax_het.tables.runs import ended
+from fedjax_het.workdir.folder import read_json, read_json_lines, read_record
 
 N = 24
 MODEL = fh.models.two_nn(shape=(2,), hidden=3, num_classes=3)

@@ -12,15 +12,15 @@ import fedjax_het as fh
 from configs import table_4_2
 from fedjax_het.compare.page import write_page
 from fedjax_het.compare.runs import find
+from fedjax_het.config.check import check_config
+from fedjax_het.config.grid import check_sweep
+from fedjax_het.config.values import with_values
 from fedjax_het.data import load
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import build as building
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.dry_run import steps_of_clients, training_of
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.grid import check_sweep
-from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 
 

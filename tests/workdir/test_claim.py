@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedjax_het.experiment import claim
-from fedjax_het.experiment.claim import Claimed, Lost, check_claim, claimed
-from fedjax_het.experiment.tracking import Tracker
-from fedjax_het.experiment.workdir import write_atomic
+from fedjax_het.workdir import claim
+from fedjax_het.workdir.claim import Claimed, Lost, check_claim, claimed
+from fedjax_het.workdir.folder import write_atomic
+from fedjax_het.workdir.tracking import Tracker
 
 
 def refused(folder: Path, words: str) -> None:
@@ -56,7 +56,7 @@ def test_a_claim_by_a_link_is_one_by_the_folder(tmp_path):
 
 def test_a_claim_ends_with_its_process(tmp_path):
   program = (
-    "import os, sys; from fedjax_het.experiment.claim import claimed\n"
+    "import os, sys; from fedjax_het.workdir.claim import claimed\n"
     f"with claimed({str(tmp_path)!r}): print('has it', flush=True); os.kill(os.getpid(), 9)"
   )
   with subprocess.Popen([sys.executable, "-c", program], stdout=-1, text=True) as other:

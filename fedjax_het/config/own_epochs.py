@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from fedjax_het.experiment.values import with_values
+from fedjax_het.config.values import with_values
 from fedjax_het.methods import CLIENTS
 
 PARTS = ("algorithm", "local")  # sections with settings of the client part

@@ -20,10 +20,10 @@ from fedjax_het.engine.capacity import in_words, size
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NoRoom, SettingError, in_bytes, memory_there
-from fedjax_het.experiment.claim import check_claim
-from fedjax_het.experiment.manifest import checksum_of_books, damage, has_manifest, write_manifest
-from fedjax_het.experiment.quiet import quiet_background
-from fedjax_het.experiment.workdir import free_name
+from fedjax_het.workdir.claim import check_claim
+from fedjax_het.workdir.folder import free_name
+from fedjax_het.workdir.manifest import checksum_of_books, damage, has_manifest, write_manifest
+from fedjax_het.workdir.quiet import quiet_background
 
 # How tensorstore's messages begin for a file that is gone, cut or changed; others name another status.
 DAMAGE = re.compile("(NOT_FOUND|DATA_LOSS|OUT_OF_RANGE|FAILED_PRECONDITION): |Error (open|read|decod)ing ")

@@ -9,23 +9,23 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het.compare.runs import find
+from fedjax_het.config.check import check_config
+from fedjax_het.config.fields import fields
+from fedjax_het.config.file import read_config
+from fedjax_het.config.grid import check_sweep
+from fedjax_het.config.listing import entries
+from fedjax_het.config.own_epochs import of_earlier, passes, resolved
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.config_file import read_config
 from fedjax_het.experiment.dry_run import steps_of_clients
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.extend import earlier_rounds
-from fedjax_het.experiment.fields import fields
-from fedjax_het.experiment.grid import check_sweep
-from fedjax_het.experiment.listing import entries
-from fedjax_het.experiment.own_epochs import of_earlier, passes, resolved
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.workdir import as_json, check, prepare
 from fedjax_het.methods import CLIENTS
 from fedjax_het.tables.paper import read_table
 from fedjax_het.tables.reproduce import wanted
 from fedjax_het.tables.runs import ended, programs
+from fedjax_het.workdir.folder import as_json, check, prepare
 
 TABLES = sorted(Path(__file__).parents[2].glob("configs/*.csv"))
 OWN = {"ditto": ("local_epochs", 5), "fedrep": ("body_epochs", 5), "sosicfl_plus": ("local_epochs", 10)}

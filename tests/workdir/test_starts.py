@@ -6,8 +6,8 @@ import jax
 from launching import small
 from ml_collections import ConfigDict
 
+from fedjax_het.config.values import with_values
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.values import with_values
 from fedjax_het.experiment.where import Where
 
 THREE = {"_init", "<lambda>"}  # the first state; the rounds and the evaluation

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedjax_het.config import listing
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import listing
 from fedjax_het.methods import METHODS, Method
 
 ROOT = Path(__file__).parents[2]

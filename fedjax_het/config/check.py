@@ -8,6 +8,11 @@ from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
 from fedjax_het import models
+from fedjax_het.config.algorithm import as_written, build_algorithm
+from fedjax_het.config.known import check_known, check_model
+from fedjax_het.config.label_noise import check_label_noise
+from fedjax_het.config.task import check_task
+from fedjax_het.config.unseen import check_unseen
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
@@ -21,11 +26,6 @@ from fedjax_het.errors import (
   check_settings,
   check_whole,
 )
-from fedjax_het.experiment.algorithm import as_written, build_algorithm
-from fedjax_het.experiment.known import check_known, check_model
-from fedjax_het.experiment.label_noise import check_label_noise
-from fedjax_het.experiment.task import check_task
-from fedjax_het.experiment.unseen import check_unseen
 from fedjax_het.methods import CLIENTS, Method, small_model
 from fedjax_het.studies.best import check_to_accuracy
 from fedjax_het.studies.downstream import check_downstream

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
+from fedjax_het.config.check import FIELDS, OPTIONAL, check_config
+from fedjax_het.config.values import is_number, with_values
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.check import FIELDS, OPTIONAL, check_config
-from fedjax_het.experiment.values import is_number, with_values
 
 Values = TypeVar("Values")
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.workdir import Workdir, check, prepare, write_atomic
+from fedjax_het.workdir.folder import Workdir, check, prepare, write_atomic
 
 CONFIG = {"seed": 0, "rounds": 7}
 
