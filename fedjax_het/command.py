@@ -6,7 +6,7 @@ import sys
 from fedjax_het.output.terminal import protect_streams
 
 COMMANDS = {
-  "run": ("fedjax_het.experiment.launcher", "launch", "one run, or a sweep as one program"),
+  "run": ("fedjax_het.launcher", "launch", "one run, or a sweep as one program"),
   "reproduce": ("fedjax_het.tables.launcher", "launch", "a paper's table, ours beside it"),
   "compare": ("fedjax_het.compare.launcher", "main", "runs beside one another, as a page or a table"),
   "convert": ("fedjax_het.models.convert", "main", "PyTorch's weights of a model into a file of ours"),

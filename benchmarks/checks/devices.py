@@ -31,8 +31,8 @@ import jax  # noqa: E402
 
 from fedjax_het.config.values import numbers, with_values  # noqa: E402
 from fedjax_het.experiment.build import build, engine_of  # noqa: E402
-from fedjax_het.experiment.where import Where  # noqa: E402
 from fedjax_het.methods import METHODS, partners  # noqa: E402
+from fedjax_het.program.where import Where  # noqa: E402
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS, SHAPE = 5, (8, 8, 1)

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.state import State
 from fedjax_het.experiment.build import Experiment, build, engine_of
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.workdir.checkpoint import Checkpoints
 
 

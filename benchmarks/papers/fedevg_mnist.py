@@ -38,7 +38,7 @@ from configs import table_4_2
 from fedjax_het.data.scale import as_read
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies.downstream import Images, downstream
 from fedjax_het.studies.features import in_blocks
 from fedjax_het.studies.synthetic import as_many, worth

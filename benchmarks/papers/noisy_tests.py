@@ -22,7 +22,7 @@ from benchmarks.provenance import RAW, provenance
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise
 from fedjax_het.engine.lambda_selection import Evaluations, pick
 from fedjax_het.experiment.build import engine_of
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 
 def judged(folder: Path) -> dict[str, float]:

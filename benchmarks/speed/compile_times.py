@@ -86,7 +86,7 @@ def compiled(cell: str) -> dict:
     import jax
 
     from fedjax_het.experiment.build import build, engine_of
-    from fedjax_het.experiment.where import EVERYWHERE
+    from fedjax_het.program.where import EVERYWHERE
 
     experiment = build(config)
   engine = engine_of(config, experiment, EVERYWHERE)

@@ -22,9 +22,9 @@ from fedjax_het.data.files import Source, digest
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.where import Where
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
+from fedjax_het.program.where import Where
 from fedjax_het.studies.downstream import classifier, to_follow
 from fedjax_het.studies.landscape import rows_of
 

@@ -24,14 +24,14 @@ from fedjax_het.engine.runs import Runs, Seconds
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import build, engine_of, notes_of
-from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
-from fedjax_het.experiment.stopping import Stopped, StopRequest
-from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import ClientUpdate
+from fedjax_het.program.display import TERMINAL, Display
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.studies import Moment, Study
 from fedjax_het.workdir.checkpoint import Checkpoints
 from fedjax_het.workdir.claim import Lost, check_claim, check_claim_together

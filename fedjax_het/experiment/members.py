@@ -16,8 +16,8 @@ from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.side_by_side import sized_beside
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, build, with_prepared
-from fedjax_het.experiment.where import Where
 from fedjax_het.methods import CLIENTS
+from fedjax_het.program.where import Where
 from fedjax_het.workdir.folder import TABLE, Workdir, read_json, read_record
 
 

@@ -18,7 +18,6 @@ from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.experiment.build import Experiment, notes_of
-from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
 from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
 from fedjax_het.experiment.members import Sweep, build_members
@@ -32,9 +31,10 @@ from fedjax_het.experiment.more_members import (
 )
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
-from fedjax_het.experiment.where import EVERYWHERE, Where
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import ClientUpdate
+from fedjax_het.program.display import TERMINAL, Display
+from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.studies import Study
 from fedjax_het.studies.members import grid_of_members, members_table, plot_members
 from fedjax_het.workdir.checkpoint import Checkpoints

@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 from fedjax_het.config.values import is_measured
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.progress import Progress, doing
-from fedjax_het.experiment.display import Display
 from fedjax_het.output.terminal import console as new_console
+from fedjax_het.program.display import Display
 from fedjax_het.tables.runs import Program
 
 

@@ -13,16 +13,16 @@ from ml_collections import ConfigDict
 
 from fedjax_het.config.shipped import shipped
 from fedjax_het.errors import SettingError, check_choice, check_here, folder_of
-from fedjax_het.experiment.launcher import (
+from fedjax_het.output.terminal import protect_streams, say
+from fedjax_het.program.command_line import (
   leave_out_waiting,
   mistakes_in_one_line,
   parse_flags,
   show_in_help,
   told,
 )
-from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
-from fedjax_het.experiment.stopping import outlive_save
-from fedjax_het.output.terminal import protect_streams, say
+from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
+from fedjax_het.program.stopping import outlive_save
 
 
 def define_flags() -> None:

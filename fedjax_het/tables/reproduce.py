@@ -15,11 +15,11 @@ from fedjax_het.config.own_epochs import resolved
 from fedjax_het.engine.client_store import check_held
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError, folder_of
-from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import EVERYWHERE, Where
+from fedjax_het.program.display import TERMINAL
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made

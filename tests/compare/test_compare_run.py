@@ -11,7 +11,7 @@ from fedjax_het.compare.runs import find
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.report import beside
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 pytestmark = pytest.mark.slow
 

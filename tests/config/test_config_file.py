@@ -11,7 +11,7 @@ from fedjax_het.config.check import check_config
 from fedjax_het.config.file import read_config
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.launcher import take_config
+from fedjax_het.launcher import take_config
 from fedjax_het.tables.paper import read_table
 from fedjax_het.tables.runs import identity
 from fedjax_het.workdir.folder import as_json

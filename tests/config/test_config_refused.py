@@ -21,7 +21,7 @@ from fedjax_het.experiment import build as building
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.dry_run import steps_of_clients, training_of
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 
 @pytest.mark.parametrize(

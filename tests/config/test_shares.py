@@ -15,7 +15,7 @@ from fedjax_het.config.shares import in_rounds, rounded_to_nothing
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 
 def on_digits(algorithm: str, rounds: int):

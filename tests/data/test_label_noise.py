@@ -16,7 +16,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 KEY = jax.random.key(5)
 Y = np.random.default_rng(0).integers(0, 5, 60_000)

@@ -16,8 +16,8 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
 from fedjax_het.methods import CLIENTS
+from fedjax_het.program.where import Where
 from fedjax_het.workdir import checkpoint
 from fedjax_het.workdir.checkpoint import Checkpoints, digest
 

@@ -14,7 +14,7 @@ from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, pick, picking
 from fedjax_het.engine.run import Result, summarize
 from fedjax_het.experiment import build, experiment
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies.lambda_line import best_lambda, lambda_report
 
 KEY = jax.random.key(0)

@@ -14,7 +14,7 @@ from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment, extend, sweep
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.workdir.checkpoint import Checkpoints
 from fedjax_het.workdir.folder import prepare
 

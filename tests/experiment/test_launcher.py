@@ -18,7 +18,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.dry_run import dry_run
-from fedjax_het.experiment.stopping import Stopped
+from fedjax_het.program.stopping import Stopped
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from fedjax_het.config.check import check_config
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies import landscape
 from fedjax_het.studies.landscape import Landscape, filter_normalised, loss_surface, plot_surfaces
 

@@ -14,10 +14,10 @@ from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
 from fedjax_het.methods import CLIENTS, Method
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import Where
 from fedjax_het.studies import Curve, Study, series
 
 

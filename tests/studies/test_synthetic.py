@@ -22,7 +22,7 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies import Watched
 from fedjax_het.studies.downstream import Judge, downstream, to_follow
 from fedjax_het.studies.samples import sample_grid

@@ -27,8 +27,8 @@ from fedjax_het.engine.side_by_side import equally_long
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
 from fedjax_het.parts import Message
+from fedjax_het.program.where import Where
 from fedjax_het.studies import Moment, Watched
 from fedjax_het.studies.unseen import Unseen, after_steps
 

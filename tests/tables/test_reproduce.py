@@ -15,8 +15,8 @@ from tiny_table import CONFIG, PRINTED, tiny_table, unchanged
 
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.stopping import Stopped
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.stopping import Stopped
+from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.compare import columns, entries
 from fedjax_het.tables.launcher import change, take_changes

@@ -7,7 +7,7 @@ import pytest
 from tiny_table import tiny_table, unchanged
 
 from fedjax_het.experiment import sweep
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.runs import programs
 from fedjax_het.workdir.folder import Workdir, prepare, write_atomic

@@ -11,7 +11,7 @@ from tiny_table import CONFIG, PRINTED, SHOWN, made, unchanged
 
 from fedjax_het.config.cell import parse_cell
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.tables import layout, reproduce
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, read

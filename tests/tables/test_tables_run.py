@@ -12,7 +12,7 @@ from small_files import write_small
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.dry_run import dry_run
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ONE = Where(devices=1)

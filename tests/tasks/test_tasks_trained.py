@@ -19,8 +19,8 @@ from fedjax_het.data.files import Source
 from fedjax_het.engine import evaluate
 from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.where import Where
 from fedjax_het.metrics.catalogue import METRICS, Metric
+from fedjax_het.program.where import Where
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)

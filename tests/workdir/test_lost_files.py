@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment, sweep
-from fedjax_het.experiment.display import Display
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.display import Display
+from fedjax_het.program.where import Where
 from fedjax_het.studies import client_metrics
 from fedjax_het.workdir import claim
 from fedjax_het.workdir.checkpoint import Checkpoints

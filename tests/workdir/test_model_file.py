@@ -9,9 +9,9 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.state import State
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
 from fedjax_het.models.weights import by_name, with_weights
 from fedjax_het.parts import ClientUpdate, Message
+from fedjax_het.program.where import Where
 from fedjax_het.workdir import model as model_file
 from fedjax_het.workdir.checkpoint import Checkpoints
 

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.config.values import with_values
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 THREE = {"_init", "<lambda>"}  # the first state; the rounds and the evaluation
 OTHERS = 12  # of keys, scalars and what is drawn; of a program for each shape there would be thirty

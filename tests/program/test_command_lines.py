@@ -6,9 +6,10 @@ import pytest
 from absl import flags
 from ml_collections import ConfigDict
 
+from fedjax_het import launcher
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import SettingError, check_whole
-from fedjax_het.experiment import launcher, machine
+from fedjax_het.program import machine
 from fedjax_het.tables.launcher import change
 
 

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
-from fedjax_het.experiment.launcher import told
-from fedjax_het.experiment.stopping import (
+from fedjax_het.program.command_line import told
+from fedjax_het.program.stopping import (
   LATER,
   NOW,
   PATIENCE,
@@ -119,8 +119,8 @@ def test_an_interrupted_program_ends_there(capfd, monkeypatch):
 DEAF = """
 import contextlib, hashlib, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for jobs behind &
-from fedjax_het.experiment.launcher import told
-from fedjax_het.experiment.stopping import StopRequest
+from fedjax_het.program.command_line import told
+from fedjax_het.program.stopping import StopRequest
 
 def run():
   with {opened}:
@@ -150,7 +150,7 @@ def test_ctrl_c_is_answered_where_python_cannot_hear_it_and_the_second_ends(open
 DROPPED = """
 import gc, os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fedjax_het.experiment.launcher import told
+from fedjax_het.program.command_line import told
 
 def interrupted(phase, info):
   gc.callbacks.clear()

@@ -9,9 +9,9 @@ from absl import flags
 
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.errors import SettingError, check_whole, folder_of, near
-from fedjax_het.experiment.coordinator import bind_address, parse_coordinator
-from fedjax_het.experiment.where import Where, parse_mesh
 from fedjax_het.output.terminal import say
+from fedjax_het.program.coordinator import bind_address, parse_coordinator
+from fedjax_het.program.where import Where, parse_mesh
 
 PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")  # that JAX_PLATFORMS may name
 
