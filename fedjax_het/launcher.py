@@ -9,6 +9,7 @@ import ast
 import functools
 import math
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import app, flags, logging
@@ -16,6 +17,7 @@ from ml_collections import ConfigDict, config_flags
 
 from fedjax_het.config import quickstart
 from fedjax_het.config.file import read_config
+from fedjax_het.config.override import change, is_beyond_flags, leave_out_empty, with_empty_sections
 from fedjax_het.config.shipped import shipped
 from fedjax_het.errors import SettingError, check_here
 from fedjax_het.output.terminal import protect_streams, say
@@ -25,6 +27,7 @@ from fedjax_het.program.command_line import (
   mistakes_in_one_line,
   parse_flags,
   show_in_help,
+  take_changes,
   take_no_accelerator,
   told,
 )
@@ -113,8 +116,15 @@ def take_config(argv: list[str]) -> tuple[list[str], ConfigDict]:
   return rest, quickstart.get_config() if chosen is None else read_config(chosen)
 
 
-def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
-  """Runs what the flags say; 0, or 1 after printing what the user can mend."""
+def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any], put_in: list[str]) -> int:
+  """Runs what the flags say; 0, or 1 after printing what the user can mend.
+
+  Args:
+    argv: what is left of the command line: the program's name.
+    grid: what a sweep varies.
+    elements: what the command line sets that absl's flags do not reach, see `is_beyond_flags`.
+    put_in: sections that were put into the configuration for the command line to set.
+  """
   if len(argv) > 1:
     blank = next((flag for flag in ("list", "describe") if flags.FLAGS[flag].value == "true"), None)
     remedy = f"--{blank}={argv[1]}" if blank else "--config.key=value"
@@ -123,9 +133,15 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
   logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
   leave_out_waiting()
   given = flags.FLAGS
+
+  def overridden() -> ConfigDict:
+    change(given.config, elements)
+    leave_out_empty(given.config, put_in)
+    return given.config
+
   for asked, show in ((given.list, print_listing), (given.describe, print_description)):
     if asked is not None:
-      return told(functools.partial(show, "" if asked == "true" else asked))
+      return told(functools.partial(show, "" if asked == "true" else asked, overridden))
   from fedjax_het.config.grid import check_sweep
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
@@ -133,27 +149,27 @@ def main(argv: list[str], grid: dict[str, list[Any]]) -> int:
 
   def run() -> None:
     prepare_jax()
-    where = where_of_flags()
+    where, config = where_of_flags(), overridden()
     if given.member_batch is not None and not grid:
       raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
     if given.dry_run:
       if grid:
-        check_sweep(given.config, grid)
-      dry_run(given.config, where)
+        check_sweep(config, grid)
+      dry_run(config, where)
       if grid:
         say(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
     elif grid:
       run_sweep(
-        given.config, grid, given.workdir, where, member_batch=given.member_batch,
+        config, grid, given.workdir, where, member_batch=given.member_batch,
         checkpoint_seconds=given.checkpoint_seconds,
       )  # fmt: skip
     else:
-      run_experiment(given.config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
+      run_experiment(config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
 
   return told(run)
 
 
-def print_listing(name: str) -> None:
+def print_listing(name: str, config: Callable[[], ConfigDict]) -> None:
   """Prints everything that can be named, or `name` alone."""
   from fedjax_het.config.listing import print_list
 
@@ -161,12 +177,12 @@ def print_listing(name: str) -> None:
   print_list(name)
 
 
-def print_description(name: str) -> None:
+def print_description(name: str, config: Callable[[], ConfigDict]) -> None:
   """Prints the configuration's fields, or `name` alone."""
   from fedjax_het.config.fields import print_fields
 
   take_no_accelerator()
-  print_fields(flags.FLAGS.config.to_dict(), name)
+  print_fields(config().to_dict(), name)
 
 
 def launch() -> None:
@@ -177,7 +193,9 @@ def launch() -> None:
     check_here()
     argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
     argv, sweep = take_sweep(with_shipped(argv, "config"))
-    sys.argv, config = take_config(argv)
+    argv, config = take_config(argv)
+    put_in = with_empty_sections(config)
+    sys.argv, elements = take_changes(argv, functools.partial(is_beyond_flags, config))
     define_flags(config)
     show_in_help(__name__, machine.__name__)
-  app.run(functools.partial(main, grid=sweep), flags_parser=parse_flags)
+  app.run(functools.partial(main, grid=sweep, elements=elements, put_in=put_in), flags_parser=parse_flags)

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 
 import fedjax_het as fh
 from benchmarks.provenance import PAGES, place, provenance
+from fedjax_het.config.plan import plan
 
 fh.prepare_cpu(devices=8)
 
@@ -86,10 +87,10 @@ def small(parts: tuple[str, ...], kind: str, cohort: int) -> Callable[[int], fh.
   data = data_of(kind)
 
   def make(**values):
-    own = with_values(config, values).to_dict()
+    own = with_values(config.to_dict(), values)
     return fh.federated(*(part(section, clients=data.num_clients, **own[section]) for section in METHODS))
 
-  return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config))
+  return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config.to_dict()))
 
 
 def mnist(name: str, data_dir: str) -> Callable[[int], fh.Engine]:
@@ -98,8 +99,8 @@ def mnist(name: str, data_dir: str) -> Callable[[int], fh.Engine]:
 
   config = table_2_3.get_config(f"dataset=mnist,clients=50,algorithm={name}")
   config.data_dir, config.local.epochs, config.rounds, config.cohort_size = data_dir, 1, 20, 8
-  built = build(config)
-  return lambda devices: engine_of(config, built, Where(devices=devices))
+  built = build(plan(config))
+  return lambda devices: engine_of(built, Where(devices=devices))
 
 
 def compare(name: str, engine_on: Callable[[int], fh.Engine], kind: str, cohort: int, rounds: int,

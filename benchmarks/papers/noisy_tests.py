@@ -35,7 +35,7 @@ def judged(folder: Path) -> dict[str, float]:
   noisy = experiment._replace(data=dataclasses.replace(experiment.data, y=y))
   clean = engine.evaluate(state)
   column = pick(Evaluations(clean)).column
-  other = engine_of(config, noisy, Where()).evaluate(state)
+  other = engine_of(noisy, Where()).evaluate(state)
   return {
     name: 100 * float(np.mean(found.personalized["top1"][:, column]))
     for name, found in (("clean", clean), ("noisy", other))

@@ -1,4 +1,4 @@
-"""From a configuration to its algorithm: the three parts, and what they are given."""
+"""From a plan to its algorithm: the three parts, and what they are given."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -7,20 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
-from fedjax_het import mixing
-from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.config.known import check_method
 from fedjax_het.config.shares import in_rounds
-from fedjax_het.config.values import with_values
+from fedjax_het.config.typed import Plan
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError, check_choice, check_parameters
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import Generative, Model
-from fedjax_het.parts import Algorithm, ClientUpdate
+from fedjax_het.parts import Algorithm
 from fedjax_het.tasks import Task
 
 
@@ -33,13 +30,13 @@ def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
   return table[name].make(given, **settings)
 
 
-def prepared_of(config: ConfigDict, data: FederatedData, task: Task) -> dict[str, Any]:
-  """What a configuration's client part is given that is made of all clients' label counts; {} for most.
+def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
+  """What a plan's client part is given that is made of all clients' label counts; {} for most.
 
   Raises:
     SettingError: of labels that are no classes, or a setting that does not go with the counts.
   """
-  client = CLIENTS[config.algorithm.name]
+  client = CLIENTS[plan.parts["algorithm"]["name"]]
   if client.prepares is None:
     return {}
   if not task.classes:
@@ -47,27 +44,26 @@ def prepared_of(config: ConfigDict, data: FederatedData, task: Task) -> dict[str
       "algorithm.name", client.name, f"goes by the clients' counts of classes, and the labels of {task.name} "
       "are none", "Use another method, or data whose labels are classes.",
     )  # fmt: skip
-  seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(config.seed), 5)))[-1]
-  return client.prepared(label_counts(data), int(seed), {**config.local, **config.algorithm})
+  seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(plan.seed), 5)))[-1]
+  return client.prepared(label_counts(data), int(seed), {**plan.parts["local"], **plan.parts["algorithm"]})
 
 
 def build_algorithm(
-  config: Mapping[str, Any], model: Model | Generative, prepared: Mapping[str, Any] = MappingProxyType({})
+  plan: Plan, model: Model | Generative, prepared: Mapping[str, Any] = MappingProxyType({})
 ) -> Algorithm:
-  """The three parts that a configuration names, around `model`; `prepared` is as of `prepared_of`."""
+  """The three parts that a plan chooses, around `model`; `prepared` is as of `prepared_of`."""
+  parts = plan.parts
   for section in METHODS:
-    check_method(section, config)
-  with as_written(config, "server"):
-    move = named("server", config["server"], rounds=config["rounds"])
-  with as_written(config, "algorithm", "local"):
-    algorithm = in_rounds(config["algorithm"], config["rounds"])
-    client = named("algorithm", {**config["local"], **algorithm}, model=model, **prepared)
-  with as_written(config, "mixing"):
-    mix = named("mixing", config["mixing"])
-  if config.get("record_losses", False):
-    mix = mixing.observed(mix)
-  if config.get("record_variance", False):
-    mix = mixing.with_variance(mix, layers_of_head(model))
+    check_method(section, parts)
+  with as_written(parts, "server"):
+    move = named("server", parts["server"], rounds=plan.rounds)
+  with as_written(parts, "algorithm", "local"):
+    algorithm = in_rounds(parts["algorithm"], plan.rounds)
+    client = named("algorithm", {**parts["local"], **algorithm}, model=model, **prepared)
+  with as_written(parts, "mixing"):
+    mix = named("mixing", parts["mixing"])
+  for study in plan.watching:
+    mix = study.observed(plan.given(study), mix, model)
   return federated(client, mix, move)
 
 
@@ -91,20 +87,10 @@ def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
     raise told from error
 
 
-def check_variance(config: Mapping[str, Any], client: ClientUpdate, model: Model | Generative) -> None:
-  """Raises `SettingError` where the variance of a last layer is asked for that no client sends."""
-  if config.get("record_variance", False):
-    sent = jax.eval_shape(client.init_broadcast, jax.random.key(0)).params
-    if not client.uploads_model or not layers_of_head(model)(sent):
-      raise SettingError(
-        "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
-      )
-
-
-def algorithm_maker(config: ConfigDict, model: Model | Generative) -> Callable[..., Algorithm]:
-  """(prepared, **{dotted field: number}) -> a configuration's algorithm with these; see `prepared_of`."""
+def algorithm_maker(plan: Plan, model: Model | Generative) -> Callable[..., Algorithm]:
+  """(prepared, **{dotted field: number}) -> a plan's algorithm with these; see `prepared_of`."""
 
   def make(prepared: Mapping[str, Any] = MappingProxyType({}), **values: Any) -> Algorithm:
-    return build_algorithm(with_values(config, values).to_dict(), model, prepared)
+    return build_algorithm(plan.with_numbers(values), model, prepared)
 
   return make

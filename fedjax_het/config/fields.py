@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 from rich.text import Text
 
-from fedjax_het.config.check import FIELDS, OPTIONAL
 from fedjax_het.config.listing import AS_EPOCHS, WIDTH, Entry, documented, entries, shown
+from fedjax_het.config.sections import sections
 from fedjax_het.data.clients import split_clients
 from fedjax_het.data.container import federate
 from fedjax_het.data.partition import partition
@@ -23,8 +23,6 @@ from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import METHODS
 from fedjax_het.output.terminal import console as new_console
-from fedjax_het.studies.downstream import Judge, downstream
-from fedjax_het.studies.landscape import loss_surface
 from fedjax_het.studies.unseen import after_steps
 
 NO_DEFAULT = inspect.Parameter.empty
@@ -63,14 +61,6 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], str]] = {
   "eval_every": (run, ""),
   "unseen.fraction": (split_clients, ""),
   "unseen.steps": (after_steps, ""),
-  "landscape.points": (loss_surface, ""),
-  "landscape.span": (loss_surface, ""),
-  "landscape.part": (loss_surface, ""),
-  "landscape.examples": (loss_surface, ""),
-  "downstream.model": (Judge, ""),
-  "downstream.seeds": (Judge, ""),
-  "downstream.steps": (downstream, ""),
-  "downstream.lr": (downstream, ""),
 }
 # Fields that the launcher itself uses: meaning, type, default.
 OWN: dict[str, tuple[str, str, Any]] = {
@@ -79,34 +69,7 @@ OWN: dict[str, tuple[str, str, Any]] = {
     "what the partition and each client's split into train, valid and test follow from, in place of `seed`",
     "int", None,
   ),
-  "record_losses": (
-    "ask for the clients' losses also where the mixing does not: `objective` of metrics.jsonl", "bool", False,
-  ),
-  "record_variance": (
-    "how far a cohort's updates of the last layer are apart: `cohort` of metrics.jsonl", "bool", False,
-  ),
-  "to_accuracy": (
-    "a level of the headline, or one a model as {'global': 0.69}: `to_accuracy` of summary.json says when it "
-    "was reached", "float or dict", None,
-  ),
-  "downstream.features": (
-    "what distances to real examples are taken in: 'classifier', one that has learnt from real examples, or "
-    "a file of InceptionV3's weights; '' for none", "str", "",
-  ),
-  "downstream.follow": (
-    "True: a classifier learns from the examples at every evaluation; a dict: with these other than at the "
-    "end",
-    "bool or dict", False,
-  ),
 }  # fmt: skip
-NAMED = (
-  "partition",
-  "model",
-  "mixing",
-  "server",
-  "label_noise",
-  "task",
-)  # whose `name` says what has the rest
 
 
 def fields(config: Mapping[str, Any]) -> list[Field]:
@@ -118,7 +81,7 @@ def fields(config: Mapping[str, Any]) -> list[Field]:
   found = [*_all(config)]
   for path in _set(config):
     check_choice("field of the configuration", path, [field.path for field in found])
-  order = (*FIELDS, *OPTIONAL)
+  order = [*sections()]
   return sorted(found, key=lambda field: order.index(field.path.partition(".")[0]))
 
 
@@ -135,6 +98,12 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
     yield field(path, documented(factory)[argument], kind_of(parameter), parameter.default)
   for path, (about, kind, default) in OWN.items():
     yield field(path, about, kind, default)
+  for place in sections().values():
+    if place.options is None:
+      continue
+    for name, parameter in place.options.parameters.items():
+      path = name if place.kind == "field" else f"{place.name}.{name}"
+      yield field(path, documented(place.options.takes)[name], kind_of(parameter), parameter.default)
 
   def of(entry: Entry, section: str) -> Iterator[Field]:
     parameters = inspect.signature(entry.factory).parameters
@@ -153,7 +122,10 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
 
   data = named("dataset", config["dataset"])
   yield from of(data, "dataset_options")
-  for section in NAMED:
+  choices = [own.name for own in sections().values() if own.kind == "choice"]
+  for section in choices:
+    if section == "algorithm":  # whose settings stand in either of two sections
+      continue
     given = config.get(section, {})
     if name := given.get("name"):
       entry = named(section, name)

@@ -13,8 +13,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from fedjax_het.config.cell import optional
-from fedjax_het.config.check import FIELDS
 from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.sections import FIELDS
 from fedjax_het.errors import SettingError
 
 REMEDY = (

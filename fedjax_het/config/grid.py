@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ml_collections import ConfigDict
-
-from fedjax_het.config.check import FIELDS, OPTIONAL, check_config
+from fedjax_het.config.plan import plan, written
+from fedjax_het.config.sections import CORE, sections
+from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import is_number, with_values
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.studies import Study
 
 Values = TypeVar("Values")
 
 
-VARIES = ("algorithm", "local", "mixing", "server")  # whose numbers may differ between members
+VARIES = tuple(section.name for section in CORE if section.varies)  # whose numbers may differ
 
 
 def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
@@ -22,13 +23,19 @@ def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
 
 
 def check_sweep(
-  config: ConfigDict, grid: Mapping[str, Sequence[Any]]
-) -> tuple[list[dict[str, Any]], list[ConfigDict]]:
-  """What each member of a sweep varies, and its configuration.
+  config: Any, grid: Mapping[str, Sequence[Any]], studies: Sequence[type[Study]] = ()
+) -> tuple[list[dict[str, Any]], list[Plan]]:
+  """What each member of a sweep varies, and its plan.
+
+  Args:
+    config: a configuration or a plan, which the members have alike but for the grid's fields.
+    grid: dotted field -> values.
+    studies: see `plan`.
 
   Raises:
     SettingError: a member cannot be, or not as one program with the others.
   """
+  config = written(config)
   for path, values in grid.items():
     given = ",".join(map(str, values))
     homes = [f"--sweep.{name}.{path}={given}" for name in VARIES if path in config.get(name, {})]
@@ -36,10 +43,7 @@ def check_sweep(
       raise SettingError(f"sweep.{path}", list(values), "is in a section", f"Write {' or '.join(homes)}.")
   check_one_program(grid)
   members = grid_of(grid)
-  configs = [with_values(config, values) for values in members]
-  for own in configs:
-    check_config(own)
-  return members, configs
+  return members, [plan(with_values(config, values), studies) for values in members]
 
 
 def name_of(values: Mapping[str, Any]) -> str:
@@ -51,7 +55,7 @@ def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
   """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
   for path, values in grid.items():
     section, _, field = path.partition(".")
-    if section in (*FIELDS, *OPTIONAL) and section not in ("seed", *VARIES):
+    if section in sections() and section not in ("seed", *VARIES):
       problem = "is not a seed, nor a number of algorithm, local, mixing or server"
       raise SettingError(f"sweep.{path}", list(values), problem, "Start a run of its own for each value.")
     check_choice("sweep's field", section, ("seed", *VARIES))

@@ -7,25 +7,24 @@ written by an earlier version of the library, which trained a fixed number of pa
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
+from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import with_values
 from fedjax_het.methods import CLIENTS
 
 PARTS = ("algorithm", "local")  # sections with settings of the client part
 
 
-def resolved(config: ConfigDict, swept: Collection[str] = ()) -> ConfigDict:
-  """Returns a configuration in which every number of passes of the method's own is written out.
+def resolved(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, Any]:
+  """Returns a nested configuration in which every number of passes of the method's own is written out.
 
   Args:
-    config: a configuration that `check_config` takes.
+    config: a configuration whose fields are checked.
     swept: dotted fields whose values a sweep gives; they are left as they are.
   """
-  if not (missing := _missing(config, swept)):
-    return config
-  given = {**config.local, **config.algorithm}
-  epochs = given.get("epochs", CLIENTS[config.algorithm.name].settings["epochs"].default)
+  given = {**config["local"], **config["algorithm"]}
+  if not (missing := followers(config, swept)):
+    return dict(config)
+  epochs = given.get("epochs", CLIENTS[given["name"]].settings["epochs"].default)
   return with_values(config, dict.fromkeys(missing, epochs))
 
 
@@ -73,26 +72,22 @@ def _without_followers(config: Mapping[str, Any]) -> Mapping[str, Any]:
   return {**config, **own}
 
 
-def passes(config: ConfigDict) -> str:
+def passes(plan: Plan) -> str:
   """Says how many passes a client makes in a round: "epochs 10, local_epochs 10 (as epochs)"."""
-  method, whole = CLIENTS[config.algorithm.name], resolved(config)
-  given, known = {**config.local, **config.algorithm}, {**whole.local, **whole.algorithm}
+  method, known = CLIENTS[plan.client.name], {**plan.parts["local"], **plan.parts["algorithm"]}
   names = [name for name in ("epochs", *method.own_epochs) if name in known]
-  return ", ".join(
-    f"{name} {known[name]}" + " (as epochs)" * (name in method.own_epochs and given.get(name) is None)
-    for name in names
-  )
+  return ", ".join(f"{name} {known[name]}{' (as epochs)' * (name in plan.as_epochs)}" for name in names)
 
 
 def _of_earlier(stored: Mapping[str, Any], swept: Collection[str]) -> dict[str, Any]:
   found = dict(stored)
-  for path, before in _missing(stored, swept).items():
+  for path, before in followers(stored, swept).items():
     section, _, name = path.partition(".")
     found[section] = {**found[section], name: before}
   return found
 
 
-def _missing(config: Mapping[str, Any], swept: Collection[str]) -> dict[str, int]:
+def followers(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, int]:
   """Dotted field -> what earlier versions trained, for each number of passes that a configuration lacks."""
   algorithm, local = config["algorithm"], config["local"]
   given = {**local, **algorithm}

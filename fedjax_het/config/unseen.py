@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
+from fedjax_het.config.typed import Plan
 from fedjax_het.data.clients import count_apart, select, split_clients
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError, check_choice, check_whole
@@ -16,14 +16,38 @@ from fedjax_het.parts import ClientUpdate
 FIELDS = ("fraction", "steps")
 
 
-def check_unseen(config: ConfigDict, client: ClientUpdate) -> None:
-  """Raises `SettingError` for a section `unseen` that cannot be; {} is none.
+def check_unseen(plan: Plan, client: ClientUpdate) -> None:
+  """Raises `SettingError` for a section `unseen` that does not go with the client part or the cohort.
 
   Args:
-    config: the configuration.
+    plan: the plan.
     client: its client part, around any model.
   """
-  given = config.get("unseen", {})
+  if plan.unseen_fraction is None:
+    return
+  steps = [*plan.unseen_steps]
+  if client.global_model is None:
+    raise SettingError(
+      "unseen", plan.written["unseen"],
+      f"{client.name} has no global model, which such clients would start with",
+      "Use a method that has one, such as fedavg, or leave unseen out.",
+    )  # fmt: skip
+  if steps and (plan.model.name in GENERATORS or not client.uploads_model):
+    raise SettingError(
+      "unseen.steps", steps, f"{client.name} shares no model that could be trained on", "Set it to []."
+    )
+  if plan.num_clients is not None:
+    apart = count_apart(plan.num_clients, plan.unseen_fraction)
+    left = plan.num_clients - apart
+    if plan.cohort_size > left:
+      raise SettingError(
+        "cohort_size", plan.cohort_size, f"{apart} of {plan.num_clients} clients are unseen",
+        f"Use at most {left}, or a smaller unseen.fraction.",
+      )  # fmt: skip
+
+
+def check_unseen_fields(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a field of `unseen` that cannot be; {} is none."""
   if not given:
     return
   for field in given:
@@ -38,40 +62,23 @@ def check_unseen(config: ConfigDict, client: ClientUpdate) -> None:
     check_whole("unseen.steps", count, 1)
   if sorted(set(steps)) != steps:
     raise SettingError("unseen.steps", steps, "do not rise", "Give each number once, smaller ones first.")
-  if client.global_model is None:
-    raise SettingError(
-      "unseen", dict(given), f"{client.name} has no global model, which such clients would start with",
-      "Use a method that has one, such as fedavg, or leave unseen out.",
-    )  # fmt: skip
-  if steps and (config.model.name in GENERATORS or not client.uploads_model):
-    raise SettingError(
-      "unseen.steps", steps, f"{client.name} shares no model that could be trained on", "Set it to []."
-    )
-  if config.num_clients is not None:
-    apart = count_apart(config.num_clients, given["fraction"])
-    left = config.num_clients - apart
-    if config.cohort_size > left:
-      raise SettingError(
-        "cohort_size", config.cohort_size, f"{apart} of {config.num_clients} clients are unseen",
-        f"Use at most {left}, or a smaller unseen.fraction.",
-      )  # fmt: skip
 
 
 def set_apart(
-  key: jax.Array, given: Mapping[str, Any], data: FederatedData, parts: list[np.ndarray]
+  key: jax.Array, fraction: float | None, data: FederatedData, parts: list[np.ndarray]
 ) -> tuple[FederatedData, list[np.ndarray], FederatedData | None]:
-  """Parts the clients by a checked section.
+  """Parts the clients into those that train and those that never do.
 
   Args:
     key: typed key of the draw.
-    given: the section.
+    fraction: share of the clients that never train; None for none.
     data: all clients' data.
     parts: their rows in the data set.
 
   Returns:
     (data and rows of the clients that train, data of the others; None where there are none).
   """
-  if not given:
+  if fraction is None:
     return data, parts, None
-  seen, apart = split_clients(key, data.num_clients, given["fraction"])
+  seen, apart = split_clients(key, data.num_clients, fraction)
   return select(data, seen), [parts[i] for i in seen], select(data, apart)

@@ -1,31 +1,79 @@
-"""The numbers of a configuration: which are values of its program, and a configuration with others."""
+"""Values of a configuration by their dotted paths, and the numbers that a run's program takes as values."""
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
+from fedjax_het.errors import SettingError
 from fedjax_het.methods import METHODS
 
 
-def numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings of a configuration's parts that its program takes as values: dotted field -> number.
+def plain(config: Any) -> Any:
+  """Returns a configuration, or a part of one, as dicts, tuples and lists of plain values."""
+  config = config.to_dict() if hasattr(config, "to_dict") else config
+  if isinstance(config, Mapping):
+    return {name: plain(value) for name, value in config.items()}
+  if isinstance(config, list | tuple):
+    return type(config)(map(plain, config))
+  return config
+
+
+def replaced(node: Any, path: Sequence[str], value: Any, setting: str = "") -> Any:
+  """Returns nested dicts, lists and tuples with another value at a path; elements are reached by number.
+
+  Args:
+    node: what the path starts from; it is not changed. A dict that lacks a name gets it.
+    path: names of fields, and numbers of elements from 0.
+    value: the new value.
+    setting: what an error calls the path; by default the path with dots.
+
+  Raises:
+    SettingError: the path leads through a value, or there is no element of that number.
+  """
+  if not path:
+    return value
+  setting, (first, *rest) = setting or ".".join(path), path
+  if isinstance(node, list | tuple):
+    if not first.isdecimal() or int(first) >= len(node):
+      problem = f"{first} is no number of an element, of which there are {len(node)}, counted from 0"
+      raise SettingError(setting, value, problem, "Name one that is there, or set all of them as a whole.")
+    own = [*node]
+    own[int(first)] = replaced(node[int(first)], rest, value, setting)
+    return type(node)(own)
+  if not isinstance(node, Mapping):
+    above = setting.removesuffix(".".join(path)).rstrip(".")
+    raise SettingError(setting, value, f"{above} is a value, which has no fields", f"Write {above}=VALUE.")
+  return {**node, first: replaced(node.get(first, {}), rest, value, setting)}
+
+
+def with_values(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a nested configuration with other values of some dotted fields."""
+  changed = dict(config)
+  for path, value in values.items():
+    changed = replaced(changed, path.split("."), value)
+  return changed
+
+
+def numbers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns the settings of the parts that a program takes as values: dotted field -> number.
 
   All that may be fractions, defaults included, but for those of which something is prepared: runs that differ
   in these alone are one program, and each has the bits of that member of a sweep. A setting of 0 stays a
   constant, and what it multiplies is left out.
+
+  Args:
+    parts: the sections `algorithm`, `local`, `mixing` and `server` of a configuration.
   """
   found = {}
   for section, table in METHODS.items():
-    own, method = config[section], table[config[section]["name"]]
+    own, method = parts[section], table[parts[section]["name"]]
     used = method.prepares.settings if method.prepares else ()
     for name, parameter in method.settings.items():
       if name in used:
         continue
-      inherits = section == "algorithm" and name not in own and name in config["local"]
+      inherits = section == "algorithm" and name not in own and name in parts["local"]
       place = "local" if inherits else section
-      value = config[place].get(name, parameter.default)
+      value = parts[place].get(name, parameter.default)
       if may_be_fraction(parameter.annotation) and is_number(value) and value:
         found[f"{place}.{name}"] = float(value)
   return found
@@ -44,15 +92,3 @@ def is_number(value: Any) -> bool:
 def is_measured(value: Any) -> bool:
   """Whether a value that a file holds is a finite number of a size that something measured can have."""
   return is_number(value) and abs(value) < 1e100
-
-
-def with_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
-  """A copy of a configuration with other values of some dotted fields."""
-  changed = ConfigDict(config.to_dict(), type_safe=False)
-  for path, value in values.items():
-    *sections, field = path.split(".")
-    node = changed
-    for section in sections:
-      node = node[section]
-    node[field] = value
-  return changed

@@ -1,29 +1,45 @@
 """What every program of the command line does: flags, their mistakes in one line, the status at its end."""
 
+import ast
 import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator
 from logging import LogRecord
+from typing import Any
 
 import jax
 from absl import flags, logging
 
+from fedjax_het.config.sections import sections
 from fedjax_het.engine.capacity import in_words
-from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError
+from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, near
 from fedjax_het.output.escape import terminal
 from fedjax_het.output.terminal import say
 from fedjax_het.program.stopping import Stopped, end_now, heard
 
-CHOOSING = (
-  "partition",
-  "model",
-  "algorithm",
-  "mixing",
-  "server",
-  "label_noise",
-  "task",
-)  # sections with a name
+
+def take_changes(
+  argv: list[str], taken: Callable[[str], bool] = lambda path: True
+) -> tuple[list[str], dict[str, Any]]:
+  """The command line without its --config.FIELD=value, and those; what is no Python literal is text.
+
+  Args:
+    argv: the command line.
+    taken: (FIELD) -> whether it is taken; by default all are.
+  """
+  rest: list[str] = []
+  changes: dict[str, Any] = {}
+  for argument in argv:
+    name, _, value = argument.partition("=")
+    if name.lstrip("-").startswith("config.") and taken(name.lstrip("-").removeprefix("config.")):
+      try:
+        changes[name.lstrip("-").removeprefix("config.")] = ast.literal_eval(value)
+      except (ValueError, SyntaxError):
+        changes[name.lstrip("-").removeprefix("config.")] = value
+    else:
+      rest.append(argument)
+  return rest, changes
 
 
 @contextlib.contextmanager
@@ -45,11 +61,10 @@ def in_one_line(error: Exception) -> str:
       return f"config.{inside[1]} is a value, which has no fields. Write --config.{inside[1]}=VALUE."
     text = f"Unknown setting: {text}"
     if "Did you mean" not in text:
-      text += ". A section that the configuration has not is given whole, as in"
-      text += """ --config.label_noise="{'name': 'pair', 'ratio': 0.4}"."""
+      text += f". {near(text.removeprefix('Unknown setting: ').strip(chr(39)), sections())}"
   if section := re.match(r"flag --config\.(\w+)=(.*): Failed to parse .* as a ConfigDict", text):
     name, value = section[1], section[2]
-    named = name in CHOOSING and value.replace("_", "").isalnum()
+    named = name in sections() and sections()[name].kind == "choice" and value.replace("_", "").isalnum()
     remedy = f"--config.{name}.name={value}" if named else f"--config.{name}=\"{{'FIELD': VALUE}}\""
     return (
       f"config.{name} = {value}: is a section of settings. Write {remedy}; --describe={name} has its fields."

@@ -45,8 +45,7 @@ class SimplexMap(Study):
 
   def draw_first(self) -> None:
     """Draws the clients."""
-    config = self.run.config.to_dict()
-    epsilon = {**config.get("local", {}), **config["algorithm"]}.get("epsilon")
+    epsilon = self.run.config.client.settings.get("epsilon")
     path = self.run.figures / "simplex_clients.png"
     plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
 from rich.console import Console, RenderableType
 
+from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import is_measured
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.progress import Progress, doing
@@ -18,12 +18,13 @@ from fedjax_het.program.display import Display
 from fedjax_het.tables.runs import Program
 
 
-def work(config: ConfigDict) -> float:
+def work(plan: Plan) -> float:
   """What a run has to do, to compare it with others of one data set: passes over all clients' examples.
 
   Where the data say how many clients there are, as many times that.
   """
-  return config.rounds * config.cohort_size * config.local.get("epochs", 1) / (config.num_clients or 1)
+  epochs = plan.parts["local"].get("epochs", 1)
+  return plan.rounds * plan.cohort_size * epochs / (plan.num_clients or 1)
 
 
 class Board(Display):
@@ -34,22 +35,22 @@ class Board(Display):
 
   Args:
     programs: what there is to do.
-    past: (config, summary) of runs that have ended; those whose `seconds` cannot be read tell nothing.
+    past: (plan, summary) of runs that have ended; those whose `seconds` cannot be read tell nothing.
     console: where to show; standard output by default.
   """
 
   def __init__(
-    self, programs: Sequence[Program], past: Iterable[tuple[ConfigDict, Mapping[str, Any]]],
+    self, programs: Sequence[Program], past: Iterable[tuple[Plan, Mapping[str, Any]]],
     console: Console | None = None,
   ):  # fmt: skip
     self._console = console or new_console(quiet=not writes())
     self._left, self._todo = list(programs), 1.0  # what share of the present one this start has to do
     self._total = self._runs_left = sum(len(program.runs) for program in programs)
     self._spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, work
-    for config, summary in past:
+    for plan, summary in past:
       seconds = summary.get("seconds")
       if isinstance(seconds, Mapping) and seconds and all(map(is_measured, seconds.values())):
-        self._book(config, sum(seconds.values()), work(config))
+        self._book(plan, sum(seconds.values()), work(plan))
 
   def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
     """See `Display`."""
@@ -76,7 +77,7 @@ class Board(Display):
     """Books the program that was begun."""
     seconds, program = time.monotonic() - self._began, self._left.pop(0)
     if not outcome and self._todo:
-      self._book(program.config, seconds, self._todo * sum(work(one.config) for one in program.runs))
+      self._book(program.plan, seconds, self._todo * sum(work(one.plan) for one in program.runs))
     self._todo = 1.0
     self._runs_left -= len(program.runs)
     self._say(f"    {outcome or 'done'} after {duration(seconds)}; {self.left()}")
@@ -92,7 +93,7 @@ class Board(Display):
       return "the table is done"
     if share:
       now, seconds = self._left[0], time.monotonic() - self._began
-      rates = {kind(now.config): seconds / (share * self._todo * sum(work(one.config) for one in now.runs))}
+      rates = {kind(now.plan): seconds / (share * self._todo * sum(work(one.plan) for one in now.runs))}
     else:
       rates = {}
     rates |= {name: seconds / units for name, (seconds, units) in self._spent.items() if name not in rates}
@@ -101,13 +102,13 @@ class Board(Display):
     mean = sum(rates.values()) / len(rates)
     seconds = sum(
       ((1.0 - share) * self._todo if program is self._left[0] else 1.0)
-      * sum(work(one.config) * rates.get(kind(one.config), mean) for one in program.runs)
+      * sum(work(one.plan) * rates.get(kind(one.plan), mean) for one in program.runs)
       for program in self._left
     )
     return f"table ETA {duration(seconds)}"
 
-  def _book(self, config: ConfigDict, seconds: float, units: float) -> None:
-    spent = self._spent[kind(config)]
+  def _book(self, plan: Plan, seconds: float, units: float) -> None:
+    spent = self._spent[kind(plan)]
     spent[0] += seconds
     spent[1] += units
 
@@ -116,9 +117,9 @@ class Board(Display):
     self._console.file.flush()
 
 
-def kind(config: ConfigDict) -> tuple[str, str]:
+def kind(plan: Plan) -> tuple[str, str]:
   """Runs of a kind take alike a unit of `work`."""
-  return config.dataset, config.algorithm.name
+  return plan.dataset, plan.client.name
 
 
 def duration(seconds: float) -> str:

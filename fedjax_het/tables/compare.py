@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -> list[Entry]:
   """All figures of the cells that are wanted, in the table's order, a cell's metrics side by side."""
   found = []
-  folders = {id(one): ended.get(identity(one.config)) for one in wanted}
+  folders = {id(one): ended.get(identity(one.plan)) for one in wanted}
   known = {one: outcome(folder) if folder else None for one, folder in folders.items()}
   places, shown = columns(table.cells), printed(table.cells, [*table.figures])
 

@@ -1,6 +1,5 @@
 """The command line of `python -m fedjax_het.reproduce`."""
 
-import ast
 import functools
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,16 +8,16 @@ from typing import Any
 
 import jax
 from absl import app, flags, logging
-from ml_collections import ConfigDict
 
 from fedjax_het.config.shipped import shipped
-from fedjax_het.errors import SettingError, check_choice, check_here, folder_of
+from fedjax_het.errors import SettingError, check_here, folder_of
 from fedjax_het.output.terminal import protect_streams, say
 from fedjax_het.program.command_line import (
   leave_out_waiting,
   mistakes_in_one_line,
   parse_flags,
   show_in_help,
+  take_changes,
   told,
 )
 from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
@@ -43,59 +42,22 @@ def define_flags() -> None:
   define_machine_flags()
 
 
-def take_changes(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
-  """The command line without its --config.FIELD=value, and those; what is no Python literal is text."""
-  rest: list[str] = []
-  changes: dict[str, Any] = {}
-  for argument in argv:
-    name, _, value = argument.partition("=")
-    if name.lstrip("-").startswith("config."):
-      try:
-        changes[name.lstrip("-").removeprefix("config.")] = ast.literal_eval(value)
-      except (ValueError, SyntaxError):
-        changes[name.lstrip("-").removeprefix("config.")] = value
-    else:
-      rest.append(argument)
-  return rest, changes
-
-
-def change(config: ConfigDict, changes: dict[str, Any]) -> None:
-  """Sets dotted fields of a configuration; what follows from them follows.
-
-  Raises:
-    SettingError: a field of another type, one in a section that is not there, or the seed.
-  """
-  from fedjax_het.config.check import SECTIONS
-
+def check_changes(changes: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a change of the seed, which a cell is not given by its configuration."""
   if "seed" in changes:
     problem = "every cell has the seeds of --seeds"
     raise SettingError("config.seed", changes["seed"], problem, f"Use --seeds={changes['seed']}.")
-  for path, value in changes.items():
-    *sections, field = path.split(".")
-    node = config
-    for section in sections:
-      if node is config and section in SECTIONS and section not in node:
-        node[section] = ConfigDict()
-      check_choice(f"config.{path}", section, node)
-      node = node[section]
-      if not isinstance(node, ConfigDict):
-        problem = f"{section} is a value, which has no fields"
-        raise SettingError(
-          f"config.{path}", value, problem, f"Write --config.{path.rpartition('.')[0]}=VALUE."
-        )
-    try:
-      node[field] = value
-    except TypeError as error:
-      raise SettingError(f"config.{path}", value, str(error), "Give a value of that type.") from error
 
 
-def told_of(changes: Mapping[str, Any], configs: Sequence[ConfigDict]) -> str:
+def told_of(changes: Mapping[str, Any], configs: Sequence[Any]) -> str:
   """Such as "rounds=50, local.lr=0.1": the changes that make figures other than those of `configs`."""
+  from fedjax_het.config.plan import written
+  from fedjax_het.config.sections import sections
   from fedjax_het.experiment.experiment import FREE
   from fedjax_het.tables.compare import at
 
-  silent = (*FREE, "record_losses", "record_variance")  # which change no figure
-  own = [config.to_dict() for config in configs]
+  silent = {*FREE, *(name for name, one in sections().items() if one.options and one.options.silent)}
+  own = [written(config) for config in configs]
   told = [path for path in changes if path not in silent and any(at(c, path) != changes[path] for c in own)]
   return ", ".join(f"{path}={changes[path]}" for path in told)
 
@@ -120,6 +82,7 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
 
 def make_table(changes: dict[str, Any]) -> None:
   """Runs and shows the table of the flags."""
+  from fedjax_het.config.override import change
   from fedjax_het.experiment.report import beside
   from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table, with_keys
   from fedjax_het.tables.reproduce import check_where, reproduce, show, wanted
@@ -139,6 +102,7 @@ def make_table(changes: dict[str, Any]) -> None:
     raise SettingError("workdir", str(folder), "is a file", "Name a folder.")
   than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
   prepare_jax()
+  check_changes(changes)
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))
   where = where_of_flags()
   check_where(where, runs)

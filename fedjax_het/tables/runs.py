@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
 from fedjax_het.config.grid import VARIES, in_order
 from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.same import with_defaults
+from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import with_values
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
@@ -22,11 +22,11 @@ LONGEST = 200  # bytes of a folder's name; file systems take 255
 
 
 class Wanted(NamedTuple):
-  """A cell with a seed, and its configuration."""
+  """A cell with a seed, and the plan of its run."""
 
   cell: Cell
   seed: int
-  config: ConfigDict
+  plan: Plan
 
 
 class Program(NamedTuple):
@@ -34,21 +34,21 @@ class Program(NamedTuple):
 
   Attributes:
     folder: where.
-    config: of the run, or of the first.
+    plan: of the run, or of the first.
     grid: what differs between the runs, as `run_sweep` takes it; {} for one.
     runs: the runs, in the members' order, `in_order`.
   """
 
   folder: Path
-  config: ConfigDict
+  plan: Plan
   grid: dict[str, list[Any]]
   runs: list[Wanted]
 
 
-def identity(config: ConfigDict | Mapping[str, Any]) -> str:
-  """What tells a run from any other: its configuration, but for what does not change its numbers."""
-  fields = config.to_dict() if isinstance(config, ConfigDict) else config
-  return as_json({name: value for name, value in fields.items() if name not in FREE})
+def identity(config: Plan | Mapping[str, Any]) -> str:
+  """What tells a run from any other: all fields, defaults too, but those that change none of its numbers."""
+  fields = config.written if isinstance(config, Plan) else config
+  return as_json({name: value for name, value in with_defaults(fields).items() if name not in FREE})
 
 
 def ended(folder: Path) -> dict[str, Path]:
@@ -82,7 +82,7 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
       multiple, and the few that are left over run by themselves. None takes any number, 0 makes each run a
       program of its own.
   """
-  over, known = ended(folder), {identity(one.config): one for one in wanted}
+  over, known = ended(folder), {identity(one.plan): one for one in wanted}
   left = {key: one for key, one in known.items() if key not in over}
   found = []
   for path, config in _configured(folder):
@@ -93,14 +93,14 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
     if keys and goes_on and not _is_member(path):
       left = {key: one for key, one in left.items() if key not in keys}
       runs = [known[key] for key in keys]
-      found.append(Program(path, runs[0].config, config.get("sweep", {}), runs))
+      found.append(Program(path, runs[0].plan, config.get("sweep", {}), runs))
   for group in _groups(list(left.values())):
     for runs in _cut(group, together):
       grid = _differing(runs)
       path = _free(folder / _name(runs, grid))
-      found.append(Program(path, runs[0].config, grid, runs))
-  place = {identity(one.config): number for number, one in enumerate(wanted)}
-  return sorted(found, key=lambda program: min(place[identity(one.config)] for one in program.runs))
+      found.append(Program(path, runs[0].plan, grid, runs))
+  place = {identity(one.plan): number for number, one in enumerate(wanted)}
+  return sorted(found, key=lambda program: min(place[identity(one.plan)] for one in program.runs))
 
 
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -114,7 +114,7 @@ def _stored(config: Mapping[str, Any]) -> list[str]:
   if "sweep" not in config:
     return [identity(config)]
   try:
-    return _members(ConfigDict(config["config"]), config["sweep"]) if config["sweep"] else []
+    return _members(config["config"], config["sweep"]) if config["sweep"] else []
   except (AttributeError, LookupError, TypeError, ValueError):
     return []
 
@@ -143,31 +143,31 @@ def _is_member(path: Path) -> bool:
   return path.parent.name == "members" and (path.parent.parent / "config.json").exists()
 
 
-def _numbers(config: ConfigDict) -> dict[str, Any]:
+def _numbers(plan: Plan) -> dict[str, Any]:
   """Dotted field -> value, of what may differ within a program: the seed, and numbers that are no counts."""
-  fields = ((section, *field) for section in VARIES for field in config[section].items())
+  fields = ((section, *field) for section in VARIES for field in plan.parts[section].items())
   numbers = {f"{section}.{name}": value for section, name, value in fields if isinstance(value, float)}
-  return {**numbers, "seed": config.seed}
+  return {**numbers, "seed": plan.seed}
 
 
 def _differing(runs: Sequence[Wanted]) -> dict[str, list[Any]]:
   """Field -> its values, of the numbers in which some runs differ."""
   values: dict[str, dict[Any, None]] = {}
   for one in runs:
-    for name, value in _numbers(one.config).items():
+    for name, value in _numbers(one.plan).items():
       values.setdefault(name, {})[value] = None
   return {name: [*own] for name, own in values.items() if len(own) > 1}
 
 
-def _members(config: ConfigDict, grid: Mapping[str, Sequence[Any]]) -> list[str]:
+def _members(config: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[str]:
   """The runs of a program, by their identities."""
   return [identity(with_values(config, values)) for values in grid_of(in_order(grid))]
 
 
 def _as_grid(runs: Sequence[Wanted]) -> list[Wanted] | None:
   """Runs in the order of the grid that they are; None where they are none."""
-  known = {identity(one.config): one for one in runs}
-  keys = _members(runs[0].config, _differing(runs))
+  known = {identity(one.plan): one for one in runs}
+  keys = _members(runs[0].plan.written, _differing(runs))
   return [known[key] for key in keys] if {*keys} == {*known} else None
 
 
@@ -175,7 +175,7 @@ def _groups(runs: Sequence[Wanted]) -> list[list[Wanted]]:
   """The runs in groups, each of which can be one program: across cells, else of a cell, else alone."""
 
   def but_for_numbers(one: Wanted) -> str:
-    return identity(with_values(one.config, dict.fromkeys(_numbers(one.config), 0)))
+    return identity(with_values(one.plan.written, dict.fromkeys(_numbers(one.plan), 0)))
 
   ways: Sequence[Callable[[Wanted], str]] = (but_for_numbers, lambda one: one.cell.text)
   found, rest = [], list(runs)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.same import as_given, with_defaults
 from fedjax_het.errors import SettingError, folder_of
 from fedjax_het.workdir.claim import Claimed as Claimed
 from fedjax_het.workdir.claim import check_claim, lock, writable
@@ -313,19 +314,22 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
       "workdir", str(run.root), f"holds {kinds['sweep' in stored]}, not {kinds['sweep' in config]}",
       "Use another workdir.",
     )  # fmt: skip
-  old, new = leaves(of_earlier(stored)), leaves(config)
+  before = of_earlier(stored)
+  old, new, written = leaves(filled(before)), leaves(filled(config)), leaves(config)
   names = sorted({*old, *new} - {*free}, key=_precedence)
   differ = [name for name in names if old.get(name) != new.get(name)]
   if differ:
     first, *others = differ
-    problem = f"the run in {run.root} was started with {first} = {old.get(first, 'absent')}"
+    told = {name: as_given(name, written, leaves(stored)) for name in differ}
+    problem = f"the run in {run.root} was started with {told[first]} = {old.get(first, 'absent')}"
     if others:
-      were = (f"{name} = {old.get(name, 'absent')} (here {new.get(name, 'absent')})" for name in others)
+      were = (f"{told[name]} = {old.get(name, 'absent')} (here {new.get(name, 'absent')})" for name in others)
       problem += f", and with {', '.join(were)}"
-    if assumed := [name for name in differ if name in {*old} - {*leaves(stored)}]:
-      problem += f". An earlier version began it, which trained {', '.join(assumed)} so unless it was set"
+    assumed = {*leaves(before)} - {*leaves(stored)}
+    if of_version := [own for own in told.values() if own in assumed]:
+      problem += f". An earlier version began it, which trained {', '.join(of_version)} so unless it was set"
     raise SettingError(
-      first, json.loads(new[first]) if first in new else "absent", problem,
+      told[first], json.loads(new[first]) if first in new else "absent", problem,
       "Use another workdir for the new config, or the same config to resume this run.",
     )  # fmt: skip
 
@@ -334,6 +338,11 @@ def _precedence(field: str) -> tuple[bool, bool, str]:
   """Derived fields last, for nobody has set them; names of parts first, as the others go with them."""
   last = field.rpartition(".")[2]
   return last in DERIVED, last != "name", field
+
+
+def filled(config: Mapping[str, Any]) -> dict[str, Any]:
+  """What JSON holds of a configuration with every default filled in, see `with_defaults`."""
+  return json.loads(as_json(with_defaults(config)))
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from changed_configs import with_values
 from launching import config_of
 from run_folders import write_run
 
@@ -12,14 +13,13 @@ import fedjax_het as fh
 from configs import table_4_2
 from fedjax_het.compare.page import write_page
 from fedjax_het.compare.runs import find
-from fedjax_het.config.check import check_config
 from fedjax_het.config.grid import check_sweep
-from fedjax_het.config.values import with_values
+from fedjax_het.config.plan import plan
 from fedjax_het.data import load
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import build as building
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.dry_run import steps_of_clients, training_of
+from fedjax_het.experiment.dry_run import steps_of_clients
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.program.where import Where
 
@@ -45,7 +45,7 @@ from fedjax_het.program.where import Where
 def test_what_cannot_be_is_refused_before_training(changes, setting):
   """Each was taken for something else, or trained all rounds and then could not finish."""
   with pytest.raises(SettingError, match=setting):
-    check_config(config_of(**changes))
+    plan(config_of(**changes))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_cannot_be_is_refused_before_training(changes, setting):
 def test_a_number_that_cannot_be_is_named_as_it_is_written(path, value, told):
   config = with_values(config_of("algorithm=superfed_mm"), {path: value})
   with pytest.raises(SettingError, match=f"^{told}") as error:
-    check_config(config)
+    plan(config)
   assert error.value.setting == path
   if path != "partition.alpha":
     with pytest.raises(SettingError, match=f"^{told}"):
@@ -89,7 +89,7 @@ def test_a_number_that_cannot_be_is_named_as_it_is_written(path, value, told):
 def test_a_partition_that_cannot_be_is_refused_before_data_are_read(partition, named):
   """A table's last cell was refused after all others had run."""
   with pytest.raises(SettingError, match=named):
-    check_config(config_of(partition=partition))
+    plan(config_of(partition=partition))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_judge_that_cannot_be_is_refused_before_training(changes, named):
   with config.ignore_type():
     config.downstream.update(changes)
   with pytest.raises(SettingError, match=named):
-    build(config)
+    build(plan(config))
 
 
 def test_the_number_of_synthetic_examples_changes_the_program():
@@ -119,7 +119,7 @@ def test_the_number_of_synthetic_examples_changes_the_program():
 
 def test_a_body_that_is_not_shared_is_not_called_fedper():
   with pytest.raises(SettingError, match="shares_body"):
-    check_config(config_of("algorithm=fedper", algorithm__shares_body=False))
+    plan(config_of("algorithm=fedper", algorithm__shares_body=False))
 
 
 def test_every_member_of_a_sweep_is_looked_at():
@@ -128,12 +128,12 @@ def test_every_member_of_a_sweep_is_looked_at():
     check_sweep(config, {"algorithm.lam": [1.0, 300.0]})
   members, configs = check_sweep(config, {"algorithm.lam": [1.0, 2.0]})
   assert members == [{"algorithm.lam": 1.0}, {"algorithm.lam": 2.0}]
-  assert [own.algorithm.lam for own in configs] == [1.0, 2.0]
+  assert [own.client.settings["lam"] for own in configs] == [1.0, 2.0]
 
 
 def test_expected_steps_are_those_that_a_method_takes():
   epochs = {"epochs": 2, "batch_size": 10}
-  sizes = np.asarray(build(config_of()).data.train.size)
+  sizes = np.asarray(build(plan(config_of())).data.train.size)
   passes = np.ceil(sizes / 10)
   for method, settings, walks in (
     ("fedavg", {}, 2),
@@ -145,24 +145,25 @@ def test_expected_steps_are_those_that_a_method_takes():
     config = config_of(f"algorithm={method}")
     config.local.update(epochs)
     config.algorithm.update(settings)
-    np.testing.assert_array_equal(steps_of_clients(config, build(config)), walks * passes)
+    np.testing.assert_array_equal(steps_of_clients(build(plan(config))), walks * passes)
 
 
 def test_a_training_setting_is_the_algorithm_s_the_local_one_or_the_method_s_own():
   config = config_of()
-  assert training_of(config, "batch_size") == config.local.batch_size
+  assert plan(config).client.settings["batch_size"] == config.local.batch_size
   del config.local["batch_size"]
-  assert training_of(config, "batch_size") == inspect.signature(fh.fedavg).parameters["batch_size"].default
+  default = inspect.signature(fh.fedavg).parameters["batch_size"].default
+  assert plan(config).client.settings["batch_size"] == default
   config.algorithm.batch_size = 7
-  assert training_of(config, "batch_size") == 7
+  assert plan(config).client.settings["batch_size"] == 7
 
 
 @pytest.mark.parametrize("unseen", [{}, {"fraction": 0.5}])
 def test_the_share_of_changed_labels_is_that_of_the_clients_that_train(monkeypatch, unseen):
   config = config_of(label_noise={"name": "symmetric", "ratio": 0.5}, unseen=unseen, seed=3)
-  found = build(config)
+  found = build(plan(config))
   config.label_noise = {}
-  clean = build(config)
+  clean = build(plan(config))
   seen = np.concatenate([found.data.train.rows(), found.data.valid.rows()])
   assert np.array_equal(seen, np.concatenate([clean.data.train.rows(), clean.data.valid.rows()]))
   assert found.label_noise["changed"] == np.mean(found.data.y[seen] != clean.data.y[seen])
@@ -177,11 +178,11 @@ def test_a_run_tells_what_its_loader_found(tmp_path, monkeypatch, capsys):
   summary = run_experiment(config, str(tmp_path), Where(devices=1))
   assert "Only half of the digits." in capsys.readouterr().out
   (start,) = map(json.loads, (tmp_path / "starts.jsonl").read_text().splitlines())
-  digests = build(config).digests
+  digests = build(plan(config)).digests
   assert start["data"] == {
     "examples": 1797, "test_examples": 0, "notes": ["Only half of the digits."], **digests,
   }  # fmt: skip
-  assert summary["landscape"]["examples"] == int(build(config).data.test.size.sum())
+  assert summary["landscape"]["examples"] == int(build(plan(config)).data.test.size.sum())
   assert find([tmp_path])[0].found == {"examples": 1797, "data_digest": digests["data_digest"]}
 
 
@@ -204,6 +205,6 @@ def test_digits_have_no_width_in_the_tables_of_synthetic_data(key):
   assert "max_tries" not in table_4_2.get_config(f"dataset=mnist,{key}=8").partition
   config = table_4_2.get_config(f"dataset=dermamnist,alpha=0.01,{key}=8")  # where draws are rare
   config.partition.balance, config.partition.max_tries = True, None
-  check_config(config)
+  plan(config)
   with pytest.raises(SettingError, match=f"{key} = 8: digits has perceptrons"):
     table_4_2.get_config(f"dataset=digits,{key}=8")

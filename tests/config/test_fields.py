@@ -7,9 +7,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from fedjax_het.config import fields as module
-from fedjax_het.config.check import FIELDS, OPTIONAL
 from fedjax_het.config.fields import fields, kind_of, print_fields
 from fedjax_het.config.quickstart import get_config
+from fedjax_het.config.sections import sections as known
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS
 
@@ -62,7 +62,7 @@ def test_every_method_s_fields_are_explained(algorithm):
 def test_no_field_is_missing():
   """All that a configuration may have is there, also what the quickstart leaves out."""
   sections = {field.path.partition(".")[0] for field in fields(get_config().to_dict())}
-  assert sections == {*FIELDS, *OPTIONAL}
+  assert sections == {*known()}
 
 
 def test_types_and_defaults(capsys):

@@ -9,12 +9,13 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het.compare.runs import find
-from fedjax_het.config.check import check_config
 from fedjax_het.config.fields import fields
 from fedjax_het.config.file import read_config
 from fedjax_het.config.grid import check_sweep
 from fedjax_het.config.listing import entries
-from fedjax_het.config.own_epochs import of_earlier, passes, resolved
+from fedjax_het.config.own_epochs import of_earlier, passes
+from fedjax_het.config.own_epochs import resolved as resolved_fields
+from fedjax_het.config.plan import plan, written
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.dry_run import steps_of_clients
@@ -31,11 +32,15 @@ TABLES = sorted(Path(__file__).parents[2].glob("configs/*.csv"))
 OWN = {"ditto": ("local_epochs", 5), "fedrep": ("body_epochs", 5), "sosicfl_plus": ("local_epochs", 10)}
 
 
+def resolved(config, swept=()):
+  return resolved_fields(written(config), swept)
+
+
 def config_of(method, epochs=1, **own):
   config = get_config(f"algorithm={method}")
   config.local.epochs = epochs
   config.algorithm.update(own)
-  check_config(config)
+  plan(config)
   return config
 
 
@@ -59,9 +64,9 @@ def test_all_settings_that_count_passes_of_a_method_s_own_are_known():
 )
 def test_own_passes_are_as_many_as_epochs(method, walks):
   config = config_of(method)
-  experiment = build(config)
+  experiment = build(plan(config))
   sizes = np.asarray(experiment.data.train.size)
-  np.testing.assert_array_equal(steps_of_clients(config, experiment), walks * np.ceil(sizes / 10))
+  np.testing.assert_array_equal(steps_of_clients(experiment), walks * np.ceil(sizes / 10))
 
 
 @pytest.mark.parametrize(("make", "own"), [(fh.ditto, "local_epochs"), (fh.fedrep, "body_epochs")])
@@ -80,16 +85,18 @@ def test_from_python_they_follow_epochs_unless_set(make, own):
 
 def test_a_resolved_configuration_writes_them_out():
   for method, (own, _) in OWN.items():
-    assert resolved(config_of(method)).algorithm[own] == 1
-    assert resolved(config_of(method, **{own: 3})).algorithm[own] == 3
-  assert resolved(config_of("ditto", local_epochs=None)).algorithm.local_epochs == 1
-  assert "local_epochs" not in resolved(config_of("sosicfl_plus", lam=None)).algorithm
-  assert resolved(config_of("fedavg")) == config_of("fedavg")
+    assert resolved(config_of(method))["algorithm"][own] == 1
+    assert resolved(config_of(method, **{own: 3}))["algorithm"][own] == 3
+  assert resolved(config_of("ditto", local_epochs=None))["algorithm"]["local_epochs"] == 1
+  assert "local_epochs" not in resolved(config_of("sosicfl_plus", lam=None))["algorithm"]
+  assert resolved(config_of("fedavg")) == config_of("fedavg").to_dict()
   config = config_of("ditto")
   config.local.local_epochs = None
-  assert resolved(config).local.local_epochs == 1 and "local_epochs" not in resolved(config).algorithm
+  assert (
+    resolved(config)["local"]["local_epochs"] == 1 and "local_epochs" not in resolved(config)["algorithm"]
+  )
   del config.local["epochs"]
-  assert resolved(config).local.local_epochs == 10  # the factory's own E
+  assert resolved(config)["local"]["local_epochs"] == 10  # the factory's own E
 
 
 def test_a_config_json_without_them_is_of_a_run_that_trained_so_many():
@@ -108,32 +115,32 @@ def test_a_config_json_without_them_is_of_a_run_that_trained_so_many():
 def test_an_earlier_workdir_continues_with_five_and_is_refused_with_another_number(tmp_path):
   config = config_of("ditto")
   prepare(tmp_path, stored(config))  # as an earlier version wrote it
-  check(tmp_path, resolved(config_of("ditto", local_epochs=5)).to_dict())
+  check(tmp_path, resolved(config_of("ditto", local_epochs=5)))
   with pytest.raises(
     fh.SettingError, match=r"algorithm.local_epochs = 1: .* = 5\. An earlier version began it"
   ):
-    check(tmp_path, resolved(config).to_dict())
+    check(tmp_path, resolved(config))
 
 
 def test_the_config_json_of_an_earlier_run_is_a_configuration_with_five(tmp_path):
   run = prepare(tmp_path, stored(config_of("ditto")))
   config = read_config(str(run.config_path))
   assert config.algorithm.local_epochs == 5 and config.local.epochs == 1
-  check(tmp_path, resolved(config).to_dict())
+  check(tmp_path, resolved(config))
 
 
 def test_an_earlier_workdir_takes_more_rounds_with_five(tmp_path):
   config, longer = config_of("ditto"), config_of("ditto", local_epochs=5)
   run = prepare(tmp_path, stored(config))
   longer.rounds, longer.eval_every = config.rounds + 10, config.eval_every
-  assert earlier_rounds(run, resolved(longer).to_dict()) == config.rounds
+  assert earlier_rounds(run, plan(longer)) == config.rounds
   longer.algorithm.local_epochs = 1
-  assert earlier_rounds(run, resolved(longer).to_dict()) is None  # `check` refuses it
+  assert earlier_rounds(run, plan(longer)) is None  # `check` refuses it
 
 
 def test_a_comparison_shows_them_where_they_are_not_as_epochs(tmp_path):
   prepare(tmp_path / "five", stored(config_of("ditto", epochs=5)))  # of an earlier version
-  prepare(tmp_path / "new", resolved(config_of("ditto", epochs=5)).to_dict())
+  prepare(tmp_path / "new", resolved(config_of("ditto", epochs=5)))
   prepare(tmp_path / "one", stored(config_of("ditto", epochs=1)))
   five, new, one = (run.config for run in find([tmp_path]))
   assert five == new and "local_epochs" not in new["algorithm"] and one["algorithm"]["local_epochs"] == 5
@@ -173,7 +180,7 @@ def test_an_earlier_run_counts_for_its_table(tmp_path):
   table = read_table(TABLES[0].parent / "table_2_3.py")
   cells = [cell for cell in table.cells if cell.keys["algorithm"] == "ditto"][:1]
   runs = wanted(table, cells, [0], lambda config: None)
-  earlier = stored(runs[0].config)
+  earlier = json.loads(as_json(runs[0].plan.written))
   del earlier["algorithm"]["local_epochs"]
   prepare(tmp_path / "old", earlier)
   (program,) = programs(runs, tmp_path)
@@ -186,9 +193,9 @@ def test_an_earlier_run_counts_for_its_table(tmp_path):
 
 def test_the_terminal_tells_that_they_follow():
   config = config_of("ditto", epochs=3)
-  assert passes(config) == "epochs 3, local_epochs 3 (as epochs)"
-  assert passes(config_of("ditto", epochs=3, local_epochs=5)) == "epochs 3, local_epochs 5"
-  assert passes(config_of("fedavg", epochs=3)) == "epochs 3"
+  assert passes(plan(config)) == "epochs 3, local_epochs 3 (as epochs)"
+  assert passes(plan(config_of("ditto", epochs=3, local_epochs=5))) == "epochs 3, local_epochs 5"
+  assert passes(plan(config_of("fedavg", epochs=3))) == "epochs 3"
   told = {field.path: field.default for field in fields(config.to_dict())}
   assert told["algorithm.local_epochs"] == "as epochs"
   (entry,) = (entry for entry in entries()["algorithm.name"] if entry.name == "fedrep")
@@ -197,6 +204,6 @@ def test_the_terminal_tells_that_they_follow():
 
 def test_a_sweep_may_vary_them():
   _, configs = check_sweep(config_of("ditto"), {"algorithm.local_epochs": [1, 2]})
-  assert [own.algorithm.local_epochs for own in configs] == [1, 2]
+  assert [own.parts["algorithm"]["local_epochs"] for own in configs] == [1, 2]
   whole = resolved(config_of("ditto"), {"algorithm.local_epochs": [1, 2]})
-  assert "local_epochs" not in whole.algorithm
+  assert "local_epochs" not in whole["algorithm"]

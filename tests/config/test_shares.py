@@ -11,6 +11,7 @@ from small_parts import federation, mlp
 import fedjax_het as fh
 from configs import table_2_3, table_4_2
 from fedjax_het.config import quickstart
+from fedjax_het.config.plan import plan
 from fedjax_het.config.shares import in_rounds, rounded_to_nothing
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment.build import build
@@ -29,7 +30,7 @@ def on_digits(algorithm: str, rounds: int):
 
 def each_round(config):
   """(clients' states before the first round and after each, losses of each, the final evaluation)."""
-  built = build(config)
+  built = build(plan(config))
   engine = Engine(built.algorithm, built.data, config.cohort_size, devices=1)
   state = engine.init(built.key)
   clients, losses = [jax.tree.map(np.array, state.clients)], []
@@ -85,7 +86,7 @@ def test_a_sweep_of_shares_is_one_program_of_single_runs(tmp_path):
     folder = tmp_path / "members" / f"algorithm.start={value}"
     assert json.loads((folder / "config.json").read_text())["algorithm"]["start"] == value
     losses.append(json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["train_loss"])
-    built = build(small(algorithm__start=value))
+    built = build(plan(small(algorithm__start=value)))
     single = fh.run(
       built.algorithm, built.data, rounds=7, cohort_size=5, key=built.key, eval_every=3, devices=1
     )

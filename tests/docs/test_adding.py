@@ -15,7 +15,7 @@ from quick_compiler import environment
 from sklearn.datasets import load_wine
 
 import fedjax_het as fh
-from fedjax_het.config.check import check_config
+from fedjax_het.config.plan import plan
 from fedjax_het.data import sources
 from fedjax_het.experiment import quickstart
 
@@ -163,5 +163,5 @@ def test_a_data_set_of_ones_own_is_found(monkeypatch):
   monkeypatch.setitem(sources.FOLDERS, "own", ("own", lambda folder: source, "own.csv"))
   config = quickstart.get_config()
   config.dataset = "own"
-  check_config(config)
+  plan(config)
   assert fh.data.load("own") is source

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from changed_configs import with_values
 from ml_collections import ConfigDict
 
 from fedjax_het.config.quickstart import get_config
-from fedjax_het.config.values import with_values
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.sweep import run_sweep

@@ -16,6 +16,7 @@ from quick_compiler import environment
 from rich.console import Console
 
 from fedjax_het.config.grid import check_one_program, check_sweep
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import experiment, members, record, sweep
@@ -68,7 +69,7 @@ def test_a_member_is_its_own_run(whole, tmp_path):
   assert together["lambda"]["picked_on"] == "validation"
   for ours, theirs in zip(records(own), records(tmp_path), strict=True):
     assert all(ours[key] == theirs[key] for key in ("round", "train_loss", "metrics"))
-  built = build(config)
+  built = build(plan(config))
   engine = Engine(built.algorithm, built.data, 5, devices=1)
   states = []
   for folder in (own, tmp_path):

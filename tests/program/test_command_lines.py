@@ -7,10 +7,10 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from fedjax_het import launcher
+from fedjax_het.config.override import change
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.program import machine
-from fedjax_het.tables.launcher import change
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def parse(monkeypatch, capsys):
     ("--config..x=3", "--config..x: names no field."),
     ("--config.local.=3", "--config.local.: names no field."),
     ("--config.locl.lr=3", "Unknown setting: 'locl' Did you mean \"local\""),
-    ("--config.x.y=1", "Unknown setting: 'x'. A section that the configuration has not is given whole"),
+    ("--config.x.y=1", "Unknown setting: 'x'. Known: algorithm, cohort_size"),
     ("--roundz=3", "Settings are given as --config.NAME=VALUE; --help lists the flags."),
     ("--sweep.seed=a", "sweep.seed = 'a': 'a' is no number."),
   ],

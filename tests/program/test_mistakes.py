@@ -11,8 +11,8 @@ from launching import small
 from small_parts import federation, mlp
 
 from fedjax_het.clients.sgd import fedavg
-from fedjax_het.config.check import check_config
 from fedjax_het.config.fields import print_fields
+from fedjax_het.config.plan import plan
 from fedjax_het.data.partition import dirichlet
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
@@ -44,7 +44,7 @@ def test_settings_left_by_another_part_are_named_with_a_way_on(section):
   config = small(mixing={"name": "qffl", "q": 2.0})
   config[section]["name"] = name
   with pytest.raises(SettingError, match="only the name is changed") as refused:
-    check_config(config)
+    plan(config)
   whose = WHOSE.get(section)
   problem = f"unknown to {name}, a setting of {whose}" if whose else f"unknown to {name}"
   assert str(refused.value).startswith(f"{field}: {problem}. Known: ")
@@ -54,13 +54,13 @@ def test_settings_left_by_another_part_are_named_with_a_way_on(section):
     config[own] = ast.literal_eval(value)
   if section == "server":
     config.algorithm, config.local = {"name": "fedevg"}, {"lr": 0.1}
-  check_config(config)
+  plan(config)
 
 
 def test_settings_left_by_another_method_are_named_in_both_sections():
   config = small(algorithm__name="fedcvae", model={"name": "cvae_mlp"})
   with pytest.raises(SettingError) as refused:
-    check_config(config)
+    plan(config)
   flags = dict(re.findall(r'--config\.(\w+)="(\{.*?\})"', str(refused.value)))
   kept = ast.literal_eval(flags["local"])
   assert "lr" in kept and "momentum" not in kept and flags["algorithm"] == "{'name': 'fedcvae'}"
@@ -78,13 +78,13 @@ def test_settings_left_by_another_method_are_named_in_both_sections():
 )
 def test_a_slip_of_the_pen(change, text):
   with pytest.raises(SettingError, match=text):
-    check_config(small(**change))
+    plan(small(**change))
 
 
 @pytest.mark.parametrize("section", ["partition", "model", "algorithm", "mixing", "server"])
 def test_a_section_without_a_name(section):
   with pytest.raises(SettingError, match=rf"^{section}\.name = None: is missing"):
-    check_config(small(**{section: {}}))
+    plan(small(**{section: {}}))
 
 
 def test_a_setting_in_both_sections():
@@ -92,9 +92,9 @@ def test_a_setting_in_both_sections():
   with pytest.raises(
     SettingError, match=r"^algorithm\.lr = 0\.5: is given in local too, as 0\.\d+\. Give it once"
   ):
-    check_config(both)
+    plan(both)
   del both.local["lr"]
-  check_config(both)
+  plan(both)
 
 
 def test_more_clients_than_the_rows_allow():
@@ -123,13 +123,13 @@ def test_a_refused_run_leaves_no_folder(tmp_path):
 def test_a_cohort_that_the_mixing_does_not_take_is_refused_with_the_other_checks():
   mixing = {"name": "aaggff_s"}
   with pytest.raises(SettingError, match=r"^cohort_size = 5: AAggFF-S needs all 20 clients"):
-    check_config(small(mixing=mixing))
-  check_config(small(mixing=mixing, cohort_size=20))
+    plan(small(mixing=mixing))
+  plan(small(mixing=mixing, cohort_size=20))
   apart = small(mixing=mixing, unseen={"fraction": 0.5}, algorithm={"name": "fedavg"}, cohort_size=10)
-  check_config(apart)
+  plan(apart)
   apart.cohort_size = 9
   with pytest.raises(SettingError, match=r"^cohort_size = 9: AAggFF-S needs all 10 clients"):
-    build(apart)
+    build(plan(apart))
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def maker(
   config = ConfigDict({**sections, "local": {**OFFERED, **offered}})
 
   def make(**values):
-    own = with_values(config, values).to_dict()
+    own = with_values(config.to_dict(), values)
     local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]}, num_clients)
     mixing, server = MIXINGS[names[1]], SERVERS[names[2]]
     return federated(local, mixing.make(own["mixing"]), server.make({"rounds": rounds, **own["server"]}))
 
-  return make, numbers(config)
+  return make, numbers(config.to_dict())

@@ -16,6 +16,7 @@ import orbax.checkpoint as ocp
 import pytest
 from launching import records, small, start
 
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
@@ -309,7 +310,7 @@ def test_a_run_of_another_program_is_refused_and_keeps_its_files(run, tmp_path, 
   shutil.copytree(run[0], tmp_path / "run")
   (tmp_path / "run" / "summary.json").unlink()
   before = snapshot(tmp_path / "run")
-  built = experiment.build(tiny(model__hidden=9))
+  built = experiment.build(plan(tiny(model__hidden=9)))
   monkeypatch.setattr(experiment, "build", lambda config: built)
   with pytest.raises(SettingError, match=r"fc1\.bias \(float32 \[8\]\) there.*\(float32 \[9\]\)"):
     start(tiny(), str(tmp_path / "run"))

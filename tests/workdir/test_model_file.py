@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from launching import small
 
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.state import State
 from fedjax_het.experiment import experiment
@@ -29,7 +30,7 @@ def arrays(folder) -> dict[str, np.ndarray]:
 
 def test_it_is_the_checkpoints_state_and_a_model_starts_from_it(tmp_path):
   config = run(tmp_path / "run", algorithm={"name": "ditto"})
-  built, found = experiment.build(config), arrays(tmp_path / "run")
+  built, found = experiment.build(plan(config)), arrays(tmp_path / "run")
   with_checkpoint = Checkpoints(tmp_path / "run" / "checkpoints")
   like = Engine(built.algorithm, built.data, config.cohort_size).init(jax.random.key(0))
   state, _ = with_checkpoint.restore(like)

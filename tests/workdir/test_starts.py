@@ -3,10 +3,10 @@
 import re
 
 import jax
+from changed_configs import with_values
 from launching import small
 from ml_collections import ConfigDict
 
-from fedjax_het.config.values import with_values
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.program.where import Where
 
