@@ -82,9 +82,14 @@ def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
     home = next((section for section in sections if name in config[section]), None)
     if home is None or not str(error).startswith(f"{error.setting} = "):
       raise
-    told = SettingError(f"{home}.{name}{str(error).removeprefix(error.setting)}")
-    told.setting = f"{home}.{name}"
-    raise told from error
+    raise renamed(error, f"{home}.{name}") from error
+
+
+def renamed(error: SettingError, setting: str) -> SettingError:
+  """The same error of a setting with another name."""
+  told = SettingError(f"{setting}{str(error).removeprefix(error.setting)}")
+  told.setting = setting
+  return told
 
 
 def algorithm_maker(plan: Plan, model: Model | Generative) -> Callable[..., Algorithm]:

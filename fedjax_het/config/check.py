@@ -6,7 +6,7 @@ from typing import Any
 
 from fedjax_het import data as datasets
 from fedjax_het import models
-from fedjax_het.config.algorithm import as_written, build_algorithm
+from fedjax_het.config.algorithm import as_written, build_algorithm, renamed
 from fedjax_het.config.known import check_known, check_model
 from fedjax_het.config.label_noise import check_label_noise
 from fedjax_het.config.sections import Section
@@ -72,19 +72,50 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
     check_whole("num_clients", config["num_clients"], 1)
     check_range("cohort_size", config["cohort_size"], 1, config["num_clients"])
   for name, section in known.items():
+    if not section.required and section.kind == "choices":
+      for number, given in enumerate(config.get(name, ())):
+        check_chosen(f"{name}.{number}", section, given)
+    if name == "label_noise" and config.get(name):
+      check_chosen(name, section, config[name])
+      check_label_noise(config[name])
     if section.options and section.kind == "section":
       takes = section.options.takes
       others = {*inspect.signature(takes).parameters} - {*section.options.parameters}
       with as_written(config, name):
         check_settings(f"{name}'s field", takes, config.get(name, {}), others)
   check_task(config.get("task", {}))
-  check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
   if config.get("task") and model["name"] in models.GENERATORS:
     raise SettingError("task", config["task"], "a generator trains by losses of its own", "Leave it out.")
   check_choice("algorithm.name", config["algorithm"]["name"], CLIENTS)
   check_fit(CLIENTS[config["algorithm"]["name"]], model["name"])
   check_model(model)
+
+
+def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None:
+  """Checks a section that chooses something by its name, and whose other fields are settings of that.
+
+  Args:
+    place: the section's name, or "SECTION.NUMBER" for one of several.
+    section: what is known of it.
+    given: its fields.
+
+  Raises:
+    SettingError: no name, one that is not known, or a field that cannot be.
+  """
+  table = section.table()
+  check_section(place, given)
+  if given.get("name") is None:
+    raise SettingError(
+      place, dict(given), "has no name, and so no effect", f"Name one of {', '.join(table)}."
+    )
+  check_choice(f"{place}.name", given["name"], table)
+  check_given(place, given, section.given)
+  settings = {field: value for field, value in given.items() if field != "name"}
+  try:
+    check_settings(f"{place}'s setting for {given['name']}", table[given["name"]], settings, section.given)
+  except SettingError as error:
+    raise renamed(error, f"{place}.{error.setting}") if error.setting in settings else error from None
 
 
 def check_parts(plan: Plan) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedjax_het.config.plan import plan, written
-from fedjax_het.config.sections import CORE, sections
+from fedjax_het.config.sections import sections
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import is_number, with_values
 from fedjax_het.engine.sweep import grid_of
@@ -14,7 +14,9 @@ from fedjax_het.studies import Study
 Values = TypeVar("Values")
 
 
-VARIES = tuple(section.name for section in CORE if section.varies)  # whose numbers may differ
+def varying() -> list[str]:
+  """The sections whose numbers may differ between the members of a sweep."""
+  return [name for name, section in sections().items() if section.varies]
 
 
 def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
@@ -38,7 +40,7 @@ def check_sweep(
   config = written(config)
   for path, values in grid.items():
     given = ",".join(map(str, values))
-    homes = [f"--sweep.{name}.{path}={given}" for name in VARIES if path in config.get(name, {})]
+    homes = [f"--sweep.{name}.{path}={given}" for name in varying() if path in config.get(name, {})]
     if homes:
       raise SettingError(f"sweep.{path}", list(values), "is in a section", f"Write {' or '.join(homes)}.")
   check_one_program(grid)
@@ -53,12 +55,13 @@ def name_of(values: Mapping[str, Any]) -> str:
 
 def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
   """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
+  *most, last = known = varying()
   for path, values in grid.items():
     section, _, field = path.partition(".")
-    if section in sections() and section not in ("seed", *VARIES):
-      problem = "is not a seed, nor a number of algorithm, local, mixing or server"
+    if section in sections() and section not in ("seed", *known):
+      problem = f"is not a seed, nor a number of {', '.join(most)} or {last}"
       raise SettingError(f"sweep.{path}", list(values), problem, "Start a run of its own for each value.")
-    check_choice("sweep's field", section, ("seed", *VARIES))
+    check_choice("sweep's field", section, ("seed", *known))
     are_numbers = all(map(is_number, values))
     whole = all(isinstance(v, int) for v in values)
     if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):

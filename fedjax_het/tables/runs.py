@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_het.config.grid import VARIES, in_order
+from fedjax_het.config.grid import in_order
 from fedjax_het.config.own_epochs import of_earlier
 from fedjax_het.config.same import with_defaults
 from fedjax_het.config.typed import Plan
@@ -145,7 +145,7 @@ def _is_member(path: Path) -> bool:
 
 def _numbers(plan: Plan) -> dict[str, Any]:
   """Dotted field -> value, of what may differ within a program: the seed, and numbers that are no counts."""
-  fields = ((section, *field) for section in VARIES for field in plan.parts[section].items())
+  fields = ((section, *field) for section, own in plan.parts.items() for field in own.items())
   numbers = {f"{section}.{name}": value for section, name, value in fields if isinstance(value, float)}
   return {**numbers, "seed": plan.seed}
 
