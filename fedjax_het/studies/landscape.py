@@ -32,6 +32,7 @@ from fedjax_het.errors import (
 )
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.plots import GREY, save
+from fedjax_het.studies.stored import arrays_of, short
 from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import number
 from fedjax_het.tasks import Task
@@ -230,6 +231,15 @@ class Landscape(Study):
       return None
     center, most = (number(found[name], "loss") for name in ("center", "most"))
     return Text(f"\nloss of the global model {center}, at most {most} around it")
+
+  @classmethod
+  def on_page(cls, folder: Path) -> dict[str, Any]:
+    """Returns {"landscape": the grid's `line` and the `losses` on it}, or None for a run without them."""
+    found = arrays_of(folder / FILE)
+    line, losses = found.get("line"), found.get("losses")
+    if line is None or losses is None or line.ndim != 1 or losses.shape != 2 * line.shape or not len(line):
+      return {"landscape": None}
+    return {"landscape": {"line": short(line), "losses": [short(row) for row in losses]}}
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Draws the contours, landscape.png."""

@@ -259,6 +259,16 @@ class Study:
     """Returns the terminal's output for a stored summary; None if it has nothing of this study."""
     return None
 
+  @classmethod
+  def judged(cls, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns other models than the personalised and the global ones: name -> metric -> figures."""
+    return {}
+
+  @classmethod
+  def on_page(cls, folder: Path) -> dict[str, Any]:
+    """Returns what `fedjax_het.compare` shows on its page of a run's folder, by name, as JSON holds it."""
+    return {}
+
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns the curves of this study over metrics.jsonl's lines, [R], for learning curve and progress."""
     return []

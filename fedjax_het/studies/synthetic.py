@@ -127,6 +127,12 @@ class Synthetic(Study):
     """Returns a table of what the examples are worth, compared with as many real ones."""
     return synthetic_table(summary["synthetic"]) if summary.get("synthetic") else None
 
+  @classmethod
+  def judged(cls, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {"synthetic": figures of the classifier trained on a run's synthetic examples alone}, or {}."""
+    found = summary.get("synthetic")
+    return {"synthetic": {"top1": found["downstream"]["local"]}} if found else {}
+
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns a curve of downstream accuracy on the clients' test parts, if it is followed."""
     values = series(lines, "synthetic", "downstream", "local", "mean")
