@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from fedjax_het.experiment.provenance import commit, machine
+from fedjax_het.workdir.provenance import commit, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"

@@ -7,6 +7,6 @@ what a configuration can name.
 
 # For `python -m` only: importing this module would replace the function `fedjax_het.run`.
 if __name__ == "__main__":
-  from fedjax_het.experiment.launcher import launch
+  from fedjax_het.launcher import launch
 
   launch()

@@ -24,15 +24,16 @@ from ml_collections import ConfigDict
 
 import fedjax_het as fh
 from benchmarks.provenance import PAGES, place, provenance
+from fedjax_het.config.plan import plan
 
 fh.prepare_cpu(devices=8)
 
 import jax  # noqa: E402
 
+from fedjax_het.config.values import numbers, with_values  # noqa: E402
 from fedjax_het.experiment.build import build, engine_of  # noqa: E402
-from fedjax_het.experiment.values import numbers, with_values  # noqa: E402
-from fedjax_het.experiment.where import Where  # noqa: E402
 from fedjax_het.methods import METHODS, partners  # noqa: E402
+from fedjax_het.program.where import Where  # noqa: E402
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS, SHAPE = 5, (8, 8, 1)
@@ -86,10 +87,10 @@ def small(parts: tuple[str, ...], kind: str, cohort: int) -> Callable[[int], fh.
   data = data_of(kind)
 
   def make(**values):
-    own = with_values(config, values).to_dict()
+    own = with_values(config.to_dict(), values)
     return fh.federated(*(part(section, clients=data.num_clients, **own[section]) for section in METHODS))
 
-  return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config))
+  return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config.to_dict()))
 
 
 def mnist(name: str, data_dir: str) -> Callable[[int], fh.Engine]:
@@ -98,8 +99,8 @@ def mnist(name: str, data_dir: str) -> Callable[[int], fh.Engine]:
 
   config = table_2_3.get_config(f"dataset=mnist,clients=50,algorithm={name}")
   config.data_dir, config.local.epochs, config.rounds, config.cohort_size = data_dir, 1, 20, 8
-  built = build(config)
-  return lambda devices: engine_of(config, built, Where(devices=devices))
+  built = build(plan(config))
+  return lambda devices: engine_of(built, Where(devices=devices))
 
 
 def compare(name: str, engine_on: Callable[[int], fh.Engine], kind: str, cohort: int, rounds: int,

@@ -22,10 +22,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from fedjax_het.config import quickstart
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.engine import Engine
-from fedjax_het.experiment import experiment, quickstart
-from fedjax_het.experiment.checkpoint import Checkpoints
+from fedjax_het.experiment import experiment
 from fedjax_het.experiment.record import timeless
+from fedjax_het.workdir.checkpoint import Checkpoints
 
 SETTINGS = ["--config.rounds=60", "--config.eval_every=7", "--config.algorithm.start=0.34"]
 
@@ -54,7 +56,7 @@ def parameters(workdir: Path) -> list[np.ndarray]:
   config = quickstart.get_config()
   config.update(rounds=60, eval_every=7)
   config.algorithm.start = 0.34
-  built = experiment.build(config)
+  built = experiment.build(plan(config))
   checkpoints = Checkpoints(workdir / "checkpoints")
   found = checkpoints.restore(Engine(built.algorithm, built.data, config.cohort_size).init(jax.random.key(0)))
   checkpoints.close()

@@ -31,7 +31,7 @@ from benchmarks.provenance import RAW, ROOT
 
 CONFIG = '''"""Four methods on digits."""
 
-from fedjax_het.experiment.quickstart import get_config as quickstart
+from fedjax_het.config.quickstart import get_config as quickstart
 
 FIGURES = {"top1": ("metrics.personalized.top1", 100.0)}
 

@@ -27,7 +27,8 @@ fh.prepare_cpu()
 
 import jax  # noqa: E402
 
-from fedjax_het.experiment.algorithm import build_algorithm  # noqa: E402
+from fedjax_het.config.algorithm import build_algorithm  # noqa: E402
+from fedjax_het.config.plan import plan  # noqa: E402
 from fedjax_het.metrics.seeds import over_seeds  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
 from fedjax_het.studies import regret  # noqa: E402
@@ -101,7 +102,7 @@ class Study:
     config.record_losses = mixing == "static"
     started = time.time()
     result = fh.sweep(
-      lambda: build_algorithm(config, self.model),
+      lambda: build_algorithm(plan(config), self.model),
       seeds=jax.vmap(lambda key: jax.random.fold_in(key, 2))(self.keys),
       data=self.data,
       rounds=config.rounds,

@@ -35,10 +35,11 @@ import fedjax_het as fh
 from benchmarks.papers.fedevg_settings import BEYOND
 from benchmarks.provenance import PAGES, place, provenance
 from configs import table_4_2
+from fedjax_het.config.plan import plan
 from fedjax_het.data.scale import as_read
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies.downstream import Images, downstream
 from fedjax_het.studies.features import in_blocks
 from fedjax_het.studies.synthetic import as_many, worth
@@ -176,7 +177,7 @@ def main() -> None:
           own = file["x"], file["y"]
         sets[name] = seed, own
         if "yardsticks" not in results.get(name, {}):
-          built = build(config)
+          built = build(plan(config))
           found = worth(YARDSTICKS, built.source, built.data, built.key, *own)
           keep(name, "yardsticks", found)
           real = real_name(len(own[1]) // CLASSES, seed)
@@ -192,7 +193,7 @@ def judge_all(args: argparse.Namespace, sets: dict, results: dict[str, dict], ke
   """ResNet-10's verdicts on each set, (seed, examples) by name, and on real ones, where they are missing."""
   sets = dict(sets)
   for seed in args.seeds:
-    built = build(config_of(args, args.methods[0], args.alphas[0], seed))
+    built = build(plan(config_of(args, args.methods[0], args.alphas[0], seed)))
     source, rows = built.source, built.data.train.rows()
     train = np.asarray(built.data.x)[rows], np.asarray(built.data.y)[rows]
     x, y = as_many(np.random.default_rng(seed), train, np.repeat(np.arange(CLASSES), PER_CLASS))

@@ -22,7 +22,7 @@ from benchmarks.provenance import RAW, provenance
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise
 from fedjax_het.engine.lambda_selection import Evaluations, pick
 from fedjax_het.experiment.build import engine_of
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 
 def judged(folder: Path) -> dict[str, float]:
@@ -35,7 +35,7 @@ def judged(folder: Path) -> dict[str, float]:
   noisy = experiment._replace(data=dataclasses.replace(experiment.data, y=y))
   clean = engine.evaluate(state)
   column = pick(Evaluations(clean)).column
-  other = engine_of(config, noisy, Where()).evaluate(state)
+  other = engine_of(noisy, Where()).evaluate(state)
   return {
     name: 100 * float(np.mean(found.personalized["top1"][:, column]))
     for name, found in (("clean", clean), ("noisy", other))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
 
 fh.prepare_cpu()
 
@@ -28,9 +29,9 @@ import numpy as np  # noqa: E402
 from sklearn.metrics import adjusted_rand_score  # noqa: E402
 
 from benchmarks.provenance import RAW, ROOT, provenance  # noqa: E402
+from fedjax_het.config.algorithm import algorithm_maker  # noqa: E402
 from fedjax_het.engine.batched_runs import Members  # noqa: E402
 from fedjax_het.engine.run import chunks  # noqa: E402
-from fedjax_het.experiment.algorithm import algorithm_maker  # noqa: E402
 from fedjax_het.experiment.build import build  # noqa: E402
 from fedjax_het.tables.paper import read_table  # noqa: E402
 
@@ -53,7 +54,7 @@ def accuracies(args: argparse.Namespace, split: str, algorithm: str, variants: t
       config = config_of(args, split, algorithm, seed)
       if isinstance(variant, float):
         config.algorithm.epsilon = variant
-      members.append(build(config))
+      members.append(build(plan(config)))
       prepared.append(members[-1].prepared)
       if variant == DEALT:
         order, own = np.random.default_rng(seed).permutation(config.num_clients), prepared[-1]["regions"]
@@ -63,7 +64,7 @@ def accuracies(args: argparse.Namespace, split: str, algorithm: str, variants: t
   if prepared[0]:
     values = {"prepared": jax.tree.map(lambda *own: np.stack([np.asarray(leaf) for leaf in own]), *prepared)}
   make, data = (
-    algorithm_maker(config_of(args, split, algorithm), members[0].model),
+    algorithm_maker(plan(config_of(args, split, algorithm)), members[0].model),
     [own.data for own in members],
   )
   engine = Members(make, data, values, len(members), config.cohort_size, seeds=len(members))

@@ -23,10 +23,10 @@ from matplotlib.figure import Figure
 
 from benchmarks.provenance import PAGES, place
 from benchmarks.tables.run_figures import rounded, starts
-from fedjax_het.experiment.workdir import read_json_lines, read_record
 from fedjax_het.methods import CLIENTS
 from fedjax_het.studies.landscape import plot_surfaces
 from fedjax_het.studies.plots import save
+from fedjax_het.workdir.folder import read_json_lines, read_record
 
 SURFACES = ("fedavg", "scaffold", "superfed_mm", "superfed_lm")
 LINES = ("apfl", "ditto", "superfed_mm", "superfed_lm")

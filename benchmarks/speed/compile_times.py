@@ -63,6 +63,7 @@ def small(cell: str) -> Iterator[Any]:
   sys.path.insert(0, str(ROOT / "tests" / "shared"))
   from small_files import write_small
 
+  from fedjax_het.config.plan import plan
   from fedjax_het.experiment.build import build
 
   file, _, keys = cell.partition(":")
@@ -76,7 +77,7 @@ def small(cell: str) -> Iterator[Any]:
           config.num_clients, config.partition.min_size = 3, 5
         if config.mixing.name != "aaggff_s":  # which wants everybody
           cohort, config.cohort_size = config.cohort_size, 2  # the least of fair mixings
-          config.cohort_size = min(cohort, build(config).data.num_clients)
+          config.cohort_size = min(cohort, build(plan(config)).data.num_clients)
     yield config
 
 
@@ -85,11 +86,12 @@ def compiled(cell: str) -> dict:
   with small(cell) as config:
     import jax
 
+    from fedjax_het.config.plan import plan
     from fedjax_het.experiment.build import build, engine_of
-    from fedjax_het.experiment.where import EVERYWHERE
+    from fedjax_het.program.where import EVERYWHERE
 
-    experiment = build(config)
-  engine = engine_of(config, experiment, EVERYWHERE)
+    experiment = build(plan(config))
+  engine = engine_of(experiment, EVERYWHERE)
   state = engine.init(jax.random.key(0))
   engine.evaluate(state)
   before = engine.seconds.compile

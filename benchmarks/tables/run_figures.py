@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_het.experiment.workdir import Workdir, read_json_lines, read_record, read_starts
+from fedjax_het.workdir.folder import Workdir, read_json_lines, read_record, read_starts
 
 KEPT = ("mean", "std", "worst10", "best10", "gap")
 

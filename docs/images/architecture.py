@@ -13,8 +13,12 @@ from matplotlib.patches import FancyBboxPatch
 FLOORS = (
   {"run": "the command line of a run", "reproduce": "of a paper's table",
    "compare": "runs side by side", "command": "one for all"},
-  {"tables": "the papers' tables: their cells, what is printed, ours beside it"},
-  {"experiment": "a run's life: configuration, checkpoints, record, report"},
+  {"launcher": "flags of a run or a sweep",
+   "tables": "the papers' tables: their cells, what is printed, ours beside it"},
+  {"experiment": "a run's life: what it builds, trains, records and reports"},
+  {"workdir": "a run's folder: its files, claim, checkpoints",
+   "program": "devices, signals, mistakes in one line"},
+  {"config": "from files and flags to the typed plan of a run"},
   {"methods": "their names, one table", "studies": "what is studied of a run, and its pictures"},
   {"federated": "three parts make an algorithm"},
   {"clients": "what a client does: θ, D", "mixing": "how much each counts: w",
@@ -27,7 +31,8 @@ FLOORS = (
   {"errors": "name, value, remedy", "modes": "JAX's options"},
 )  # fmt: skip
 WAY = {  # the stops of a run, as the page tells them
-  "run": "1", "experiment": "2, 8", "data": "3", "models": "4", "methods": "5", "federated": "5",
+  "run": "1", "config": "2", "experiment": "8", "workdir": "2", "data": "3", "models": "4", "methods": "5",
+  "federated": "5",
   "engine": "6", "studies": "7",
 }  # fmt: skip
 METHODS, KNOWS_NO_METHOD, OTHERS = "#F6D9C9", "#CFE3F3", "#EEF1F4"

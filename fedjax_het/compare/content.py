@@ -12,11 +12,11 @@ from PIL import Image
 from fedjax_het.compare.groups import Group
 from fedjax_het.compare.plain import headline
 from fedjax_het.compare.runs import Run
-from fedjax_het.errors import DAMAGE
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.seeds import quantile
-from fedjax_het.studies import client_metrics, landscape, partition
+from fedjax_het.studies import STUDIES, client_metrics, partition
 from fedjax_het.studies.samples import sample_files, sample_grid
+from fedjax_het.studies.stored import arrays_of, short
 from fedjax_het.studies.study import series
 
 MOST_CLIENTS = 200  # up to this many, each client is a point of the sorted curve; else quantiles are drawn
@@ -86,16 +86,21 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
     "lambda": along and {"metric": "top1", **along},  # earlier commits knew this metric only
     "mixture": mixture(run),
     "simplex": run.summary.get("simplex"),
-    "landscape": _surface(run),
+    **of_studies(run.folder),
     "samples": samples(run) if first else [],
     "pictures": {"simplex": picture(run.folder / "figures" / "simplex_clients.png")} if first else {},
   }
 
 
+def of_studies(folder: Path) -> dict[str, Any]:
+  """What the studies show of a run's folder."""
+  return {name: shown for study in STUDIES for name, shown in study.on_page(folder).items()}
+
+
 def curves(run: Run) -> dict[str, Any]:
   """Returns all numbers of a run's metrics.jsonl by "part/part/name", [R] each, and `round`, [R]."""
   names = dict.fromkeys(name for line in run.lines for name in _numbers(line))
-  found = {name: _short(series(run.lines, *name.split("/"))) for name in names}
+  found = {name: short(series(run.lines, *name.split("/"))) for name in names}
   return {"round": [line["round"] for line in run.lines], **found}
 
 
@@ -113,7 +118,7 @@ def clients(run: Run) -> dict[str, Any]:
   Values of more than 200 clients are reduced to 200 quantiles.
   """
   found: dict[str, Any] = {}
-  for name, values in _arrays(run.folder / client_metrics.FILE).items():
+  for name, values in arrays_of(run.folder / client_metrics.FILE).items():
     if values.ndim != 1:
       continue
     x = np.sort(values[np.isfinite(values)])
@@ -122,7 +127,7 @@ def clients(run: Run) -> dict[str, Any]:
     if not shown(name.rpartition("/")[2]).higher_is_better:
       x = x[::-1]
     at = np.linspace(0, len(x) - 1, min(len(x), MOST_CLIENTS))
-    found[name] = {"count": len(x), "values": _short(np.interp(at, np.arange(len(x)), x))}
+    found[name] = {"count": len(x), "values": short(np.interp(at, np.arange(len(x)), x))}
   return found
 
 
@@ -136,10 +141,10 @@ def mixture(run: Run) -> dict[str, Any] | None:
   p = np.array([*map(_coefficients, lines)], np.float64)
   each = p.shape[1] <= MOST_LINES and all(own == cohorts[0] for own in cohorts)
   if each:
-    named = {f"client {client}": _short(own) for client, own in zip(cohorts[0] or [], p.T)}
+    named = {f"client {client}": short(own) for client, own in zip(cohorts[0] or [], p.T)}
   else:
     with np.errstate(invalid="ignore"):
-      named = {f"{q} %": _short(np.percentile(p, q, axis=1)) for q in QUANTILES}
+      named = {f"{q} %": short(np.percentile(p, q, axis=1)) for q in QUANTILES}
   return {"round": [line["round"] for line in lines], "each": each, "even": 1 / p.shape[1], "lines": named}
 
 
@@ -148,8 +153,8 @@ def _coefficients(line: Mapping[str, Any]) -> list[float | None]:
 
 
 def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
-  """Returns the index of a run's partition in `known`, to which it is added if it is new."""
-  counts = _arrays(run.folder / partition.FILE).get("counts")
+  """The place of a run's partition among those that are known, to which it is added."""
+  counts = arrays_of(run.folder / partition.FILE).get("counts")
   own: dict[str, Any]
   if counts is not None and counts.ndim == 2 and 0 < counts.size <= MOST_CELLS:
     key, own = f"{counts.shape}{counts.tobytes().hex()}", {"counts": counts.tolist()}
@@ -167,22 +172,11 @@ def samples(run: Run) -> list[dict[str, Any]]:
   chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), FRAMES)).round().astype(int))
   found = []
   for path in (paths[place] for place in chosen):
-    arrays = _arrays(path)
+    arrays = arrays_of(path)
     if {*arrays} == {"x", "y"} and _are_images(arrays["x"], arrays["y"]):
       grid = sample_grid(arrays["x"], arrays["y"], int(arrays["y"].max()) + 1)
       found.append({"round": int(path.stem), "picture": _png(grid, grey=arrays["x"].shape[-1] == 1)})
   return found
-
-
-def _surface(run: Run) -> dict[str, Any] | None:
-  found = _arrays(run.folder / landscape.FILE)
-  line, losses = found.get("line"), found.get("losses")
-  if line is None or losses is None or line.ndim != 1 or not len(line):
-    return None
-  square = (len(line), len(line))
-  if losses.shape != square:
-    return None
-  return {"line": _short(found["line"]), "losses": [_short(row) for row in found["losses"]]}
 
 
 def picture(path: Path) -> str | None:
@@ -204,21 +198,7 @@ def _uri(content: bytes) -> str:
   return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-  """Reads the numeric arrays of an .npz file; none where it is missing, damaged or being written."""
-  try:
-    with path.open("rb") as raw, np.load(raw) as file:  # np.load leaves the file open where it fails
-      return {name: array for name, array in file.items() if array.dtype.kind in "biuf"}
-  except (*DAMAGE, AttributeError, LookupError, MemoryError):
-    return {}
-
-
 def _are_images(x: np.ndarray, y: np.ndarray) -> bool:
   """Returns whether x, [N, height, width, 1 or 3], and y, [N], are images labelled by few classes."""
   alike = x.ndim == 4 and x.shape[-1] in (1, 3) and y.ndim == 1 and len(y) == len(x) and x.size > 0
   return alike and y.dtype.kind in "iu" and y.min() >= 0 and y.max() < MOST_CLASSES
-
-
-def _short(values: np.ndarray) -> list[float | None]:
-  """Rounds values to six digits, with None for those that are not finite."""
-  return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

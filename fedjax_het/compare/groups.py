@@ -8,8 +8,8 @@ from fedjax_het.compare.data import FOUND, of_data, told
 from fedjax_het.compare.runs import Run, leaves
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.experiment.workdir import as_json
-from fedjax_het.studies.client_metrics import downstream_metrics
+from fedjax_het.studies import STUDIES
+from fedjax_het.workdir.folder import as_json
 
 NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # fields shown first in labels, by value
 PARTS = ("algorithm", "local", "mixing", "server")  # sections left out in labels: "nu=1.0"
@@ -67,9 +67,9 @@ class Group(NamedTuple):
     """
     found = {}
     for run in self.counted:
-      metrics = self.metrics(run)
-      if model == "synthetic":
-        metrics = {"synthetic": downstream_metrics(run.summary)}
+      metrics = {**self.metrics(run)}
+      for study in STUDIES:
+        metrics |= study.judged(run.summary)
       value = ((metrics.get(model) or {}).get(metric) or {}).get(figure)
       if value is not None:
         found[run.seed] = value

@@ -10,8 +10,8 @@ from fedjax_het.compare.groups import baseline_of, grouped
 from fedjax_het.compare.plain import MODELS, tables
 from fedjax_het.compare.runs import find
 from fedjax_het.errors import SettingError, check_here
-from fedjax_het.experiment.display import console
 from fedjax_het.output.terminal import protect_streams, say
+from fedjax_het.program.display import console
 
 OUT = "compare.html"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_het.errors import SettingError, folder_of
-from fedjax_het.experiment.tracking import to_json
-from fedjax_het.experiment.workdir import write_atomic
 from fedjax_het.output import escape
+from fedjax_het.workdir.folder import write_atomic
+from fedjax_het.workdir.tracking import to_json
 
 SCRIPTS = ("base.js", "table.js", "charts.js", "pictures.js", "start.js")  # in this order
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from fedjax_het.compare import sound
 from fedjax_het.compare.data import FOUND
+from fedjax_het.config.own_epochs import to_compare
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError, folder_of
-from fedjax_het.experiment.own_epochs import to_compare
-from fedjax_het.experiment.workdir import FAILED, Workdir, read_starts
+from fedjax_het.workdir.folder import FAILED, Workdir, read_starts
 
 MEMBERS = "members"  # a sweep's folder of its members; its checkpoints are next to it until it is complete
 OF_A_RUN = ("metrics.jsonl", "summary.json", "starts.jsonl", "checkpoints")  # a run has at least one

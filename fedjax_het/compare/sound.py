@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_het.engine.divergence import Divergence
+from fedjax_het.studies import STUDIES
 
 LARGEST = 1e100  # the square of a larger number may overflow
 DEEPEST = 50  # levels of nested lists and fields
@@ -86,9 +87,14 @@ def summary(found: Mapping[str, Any]) -> None:
     _name("lambda.metric", along.get("metric", ""))
   if simplex := found.get("simplex"):
     _simplex(_mapping("simplex", simplex))
-  if made := found.get("synthetic"):
-    judged = _mapping("synthetic.downstream", _mapping("synthetic", made).get("downstream"))
-    _figures("synthetic.downstream.local", judged.get("local"))
+  for study in STUDIES:
+    try:
+      judged = study.judged(found)
+    except (AttributeError, LookupError, TypeError) as error:
+      raise Wrong(f"the section of the study {study.name} has other fields") from error
+    for model, metrics in judged.items():
+      for metric, figures in metrics.items():
+        _figures(f"{model}.{metric}", figures)
 
 
 def line(found: Mapping[str, Any]) -> None:

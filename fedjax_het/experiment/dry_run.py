@@ -6,30 +6,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 from rich.table import Table
 
+from fedjax_het.config.own_epochs import passes
+from fedjax_het.config.plan import plan
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
 from fedjax_het.engine.capacity import in_words, memory_of_devices
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.flops import flops
-from fedjax_het.experiment.own_epochs import passes
 from fedjax_het.experiment.record import traffic
-from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.methods import CLIENTS
 from fedjax_het.models import Generative, count_parameters
 from fedjax_het.modes import in_float32
 from fedjax_het.output.terminal import console
+from fedjax_het.program.display import TERMINAL
+from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.tasks import mean_loss
 
 
 @in_words()
 @in_float32()
-def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
+def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   """Compiles a configuration's rounds, trains nothing, and prints what they would take.
+
+  Args:
+    config: see `run_experiment`.
+    where: devices.
 
   Returns:
     parameters: numbers that are broadcast, a model's or a synthetic set's.
@@ -47,16 +49,16 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
   Raises:
     SettingError, DataError: as the run would.
   """
-  check_config(config)
+  planned = plan(config)
   where.check()
-  experiment = build(config)
-  engine = engine_of(config, experiment, where)
+  experiment = build(planned)
+  engine = engine_of(experiment, where)
   shapes, compiled = engine.compile()
   memory = compiled.memory_analysis()
-  batch = int(min(training_of(config, "batch_size"), np.max(experiment.data.train.size)))
-  steps = steps_of_clients(config, experiment).mean() * config.cohort_size * config.rounds
+  batch = int(min(planned.client.settings["batch_size"], np.max(experiment.data.train.size)))
+  steps = steps_of_clients(experiment).mean() * planned.cohort_size * planned.rounds
   each = step_flops(experiment, batch)
-  plan = {
+  found = {
     "parameters": count_parameters(shapes.broadcast.params),
     "trained": count_parameters(jax.eval_shape(experiment.model.init, jax.random.key(0))),
     "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
@@ -66,8 +68,8 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     + memory.output_size_in_bytes
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes,
-    "bytes": traffic(experiment.algorithm, experiment.data, shapes, config.cohort_size),
-    "passes": passes(config),
+    "bytes": traffic(experiment.algorithm, experiment.data, shapes, planned.cohort_size),
+    "passes": passes(planned),
     "client_steps": round(float(steps)),
     "flops_a_client_step": each,
     "seconds_at_least": float(steps) * each / matmul_peak(),
@@ -75,9 +77,9 @@ def dry_run(config: ConfigDict, where: Where = EVERYWHERE) -> dict[str, Any]:
     "devices": engine.mesh.size,
     "memory_there": memory_of_devices(),
   }
-  print_plan(plan)
-  TERMINAL.show(*notes_of(config, experiment))
-  return plan
+  print_plan(found)
+  TERMINAL.show(*notes_of(experiment))
+  return found
 
 
 def place_of_states(where: Where, held: int | None) -> str:
@@ -87,20 +89,14 @@ def place_of_states(where: Where, held: int | None) -> str:
   return "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
 
 
-def steps_of_clients(config: ConfigDict, experiment: Experiment) -> np.ndarray:
+def steps_of_clients(experiment: Experiment) -> np.ndarray:
   """The local steps that each client takes in a round, [K]: all walks of a method that has several."""
   training, view = experiment.algorithm.client.training, experiment.data.clients(jnp.arange(0))
-  sizes = np.asarray(experiment.data.train.size)
+  sizes, given = np.asarray(experiment.data.train.size), experiment.plan.client.settings
   if training is not None:
     return training.gradients * np.array([int(training.steps(sized(view, size))) for size in sizes])
-  each = training_of(config, "epochs") * np.ceil(sizes / training_of(config, "batch_size"))
-  return np.minimum(each, {**config.local, **config.algorithm}.get("steps") or np.inf)
-
-
-def training_of(config: ConfigDict, setting: str) -> Any:
-  """A training setting of the client part, its own default where the configuration has none."""
-  given = {**config.local, **config.algorithm}
-  return given.get(setting, CLIENTS[config.algorithm.name].settings[setting].default)
+  each = given["epochs"] * np.ceil(sizes / given["batch_size"])
+  return np.minimum(each, given.get("steps") or np.inf)
 
 
 def step_flops(experiment: Any, batch: int) -> float:

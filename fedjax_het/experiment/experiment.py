@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 from absl import logging
-from ml_collections import ConfigDict
 
+from fedjax_het.config.plan import plan
+from fedjax_het.config.typed import Plan
 from fedjax_het.engine.base import Runs, Seconds
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.divergence import check_any_left
@@ -21,19 +22,19 @@ from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import build, engine_of, notes_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import Lost, check_claim, check_claim_together
-from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.extend import earlier_rounds, take_up
-from fedjax_het.experiment.model_file import MODEL, write_model
-from fedjax_het.experiment.own_epochs import resolved
-from fedjax_het.experiment.pictures import missing_pictures
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
-from fedjax_het.experiment.stopping import Stopped, StopRequest
-from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import (
+from fedjax_het.modes import in_float32
+from fedjax_het.output.progress import Progress
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.program.display import TERMINAL, Display
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import EVERYWHERE, Where
+from fedjax_het.studies import Moment, Study
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.claim import Lost, check_claim, check_claim_together
+from fedjax_het.workdir.folder import (
   Workdir,
   check,
   check_writable,
@@ -43,10 +44,8 @@ from fedjax_het.experiment.workdir import (
   read_record,
   workdir_of,
 )
-from fedjax_het.modes import in_float32
-from fedjax_het.output.progress import Progress
-from fedjax_het.parts import ClientUpdate
-from fedjax_het.studies import Moment, Study
+from fedjax_het.workdir.model import MODEL, write_model
+from fedjax_het.workdir.pictures import missing_pictures
 
 FREE = ("data_dir",)  # what may change on resume
 
@@ -54,7 +53,7 @@ FREE = ("data_dir",)  # what may change on resume
 @in_words()
 @in_float32()
 def run_experiment(
-  config: ConfigDict,
+  config: Any,
   workdir: str,
   where: Where = EVERYWHERE,
   *,
@@ -69,7 +68,7 @@ def run_experiment(
   rounds, a second or two apart. With several processes each calls it alike, and the first writes the files.
 
   Args:
-    config: what to run.
+    config: what to run: nested fields, as a ConfigDict or a mapping, or their `Plan`.
     workdir: the folder.
     where: devices.
     checkpoint_seconds: see above.
@@ -85,52 +84,51 @@ def run_experiment(
     NoRoom: memory does not suffice, or the workdir's disk is full.
     Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
   """
-  check_config(config)
-  config = resolved(config)
+  planned = plan(config, studies)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
-  run, old = check_rounds_too(workdir, config)
+  run, old = check_rounds_too(workdir, planned)
   if old is None and (summary := read_record(run.summary_path)):
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
-      lacks = draw_missing(config, run, claim, studies, display)
+      lacks = draw_missing(planned, run, claim, display)
     if not (run.root / MODEL).is_file():
-      display.show(*add_models(config, run, where, display))
+      display.show(*add_models(planned, run, where, display))
     place = f"This run is complete; its files are in {run.root}."
-    if missing := missing_rounds(run, config, config.rounds):
+    if missing := missing_rounds(run, planned, planned.rounds):
       place += f" But metrics.jsonl has lost its lines of rounds {', '.join(map(str, missing))}: without "
       place += "summary.json the same command takes them from the checkpoint, and ends the run again."
     return _show(run, summary, place, lacks, studies, display)
   check_writable(*run.folders)
   with display.doing("reading the data"):
-    experiment = build(config)
-    engine = engine_of(config, experiment, where)
-  display.show(*notes_of(config, experiment))
+    experiment = build(planned)
+    engine = engine_of(experiment, where)
+  display.show(*notes_of(experiment))
   with in_words(run), claimed(run, writes()):
     if old is not None and writes():
-      take_up(run, config.to_dict(), old)
+      take_up(run, planned, old)
     if summary := json.loads(of_the_first(json.dumps(read_record(run.summary_path)))):
       place = f"Another process has completed this run; its files are in {run.root}."
       return _show(run, summary, place, [], studies, display)
-    prepare(workdir, config.to_dict(), free=FREE, writes=writes())
-    with Record(config, experiment, run, writes(), studies, engine.groups) as record:
+    prepare(workdir, planned.written, free=FREE, writes=writes())
+    with Record(experiment, run, writes(), engine.groups) as record:
       checkpoints = Checkpoints(run.checkpoints)
       _, (summary,) = train(
-        engine, experiment.key, [record], config, checkpoints, checkpoint_seconds, display
+        engine, experiment.key, [record], planned, checkpoints, checkpoint_seconds, display
       )
     if writes():
-      keep_config(run, config.to_dict())
+      keep_config(run, planned.written)
     check_claim_together(run)
   place = f"Table, figures, metrics and checkpoints are in {run.root}."
   return _show(run, summary, place, record.undrawn, studies, display)
 
 
-def check_rounds_too(workdir: str, config: ConfigDict) -> tuple[Workdir, int | None]:
+def check_rounds_too(workdir: str, plan: Plan) -> tuple[Workdir, int | None]:
   """Checks whose a run's folder is; also gives its number of rounds, where it is to become another."""
   run = workdir_of(workdir)
-  old = earlier_rounds(run, config.to_dict(), FREE)
+  old = earlier_rounds(run, plan, FREE)
   if old is None:
-    return check(workdir, config.to_dict(), FREE), None
+    return check(workdir, plan.written, FREE), None
   return run, old
 
 
@@ -149,17 +147,13 @@ def not_drawn(why: Sequence[str]) -> list[str]:
   return [f"Pictures are missing ({'; '.join(why)}): the same command draws them."] if why else []
 
 
-def draw_missing(
-  config: ConfigDict, run: Workdir, claim: Callable[[], Any], studies: Sequence[type[Study]],
-  display: Display,
-) -> list[str]:  # fmt: skip
+def draw_missing(plan: Plan, run: Workdir, claim: Callable[[], Any], display: Display) -> list[str]:
   """Draws the pictures that a complete run lacks, from its files and data; its numbers stay as they are.
 
   Args:
-    config: the run's configuration.
+    plan: the run's plan.
     run: its folder.
     claim: is called once there is something to draw, and claims the folder.
-    studies: see `run_experiment`.
     display: what shows that the data are read.
 
   Returns:
@@ -172,8 +166,8 @@ def draw_missing(
     check_writable(*run.folders)
     claim()
     with display.doing("reading the data"):
-      experiment = build(config)
-    with Record(config, experiment, run, writes(), studies) as record:
+      experiment = build(plan)
+    with Record(experiment, run, writes()) as record:
       if writes():
         record.draw_again(read_record(run.summary_path) or {})
       return record.undrawn
@@ -181,7 +175,7 @@ def draw_missing(
     return [*lacks, str(error)]
 
 
-def add_models(config: ConfigDict, run: Workdir, where: Where, display: Display) -> list[str]:
+def add_models(plan: Plan, run: Workdir, where: Where, display: Display) -> list[str]:
   """Writes the model of a complete run that has no file of it, out of its last checkpoint.
 
   Returns:
@@ -189,10 +183,10 @@ def add_models(config: ConfigDict, run: Workdir, where: Where, display: Display)
   """
 
   def made() -> tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]:
-    experiment = build(config)
-    return engine_of(config, experiment, where), experiment.key, [(run.root, experiment.algorithm.client)]
+    experiment = build(plan)
+    return engine_of(experiment, where), experiment.key, [(run.root, experiment.algorithm.client)]
 
-  return models_of_checkpoint(run, config.rounds, made, display)
+  return models_of_checkpoint(run, plan.rounds, made, display)
 
 
 def models_of_checkpoint(
@@ -228,7 +222,7 @@ def train(
   engine: Runs,
   key: jax.Array,
   records: Sequence[Record],
-  config: ConfigDict,
+  plan: Plan,
   checkpoints: Checkpoints,
   checkpoint_seconds: float,
   display: Display = TERMINAL,
@@ -240,7 +234,7 @@ def train(
     engine: trains the runs.
     key: the run's key, or the members' keys.
     records: a record for each run.
-    config: what the runs have alike.
+    plan: of one of the runs, which have its rounds and evaluations alike.
     checkpoints: of all runs together.
     checkpoint_seconds: see `run_experiment`.
     display: shows the progress.
@@ -251,10 +245,10 @@ def train(
     (the final state, the runs' summaries).
   """
   display.show(*dict.fromkeys(remark for record in records for remark in record.remarks))
-  with contextlib.closing(checkpoints), display.progress(config.rounds) as progress:
+  with contextlib.closing(checkpoints), display.progress(plan.rounds) as progress:
     engine.doing = progress.doing
     try:
-      return _train(engine, key, records, config, checkpoints, checkpoint_seconds, progress, alone)
+      return _train(engine, key, records, plan, checkpoints, checkpoint_seconds, progress, alone)
     except NonFiniteLoss as error:
       for record in records:
         record.fail(f"diverged: {record.diverged or error}")
@@ -270,7 +264,7 @@ def train(
 
 
 def _train(
-  engine: Runs, key: jax.Array, records: Sequence[Record], config: ConfigDict,
+  engine: Runs, key: jax.Array, records: Sequence[Record], plan: Plan,
   checkpoints: Checkpoints, checkpoint_seconds: float, progress: Progress, alone: bool,
 ) -> tuple[State, list[dict[str, Any]]]:  # fmt: skip
   state, evaluations = engine.init(key), None
@@ -291,7 +285,7 @@ def _train(
   saved = time.monotonic()
   progress.begin(first)
   with StopRequest() as stop:
-    for chunk in chunks(engine, state, config.rounds, config.eval_every):
+    for chunk in chunks(engine, state, plan.rounds, plan.eval_every):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
       check_claim_together(checkpoints.folder)
       latest = [
@@ -311,7 +305,7 @@ def _train(
         books = {"runs": [record.checkpoint_state(seconds()) for record in records]}
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
-      if must_stop and done < config.rounds:
+      if must_stop and done < plan.rounds:
         progress.update(done)
         raise Stopped(
           f"Stopped by {stop.by.name} after round {done}; the same command goes on from there.", stop.by
@@ -328,10 +322,10 @@ def _train(
   for record, own in zip(records, engine.split(engine.to_save(state))):
     record.keep_model(own)
   spent = seconds()  # before a study evaluates more
-  if not checkpoints.holds(config.rounds):  # a run that has a summary has its last checkpoint
+  if not checkpoints.holds(plan.rounds):  # a run that has a summary has its last checkpoint
     logging.warning("The run's last checkpoint was removed under it; it is written again.")
     books = {"runs": [record.checkpoint_state(spent) for record in records]}
-    checkpoints.save(config.rounds, engine.to_save(state), books)
+    checkpoints.save(plan.rounds, engine.to_save(state), books)
     checkpoints.wait()
   with progress.doing("summary and pictures"):
     return state, [

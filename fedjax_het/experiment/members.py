@@ -1,4 +1,4 @@
-"""What trains the members of a launched sweep: their configurations as the columns of one program."""
+"""What trains the members of a launched sweep: their plans as the columns of one program."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -6,37 +6,33 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
+from fedjax_het.config.algorithm import algorithm_maker, build_algorithm, prepared_of
+from fedjax_het.config.grid import name_of
+from fedjax_het.config.typed import Plan
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.side_by_side import sized_beside
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.algorithm import algorithm_maker, build_algorithm, prepared_of
 from fedjax_het.experiment.build import Experiment, build, with_prepared
-from fedjax_het.experiment.grid import name_of
-from fedjax_het.experiment.shares import in_rounds
-from fedjax_het.experiment.values import numbers, with_values
-from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import TABLE, Workdir, read_json, read_record
 from fedjax_het.methods import CLIENTS
+from fedjax_het.program.where import Where
+from fedjax_het.workdir.folder import TABLE, Workdir, read_json, read_record
 
 
 class Sweep(NamedTuple):
   """All members of a sweep.
 
   Attributes:
-    config: what they have alike.
     root: the sweep's folder.
     members: what each has of its own, dotted field -> value.
-    configs: each one's configuration.
+    plans: each one's plan.
     runs: each one's folder.
     whole: what the sweep's own config.json holds.
   """
 
-  config: ConfigDict
   root: Workdir
   members: list[dict[str, Any]]
-  configs: list[ConfigDict]
+  plans: list[Plan]
   runs: list[Workdir]
   whole: dict[str, Any]
 
@@ -54,7 +50,7 @@ class Sweep(NamedTuple):
     """The members of these names, see `name_of`, in the sweep's folder."""
     chosen = [i for i, values in enumerate(self.members) if name_of(values) in names]
     return self._replace(
-      members=[self.members[i] for i in chosen], configs=[self.configs[i] for i in chosen],
+      members=[self.members[i] for i in chosen], plans=[self.plans[i] for i in chosen],
       runs=[self.runs[i] for i in chosen],
     )  # fmt: skip
 
@@ -74,48 +70,47 @@ def build_members(
   Returns:
     (the engine, the experiment of each member that it trains, that of each member that is kept).
   """
-  config, others = sweep.config, kept.configs if kept else []
-  grid = sweep.whole["sweep"]
-  members, configs = sweep.members, [*sweep.configs, *others]
-  built = {seed: build(with_values(config, {"seed": seed})) for seed in {own.seed: None for own in configs}}
-  client = CLIENTS[config.algorithm.name]
+  grid, members = sweep.whole["sweep"], sweep.members
+  plans = [*sweep.plans, *(kept.plans if kept else [])]
+  first = {own.seed: own for own in reversed(plans)}
+  built = {seed: build(first[seed]) for seed in dict.fromkeys(own.seed for own in plans)}
+  client = CLIENTS[plans[0].client.name]
   of_data = [path for path in grid if _may_be(path, client.from_data)]
-  experiments = [built[own.seed] for own in configs]
+  experiments = [built[own.seed]._replace(plan=own) for own in plans]
   if of_data:
-    prepared = (
-      prepared_of(own, one.data, one.algorithm.client.task) for own, one in zip(configs, experiments)
-    )
-    experiments = [with_prepared(*own) for own in zip(experiments, prepared)]
+    experiments = [_prepared_anew(experiment) for experiment in experiments]
   data = dict(zip(built, sized_beside([own.data for own in built.values()])))
-  beside, experiments, configs = experiments[len(members) :], experiments[: len(members)], sweep.configs
-  seeds = {own.seed for own in configs}
-  resolved = [with_values(own, {"algorithm": in_rounds(own.algorithm, own.rounds)}) for own in configs]
+  beside, experiments, plans = experiments[len(members) :], experiments[: len(members)], sweep.plans
+  seeds = {own.seed for own in plans}
+  resolved = [own.with_shares_in_rounds() for own in plans]
   columns = {path: [values[path] for values in members] for path in grid if path != "seed"}
   for part, number in client.shares.items():
     if columns.pop(f"algorithm.{part}", None):
-      columns[f"algorithm.{number}"] = [own.algorithm[number] for own in resolved]
-  values: dict[str, Any] = {path: [value] * len(members) for path, value in numbers(resolved[0]).items()}
+      columns[f"algorithm.{number}"] = [own.parts["algorithm"][number] for own in resolved]
+  values: dict[str, Any] = {path: [value] * len(members) for path, value in resolved[0].numbers.items()}
   values |= {path: own for path, own in columns.items() if path not in of_data}
   if experiments[0].prepared:
     values["prepared"] = _stacked([own.prepared for own in experiments], of_data)
 
   engine = Members(
     algorithm_maker(resolved[0], experiments[0].model),
-    data[configs[0].seed] if len(seeds) == 1 else [data[own.seed] for own in configs],
+    data[plans[0].seed] if len(seeds) == 1 else [data[own.seed] for own in plans],
     values,
     len(members),
-    config.cohort_size,
+    plans[0].cohort_size,
     member_batch=member_batch,
     client_batch=where.client_batch,
     devices=where.devices,
     device_rows=where.device_rows,
     seeds=len(seeds),
   )
-  named = [
-    experiment._replace(algorithm=build_algorithm(own, experiment.model, experiment.prepared))
-    for own, experiment in zip(configs, experiments)
-  ]
+  named = [own._replace(algorithm=build_algorithm(own.plan, own.model, own.prepared)) for own in experiments]
   return engine, named, beside
+
+
+def _prepared_anew(built: Experiment) -> Experiment:
+  """An experiment with what its plan prepares of its clients' label counts."""
+  return with_prepared(built, prepared_of(built.plan, built.data, built.algorithm.client.task))
 
 
 def _may_be(path: str, settings: Collection[str]) -> bool:

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
+from fedjax_het.config.grid import in_order, name_of
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.state import State
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import check_claim
-from fedjax_het.experiment.grid import in_order, name_of
-from fedjax_het.experiment.workdir import (
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.claim import check_claim
+from fedjax_het.workdir.folder import (
   TABLE,
   Workdir,
   as_json,

@@ -10,36 +10,34 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
-from ml_collections import ConfigDict
 
+from fedjax_het.config.typed import Plan
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.build import Experiment, notes_of
-from fedjax_het.experiment.claim import check_claim
-from fedjax_het.experiment.model_file import write_model
-from fedjax_het.experiment.pictures import note_pictures, pictures
-from fedjax_het.experiment.provenance import check_start, note_start, numerics
-from fedjax_het.experiment.tracking import Tracker, to_json
-from fedjax_het.experiment.workdir import Workdir, free_name, read_json_lines, write_atomic
+from fedjax_het.experiment.build import Experiment, notes_of, watched
 from fedjax_het.parts import Algorithm, Context
-from fedjax_het.studies import STUDIES, Curve, Moment, Study, Watched
+from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
+from fedjax_het.workdir.claim import check_claim
+from fedjax_het.workdir.folder import Workdir, free_name, read_json_lines, write_atomic
+from fedjax_het.workdir.model import write_model
+from fedjax_het.workdir.pictures import note_pictures, pictures
+from fedjax_het.workdir.provenance import check_start, note_start, numerics
+from fedjax_het.workdir.tracking import Tracker, to_json
 
 
 class Record:
   """What a run leaves in its workdir; in a `with`.
 
   Args:
-    config: its configuration.
-    experiment: what that names.
+    experiment: the run's; the studies of its plan watch it, where they fit.
     run: its workdir.
     writes: whether this process writes the files; the others keep the books only.
-    studies: what watches it beside `STUDIES`, where it fits.
     groups: see `Runs`; noted at the start.
 
   Attributes:
@@ -52,11 +50,11 @@ class Record:
   """
 
   def __init__(
-    self, config: ConfigDict, experiment: Experiment, run: Workdir, writes: bool = True,
-    studies: Sequence[type[Study]] = (), groups: Mapping[str, int | None] = MappingProxyType({}),
+    self, experiment: Experiment, run: Workdir, writes: bool = True,
+    groups: Mapping[str, int | None] = MappingProxyType({}),
   ):  # fmt: skip
     """See the class."""
-    self.run, self._config, self._experiment = run, config, experiment
+    self.run, self._plan, self._experiment = run, experiment.plan, experiment
     self._numerics = numerics(groups)
     self.remarks = check_start(run, experiment.digests, self._numerics)
     self._steps = 0
@@ -64,11 +62,8 @@ class Record:
     self._earlier = Seconds()  # of the starts before this one
     self.undrawn: list[str] = []
     self.diverged: Divergence | None = None
-    algorithm, data, model, key, parts, source, unseen, *_ = experiment
-    self._watched = Watched(
-      config, algorithm, data, source, parts, key, run.root, writes, model=model, unseen=unseen
-    )
-    fitting = [own for own in (*STUDIES, *studies) if own.fits(self._watched)]
+    self._watched = watched(experiment, run.root, writes)
+    fitting = [own for own in self._plan.watching if own.fits(self._watched)]
     self._studies: dict[str, Study] = {}
     for own in fitting:
       if own.name in self._studies:
@@ -126,7 +121,7 @@ class Record:
     else:
       kept = {}
     if self._tracker:
-      notes = notes_of(self._config, self._experiment)
+      notes = notes_of(self._experiment)
       note_start(self.run, self._experiment.source, notes, self._experiment.digests, self._numerics)
       self.run.failed_path.unlink(missing_ok=True)
       self._take_up_metrics(rounds_done, books or {})
@@ -145,7 +140,7 @@ class Record:
     assert self._tracker
     path, written = self.run.metrics_path, books.get("lines")
     if written is None:  # of an earlier version, whose checkpoints have no copy
-      missing = missing_rounds(self.run, self._config, rounds_done)
+      missing = missing_rounds(self.run, self._plan, rounds_done)
       self._tracker.truncate(rounds_done or -1)
       if missing:
         logging.warning(
@@ -233,18 +228,18 @@ class Record:
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; of `state` only the shapes are asked."""
     check_claim(self.run.root)
-    config, algorithm, now = self._config, self._experiment.algorithm, self._known(now, seconds)
+    plan, algorithm, now = self._plan, self._experiment.algorithm, self._known(now, seconds)
     summary: dict[str, Any] = {
       "algorithm": algorithm.client.name,
       "mixing": algorithm.mixing.name,
       "server": algorithm.server.name,
-      "dataset": config.dataset,
-      "rounds": config.rounds,
+      "dataset": plan.dataset,
+      "rounds": plan.rounds,
       "num_clients": self._experiment.data.num_clients,
-      "cohort_size": config.cohort_size,
+      "cohort_size": plan.cohort_size,
       "client_steps": self._steps,
       "seconds": self._total(seconds),
-      "bytes": traffic(algorithm, self._experiment.data, state, config.cohort_size, config.rounds),
+      "bytes": traffic(algorithm, self._experiment.data, state, plan.cohort_size, plan.rounds),
     }
     if self._experiment.label_noise:
       summary["label_noise"] = self._experiment.label_noise
@@ -328,11 +323,11 @@ def traffic(
   return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
 
 
-def missing_rounds(run: Workdir, config: ConfigDict, rounds_done: int) -> list[int]:
+def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
   """The evaluations of so many rounds that metrics.jsonl has no line of, each by its round."""
   known = {line.get("round") for line in read_json_lines(run.metrics_path)}
-  every = config.eval_every or config.rounds
-  last = {rounds_done} if rounds_done == config.rounds else set()
+  every = plan.eval_every or plan.rounds
+  last = {rounds_done} if rounds_done == plan.rounds else set()
   return sorted({*range(every, rounds_done + 1, every), *last} - known)
 
 

@@ -9,21 +9,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
+from fedjax_het.config.grid import check_sweep, in_order, name_of
+from fedjax_het.config.own_epochs import resolved
+from fedjax_het.config.plan import written
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.experiment.build import Experiment, notes_of
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.claim import check_claim_together
-from fedjax_het.experiment.display import TERMINAL, Display
 from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
 from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
-from fedjax_het.experiment.grid import check_sweep, in_order, name_of
 from fedjax_het.experiment.members import Sweep, build_members
-from fedjax_het.experiment.model_file import MODEL
 from fedjax_het.experiment.more_members import (
   added_checkpoints,
   being_kept,
@@ -32,14 +29,17 @@ from fedjax_het.experiment.more_members import (
   take_up_larger,
   write_checkpoint_of_all,
 )
-from fedjax_het.experiment.own_epochs import resolved
-from fedjax_het.experiment.pictures import missing_pictures, note_pictures, pictures
-from fedjax_het.experiment.provenance import check_start, numerics
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
-from fedjax_het.experiment.tracking import to_json
-from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import (
+from fedjax_het.modes import in_float32
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.program.display import TERMINAL, Display
+from fedjax_het.program.where import EVERYWHERE, Where
+from fedjax_het.studies import Study
+from fedjax_het.studies.members import grid_of_members, members_table, plot_members
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.claim import check_claim_together
+from fedjax_het.workdir.folder import (
   Workdir,
   check,
   check_writable,
@@ -50,10 +50,10 @@ from fedjax_het.experiment.workdir import (
   workdir_of,
   write_atomic,
 )
-from fedjax_het.modes import in_float32
-from fedjax_het.parts import ClientUpdate
-from fedjax_het.studies import Study
-from fedjax_het.studies.members import grid_of_members, members_table, plot_members
+from fedjax_het.workdir.model import MODEL
+from fedjax_het.workdir.pictures import missing_pictures, note_pictures, pictures
+from fedjax_het.workdir.provenance import check_start, numerics
+from fedjax_het.workdir.tracking import to_json
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
 PICTURE = "sweep.png"
@@ -62,7 +62,7 @@ PICTURE = "sweep.png"
 @in_words()
 @in_float32()
 def run_sweep(
-  config: ConfigDict,
+  config: Any,
   grid: Mapping[str, Sequence[Any]],
   workdir: str,
   where: Where = EVERYWHERE,
@@ -85,7 +85,7 @@ def run_sweep(
   summary and its row say `diverged` (round, client, loss), and its metrics are null from then on.
 
   Args:
-    config: what to run.
+    config: what to run, see `run_experiment`.
     grid: dotted field -> values: "seed", and numbers of the algorithm, local training, mixing and server.
     workdir: the folder.
     where: devices, over which members are spread, and the examples that each holds at once.
@@ -111,12 +111,12 @@ def run_sweep(
     )  # fmt: skip
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   grid = in_order(grid)
-  members, configs = check_sweep(config, grid)
-  config, configs = resolved(config, grid), [resolved(own) for own in configs]
-  whole = {"config": config.to_dict(), "sweep": dict(grid)}
+  base = written(config)
+  members, plans = check_sweep(base, grid, studies)
+  whole, rounds = {"config": resolved(base, grid), "sweep": dict(grid)}, plans[0].rounds
   root = workdir_of(workdir)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
-  olds = earlier_rounds_of_members(root, runs, configs, grid, FREE)
+  olds = earlier_rounds_of_members(root, runs, plans, grid, FREE)
   smaller = earlier_members(root, grid)
   if not any(olds):
     check(workdir, {**whole, "sweep": smaller[0]} if smaller else whole, FREE_OF_ALL)
@@ -126,12 +126,12 @@ def run_sweep(
       "workdir", os.fspath(root), f"has a member {min(strange).name}, by another order of the sweep's fields",
       "An earlier version began it: use another workdir.",
     )  # fmt: skip
-  for run, own, old in zip(runs, configs, olds):
+  for run, own, old in zip(runs, plans, olds):
     if old is None:
-      check(run, own.to_dict(), FREE)
-  sweep = Sweep(config, root, members, configs, runs, whole)
+      check(run, own.written, FREE)
+  sweep = Sweep(root, members, plans, runs, whole)
   if sweep.complete and not any(olds):
-    undrawn = _draw_missing(sweep, studies, display)
+    undrawn = _draw_missing(sweep, display)
     if not all((run.root / MODEL).is_file() for run in runs):
 
       def made() -> tuple[Members, jax.Array, list[tuple[Path, ClientUpdate]]]:
@@ -139,14 +139,14 @@ def run_sweep(
         clients = [experiment.algorithm.client for experiment in experiments]
         return engine, _keys(experiments), [(run.root, client) for run, client in zip(runs, clients)]
 
-      display.show(*models_of_checkpoint(root, config.rounds, made, display))
+      display.show(*models_of_checkpoint(root, rounds, made, display))
   else:
     names = smaller[1] if smaller else [] if sweep.complete else being_kept(root)
     kept = sweep.only(names if len(names) < len(runs) else ())
     new = sweep.only({run.root.name for run in runs} - {run.root.name for run in kept.runs})
     if kept.runs and any(olds):
       raise SettingError(
-        "rounds", config.rounds, f"members are being added to the sweep in {root.root}",
+        "rounds", rounds, f"members are being added to the sweep in {root.root}",
         "Finish that first, with its own number of rounds.",
       )  # fmt: skip
     check_writable(*root.folders)
@@ -161,16 +161,16 @@ def run_sweep(
       undrawn = []
       if writes() and any(olds):
         settle(root)
-        take_up_members(root, runs, configs, olds, whole)
+        take_up_members(root, runs, plans, olds, whole)
       elif writes() and smaller:
         take_up_larger(root, smaller[0], whole)
       if not agreed(writes() and sweep.complete)[0]:  # by another process, since
         if kept.runs and writes():
           sweep.table.unlink(missing_ok=True)
         prepare(root, sweep.whole, FREE_OF_ALL, writes())
-        for run, own in zip(new.runs, new.configs):
-          prepare(run, own.to_dict(), FREE, writes())
-        trained = _train(new, kept, engine, experiments, checkpoint_seconds, studies, display)
+        for run, own in zip(new.runs, new.plans):
+          prepare(run, own.written, FREE, writes())
+        trained = _train(new, kept, engine, experiments, checkpoint_seconds, display)
         undrawn = _save(sweep, new, engine, *trained)
         if kept.runs and writes():
           settle(root)
@@ -185,15 +185,13 @@ def run_sweep(
   return summaries
 
 
-def _draw_missing(
-  sweep: Sweep, studies: Sequence[type[Study]], display: Display
-) -> list[str]:  # fmt: skip
+def _draw_missing(sweep: Sweep, display: Display) -> list[str]:
   """Draws the pictures that a complete sweep and its members lack; why some are still missing."""
   undrawn: list[str] = []
   with contextlib.ExitStack() as stack:
     claim = functools.cache(lambda: stack.enter_context(claimed(sweep.root, writes())))
-    for own, run in zip(sweep.configs, sweep.runs):
-      undrawn += draw_missing(own, run, claim, studies, display)
+    for own, run in zip(sweep.plans, sweep.runs):
+      undrawn += draw_missing(own, run, claim, display)
     if writes() and missing_pictures(sweep.root, PICTURE):
       summaries = [read_record(run.summary_path) or {} for run in sweep.runs]
       with contextlib.suppress(SettingError):  # not in a folder that cannot be written
@@ -205,8 +203,8 @@ def _draw_missing(
 def _notes(sweep: Sweep, experiments: Sequence[Experiment]) -> list[str]:
   """`notes_of` the members, each once; with whose it is where it is not everybody's."""
   owners: dict[str, list[str]] = {}
-  for own, experiment, values in zip(sweep.configs, experiments, sweep.members):
-    for note in notes_of(own, experiment):
+  for experiment, values in zip(experiments, sweep.members):
+    for note in notes_of(experiment):
       owners.setdefault(note, []).append(name_of(values))
   everybody = len(sweep.members)
   return [note if len(of) == everybody else f"{'; '.join(of)}: {note}" for note, of in owners.items()]
@@ -214,19 +212,19 @@ def _notes(sweep: Sweep, experiments: Sequence[Experiment]) -> list[str]:
 
 def _train(
   new: Sweep, kept: Sweep, engine: Members, experiments: Sequence[Experiment], checkpoint_seconds: float,
-  studies: Sequence[type[Study]], display: Display,
+  display: Display,
 ) -> tuple[Any, list[Record], list[dict[str, Any]]]:  # fmt: skip
   """The new members' states after the last round, their records, and their summaries, which are written."""
   keys = _keys(experiments)
   with contextlib.ExitStack() as stack:
     records = [
-      stack.enter_context(Record(own, experiment, run, writes(), studies, engine.groups))
-      for own, experiment, run in zip(new.configs, experiments, new.runs)
+      stack.enter_context(Record(experiment, run, writes(), engine.groups))
+      for experiment, run in zip(experiments, new.runs)
     ]
     checkpoints = Checkpoints(added_checkpoints(new.root) if kept.runs else new.root.checkpoints)
     alone = all("diverged" in (read_record(run.summary_path) or {}) for run in kept.runs)
     state, summaries = train(
-      engine, keys, records, new.config, checkpoints, checkpoint_seconds, display, alone
+      engine, keys, records, new.plans[0], checkpoints, checkpoint_seconds, display, alone
     )
   return state, records, summaries
 
@@ -246,7 +244,7 @@ def _save(
     Why pictures, also the members' own, could not be drawn; [] where all are there.
   """
   undrawn = [why for record in records for why in record.undrawn]
-  rounds, count = sweep.config.rounds, len(new.runs)
+  rounds, count = sweep.plans[0].rounds, len(new.runs)
   states = engine.split(engine.to_save(state))
   for own, record, run in zip(states, records, new.runs):
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
@@ -263,8 +261,8 @@ def _save(
       | {name: summary[name] for name in ("diverged", "metrics", "synthetic") if name in summary}
       for values, summary in zip(sweep.members, summaries)
     ]
-    for run, config in zip(new.runs, new.configs):
-      keep_config(run, config.to_dict())
+    for run, own in zip(new.runs, new.plans):
+      keep_config(run, own.written)
     keep_config(sweep.root, sweep.whole)
     write_atomic(sweep.table, to_json(rows, indent=2))
   return undrawn

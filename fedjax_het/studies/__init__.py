@@ -9,7 +9,7 @@ from fedjax_het.studies.official import OfficialTest
 from fedjax_het.studies.partition import Partition
 from fedjax_het.studies.reported import ClientFigures, RoundFigures
 from fedjax_het.studies.simplex import SimplexMap
-from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
 from fedjax_het.studies.synthetic import Synthetic
 from fedjax_het.studies.unseen import Unseen
 
@@ -29,4 +29,4 @@ STUDIES: tuple[type[Study], ...] = (
   RoundFigures,
 )
 
-__all__ = ["STUDIES", "Curve", "Moment", "Study", "Watched", "series"]
+__all__ = ["STUDIES", "Curve", "Moment", "Options", "Study", "Watched", "series"]

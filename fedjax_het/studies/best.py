@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -18,10 +17,29 @@ from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.client_metrics import headline_of
 from fedjax_het.studies.plots import spelled
-from fedjax_het.studies.study import Moment, Study
+from fedjax_het.studies.study import Moment, Options, Study
 from fedjax_het.studies.text import named, number
 
 MODELS = ("personalized", "global")
+
+
+def levels_of(*, to_accuracy: float | dict | None = None) -> dict[str, float]:  # type: ignore[type-arg]
+  """Expands a number for both models, or one for each that is named, to model -> level; {} for none.
+
+  Args:
+    to_accuracy: a level of the headline, or one a model as {'global': 0.69}: `to_accuracy` of summary.json
+      says when it was reached.
+  """
+  if to_accuracy is None or to_accuracy == {}:
+    return {}
+  if not isinstance(to_accuracy, Mapping):
+    if isinstance(to_accuracy, bool) or not isinstance(to_accuracy, int | float):
+      remedy = "Give one such as 0.689, or {'global': 0.689}."
+      raise SettingError("to_accuracy", to_accuracy, "no number", remedy)
+    return dict.fromkeys(MODELS, float(to_accuracy))
+  for model in to_accuracy:
+    check_choice("to_accuracy's model", model, MODELS)
+  return dict(to_accuracy)
 
 
 class Best(Study):
@@ -32,6 +50,17 @@ class Best(Study):
   """
 
   name = "best"
+  options = Options("to_accuracy", levels_of, single=True)
+
+  @classmethod
+  def check(cls, given: Any, client: ClientUpdate, validates: bool = True) -> None:
+    """Raises `SettingError` unless the level is a finite number, or one for each model that `client` has."""
+    for level in levels_of(to_accuracy=given).values():
+      check_range("to_accuracy", level, above=-np.inf, below=np.inf, on_host=True)
+    if isinstance(given, Mapping) and "global" in given and client.global_model is None:
+      raise SettingError(
+        "to_accuracy", dict(given), f"{client.name} has no global model", "Give {'personalized': ...}."
+      )
 
   def checkpoint_state(self) -> dict[str, Any]:
     """Returns the metric's name and its course so far, for the checkpoint."""
@@ -62,7 +91,7 @@ class Best(Study):
     found = {"metric": metric, "course": course}
     found |= {model: best(course, model, metric) for model in MODELS if model in course}
     sections = {"best": found}
-    levels = levels_of(self.run.config.get("to_accuracy"))
+    levels = levels_of(to_accuracy=self.settings)
     if levels:
       sections["to_accuracy"] = {
         model: {"level": level, **reached(course, model, level, metric)}
@@ -121,30 +150,6 @@ def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str
   target = other[model]
   there = reached(own["course"], model, target["value"], own["metric"])[of]
   return target[of] / there if there else None
-
-
-def check_to_accuracy(given: Any, client: ClientUpdate) -> None:
-  """Raises `SettingError` unless `to_accuracy` is a finite number, or one per model that `client` has."""
-  for level in levels_of(given).values():
-    check_range("to_accuracy", level, above=-np.inf, below=np.inf, on_host=True)
-  if isinstance(given, Mapping) and "global" in given and client.global_model is None:
-    raise SettingError(
-      "to_accuracy", dict(given), f"{client.name} has no global model", "Give {'personalized': ...}."
-    )
-
-
-def levels_of(given: Any) -> dict[str, float]:
-  """Expands `to_accuracy`, a number for both models or a mapping, to model -> level; {} if not given."""
-  given = given.to_dict() if isinstance(given, ConfigDict) else given
-  if given is None or (isinstance(given, Mapping) and not given):
-    return {}
-  if not isinstance(given, Mapping):
-    if isinstance(given, bool) or not isinstance(given, int | float):
-      raise SettingError("to_accuracy", given, "no number", "Give one such as 0.689, or {'global': 0.689}.")
-    return dict.fromkeys(MODELS, float(given))
-  for model in given:
-    check_choice("to_accuracy's model", model, MODELS)
-  return dict(given)
 
 
 def _rising(values: list[Any], metric: str) -> np.ndarray:

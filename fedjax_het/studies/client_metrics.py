@@ -98,12 +98,6 @@ def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
   return headline(metrics["personalized"])
 
 
-def downstream_metrics(summary: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns {"top1": figures} of the classifier trained on a run's synthetic examples alone, or {}."""
-  found = summary.get("synthetic")
-  return {"top1": found["downstream"]["local"]} if found else {}
-
-
 def metrics_table(metrics: Mapping[str, Any]) -> Table:
   """Returns a table with one row per metric and a heading per model; missing values are omitted or dashes."""
   table = Table(box=SIMPLE_HEAD, caption="over all clients' local test sets", caption_justify="left")

@@ -1,5 +1,6 @@
 """Evaluates synthetic examples by a classifier trained on them alone and by within-class diversity."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,30 @@ PyTree = Any
 Images = tuple[np.ndarray, np.ndarray]  # x [N, ...] in [0, 1], y [N]
 CLASSIFIER = "two_nn"  # the classifier's default
 FOLLOW = ("model", "steps", "lr", "seeds")
-FIELDS = (*FOLLOW, "features", "follow")
+STEPS, LR = 1000, 1e-3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judged:
+  """How synthetic examples are judged: the section `downstream` of a configuration.
+
+  Args:
+    model: `name` and options of the classifier.
+    seeds: number of trainings, each from fresh parameters.
+    steps: maximum number of training steps of the classifier.
+    lr: Adam's learning rate.
+    features: what distances to real examples are taken in: 'classifier', one that has learnt from real
+      examples, or a file of InceptionV3's weights; '' for none.
+    follow: True: a classifier learns from the examples at every evaluation; a dict: with these other than at
+      the end.
+  """
+
+  model: Mapping[str, Any] | None = None
+  seeds: int = 1
+  steps: int = STEPS
+  lr: float = LR
+  features: str = ""
+  follow: bool | dict[str, Any] = False
 
 
 class Judge:
@@ -125,7 +149,7 @@ def to_follow(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -> None:
   """Raises `SettingError` or `DataError` for an invalid field of a configuration's `downstream`."""
   for field in settings:
-    check_choice(f"{section}'s field", field, FIELDS if section == "downstream" else FOLLOW)
+    check_choice(f"{section}'s field", field, Judged.__annotations__ if section == "downstream" else FOLLOW)
   given = settings.get("model", {"name": CLASSIFIER})
   check_section(f"{section}.model", given)
   model = dict(given)
@@ -154,7 +178,7 @@ def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -
 
 
 def downstream(
-  key: jax.Array, model: Model, x: jax.Array, y: jax.Array, *, steps: int = 1000, lr: float = 1e-3,
+  key: jax.Array, model: Model, x: jax.Array, y: jax.Array, *, steps: int = STEPS, lr: float = LR,
   tolerance: float = 0.01,
 ) -> tuple[PyTree, jax.Array]:  # fmt: skip
   """Trains a fresh classifier on a synthetic set to convergence and returns (parameters, final mean loss).

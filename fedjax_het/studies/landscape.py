@@ -31,89 +31,15 @@ from fedjax_het.errors import (
   reading,
 )
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.settings import check_settings
 from fedjax_het.studies.plots import GREY, save
-from fedjax_het.studies.study import Moment, Study, Watched
+from fedjax_het.studies.stored import arrays_of, short
+from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import number
 from fedjax_het.tasks import Task
 
 PyTree = Any
 FILE = "landscape.npz"
 LEVELS = 20
-
-
-class Landscape(Study):
-  """Study that adds `landscape` to the summary, landscape.npz and landscape.png, if configured."""
-
-  name = "landscape"
-
-  @classmethod
-  def fits(cls, run: Watched) -> bool:
-    """Returns whether the configuration has a section `landscape`."""
-    return bool(run.config.get("landscape"))
-
-  def section(self, now: Moment) -> dict[str, Any]:
-    """Returns {"landscape": its settings, the global model's loss, and the largest loss on the plane}."""
-    run, settings = self.run, dict(self.run.config.landscape)
-    broadcast = jax.tree.map(np.asarray, now.broadcast())
-    if now.diverged or not run.writes:
-      return {}
-    print("Drawing the loss around the global model ...", flush=True)
-    client = run.algorithm.client
-    global_model = client.global_model
-    assert global_model is not None
-
-    def apply(params: PyTree, x: jax.Array) -> jax.Array:
-      return client.apply(global_model(broadcast._replace(params=params)), x)
-
-    key = jax.random.fold_in(run.key, 1_000_033)
-    line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
-    np.savez(run.folder / FILE, line=line, losses=losses)
-    center, part = len(line) // 2, settings.get("part", "test")
-    rows = len(rows_of(run.data, part))
-    return {
-      "landscape": {
-        "points": len(line), "span": line[-1], "part": part,
-        "examples": min(settings.get("examples") or rows, rows),
-        "center": losses[center, center], "most": losses.max(),
-      }
-    }  # fmt: skip
-
-  @classmethod
-  def rows(cls, summary: Mapping[str, Any]) -> Text | None:
-    """Returns a terminal line with the loss at the global model and the largest loss."""
-    found = summary.get("landscape")
-    if not found:
-      return None
-    center, most = (number(found[name], "loss") for name in ("center", "most"))
-    return Text(f"\nloss of the global model {center}, at most {most} around it")
-
-  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Draws the contours, landscape.png."""
-    if summary.get("landscape"):
-      path = self.run.figures / "landscape.png"
-      plot_surfaces({self.run.title: self.run.folder / FILE}, path, title="Loss around the global model")
-
-
-def check_landscape(settings: Mapping[str, Any], client: ClientUpdate, validates: bool = True) -> None:
-  """Raises `SettingError` for an invalid `landscape` section, or one that does not apply to `client`.
-
-  Args:
-    settings: the section; {} for none.
-    client: the client part, with any model.
-    validates: whether clients have validation parts.
-  """
-  if not settings:
-    return
-  check_settings("landscape's field", loss_surface, settings, ("key", "task", "apply", "params", "data"))
-  check_surface(**settings)
-  if settings.get("part") == "valid" and not validates:
-    remedy = "Set valid_fraction, such as 0.1, or take test or train."
-    raise SettingError("landscape.part", "valid", "no client has a validation part", remedy)
-  if client.global_model is None or client.studies.synthesize is not None:
-    raise SettingError(
-      "landscape", dict(settings), f"{client.name} has no global model that classifies", "Leave it out."
-    )
 
 
 def check_surface(
@@ -237,6 +163,89 @@ def rows_of(data: FederatedData, part: str) -> np.ndarray:
   if not len(rows):
     raise SettingError("landscape.part", part, "no client has examples of it", "Take another part, as train.")
   return rows
+
+
+class Landscape(Study):
+  """Study that adds `landscape` to the summary, landscape.npz and landscape.png, if configured."""
+
+  name = "landscape"
+  options = Options("landscape", loss_surface, on_request=True)
+
+  @classmethod
+  def check(cls, given: Mapping[str, Any], client: ClientUpdate, validates: bool) -> None:
+    """Raises `SettingError` for an invalid section, or one that does not apply to `client`."""
+    if not given:
+      return
+    check_surface(**given)
+    if given.get("part") == "valid" and not validates:
+      remedy = "Set valid_fraction, such as 0.1, or take test or train."
+      raise SettingError("landscape.part", "valid", "no client has a validation part", remedy)
+    if client.global_model is None or client.studies.synthesize is not None:
+      raise SettingError(
+        "landscape", dict(given), f"{client.name} has no global model that classifies", "Leave it out."
+      )
+
+  @classmethod
+  def check_run(cls, given: Mapping[str, Any], run: Watched) -> None:
+    """Raises `SettingError` if no client has examples of the part."""
+    if given:
+      rows_of(run.data, given.get("part", "test"))
+
+  @classmethod
+  def fits(cls, run: Watched) -> bool:
+    """Whether the configuration has a section `landscape`."""
+    return cls.name in run.config.studies
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """Returns {"landscape": its settings, the global model's loss, and the largest loss on the plane}."""
+    run, settings = self.run, self.settings
+    broadcast = jax.tree.map(np.asarray, now.broadcast())
+    if now.diverged or not run.writes:
+      return {}
+    print("Drawing the loss around the global model ...", flush=True)
+    client = run.algorithm.client
+    global_model = client.global_model
+    assert global_model is not None
+
+    def apply(params: PyTree, x: jax.Array) -> jax.Array:
+      return client.apply(global_model(broadcast._replace(params=params)), x)
+
+    key = jax.random.fold_in(run.key, 1_000_033)
+    line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
+    np.savez(run.folder / FILE, line=line, losses=losses)
+    center, part = len(line) // 2, settings["part"]
+    rows = len(rows_of(run.data, part))
+    return {
+      "landscape": {
+        "points": len(line), "span": line[-1], "part": part,
+        "examples": min(settings["examples"] or rows, rows),
+        "center": losses[center, center], "most": losses.max(),
+      }
+    }  # fmt: skip
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> Text | None:
+    """Returns a terminal line with the loss at the global model and the largest loss."""
+    found = summary.get("landscape")
+    if not found:
+      return None
+    center, most = (number(found[name], "loss") for name in ("center", "most"))
+    return Text(f"\nloss of the global model {center}, at most {most} around it")
+
+  @classmethod
+  def on_page(cls, folder: Path) -> dict[str, Any]:
+    """Returns {"landscape": the grid's `line` and the `losses` on it}, or None for a run without them."""
+    found = arrays_of(folder / FILE)
+    line, losses = found.get("line"), found.get("losses")
+    if line is None or losses is None or line.ndim != 1 or losses.shape != 2 * line.shape or not len(line):
+      return {"landscape": None}
+    return {"landscape": {"line": short(line), "losses": [short(row) for row in losses]}}
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """Draws the contours, landscape.png."""
+    if summary.get("landscape"):
+      path = self.run.figures / "landscape.png"
+      plot_surfaces({self.run.title: self.run.folder / FILE}, path, title="Loss around the global model")
 
 
 def plot_surfaces(

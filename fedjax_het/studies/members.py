@@ -13,8 +13,9 @@ from rich.table import Table
 
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.metrics.catalogue import shown
-from fedjax_het.studies.client_metrics import downstream_metrics, headline_of
+from fedjax_het.studies.client_metrics import headline_of
 from fedjax_het.studies.plots import GREY, STYLES, axis_label, band, decorate, save, spelled
+from fedjax_het.studies.synthetic import Synthetic
 from fedjax_het.studies.text import named, number, spread
 
 Members = Sequence[Mapping[str, Any]]
@@ -44,7 +45,7 @@ def judged(summaries: Members) -> tuple[str, list[str], list[Mapping[str, Any]]]
 
   If examples are synthesised, it is a classifier trained on them; otherwise the personalised models.
   """
-  found: list[Mapping[str, Any]] = [downstream_metrics(summary) for summary in summaries]
+  found: list[Mapping[str, Any]] = [Synthetic.judged(summary).get("synthetic", {}) for summary in summaries]
   if any(found):
     return "synthetic", ["top1"], found
   metrics = [*dict.fromkeys((headline_of(summaries[0]["metrics"]), "loss"))]

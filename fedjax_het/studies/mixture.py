@@ -11,19 +11,44 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from fedjax_het.engine.round import RoundInfo
+from fedjax_het.errors import check_flag
+from fedjax_het.mixing import observed
+from fedjax_het.models import Generative, Model
+from fedjax_het.parts import ClientUpdate, Mixing
 from fedjax_het.studies.plots import GREY, OTHERS, STYLES, save
 from fedjax_het.studies.regret import entropy
-from fedjax_het.studies.study import Moment, Study
+from fedjax_het.studies.study import Moment, Options, Study
 
 MANY = 100  # largest cohort for which single coefficients are recorded
 COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
 LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # a style per client, if few
 
 
+def with_losses(mixing: Mixing, *, record_losses: bool = False) -> Mixing:
+  """Returns a mixing part that requests the clients' losses, if asked to.
+
+  Args:
+    mixing: any mixing part.
+    record_losses: ask for the clients' losses also where the mixing does not: `objective` of metrics.jsonl.
+  """
+  return observed(mixing) if record_losses else mixing
+
+
 class Mixture(Study):
   """Study that adds `mixing`, a round's coefficients, to every line of metrics.jsonl, and mixing.png."""
 
   name = "mixture"
+  options = Options("record_losses", with_losses, single=True, silent=True)
+
+  @classmethod
+  def check(cls, given: bool, client: ClientUpdate, validates: bool) -> None:
+    """Raises `SettingError` unless the field is True or False."""
+    check_flag("record_losses", given)
+
+  @classmethod
+  def observed(cls, given: bool, mixing: Mixing, model: Model | Generative) -> Mixing:
+    """Returns the mixing part, made to request the clients' losses if the configuration says so."""
+    return with_losses(mixing, record_losses=given)
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
     """Returns {"mixing": the report of `mixing_report`}."""

@@ -1,19 +1,53 @@
 """Studies that record the figures which parts report (`Info.figures`, `Mixing.figures`) over the rounds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
+from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.studies.study import Curve, Moment, Study, series
+from fedjax_het.errors import SettingError, check_flag
+from fedjax_het.mixing import with_variance
+from fedjax_het.models import Generative, Model
+from fedjax_het.parts import ClientUpdate, Mixing
+from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
+
+
+def with_layers(mixing: Mixing, model: Model | Generative, *, record_variance: bool = False) -> Mixing:
+  """Returns a mixing part that also reports the variance of the last layer's updates, if asked to.
+
+  Args:
+    mixing: any mixing part.
+    model: the model that clients train.
+    record_variance: how far a cohort's updates of the last layer are apart: `cohort` of metrics.jsonl.
+  """
+  return with_variance(mixing, layers_of_head(model)) if record_variance else mixing
 
 
 class RoundFigures(Study):
   """Study that adds `cohort` to metrics.jsonl: name -> mean of mixing figures since the last line."""
 
   name = "round_figures"
+  options: ClassVar[Options | None] = Options("record_variance", with_layers, single=True, silent=True)
   field = "cohort"
+
+  @classmethod
+  def check(cls, given: bool, client: ClientUpdate, validates: bool) -> None:
+    """Raises `SettingError` unless the field is True or False."""
+    check_flag("record_variance", given)
+
+  @classmethod
+  def check_run(cls, given: bool, run: Watched) -> None:
+    """Raises `SettingError` if the variance of a last layer is asked for that no client sends."""
+    if given:
+      check_variance(run.algorithm.client, run.model)
+
+  @classmethod
+  def observed(cls, given: bool, mixing: Mixing, model: Model | Generative) -> Mixing:
+    """Returns the mixing part, made to report the variance if the configuration asks for it."""
+    return with_layers(mixing, model, record_variance=given)
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
     """Returns the mixing part's figures, name -> one value per round, [rounds]."""
@@ -49,9 +83,19 @@ class ClientFigures(RoundFigures):
   """
 
   name = "client_figures"
+  options = None
   field = "clients"
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
     """Returns the client part's figures, name -> means over each round's cohort, [rounds]."""
     with np.errstate(over="ignore", invalid="ignore"):
       return {name: values.mean(axis=1) for name, values in dict(infos.clients.figures).items()}
+
+
+def check_variance(client: ClientUpdate, model: Any) -> None:
+  """Raises `SettingError` unless `client` sends the last layer of `model`, whose variance is recorded."""
+  sent = jax.eval_shape(client.init_broadcast, jax.random.key(0)).params
+  if not client.needs.uploads_model or not layers_of_head(model)(sent):
+    raise SettingError(
+      "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
+    )

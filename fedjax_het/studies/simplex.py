@@ -44,9 +44,8 @@ class SimplexMap(Study):
     self._count = np.shape(self._simplex.centers)[1]
 
   def draw_first(self) -> None:
-    """Draws simplex_clients.png, the clients' points and regions in the simplex."""
-    config = self.run.config.to_dict()
-    epsilon = {**config.get("local", {}), **config["algorithm"]}.get("epsilon")
+    """Draws the clients."""
+    epsilon = self.run.config.client.settings.get("epsilon")
     path = self.run.figures / "simplex_clients.png"
     plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)
 

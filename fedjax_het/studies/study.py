@@ -11,17 +11,17 @@ The record of a run calls every study that applies to the run, at five points:
 ===========  ====================================================================================
 
 A study only observes: a run gives the same numbers with it and without it. In a run over several
-processes, each process calls its studies alike; one process writes the files.
+processes, each process calls its studies alike; one process writes the files. What a configuration may set of
+a study is its `options`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 from rich.console import RenderableType
 
 from fedjax_het.data.container import FederatedData
@@ -32,14 +32,75 @@ from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
 from fedjax_het.models import Generative, Model
-from fedjax_het.parts import Algorithm, Message
+from fedjax_het.parts import Algorithm, ClientUpdate, Message, Mixing
+from fedjax_het.settings import NO_DEFAULT, Setting, settings_of, signature_of
+
+
+class Options(NamedTuple):
+  """What a configuration may set of a study: the fields of a section, or a single field.
+
+  Attributes:
+    name: of the section or field, as in `--config.NAME.SETTING=VALUE` or `--config.NAME=VALUE`.
+    takes: the function, or the dataclass, whose keyword-only arguments are the settings; their types and
+      defaults are those of its signature, and their descriptions those of `Args` in its docstring.
+    single: whether it is a single field, whose value is the argument of that name.
+    on_request: whether an empty section stands for nothing, and not for its defaults.
+    silent: whether it changes no figure of a table.
+  """
+
+  name: str
+  takes: Callable[..., Any]
+  single: bool = False
+  on_request: bool = False
+  silent: bool = False
+
+  @property
+  def settings(self) -> dict[str, Setting]:
+    """Returns the settings by name."""
+    known = signature_of(self.takes).parameters
+    settings = settings_of(self.takes)
+    return {name: settings[name] for name, own in known.items() if own.kind is own.KEYWORD_ONLY}
+
+  @property
+  def defaults(self) -> dict[str, Any]:
+    """Returns the settings that may be left out, with their defaults."""
+    found = {name: own.default for name, own in self.settings.items()}
+    return {name: value for name, value in found.items() if value is not NO_DEFAULT}
+
+
+class Client(Protocol):
+  """The client part that a run's plan chooses."""
+
+  @property
+  def settings(self) -> Mapping[str, Any]:
+    """Returns the settings by name, whichever section they are in."""
+
+
+class Plan(Protocol):
+  """What a study reads of a run's plan, see `fedjax_het.config.plan.Plan`."""
+
+  @property
+  def dataset(self) -> str:
+    """Returns the data set's name."""
+
+  @property
+  def client(self) -> Client:
+    """Returns the client part."""
+
+  @property
+  def unseen_steps(self) -> tuple[int, ...]:
+    """Returns after how many local steps clients that never train are judged."""
+
+  @property
+  def studies(self) -> Mapping[str, Any]:
+    """Returns the sections and fields of studies that the configuration gives, with their defaults."""
 
 
 class Watched(NamedTuple):
   """The run that a study observes.
 
   Attributes:
-    config: its configuration.
+    config: its plan.
     algorithm: its client, mixing and server parts.
     data: the clients' data.
     source: the data set.
@@ -51,7 +112,7 @@ class Watched(NamedTuple):
     unseen: the data of clients that never train; None if all clients may train.
   """
 
-  config: ConfigDict
+  config: Plan
   algorithm: Algorithm
   data: FederatedData
   source: Source
@@ -124,12 +185,41 @@ class Study:
 
   Attributes:
     name: the study's name, the key of its state in checkpoints.
+    options: what a configuration may set of it; None for nothing.
   """
 
   name: ClassVar[str] = "custom"
+  options: ClassVar[Options | None] = None
 
   def __init__(self, run: Watched):
     self.run = run
+
+  @property
+  def settings(self) -> Any:
+    """Returns the settings by name, or the value of a single field, with the defaults filled in."""
+    if self.options is None:
+      return {}
+    name, own = self.options.name, self.options.defaults
+    return self.run.config.studies.get(name, own[name] if self.options.single else own)
+
+  @classmethod
+  def check(cls, given: Any, client: ClientUpdate, validates: bool) -> None:
+    """Raises `SettingError` for options that cannot be; called before any data is read.
+
+    Args:
+      given: the section, {} where it is empty or absent; for a single field its value, or its default.
+      client: the client part, around a small model.
+      validates: whether clients have validation parts.
+    """
+
+  @classmethod
+  def check_run(cls, given: Any, run: Watched) -> None:
+    """Raises `SettingError` for options that do not go with the data or the model, before compilation."""
+
+  @classmethod
+  def observed(cls, given: Any, mixing: Mixing, model: Model | Generative) -> Mixing:
+    """Returns the mixing part, made to report what the study asks of it."""
+    return mixing
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
@@ -172,6 +262,16 @@ class Study:
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
     """Returns the terminal's output for a stored summary; None if it has nothing of this study."""
     return None
+
+  @classmethod
+  def judged(cls, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns other models than the personalised and the global ones: name -> metric -> figures."""
+    return {}
+
+  @classmethod
+  def on_page(cls, folder: Path) -> dict[str, Any]:
+    """Returns what `fedjax_het.compare` shows on its page of a run's folder, by name, as JSON holds it."""
+    return {}
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns the curves of this study over metrics.jsonl's lines, [R], for learning curve and progress."""

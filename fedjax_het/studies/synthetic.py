@@ -16,12 +16,21 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
 from fedjax_het.data.scale import as_read, scale_of
 from fedjax_het.data.untrusted import read_arrays
-from fedjax_het.errors import reading
-from fedjax_het.studies.downstream import Images, Judge, to_follow, within_class_distance
+from fedjax_het.errors import SettingError, reading
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.studies.downstream import (
+  Images,
+  Judge,
+  Judged,
+  check_downstream,
+  classifier,
+  to_follow,
+  within_class_distance,
+)
 from fedjax_het.studies.features import Features, classifier_features, read_inception
 from fedjax_het.studies.frechet import frechet_distance, kernel_distance
 from fedjax_het.studies.samples import animate, plot_samples, sample_files
-from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
 from fedjax_het.studies.text import MISSING, number, spread
 
 
@@ -33,6 +42,7 @@ class Synthetic(Study):
   """
 
   name = "synthetic"
+  options = Options("downstream", Judged)
 
   def __init__(self, run: Watched):
     super().__init__(run)
@@ -40,9 +50,31 @@ class Synthetic(Study):
     synthesize = run.algorithm.client.studies.synthesize
     assert synthesize is not None
     self._synthesize = jax.jit(lambda key, broadcast: synthesize(jax.random.wrap_key_data(key), broadcast))
-    self._settings = run.config.to_dict().get("downstream", {})
-    follow = to_follow(self._settings)
+    follow = to_follow(self.settings)
     self._judge = judge_of(follow, run.source, run.data, run.key) if follow else None
+
+  @classmethod
+  def check(cls, given: Mapping[str, Any], client: ClientUpdate, validates: bool) -> None:
+    """Raises `SettingError` or `DataError` for an invalid section, or one that `client` has no use for."""
+    check_downstream(given)
+    if given and client.studies.synthesize is None:
+      problem = f"{client.name} synthesises nothing that could be judged"
+      raise SettingError("downstream", dict(given), problem, "Leave it out.")
+
+  @classmethod
+  def check_run(cls, given: Mapping[str, Any], run: Watched) -> None:
+    """Raises `SettingError` if the data cannot be judged as the section says."""
+    if run.algorithm.client.studies.synthesize is None:
+      return
+    for judge in (given, to_follow(given) or {}):
+      classifier(judge.get("model"), run.source)
+    tests = len(run.source.y_test) or int(np.sum(run.data.test.size))
+    if given.get("features") and tests < 2:
+      raise SettingError(
+        "downstream.features", given["features"],
+        f"distances are to real test examples, of which there are {tests}",
+        "Hold some out, as by test_fraction = 0.2, or leave it out.",
+      )  # fmt: skip
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
@@ -88,12 +120,18 @@ class Synthetic(Study):
     def tell(step: str) -> None:
       print(f"Judging the synthetic examples, {time.perf_counter() - begun:.0f} s: {step} ...", flush=True)
 
-    return {"synthetic": worth(self._settings, run.source, run.data, run.key, *newest, tell=tell)}
+    return {"synthetic": worth(self.settings, run.source, run.data, run.key, *newest, tell=tell)}
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
     """Returns a table of what the examples are worth, compared with as many real ones."""
     return synthetic_table(summary["synthetic"]) if summary.get("synthetic") else None
+
+  @classmethod
+  def judged(cls, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {"synthetic": figures of the classifier trained on a run's synthetic examples alone}, or {}."""
+    found = summary.get("synthetic")
+    return {"synthetic": {"top1": found["downstream"]["local"]}} if found else {}
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns a curve of downstream accuracy on the clients' test parts, if it is followed."""

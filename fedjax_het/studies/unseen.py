@@ -43,8 +43,7 @@ class Unseen(Study):
     """Compiles the evaluation and the local steps with the run's settings of local training."""
     super().__init__(run)
     assert run.unseen is not None
-    self._steps = tuple(run.config.unseen.get("steps", ()))
-    given = {**run.config["local"], **run.config["algorithm"]}
+    self._steps, given = run.config.unseen_steps, run.config.client.settings
     settings = {name: given[name] for name in LOCAL if name in given}
     judge = functools.partial(
       after_steps, jax.random.fold_in(run.key, 1_000_004), client=run.algorithm.client,

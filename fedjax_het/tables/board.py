@@ -7,18 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
 from rich.console import Console, RenderableType
 
+from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import is_measured
 from fedjax_het.engine.processes import writes
-from fedjax_het.experiment.display import Display
-from fedjax_het.experiment.values import is_measured
 from fedjax_het.output.progress import Progress, doing
 from fedjax_het.output.terminal import console as new_console
+from fedjax_het.program.display import Display
 from fedjax_het.tables.runs import Program
 
 
-def work(config: ConfigDict) -> float:
+def work(plan: Plan) -> float:
   """Returns a run's amount of work, in passes over all clients' examples, comparable within a data set.
 
   Where `num_clients` is not configured because the data set determines it, this is K times as much for all
@@ -26,7 +26,8 @@ def work(config: ConfigDict) -> float:
 
   Where the data say how many clients there are, as many times that.
   """
-  return config.rounds * config.cohort_size * config.local.get("epochs", 1) / (config.num_clients or 1)
+  epochs = plan.parts["local"].get("epochs", 1)
+  return plan.rounds * plan.cohort_size * epochs / (plan.num_clients or 1)
 
 
 class Board(Display):
@@ -38,12 +39,12 @@ class Board(Display):
 
   Args:
     programs: the programs to run, in order.
-    past: (config, summary) of runs that have ended; those without readable `seconds` are ignored.
+    past: (plan, summary) of runs that have ended; those without readable `seconds` are ignored.
     console: the console to write to; standard output by default.
   """
 
   def __init__(
-    self, programs: Sequence[Program], past: Iterable[tuple[ConfigDict, Mapping[str, Any]]],
+    self, programs: Sequence[Program], past: Iterable[tuple[Plan, Mapping[str, Any]]],
     console: Console | None = None,
   ):  # fmt: skip
     self._console = console or new_console(quiet=not writes())
@@ -53,10 +54,10 @@ class Board(Display):
     )  # fraction of the current program left
     self._total = self._runs_left = sum(len(program.runs) for program in programs)
     self._spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])  # seconds, work
-    for config, summary in past:
+    for plan, summary in past:
       seconds = summary.get("seconds")
       if isinstance(seconds, Mapping) and seconds and all(map(is_measured, seconds.values())):
-        self._book(config, sum(seconds.values()), work(config))
+        self._book(plan, sum(seconds.values()), work(plan))
 
   def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
     """See `Display`."""
@@ -83,7 +84,7 @@ class Board(Display):
     """Records the time of the current program and prints it, with its outcome and the time left."""
     seconds, program = time.monotonic() - self._began, self._left.pop(0)
     if not outcome and self._todo:
-      self._book(program.config, seconds, self._todo * sum(work(one.config) for one in program.runs))
+      self._book(program.plan, seconds, self._todo * sum(work(one.plan) for one in program.runs))
     self._todo = 1.0
     self._runs_left -= len(program.runs)
     self._say(f"    {outcome or 'done'} after {duration(seconds)}; {self.left()}")
@@ -99,7 +100,7 @@ class Board(Display):
       return "the table is done"
     if share:
       now, seconds = self._left[0], time.monotonic() - self._began
-      rates = {kind(now.config): seconds / (share * self._todo * sum(work(one.config) for one in now.runs))}
+      rates = {kind(now.plan): seconds / (share * self._todo * sum(work(one.plan) for one in now.runs))}
     else:
       rates = {}
     rates |= {name: seconds / units for name, (seconds, units) in self._spent.items() if name not in rates}
@@ -108,13 +109,13 @@ class Board(Display):
     mean = sum(rates.values()) / len(rates)
     seconds = sum(
       ((1.0 - share) * self._todo if program is self._left[0] else 1.0)
-      * sum(work(one.config) * rates.get(kind(one.config), mean) for one in program.runs)
+      * sum(work(one.plan) * rates.get(kind(one.plan), mean) for one in program.runs)
       for program in self._left
     )
     return f"table ETA {duration(seconds)}"
 
-  def _book(self, config: ConfigDict, seconds: float, units: float) -> None:
-    spent = self._spent[kind(config)]
+  def _book(self, plan: Plan, seconds: float, units: float) -> None:
+    spent = self._spent[kind(plan)]
     spent[0] += seconds
     spent[1] += units
 
@@ -123,9 +124,9 @@ class Board(Display):
     self._console.file.flush()
 
 
-def kind(config: ConfigDict) -> tuple[str, str]:
+def kind(plan: Plan) -> tuple[str, str]:
   """Returns (data set, method): runs that share both take equally long for a unit of `work`."""
-  return config.dataset, config.algorithm.name
+  return plan.dataset, plan.client.name
 
 
 def duration(seconds: float) -> str:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.experiment.values import is_measured
-from fedjax_het.experiment.workdir import read_record, read_starts
+from fedjax_het.config.values import is_measured
 from fedjax_het.tables.paper import Cell, Figure, Relative, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
+from fedjax_het.workdir.folder import read_record, read_starts
 
 
 class Entry(NamedTuple):
@@ -67,7 +67,7 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
   `ended` maps the identities of ended runs to their folders, see `runs.ended`.
   """
   found = []
-  folders = {id(one): ended.get(identity(one.config)) for one in wanted}
+  folders = {id(one): ended.get(identity(one.plan)) for one in wanted}
   known = {one: outcome(folder) if folder else None for one, folder in folders.items()}
   places, shown = columns(table.cells), printed(table.cells, [*table.figures])
 

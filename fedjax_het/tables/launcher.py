@@ -1,6 +1,5 @@
 """The command line of `python -m fedjax_het.reproduce`."""
 
-import ast
 import functools
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,20 +8,20 @@ from typing import Any
 
 import jax
 from absl import app, flags, logging
-from ml_collections import ConfigDict
 
-from fedjax_het.errors import SettingError, check_choice, check_here, folder_of
-from fedjax_het.experiment.launcher import (
+from fedjax_het.config.shipped import shipped
+from fedjax_het.errors import SettingError, check_here, folder_of
+from fedjax_het.output.terminal import protect_streams, say
+from fedjax_het.program.command_line import (
   leave_out_waiting,
   mistakes_in_one_line,
   parse_flags,
   show_in_help,
+  take_changes,
   told,
 )
-from fedjax_het.experiment.machine import define_machine_flags, prepare_jax, where_of_flags
-from fedjax_het.experiment.shipped import shipped
-from fedjax_het.experiment.stopping import outlive_save
-from fedjax_het.output.terminal import protect_streams, say
+from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
+from fedjax_het.program.stopping import outlive_save
 
 
 def define_flags() -> None:
@@ -41,66 +40,25 @@ def define_flags() -> None:
   define_machine_flags()
 
 
-def take_changes(argv: list[str]) -> tuple[list[str], dict[str, Any]]:
-  """Splits --config.FIELD=value arguments from a command line: (the rest, field -> value).
-
-  A value that is no Python literal is text.
-  """
-  rest: list[str] = []
-  changes: dict[str, Any] = {}
-  for argument in argv:
-    name, _, value = argument.partition("=")
-    if name.lstrip("-").startswith("config."):
-      try:
-        changes[name.lstrip("-").removeprefix("config.")] = ast.literal_eval(value)
-      except (ValueError, SyntaxError):
-        changes[name.lstrip("-").removeprefix("config.")] = value
-    else:
-      rest.append(argument)
-  return rest, changes
-
-
-def change(config: ConfigDict, changes: dict[str, Any]) -> None:
-  """Sets dotted fields of a configuration, and the settings that follow from them, in place.
-
-  Raises:
-    SettingError: a value has another type than the field, the field's section does not exist, or the field is
-      the seed.
-  """
-  from fedjax_het.experiment.check import SECTIONS
-
+def check_changes(changes: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a change of the seed, which a cell is not given by its configuration."""
   if "seed" in changes:
     problem = "every cell has the seeds of --seeds"
     raise SettingError("config.seed", changes["seed"], problem, f"Use --seeds={changes['seed']}.")
-  for path, value in changes.items():
-    *sections, field = path.split(".")
-    node = config
-    for section in sections:
-      if node is config and section in SECTIONS and section not in node:
-        node[section] = ConfigDict()
-      check_choice(f"config.{path}", section, node)
-      node = node[section]
-      if not isinstance(node, ConfigDict):
-        problem = f"{section} is a value, which has no fields"
-        raise SettingError(
-          f"config.{path}", value, problem, f"Write --config.{path.rpartition('.')[0]}=VALUE."
-        )
-    try:
-      node[field] = value
-    except TypeError as error:
-      raise SettingError(f"config.{path}", value, str(error), "Give a value of that type.") from error
 
 
-def told_of(changes: Mapping[str, Any], configs: Sequence[ConfigDict]) -> str:
+def told_of(changes: Mapping[str, Any], configs: Sequence[Any]) -> str:
   """Lists the changes that affect figures, such as "rounds=50, local.lr=0.1".
 
   `configs` are the configurations before the changes.
   """
+  from fedjax_het.config.plan import written
+  from fedjax_het.config.sections import sections
   from fedjax_het.experiment.experiment import FREE
   from fedjax_het.tables.compare import at
 
-  silent = (*FREE, "record_losses", "record_variance")  # settings that do not change any figure
-  own = [config.to_dict() for config in configs]
+  silent = {*FREE, *(name for name, one in sections().items() if one.options and one.options.silent)}
+  own = [written(config) for config in configs]
   told = [path for path in changes if path not in silent and any(at(c, path) != changes[path] for c in own)]
   return ", ".join(f"{path}={changes[path]}" for path in told)
 
@@ -125,6 +83,7 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
 
 def make_table(changes: dict[str, Any]) -> None:
   """Runs what the table of the flags lacks, then shows and writes it."""
+  from fedjax_het.config.override import change
   from fedjax_het.experiment.report import beside
   from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table, with_keys
   from fedjax_het.tables.reproduce import check_where, reproduce, show, wanted
@@ -144,6 +103,7 @@ def make_table(changes: dict[str, Any]) -> None:
     raise SettingError("workdir", str(folder), "is a file", "Name a folder.")
   than, seeds = method_of(given.against, cells), parse_seeds(given.seeds)
   prepare_jax()
+  check_changes(changes)
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))
   where = where_of_flags()
   check_where(where, runs)

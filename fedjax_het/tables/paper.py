@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from fedjax_het.config.file import called, load_module
+from fedjax_het.config.values import is_number
 from fedjax_het.errors import SettingError, check_choice, near
-from fedjax_het.experiment.config_file import called, load_module
-from fedjax_het.experiment.values import is_number
 
 NOT_KEYS = ("method", "metric", "mean", "std")
 

@@ -5,34 +5,34 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from fedjax_het import data as datasets
+from fedjax_het.config.plan import plan
+from fedjax_het.config.typed import Plan
 from fedjax_het.engine.client_store import check_held
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.errors import DataError, NonFiniteLoss, NoStates, SettingError, folder_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.claim import writable
-from fedjax_het.experiment.display import TERMINAL
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.own_epochs import resolved
-from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import EVERYWHERE, Where
-from fedjax_het.experiment.workdir import Claimed, check_writable, write_atomic
+from fedjax_het.program.display import TERMINAL
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.tables import layout
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import Entry, entries, made
 from fedjax_het.tables.paper import Cell, Table, method_of
 from fedjax_het.tables.runs import Program, Wanted, ended, identity, outcome, programs
+from fedjax_het.workdir.claim import writable
+from fedjax_het.workdir.folder import Claimed, check_writable, write_atomic
 
 OF_ALL = (*Where._fields, "checkpoint_seconds")  # settings that are the same for all programs of a table
 
 
 def wanted(
-  table: Table, cells: Sequence[Cell], seeds: Sequence[int], change: Callable[[ConfigDict], None]
+  table: Table, cells: Sequence[Cell], seeds: Sequence[int], change: Callable[[Any], None]
 ) -> list[Wanted]:
   """Returns the runs of some cells, one for each cell and seed, with their checked configurations.
 
@@ -53,11 +53,10 @@ def wanted(
       config = table.get_config(cell.text)
       config.seed = seed
       change(config)
-      check_config(config)
-      found.append(Wanted(cell, seed, resolved(config)))
+      found.append(Wanted(cell, seed, plan(config)))
   known: dict[str, Wanted] = {}
   for one in found:
-    same = known.setdefault(identity(one.config), one)
+    same = known.setdefault(identity(one.plan), one)
     if same is not one:
       raise SettingError(
         "table",
@@ -106,13 +105,13 @@ def reproduce(
   check_where(where, runs)
   than, folder = method_of(than, [one.cell for one in runs]), folder_of("workdir", folder)
   todo = alike(programs(runs, folder, together), runs)
-  check_data([one.config for program in todo for one in program.runs])
+  check_data([one.plan for program in todo for one in program.runs])
   if not todo and not os.access(folder, os.W_OK):  # the table is complete, and its folder cannot be written
     return _held(table, runs, folder)[0]
   make_folder(folder)
   over = ended(folder)
-  keys = [(one.config, identity(one.config)) for one in runs]
-  past = [(config, own) for config, key in keys if key in over and (own := outcome(over[key]))]
+  keys = [(one.plan, identity(one.plan)) for one in runs]
+  past = [(plan, own) for plan, key in keys if key in over and (own := outcome(over[key]))]
   board = Board(todo, past)
   found: list[Entry] = []
   refused: dict[str, Exception] = {}
@@ -140,27 +139,27 @@ def reproduce(
 def check_where(where: Where, runs: Sequence[Wanted]) -> None:
   """Raises `SettingError` where the devices are not available or cannot hold some cohort's states."""
   where.check()
-  check_held(where.device_states, max((one.config.cohort_size for one in runs), default=0))
+  check_held(where.device_states, max((one.plan.cohort_size for one in runs), default=0))
 
 
 def alike(todo: Sequence[Program], runs: Sequence[Wanted]) -> list[Program]:
   """Gives every process the first process's programs, because a shared folder may show each another state."""
-  plan = [[str(own.folder), own.grid, [identity(one.config) for one in own.runs]] for own in todo]
-  known = {identity(one.config): one for one in runs}
+  plan = [[str(own.folder), own.grid, [identity(one.plan) for one in own.runs]] for own in todo]
+  known = {identity(one.plan): one for one in runs}
   found = []
   for folder, grid, keys in json.loads(of_the_first(json.dumps(plan))):
     own = [known[key] for key in keys]
-    found.append(Program(Path(folder), own[0].config, grid, own))
+    found.append(Program(Path(folder), own[0].plan, grid, own))
   return found
 
 
 def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board) -> str:
   """Runs a program; returns the reason why it has no result, or ""."""
-  config, folder = program.config, str(program.folder)
+  plan, folder = program.plan, str(program.folder)
   run = (
-    functools.partial(run_sweep, config, program.grid)
+    functools.partial(run_sweep, plan, program.grid)
     if program.grid
-    else functools.partial(run_experiment, config)
+    else functools.partial(run_experiment, plan)
   )
   try:
     try:
@@ -181,12 +180,12 @@ def make_folder(folder: Path) -> None:
   folder.mkdir(parents=True, exist_ok=True)
 
 
-def check_data(configs: Sequence[ConfigDict]) -> None:
+def check_data(plans: Sequence[Plan]) -> None:
   """Raises `DataError` where a data set is missing."""
   seen = {}
-  for config in configs:
-    options = config.get("dataset_options", {})
-    seen[config.dataset, config.data_dir, str(options)] = (config.dataset, config.data_dir, dict(options))
+  for own in plans:
+    where = own.dataset, own.data_dir, own.dataset_options
+    seen[str(where)] = where
   for name, folder, options in seen.values():
     datasets.load(name, folder, **options)
 
@@ -212,5 +211,5 @@ def show(table: Table, runs: Sequence[Wanted], folder: Path, than: str) -> None:
 def _held(table: Table, runs: Sequence[Wanted], folder: Path) -> tuple[list[Entry], str]:
   """Returns the entries of the runs that a folder holds, and how these were made."""
   over = ended(folder)
-  folders = [over[key] for key in (identity(one.config) for one in runs) if key in over]
+  folders = [over[key] for key in (identity(one.plan) for one in runs) if key in over]
   return entries(table, runs, over), made(folders)

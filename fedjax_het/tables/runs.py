@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
+from fedjax_het.config.grid import in_order
+from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.same import with_defaults
+from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import with_values
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.experiment.grid import VARIES, in_order
-from fedjax_het.experiment.own_epochs import of_earlier
-from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.workdir import FAILED, TABLE, as_json, read_json, read_record
 from fedjax_het.tables.paper import Cell
+from fedjax_het.workdir.folder import FAILED, TABLE, as_json, read_json, read_record
 
 SUMMARY = "summary.json"
 LONGEST = 200  # most bytes of a folder's name; file systems allow 255
 
 
 class Wanted(NamedTuple):
-  """A run of a table: a cell, a seed, and the configuration."""
+  """A run of a table: a cell, a seed, and the plan."""
 
   cell: Cell
   seed: int
-  config: ConfigDict
+  plan: Plan
 
 
 class Program(NamedTuple):
@@ -34,21 +34,21 @@ class Program(NamedTuple):
 
   Attributes:
     folder: its workdir.
-    config: the configuration of the run, or of the first one.
+    plan: the plan of the run, or of the first one.
     grid: the fields in which the runs differ, as `run_sweep` takes them; {} for one run.
     runs: the runs in the order of the sweep's members.
   """
 
   folder: Path
-  config: ConfigDict
+  plan: Plan
   grid: dict[str, list[Any]]
   runs: list[Wanted]
 
 
-def identity(config: ConfigDict | Mapping[str, Any]) -> str:
-  """Returns a text that identifies a run: its configuration without fields that do not change its numbers."""
-  fields = config.to_dict() if isinstance(config, ConfigDict) else config
-  return as_json({name: value for name, value in fields.items() if name not in FREE})
+def identity(config: Plan | Mapping[str, Any]) -> str:
+  """Returns a text that identifies a run: all its fields, defaults too, that may change its numbers."""
+  fields = config.written if isinstance(config, Plan) else config
+  return as_json({name: value for name, value in with_defaults(fields).items() if name not in FREE})
 
 
 def ended(folder: Path) -> dict[str, Path]:
@@ -82,7 +82,7 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
       multiple of this many, and the remaining runs are programs by themselves. None is no limit, 0 makes each
       run a program.
   """
-  over, known = ended(folder), {identity(one.config): one for one in wanted}
+  over, known = ended(folder), {identity(one.plan): one for one in wanted}
   left = {key: one for key, one in known.items() if key not in over}
   found = []
   for path, config in _configured(folder):
@@ -93,14 +93,14 @@ def programs(wanted: Sequence[Wanted], folder: Path, together: int | None = None
     if keys and goes_on and not _is_member(path):
       left = {key: one for key, one in left.items() if key not in keys}
       runs = [known[key] for key in keys]
-      found.append(Program(path, runs[0].config, config.get("sweep", {}), runs))
+      found.append(Program(path, runs[0].plan, config.get("sweep", {}), runs))
   for group in _groups(list(left.values())):
     for runs in _cut(group, together):
       grid = _differing(runs)
       path = _free(folder / _name(runs, grid))
-      found.append(Program(path, runs[0].config, grid, runs))
-  place = {identity(one.config): number for number, one in enumerate(wanted)}
-  return sorted(found, key=lambda program: min(place[identity(one.config)] for one in program.runs))
+      found.append(Program(path, runs[0].plan, grid, runs))
+  place = {identity(one.plan): number for number, one in enumerate(wanted)}
+  return sorted(found, key=lambda program: min(place[identity(one.plan)] for one in program.runs))
 
 
 def _configured(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -114,7 +114,7 @@ def _stored(config: Mapping[str, Any]) -> list[str]:
   if "sweep" not in config:
     return [identity(config)]
   try:
-    return _members(ConfigDict(config["config"]), config["sweep"]) if config["sweep"] else []
+    return _members(config["config"], config["sweep"]) if config["sweep"] else []
   except (AttributeError, LookupError, TypeError, ValueError):
     return []
 
@@ -143,31 +143,31 @@ def _is_member(path: Path) -> bool:
   return path.parent.name == "members" and (path.parent.parent / "config.json").exists()
 
 
-def _numbers(config: ConfigDict) -> dict[str, Any]:
+def _numbers(plan: Plan) -> dict[str, Any]:
   """Returns the fields that may vary within a program, the seed and floats: dotted field -> value."""
-  fields = ((section, *field) for section in VARIES for field in config[section].items())
+  fields = ((section, *field) for section, own in plan.parts.items() for field in own.items())
   numbers = {f"{section}.{name}": value for section, name, value in fields if isinstance(value, float)}
-  return {**numbers, "seed": config.seed}
+  return {**numbers, "seed": plan.seed}
 
 
 def _differing(runs: Sequence[Wanted]) -> dict[str, list[Any]]:
   """Returns the fields in which some runs differ: field -> values."""
   values: dict[str, dict[Any, None]] = {}
   for one in runs:
-    for name, value in _numbers(one.config).items():
+    for name, value in _numbers(one.plan).items():
       values.setdefault(name, {})[value] = None
   return {name: [*own] for name, own in values.items() if len(own) > 1}
 
 
-def _members(config: ConfigDict, grid: Mapping[str, Sequence[Any]]) -> list[str]:
+def _members(config: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> list[str]:
   """Returns the identities of a program's runs."""
   return [identity(with_values(config, values)) for values in grid_of(in_order(grid))]
 
 
 def _as_grid(runs: Sequence[Wanted]) -> list[Wanted] | None:
   """Returns runs in the order of the grid that they form, or None where they form no grid."""
-  known = {identity(one.config): one for one in runs}
-  keys = _members(runs[0].config, _differing(runs))
+  known = {identity(one.plan): one for one in runs}
+  keys = _members(runs[0].plan.written, _differing(runs))
   return [known[key] for key in keys] if {*keys} == {*known} else None
 
 
@@ -175,7 +175,7 @@ def _groups(runs: Sequence[Wanted]) -> list[list[Wanted]]:
   """Divides runs into groups that can each be one program: across cells, else within a cell, else alone."""
 
   def but_for_numbers(one: Wanted) -> str:
-    return identity(with_values(one.config, dict.fromkeys(_numbers(one.config), 0)))
+    return identity(with_values(one.plan.written, dict.fromkeys(_numbers(one.plan), 0)))
 
   ways: Sequence[Callable[[Wanted], str]] = (but_for_numbers, lambda one: one.cell.text)
   found, rest = [], list(runs)

@@ -7,9 +7,9 @@ from cases import cases
 from small_parts import mlp
 
 import fedjax_het as fh
-from fedjax_het.experiment.algorithm import build_algorithm
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.config.algorithm import build_algorithm
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.methods import CLIENTS, METHODS, Method, bare, compositions, partners
 
 ENTRIES = [(section, name) for section, table in METHODS.items() for name in table]
@@ -71,10 +71,10 @@ def test_the_quickstart_takes_every_method_that_trains_its_model():
   fitting = [name for name, method in CLIENTS.items() if "two_nn" in method.models]
   assert {"fedavg", "superfed_lm"} < {*fitting} < {*CLIENTS}
   for name in {*fitting} - refused:
-    check_config(get_config(f"algorithm={name}"))
+    plan(get_config(f"algorithm={name}"))
   for name in refused:
     with pytest.raises(fh.SettingError, match=rf"server = 'sgd'.*{name} uploads.*such as sgld"):
-      check_config(get_config(f"algorithm={name}"))
+      plan(get_config(f"algorithm={name}"))
   for name in {*CLIENTS, "superfed"} - {*fitting}:
     with pytest.raises(fh.SettingError, match=rf"algorithm = '{name}': unknown"):
       get_config(f"algorithm={name}")
@@ -86,7 +86,7 @@ def test_the_quickstart_sets_what_a_method_has(monkeypatch):
 
   monkeypatch.setitem(CLIENTS, "plain", Method("plain", plain, "with few settings", "nobody"))
   config = get_config("algorithm=plain")
-  check_config(config)
+  plan(config)
   assert config.local.to_dict() == {"lr": 0.05, "epochs": 5}
 
 
@@ -103,10 +103,10 @@ def test_a_new_entry_is_launched_and_tested_like_all(monkeypatch):
   config = get_config()
   config.algorithm, config.local = {"name": "late", "wait": 0.5}, {"epochs": 3}
   config.rounds = 9
-  check_config(config)
-  assert build_algorithm(config, mlp()).client.name == "late" and made[-1] == (4, 3)
+  plan(config)
+  assert build_algorithm(plan(config), mlp()).client.name == "late" and made[-1] == (4, 3)
   config.local.lr = 0.1
   with pytest.raises(
     fh.SettingError, match=r"local\.lr = 0\.1: unknown to late.*start_round, wait\. Settings"
   ):
-    check_config(config)
+    plan(config)

@@ -5,17 +5,17 @@ import functools
 import pytest
 
 from fedjax_het import data, models
+from fedjax_het.config import fields, listing
+from fedjax_het.config.quickstart import get_config
+from fedjax_het.config.sections import sections
 from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.errors import SettingError, check_choice, folder_of, near
-from fedjax_het.experiment import fields, listing
-from fedjax_het.experiment.check import FIELDS, OPTIONAL
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.methods import METHODS, Method, compositions
 from fedjax_het.tasks import TASKS
 
 KINDS = {
   **METHODS, "dataset": data.names(), "model": [*models.MODELS, *models.GENERATORS],
-  "partition": PARTITIONERS,   "field": [*FIELDS, *OPTIONAL], "task": TASKS,
+  "partition": PARTITIONERS,   "field": [*sections()], "task": TASKS,
 }  # fmt: skip
 WRITTEN = {
   "algorithm": {

@@ -8,10 +8,10 @@ import pytest
 from fedjax_het.compare.content import content
 from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.runs import find
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.report import beside
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 pytestmark = pytest.mark.slow
 

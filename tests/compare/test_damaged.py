@@ -14,10 +14,10 @@ from terminal_text import shown
 from fedjax_het.compare.content import content
 from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.runs import find
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.report import made_of, report
-from fedjax_het.experiment.tracking import to_json
-from fedjax_het.experiment.workdir import check, prepare
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.studies.members import members_table
 from fedjax_het.tables import layout
@@ -25,6 +25,8 @@ from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, made
 from fedjax_het.tables.paper import Cell, Relative, Table
 from fedjax_het.tables.runs import Wanted, identity
+from fedjax_het.workdir.folder import check, prepare
+from fedjax_het.workdir.tracking import to_json
 
 SUMMARY = {
   "lambda": {"grid": [0.0, 0.5, 1.0], "mean": [0.1, 0.2, None], "metric": "top1", "common": 0.5},
@@ -260,8 +262,8 @@ def test_a_damaged_summary_leaves_a_table_with_the_others(tmp_path):
   ratio = Relative("lambda", lambda own, other: own["mean"][0] / other["mean"][0], {"B": "A"})
   figures = {"top1": ("metrics.personalized.top1", 100.0), "ratio": ratio}
   table = Table("t", "t", ConfigDict, figures, cells)
-  wanted = [Wanted(cell, 0, ConfigDict({"of": cell.text})) for cell in cells]
-  ended = {identity(one.config): tmp_path / one.cell.method for one in wanted}
+  wanted = [Wanted(cell, 0, {"of": cell.text}) for cell in cells]
+  ended = {identity(one.plan): tmp_path / one.cell.method for one in wanted}
   summary, starts = {"metrics": both(0.5), **SUMMARY}, {"version": "1", "date": "2026", "data": {}}
   for one in ended.values():
     one.mkdir()
@@ -279,6 +281,4 @@ def test_a_damaged_summary_leaves_a_table_with_the_others(tmp_path):
       write(*parts).encode()
     layout.as_csv(found, cells, "A").encode()
     console().print(layout.drawn(*parts))
-    configs = [(ConfigDict({"dataset": "x", "algorithm": {"name": "y"}, "rounds": 1, "cohort_size": 1,
-                            "num_clients": 2, "local": {}}), own)]  # fmt: skip
-    Board([], configs)
+    Board([], [(plan(get_config()), own)])

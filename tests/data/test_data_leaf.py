@@ -10,10 +10,11 @@ import pytest
 from realdata import real_data
 
 from fedjax_het import data
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data import leaf, reddit, shakespeare, sources
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.quickstart import get_config
 
 RNG = np.random.default_rng(6)
 
@@ -100,17 +101,17 @@ def test_a_run_keeps_the_split_that_data_came_with(tmp_path):
   )
   config.partition = {"name": "natural", "min_size": 2}
   config.valid_fraction = 0.0
-  built = build(config)
+  built = build(plan(config))
   assert built.data.num_clients == 2 and built.data.train.size.tolist() == [3, 3]
   test = np.asarray(built.data.y)[built.data.test.rows()]
   assert test.tolist() == [LABELS[7], LABELS[6]]  # a before b
   config.dataset, config.partition = "digits", {"name": "iid"}
   config.num_clients = 3
   with pytest.raises(SettingError, match="test_fraction = None: digits does not come divided"):
-    build(config)
+    build(plan(config))
   config.test_fraction, config.partition = 0.2, {"name": "natural"}
   with pytest.raises(SettingError, match="digits does not say whose its rows are"):
-    build(config)
+    build(plan(config))
 
 
 def test_femnist_of_bytes_goes_first(tmp_path):

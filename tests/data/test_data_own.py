@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data.partition import PARTITIONERS, natural
 from fedjax_het.data.scale import as_read
 from fedjax_het.data.sources import FOLDERS
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.quickstart import get_config
 
 KEY = jax.random.key(4)
 X = np.arange(60, dtype=np.float32)[:, None]
@@ -125,15 +125,15 @@ def test_options_of_another_partition_are_named_before_data_are_read():
   with pytest.raises(
     fh.SettingError, match=r"alpha = 0\.1: unknown to natural.* write --config\.partition=.\{'name'"
   ):
-    check_config(config)
+    plan(config)
   config.partition = {"name": "natural", "min_sise": 2}
   with pytest.raises(fh.SettingError, match=r"Did you mean 'min_size'.*sample\.$"):
-    check_config(config)
+    plan(config)
   for field, value in (("num_clients", 1.5), ("num_clients", "many"), ("test_fraction", "some")):
     config = get_config()
     config[field] = value
     with pytest.raises(fh.SettingError, match=f"{field} = "):
-      check_config(config)
+      plan(config)
 
 
 def test_the_page_knows_every_data_set_and_its_python_runs():

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data import heart
 from fedjax_het.data.files import lacking
 from fedjax_het.experiment.build import build, notes_of
-from fedjax_het.experiment.quickstart import get_config
 
 KEY = jax.random.key(0)
 THERE = "of x in its training rows: it becomes 0"
@@ -81,7 +82,7 @@ def test_a_run_notes_it(tmp_path, monkeypatch):
   config = get_config()
   config.update({"dataset": "heart", "data_dir": str(tmp_path), "num_clients": None, "cohort_size": 2})
   config.partition = {"name": "natural"}
-  notes = notes_of(config, build(config))
+  notes = notes_of(build(plan(config)))
   assert "zurich has no value of trestbps in any row: it becomes 0" in notes
   assert "client 1 has no value of column 2 of x in its training rows: it becomes 0 in all its rows" in notes
   assert any("zurich" in note and "all rows: it was not measured" in note for note in notes)

@@ -5,18 +5,19 @@ import json
 import jax
 import numpy as np
 import pytest
+from changed_configs import with_values
 from launching import small
 from rich.console import Console
 from scipy import stats
 
 import fedjax_het as fh
 from configs import table_2_6
+from fedjax_het.config.plan import plan
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 KEY = jax.random.key(5)
 Y = np.random.default_rng(0).integers(0, 5, 60_000)
@@ -101,7 +102,7 @@ def test_what_is_no_noise_is_named():
 def noisy_cell(clients, ratio=0.4, name="pair", **changes):
   given = {"name": name, "ratio": ratio} if name else {}
   changes = {"partition__alpha": 100.0, "cohort_size": 2} | changes
-  return build(small(num_clients=clients, label_noise=given, **changes)).data
+  return build(plan(small(num_clients=clients, label_noise=given, **changes))).data
 
 
 def by_example(data, part):
@@ -151,7 +152,7 @@ BAD = {
 def test_bad_sections_are_named(name):
   given, message = BAD[name]
   with pytest.raises(SettingError, match=message):
-    build(small(label_noise=given))
+    build(plan(small(label_noise=given)))
 
 
 def test_labels_that_are_no_classes_are_refused():
@@ -160,7 +161,7 @@ def test_labels_that_are_no_classes_are_refused():
     partition={"name": "iid"},
   )  # fmt: skip
   with pytest.raises(SettingError, match=r"label_noise = .*the labels of regression are no classes"):
-    build(config)
+    build(plan(config))
 
 
 def cell_on_digits():
@@ -172,7 +173,10 @@ def cell_on_digits():
 
 
 def test_a_run_says_how_many_labels_are_wrong():
-  noisy, clean = build(cell_on_digits()), build(with_values(cell_on_digits(), {"label_noise": {}}))
+  noisy, clean = (
+    build(plan(cell_on_digits())),
+    build(plan(with_values(cell_on_digits(), {"label_noise": {}}))),
+  )
   rows = np.concatenate([noisy.data.train.rows(), noisy.data.valid.rows()])
   changed = np.mean(noisy.data.y[rows] != clean.data.y[rows])
   assert noisy.label_noise == {"name": "symmetric", "ratio": 0.6, "changed": changed}
@@ -188,7 +192,7 @@ def test_a_run_says_how_many_labels_are_wrong():
 @pytest.mark.slow
 def test_a_cell_of_table_2_6_is_run(tmp_path):
   summary = run_experiment(cell_on_digits(), str(tmp_path), Where(devices=1))
-  assert summary["label_noise"] == build(cell_on_digits()).label_noise
+  assert summary["label_noise"] == build(plan(cell_on_digits())).label_noise
   assert json.loads((tmp_path / "summary.json").read_text()) == summary
   clean = run_experiment(
     with_values(cell_on_digits(), {"label_noise": {}}), str(tmp_path / "clean"), Where(devices=1)

@@ -9,9 +9,10 @@ import pytest
 from small_parts import CLASSES, FEATURES, federation, mlp
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.data.container import Part
 from fedjax_het.experiment import build
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.tasks.labels import check_axes
 
 KEY = jax.random.key(0)
@@ -207,4 +208,4 @@ def test_the_launcher_names_a_wrong_label(monkeypatch):
   source = build.datasets.load("digits")
   monkeypatch.setattr(build.datasets, "load", lambda *_, **__: source._replace(y=source.y + 1))
   with pytest.raises(fh.SettingError, match=r"y = 10: the label of row .* 0 to 9"):
-    build.build(get_config())
+    build.build(plan(get_config()))

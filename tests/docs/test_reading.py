@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from changed_configs import with_values
 from ml_collections import ConfigDict
 
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.where import Where
 from fedjax_het.metrics.catalogue import METRICS
+from fedjax_het.program.where import Where
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reading.md").read_text()

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_het.experiment.listing import goes_with, path_of
+from fedjax_het.config.listing import goes_with, path_of
 from fedjax_het.methods import METHODS
 
 ROOT = Path(__file__).parents[2]

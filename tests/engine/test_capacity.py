@@ -14,9 +14,9 @@ from fedjax_het.engine import capacity
 from fedjax_het.engine import engine as engine_module
 from fedjax_het.errors import NoRoom, in_bytes, memory_there
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.launcher import told
-from fedjax_het.experiment.tracking import Tracker
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.command_line import told
+from fedjax_het.program.where import Where
+from fedjax_het.workdir.tracking import Tracker
 
 OOM = "RESOURCE_EXHAUSTED: Out of memory allocating 144000000000 bytes."
 WRITING = 'RESOURCE_EXHAUSTED: Error writing "round/0" in OCDBT database: No space left on device'

@@ -13,12 +13,13 @@ from fedjax_het.engine.cohort import cohort_of
 from fedjax_het.engine.data_store import Streamed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import checkpoint, experiment
-from fedjax_het.experiment.checkpoint import Checkpoints, digest
+from fedjax_het.experiment import experiment
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
 from fedjax_het.methods import CLIENTS
+from fedjax_het.program.where import Where
+from fedjax_het.workdir import checkpoint
+from fedjax_het.workdir.checkpoint import Checkpoints, digest
 
 RAGGED, EVEN = (9, 1, 7, 3, 12, 2, 9, 1, 10, 5, 4, 11), (6,) * 12
 WITHOUT = {name for name, method in CLIENTS.items() if method.keeps.startswith("nothing")}

@@ -9,12 +9,13 @@ import pytest
 from small_parts import CLASSES, FEATURES, federation, mlp
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, pick, picking
 from fedjax_het.engine.run import Result, summarize
 from fedjax_het.experiment import build, experiment
-from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies.lambda_line import best_lambda, lambda_report
 
 KEY = jax.random.key(0)
@@ -174,7 +175,7 @@ def test_a_launched_binary_task_with_clients_of_one_class(tmp_path, monkeypatch,
   config.partition = {"name": "pathological", "shards_per_client": 2}
   config.local.epochs, config.algorithm.start, config.valid_fraction = 1, 0.0, 0.3
   summary = experiment.run_experiment(config, str(tmp_path / "run"), Where(devices=1))
-  data = build.build(config).data
+  data = build.build(plan(config)).data
   single = sum(
     len(set(data.y[start : start + size].tolist())) < 2 for start, size in zip(*map(np.asarray, data.test))
   )

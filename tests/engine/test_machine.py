@@ -12,8 +12,8 @@ import pytest
 
 from fedjax_het.engine import cpu
 from fedjax_het.errors import SettingError, check_here
-from fedjax_het.experiment import coordinator, machine
-from fedjax_het.experiment.coordinator import bind_address, parse_coordinator
+from fedjax_het.program import coordinator, machine
+from fedjax_het.program.coordinator import bind_address, parse_coordinator
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,10 +13,10 @@ from fedjax_het.engine import cpu
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.provenance import check_start, numerics
-from fedjax_het.experiment.stopping import Stopped, StopRequest
-from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import Workdir, read_starts
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import Where
+from fedjax_het.workdir.folder import Workdir, read_starts
+from fedjax_het.workdir.provenance import check_start, numerics
 
 LEVEL = "xla_backend_optimization_level"
 

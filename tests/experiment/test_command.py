@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedjax_het import command
-from fedjax_het.experiment import shipped as module
-from fedjax_het.experiment.shipped import shipped
+from fedjax_het.config import shipped as module
+from fedjax_het.config.shipped import shipped
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,13 +10,14 @@ import pytest
 from launching import records, small, start
 from test_launcher import final_state
 
+from fedjax_het.config.plan import plan
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment, extend, sweep
-from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import prepare
+from fedjax_het.program.where import Where
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.folder import prepare
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,13 @@ def plain(**changes):
   return small(algorithm={"name": "fedavg"}, model={"name": "logistic_regression"}, **changes)
 
 
+def by_rounds(rounds):
+  return small(
+    rounds=rounds, algorithm={"name": "fedevg", "per_class": 1}, model={"name": "energy_mlp"}, local={},
+    server={"name": "sgld"},
+  )  # fmt: skip
+
+
 def begun(folder, config, steps=()):
   """The folder as a run of a configuration leaves it with these checkpoints."""
   run = prepare(folder, config.to_dict())
@@ -62,13 +70,13 @@ def begun(folder, config, steps=()):
 
 def test_more_rounds_are_another_t_of_the_same_run(tmp_path):
   run = begun(tmp_path, plain(rounds=9), [6, 9])
-  assert extend.earlier_rounds(run, plain(rounds=9).to_dict()) is None
-  assert extend.earlier_rounds(run, plain(rounds=20).to_dict()) == 9
-  assert extend.earlier_rounds(run, plain(rounds=20, data_dir="x").to_dict(), ["data_dir"]) == 9
-  assert extend.earlier_rounds(run, plain(rounds=20, seed=1).to_dict()) is None  # `check` refuses it
+  assert extend.earlier_rounds(run, plan(plain(rounds=9))) is None
+  assert extend.earlier_rounds(run, plan(plain(rounds=20))) == 9
+  assert extend.earlier_rounds(run, plan(plain(rounds=20, data_dir="x")), ["data_dir"]) == 9
+  assert extend.earlier_rounds(run, plan(plain(rounds=20, seed=1))) is None  # `check` refuses it
   with pytest.raises(SettingError, match=r"local\.lr = 0\.1.*rounds = 9"):
     start(plain(rounds=20, local__lr=0.1), str(tmp_path))
-  assert extend.earlier_rounds(begun(tmp_path / "new", plain(rounds=9)), plain(rounds=3).to_dict()) == 9
+  assert extend.earlier_rounds(begun(tmp_path / "new", plain(rounds=9)), plan(plain(rounds=3))) == 9
 
 
 REFUSED = {
@@ -82,7 +90,7 @@ REFUSED = {
     r"eval_every = 1, which would be 2 with this many\. Add --config\.eval_every=1 to go on",
   ),
   "a schedule": (
-    plain(rounds=10, server={"name": "sgld"}), plain(rounds=20, server={"name": "sgld"}),
+    by_rounds(10), by_rounds(20),
     "server = sgld goes by their number in every round. Use another workdir",
   ),
   "fewer than done": (plain(rounds=10), plain(rounds=5), "10 are done. Ask for at least 10, or use another"),
@@ -95,25 +103,25 @@ def test_rounds_that_would_be_another_method_are_refused(tmp_path, why):
   run = begun(tmp_path, old, [9, 10])
   before = run.config_path.read_bytes()
   with pytest.raises(SettingError, match=message):
-    extend.earlier_rounds(run, new.to_dict())
+    extend.earlier_rounds(run, plan(new))
   assert run.config_path.read_bytes() == before
 
 
 def test_a_share_that_is_said_in_rounds_goes_on(tmp_path):
   run = begun(tmp_path, small(rounds=10), [9])
   same = small(rounds=20, algorithm__start=None, algorithm__start_round=3)
-  assert extend.earlier_rounds(run, same.to_dict()) == 10
+  assert extend.earlier_rounds(run, plan(same)) == 10
 
 
 def test_checkpoints_that_a_longer_run_does_not_go_through_are_no_start_of_it(tmp_path):
   run = begun(tmp_path / "a", plain(rounds=7), [6, 7])
   run.summary_path.write_text("{}")
-  extend.take_up(run, plain(rounds=9).to_dict(), 7)
+  extend.take_up(run, plan(plain(rounds=9)), 7)
   assert [path.name for path in run.checkpoints.iterdir()] == ["6"]
   assert json.loads(run.config_path.read_text())["rounds"] == 9
   assert (run.root / "summary.7_rounds.json").exists() and not run.summary_path.exists()
   with pytest.raises(SettingError, match="only checkpoint is of round 7, which is no multiple of eval_every"):
-    extend.earlier_rounds(begun(tmp_path / "b", plain(rounds=7), [7]), plain(rounds=9).to_dict())
+    extend.earlier_rounds(begun(tmp_path / "b", plain(rounds=7), [7]), plan(plain(rounds=9)))
 
 
 @pytest.mark.slow
@@ -172,5 +180,5 @@ def test_a_complete_sweep_goes_on(tmp_path):
   assert len(json.loads((tmp_path / "a" / "sweep.json").read_text())) == 2
   assert (tmp_path / "a" / "sweep.3_rounds.json").exists()
   half = sweep.Workdir(tmp_path / "b" / "members" / "seed=0")  # a kill after the first member
-  extend.take_up(half, plain(rounds=7, seed=0).to_dict(), 3)
+  extend.take_up(half, plan(plain(rounds=7, seed=0)), 3)
   assert run("b", 7) == found

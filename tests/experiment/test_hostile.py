@@ -14,9 +14,9 @@ from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.page import read_page, write_page
 from fedjax_het.compare.plain import tables
 from fedjax_het.compare.runs import find
-from fedjax_het.experiment.launcher import as_text
 from fedjax_het.experiment.report import report
 from fedjax_het.output.terminal import console
+from fedjax_het.program.command_line import as_text
 from fedjax_het.tables import layout
 from fedjax_het.tables.compare import Entry
 from fedjax_het.tables.paper import Cell, Figure

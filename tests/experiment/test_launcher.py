@@ -13,12 +13,13 @@ import pytest
 from launching import final_state, records, small, start
 from ml_collections import ConfigDict
 
+from fedjax_het.config.plan import plan
 from fedjax_het.engine import run as engine_run
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.dry_run import dry_run
-from fedjax_het.experiment.stopping import Stopped
+from fedjax_het.program.stopping import Stopped
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,7 +82,7 @@ def test_fair_mixing_from_the_command_lines_registry(tmp_path):
 @pytest.mark.slow
 def test_client_steps_are_those_of_the_cohorts(whole):
   _, summary = whole
-  built = experiment.build(small())
+  built = experiment.build(plan(small()))
   engine = Engine(built.algorithm, built.data, 5, devices=1)
   _, infos = engine.advance(engine.init(built.key), 7)
   sizes = np.asarray(built.data.train.size)[infos.cohort]

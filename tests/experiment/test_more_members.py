@@ -10,9 +10,9 @@ from launching import final_state, records, small
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment, more_members, sweep
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.stopping import Stopped
-from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import Workdir, as_json
+from fedjax_het.program.stopping import Stopped
+from fedjax_het.program.where import Where
+from fedjax_het.workdir.folder import Workdir, as_json
 
 SOME, ALL = {"seed": [0, 5]}, {"seed": [5, 0, 7, 8]}
 

@@ -9,11 +9,11 @@ from ml_collections import ConfigDict
 from small_parts import federation
 
 import fedjax_het as fh
-from fedjax_het.experiment.algorithm import prepared_of
+from fedjax_het.config.algorithm import prepared_of
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.methods import CLIENTS, Method, Preparation
 
@@ -51,19 +51,19 @@ def test_counts_are_of_the_training_labels_that_a_client_sees():
 )
 def test_settings_are_refused_before_any_data_are_read(change, words):
   with pytest.raises(fh.SettingError, match=words):
-    check_config(quick(**change))
+    plan(quick(**change))
 
 
 def test_what_only_the_data_can_refuse():
-  check_config(quick(algorithm__endpoints=11))
+  plan(quick(algorithm__endpoints=11))
   with pytest.raises(fh.SettingError, match="endpoints = 11: more topics than there are classes, 10"):
-    build(quick(algorithm__endpoints=11))
+    build(plan(quick(algorithm__endpoints=11)))
   with pytest.raises(fh.SettingError, match=r"sosicfl.*counts of classes"):
-    prepared_of(quick(), federation((5, 1)), fh.tasks.regression())
+    prepared_of(plan(quick()), federation((5, 1)), fh.tasks.regression())
 
 
 def test_a_run_s_regions_are_of_its_own_clients_counts():
-  one, other = (build(quick(seed=seed, algorithm__endpoints=3, algorithm__rho=0.5)) for seed in (0, 1))
+  one, other = (build(plan(quick(seed=seed, algorithm__endpoints=3, algorithm__rho=0.5))) for seed in (0, 1))
   counts, found = fh.data.label_counts(one.data), one.prepared["regions"]
   assert counts.sum() == int(one.data.train.size.sum()) and found.centers.shape == (20, 3)
   seed = int(jax.random.key_data(jax.random.fold_in(jax.random.key(0), 5))[-1])
@@ -94,9 +94,9 @@ def test_a_factory_of_one_s_own_is_given_what_it_asks_for(monkeypatch):
   monkeypatch.setitem(CLIENTS, "biased", entry)
   assert {*entry.settings} == {"lr", "floor"}
   config = quick(algorithm={"name": "biased", "floor": 0.25}, local={"lr": 0.3})
-  check_config(config)
+  plan(config)
   assert seen == ["20, 0.25"]
-  experiment = build(config)
+  experiment = build(plan(config))
   counts, floor, seed = seen[-2]
   np.testing.assert_array_equal(counts, fh.data.label_counts(experiment.data))
   assert floor == 0.25 and isinstance(seed, int) and seen[-1].min() == 0.25

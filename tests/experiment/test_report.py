@@ -11,11 +11,11 @@ from rich.console import Console
 
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.tracking import Tracker, to_json
-from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
 from fedjax_het.metrics.fairness import summarize_all
 from fedjax_het.output import progress as progress_module
 from fedjax_het.output.progress import Progress, of_library
+from fedjax_het.workdir.folder import Workdir, prepare, write_atomic
+from fedjax_het.workdir.tracking import Tracker, to_json
 
 CONFIG = {"seed": 0, "algorithm": {"name": "superfed_mm", "nu": 2.0}, "hidden": (200, 200), "rounds": 500}
 
@@ -43,7 +43,7 @@ def test_prepare_makes_the_folder_and_takes_it_up_again(tmp_path):
     ({"algorithm": {"name": "superfed_mm", "nu": 1.0}, "seed": 3}, "algorithm.nu", "2.0", "1.0"),
     ({"hidden": (200, 100)}, "hidden", "[200, 200]", "[200, 100]"),
     ({"extra": None}, "extra", "absent", "None"),
-    ({"algorithm": {"name": "superfed_mm"}}, "algorithm.nu", "2.0", "absent"),
+    ({"algorithm": {"name": "superfed_mm", "mu": 0.5}}, "algorithm.mu", "0.0", "0.5"),
   ],
 )
 def test_another_config_names_the_first_difference(tmp_path, change, field, old, new):

@@ -16,10 +16,10 @@ from fedjax_het.errors import DataError
 from fedjax_het.experiment import build as building
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.experiment.stopping import Stopped, StopRequest
-from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import read_starts
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import Where
 from fedjax_het.tables.compare import made
+from fedjax_het.workdir.folder import read_starts
 
 
 def test_a_digest_tells_values_types_shapes_and_places_apart():

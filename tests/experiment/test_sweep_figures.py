@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from configs import table_2_3, table_2_7
+from fedjax_het.config.algorithm import build_algorithm
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.sweep import grid_of
-from fedjax_het.experiment.algorithm import build_algorithm
-from fedjax_het.experiment.check import check_config
 from fedjax_het.methods import CLIENTS, small_model
 from fedjax_het.studies.members import Grid, _of_how_many, grid_of_members, members_table, plot_members
 
@@ -104,8 +104,8 @@ def test_table_2_7_is_table_2_3_with_another_start():
   other.rounds, other.algorithm.start, other.algorithm.nu = 200, 0.2, 2.0
   assert cell.to_dict() == other.to_dict() and cell.model.name == "two_cnn" and cell.eval_every == 20
   cell.rounds = 10
-  check_config(cell)
-  assert build_algorithm(cell, small_model(CLIENTS["superfed_lm"])).client.name == "superfed_lm"
+  plan(cell)
+  assert build_algorithm(plan(cell), small_model(CLIENTS["superfed_lm"])).client.name == "superfed_lm"
 
 
 def test_the_papers_figures_are_cells_of_the_configuration():
@@ -116,7 +116,7 @@ def test_the_papers_figures_are_cells_of_the_configuration():
   assert len(cells) == 10
   for method, start, algorithm in cells:
     config = table_2_7.get_config(f"start={start},algorithm={algorithm}")
-    check_config(config)
+    plan(config)
     assert config.algorithm.start == float(start)
     assert algorithm == {"SuPerFed-MM": "superfed_mm", "SuPerFed-LM": "superfed_lm"}[method]
   best = max(float(row["mean"]) for row in rows if row["metric"] == "top1")

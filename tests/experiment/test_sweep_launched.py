@@ -15,18 +15,21 @@ from orbax.checkpoint import CheckpointManager
 from quick_compiler import environment
 from rich.console import Console
 
+from fedjax_het.config.grid import check_one_program, check_sweep
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
-from fedjax_het.experiment import experiment, members, record, sweep, tracking, workdir
+from fedjax_het.experiment import experiment, members, record, sweep
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.grid import check_one_program, check_sweep
-from fedjax_het.experiment.launcher import take_sweep
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.stopping import Stopped
-from fedjax_het.experiment.where import Where
+from fedjax_het.launcher import take_sweep
+from fedjax_het.program.stopping import Stopped
+from fedjax_het.program.where import Where
 from fedjax_het.studies import partition
 from fedjax_het.studies.members import members_table
+from fedjax_het.workdir import folder as workdir
+from fedjax_het.workdir import tracking
+from fedjax_het.workdir.checkpoint import Checkpoints
 
 GRID = {"seed": [0, 5], "algorithm.nu": [0.0, 2.0]}
 
@@ -66,7 +69,7 @@ def test_a_member_is_its_own_run(whole, tmp_path):
   assert together["lambda"]["picked_on"] == "validation"
   for ours, theirs in zip(records(own), records(tmp_path), strict=True):
     assert all(ours[key] == theirs[key] for key in ("round", "train_loss", "metrics"))
-  built = build(config)
+  built = build(plan(config))
   engine = Engine(built.algorithm, built.data, 5, devices=1)
   states = []
   for folder in (own, tmp_path):

@@ -14,10 +14,10 @@ from small_parts import federation, linear, mlp, synthesis
 from fedjax_het import mixing, server
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.round import scaled
 from fedjax_het.errors import NonFiniteLoss, SettingError
-from fedjax_het.experiment.check import check_config
 from fedjax_het.federated import federated
 from fedjax_het.mixing.fedmgda import cosines
 from fedjax_het.parts import Message
@@ -222,10 +222,10 @@ def test_uploads_that_are_no_models_are_refused():
   federated(evg, mixing.static(), server.sgld(5))
   table = runpy.run_path(str(Path(__file__).parents[2] / "configs" / "table_4_2.py"))
   config = table["get_config"]("dataset=digits,algorithm=fedevg")
-  check_config(config)
+  plan(config)
   config.mixing.name = "fedmgda"
   with pytest.raises(SettingError, match=message):
-    check_config(config)
+    plan(config)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 from pictures import scrambled
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.models.convert import convert, main
 from fedjax_het.models.weights import files as weight_files
 from fedjax_het.models.weights.files import read_arrays
@@ -161,7 +161,7 @@ def test_a_configuration_with_a_file_that_is_not_there_is_refused_before_any_dat
   config = get_config("algorithm=fedavg")
   config.dataset, config.model.weights = "mnist", "nowhere.npz"
   with pytest.raises(SettingError, match=r"weights = 'nowhere\.npz': no such file"):
-    check_config(config)
+    plan(config)
 
 
 # ------------------------------------------------------------------------- files with PyTorch's names

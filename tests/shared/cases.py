@@ -3,7 +3,7 @@
 import numpy as np
 from ml_collections import ConfigDict
 
-from fedjax_het.experiment.values import numbers, with_values
+from fedjax_het.config.values import numbers, with_values
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions
 from fedjax_het.models import GENERATORS, Model
@@ -84,9 +84,9 @@ def maker(
   config = ConfigDict({**sections, "local": {**OFFERED, **offered}})
 
   def make(**values):
-    own = with_values(config, values).to_dict()
+    own = with_values(config.to_dict(), values)
     local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]}, num_clients)
     mixing, server = MIXINGS[names[1]], SERVERS[names[2]]
     return federated(local, mixing.make(own["mixing"]), server.make({"rounds": rounds, **own["server"]}))
 
-  return make, numbers(config)
+  return make, numbers(config.to_dict())

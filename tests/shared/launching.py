@@ -6,15 +6,16 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from changed_configs import with_values
 from ml_collections import ConfigDict
 
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.checkpoint import Checkpoints
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
+from fedjax_het.workdir.checkpoint import Checkpoints
 
 
 def small(**changes) -> ConfigDict:
@@ -36,7 +37,7 @@ def records(workdir: Path) -> list[dict]:
 
 def final_state(workdir: Path, config: ConfigDict | None = None) -> tuple[list[np.ndarray], int]:
   """The arrays of a run's last checkpoint, and the client steps in its books."""
-  built = experiment.build(config or small())
+  built = experiment.build(plan(config or small()))
   engine = Engine(built.algorithm, built.data, 5, devices=1)
   with contextlib.closing(Checkpoints(workdir / "checkpoints")) as checkpoints:
     state, books = checkpoints.restore(engine.init(jax.random.key(0)))

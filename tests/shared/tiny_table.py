@@ -7,8 +7,8 @@ from fedjax_het.tables.paper import Cell, Figure, read_table
 
 CONFIG = '''"""Two methods on the digits. Not printed anywhere."""
 
-from fedjax_het.experiment import quickstart
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.config import quickstart
+from fedjax_het.config.cell import parse_cell
 
 FIGURES = {"top1": ("metrics.personalized.top1", 100.0), "loss": ("metrics.personalized.loss.mean", 1.0)}
 

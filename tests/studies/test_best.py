@@ -4,13 +4,12 @@ import types
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 from small_parts import mlp
 
 import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations
-from fedjax_het.studies.best import Best, best, check_to_accuracy, reached, sooner
+from fedjax_het.studies.best import Best, best, reached, sooner
 from fedjax_het.studies.study import Moment
 
 COURSE = {"rounds": [5, 10, 15, 20], "seconds": [1.0, 2.5, 3.0, 9.0], "global": [0.2, 0.6, None, 0.6]}
@@ -48,7 +47,7 @@ def moment(round, own, global_, seconds):
 
 
 def test_a_run_s_course_also_after_a_stop():
-  run = types.SimpleNamespace(config={"to_accuracy": {"global": 0.45}})
+  run = types.SimpleNamespace(config=types.SimpleNamespace(studies={"to_accuracy": {"global": 0.45}}))
   study = Best(run)
   study.resume(0, None)
   assert study.section(moment(0, [0.0], [0.0], 0.0)) == {}
@@ -72,9 +71,8 @@ def test_a_run_s_course_also_after_a_stop():
   assert "in round 6, after 4 s" in text
 
 
-@pytest.mark.parametrize("given", [{"global": 0.45}, ConfigDict({"global": 0.45})])
-def test_a_level_of_one_model_also_as_a_configuration_has_it(given):
-  study = Best(types.SimpleNamespace(config={"to_accuracy": given}))
+def test_a_level_of_one_model():
+  study = Best(types.SimpleNamespace(config=types.SimpleNamespace(studies={"to_accuracy": {"global": 0.45}})))
   study.resume(0, None)
   study.watch(None, moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
   found = study.section(moment(3, [0.5, 0.5], [0.5, 0.5], 2.0))
@@ -84,11 +82,11 @@ def test_a_level_of_one_model_also_as_a_configuration_has_it(given):
 def test_levels_that_are_refused():
   client = fh.fedavg(mlp())
   for good in (None, {}, 0.7, {"global": 0.5}):
-    check_to_accuracy(good, client)
+    Best.check(good, client)
   for bad in ("much", True, {"global": "much"}, {"all": 0.5}, float("nan"), {"global": float("inf")}):
     with pytest.raises(fh.SettingError, match="to_accuracy"):
-      check_to_accuracy(bad, client)
+      Best.check(bad, client)
   local = client._replace(global_model=None, name="local")
-  check_to_accuracy(0.7, local)  # of the models that there are
+  Best.check(0.7, local)  # of the models that there are
   with pytest.raises(fh.SettingError, match="local has no global model"):
-    check_to_accuracy({"global": 0.5}, local)
+    Best.check({"global": 0.5}, local)

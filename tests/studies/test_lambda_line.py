@@ -10,9 +10,9 @@ import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.display import console
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.display import console
+from fedjax_het.program.where import Where
 from fedjax_het.studies.lambda_line import GRID, between_endpoints, lambda_table, own_report
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)

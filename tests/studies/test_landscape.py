@@ -9,11 +9,11 @@ from launching import small
 from small_parts import federation, float64, linear, linear_logits, mlp, softmax
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies import landscape
 from fedjax_het.studies.landscape import Landscape, filter_normalised, loss_surface, plot_surfaces
 
@@ -67,8 +67,8 @@ def test_mistakes_are_named():
   def config(algorithm="fedavg", **settings):
     return small(algorithm={"name": algorithm}, landscape=settings)
 
-  check_config(config())
-  check_config(config(points=5, span=0.5, part="train", examples=10))
+  plan(config())
+  plan(config(points=5, span=0.5, part="train", examples=10))
   for changes, message in (
     (dict(points=4), "landscape.points = 4: has no middle"), (dict(points=1), "points"),
     (dict(span=0.0), "landscape.span"), (dict(part="tests"), "Did you mean 'test'"),
@@ -76,10 +76,10 @@ def test_mistakes_are_named():
     (dict(points="many"), "points"), (dict(points=3, algorithm="fedper"), "fedper has no global model"),
   ):  # fmt: skip
     with pytest.raises(SettingError, match=message):
-      check_config(config(**changes))
+      plan(config(**changes))
   model = mlp()
   with pytest.raises(SettingError, match="part = 'valid': no client has examples"):  # a thousandth of twenty
-    experiment.build(small(landscape={"points": 3, "part": "valid"}, valid_fraction=1e-3))
+    experiment.build(plan(small(landscape={"points": 3, "part": "valid"}, valid_fraction=1e-3)))
   with pytest.raises(SettingError, match="no client has examples"):
     loss_surface(KEY, model.task, model.apply, model.init(KEY), federation((3, 4)), part="valid")
 
@@ -117,7 +117,7 @@ def test_a_run_that_is_asked_draws_its_landscape(tmp_path, capsys):
   with np.load(tmp_path / "with" / "landscape.npz") as stored:
     assert stored["losses"].shape == (5, 5) and stored["line"].tolist() == [-2.0, -1.0, 0.0, 1.0, 2.0]
     assert found["center"] == stored["losses"][2, 2] < found["most"] == stored["losses"].max()
-  built = experiment.build(config)
+  built = experiment.build(plan(config))
   result = fh.run(built.algorithm, built.data, rounds=2, cohort_size=5, key=built.key, devices=1)
   sizes = np.asarray(built.data.test.size)
   own = result.clients["global"]["loss"][sizes > 0]

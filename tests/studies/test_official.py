@@ -9,13 +9,13 @@ import pytest
 from absl import logging
 
 import fedjax_het as fh
+from fedjax_het.config.fields import fields
+from fedjax_het.config.grid import check_sweep
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.checks import tell_untested
 from fedjax_het.engine.run import Result, without
 from fedjax_het.experiment.build import build, notes_of
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.fields import fields
-from fedjax_het.experiment.grid import check_sweep
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.metrics.fairness import weighted_mean, weighted_of_models
 from fedjax_het.studies import STUDIES, Watched
 from fedjax_het.studies.client_metrics import ClientMetrics
@@ -77,11 +77,11 @@ def test_a_run_and_a_sweep_tell_who_is_left_out(monkeypatch):
 
 def official(count):
   config = get_config("algorithm=fedavg")
-  experiment = build(config)
+  experiment = build(plan(config))
   x, y = experiment.source.x[:count], experiment.source.y[:count]
   source = experiment.source._replace(x_test=x, y_test=y, standardize=())
   run = Watched(
-    config,
+    plan(config),
     experiment.algorithm,
     experiment.data,
     source,
@@ -128,14 +128,14 @@ def test_the_terminal_shows_the_means_by_examples():
 
 
 def test_a_partition_may_have_a_seed_of_its_own():
-  digest = lambda *seeds: build(config_with(*seeds)).digests["clients_digest"]  # noqa: E731
+  digest = lambda *seeds: build(plan(config_with(*seeds))).digests["clients_digest"]  # noqa: E731
   as_run = digest(5, None)
   assert digest(6, None) != as_run == digest(6, 5) == digest(7, 5)
-  first, second = (build(config_with(seed, 5)) for seed in (6, 7))
+  first, second = (build(plan(config_with(seed, 5))) for seed in (6, 7))
   assert not np.array_equal(*(jax.random.key_data(each.key) for each in (first, second)))
-  assert any("partition.seed = 5" in note for note in notes_of(config_with(6, 5), first))
+  assert any("partition.seed = 5" in note for note in notes_of(first))
   _, configs = check_sweep(config_with(0, 5), {"seed": [0, 1]})
-  assert [own.partition.seed for own in configs] == [5, 5]
+  assert [own.partition_seed for own in configs] == [5, 5]
   assert "partition.seed" in {field.path for field in fields(config_with(0, 5).to_dict())}
   for wrong in (-1, 0.5, "a", 2**32, True):
     with pytest.raises(fh.SettingError, match=r"partition\.seed"):
@@ -146,5 +146,5 @@ def config_with(seed, own):
   config = get_config("algorithm=fedavg")
   config.seed = seed
   config.partition.seed = own
-  check_config(config)
+  plan(config)
   return config

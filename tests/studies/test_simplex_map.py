@@ -8,7 +8,6 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.path import Path as Outline
-from ml_collections import ConfigDict
 from small_parts import SIZES, mlp
 
 import fedjax_het as fh
@@ -119,7 +118,7 @@ def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
   client = offering(Simplex(lambda *_: None, *owned))
   run = types.SimpleNamespace(
     algorithm=types.SimpleNamespace(client=client), writes=True, figures=tmp_path, title="sosicfl on nothing",
-    config=ConfigDict({"algorithm": {"name": "sosicfl"}, "local": {"epsilon": 0.25}}),
+    config=types.SimpleNamespace(client=types.SimpleNamespace(settings={"epsilon": 0.25})),
   )  # fmt: skip
   assert SimplexMap.fits(run)
   points = len(grid(endpoints, {2: 10, 3: 6}.get(endpoints, 1)))

@@ -10,14 +10,15 @@ from matplotlib.figure import Figure
 from rich.text import Text
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.record import timeless
-from fedjax_het.experiment.stopping import Stopped, StopRequest
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.where import Where
 from fedjax_het.methods import CLIENTS, Method
+from fedjax_het.program.stopping import Stopped, StopRequest
+from fedjax_het.program.where import Where
 from fedjax_het.studies import Curve, Study, series
 
 
@@ -194,7 +195,7 @@ def test_clients_report_figures_and_there_is_no_global_model(tmp_path, monkeypat
   config = tiny(algorithm={"name": "talking"}, local={})
   stop_after_a_round(monkeypatch, lambda: experiment.run_experiment(config, str(tmp_path), Where(devices=1)))
   summary = experiment.run_experiment(config, str(tmp_path), Where(devices=1))
-  lines, built = lines_of(tmp_path), experiment.build(config)
+  lines, built = lines_of(tmp_path), experiment.build(plan(config))
   settings = {"rounds": 5, "cohort_size": 5, "eval_every": 3, "devices": 1}
   result = fh.run(built.algorithm, built.data, key=built.key, **settings)
   sizes = np.asarray(built.data.train.size)[result.infos.cohort]

@@ -9,25 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from changed_configs import with_values
 from ml_collections import ConfigDict
 from PIL import Image
 from rich.console import Console
 from sklearn.metrics import balanced_accuracy_score
 
 import fedjax_het as fh
+from fedjax_het.config.plan import plan
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.check import check_config
-from fedjax_het.experiment.checkpoint import Checkpoints
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.values import with_values
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.studies import Watched
 from fedjax_het.studies.downstream import Judge, downstream, to_follow
 from fedjax_het.studies.samples import sample_grid
 from fedjax_het.studies.synthetic import Synthetic, as_many, in_range, synthetic_table, worth
+from fedjax_het.workdir.checkpoint import Checkpoints
 
 sys.path.append(str(Path(__file__).parents[2]))
 from configs import table_4_2
@@ -63,8 +63,8 @@ def judged(config, built, x, y):
 
 
 def watched(config, folder=Path()) -> Watched:
-  built = build(config)
-  return Watched(config, built.algorithm, built.data, built.source, built.parts, built.key, folder)
+  built = build(plan(config))
+  return Watched(plan(config), built.algorithm, built.data, built.source, built.parts, built.key, folder)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_what_a_run_keeps(whole):
   assert list(kept) == ["000008.npz", "000016.npz", "000020.npz"]
   assert all(x.shape == (30, 8, 8, 1) for x in kept.values())
   checkpoints = Checkpoints(workdir / "checkpoints")
-  experiment_ = build(small())
+  experiment_ = build(plan(small()))
   engine = fh.Engine(experiment_.algorithm, experiment_.data, 10, devices=1)
   state, _ = checkpoints.restore(engine.init(jax.random.key(0)))
   checkpoints.close()
@@ -162,7 +162,7 @@ def test_real_examples_are_worth_more(whole):
   """The studies of ten real examples a class, beside the few rounds' synthetic ones."""
   _, summary = whole
   config = small(downstream__features="classifier", downstream__steps=300)
-  built = build(config)
+  built = build(plan(config))
   rows = built.data.train.rows()
   train = np.asarray(built.data.x)[rows], np.asarray(built.data.y)[rows]
   x, y = as_many(np.random.default_rng(0), train, np.repeat(np.arange(10), 10))
@@ -179,7 +179,7 @@ def test_real_examples_are_worth_more(whole):
 def test_all_studies_see_the_same_pixels():
   """Unbounded examples, and the same ones cut to [0, 1]: the same worth in every figure."""
   config = small(downstream__features="classifier", downstream__steps=20)
-  built = build(config)
+  built = build(plan(config))
   y = np.repeat(np.arange(10), 3)
   x = np.asarray(3.0 * jax.random.normal(jax.random.key(0), (30, *built.source.x.shape[1:])))
   assert judged(config, built, x, y) == judged(config, built, np.clip(x, 0.0, 1.0), y)
@@ -190,12 +190,12 @@ def test_all_studies_see_the_same_pixels():
 
 def test_distances_to_no_test_example_are_refused_before_training():
   with pytest.raises(SettingError, match=r"downstream\.features = 'classifier': .* of which there are 0"):
-    build(small(test_fraction=0.0, downstream__features="classifier"))
+    build(plan(small(test_fraction=0.0, downstream__features="classifier")))
 
 
 def test_classes_that_nobody_has_are_named(capsys):
   config = small(downstream__steps=5)
-  source = build(config).source
+  source = build(plan(config)).source
   known = source.y < 8
   x, y = source.x[known], source.y[known]
   data = fh.federate(x, y, np.array_split(np.arange(len(y)), 2), jax.random.key(0), num_classes=10)
@@ -232,12 +232,12 @@ def test_averaged_generators_are_launched_alike(algorithm, tmp_path):
   summary = start(small(algorithm), tmp_path)
   assert summary["algorithm"] == algorithm and summary["synthetic"]["examples"] == 30
   parameters = sum(
-    leaf.size for leaf in jax.tree.leaves(build(small(algorithm)).model.init(jax.random.key(0)))
+    leaf.size for leaf in jax.tree.leaves(build(plan(small(algorithm))).model.init(jax.random.key(0)))
   )
   assert summary["bytes"]["up"] == ROUNDS * 10 * 4 * parameters
-  plan = dry_run(small(algorithm, algorithm__steps=2), Where(devices=1))
-  assert plan["client_steps"] == ROUNDS * 10 * 2
-  assert plan["parameters"] == plan["trained"] == parameters and plan["flops_a_client_step"] > 1e5
+  found = dry_run(small(algorithm, algorithm__steps=2), Where(devices=1))
+  assert found["client_steps"] == ROUNDS * 10 * 2
+  assert found["parameters"] == found["trained"] == parameters and found["flops_a_client_step"] > 1e5
 
 
 @pytest.mark.slow
@@ -274,7 +274,7 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
       "follow's field = 'step': unknown. Did you mean 'steps'",
     ),
     ({"downstream__follow": {"seeds": 0}}, "downstream.follow.seeds = 0: out of range"),
-    ({"downstream__features": True}, "downstream.features = True: no such file"),
+    ({"downstream__features": True}, "downstream.features = True: of the wrong type"),
     ({"downstream__model": "two_nn"}, "downstream.model = 'two_nn': "),
     ({"downstream__features": "nowhere.npz"}, "downstream.features = 'nowhere.npz': no such file"),
     ({"downstream__model": ConfigDict({"name": "two_n"})}, "Did you mean 'two_nn'"),
@@ -290,22 +290,22 @@ def test_bad_input(changes, says):
   if "algorithm" in changes:
     config.algorithm = ConfigDict({"name": changes["algorithm"]})
   with pytest.raises(SettingError, match=says):
-    check_config(config)
+    plan(config)
 
 
 def test_a_classifier_is_no_generator_and_weights_of_something_else_are_refused(tmp_path):
   with pytest.raises(SettingError, match=r"not a model that fedcvae trains\. Use one of cvae_mlp"):
-    check_config(small("fedcvae", model=ConfigDict({"name": "two_nn"})))
+    plan(small("fedcvae", model=ConfigDict({"name": "two_nn"})))
   np.savez(tmp_path / "other.npz", x=np.zeros(3))
   with pytest.raises(DataError, match="is not InceptionV3"):
-    check_config(small(downstream__features=str(tmp_path / "other.npz")))
+    plan(small(downstream__features=str(tmp_path / "other.npz")))
 
 
 def test_every_cell_of_the_table_is_a_configuration():
   for dataset in table_4_2.SIZES:
     for algorithm in table_4_2.MODELS:
       config = table_4_2.get_config(f"dataset={dataset},clients=100,algorithm={algorithm},steps=4")
-      check_config(config)
+      plan(config)
       assert config.cohort_size == 10 and config.algorithm.steps == 4
 
 

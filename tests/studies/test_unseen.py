@@ -21,14 +21,14 @@ from small_parts import (
 )
 
 import fedjax_het as fh
+from fedjax_het.config.algorithm import algorithm_maker
+from fedjax_het.config.plan import plan
 from fedjax_het.engine.side_by_side import equally_long
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.algorithm import algorithm_maker
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.experiment.values import numbers
-from fedjax_het.experiment.where import Where
 from fedjax_het.parts import Message
+from fedjax_het.program.where import Where
 from fedjax_het.studies import Moment, Watched
 from fedjax_het.studies.unseen import Unseen, after_steps
 
@@ -97,7 +97,7 @@ def examples(data) -> set[bytes]:
 
 def test_the_run_has_the_others_alone():
   config = apart()
-  built, everybody = build(config), build(apart(unseen={}))
+  built, everybody = build(plan(config)), build(plan(apart(unseen={})))
   assert built.data.num_clients == len(built.parts) == 16 and built.unseen.num_clients == 4
   assert everybody.unseen is None
   assert not examples(built.data) & examples(built.unseen)
@@ -116,14 +116,14 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_is_the_one_on_the_others_bit_for_bit(whole):
-  built, everybody = build(apart()), build(apart(unseen={}))
+  built, everybody = build(plan(apart())), build(plan(apart(unseen={})))
   gone = examples(built.unseen)
   first = [everybody.data.x[row].tobytes() for row in everybody.data.train.start]
   alone = fh.data.select(everybody.data, [i for i, example in enumerate(first) if example not in gone])
   config = apart(unseen={})
   result = fh.run(
-    algorithm_maker(config, everybody.model), alone, rounds=2, cohort_size=5, key=everybody.key, devices=1,
-    settings=numbers(config),
+    algorithm_maker(plan(config), everybody.model), alone, rounds=2, cohort_size=5, key=everybody.key,
+    devices=1, settings=plan(config).numbers,
   )  # fmt: skip
   summary = whole[1]
   assert summary["metrics"] == result.metrics and summary["num_clients"] == 16
@@ -149,7 +149,7 @@ def test_what_a_run_says_of_them(whole, capsys):
 @pytest.mark.slow
 def test_without_a_step_it_is_the_global_model(whole):
   """Trained to the same end, the global model's metrics on these clients by the engine's own evaluation."""
-  built, found = build(apart()), whole[1]["unseen"]["metrics"][0]
+  built, found = build(plan(apart())), whole[1]["unseen"]["metrics"][0]
   trained = fh.run(built.algorithm, built.data, rounds=2, cohort_size=5, key=built.key, devices=1)
   engine = fh.Engine(built.algorithm, built.unseen, 4, devices=1)
   state = engine.init(built.key)._replace(broadcast=trained.state.broadcast)
@@ -214,13 +214,13 @@ BAD = {
 def test_sections_that_cannot_be_are_named(name):
   changes, message = BAD[name]
   with pytest.raises(SettingError, match=message):
-    build(apart(**changes))
+    build(plan(apart(**changes)))
 
 
 def test_nobody_is_judged_where_nothing_is_due_or_it_has_diverged():
-  config, built = apart(), build(apart())
+  config, built = apart(), build(plan(apart()))
   parts = built.algorithm, built.data, built.source, built.parts, built.key, Path()
-  run = Watched(config, *parts, model=built.model, unseen=built.unseen)
+  run = Watched(plan(config), *parts, model=built.model, unseen=built.unseen)
   own, now = Unseen(run), Moment(2, (), True, None, None, None)
   assert own.watch((), now) == own.section(now) == {}
   assert own.watch((), now._replace(evaluations=None, diverged=False)) == {}
@@ -247,7 +247,7 @@ def test_members_of_a_sweep_have_their_own(tmp_path, device_rows):
   config, grid = apart(steps=[2], record_losses=True), {"seed": [0, 5], "local.lr": [0.05, 0.1]}
   where = Where(devices=2, device_rows=device_rows)
   summaries = run_sweep(config, grid, str(tmp_path / "sweep"), where)
-  assert len({len(build(apart(seed=seed)).data.y) for seed in (0, 5)}) == 2
+  assert len({len(build(plan(apart(seed=seed))).data.y) for seed in (0, 5)}) == 2
   single = start(apart(steps=[2], record_losses=True, seed=5, local__lr=0.1), str(tmp_path / "one"))
   for key in ("num_clients", "client_steps", "bytes"):
     assert summaries[3][key] == single[key]

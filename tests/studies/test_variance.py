@@ -10,9 +10,8 @@ from small_parts import mlp
 import fedjax_het as fh
 from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.experiment.algorithm import check_variance
 from fedjax_het.mixing import static, with_variance
-from fedjax_het.studies.reported import RoundFigures
+from fedjax_het.studies.reported import RoundFigures, check_variance
 from fedjax_het.studies.study import Moment
 
 
@@ -51,12 +50,11 @@ def test_a_run_reports_it_and_is_the_same(uniform):
 
 
 def test_what_sends_no_last_layer_is_refused():
-  model, config = fh.models.two_nn((4,), hidden=3), {"record_variance": True}
-  check_variance(config, fh.fedavg(model), model)
-  check_variance({}, fh.fedper(model), model)
+  model = fh.models.two_nn((4,), hidden=3)
+  check_variance(fh.fedavg(model), model)
   for client, named in ((fh.fedper(model), "fedper"), (fh.fedevg(model, per_class=1), "fedevg")):
     with pytest.raises(fh.SettingError, match=f"record_variance = True: {named}"):
-      check_variance(config, client, model)
+      check_variance(client, model)
 
 
 def test_the_line_has_the_mean_since_the_line_before_also_after_a_stop():

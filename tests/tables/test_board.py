@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.runs import Program
 
 
 def test_the_table_is_beside_the_run(tmp_path):
-  config, screen = get_config("algorithm=fedavg"), io.StringIO()
-  program = Program(tmp_path, config, {}, [SimpleNamespace(config=config)])
+  own, screen = plan(get_config("algorithm=fedavg")), io.StringIO()
+  program = Program(tmp_path, own, {}, [SimpleNamespace(plan=own)])
   board = Board([program], [], Console(file=screen, force_terminal=True, width=120))
   board.begin(program)
   with board.progress(10) as progress:
@@ -25,8 +26,8 @@ def test_the_table_is_beside_the_run(tmp_path):
 
 
 def test_a_log_of_a_table_has_rounds_now_and_then_alone(tmp_path):
-  config, log = get_config("algorithm=fedavg"), io.StringIO()
-  program = Program(tmp_path / "cell", config, {}, [SimpleNamespace(config=config)])
+  own, log = plan(get_config("algorithm=fedavg")), io.StringIO()
+  program = Program(tmp_path / "cell", own, {}, [SimpleNamespace(plan=own)])
   board = Board([program], [], Console(file=log, width=120))
   board.begin(program)
   with board.progress(10) as progress:
@@ -51,7 +52,8 @@ def test_the_time_left_of_runs_that_are_taken_up(tmp_path, monkeypatch, clients)
   config = get_config("algorithm=fedavg")
   with config.ignore_type():
     config.rounds, config.num_clients = 100, clients
-  programs = [Program(tmp_path / str(i), config, {}, [SimpleNamespace(config=config)]) for i in range(4)]
+  own = plan(config)
+  programs = [Program(tmp_path / str(i), own, {}, [SimpleNamespace(plan=own)]) for i in range(4)]
   board = Board(programs, [], Console(file=io.StringIO(), width=120))
   told = "time left not known yet", "table ETA 0:05:00", "table ETA 0:03:20"
   for i, start in enumerate((90, 0, 0)):
@@ -68,10 +70,10 @@ def test_the_time_left_of_runs_that_are_taken_up(tmp_path, monkeypatch, clients)
 
 def test_the_time_left_is_by_method(tmp_path):
   """Runs of a method that has run take its time, others the mean's."""
-  fedavg, fedper = (get_config(f"algorithm={name}") for name in ("fedavg", "fedper"))
+  fedavg, fedper = (plan(get_config(f"algorithm={name}")) for name in ("fedavg", "fedper"))
   todo = [
-    Program(tmp_path / str(i), config, {}, [SimpleNamespace(config=config)])
-    for i, config in enumerate((fedavg, fedavg, fedper, fedper))
+    Program(tmp_path / str(i), own, {}, [SimpleNamespace(plan=own)])
+    for i, own in enumerate((fedavg, fedavg, fedper, fedper))
   ]
   past = [(fedavg, {"seconds": {"compile": 1.0, "train": 2.0}}), (fedper, {"seconds": {"train": 10.0}})]
   told = [Board(todo, past[:known], Console(file=io.StringIO())).left() for known in range(3)]

@@ -13,16 +13,17 @@ import pytest
 from quick_compiler import environment
 from tiny_table import CONFIG, PRINTED, tiny_table, unchanged
 
+from fedjax_het.config.override import change
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.stopping import Stopped
-from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import Workdir, claimed
+from fedjax_het.program.command_line import take_changes
+from fedjax_het.program.stopping import Stopped
+from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.compare import columns, entries
-from fedjax_het.tables.launcher import change, take_changes
 from fedjax_het.tables.paper import chosen, parse_where, read_table, with_keys
 from fedjax_het.tables.runs import ended, identity, programs
+from fedjax_het.workdir.folder import Workdir, claimed
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,7 +100,7 @@ def test_changes_of_the_command_line_and_what_follows_from_them():
   assert config.eval_every == 2 and config.algorithm.start == 0.5
   with pytest.raises(SettingError, match=r"config\.rounds"):
     change(config, {"rounds": "many"})
-  with pytest.raises(SettingError, match=r"config\.locale\.lr.*local"):
+  with pytest.raises(SettingError, match=r"'locale'.*local"):
     change(config, {"locale.lr": 0.1})
 
 
@@ -137,7 +138,7 @@ def ran(table, tmp_path_factory):
   called, whole, chunks = [], reproduce.run_experiment, experiment.chunks
 
   def counted(config, *args, **kwargs):
-    called.append(config.algorithm.name)
+    called.append(config.client.name)
     return whole(config, *args, **kwargs)
 
   def asked_after_the_last(*args):
@@ -166,7 +167,7 @@ def test_a_stopped_table_goes_on(ran):
 
 def test_ours_is_what_the_runs_say(ran, table):
   folder, wanted, _, _, found = ran
-  own = [json.loads((ended(folder)[identity(one.config)] / "summary.json").read_text()) for one in wanted]
+  own = [json.loads((ended(folder)[identity(one.plan)] / "summary.json").read_text()) for one in wanted]
   for entry, summary in zip(found[::2], own):
     figures = summary["metrics"]["personalized"]["top1"]
     assert entry.ours == {0: (100 * figures["mean"], 100 * figures["std"])}
@@ -219,7 +220,7 @@ def test_a_run_whose_data_cannot_be_made_stops_no_other(table, tmp_path, monkeyp
 def test_a_run_that_another_process_is_at_is_left_to_it(table, tmp_path, capsys):
   wanted = reproduce.wanted(table, table.cells[:1], [0], unchanged)
   (program,) = programs(wanted, tmp_path)
-  other = "import sys; from pathlib import Path; from fedjax_het.experiment.workdir import Workdir, claimed\n"
+  other = "import sys; from pathlib import Path; from fedjax_het.workdir.folder import Workdir, claimed\n"
   other += (
     f"with claimed(Workdir(Path({str(program.folder)!r}))): print('has it', flush=True); sys.stdin.read()"
   )
@@ -229,7 +230,7 @@ def test_a_run_that_another_process_is_at_is_left_to_it(table, tmp_path, capsys)
     found = reproduce.reproduce(table, wanted, tmp_path, Where(devices=1))
     assert found[0].missing == [0] and "another process is at it" in capsys.readouterr().out
     with pytest.raises(SettingError, match="another process"):
-      experiment.run_experiment(wanted[0].config, str(program.folder), Where(devices=1))
+      experiment.run_experiment(wanted[0].plan, str(program.folder), Where(devices=1))
     process.stdin.close()
   with claimed(Workdir(program.folder)):  # its claim ended with it
     assert not (program.folder / "starts.jsonl").exists()
@@ -253,7 +254,7 @@ def test_seeds_as_one_program_are_their_own_runs(table, tmp_path):
   assert len(list((tmp_path / "one").rglob("sweep.json"))) == 1
   for one in wanted:
     experiment.run_experiment(
-      one.config, str(tmp_path / "own" / one.cell.text / str(one.seed)), Where(devices=1)
+      one.plan, str(tmp_path / "own" / one.cell.text / str(one.seed)), Where(devices=1)
     )
   own = entries(table, wanted, ended(tmp_path / "own"))
   for one, other in zip(found, own):

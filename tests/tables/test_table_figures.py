@@ -32,15 +32,13 @@ def test_a_figure_of_two_runs(tmp_path):
   keys = [(method, size) for size in ("1", "2") for method in "ABC"]
   cells = [Cell(method, {"size": size, "algorithm": method.lower()}, {}) for method, size in keys]
   table = Table("t", "t", ConfigDict, {"ratio": source}, cells)
-  wanted = [
-    Wanted(cell, seed, ConfigDict({"of": cell.text, "seed": seed})) for cell in cells for seed in (0, 1)
-  ]
+  wanted = [Wanted(cell, seed, {"of": cell.text, "seed": seed}) for cell in cells for seed in (0, 1)]
   ended = {}
   for number, one in enumerate(wanted):
     folder = tmp_path / str(number)
     folder.mkdir()
     (folder / "summary.json").write_text(json.dumps({"n": {"m": number + 1.0}}))
-    ended[identity(one.config)] = folder
+    ended[identity(one.plan)] = folder
   found = {(entry.cell.method, entry.cell.keys["size"]): entry for entry in entries(table, wanted, ended)}
   assert found["A", "2"].values == {0: 1.0, 1: 1.0} and found["A", "1"].values == {1: 1.0}
   assert found["B", "1"].values == {0: 1.0 / 3.0, 1: 2.0 / 4.0}
@@ -59,13 +57,13 @@ def test_what_diverged_has_no_figure_nor_is_one_beside_it(diverged, tmp_path):
   cells = [Cell(method, {"algorithm": method.lower()}, {}) for method in "AB"]
   figures = {"best": ("best.value", 100.0), "ratio": Relative("best", lambda own, other: 2.0, {"B": "A"})}
   table, ended = Table("t", "t", ConfigDict, figures, cells), {}
-  wanted = [Wanted(cell, 0, ConfigDict({"of": cell.text})) for cell in cells]
+  wanted = [Wanted(cell, 0, {"of": cell.text}) for cell in cells]
   for one in wanted:
     folder = tmp_path / one.cell.method
     folder.mkdir()
     gone = {"diverged": {"round": 3}} if one.cell.method == diverged else {}
     (folder / "summary.json").write_text(json.dumps({"best": {"value": 0.5}, **gone}))
-    ended[identity(one.config)] = folder
+    ended[identity(one.plan)] = folder
   found = {(entry.cell.method, entry.metric): entry for entry in entries(table, wanted, ended)}
   other = "B" if diverged == "A" else "A"
   assert found[diverged, "best"].failed == {0: "diverged in round 3"} == found[diverged, "ratio"].failed

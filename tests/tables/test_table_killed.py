@@ -7,10 +7,10 @@ import pytest
 from tiny_table import tiny_table, unchanged
 
 from fedjax_het.experiment import sweep
-from fedjax_het.experiment.where import Where
-from fedjax_het.experiment.workdir import Workdir, prepare, write_atomic
+from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.runs import programs
+from fedjax_het.workdir.folder import Workdir, prepare, write_atomic
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,10 @@ def test_a_sweep_whose_table_is_missing_or_damaged_is_gone_on_with(table, tmp_pa
   """All its members have their summaries: a kill came before sweep.json."""
   wanted = reproduce.wanted(table, table.cells[:1], [0, 1], unchanged)
   (program,) = programs(wanted, tmp_path)
-  whole = {"config": program.config.to_dict(), "sweep": program.grid}
+  whole = {"config": dict(program.plan.written), "sweep": program.grid}
   prepare(program.folder, whole)
   for one in program.runs:
-    member = prepare(program.folder / "members" / f"seed={one.seed}", one.config.to_dict())
+    member = prepare(program.folder / "members" / f"seed={one.seed}", dict(one.plan.written))
     assert programs(wanted, tmp_path) == [program]
     member.summary_path.write_text("{}")
   assert programs(wanted, tmp_path) == [program]

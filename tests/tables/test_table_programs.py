@@ -7,7 +7,7 @@ import pytest
 from tiny_table import tiny_table, unchanged
 
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 from fedjax_het.tables.runs import Program, ended, identity, programs
 
@@ -44,7 +44,7 @@ def test_a_program_s_runs_are_in_its_members_order(table, tmp_path):
   wanted = reproduce.wanted(table, table.cells[:2], [0, 1], unchanged)
   (program,) = programs(wanted[::-1], tmp_path)
   assert program.grid == {"local.lr": [0.1, 0.05], "seed": [1, 0]}
-  assert [(one.config.local.lr, one.seed) for one in program.runs] == [
+  assert [(one.plan.parts["local"]["lr"], one.seed) for one in program.runs] == [
     (0.1, 1),
     (0.05, 1),
     (0.1, 0),
@@ -70,11 +70,11 @@ def leave(folder: Path, config: dict, summary: bool = True) -> Path:
 
 def test_what_has_ended_counts_by_its_configuration_alone(table, tmp_path):
   wanted = reproduce.wanted(table, table.cells[:1], [0, 1], unchanged)
-  first = wanted[0].config.to_dict()
+  first = dict(wanted[0].plan.written)
   assert ended(tmp_path / "nowhere") == {}
   here = leave(tmp_path / "any" / "name", first | {"data_dir": "/elsewhere"})
   leave(tmp_path / "algorithm=fedavg,lr=0.05,seed=0", first | {"rounds": 3})
-  assert ended(tmp_path)[identity(wanted[0].config)] == here
+  assert ended(tmp_path)[identity(wanted[0].plan)] == here
   assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1", {}, [1])]
   (tmp_path / "algorithm=fedavg,lr=0.05,seed=1").mkdir()  # nobody's yet
   assert plan(programs(wanted, tmp_path)) == [("algorithm=fedavg,lr=0.05,seed=1", {}, [1])]
@@ -87,7 +87,7 @@ def test_what_has_ended_counts_by_its_configuration_alone(table, tmp_path):
   assert len(programs(wanted, tmp_path)) == 1
   for name in ("a", "z"):  # of two, the one that did not fail, wherever it is
     again = leave(tmp_path / name, first)
-    assert ended(tmp_path)[identity(wanted[0].config)] == again
+    assert ended(tmp_path)[identity(wanted[0].plan)] == again
     (again / "config.json").unlink()
 
 
@@ -106,7 +106,7 @@ def test_methods_without_states_run_as_ever_where_others_states_stay_on_the_host
   real = reproduce.run_experiment
 
   def run(config, folder, where, **more):
-    seen.append((config.algorithm.name, where))
+    seen.append((config.client.name, where))
     return real(config, folder, where, **more)
 
   monkeypatch.setattr(reproduce, "run_experiment", run)
@@ -126,9 +126,11 @@ def test_states_of_a_cohort_that_do_not_fit_are_found_before_anything_runs(table
 
 def test_an_unfinished_sweep_goes_on_where_all_its_members_are_wanted(table, tmp_path):
   wanted = reproduce.wanted(table, table.cells[:1], [0, 1, 2], unchanged)
-  whole = leave(tmp_path / "sweep", {"config": wanted[0].config.to_dict(), "sweep": {"seed": [0, 1]}}, False)
-  leave(whole / "members" / "seed=0", wanted[0].config.to_dict(), summary=False)
-  leave(whole / "members" / "seed=1", wanted[1].config.to_dict(), summary=False)
+  whole = leave(
+    tmp_path / "sweep", {"config": dict(wanted[0].plan.written), "sweep": {"seed": [0, 1]}}, False
+  )
+  leave(whole / "members" / "seed=0", dict(wanted[0].plan.written), summary=False)
+  leave(whole / "members" / "seed=1", dict(wanted[1].plan.written), summary=False)
   todo = programs(wanted, tmp_path)
   assert plan(todo) == [
     ("sweep", {"seed": [0, 1]}, [0, 1]), ("algorithm=fedavg,lr=0.05,seed=2", {}, [2]),

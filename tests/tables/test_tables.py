@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedjax_het.experiment.check import check_config
+from fedjax_het.config.plan import plan
 from fedjax_het.tables.compare import columns, counterpart, entries, printed
 from fedjax_het.tables.paper import chosen, read_table
 from fedjax_het.tables.reproduce import wanted
@@ -63,7 +63,7 @@ def test_the_cells_of_a_paper_s_table_are_its_configuration_s(name):
     assert path.split(".")[2] == HEADLINES[row["dataset"]] and factor == 100
   for cell, row in cells.items():
     config = table["get_config"](cell)
-    check_config(config)
+    plan(config)
     assert config.dataset == row.get("dataset", config.dataset)
     assert config.algorithm.name == row.get("algorithm", "fedavg")
     assert config.mixing.name == row.get("mixing", "static")

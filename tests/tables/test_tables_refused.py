@@ -5,17 +5,17 @@ import io
 import json
 
 import pytest
-from ml_collections import ConfigDict
 from rich.console import Console
 from tiny_table import CONFIG, PRINTED, SHOWN, made, unchanged
 
+from fedjax_het.config.cell import parse_cell
+from fedjax_het.config.override import change
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.cell import parse_cell
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 from fedjax_het.tables import layout, reproduce
 from fedjax_het.tables.board import Board
 from fedjax_het.tables.compare import entries, read
-from fedjax_het.tables.launcher import change, parse_seeds, told_of
+from fedjax_het.tables.launcher import check_changes, parse_seeds, told_of
 from fedjax_het.tables.paper import Relative, chosen, method_of, parse_where, read_table, with_keys
 from fedjax_het.tables.runs import Program, ended, programs
 
@@ -42,7 +42,7 @@ def table_of(folder, config=CONFIG, printed=PRINTED, encoding="utf-8"):
 def run_of(folder, one, **contents):
   """A folder of a wanted run, with what some of its files hold."""
   folder.mkdir(parents=True)
-  (folder / "config.json").write_text(json.dumps(one.config.to_dict()))
+  (folder / "config.json").write_text(json.dumps(dict(one.plan.written)))
   for name, text in contents.items():
     (folder / f"{name}.json").write_text(text)
 
@@ -82,7 +82,7 @@ def test_seeds_that_are_no_whole_numbers():
 
 def test_the_seed_is_no_change():
   with pytest.raises(SettingError, match=r"^config\.seed = 7: .* Use --seeds=7\.$"):
-    change(ConfigDict({"seed": 0}), {"seed": 7})
+    check_changes({"seed": 7})
 
 
 def test_a_method_by_either_name(table):
@@ -187,8 +187,8 @@ def test_a_summary_without_what_is_asked_of_it(table, tmp_path, text):
   assert not found[0].ours and found[0].failed[0]
   (row, _) = csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text()))
   assert row["ours"] == "" and row["missing"] == f"seed 0: {found[0].failed[0]}"
-  todo = [Program(tmp_path, wanted[0].config, {}, wanted)]
-  board = Board(todo, [(wanted[0].config, json.loads(text))], Console(file=io.StringIO()))
+  todo = [Program(tmp_path, wanted[0].plan, {}, wanted)]
+  board = Board(todo, [(wanted[0].plan, json.loads(text))], Console(file=io.StringIO()))
   assert board.left() == "time left not known yet"
 
 

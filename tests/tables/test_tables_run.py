@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from small_files import write_small
 
+from fedjax_het.config.plan import plan
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.dry_run import dry_run
-from fedjax_het.experiment.where import Where
+from fedjax_het.program.where import Where
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ONE = Where(devices=1)
@@ -77,7 +78,7 @@ def test_a_cell_of_words_is_trained(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", DEEP)
 def test_cells_of_deep_models_are_built(cell, tmp_path, monkeypatch):
-  built = build(small(cell, tmp_path, monkeypatch))
+  built = build(plan(small(cell, tmp_path, monkeypatch)))
   x, y = jax.eval_shape(lambda: built.data.clients(0).take(jnp.arange(5)))
   params = jax.eval_shape(built.model.init, jax.random.key(0))
   logits = jax.eval_shape(

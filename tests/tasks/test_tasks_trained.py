@@ -12,14 +12,16 @@ from rich.console import Console
 
 import fedjax_het as fh
 from fedjax_het import tasks
+from fedjax_het.config import check
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
+from fedjax_het.config.task import build_task
 from fedjax_het.data.files import Source
 from fedjax_het.engine import evaluate
-from fedjax_het.experiment import build, check, experiment
-from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.experiment import build, experiment
 from fedjax_het.experiment.report import report
-from fedjax_het.experiment.task import build_task
-from fedjax_het.experiment.where import Where
 from fedjax_het.metrics.catalogue import METRICS, Metric
+from fedjax_het.program.where import Where
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -299,7 +301,7 @@ def test_a_configuration_s_task():
     config = get_config()
     config.task = given
     with pytest.raises(fh.SettingError, match=says):
-      check.check_config(config)
+      check.plan(config)
       build_task(given, binary)
 
 
@@ -307,7 +309,7 @@ def test_a_generator_has_no_task_to_set():
   config = get_config()
   config.task, config.model = {"class_weights": "balanced"}, {"name": "cvae_mlp"}
   with pytest.raises(fh.SettingError, match=r"task = .*balanced.*: a generator"):
-    check.check_config(config)
+    check.plan(config)
 
 
 @pytest.mark.slow
@@ -340,4 +342,4 @@ def test_launched(kind, tmp_path, monkeypatch, capsys):
   )
   config.partition = {"name": "dirichlet", "alpha": 0.5}
   with pytest.raises(fh.SettingError, match="partition by iid or natural"):
-    build.build(config)
+    build.build(plan(config))

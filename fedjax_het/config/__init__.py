@@ -1,0 +1,1 @@
+"""From a configuration, as a file or the command line gives it, to the typed plan of a run."""

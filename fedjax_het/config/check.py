@@ -1,0 +1,157 @@
+"""What can be checked of a configuration before any data is read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedjax_het import data as datasets
+from fedjax_het import models
+from fedjax_het.config.algorithm import as_written, build_algorithm, renamed
+from fedjax_het.config.known import check_known, check_model
+from fedjax_het.config.label_noise import check_label_noise
+from fedjax_het.config.sections import Section
+from fedjax_het.config.task import check_task
+from fedjax_het.config.typed import Plan
+from fedjax_het.config.unseen import check_unseen, check_unseen_fields
+from fedjax_het.engine.checks import check_cohort
+from fedjax_het.engine.run import check_rounds
+from fedjax_het.errors import (
+  SettingError,
+  check_choice,
+  check_flag,
+  check_given,
+  check_range,
+  check_section,
+  check_seed,
+  check_whole,
+)
+from fedjax_het.methods import CLIENTS, Method, small_model
+from fedjax_het.settings import check_settings, settings_of
+
+
+def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> None:
+  """Checks the fields of a configuration one by one.
+
+  Args:
+    config: nested fields.
+    known: all fields and sections that there are, by name.
+
+  Raises:
+    SettingError: an unknown field or name (naming the nearest), or a value out of range.
+  """
+  for field in config:
+    check_choice("field of the configuration", field, known)
+  for name, section in known.items():
+    if section.required and name not in config:
+      raise SettingError(name, None, "is missing from the configuration", "See configs/quickstart.py.")
+    if section.kind in ("section", "choice"):
+      check_section(name, config.get(name, {}))
+  for name, section in known.items():
+    if section.required and section.kind == "choice" and not config[name].get("name"):
+      remedy = (
+        f"Give it one, as in --config.{name}=\"{{'name': ...}}\"; python -m fedjax_het.run --list has all."
+      )
+      raise SettingError(f"{name}.name", None, "is missing", remedy)
+  check_flag("stratify", config.get("stratify", False))
+  check_seed("seed", config["seed"])
+  for name in ("model", "partition", "dataset_options"):
+    check_given(name, config.get(name, {}), known[name].given)
+  model = config["model"]
+  check_choice("dataset", config["dataset"], datasets.names())
+  check_choice("model.name", model["name"], (*models.MODELS, *models.GENERATORS))
+  if model.get("weights"):
+    models.check_file(model["weights"])
+  with as_written(config, "partition"):
+    check_partition(config["partition"], known["partition"].given)
+  check_rounds(config["rounds"], config["eval_every"])
+  for field in ("test_fraction", "valid_fraction"):
+    if field == "valid_fraction" or config[field] is not None:
+      check_range(field, config[field], 0.0, 1.0, on_host=True)
+  check_whole("cohort_size", config["cohort_size"], 1)
+  if config["num_clients"] is not None:
+    check_whole("num_clients", config["num_clients"], 1)
+    check_range("cohort_size", config["cohort_size"], 1, config["num_clients"])
+  for name, section in known.items():
+    if not section.required and section.kind == "choices":
+      for number, given in enumerate(config.get(name, ())):
+        check_chosen(f"{name}.{number}", section, given)
+    if name == "label_noise" and config.get(name):
+      check_chosen(name, section, config[name])
+      check_label_noise(config[name])
+    if section.options and section.kind == "section":
+      takes = section.options.takes
+      others = {*settings_of(takes)} - {*section.options.settings}
+      with as_written(config, name):
+        check_settings(f"{name}'s field", takes, config.get(name, {}), others)
+  check_task(config.get("task", {}))
+  check_unseen_fields(config.get("unseen", {}))
+  if config.get("task") and model["name"] in models.GENERATORS:
+    raise SettingError("task", config["task"], "a generator trains by losses of its own", "Leave it out.")
+  check_choice("algorithm.name", config["algorithm"]["name"], CLIENTS)
+  check_fit(CLIENTS[config["algorithm"]["name"]], model["name"])
+  check_model(model)
+
+
+def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None:
+  """Checks a section that chooses something by its name, and whose other fields are settings of that.
+
+  Args:
+    place: the section's name, or "SECTION.NUMBER" for one of several.
+    section: what is known of it.
+    given: its fields.
+
+  Raises:
+    SettingError: no name, one that is not known, or a field that cannot be.
+  """
+  table = section.table()
+  check_section(place, given)
+  if given.get("name") is None:
+    raise SettingError(
+      place, dict(given), "has no name, and so no effect", f"Name one of {', '.join(table)}."
+    )
+  check_choice(f"{place}.name", given["name"], table)
+  check_given(place, given, section.given)
+  settings = {field: value for field, value in given.items() if field != "name"}
+  try:
+    check_settings(f"{place}'s setting for {given['name']}", table[given["name"]], settings, section.given)
+  except SettingError as error:
+    raise renamed(error, f"{place}.{error.setting}") if error.setting in settings else error from None
+
+
+def check_parts(plan: Plan) -> None:
+  """Checks whether what a plan chooses goes together, by parts around a small model.
+
+  Raises:
+    SettingError: a setting of a part or of a study that cannot be, or what does not go together.
+  """
+  client = CLIENTS[plan.parts["algorithm"]["name"]]
+  given = {**plan.parts["local"], **plan.parts["algorithm"]}
+  algorithm = build_algorithm(plan, small_model(client), client.prepare(given, num_clients=plan.num_clients))
+  for study in plan.watching:
+    if study.options:
+      given = plan.given(study)
+      study.check(given, algorithm.client, plan.valid_fraction > 0)
+  check_unseen(plan, algorithm.client)
+  check_rounds(plan.rounds, plan.eval_every, algorithm)
+  if plan.num_clients is not None and plan.unseen_fraction is None:
+    check_cohort(algorithm, plan.cohort_size, plan.num_clients)
+
+
+def check_partition(given: Mapping[str, Any], not_settable: Mapping[str, str]) -> None:
+  """Raises `SettingError` for a partition or an option of it that is not known."""
+  name, known = given["name"], datasets.PARTITIONERS
+  check_choice("partition.name", name, known)
+  of_all = {each: {*settings_of(own)} - {*not_settable, "groups"} for each, own in known.items()}
+  if given.get("seed") is not None:
+    check_seed("partition.seed", given["seed"])
+  options = {option: value for option, value in given.items() if option not in ("name", "seed")}
+  check_known(name, {"partition": {"name": name, **options}}, of_all[name], lambda: of_all)
+  check_settings(f"option of partition {name!r}", known[name], options, (*not_settable, "groups"))
+  datasets.check_tries(options.get("balance", False), options.get("max_tries"))
+
+
+def check_fit(client: Method, model: str) -> None:
+  """Raises `SettingError` where client part and model do not belong together."""
+  if model not in client.models:
+    raise SettingError(
+      "model.name", model, f"not a model that {client.name} trains", f"Use one of {', '.join(client.models)}."
+    )

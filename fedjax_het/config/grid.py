@@ -1,0 +1,72 @@
+"""The grid of a sweep: which fields may vary within one program, its members, and their names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from fedjax_het.config.plan import plan, written
+from fedjax_het.config.sections import sections
+from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import is_number, with_values
+from fedjax_het.engine.sweep import grid_of
+from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.studies import Study
+
+Values = TypeVar("Values")
+
+
+def varying() -> list[str]:
+  """The sections whose numbers may differ between the members of a sweep."""
+  return [name for name, section in sections().items() if section.varies]
+
+
+def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
+  """A grid's fields in the one order that its members go by, the seed first: config.json keeps no other."""
+  return dict(sorted(grid.items(), key=lambda field: (field[0] != "seed", field[0])))
+
+
+def check_sweep(
+  config: Any, grid: Mapping[str, Sequence[Any]], studies: Sequence[type[Study]] = ()
+) -> tuple[list[dict[str, Any]], list[Plan]]:
+  """What each member of a sweep varies, and its plan.
+
+  Args:
+    config: a configuration or a plan, which the members have alike but for the grid's fields.
+    grid: dotted field -> values.
+    studies: see `plan`.
+
+  Raises:
+    SettingError: a member cannot be, or not as one program with the others.
+  """
+  config = written(config)
+  for path, values in grid.items():
+    given = ",".join(map(str, values))
+    homes = [f"--sweep.{name}.{path}={given}" for name in varying() if path in config.get(name, {})]
+    if homes:
+      raise SettingError(f"sweep.{path}", list(values), "is in a section", f"Write {' or '.join(homes)}.")
+  check_one_program(grid)
+  members = grid_of(grid)
+  return members, [plan(with_values(config, values), studies) for values in members]
+
+
+def name_of(values: Mapping[str, Any]) -> str:
+  """A member's folder: "seed=0,algorithm.nu=1.0"."""
+  return ",".join(f"{path}={value}" for path, value in values.items())
+
+
+def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
+  """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
+  *most, last = known = varying()
+  for path, values in grid.items():
+    section, _, field = path.partition(".")
+    if section in sections() and section not in ("seed", *known):
+      problem = f"is not a seed, nor a number of {', '.join(most)} or {last}"
+      raise SettingError(f"sweep.{path}", list(values), problem, "Start a run of its own for each value.")
+    check_choice("sweep's field", section, ("seed", *known))
+    are_numbers = all(map(is_number, values))
+    whole = all(isinstance(v, int) for v in values)
+    if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
+      raise SettingError(f"sweep.{path}", list(values), "is not a list of numbers", "Sweep numbers only.")
+    if field in ("batch_size", "epochs", "per_class"):
+      raise SettingError(
+        f"sweep.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
+      )

@@ -1,0 +1,69 @@
+"""What the command line changes of a configuration, also in sections that its file does not have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from fedjax_het.config.sections import sections
+from fedjax_het.config.values import replaced
+from fedjax_het.errors import SettingError, check_choice
+
+
+def with_empty_sections(config: ConfigDict) -> list[str]:
+  """Gives a configuration the sections that it lacks, each without a field; returns their names."""
+  found = [
+    name for name, one in sections().items() if one.kind in ("section", "choice") and name not in config
+  ]
+  for name in found:
+    config[name] = ConfigDict()
+  return found
+
+
+def leave_out_empty(config: ConfigDict, names: list[str]) -> None:
+  """Takes those sections out again that nothing was set in: an empty section is the default."""
+  for name in names:
+    if name in config and not config[name]:
+      del config[name]
+
+
+def is_beyond_flags(config: ConfigDict, path: str) -> bool:
+  """Whether ml_collections cannot set a path: an element by number, or a field of a dict that is missing."""
+  section, *inside = path.split(".")
+  known = config.get(section)
+  return any(map(str.isdecimal, inside)) or (
+    len(inside) > 1 and isinstance(known, ConfigDict) and inside[0] not in known
+  )
+
+
+def change(config: ConfigDict, changes: Mapping[str, Any]) -> None:
+  """Sets dotted fields of a configuration; what follows from them follows.
+
+  Elements of a tuple or a list are reached by their number, from 0.
+
+  Raises:
+    SettingError: a field of another type, one in a section that is not there, or no element of that number.
+  """
+  put_in = with_empty_sections(config)
+  for path, value in changes.items():
+    *above, field = path.split(".")
+    node = config
+    for depth, section in enumerate(above):
+      if depth == 0:
+        check_choice("field of the configuration", section, node)
+      elif section not in node:
+        node[section] = ConfigDict()
+      inside = node[section]
+      if isinstance(inside, list | tuple):
+        field, value = section, replaced(inside, [*above[depth + 1 :], field], value, f"config.{path}")
+        break
+      if not isinstance(inside, ConfigDict):
+        whole = ".".join(above)
+        problem = f"{section} is a value, which has no fields"
+        raise SettingError(f"config.{path}", value, problem, f"Write --config.{whole}=VALUE.")
+      node = inside
+    try:
+      node[field] = value
+    except TypeError as error:
+      raise SettingError(f"config.{path}", value, str(error), "Give a value of that type.") from error
+  leave_out_empty(config, put_in)

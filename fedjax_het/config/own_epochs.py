@@ -1,0 +1,100 @@
+"""Passes of a method's own, such as Ditto's `local_epochs`: as many as `local.epochs` unless they are set.
+
+The configuration that a run writes to config.json always has these settings. A config.json without them was
+written by an earlier version of the library, which trained a fixed number of passes.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import with_values
+from fedjax_het.methods import CLIENTS
+
+PARTS = ("algorithm", "local")  # sections with settings of the client part
+
+
+def resolved(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, Any]:
+  """Returns a nested configuration in which every number of passes of the method's own is written out.
+
+  Args:
+    config: a configuration whose fields are checked.
+    swept: dotted fields whose values a sweep gives; they are left as they are.
+  """
+  given = {**config["local"], **config["algorithm"]}
+  if not (missing := followers(config, swept)):
+    return dict(config)
+  epochs = given.get("epochs", CLIENTS[given["name"]].settings["epochs"].default)
+  return with_values(config, dict.fromkeys(missing, epochs))
+
+
+def of_earlier(stored: Any) -> Any:
+  """Returns a config.json's content with the passes that an earlier version trained where it has none.
+
+  Args:
+    stored: what the file of a run or of a sweep holds; anything else is returned as it is.
+  """
+  try:
+    if isinstance(stored.get("sweep"), Mapping):
+      config = _of_earlier(stored["config"], stored["sweep"])
+      return {**stored, "config": config}
+    return _of_earlier(stored, ())
+  except (AttributeError, KeyError, TypeError):  # of another program, or damaged
+    return stored
+
+
+def to_compare(configs: Sequence[Any]) -> list[Any]:
+  """Returns config.json contents of several runs in which a method's own passes stand where they tell apart.
+
+  Passes that are as many as `epochs` are left out. Where no run says its own passes, nothing is changed.
+  """
+  if not any(map(_says, configs)):
+    return [*configs]
+  return [_without_followers(of_earlier(config)) if _of_client(config) else config for config in configs]
+
+
+def _of_client(config: Any) -> bool:
+  """Whether this is the configuration of a run whose client part is known."""
+  parts: list[Any] = [config.get(part) if isinstance(config, Mapping) else None for part in PARTS]
+  return all(isinstance(part, Mapping) for part in parts) and str(parts[0].get("name")) in CLIENTS
+
+
+def _says(config: Any) -> bool:
+  names = CLIENTS[config["algorithm"]["name"]].own_epochs if _of_client(config) else ()
+  return any(name in config[part] for name in names for part in PARTS)
+
+
+def _without_followers(config: Mapping[str, Any]) -> Mapping[str, Any]:
+  given = {**config["local"], **config["algorithm"]}
+  names = CLIENTS[config["algorithm"]["name"]].own_epochs
+  followers = {name for name in names if given.get(name) == given.get("epochs")}
+  own = {part: {k: v for k, v in config[part].items() if k not in followers} for part in PARTS}
+  return {**config, **own}
+
+
+def passes(plan: Plan) -> str:
+  """Says how many passes a client makes in a round: "epochs 10, local_epochs 10 (as epochs)"."""
+  method, known = CLIENTS[plan.client.name], {**plan.parts["local"], **plan.parts["algorithm"]}
+  names = [name for name in ("epochs", *method.own_epochs) if name in known]
+  return ", ".join(f"{name} {known[name]}{' (as epochs)' * (name in plan.as_epochs)}" for name in names)
+
+
+def _of_earlier(stored: Mapping[str, Any], swept: Collection[str]) -> dict[str, Any]:
+  found = dict(stored)
+  for path, before in followers(stored, swept).items():
+    section, _, name = path.partition(".")
+    found[section] = {**found[section], name: before}
+  return found
+
+
+def followers(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, int]:
+  """Dotted field -> what earlier versions trained, for each number of passes that a configuration lacks."""
+  algorithm, local = config["algorithm"], config["local"]
+  given = {**local, **algorithm}
+  found = {}
+  for name, own in CLIENTS[algorithm["name"]].own_epochs.items():
+    path = f"{'local' if name in local else 'algorithm'}.{name}"
+    unused = own.unless_none in given and given[own.unless_none] is None
+    if given.get(name) is None and path not in swept and not unused:
+      found[path] = own.before
+  return found

@@ -1,0 +1,65 @@
+"""The plan of a run: its configuration, read, checked and typed once, with every default filled in."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from fedjax_het.config.check import check_fields, check_parts
+from fedjax_het.config.own_epochs import followers, resolved
+from fedjax_het.config.sections import sections
+from fedjax_het.config.typed import Choice, Plan, filled
+from fedjax_het.config.values import plain
+from fedjax_het.studies import STUDIES, Study
+
+AS_GIVEN = (
+  "dataset", "data_dir", "dataset_options", "num_clients", "test_fraction", "valid_fraction", "stratify",
+  "task", "label_noise", "rounds", "cohort_size", "seed", "eval_every",
+)  # fmt: skip
+PARTS = ("algorithm", "local", "mixing", "server")  # sections of the client, the mixing and the server part
+
+
+def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:
+  """A configuration's nested fields, or those that a plan was made of."""
+  return dict(config.written) if isinstance(config, Plan) else plain(ConfigDict(config))
+
+
+def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[Study]] = ()) -> Plan:
+  """Reads and checks a configuration, once; a plan is returned as it is.
+
+  Args:
+    config: nested fields.
+    studies: the user's own studies, which watch the run beside `STUDIES`.
+
+  Raises:
+    SettingError: an unknown field or name (naming the nearest), a value out of range, or parts that do not go
+      together; all that can be found before any data is read.
+    DataError: a file of weights cannot be read.
+  """
+  if isinstance(config, Plan):
+    return config
+  known, given = sections(studies), written(config)
+  check_fields(given, known)
+  whole = resolved(given)
+  got = {name: whole.get(name, one.default) for name, one in known.items()}
+  partition = filled(known["partition"], got["partition"], got["partition"]["name"])
+  of_studies = {
+    name: filled(one, got[name]) if one.kind == "section" else got[name]
+    for name, one in known.items()
+    if one.options and not (got[name] is one.default or got[name] == {})
+  }
+  made = Plan(
+    **{name: got[name] for name in AS_GIVEN},
+    partition_seed=partition.pop("seed"),
+    partition=Choice(got["partition"]["name"], partition),
+    unseen_fraction=got["unseen"].get("fraction"),
+    unseen_steps=tuple(got["unseen"].get("steps", ())),
+    model=Choice(got["model"]["name"], {k: v for k, v in got["model"].items() if k != "name"}),
+    parts={section: got[section] for section in PARTS},
+    studies=of_studies,
+    watching=(*STUDIES, *studies),
+    as_epochs=tuple(path.rpartition(".")[2] for path in followers(given)),
+    written=whole,
+  )
+  check_parts(made)
+  return made

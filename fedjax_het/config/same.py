@@ -1,0 +1,56 @@
+"""Which configurations are the same: those that are equal once every default is filled in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedjax_het.config.sections import Section, sections
+
+HOMES = ("algorithm", "local")  # a setting of the client part may stand in either
+
+
+def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a configuration's nested fields with every default filled in, and without its empty sections.
+
+  All settings of the client part then stand in `algorithm`. What is not known stays as it is.
+
+  Args:
+    stored: what the config.json of a run or of a sweep holds.
+  """
+  if isinstance(stored.get("sweep"), Mapping) and isinstance(stored.get("config"), Mapping):
+    return {**stored, "config": with_defaults(stored["config"])}
+  found = dict(stored)
+  if all(isinstance(found.get(home), Mapping) for home in HOMES):
+    found["algorithm"] = {**found.pop("local"), **found["algorithm"]}
+  for name, section in sections().items():
+    given = found.get(name, section.default)
+    if name == "local" or (section.required and name not in found):
+      continue
+    if section.kind == "field":
+      if not section.required:
+        found[name] = given
+    elif isinstance(given, Mapping) and (given or section.always):
+      chosen = found.get("dataset") if name == "dataset_options" else given.get("name")
+      found[name] = _filled(section, given, chosen)
+    elif not given:
+      found.pop(name, None)
+  return found
+
+
+def _filled(section: Section, given: Mapping[str, Any], chosen: Any) -> dict[str, Any]:
+  """The fields of a section with its defaults; a whole number where the default is a fraction is one, too."""
+  found = {**section.defaults(chosen), **given}
+  for name, default in section.defaults(chosen).items():
+    if isinstance(default, float) and type(found[name]) is int:
+      found[name] = float(found[name])
+  return found
+
+
+def as_given(path: str, *configs: Mapping[str, Any]) -> str:
+  """The name of a field of `with_defaults` as a configuration writes it: `local.lr` for `algorithm.lr`.
+
+  Args:
+    path: the dotted field.
+    configs: dotted fields of configurations; the first that has it in either section says which.
+  """
+  other = path.replace("algorithm.", "local.", 1)
+  return next((name for config in configs for name in (path, other) if name in config), path)

@@ -1,0 +1,87 @@
+"""Values of a configuration by their dotted paths, and the numbers that a run's program takes as values."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedjax_het.errors import SettingError
+from fedjax_het.methods import METHODS
+
+
+def plain(config: Any) -> Any:
+  """Returns a configuration, or a part of one, as dicts, tuples and lists of plain values."""
+  config = config.to_dict() if hasattr(config, "to_dict") else config
+  if isinstance(config, Mapping):
+    return {name: plain(value) for name, value in config.items()}
+  if isinstance(config, list | tuple):
+    return type(config)(map(plain, config))
+  return config
+
+
+def replaced(node: Any, path: Sequence[str], value: Any, setting: str = "") -> Any:
+  """Returns nested dicts, lists and tuples with another value at a path; elements are reached by number.
+
+  Args:
+    node: what the path starts from; it is not changed. A dict that lacks a name gets it.
+    path: names of fields, and numbers of elements from 0.
+    value: the new value.
+    setting: what an error calls the path; by default the path with dots.
+
+  Raises:
+    SettingError: the path leads through a value, or there is no element of that number.
+  """
+  if not path:
+    return value
+  setting, (first, *rest) = setting or ".".join(path), path
+  if isinstance(node, list | tuple):
+    if not first.isdecimal() or int(first) >= len(node):
+      problem = f"{first} is no number of an element, of which there are {len(node)}, counted from 0"
+      raise SettingError(setting, value, problem, "Name one that is there, or set all of them as a whole.")
+    own = [*node]
+    own[int(first)] = replaced(node[int(first)], rest, value, setting)
+    return type(node)(own)
+  if not isinstance(node, Mapping):
+    above = setting.removesuffix(".".join(path)).rstrip(".")
+    raise SettingError(setting, value, f"{above} is a value, which has no fields", f"Write {above}=VALUE.")
+  return {**node, first: replaced(node.get(first, {}), rest, value, setting)}
+
+
+def with_values(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a nested configuration with other values of some dotted fields."""
+  changed = dict(config)
+  for path, value in values.items():
+    changed = replaced(changed, path.split("."), value)
+  return changed
+
+
+def numbers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns the settings of the parts that a program takes as values: dotted field -> number.
+
+  These are all settings that may be fractions, defaults included, except those of `Method.from_data`. Runs
+  that differ in these numbers alone are one program, and each has the bits of that member of a sweep. A
+  setting of 0 stays a constant, and what it multiplies is left out.
+
+  Args:
+    parts: the sections `algorithm`, `local`, `mixing` and `server` of a configuration.
+  """
+  found = {}
+  for section, table in METHODS.items():
+    own, method = parts[section], table[parts[section]["name"]]
+    for name, setting in method.settings.items():
+      if name in method.from_data:
+        continue
+      inherits = section == "algorithm" and name not in own and name in parts["local"]
+      place = "local" if inherits else section
+      value = parts[place].get(name, setting.default)
+      if setting.is_value and is_number(value) and value:
+        found[f"{place}.{name}"] = float(value)
+  return found
+
+
+def is_number(value: Any) -> bool:
+  """Whether a value of a setting is a number."""
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_measured(value: Any) -> bool:
+  """Whether a value that a file holds is a finite number of a size that something measured can have."""
+  return is_number(value) and abs(value) < 1e100

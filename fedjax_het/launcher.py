@@ -1,0 +1,201 @@
+"""The launcher: `python -m fedjax_het.run --config=configs/NAME.py --workdir=DIR [--config.key=value ...]`.
+
+Starting it again with the same workdir continues the run, or shows its result where it is complete.
+`--sweep.FIELD=value,value,...` runs every combination of the fields' values as one program. `--list` prints
+what a configuration can name, `--describe` the fields of this one.
+"""
+
+import ast
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from fedjax_het.config import quickstart
+from fedjax_het.config.file import read_config
+from fedjax_het.config.override import change, is_beyond_flags, leave_out_empty, with_empty_sections
+from fedjax_het.config.shipped import shipped
+from fedjax_het.errors import SettingError, check_here
+from fedjax_het.output.terminal import protect_streams, say
+from fedjax_het.program import machine
+from fedjax_het.program.command_line import (
+  leave_out_waiting,
+  mistakes_in_one_line,
+  parse_flags,
+  show_in_help,
+  take_changes,
+  take_no_accelerator,
+  told,
+)
+from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
+from fedjax_het.program.stopping import outlive_save
+
+
+def define_flags(config: ConfigDict) -> None:
+  """Defines the launcher's flags; ml_collections reads the command line's overrides already here."""
+  config_flags.DEFINE_config_dict(
+    "config",
+    config,
+    "What to run: a Python file with get_config(), as in configs/, or a run's config.json. By default the "
+    "quickstart.",
+    lock_config=False,
+    accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
+  )
+  flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
+  flags.DEFINE_integer("member_batch", None, "Runs of a sweep that a device trains at once; as client_batch.")
+  text = "Print what a configuration can name, or with --list=NAME what the settings of that are, and end."
+  plain: flags.ArgumentParser[str] = flags.ArgumentParser()
+  flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # whose value may be left out
+  text = "Print all fields of the configuration, or with --describe=FIELD one or a section, and end."
+  flags.DEFINE_flag(flags.Flag(plain, None, "describe", None, text, boolean=True))
+  flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
+  define_machine_flags()
+
+
+def with_shipped(argv: list[str], flag: str) -> list[str]:
+  """The command line with the project's own file behind `flag` where "configs/NAME.py" is not at hand."""
+
+  def one(before: str, argument: str) -> str:
+    name, equals, path = argument.partition("=")
+    if name.lstrip("-") == flag and equals:
+      return f"{name}={shipped(path)}"
+    return shipped(argument) if before in (f"-{flag}", f"--{flag}") else argument
+
+  return [one(*pair) for pair in zip(["", *argv], argv)]
+
+
+def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
+  """The command line without its --sweep.FIELD=values, and those as a grid.
+
+  Raises:
+    SettingError: a sweep flag without values, or for a field that another has.
+  """
+  rest: list[str] = []
+  grid: dict[str, list[Any]] = {}
+  for argument in argv:
+    name, _, values = argument.partition("=")
+    if not name.lstrip("-").startswith("sweep."):
+      rest.append(argument)
+      continue
+    path = name.lstrip("-").removeprefix("sweep.")
+    if path in grid:
+      remedy = f"Write --sweep.{path}={','.join([*map(str, grid[path]), values])}."
+      raise SettingError(f"sweep.{path}", values, "was given before", remedy)
+    grid[path] = []
+    for value in values.split(","):
+      try:
+        grid[path].append(ast.literal_eval(value))
+      except (ValueError, SyntaxError) as error:
+        remedy = "Sweep numbers, as --sweep.seed=0,1,2; start a run of its own for each name."
+        raise SettingError(f"sweep.{path}", values, f"{value!r} is no number", remedy) from error
+  return rest, grid
+
+
+def take_config(argv: list[str]) -> tuple[list[str], ConfigDict]:
+  """The command line without its --config=FILE, and the configuration of that file, or the quickstart's.
+
+  Raises:
+    SettingError: see `read_config`; or a --config.FIELD=VALUE stands before the file.
+  """
+  rest: list[str] = []
+  chosen, early, arguments = None, "", iter(argv)
+  for argument in arguments:
+    name, equals, value = argument.partition("=")
+    if name not in ("-config", "--config"):
+      early = early or (name if name.lstrip("-").startswith("config.") else "")
+      rest.append(argument)
+      continue
+    chosen = value if equals else next(arguments, "")
+    if early:
+      problem = f"stands behind {early}, which it would replace"
+      raise SettingError("config", chosen, problem, "Put --config=FILE before --config.FIELD=VALUE.")
+  return rest, quickstart.get_config() if chosen is None else read_config(chosen)
+
+
+def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any], put_in: list[str]) -> int:
+  """Runs what the flags say; 0, or 1 after printing what the user can mend.
+
+  Args:
+    argv: what is left of the command line: the program's name.
+    grid: what a sweep varies.
+    elements: what the command line sets that absl's flags do not reach, see `is_beyond_flags`.
+    put_in: sections that were put into the configuration for the command line to set.
+  """
+  if len(argv) > 1:
+    blank = next((flag for flag in ("list", "describe") if flags.FLAGS[flag].value == "true"), None)
+    remedy = f"--{blank}={argv[1]}" if blank else "--config.key=value"
+    say(f"Unexpected argument {argv[1]!r}: settings are given as {remedy}.", error=True)
+    return 1
+  logging.set_verbosity(min(logging.get_verbosity(), logging.WARNING))
+  leave_out_waiting()
+  given = flags.FLAGS
+
+  def overridden() -> ConfigDict:
+    change(given.config, elements)
+    leave_out_empty(given.config, put_in)
+    return given.config
+
+  for asked, show in ((given.list, print_listing), (given.describe, print_description)):
+    if asked is not None:
+      return told(functools.partial(show, "" if asked == "true" else asked, overridden))
+  from fedjax_het.config.grid import check_sweep
+  from fedjax_het.experiment.dry_run import dry_run
+  from fedjax_het.experiment.experiment import run_experiment
+  from fedjax_het.experiment.sweep import run_sweep
+
+  def run() -> None:
+    prepare_jax()
+    where, config = where_of_flags(), overridden()
+    if given.member_batch is not None and not grid:
+      raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
+    if given.dry_run:
+      if grid:
+        check_sweep(config, grid)
+      dry_run(config, where)
+      if grid:
+        say(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
+    elif grid:
+      run_sweep(
+        config, grid, given.workdir, where, member_batch=given.member_batch,
+        checkpoint_seconds=given.checkpoint_seconds,
+      )  # fmt: skip
+    else:
+      run_experiment(config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
+
+  return told(run)
+
+
+def print_listing(name: str, config: Callable[[], ConfigDict]) -> None:
+  """Prints everything that can be named, or `name` alone."""
+  from fedjax_het.config.listing import print_list
+
+  take_no_accelerator()
+  print_list(name)
+
+
+def print_description(name: str, config: Callable[[], ConfigDict]) -> None:
+  """Prints the configuration's fields, or `name` alone."""
+  from fedjax_het.config.fields import print_fields
+
+  take_no_accelerator()
+  print_fields(config().to_dict(), name)
+
+
+def launch() -> None:
+  """Runs the program of the command line, and exits with its status."""
+  protect_streams()
+  outlive_save()
+  with mistakes_in_one_line():
+    check_here()
+    argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
+    argv, sweep = take_sweep(with_shipped(argv, "config"))
+    argv, config = take_config(argv)
+    put_in = with_empty_sections(config)
+    sys.argv, elements = take_changes(argv, functools.partial(is_beyond_flags, config))
+    define_flags(config)
+    show_in_help(__name__, machine.__name__)
+  app.run(functools.partial(main, grid=sweep, elements=elements, put_in=put_in), flags_parser=parse_flags)

@@ -1,0 +1,133 @@
+"""What every program of the command line does: flags, their mistakes in one line, the status at its end."""
+
+import ast
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from logging import LogRecord
+from typing import Any
+
+import jax
+from absl import flags, logging
+
+from fedjax_het.config.sections import sections
+from fedjax_het.engine.capacity import in_words
+from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, near
+from fedjax_het.output.escape import terminal
+from fedjax_het.output.terminal import say
+from fedjax_het.program.stopping import Stopped, end_now, heard
+
+
+def take_changes(
+  argv: list[str], taken: Callable[[str], bool] = lambda path: True
+) -> tuple[list[str], dict[str, Any]]:
+  """The command line without its --config.FIELD=value, and those; what is no Python literal is text.
+
+  Args:
+    argv: the command line.
+    taken: (FIELD) -> whether it is taken; by default all are.
+  """
+  rest: list[str] = []
+  changes: dict[str, Any] = {}
+  for argument in argv:
+    name, _, value = argument.partition("=")
+    if name.lstrip("-").startswith("config.") and taken(name.lstrip("-").removeprefix("config.")):
+      try:
+        changes[name.lstrip("-").removeprefix("config.")] = ast.literal_eval(value)
+      except (ValueError, SyntaxError):
+        changes[name.lstrip("-").removeprefix("config.")] = value
+    else:
+      rest.append(argument)
+  return rest, changes
+
+
+@contextlib.contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+  """Ends the program with one line, not a traceback, for a mistake in a flag or in what it names."""
+  try:
+    yield
+  except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    say(in_one_line(error), error=True)
+    sys.exit(1)
+
+
+def in_one_line(error: Exception) -> str:
+  """What a mistake in a flag is, and the remedy, of the errors of absl and ml_collections."""
+  unknown = isinstance(error, KeyError) and bool(error.args)  # whose own text is quoted
+  text = " ".join(str(error.args[0] if unknown else error).split())
+  if unknown:
+    if inside := re.search(r"^Attribute .*Attempting to lookup: (.*)\.\w+$", text):
+      return f"config.{inside[1]} is a value, which has no fields. Write --config.{inside[1]}=VALUE."
+    text = f"Unknown setting: {text}"
+    if "Did you mean" not in text:
+      text += f". {near(text.removeprefix('Unknown setting: ').strip(chr(39)), sections())}"
+  if section := re.match(r"flag --config\.(\w+)=(.*): Failed to parse .* as a ConfigDict", text):
+    name, value = section[1], section[2]
+    named = name in sections() and sections()[name].kind == "choice" and value.replace("_", "").isalnum()
+    remedy = f"--config.{name}.name={value}" if named else f"--config.{name}=\"{{'FIELD': VALUE}}\""
+    return (
+      f"config.{name} = {value}: is a section of settings. Write {remedy}; --describe={name} has its fields."
+    )
+  if path := re.match(r"Could not parse '(.*)': SyntaxError", text):
+    return f"--config.{path[1]}: names no field. Write --config.FIELD=VALUE; --describe has all fields."
+  if text.startswith("Unknown command line flag"):
+    return text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
+  text = re.sub(r"invalid literal for int\(\) with base 10: .*", "is no whole number.", text)
+  return re.sub(r"could not convert string to float: .*", "is no number.", text)
+
+
+def show_in_help(*modules: str) -> None:
+  """Makes --help of the program that was started list the flags that some modules define."""
+  for module in modules:
+    for flag in flags.FLAGS.flags_by_module_dict().get(module, ()):
+      flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """absl's parsing of the command line; --help ends with 0, where absl ends with 1."""
+  with mistakes_in_one_line():
+    try:
+      return flags.FLAGS(argv)
+    except SystemExit:  # of a flag that shows help: mistakes are exceptions
+      sys.exit(0)
+
+
+def leave_out_waiting() -> None:
+  """Drops Orbax's advice, for every checkpoint that follows on another, to write fewer.
+
+  Other messages reach the terminal as text: they name files, whose names may hold control characters.
+  """
+  waiting = "Waiting for previous save"
+  logging.get_absl_logger().addFilter(lambda record: not str(record.msg).startswith(waiting))
+  logging.get_absl_handler().addFilter(as_text)
+
+
+def as_text(record: LogRecord) -> bool:
+  """Makes a log's message the text that a terminal may show; True, as it is to be shown."""
+  record.msg, record.args = terminal(record.getMessage()), ()
+  return True
+
+
+def told(run: Callable[[], None]) -> int:
+  """Runs it; 0, or another status after printing why it stopped or what the user can mend.
+
+  An interrupt ends the program here: XLA may still compile, and crashes an interpreter that ends in order.
+  """
+  try:
+    with heard(), in_words():
+      run()
+  except Stopped as stopped:
+    say(stopped, error=True)
+    return 128 + stopped.by
+  except KeyboardInterrupt:
+    end_now()
+  except (SettingError, DataError, NonFiniteLoss, NoRoom) as error:
+    say(f"{type(error).__name__}: {error}", error=True)
+    return 1
+  return 0
+
+
+def take_no_accelerator() -> None:
+  """For programs that only ask the parts what they are."""
+  jax.config.update("jax_platforms", "cpu")

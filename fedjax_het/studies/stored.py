@@ -1,0 +1,21 @@
+"""Reads back the arrays that studies store in a run's folder, for pages that show them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.errors import DAMAGE
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+  """Returns the numeric arrays of an .npz by name; {} if it is absent, damaged or being written."""
+  try:
+    with path.open("rb") as raw, np.load(raw) as file:  # which np.load leaves open where it fails
+      return {name: array for name, array in file.items() if array.dtype.kind in "biuf"}
+  except (*DAMAGE, AttributeError, LookupError, MemoryError):
+    return {}
+
+
+def short(values: np.ndarray) -> list[float | None]:
+  """Returns values with six digits each, None for what is not finite."""
+  return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

@@ -1,0 +1,170 @@
+"""Where a figure comes from: the code, the day, the machine."""
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedjax_het.data.files import Source
+from fedjax_het.engine.cpu import compiler_options, xla_flags
+from fedjax_het.errors import DataError, SettingError
+from fedjax_het.workdir.folder import Workdir, lines_of, read_starts
+
+TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
+# JAX's options that another random draw comes from, and those that numbers are rounded by.
+DRAWS = ("jax_default_prng_impl", "jax_random_seed_offset", "jax_threefry_partitionable")
+ROUNDING = (
+  "jax_default_matmul_precision", "jax_disable_jit", "jax_disable_most_optimizations",
+  "jax_exec_time_optimization_effort", "jax_numpy_dtype_promotion", "jax_optimization_level",
+)  # fmt: skip
+ENVIRONMENT = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # likewise
+NO_NUMBERS = ("xla_dump", "xla_force_host_platform_device_count")  # beginnings of XLA's options
+
+
+def machine() -> str:
+  """The processor's name, its family and model where they are told, and its cores."""
+  file = Path("/proc/cpuinfo")
+  lines = file.read_text().splitlines() if file.exists() else []
+  pairs = [[part.strip() for part in line.partition(":")[::2]] for line in reversed(lines)]
+  told = dict(pair for pair in pairs if pair[0])
+  name = told.get("model name", platform.machine())
+  if {"cpu family", "model"} <= told.keys():
+    name += f" (family {told['cpu family']}, model {told['model']})"
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+  return f"{name}, {cores} cores"
+
+
+def commit(tree: str | os.PathLike[str] = TREE) -> str | None:
+  """The commit of a tree, by its first digits; None for one that git does not know."""
+  try:
+    found = subprocess.run(
+      ["git", "-C", os.fspath(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    )
+  except OSError:  # no git here
+    return None
+  return found.stdout.strip() or None
+
+
+def version() -> str | None:
+  """The installed package's version; None where it is not installed."""
+  try:
+    return metadata.version("fedjax_het")
+  except metadata.PackageNotFoundError:
+    return None
+
+
+def provenance() -> dict[str, str | int | None]:
+  """What stands beside a figure: version and commit of the code, day, processor, devices, JAX's version."""
+  return {
+    "version": version(),
+    "commit": commit() if (TREE / ".git").exists() else None,
+    "date": str(datetime.date.today()),
+    "machine": machine(),
+    "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    "jax": jax.__version__,
+  }
+
+
+def numerics(groups: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
+  """What a run's numbers depend on beside the code, the configuration and the data.
+
+  Args:
+    groups: see `Runs`.
+
+  Returns:
+    "draws": the options of JAX that decide what a seed draws. "bits": what decides how numbers are rounded.
+  """
+
+  def option(name: str) -> Any:
+    value = getattr(jax.config, name, jax.config.values.get(name))  # an attribute knows of `with` as well
+    return getattr(value, "value", value)  # of an enumeration
+
+  platform = jax.default_backend()
+  processor = machine().rpartition(",")[0] if platform == "cpu" else jax.devices()[0].device_kind
+  flags = {name: value for name, value in xla_flags().items() if not name.startswith(NO_NUMBERS)}
+  return {
+    "draws": {name: option(name) for name in DRAWS},
+    "bits": {
+      **{name: option(name) for name in ROUNDING},
+      "xla_flags": sorted(f"--{name}={value}" for name, value in flags.items()),
+      "compiler_options": sorted(f"{name}={value}" for name, value in (compiler_options() or {}).items()),
+      "environment": [f"{name}={os.environ[name]}" for name in ENVIRONMENT if name in os.environ],
+      "platform": platform,
+      "processor": processor,
+      "jax": jax.__version__,
+      "jaxlib": metadata.version("jaxlib"),
+      **groups,
+    },
+  }
+
+
+def check_start(run: Workdir, digests: Mapping[str, str], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+  """Refuses to continue a run with what gives other draws, and says what gives other last bits.
+
+  Args:
+    run: its workdir, whose starts.jsonl has a line for each start. What a line lacks is not compared.
+    digests: of the data, see docs/reading.md.
+    now: `numerics` of this start.
+
+  Returns:
+    A sentence for each thing that changes the last bits of numbers, beside what the start before had.
+
+  Raises:
+    DataError: the run began with other data, or with the same among its clients otherwise.
+    SettingError: the run began with another option of JAX that decides its draws.
+  """
+  starts = read_starts(run.root)
+  for name, what, remedy in (
+    ("data_digest", "other data", "Give it the same files"),
+    ("clients_digest", "the same data, divided otherwise", "Use the code that began it"),
+    ("prepared_digest", "other things made of the same label counts", "Use the code that began it"),
+  ):
+    first = next((start for start in starts if start["data"].get(name) is not None), None)
+    if first is not None and (began := first["data"][name]) != digests.get(name):
+      by = f"version {first.get('version')}, commit {first.get('commit')}, {first.get('date')}"
+      text = f"{run.root} began with {what} ({name} {began}; now {digests.get(name)}; {by})"
+      raise DataError(f"{text}. {remedy}, or start in another workdir.")
+  for name, value in now["draws"].items():
+    if (before := _last(starts, "draws", name, value)) != value:
+      raise SettingError(
+        name, value, f"{run.root} began with {before}, and would go on with other random draws",
+        f"Set {name.upper()}={before} in the environment, or start in another workdir.",
+      )  # fmt: skip
+  damaged = sum(map(bool, lines_of(run.starts_path))) - len(starts)
+  said = f"{damaged} of the lines of {run.starts_path} cannot be read; what they said of data and options is "
+  return [said + "not compared."] * bool(damaged) + [
+    f"This run goes on with {name} = {value!r} and had {before!r} before: from here on its numbers may be "
+    "rounded otherwise than in one go."
+    for name, value in now["bits"].items()
+    if (before := _last(starts, "bits", name, value)) != value
+  ]
+
+
+def _last(starts: Sequence[Mapping[str, Any]], kind: str, name: str, unknown: Any) -> Any:
+  """The value that the last start noted which noted any, else `unknown`."""
+  noted = (found for start in reversed(starts) if isinstance(found := start.get(kind), Mapping))
+  return next((found[name] for found in noted if name in found), unknown)
+
+
+def note_start(
+  run: Workdir,
+  source: Source,
+  notes: Sequence[str],
+  digests: Mapping[str, str],
+  now: Mapping[str, Mapping[str, Any]],
+) -> None:
+  """Adds a line to a run's starts.jsonl: the code and machine, `numerics`, and what its data set is."""
+  found = {
+    "examples": len(source.y), "test_examples": len(source.y_test), "notes": notes, **digests,
+  }  # fmt: skip
+  earlier = run.starts_path.read_bytes() if run.starts_path.exists() else b""
+  cut_short = bool(earlier) and not earlier.endswith(b"\n")
+  with run.starts_path.open("a", encoding="utf-8") as file:
+    file.write("\n" * cut_short + json.dumps({**provenance(), **now, "data": found}) + "\n")

@@ -1,0 +1,153 @@
+"""The plan of a run: typed, frozen, made once, with sections that the command line reaches everywhere."""
+
+import dataclasses
+import json
+
+import pytest
+from changed_configs import with_values
+from launching import small
+from ml_collections import ConfigDict
+
+from fedjax_het.config import sections as registry
+from fedjax_het.config.file import read_config
+from fedjax_het.config.grid import check_sweep
+from fedjax_het.config.override import change, is_beyond_flags, leave_out_empty, with_empty_sections
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
+from fedjax_het.config.same import with_defaults
+from fedjax_het.config.sections import CORE, Section, sections
+from fedjax_het.config.values import plain, replaced
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment import build as building
+from fedjax_het.experiment import experiment
+from fedjax_het.experiment.extend import earlier_rounds
+from fedjax_het.program.where import Where
+from fedjax_het.studies import STUDIES
+from fedjax_het.tables.runs import identity
+from fedjax_het.workdir.folder import as_json, check, prepare
+
+
+def test_a_plan_is_typed_frozen_and_has_the_defaults():
+  config = get_config()
+  made = plan(config)
+  assert plan(made) is made and made.written == config.to_dict() and plan(config.to_dict()) == made
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    made.rounds = 3
+  assert made.partition.settings == {"alpha": 0.1, "min_size": 10, "max_tries": None, "balance": False}
+  assert made.partition_seed is None and made.stratify is False and made.unseen_steps == ()
+  assert made.client.name == "superfed_mm" and made.client.settings["start_round"] == 40
+  assert plan(get_config("algorithm=fedavg")).client.settings["lr"] == 0.05
+  assert made.server.settings == {"lr": 1.0} and made.studies == {}
+  judged = plan(with_values(config, {"landscape": {"points": 5}, "to_accuracy": 0.0})).studies
+  assert judged["landscape"] == {"points": 5, "span": 1.0, "part": "test", "examples": None}
+  assert judged["to_accuracy"] == 0.0
+
+
+def test_a_run_checks_its_configuration_once(tmp_path, monkeypatch):
+  made, real = [], building.build_algorithm
+  from fedjax_het.config import check as checks
+
+  monkeypatch.setattr(checks, "build_algorithm", lambda *args: made.append(args) or real(*args))
+  experiment.run_experiment(small(rounds=1, eval_every=1), str(tmp_path), Where(devices=1))
+  assert len(made) == 1
+
+
+def test_sections_that_a_file_lacks_are_put_in_for_the_command_line():
+  config = ConfigDict({name: value for name, value in get_config().items() if name not in ("task", "unseen")})
+  put_in = with_empty_sections(config)
+  names = {name for name, one in sections().items() if one.kind != "field"}
+  assert {*put_in} == names - {*get_config()} | {"task", "unseen"}
+  config.landscape.points, config.label_noise.name = 5, "pair"
+  leave_out_empty(config, put_in)
+  assert {*config} == ({*get_config()} | {"landscape"}) - {"task", "unseen"} and config.label_noise
+  change(config, {"landscape.span": 0.5, "downstream.steps": 3, "downstream.model.name": "two_nn"})
+  assert config.landscape.span == 0.5 and config.downstream.model.name == "two_nn" and "task" not in config
+  with pytest.raises(SettingError, match=r"'landscap': unknown\. Did you mean 'landscape'"):
+    change(config, {"landscap.points": 3})
+
+
+def test_elements_of_a_tuple_are_reached_by_number():
+  assert replaced({"a": ({"x": 1}, {"y": 2})}, ["a", "1", "y"], 3) == {"a": ({"x": 1}, {"y": 3})}
+  config = with_values(get_config(), {"unseen": {"fraction": 0.2, "steps": (1, 4)}})
+  assert is_beyond_flags(config, "unseen.steps.0") and is_beyond_flags(config, "unseen.new.field")
+  assert not is_beyond_flags(config, "unseen.steps") and not is_beyond_flags(config, "model.hidden")
+  change(config, {"unseen.steps.1": 9})
+  assert plan(config).unseen_steps == (1, 9)
+  for path in ("unseen.steps.2", "unseen.steps.x"):
+    with pytest.raises(
+      SettingError, match=rf"config\.{path} = 3: . is no number of an element, of which.* 2"
+    ):
+      change(config, {path: 3})
+
+
+def test_a_section_of_the_registry_is_one_line(monkeypatch):
+  """As the sections of later versions are: a tuple of choices, whose numbers a sweep may vary."""
+  line = Section("uploads", "choices", lambda: {"top_k": lambda share, keep=2: None}, varies=True)
+  monkeypatch.setattr(registry, "CORE", (*CORE, line))
+  assert sections()["uploads"].defaults("top_k") == {"keep": 2}
+  config = get_config()
+  change(config, {"uploads": ({"name": "top_k", "share": 0.1}, {"name": "top_k", "share": 0.2})})
+  change(config, {"uploads.1.share": 0.5})
+  assert [one["share"] for one in plain(config)["uploads"]] == [0.1, 0.5]
+  _, plans = check_sweep(config, {"uploads.0.share": [0.3, 0.4]})
+  assert [own.written["uploads"][0]["share"] for own in plans] == [0.3, 0.4]
+  change(config, {"uploads.1.name": "topk"})
+  with pytest.raises(SettingError, match=r"uploads\.1\.name = 'topk': unknown\. Did you mean 'top_k'"):
+    plan(config)
+
+
+def test_a_configuration_that_lacks_what_is_at_its_default_is_the_same(tmp_path):
+  old = get_config("algorithm=fedavg").to_dict()
+  prepare(
+    tmp_path, {name: value for name, value in old.items() if name not in ("unseen", "task", "label_noise")}
+  )
+  same = with_values(
+    ConfigDict(old),
+    {"record_losses": False, "stratify": False, "dataset_options": {"resize": None}, "to_accuracy": None,
+     "partition.min_size": 10, "model.layers": 2, "server.lr": 1, "unseen": {}},
+  )  # fmt: skip
+  check(tmp_path, same.to_dict())
+  assert identity(old) == identity(plan(same)) == identity(json.loads(as_json(old)))
+  longer = with_values(same, {"rounds": 120})
+  assert earlier_rounds(check(tmp_path, old), plan(with_values(longer, {"eval_every": 10}))) == 100
+  for changes, text in (
+    ({"record_losses": True}, r"record_losses = True: .* record_losses = false"),
+    ({"partition.min_size": 9}, r"partition\.min_size = 9: .* partition\.min_size = 10"),
+    ({"local.lr": 0.1}, r"local\.lr = 0\.1: .* local\.lr = 0\.05"),
+    ({"landscape": {"points": 21}}, r"landscape\.\w+ = .* absent"),
+    ({"unheard_of": 1}, r"unheard_of = 1: .* unheard_of = absent"),
+  ):
+    with pytest.raises(SettingError, match=text):
+      check(tmp_path, with_values(same, changes).to_dict())
+    assert identity(with_values(same, changes).to_dict()) != identity(old)
+
+
+def test_a_setting_of_the_client_part_is_one_in_either_section():
+  one, other = get_config("algorithm=fedavg").to_dict(), get_config("algorithm=fedavg").to_dict()
+  other["algorithm"]["momentum"] = other["local"].pop("momentum")
+  assert with_defaults(one) == with_defaults(other)
+
+
+def test_what_is_no_configuration_of_ours_stays_as_it_is():
+  for stored in (
+    {},
+    {"algorithm": 3, "local": {}},
+    {"algorithm": {"name": "nobody"}, "local": {"lr": 1}, "a": [1]},
+  ):
+    found = with_defaults(stored)
+    assert found.get("a") == stored.get("a")
+
+
+def test_every_study_describes_its_options():
+  from fedjax_het.config.listing import documented
+
+  for study in STUDIES:
+    if study.options:
+      assert {*study.options.parameters} <= {*documented(study.options.takes)}, study.name
+      assert {*study.options.defaults} == {*study.options.parameters}
+
+
+def test_a_former_config_json_is_read_as_a_plan(tmp_path):
+  (tmp_path / "config.json").write_text(as_json(plan(get_config()).written))
+  again = plan(read_config(str(tmp_path / "config.json")))
+  assert again.client == plan(get_config()).client and again.rounds == 100
