@@ -16,7 +16,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import check_training
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.algorithm import as_written, named
+from fedjax_het.config.algorithm import as_written, named
 from fedjax_het.experiment.check import check_config
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.experiment.values import numbers

@@ -11,7 +11,7 @@ import tensorstore as ts
 
 import fedjax_het
 from fedjax_het import modes
-from fedjax_het.experiment.checkpoint import DAMAGE, MACHINE, is_damage, of_machine, status_of
+from fedjax_het.workdir.checkpoint import DAMAGE, MACHINE, is_damage, of_machine, status_of
 
 PRIVATE = {"explicit_64_bits": "jax._src.config", "processes_told": "jax._src"}
 OF_OTHERS = (
