@@ -17,8 +17,8 @@ class Message(NamedTuple):
   `Needs.uploads_model`. p are the mixing coefficients, [S].
 
   Attributes:
-    params: the object that the server part moves: a model, endpoints of a simplex, or synthetic examples. Uploads u_i
-      become Σ_i p_i u_i.
+    params: the object that the server part moves: a model, endpoints of a simplex, or synthetic examples.
+      Uploads u_i become Σ_i p_i u_i.
     extra: further values that are averaged like `params`, Σ_i p_i u_i.
     stats: a model's running statistics, averaged like `params`; no server optimiser moves them.
     even: values that are averaged with equal weights, Σ_i u_i / S, such as control variates.
