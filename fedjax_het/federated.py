@@ -19,7 +19,7 @@ def federated(
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
       `studies` are of another type, or its `needs` have a field that only client parts have; the mixing part
       scales updates and the client part uploads none; the server part takes models and the client part
-      uploads signals, or the reverse; or the server part refuses the others, see `ServerUpdate.beside`.
+      uploads signals, or the reverse; or the server part refuses the others, see `ServerUpdate.adapt_to`.
   """
   mixing = mixings.static() if mixing is None else mixing
   parts = Algorithm(client, mixing, servers.sgd() if server is None else server)
@@ -42,9 +42,9 @@ def federated(
       "server", parts.server.name, f"does not take the {given} that {parts.client.name} uploads",
       f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
-  if parts.server.beside is None:
+  if parts.server.adapt_to is None:
     return parts
-  return parts._replace(server=parts.server.beside(parts.client, parts.mixing))
+  return parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))
 
 
 def check_fields(role: str, part: Any) -> None:

@@ -10,7 +10,7 @@ the body and keeps the head. There is no global model.
 from typing import Any, NamedTuple, Unpack
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.heads import Head, beside, joined, parting
+from fedjax_het.clients.heads import Head, joined, parting, with_rest_fixed
 from fedjax_het.clients.local_settings import LocalSettings, local_training
 from fedjax_het.clients.sgd import afterwards, mean_loss
 from fedjax_het.clients.supervised import supervised
@@ -64,11 +64,11 @@ def fedrep(
 
   def run_steps(key, broadcast, state, data, context, work: Phases, first, last) -> Phases:
     tx = tx_of(context)
-    top = beside(model, broadcast.params)
+    top = with_rest_fixed(model, broadcast.params)
     own = sgd.run_steps(key, top, data, work.head, tx, epochs, batch_size, None, first, last)
     steps = epochs * steps_per_epoch(data, batch_size)
     first, last, key = afterwards(steps, first, last, key)
-    bottom = beside(model, own.params)
+    bottom = with_rest_fixed(model, own.params)
     body = sgd.run_steps(key, bottom, data, work.body, tx, own_epochs, batch_size, None, first, last)
     return Phases(own, body)
 

@@ -80,7 +80,7 @@ def layers_of_head(model: Any) -> Callable[[PyTree], dict[Path, Any]]:
   return of
 
 
-def beside(model: Model, rest: PyTree) -> Model:
+def with_rest_fixed(model: Model, rest: PyTree) -> Model:
   """Returns a model that is a function of one part of the parameters; the other part, `rest`, is fixed."""
   train = model.train
 

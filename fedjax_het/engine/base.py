@@ -18,9 +18,9 @@ from fedjax_het.engine import placement
 from fedjax_het.engine.algorithm_maker import traced
 from fedjax_het.engine.capacity import check_program
 from fedjax_het.engine.checks import check_fit, check_simplex
-from fedjax_het.engine.client_store import OnDevices, States
+from fedjax_het.engine.client_store import ClientStore, OnDevices
 from fedjax_het.engine.cpu import compiler_options
-from fedjax_het.engine.data_store import Examples
+from fedjax_het.engine.data_store import DataStore
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.evaluate import Evaluation, check_losses, evaluate_clients, parts_seen
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
@@ -104,8 +104,8 @@ class Runs(abc.ABC):
   doing: DoingFn = contextlib.nullcontext
   has_validation: bool
   task: Task
-  examples: Examples
-  states: States = OnDevices()
+  examples: DataStore
+  states: ClientStore = OnDevices()
   inside: Mesh | None = None
   _settings: PyTree = ()  # the settings of all runs, on the devices
   _runs: tuple[slice, ...] = ()  # runs in the leading axis, if there is one

@@ -14,7 +14,7 @@ from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import RunFn, Runs
-from fedjax_het.engine.data_store import Examples, Resident, Streamed
+from fedjax_het.engine.data_store import DataStore, Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, divergence, finite
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
@@ -107,7 +107,7 @@ class Members(Runs):
     self._sizes = np.broadcast_to([own.train.size for own in each], (count, self.num_clients))
     self.examples = self._examples(each, device_rows, seeds)
 
-  def _examples(self, data: list[FederatedData], device_rows: int | None, seeds: int | None) -> Examples:
+  def _examples(self, data: list[FederatedData], device_rows: int | None, seeds: int | None) -> DataStore:
     held = 1 if len(data) == 1 else len(self._padded) // self.mesh.size  # data sets that a device would hold
     room = np.inf if device_rows is None else device_rows
     if len(data[0].y) <= room:

@@ -1,7 +1,7 @@
-"""Checks the shapes and dtypes that parts return, by abstract evaluation, before anything is compiled."""
+"""Checks the shapes and dtypes that parts return, while programs are traced, before they are compiled."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -16,102 +16,92 @@ from fedjax_het.tasks import Task
 PyTree = Any
 
 
-class Sent(NamedTuple):
-  """Abstract values of a client's first round; leaves are `jax.ShapeDtypeStruct`.
-
-  Attributes:
-    broadcast: the first broadcast.
-    state: the client's first state.
-    sent: what its `update` returns.
-  """
-
-  broadcast: Any
-  state: PyTree
-  sent: Any
-
-
-def check_returns(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
-  """Raises `SettingError`, naming part and function, for a return value that a round cannot use.
-
-  Args:
-    algorithm: the parts.
-    data: the clients' data.
-    cohort_size: S.
-  """
-  client = algorithm.client
-  first = first_round(client, data, cohort_size)
-  check_client(client, first)
-  check_mixing(algorithm, data, cohort_size, first)
-  check_server(algorithm, first)
-
-
-def first_round(client: ClientUpdate, data: FederatedData, cohort_size: int) -> Sent:
-  """Evaluates client 0's first round abstractly; local training in pieces without its steps."""
-
-  def local(key: jax.Array, data: FederatedData) -> Sent:
-    own, context = data.clients(jnp.int32(0)), first_context(data, cohort_size)
-    broadcast = client.init_broadcast(key)
-    state = init_client(client, key, broadcast, own, context)
-    if client.training is None:
-      return Sent(broadcast, state, client.update(key, broadcast, state, own, context))
-    work = client.training.start(broadcast, state, context)
-    return Sent(broadcast, state, client.training.finish(broadcast, state, own, context, work))
-
-  return jax.eval_shape(local, jax.random.key(0), data)
-
-
 def first_context(data: FederatedData, cohort_size: int) -> Context:
   """Returns the context of client 0 in round 0."""
   return Context(jnp.int32(0), jnp.int32(0), cohort_size, data.num_clients)
 
 
-def check_client(client: ClientUpdate, first: Sent) -> None:
-  """Raises `SettingError` unless upload, state and info of a client's first round are well-formed."""
+def checked_clients(client: ClientUpdate, broadcast: Message, before: PyTree, sent: Any) -> Any:
+  """Returns what the cohort's updates return, after checking it.
+
+  Args:
+    client: the client part.
+    broadcast: what the server sent.
+    before: the cohort's states before the round, each leaf [S, ...].
+    sent: what `client.update` returns, each leaf [S, ...].
+
+  Raises:
+    SettingError: `sent` is not (upload, state, info), the upload's params (if it is a model) or the state
+      have other shapes than before, or a value in info is not a scalar per client.
+  """
   remedy = "Return (upload, state, info): a fh.Message, the client's state, a fh.Info."
-  if not isinstance(first.broadcast, Message):
-    given = type(first.broadcast).__name__
-    raise SettingError("client's init_broadcast", given, "is not a Message", "Return fh.Message(params).")
-  sent = first.sent
   whole = isinstance(sent, tuple) and len(sent) == 3
   if not whole or not isinstance(sent[0], Message) or not isinstance(sent[2], Info):
     given = ", ".join(type(one).__name__ for one in sent) if whole else type(sent).__name__
     raise SettingError("client's update", given, "is what it returns", remedy)
-  upload, state, info = sent
+  upload, state, info = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sent)
   if client.needs.uploads_model:
     check_alike(
-      "client's update", upload.params, first.broadcast.params, "the upload's params", "the broadcast's",
+      "client's update", upload.params, broadcast.params, "the upload's params", "the broadcast's",
       "Return params as received, or say needs=fh.Needs(uploads_model=False) with a server that takes them.",
     )  # fmt: skip
-  check_alike("client's update", state, first.state, "the new state", "the state of init", remedy)
+  first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), before)
+  check_alike("client's update", state, first, "the new state", "the state of init", remedy)
   for name, value in info._asdict().items():
     check_scalars(f"info.{name} of the client's update", value)
+  return sent
 
 
-def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int, first: Sent) -> None:
+def checked_loss(loss: jax.Array) -> jax.Array:
+  """Returns a client's loss F_i; raises `SettingError` unless it is a scalar."""
+  check_scalars("client's loss", loss)
+  return loss
+
+
+def checked_server(before: tuple[Message, PyTree], found: Any) -> Any:
+  """Returns (next broadcast, state) of a server part.
+
+  Raises:
+    SettingError: `found` is not such a pair, or differs from `before`, those of the round, in shapes or
+      dtypes.
+  """
+  remedy = "Return (next broadcast, state) with the structure, shapes and dtypes of those before."
+  if not (isinstance(found, tuple) and len(found) == 2):
+    raise SettingError("server's update", type(found).__name__, "is what it returns, and no pair", remedy)
+  for own, wanted, what in zip(found, before, ("broadcast", "state")):
+    check_alike("server's update", own, wanted, f"the next {what}", "the one before", remedy, dtypes=True)
+  return found
+
+
+def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
   """Raises `SettingError` unless the mixing part returns float coefficients [S] and a state as before.
 
-  Its `scale` and `figures`, and the client part's `loss` if the mixing part asks for losses, are checked too.
+  Its `scale` and `figures` are checked too.
   """
   client, mixing, _ = algorithm
-  asked: list[bool] = []
 
-  def mix(key: jax.Array, data: FederatedData, first: Sent) -> tuple[Any, ...]:
-    sizes = jnp.asarray(data.train.size)
+  def upload(key: jax.Array, data: FederatedData, broadcast: Message) -> Message:
+    own, context = data.clients(jnp.int32(0)), first_context(data, cohort_size)
+    state = init_client(client, key, broadcast, own, context)
+    if client.training is None:
+      return client.update(key, broadcast, state, own, context)[0]
+    work = client.training.start(broadcast, state, context)  # the steps change no shape
+    return client.training.finish(broadcast, state, own, context, work)[0]
 
-    def losses() -> jax.Array:
-      asked.append(True)
-      return jnp.zeros(cohort_size)
+  def mix(key: jax.Array, data: FederatedData) -> tuple[Any, ...]:
+    sizes, broadcast = jnp.asarray(data.train.size), client.init_broadcast(key)
 
     def uploads() -> PyTree:
-      return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (cohort_size, *leaf.shape)), first.sent[0])
+      sent = upload(key, data, broadcast)
+      return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (cohort_size, *leaf.shape)), sent)
 
     cohort, state = jnp.arange(cohort_size, dtype=jnp.int32), mixing.init(sizes)
-    heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, first.broadcast)
-    mixed = mixing.update(state, heard)
+    losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
+    heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
     more = (function and function(heard) for function in (mixing.scale, mixing.figures))
-    return state, mixed, *more
+    return state, mixing.update(state, heard), *more
 
-  before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data, first)
+  before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data)
   if not (isinstance(found, tuple) and len(found) == 2):
     given, problem = type(found).__name__, "is what its update gives, and no pair"
   elif not are_floats(found[0], cohort_size):
@@ -127,31 +117,6 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int, fi
     problem = f"is not a float for each client of the cohort, ({cohort_size},)"
     raise SettingError("mixing's scale", shapes(scale), problem, "Return one number per client.")
   check_scalars("mixing's figures", figures)
-  if asked:
-    judged = jax.eval_shape(
-      lambda data, first: client.loss(
-        first.broadcast, first.state, data.clients(jnp.int32(0)), first_context(data, cohort_size)
-      ),
-      data,
-      first,
-    )
-    check_scalars("client's loss", judged)
-
-
-def check_server(algorithm: Algorithm, first: Sent) -> None:
-  """Raises `SettingError` unless the server part returns a broadcast and a state as before."""
-  server = algorithm.server
-
-  def move(key: jax.Array, first: Sent) -> tuple[Any, Any]:
-    state = server.init(first.broadcast)
-    return state, server.update(key, state, first.broadcast, first.sent[0])
-
-  before, found = jax.eval_shape(move, jax.random.key(0), first)
-  remedy = "Return (next broadcast, state) with the structure, shapes and dtypes of those before."
-  if not (isinstance(found, tuple) and len(found) == 2):
-    raise SettingError("server's update", type(found).__name__, "is what it returns, and no pair", remedy)
-  for own, wanted, what in ((found[0], first.broadcast, "broadcast"), (found[1], before, "state")):
-    check_alike("server's update", own, wanted, f"the next {what}", "the one before", remedy, dtypes=True)
 
 
 def check_task(task: Task, outputs: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> None:

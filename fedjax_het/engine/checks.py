@@ -15,7 +15,7 @@ from absl import logging
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
 from fedjax_het.data.scale import as_read
-from fedjax_het.engine.border import check_returns, check_task, first_context
+from fedjax_het.engine.border import check_mixing, check_task, first_context
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Algorithm
@@ -39,8 +39,8 @@ def check_fit(
   Raises:
     SettingError: a part refuses the clients or their examples, see `Needs`; a label is invalid for the task
       or does not fit the model's outputs (with label, row and remedy); the task has an unknown metric; the
-      model cannot be applied to an example (with the model's error); or a part returns what a round cannot
-      use, see `border.check_returns`.
+      model cannot be applied to an example (with the model's error); or the mixing part or the task returns
+      other shapes than a round needs, see `border`.
   """
   algorithm = make_algorithm(**settings)
   for role in Algorithm._fields:
@@ -80,7 +80,7 @@ def check_fit(
       ) from error  # fmt: skip
 
   check_cohort(algorithm, cohort_size, data[0].num_clients)
-  check_returns(algorithm, data[0], cohort_size)
+  check_mixing(algorithm, data[0], cohort_size)
   found = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings))
   for each, rows in zip(data, used):
     task.check_outputs(np.asarray(each.y), rows, found.shape[1:], each.num_classes)

@@ -34,7 +34,7 @@ class Visit(NamedTuple):
   ids: np.ndarray | None = None
 
 
-class States(Protocol):
+class ClientStore(Protocol):
   """Storage of the clients' states."""
 
   @property
@@ -67,23 +67,23 @@ class OnDevices:
   held = None
 
   def bring(self, state: State, first: int, last: int) -> Visit:
-    """See `States`."""
+    """See `ClientStore`."""
     return Visit(state, last)
 
   def take_back(self, state: State, visit: Visit, after: State) -> State:
-    """See `States`."""
+    """See `ClientStore`."""
     return after
 
   def of(self, state: State, ids: Any) -> State:
-    """See `States`."""
+    """See `ClientStore`."""
     return state
 
   def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """See `States`."""
+    """See `ClientStore`."""
     return np.empty(shape, dtype)
 
   def kept(self, clients: PyTree) -> PyTree:
-    """See `States`."""
+    """See `ClientStore`."""
     return clients
 
 
@@ -147,7 +147,7 @@ class OnHost:
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
 
   def bring(self, state: State, first: int, last: int) -> Visit:
-    """See `States`."""
+    """See `ClientStore`."""
     slots, visitors, count, end = np.full(self._num_clients, -1, np.int32), [], 0, first
     cohorts = self._cohorts.of(self._cohorts.raw(state.key), first)
     for cohort in cohorts[: last - first, 0]:
@@ -161,7 +161,7 @@ class OnHost:
     return Visit(self.of(state, np.resize(ids, self.held)), end, slots, ids)
 
   def take_back(self, state: State, visit: Visit, after: State) -> State:
-    """See `States`."""
+    """See `ClientStore`."""
     ids = visit.ids
     assert ids is not None
     some = self._whole(after.clients) if jax.process_count() > 1 else after.clients
@@ -173,12 +173,12 @@ class OnHost:
     return after._replace(clients=jax.tree.map(write, state.clients, some))
 
   def of(self, state: State, ids: Any) -> State:
-    """See `States`."""
+    """See `ClientStore`."""
     own = jax.tree.map(lambda leaf: leaf[np.asarray(ids)], state.clients)
     return state._replace(clients=place(own, over_clients(self._mesh, len(ids))))
 
   def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """See `States`."""
+    """See `ClientStore`."""
     length = math.prod(shape) * np.dtype(dtype).itemsize
     if self.folder is None or not length:
       return np.empty(shape, dtype)
@@ -193,7 +193,7 @@ class OnHost:
       return np.asarray(np.memmap(file, dtype, "r+", shape=tuple(shape)))
 
   def kept(self, clients: PyTree) -> PyTree:
-    """See `States`."""
+    """See `ClientStore`."""
     if self.folder is None:
       return clients
 

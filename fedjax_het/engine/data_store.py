@@ -59,7 +59,7 @@ def equal_blocks(count: int, each: int) -> Iterator[tuple[np.ndarray, int]]:
     yield np.minimum(np.arange(first, first + each, dtype=np.int32), count - 1), min(each, count - first)
 
 
-class Examples(Protocol):
+class DataStore(Protocol):
   """Storage of the clients' examples."""
 
   def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
@@ -94,11 +94,11 @@ class Resident:
     self._data, self._num_clients = data, num_clients
 
   def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
-    """See `Examples`."""
+    """See `DataStore`."""
     return self._data, np.iinfo(np.int32).max
 
   def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
-    """See `Examples`."""
+    """See `DataStore`."""
     if at_most is None or at_most >= self._num_clients:
       yield Block(None, self._data, self._num_clients)
       return
@@ -106,7 +106,7 @@ class Resident:
       yield Block(ids, self._data, real)
 
   def shapes(self) -> PyTree:
-    """See `Examples`."""
+    """See `DataStore`."""
     return self._data
 
 
@@ -162,7 +162,7 @@ class Streamed:
     self._next: Future[Window] | None = None
 
   def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
-    """See `Examples`."""
+    """See `DataStore`."""
     raw = self._cohorts.raw(keys)[: self._runs]
     if self._now is None or not self._now.serves(raw, first):
       self._now, coming = None, self._next and self._next.result()
@@ -188,7 +188,7 @@ class Streamed:
     return Window(keys, first, last, self._gather([np.flatnonzero(own) for own in needed], "train"))
 
   def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
-    """See `Examples`."""
+    """See `DataStore`."""
     limit = sum(self._limits[PARTS.index(part)] for part in parts)
     count = self._num_clients
     numbered = equal_blocks(count, min(count, self._capacity // max(limit, 1), at_most or count))
@@ -230,7 +230,7 @@ class Streamed:
     return dataclasses.replace(data, x=x, y=y, **slices)
 
   def shapes(self) -> PyTree:
-    """See `Examples`."""
+    """See `DataStore`."""
     nobody = [np.zeros(0, int)] * len(self._data)
     return jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),

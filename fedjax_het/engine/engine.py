@@ -143,7 +143,7 @@ class Engine(Runs):
 
   @property
   def _later(self) -> bool:
-    """Tells that clients' first states are made in blocks: from examples, or to be stored on the host."""
+    """True if clients' first states are made in blocks: from examples, or to be stored on the host."""
     return "init" in self._client.needs.sees_data or self.states.held is not None
 
   @property

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import balance
+from fedjax_het.engine.border import checked_clients, checked_loss, checked_server
 from fedjax_het.engine.cohort import cohort_of, round_keys
 from fedjax_het.engine.placement import constrain, map_clients, rounded, weighted_sum
 from fedjax_het.engine.state import State
@@ -95,25 +96,27 @@ def round_step(
 
   def judge(shared, own, i, own_state):
     broadcast, round = shared
-    return client.loss(broadcast, own_state, own, context(i, round))
+    return checked_loss(client.loss(broadcast, own_state, own, context(i, round)))
 
   if mesh and client.training and balance.pays(mesh, view, client_batch):
-    uploads, after, info = balance.train(client.training, mesh, view, context, *shared, cohort, keys, before)
+    sent = balance.train(client.training, mesh, view, context, *shared, cohort, keys, before)
   else:
-    uploads, after, info = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before)
+    sent = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before)
+  uploads, after, info = checked_clients(client, state.broadcast, before, sent)
   losses = functools.cache(
     lambda: constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
   )
   # Replicated before and after: sums over a cohort that is split between devices would round differently.
-  sent = functools.cache(lambda: constrain(uploads, mesh))
+  gathered = functools.cache(lambda: constrain(uploads, mesh))
   seen, sizes = constrain((cohort, view.size), mesh)
-  feedback = Feedback(seen, sizes, state.round, losses, sent, state.broadcast)
+  feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast)
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
   mixed = uploads
   if mixing.scale is not None:
     mixed = scaled(uploads, state.broadcast, constrain(mixing.scale(feedback), mesh))
   aggregate = average(coefficients, mixed, mesh)
-  broadcast, server_state = server.update(server_key, state.server, state.broadcast, aggregate)
+  moved = server.update(server_key, state.server, state.broadcast, aggregate)
+  broadcast, server_state = checked_server((state.broadcast, state.server), moved)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
     return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])

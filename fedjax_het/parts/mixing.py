@@ -23,8 +23,8 @@ class Mixing(NamedTuple):
       None mixes the uploads as they are, bit for bit.
     figures: (feedback) -> name -> float32 scalar, per-round diagnostics for logging; never fed back into
       training. None for none.
-    even: whether p_i = 1/S in every round, whatever the clients' data.
     needs: what the part requires of the run, see `Needs`.
+    even: whether p_i = 1/S in every round, whatever the clients' data.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -32,5 +32,5 @@ class Mixing(NamedTuple):
   name: str = "custom"
   scale: Callable[[Feedback], jax.Array] | None = None
   figures: Callable[[Feedback], Mapping[str, jax.Array]] | None = None
-  even: bool = False
   needs: Needs = Needs()
+  even: bool = False

@@ -12,7 +12,7 @@ from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs
 
 
-@renamed(**{name: f"needs.{name}" for name in Needs._fields})
+@renamed(beside="adapt_to", **{name: f"needs.{name}" for name in Needs._fields})
 class ServerUpdate(NamedTuple):
   """How the server moves.
 
@@ -22,19 +22,19 @@ class ServerUpdate(NamedTuple):
       leaf by leaf, of uploads that the mixing part may have scaled, see `Mixing.scale`; `Message` says how
       the field `even` is averaged.
     name: the method's name, for reports.
+    needs: what the part requires of the run, see `Needs`.
     takes_models: whether the aggregate's params must be an average of models; False if they must be an
       average of signals, see `Needs.uploads_model`.
-    beside: (client part, mixing part) -> the server part for them, if it depends on them, for example on
+    adapt_to: (client part, mixing part) -> the server part for them, if it depends on them, for example on
       the labels of synthetic examples; `federated` calls it. None for most methods.
-    needs: what the part requires of the run, see `Needs`.
   """
 
   init: Callable[[Message], PyTree]
   update: Callable[[jax.Array, PyTree, Message, Message], tuple[Message, PyTree]]
   name: str = "custom"
-  takes_models: bool = True
-  beside: "Callable[[ClientUpdate, Mixing], ServerUpdate] | None" = None
   needs: Needs = Needs()
+  takes_models: bool = True
+  adapt_to: "Callable[[ClientUpdate, Mixing], ServerUpdate] | None" = None
 
 
 class Algorithm(NamedTuple):

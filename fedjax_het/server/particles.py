@@ -194,7 +194,7 @@ def particles(
   if space != "pixels" and is_zero(temperature):
     raise SettingError("server's space", space, "has no effect without repulsion", "Leave it out.")
 
-  def beside(client: ClientUpdate, mixing: Mixing) -> ServerUpdate:
+  def adapt_to(client: ClientUpdate, mixing: Mixing) -> ServerUpdate:
     """Returns the server part for this client part, whose labels it uses."""
     synthesize = client.studies.synthesize
     if not is_zero(signal_noise) and (client.needs.upload_norm is None or not mixing.even):
@@ -246,7 +246,7 @@ def particles(
       latent = x if pixels == "sigmoid" else ()
       return Message(DRAWN[pixels](x), extra), Particles(state.step + 1, state.labels, latent)
 
-    return part._replace(init=init, update=update, beside=None)
+    return part._replace(init=init, update=update, adapt_to=None)
 
   def lonely(*_):
     raise SettingError(
@@ -257,7 +257,7 @@ def particles(
     check_pixels("server's pixels", pixels, least, largest, "Scale them, or set the server's pixels='free'.")
 
   part = ServerUpdate(
-    lonely, lonely, "particles", takes_models=False, beside=beside,
+    lonely, lonely, "particles", takes_models=False, adapt_to=adapt_to,
     needs=Needs(
       check_rounds=lambda own: check_own_rounds("particles", rounds, own),
       check_examples=None if pixels == "free" else check_examples,

@@ -31,6 +31,7 @@ def test_a_client_part_has_few_fields_of_its_own():
     *((part, "check_rounds", "Write needs=Needs(check_rounds=...)") for part in (MIXING, SERVER)),
     (MIXING, "check_cohort", "Mixing's check_cohort = 3: is an earlier name. Write needs=Needs("),
     (SERVER, "check_examples", "ServerUpdate's check_examples = 3"),
+    (SERVER, "beside", "ServerUpdate's beside = 3: is an earlier name. Write adapt_to=..."),
   ],
 )
 def test_an_earlier_keyword_is_refused_with_the_present_one(part, name, wanted):

@@ -107,7 +107,7 @@ def test_more_clients_than_the_rows_allow():
 
 def test_a_run_s_rounds_are_described_to_a_user(capsys):
   print_fields(small().to_dict(), "rounds")
-  assert "how many are trained" in capsys.readouterr().out
+  assert "number of rounds" in capsys.readouterr().out
 
 
 def test_a_refused_run_leaves_no_folder(tmp_path):
