@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Several processes on this machine, as several hosts would run: two with two CPU devices each.
+# Starts several processes on this machine, as on several hosts; by default two with two CPU devices each.
 #
 #   launch/local.sh --workdir=runs/two_processes [any flag of fedjax_het.run]
 #   PROCESSES=4 DEVICES=1 launch/local.sh ...
 #
-# The first process shows its output; the others' goes to WORKDIR/process_N.log, which is shown where one fails.
-# Ctrl-C and SIGTERM reach all of them: a checkpoint is written, and the same command goes on from it. SIGUSR1 asks for
-# a checkpoint alone.
+# The first process shows its output; the others' goes to WORKDIR/process_N.log, which is shown if one fails.
+# Ctrl-C and SIGTERM reach all of them: a checkpoint is written, and the same command continues from it. SIGUSR1
+# only writes a checkpoint.
 #
 # Tested: 2 processes x 2 CPU devices over gloo, JAX 0.10.2, by tests/experiment/test_processes.py.
 # Not tested: several processes that share one machine's GPUs.
@@ -26,7 +26,7 @@ trap 'kill -TERM "${started[@]}" 2>/dev/null' INT TERM
 trap 'kill -USR1 "${started[@]}" 2>/dev/null' USR1
 for ((i = 0; i < processes; i++)); do
   (
-    trap '' USR1 # until the run listens to it: the system would end the process
+    trap '' USR1 # until the run handles it; by default the system ends the process
     if ((i)); then exec >"$logs/process_$i.log"; fi # the first process's output may be appended to a file
     JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} exec python3 -m fedjax_het.run "$@" \
       --mesh="clients:$((processes * devices))" \

@@ -3,11 +3,11 @@
 #
 #   TPU=my-slice ZONE=us-central2-b launch/tpu.sh --config=configs/quickstart.py --workdir=/shared/runs/a
 #
-# JAX finds the other hosts by the TPU's own metadata. The workdir must be a file system that all hosts see, such as
+# JAX finds the other hosts by the TPU's metadata. The workdir must be on a file system that all hosts see, such as
 # a Filestore or a mounted bucket: metrics and figures are plain files.
 #
-# Tested: the flags, by launch/local.sh. Not tested: on a TPU; whether XLA's TPU compiler keeps runs on different
-# numbers of chips bit-equal.
+# Tested: the flags, by launch/local.sh. Not tested: on a TPU; whether runs on different numbers of chips have
+# the same bits with XLA's TPU compiler.
 set -euo pipefail
 : "${TPU:?name of the TPU}" "${ZONE:?its zone}"
 here=$(cd "$(dirname "$0")/.." && pwd)

@@ -115,7 +115,8 @@ def find(paths: Sequence[str | os.PathLike[str]], left_out: list[str] | None = N
 
   Args:
     paths: the folders.
-    left_out: called with a sentence about each run whose damaged configuration keeps it from being shown.
+    left_out: a list to which a sentence is added for each run that is left out because its configuration is
+      damaged.
 
   Raises:
     SettingError: a folder does not exist, or has no run in it or below.

@@ -246,7 +246,7 @@ def test_what_cannot_be_converted_is_said(tmp_path, known, capsys):
   with pytest.raises(SystemExit) as stopped:
     main(["--model=two_nn", str(tmp_path / "no.npz"), str(tmp_path / "out.npz")])
   assert stopped.value.code == 2 and "no such file" in capsys.readouterr().err
-  with pytest.raises(SettingError, match="its folder does not exist"):
+  with pytest.raises(SettingError, match="folder does not exist"):
     convert("two_nn", str(tmp_path / "in.npz"), str(tmp_path / "nowhere" / "out.npz"))
   fh.models.save_weights(tmp_path / "ours.npz", read(STATE)[0])
   with pytest.raises(SettingError, match="has this library's names already"):
