@@ -20,6 +20,7 @@ from fedjax_het.errors import (
   check_choice,
   check_flag,
   check_given,
+  check_parameters,
   check_range,
   check_section,
   check_seed,
@@ -27,6 +28,7 @@ from fedjax_het.errors import (
   check_whole,
 )
 from fedjax_het.methods import CLIENTS, Method, small_model
+from fedjax_het.studies import Options
 
 
 def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> None:
@@ -78,11 +80,8 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
     if name == "label_noise" and config.get(name):
       check_chosen(name, section, config[name])
       check_label_noise(config[name])
-    if section.options and section.kind == "section":
-      takes = section.options.takes
-      others = {*inspect.signature(takes).parameters} - {*section.options.parameters}
-      with as_written(config, name):
-        check_settings(f"{name}'s field", takes, config.get(name, {}), others)
+    if section.options and name in config:
+      check_options(section.options, config[name])
   check_task(config.get("task", {}))
   check_unseen_fields(config.get("unseen", {}))
   if config.get("task") and model["name"] in models.GENERATORS:
@@ -116,6 +115,13 @@ def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None
     check_settings(f"{place}'s setting for {given['name']}", table[given["name"]], settings, section.given)
   except SettingError as error:
     raise renamed(error, f"{place}.{error.setting}") if error.setting in settings else error from None
+
+
+def check_options(options: Options, given: Any) -> None:
+  """Raises `SettingError` for what a study does not take, or of another type; see `Options`."""
+  settings = {options.name: given} if options.single else given
+  with as_written({options.name: {} if options.single else given}, options.name):
+    check_parameters(f"{options.name}'s field", options.parameters, settings)
 
 
 def check_parts(plan: Plan) -> None:
