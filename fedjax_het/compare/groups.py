@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het.compare.data import FOUND, of_data, told
 from fedjax_het.compare.runs import Run, leaves
+from fedjax_het.config.same import with_defaults
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.studies import STUDIES
@@ -84,8 +85,9 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
   differing_data = _found(runs)
   for run in runs:
     config = leaves(run.config, (*FREE, "seed"))
-    config |= {field: run.found.get(field, UNKNOWN) for field in differing_data[_data_set(run)]}
-    kind = as_json(config)
+    data = {field: run.found.get(field, UNKNOWN) for field in differing_data[_data_set(run)]}
+    kind = as_json(leaves(with_defaults(run.config), (*FREE, "seed")) | data)
+    config |= data
     copy = seen[kind, run.seed] = seen.get((kind, run.seed), -1) + 1
     kinds.setdefault((kind, copy), []).append(run)
     configs[kind, copy] = config

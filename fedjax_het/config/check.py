@@ -26,6 +26,7 @@ from fedjax_het.errors import (
 )
 from fedjax_het.methods import CLIENTS, Method, small_model
 from fedjax_het.settings import check_settings, settings_of
+from fedjax_het.studies import Options
 
 
 def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> None:
@@ -77,11 +78,8 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
     if name == "label_noise" and config.get(name):
       check_chosen(name, section, config[name])
       check_label_noise(config[name])
-    if section.options and section.kind == "section":
-      takes = section.options.takes
-      others = {*settings_of(takes)} - {*section.options.settings}
-      with as_written(config, name):
-        check_settings(f"{name}'s field", takes, config.get(name, {}), others)
+    if section.options and name in config:
+      check_options(section.options, config[name])
   check_task(config.get("task", {}))
   check_unseen_fields(config.get("unseen", {}))
   if config.get("task") and model["name"] in models.GENERATORS:
@@ -115,6 +113,13 @@ def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None
     check_settings(f"{place}'s setting for {given['name']}", table[given["name"]], settings, section.given)
   except SettingError as error:
     raise renamed(error, f"{place}.{error.setting}") if error.setting in settings else error from None
+
+
+def check_options(options: Options, given: Any) -> None:
+  """Raises `SettingError` for what a study does not take, or of another type; see `Options`."""
+  settings = {options.name: given} if options.single else given
+  with as_written({options.name: {} if options.single else given}, options.name):
+    check_settings(f"{options.name}'s field", options.settings, settings)
 
 
 def check_parts(plan: Plan) -> None:

@@ -13,8 +13,8 @@ from fedjax_het.config.plan import plan
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
 from fedjax_het.engine.capacity import in_words, memory_of_devices
+from fedjax_het.engine.flops import flops
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
-from fedjax_het.experiment.flops import flops
 from fedjax_het.experiment.record import traffic
 from fedjax_het.models import Generative, count_parameters
 from fedjax_het.modes import in_float32

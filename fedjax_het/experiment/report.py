@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.errors import DataError
+from fedjax_het.errors import DataError, in_bytes
 from fedjax_het.studies import STUDIES, Study
 
 
@@ -76,19 +76,10 @@ def _header(summary: Mapping[str, Any]) -> Text:
   traffic = summary.get("bytes") or {}
   if traffic:
     text.append(" · " if seconds else "\n")
-    text.append(", ".join(f"{_bytes(value)} {way}" for way, value in traffic.items() if value is not None))
+    text.append(", ".join(f"{in_bytes(value)} {way}" for way, value in traffic.items() if value is not None))
   return text
 
 
 def _duration(seconds: float) -> str:
   """Seconds, or h:mm:ss from two minutes on."""
   return f"{seconds:.1f} s" if seconds < 120 else str(datetime.timedelta(seconds=round(seconds)))
-
-
-def _bytes(count: float) -> str:
-  """Bytes with a decimal prefix."""
-  for unit in ("B", "kB", "MB", "GB"):
-    if count < 1000:
-      return f"{count:.3g} {unit}"
-    count /= 1000
-  return f"{count:.3g} TB"

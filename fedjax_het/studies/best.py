@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedjax_het.engine.run import summarize
-from fedjax_het.errors import SettingError, check_choice, check_range
+from fedjax_het.errors import SettingError, check_choice, check_number, check_range
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.client_metrics import headline_of
@@ -33,9 +33,7 @@ def levels_of(*, to_accuracy: float | dict | None = None) -> dict[str, float]:  
   if to_accuracy is None or to_accuracy == {}:
     return {}
   if not isinstance(to_accuracy, Mapping):
-    if isinstance(to_accuracy, bool) or not isinstance(to_accuracy, int | float):
-      remedy = "Give one such as 0.689, or {'global': 0.689}."
-      raise SettingError("to_accuracy", to_accuracy, "no number", remedy)
+    check_number("to_accuracy", to_accuracy)
     return dict.fromkeys(MODELS, float(to_accuracy))
   for model in to_accuracy:
     check_choice("to_accuracy's model", model, MODELS)

@@ -11,10 +11,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.errors import check_flag
 from fedjax_het.mixing import observed
 from fedjax_het.models import Generative, Model
-from fedjax_het.parts import ClientUpdate, Mixing
+from fedjax_het.parts import Mixing
 from fedjax_het.studies.plots import GREY, OTHERS, STYLES, save
 from fedjax_het.studies.regret import entropy
 from fedjax_het.studies.study import Moment, Options, Study
@@ -39,11 +38,6 @@ class Mixture(Study):
 
   name = "mixture"
   options = Options("record_losses", with_losses, single=True, silent=True)
-
-  @classmethod
-  def check(cls, given: bool, client: ClientUpdate, validates: bool) -> None:
-    """Raises `SettingError` unless the field is True or False."""
-    check_flag("record_losses", given)
 
   @classmethod
   def observed(cls, given: bool, mixing: Mixing, model: Model | Generative) -> Mixing:

@@ -8,10 +8,10 @@ import numpy as np
 
 from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.errors import SettingError, check_flag
+from fedjax_het.errors import SettingError
 from fedjax_het.mixing import with_variance
 from fedjax_het.models import Generative, Model
-from fedjax_het.parts import ClientUpdate, Mixing
+from fedjax_het.parts import Mixing
 from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
 
 
@@ -34,15 +34,14 @@ class RoundFigures(Study):
   field = "cohort"
 
   @classmethod
-  def check(cls, given: bool, client: ClientUpdate, validates: bool) -> None:
-    """Raises `SettingError` unless the field is True or False."""
-    check_flag("record_variance", given)
-
-  @classmethod
   def check_run(cls, given: bool, run: Watched) -> None:
     """Raises `SettingError` if the variance of a last layer is asked for that no client sends."""
-    if given:
-      check_variance(run.algorithm.client, run.model)
+    client, model = run.algorithm.client, run.model
+    sent = jax.eval_shape(client.init_broadcast, jax.random.key(0)).params if given else None
+    if given and model and not (client.needs.uploads_model and layers_of_head(model)(sent)):
+      raise SettingError(
+        "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
+      )
 
   @classmethod
   def observed(cls, given: bool, mixing: Mixing, model: Model | Generative) -> Mixing:
@@ -90,12 +89,3 @@ class ClientFigures(RoundFigures):
     """Returns the client part's figures, name -> means over each round's cohort, [rounds]."""
     with np.errstate(over="ignore", invalid="ignore"):
       return {name: values.mean(axis=1) for name, values in dict(infos.clients.figures).items()}
-
-
-def check_variance(client: ClientUpdate, model: Any) -> None:
-  """Raises `SettingError` unless `client` sends the last layer of `model`, whose variance is recorded."""
-  sent = jax.eval_shape(client.init_broadcast, jax.random.key(0)).params
-  if not client.needs.uploads_model or not layers_of_head(model)(sent):
-    raise SettingError(
-      "record_variance", True, f"{client.name} sends no last layer of {model.name}", "Leave it out."
-    )

@@ -68,32 +68,31 @@ class Options(NamedTuple):
     return {name: value for name, value in found.items() if value is not NO_DEFAULT}
 
 
-class Client(Protocol):
-  """The client part that a run's plan chooses."""
+class Chosen(Protocol):
+  """A part with its settings by name."""
 
   @property
-  def settings(self) -> Mapping[str, Any]:
-    """Returns the settings by name, whichever section they are in."""
+  def settings(self) -> Mapping[str, Any]: ...  # noqa: D102
 
 
 class Plan(Protocol):
-  """What a study reads of a run's plan, see `fedjax_het.config.plan.Plan`."""
+  """What studies read of `fedjax_het.config.typed.Plan`.
+
+  Attributes:
+    dataset: the data set's name.
+    client: the client part.
+    unseen_steps: after how many local steps clients that never train are judged.
+    studies: sections and fields of studies that the configuration gives, by name.
+  """
 
   @property
-  def dataset(self) -> str:
-    """Returns the data set's name."""
-
+  def dataset(self) -> str: ...  # noqa: D102
   @property
-  def client(self) -> Client:
-    """Returns the client part."""
-
+  def client(self) -> Chosen: ...  # noqa: D102
   @property
-  def unseen_steps(self) -> tuple[int, ...]:
-    """Returns after how many local steps clients that never train are judged."""
-
+  def unseen_steps(self) -> tuple[int, ...]: ...  # noqa: D102
   @property
-  def studies(self) -> Mapping[str, Any]:
-    """Returns the sections and fields of studies that the configuration gives, with their defaults."""
+  def studies(self) -> Mapping[str, Any]: ...  # noqa: D102
 
 
 class Watched(NamedTuple):

@@ -15,11 +15,10 @@ import fedjax_het as fh
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import check_training
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.errors import SettingError
 from fedjax_het.config.algorithm import as_written, named
-from fedjax_het.experiment.check import check_config
+from fedjax_het.config.plan import plan
+from fedjax_het.errors import SettingError
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.experiment.values import numbers
 from fedjax_het.methods import CLIENTS, METHODS, Method
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.settings import Choice, Count, Default, Positive, Range, Whole, checked, settings_of
@@ -60,10 +59,9 @@ def said(call) -> str:
 @pytest.mark.parametrize("section, name", ENTRIES, ids=[name for _, name in ENTRIES])
 def test_python_and_a_configuration_refuse_a_value_in_the_same_words(section, name):
   method = METHODS[section][name]
-  prepared = method.unprepared(None, {})
+  prepared = method.prepare({})
   offered = {"rounds": 4, "model": None, **prepared}
-  used = method.prepares.settings if method.prepares else ()
-  for setting in (own for own in method.settings.values() if own.name not in used):
+  for setting in (own for own in method.settings.values() if own.name not in method.from_data):
     for value in bad_values(setting):
       if (setting.name, value) in (("lam", -2.5), ("baseline", -2.5)) and section == "mixing":
         continue  # any number will do
@@ -87,7 +85,7 @@ def test_a_configuration_names_the_section():
   with pytest.raises(
     SettingError, match=r"^local\.momentum = 1\.5: out of range\. It must be below 1\.0 and at"
   ):
-    check_config(config)
+    plan(config)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +133,8 @@ def test_values_of_a_program_are_numbers_that_may_be_fractions():
     "lam", "outer_lr", "lr", "lr_decay", "momentum", "weight_decay",
   }  # fmt: skip
   config = get_config("algorithm=superfed_mm").to_dict()
-  assert {"algorithm.mu", "algorithm.nu", "local.lr", "local.momentum"} <= {*numbers(config)}
-  assert not {"local.epochs", "local.batch_size"} & {*numbers(config)}
+  assert {"algorithm.mu", "algorithm.nu", "local.lr", "local.momentum"} <= {*plan(config).numbers}
+  assert not {"local.epochs", "local.batch_size"} & {*plan(config).numbers}
 
 
 def test_traced_values_and_numbers_of_any_kind_pass():
@@ -161,7 +159,7 @@ def plain(
 def test_a_factory_of_one_s_own_without_ranges_has_its_types_checked(monkeypatch):
   monkeypatch.setitem(CLIENTS, "plain", Method("plain", plain, "one's own", "nobody"))
   config = get_config("algorithm=plain")
-  check_config(config)
+  plan(config)
   for setting, value, words in (
     ("rate", "x", "rate = 'x': of the wrong type. It must be float"),
     ("steps", 2.0, "steps = 2.0: of the wrong type. It must be int"),
@@ -170,9 +168,9 @@ def test_a_factory_of_one_s_own_without_ranges_has_its_types_checked(monkeypatch
   ):
     config.algorithm = {"name": "plain", setting: value}
     with pytest.raises(SettingError, match=words):
-      check_config(config)
+      plan(config)
   config.algorithm = {"name": "plain", "rate": 1, "free": [1]}
-  check_config(config)
+  plan(config)
 
 
 MODES = {"mean": 0}

@@ -8,6 +8,8 @@ from changed_configs import with_values
 from launching import small
 from ml_collections import ConfigDict
 
+from fedjax_het.compare.groups import grouped
+from fedjax_het.compare.runs import find
 from fedjax_het.config import sections as registry
 from fedjax_het.config.file import read_config
 from fedjax_het.config.grid import check_sweep
@@ -151,3 +153,11 @@ def test_a_former_config_json_is_read_as_a_plan(tmp_path):
   (tmp_path / "config.json").write_text(as_json(plan(get_config()).written))
   again = plan(read_config(str(tmp_path / "config.json")))
   assert again.client == plan(get_config()).client and again.rounds == 100
+
+
+def test_runs_with_and_without_a_field_at_its_default_are_one_group(tmp_path):
+  config = get_config("algorithm=fedavg").to_dict()
+  for seed, more in enumerate(({}, {"record_losses": False, "downstream": {}})):
+    prepare(tmp_path / str(seed), {**config, **more, "seed": seed})
+  (group,) = grouped(find([tmp_path]))
+  assert [run.seed for run in group.runs] == [0, 1]

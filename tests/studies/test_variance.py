@@ -1,5 +1,7 @@
 """The total variance of a cohort's updates (SosicFL, eq. 10), from the uploads to the line of a run."""
 
+import types
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import fedjax_het as fh
 from fedjax_het.clients.heads import layers_of_head
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.mixing import static, with_variance
-from fedjax_het.studies.reported import RoundFigures, check_variance
+from fedjax_het.studies.reported import RoundFigures
 from fedjax_het.studies.study import Moment
 
 
@@ -49,12 +51,18 @@ def test_a_run_reports_it_and_is_the_same(uniform):
   assert ((infos.figures["disagreement"] > 0) & (infos.figures["disagreement"] < 1)).all()
 
 
+def check_variance(given, client, model):
+  run = types.SimpleNamespace(algorithm=types.SimpleNamespace(client=client), model=model)
+  RoundFigures.check_run(given, run)
+
+
 def test_what_sends_no_last_layer_is_refused():
   model = fh.models.two_nn((4,), hidden=3)
-  check_variance(fh.fedavg(model), model)
+  check_variance(True, fh.fedavg(model), model)
+  check_variance(False, fh.fedper(model), model)
   for client, named in ((fh.fedper(model), "fedper"), (fh.fedevg(model, per_class=1), "fedevg")):
     with pytest.raises(fh.SettingError, match=f"record_variance = True: {named}"):
-      check_variance(client, model)
+      check_variance(True, client, model)
 
 
 def test_the_line_has_the_mean_since_the_line_before_also_after_a_stop():

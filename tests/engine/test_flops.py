@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import fedjax_het as fh
-from fedjax_het.experiment.flops import flops
+from fedjax_het.engine.flops import flops
 
 A = jax.ShapeDtypeStruct((8, 16, 16), jnp.float32)
 PRODUCT = 2 * 16**3
