@@ -145,8 +145,8 @@ def test_every_study_describes_its_options():
 
   for study in STUDIES:
     if study.options:
-      assert {*study.options.parameters} <= {*documented(study.options.takes)}, study.name
-      assert {*study.options.defaults} == {*study.options.parameters}
+      assert {*study.options.settings} <= {*documented(study.options.takes)}, study.name
+      assert {*study.options.defaults} == {*study.options.settings}
 
 
 def test_a_former_config_json_is_read_as_a_plan(tmp_path):

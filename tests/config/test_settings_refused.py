@@ -315,7 +315,7 @@ def test_settings_of_synthesis_and_regions(make, named):
 def test_regions_of_other_clients():
   """JAX clamps an index: a client beyond them would own the last one's region."""
   found = fh.regions(np.eye(3).repeat(2, 0))
-  with pytest.raises(fh.SettingError, match="num_clients = 4: the client part is made for 6"):
+  with pytest.raises(fh.SettingError, match="num_clients = 4: the client part was made for 6"):
     fh.Engine(fh.federated(fh.sosicfl(MODEL, found)), federated(np.zeros((N, 2), np.float32)), 2)
 
 

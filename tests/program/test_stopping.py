@@ -170,7 +170,7 @@ sys.exit(told(run))
 
 def test_an_interrupt_that_python_dropped_is_repeated():
   ended = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=20.0)
-  assert (ended.returncode, ended.stdout) == (130, "went on\n")
+  assert (ended.returncode, ended.stdout.strip()) == (130, "went on")  # perhaps before the line's end
   assert "Exception ignored in" in ended.stderr and ended.stderr.endswith(LATER.decode() + NOW.decode())
 
 
