@@ -72,15 +72,15 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
     check_whole("num_clients", config["num_clients"], 1)
     check_range("cohort_size", config["cohort_size"], 1, config["num_clients"])
   for name, section in known.items():
-    if not section.required and section.kind == "choices":
-      for number, given in enumerate(config.get(name, ())):
-        check_chosen(f"{name}.{number}", section, given)
-    if name == "label_noise" and config.get(name):
-      check_chosen(name, section, config[name])
-      check_label_noise(config[name])
+    given = config.get(name)
+    if given and section.kind == "choice" and not (section.required or section.always):
+      check_chosen(name, section, given)
+    for number, own in enumerate(given or () if section.kind == "choices" else ()):
+      check_chosen(f"{name}.{number}", section, own)
     if section.options and name in config:
       check_options(section.options, config[name])
   check_task(config.get("task", {}))
+  check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
   if config.get("task") and model["name"] in models.GENERATORS:
     raise SettingError("task", config["task"], "a generator trains by losses of its own", "Leave it out.")

@@ -14,7 +14,9 @@ from fedjax_het.tasks import Task
 
 
 def check_label_noise(given: Mapping[str, Any]) -> None:
-  """Raises `SettingError` for a `label_noise` of known fields whose values cannot be."""
+  """Raises `SettingError` for a `label_noise` of known fields whose values cannot be; {} is none."""
+  if not given:
+    return
   settings = {field: value for field, value in given.items() if field != "name"}
   if "ratio" not in settings:
     raise SettingError("label_noise.ratio", None, "is missing", "Give the share of labels to be changed.")

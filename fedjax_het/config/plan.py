@@ -25,7 +25,7 @@ def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:
 
 
 def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[Study]] = ()) -> Plan:
-  """Reads and checks a configuration, once; a plan is returned as it is.
+  """Reads and checks a configuration, once; a plan of these studies is returned as it is.
 
   Args:
     config: nested fields.
@@ -36,7 +36,7 @@ def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[S
       together; all that can be found before any data is read.
     DataError: a file of weights cannot be read.
   """
-  if isinstance(config, Plan):
+  if isinstance(config, Plan) and {*studies} <= {*config.watching}:
     return config
   known, given = sections(studies), written(config)
   check_fields(given, known)

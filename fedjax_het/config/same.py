@@ -31,6 +31,8 @@ def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(given, Mapping) and (given or section.always):
       chosen = found.get("dataset") if name == "dataset_options" else given.get("name")
       found[name] = _filled(section, given, chosen)
+    elif section.kind == "choices" and isinstance(given, list | tuple):
+      found[name] = [_filled(section, own, own.get("name")) for own in given]
     elif not given:
       found.pop(name, None)
   return found

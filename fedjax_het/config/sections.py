@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.data.sources import FOLDERS, load_digits
+from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
 from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.settings import NO_DEFAULT, settings_of
@@ -95,7 +96,7 @@ CORE = (
     "dataset_options", "section", loaders, default={}, always=True, given=_OF_LOADER, more={"resize": None}
   ),
   Section("stratify", default=False),
-  _choice("task", lambda: TASKS),
+  _choice("task", lambda: TASKS, always=True),
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
   Section("unseen", "section", default={}, more={"steps": ()}),
 )
@@ -111,6 +112,8 @@ def sections(studies: Sequence[type[Study]] = ()) -> dict[str, Section]:
   found = {section.name: section for section in CORE}
   for study in (*STUDIES, *studies):
     if own := study.options:
+      if own.name in found:
+        raise SettingError("studies", own.name, "the options of two, or a field of every run", "Rename them.")
       default = own.defaults[own.name] if own.single else {}
       kind: Literal["field", "section"] = "field" if own.single else "section"
       found[own.name] = Section(own.name, kind, default=default, always=not own.on_request, options=own)

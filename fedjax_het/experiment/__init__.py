@@ -1,1 +1,1 @@
-"""The launcher: configuration, checkpoints, progress, report."""
+"""A run's life: what it builds, trains, records and reports, alone or as a member of a sweep."""

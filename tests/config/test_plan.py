@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from changed_configs import with_values
@@ -24,7 +25,7 @@ from fedjax_het.experiment import build as building
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.extend import earlier_rounds
 from fedjax_het.program.where import Where
-from fedjax_het.studies import STUDIES
+from fedjax_het.studies import STUDIES, Options, Study
 from fedjax_het.tables.runs import identity
 from fedjax_het.workdir.folder import as_json, check, prepare
 
@@ -93,6 +94,7 @@ def test_a_section_of_the_registry_is_one_line(monkeypatch):
   assert [one["share"] for one in plain(config)["uploads"]] == [0.1, 0.5]
   _, plans = check_sweep(config, {"uploads.0.share": [0.3, 0.4]})
   assert [own.written["uploads"][0]["share"] for own in plans] == [0.3, 0.4]
+  assert with_defaults(plan(config).written)["uploads"][0] == {"name": "top_k", "share": 0.1, "keep": 2}
   change(config, {"uploads.1.name": "topk"})
   with pytest.raises(SettingError, match=r"uploads\.1\.name = 'topk': unknown\. Did you mean 'top_k'"):
     plan(config)
@@ -161,3 +163,32 @@ def test_runs_with_and_without_a_field_at_its_default_are_one_group(tmp_path):
     prepare(tmp_path / str(seed), {**config, **more, "seed": seed})
   (group,) = grouped(find([tmp_path]))
   assert [run.seed for run in group.runs] == [0, 1]
+
+
+def norm(params, *, order: int = 2):
+  """A norm.
+
+  Args:
+    order: which.
+  """
+
+
+class Own(Study):
+  name, options = "own", Options("own", norm)
+
+
+def test_a_study_of_ones_own_brings_its_section():
+  config = with_values(get_config(), {"own": {"order": 1}})
+  made = plan(config, [Own])
+  assert made.studies == {"own": {"order": 1}} and Own(SimpleNamespace(config=made)).settings == {"order": 1}
+  assert Own(SimpleNamespace(config=plan(get_config(), [Own]))).settings == {"order": 2}
+  known = plan(get_config())
+  assert plan(known, [Own]).watching[-1] is Own and Own not in known.watching
+  with pytest.raises(SettingError, match=r"'own': unknown"):
+    plan(config)
+  slips = ({"ordr": 1}, r"own's field = 'ordr': unknown\. Did"), ({"order": "a"}, r"own\.order = 'a': of")
+  for wrong, text in slips:
+    with pytest.raises(SettingError, match=text):
+      plan(with_values(config, {"own": wrong}), [Own])
+  with pytest.raises(SettingError, match=r"studies = 'own': the options of two"):
+    plan(config, [Own, Own])

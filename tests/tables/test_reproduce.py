@@ -205,7 +205,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(table, tmp_path):
 @pytest.mark.slow
 def test_a_run_whose_data_cannot_be_made_stops_no_other(table, tmp_path, monkeypatch):
   def without(config, *args, **kwargs):
-    if config.algorithm.name == "fedavg":
+    if config.client.name == "fedavg":
       raise SettingError("num_clients", 9, "none of the draws", "Draw again.")
     return experiment.run_experiment(config, *args, **kwargs)
 
