@@ -299,7 +299,7 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
   ("flag", "message"),
   [
     ("--config.roundz=3", "Did you mean 'rounds'"),
-    ("--config.zebra.name=pair", "given whole, as in --config.label_noise="),
+    ("--config.zebra.name=pair", "Unknown setting: 'zebra'. Known: algorithm, cohort_size"),
     ("--config.locl.lr=3", "Unknown setting: 'locl' Did you mean \"local\""),
     ("--config.model.hidden=abc", "--config.model.hidden=abc"),
     ("--config=configs/nope.py", "[Errno 2] No such file or directory: 'configs/nope.py'"),
