@@ -1,6 +1,6 @@
 """The launcher: `python -m fedjax_het.run --config=configs/NAME.py --workdir=DIR [--config.key=value ...]`.
 
-Starting it again with the same workdir continues the run, or shows its result where it is complete.
+The same command continues a stopped run, or shows the result of a complete one.
 `--sweep.FIELD=value,value,...` runs every combination of the fields' values as one program. `--list` prints
 what a configuration can name, `--describe` the fields of this one.
 """
@@ -36,20 +36,20 @@ from fedjax_het.program.stopping import outlive_save
 
 
 def define_flags(config: ConfigDict) -> None:
-  """Defines the launcher's flags; ml_collections reads the command line's overrides already here."""
+  """Defines the launcher's flags; ml_collections reads the overrides of the command line at this point."""
   config_flags.DEFINE_config_dict(
     "config",
     config,
     "What to run: a Python file with get_config(), as in configs/, or a run's config.json. By default the "
     "quickstart.",
     lock_config=False,
-    accept_new_attributes=True,  # settings that a file leaves at their defaults; `check_config` knows all
+    accept_new_attributes=True,  # settings at their defaults; `check_config` refuses unknown ones
   )
   flags.DEFINE_string("workdir", "runs/quickstart", "Where the run keeps its files.")
   flags.DEFINE_integer("member_batch", None, "Runs of a sweep that a device trains at once; as client_batch.")
   text = "Print what a configuration can name, or with --list=NAME what the settings of that are, and end."
   plain: flags.ArgumentParser[str] = flags.ArgumentParser()
-  flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # whose value may be left out
+  flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # the value may be left out
   text = "Print all fields of the configuration, or with --describe=FIELD one or a section, and end."
   flags.DEFINE_flag(flags.Flag(plain, None, "describe", None, text, boolean=True))
   flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
@@ -57,7 +57,7 @@ def define_flags(config: ConfigDict) -> None:
 
 
 def with_shipped(argv: list[str], flag: str) -> list[str]:
-  """The command line with the project's own file behind `flag` where "configs/NAME.py" is not at hand."""
+  """Returns the command line with the project's own file after `flag` if "configs/NAME.py" does not exist."""
 
   def one(before: str, argument: str) -> str:
     name, equals, path = argument.partition("=")
@@ -69,10 +69,10 @@ def with_shipped(argv: list[str], flag: str) -> list[str]:
 
 
 def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
-  """The command line without its --sweep.FIELD=values, and those as a grid.
+  """Splits --sweep.FIELD=values arguments from a command line: (the rest, grid).
 
   Raises:
-    SettingError: a sweep flag without values, or for a field that another has.
+    SettingError: a sweep flag has no values or repeats a field.
   """
   rest: list[str] = []
   grid: dict[str, list[Any]] = {}
@@ -96,10 +96,10 @@ def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
 
 
 def take_config(argv: list[str]) -> tuple[list[str], ConfigDict]:
-  """The command line without its --config=FILE, and the configuration of that file, or the quickstart's.
+  """Splits --config=FILE from a command line: (the rest, its configuration or the quickstart's).
 
   Raises:
-    SettingError: see `read_config`; or a --config.FIELD=VALUE stands before the file.
+    SettingError: see `read_config`; or a --config.FIELD=VALUE precedes the file.
   """
   rest: list[str] = []
   chosen, early, arguments = None, "", iter(argv)
@@ -117,7 +117,7 @@ def take_config(argv: list[str]) -> tuple[list[str], ConfigDict]:
 
 
 def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any], put_in: list[str]) -> int:
-  """Runs what the flags say; 0, or 1 after printing what the user can mend.
+  """Runs what the flags ask for; returns 0, or 1 after printing an error that the user can mend.
 
   Args:
     argv: what is left of the command line: the program's name.
@@ -170,7 +170,7 @@ def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any
 
 
 def print_listing(name: str, config: Callable[[], ConfigDict]) -> None:
-  """Prints everything that can be named, or `name` alone."""
+  """Prints everything that a configuration can name, or only `name`."""
   from fedjax_het.config.listing import print_list
 
   take_no_accelerator()
@@ -178,7 +178,7 @@ def print_listing(name: str, config: Callable[[], ConfigDict]) -> None:
 
 
 def print_description(name: str, config: Callable[[], ConfigDict]) -> None:
-  """Prints the configuration's fields, or `name` alone."""
+  """Prints all fields of the configuration, or only `name`."""
   from fedjax_het.config.fields import print_fields
 
   take_no_accelerator()
@@ -186,7 +186,7 @@ def print_description(name: str, config: Callable[[], ConfigDict]) -> None:
 
 
 def launch() -> None:
-  """Runs the program of the command line, and exits with its status."""
+  """Runs the program of the command line and exits with its status."""
   protect_streams()
   outlive_save()
   with mistakes_in_one_line():

@@ -1,7 +1,7 @@
-"""Tables of the methods by name, which the launcher, the tests, the benchmarks and the README's table read.
+"""Tables of the methods by name, read by the launcher, the tests, the benchmarks and the README's table.
 
-A new method is a file with its factory, and an entry in a table. `compositions` asks the parts which of them
-go together.
+A new method is a file with its factory, and an entry in a table. `compositions` lists the combinations that
+the parts allow.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,8 +40,8 @@ class Preparation(NamedTuple):
     argument: the argument's name.
     make: (label counts int [K, C], seed=, **settings) -> the argument. The settings have defaults, and belong
       to the method in a configuration.
-    placeholder: (K, or None if it is not known yet; **settings) -> an argument for asking the part what it is
-      before data are read; it checks the settings.
+    placeholder: (K, or None if it is not known yet; **settings) -> an argument with which the part can be
+      made and its properties read before data are read; it checks the settings.
   """
 
   argument: str
@@ -69,9 +69,9 @@ class Method(NamedTuple):
     factory: (**settings) -> the part. A client part's factory also takes the `model`, whose annotation,
       `Model` or `Generative`, says which kind it trains. A part may take the run's `rounds`. All else has a
       default.
-    about: a line of description.
+    about: a one-line description.
     source: where the method was published.
-    keeps: what is kept between rounds.
+    keeps: the state that it keeps between rounds, in words.
     shares: settings that a configuration gives as a share of the rounds -> the factory's setting in rounds.
     prepares: how an argument is made of the clients' data, see `prepare`; None for most methods.
     own_epochs: settings for the epochs of a second local training, see `OwnEpochs`.
@@ -90,24 +90,24 @@ class Method(NamedTuple):
 
   @property
   def given(self) -> tuple[str, ...]:
-    """Names of the factory's parameters that no configuration sets."""
+    """The factory's parameters that no configuration sets."""
     return (*NOT_SETTABLE, *self.python_only, *([self.prepares.argument] if self.prepares else []))
 
   @property
   def settings(self) -> dict[str, Setting]:
-    """The settings that a configuration may have, by name; `from_data` among them."""
+    """The settings that a configuration may have, by name, including those of `from_data`."""
     known = settings_of(self.factory)
     return {name: own for name, own in known.items() if name not in self.given} | self.from_data
 
   @property
   def from_data(self) -> dict[str, Setting]:
-    """The settings that `prepare` uses, and the factory does not take, by name."""
+    """The settings, by name, that `prepare` uses instead of the factory."""
     known = settings_of(self.prepares.make) if self.prepares else {}
     return {name: own for name, own in known.items() if name not in ("counts", "seed")}
 
   @property
   def models(self) -> Mapping[str, Callable[..., Any]]:
-    """The models by name that a client part trains; {} for a mixing or a server part."""
+    """The models, by name, that a client part can train; {} for a mixing or a server part."""
     if (model := settings_of(self.factory).get("model")) is None:
       return {}
     names = (getattr(kind, "__name__", str(kind)) for kind in model.types)  # as text where unresolved
@@ -126,17 +126,17 @@ class Method(NamedTuple):
     self, settings: Mapping[str, Any], counts: ArrayLike | None = None, *, seed: int = 0,
     num_clients: int | None = None,
   ) -> dict[str, Any]:  # fmt: skip
-    """Returns the arguments to offer to `make` that are made of the clients' data; {} for most methods.
+    """Returns arguments for `make` that are computed from the clients' data; {} for most methods.
 
     Args:
       settings: the method's settings; those that are not in `from_data` are ignored.
       counts: examples of each class that each client trains on, int [K, C]; None before data are read, for a
-        placeholder of which the part can be asked what it is.
-      seed: seed of what is drawn.
+        placeholder that suffices to read the part's properties.
+      seed: seed of the random draws.
       num_clients: K for a placeholder, if it is known.
 
     Raises:
-      SettingError: a setting is out of range, or does not go with the counts.
+      SettingError: a setting is out of range, or does not fit the counts.
     """
     if self.prepares is None:
       return {}
@@ -225,7 +225,7 @@ def small_model(client: Method) -> Any:
 
 
 def bare(method: Method) -> Any:
-  """Returns a method's part at its defaults, around a small model: enough to ask it what it is."""
+  """Returns a method's part at its defaults, around a small model, so that its properties can be read."""
   offered = {"rounds": 1} | method.prepare({})
   return method.make(offered | ({"model": small_model(method)} if method.models else {}))
 

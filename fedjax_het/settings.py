@@ -1,6 +1,6 @@
-"""Declares a setting once: a factory's annotation gives its type and range, its docstring says what it means.
+"""Declares each setting once: a factory's annotation has its type and range, its docstring the meaning.
 
-A factory is a function that makes a part of its settings, such as `fh.fedavg(model, lr=0.05)`:
+A factory is a function that makes a part from its settings, such as `fh.fedavg(model, lr=0.05)`:
 
     @checked
     def ditto(model: Model, *, lam: NonNegative = 1.0, **local: Unpack[LocalSettings]) -> ClientUpdate:
@@ -8,7 +8,7 @@ A factory is a function that makes a part of its settings, such as `fh.fedavg(mo
 `NonNegative` is `Annotated[float, Range(low=0.0, below=inf)]`. A plain annotation, such as `float`, declares
 a type without a range. `settings_of` reads the declarations. The check of a call from Python (`checked`) and
 of a configuration (`check_settings`), `--list`, `--describe`, and the decision which settings may vary within
-one compiled program all follow from them.
+one compiled program are all derived from them.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ NONE = "(it has none)"
 
 
 class Rule:
-  """What values a setting may have; stands in `Annotated[type, rule]`."""
+  """Base class of restrictions on a setting's values, used in `Annotated[type, rule]`."""
 
   def check(self, setting: str, value: Any) -> None:
-    """Raises `SettingError` for a value that the setting called `setting` cannot have."""
+    """Raises `SettingError` if the setting called `setting` may not have this value."""
     raise NotImplementedError
 
 
@@ -48,9 +48,9 @@ class Range(Rule):
   Attributes:
     low: the least value.
     high: the largest value.
-    above: what the value must be larger than.
-    below: what the value must be smaller than.
-    on_host: whether only Python computes with the value, in float64.
+    above: the value must be larger than this.
+    below: the value must be smaller than this.
+    on_host: whether the value is used in Python only, in float64, and never in a compiled program.
   """
 
   low: float | None = None
@@ -78,7 +78,7 @@ class Whole(Rule):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice(Rule):
-  """One of several names; a dict's names are read when a value is checked, so that more may be added."""
+  """One of several names; the keys of a dict are read when a value is checked, so names can be added."""
 
   names: Collection[str]
 
@@ -104,7 +104,7 @@ class FromRound(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-  """The default of a key of a `TypedDict`, which cannot have one otherwise."""
+  """The default of a `TypedDict`'s key, for which Python has no syntax."""
 
   value: Any
 
@@ -126,10 +126,10 @@ class Setting:
 
   Attributes:
     name: its name.
-    types: the types that its annotation allows, one for each member of a union; () where any will do.
+    types: the types that its annotation allows, one for each member of a union; () for any type.
     rules: the rules of its annotation.
-    unruled: those of `types` that the rules do not concern, such as None.
-    default: the value where it is left out; `NO_DEFAULT` where it must be given.
+    unruled: the members of `types` to which the rules do not apply, such as None.
+    default: the value if it is left out; `NO_DEFAULT` if it is required.
     about: its line in the docstring.
     called: its name in errors, such as "server's lr".
   """
@@ -144,22 +144,22 @@ class Setting:
 
   @property
   def is_value(self) -> bool:
-    """Whether a program takes it as a number that may vary from run to run; all else shapes the program."""
+    """Returns whether a program takes the setting as a traced number, which may vary between its runs."""
     return float in self.types
 
   @property
   def required(self) -> bool:
-    """Whether it has no default."""
+    """Returns whether the setting has no default."""
     return self.default is NO_DEFAULT
 
   @property
   def kind(self) -> str:
-    """Its type in words, such as "int or None"; "" where any will do or it cannot be told."""
+    """Returns the type in words, such as "int or None"; "" for any type or an unknown one."""
     kinds = [kind for kind in self.types if kind is not jax.Array]
     return "" if any(isinstance(kind, str) for kind in kinds) else " or ".join(map(_name_of, kinds))
 
   def check(self, value: Any) -> None:
-    """Raises `SettingError` for a value of another type, or one that a rule refuses."""
+    """Raises `SettingError` if the value has another type, or a rule refuses it."""
     if not self.rules:
       self._check_type(value)
     elif not isinstance(value, self.unruled):
@@ -167,11 +167,11 @@ class Setting:
         rule.check(self.called, value)
 
   def _check_type(self, value: Any) -> None:
-    """Checks a value against an annotation without rules, as far as it names types that can be told apart."""
+    """Checks a value against the plain types of the annotation, for members without rules."""
     kinds, plain = {*self.types}, {*self.types} & {int, float, bool, str, type(None)}
     if not plain - {type(None)} or not all(isinstance(kind, type) for kind in kinds):
       return
-    if isinstance(value, jax.Array) and plain & {int, float}:  # a number of a program
+    if isinstance(value, jax.Array) and plain & {int, float}:  # a traced number
       return
     value = value.item() if isinstance(value, np.generic) else value
     exact = plain | ({int} if float in kinds else set())  # True is not a number here
@@ -191,19 +191,19 @@ def checked(*, whose: str) -> Callable[[Factory], Factory]: ...
 def checked(factory: Any = None, *, whose: str = "") -> Any:
   """Decorates a factory so that a call checks names, types and ranges before the factory's body runs.
 
-  Settings taken as `**local: Unpack[LocalSettings]` stand one by one, and without their ranges, in the
-  signature of what is returned, which `help` shows; `signature_of` has the ranges.
+  Settings taken as `**local: Unpack[LocalSettings]` are listed one by one, without their ranges, in the
+  signature of the returned function, which `help` shows; `signature_of` has the ranges.
 
   Args:
     factory: the factory; None to give `whose` first, as in `@checked(whose="server's ")`.
-    whose: what errors put before a setting's name.
+    whose: prefix of a setting's name in errors.
 
   Returns:
-    The checked factory. It raises `SettingError` for a wrong keyword, naming the nearest, and for a value
-    that the setting cannot have.
+    The checked factory. It raises `SettingError` for an unknown keyword, naming the nearest one, and for an
+    invalid value.
 
   Raises:
-    NameError: an annotation is a string that names something unknown, so that its range would be lost.
+    NameError: an annotation is a string with an unknown name, so that the setting's range would be lost.
   """
   if factory is None:
     return functools.partial(checked, whose=whose)
@@ -235,16 +235,16 @@ def check_settings(
   given: Mapping[str, Any],
   not_settable: Iterable[str] = (),
 ) -> None:
-  """Checks settings that came by name, as in a configuration, against their declarations.
+  """Checks settings that were given by name, as in a configuration, against their declarations.
 
   Args:
-    kind: what the settings are called in the error.
-    of: the factory that is to be called with them, or its settings.
+    kind: the name of the settings in the error.
+    of: the factory that will be called with them, or its settings.
     given: name -> value.
-    not_settable: parameters that the factory's caller gives.
+    not_settable: parameters that the caller of the factory provides.
 
   Raises:
-    SettingError: an unknown setting, naming the nearest; or a value that the setting cannot have.
+    SettingError: a setting is unknown (the error names the nearest one), or a value is invalid.
   """
   known = of if isinstance(of, Mapping) else settings_of(of)
   names = [name for name in known if name not in {*not_settable}]
@@ -271,17 +271,17 @@ def with_defaults(kind: type[Settings], given: Settings) -> Settings:
 
 
 def origin_of(factory: Callable[..., Any]) -> Any:
-  """The function behind a factory that wraps one or sets some of its arguments."""
+  """Returns the function inside a wrapped or partially applied factory."""
   while isinstance(factory, functools.partial):
     factory = factory.func
   return inspect.unwrap(factory)
 
 
 def documented(factory: Callable[..., Any]) -> dict[str, str]:
-  """What the docstrings of a factory, and of the `TypedDict` that it unpacks, say of each argument."""
+  """Returns the description of each argument from the docstrings of a factory and of its `TypedDict`."""
   origin = origin_of(factory)
   found: dict[str, str] = {}
-  with contextlib.suppress(Exception):  # of an annotation that only type checkers can resolve
+  with contextlib.suppress(Exception):  # the annotation is resolvable for type checkers only
     for annotation in inspect.get_annotations(origin, eval_str=True).values():
       if typing.get_origin(annotation) is typing.Unpack:
         found |= documented(*typing.get_args(annotation))
@@ -292,7 +292,7 @@ def documented(factory: Callable[..., Any]) -> dict[str, str]:
 
 
 def signature_of(factory: Callable[..., Any]) -> inspect.Signature:
-  """The signature with what is declared in its annotations, which `inspect.signature` leaves out."""
+  """Returns the signature including the `Annotated` declarations, which `inspect.signature` omits."""
   if hasattr(factory, "__declared__"):
     return factory.__declared__
   if typing.is_typeddict(factory):
@@ -300,12 +300,12 @@ def signature_of(factory: Callable[..., Any]) -> inspect.Signature:
     return _flattened(inspect.Signature([keys]))
   try:
     return _flattened(inspect.signature(factory, eval_str=True))
-  except Exception:  # of an annotation that only type checkers can resolve: whatever its evaluation raises
+  except Exception:  # the annotation is resolvable for type checkers only, and may raise anything
     return inspect.signature(factory)
 
 
 def _flattened(signature: inspect.Signature) -> inspect.Signature:
-  """The signature with the keys of an unpacked `TypedDict` as parameters."""
+  """Returns the signature with the keys of an unpacked `TypedDict` as parameters."""
   parameters: list[inspect.Parameter] = []
   for own in signature.parameters.values():
     if own.kind is not own.VAR_KEYWORD or typing.get_origin(own.annotation) is not typing.Unpack:
@@ -345,7 +345,7 @@ def _name_of(kind: Any) -> str:
 
 
 def _members(annotation: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-  """The members of a union with what `Annotated` says of each; one for what is no union."""
+  """Returns (type, declarations from `Annotated`) of each member of a union; one pair for other types."""
   origin, args = typing.get_origin(annotation), typing.get_args(annotation)
   if origin is Annotated:
     return [(kind, (*marks, *args[1:])) for kind, marks in _members(args[0])]

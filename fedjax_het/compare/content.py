@@ -93,7 +93,7 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
 
 
 def of_studies(folder: Path) -> dict[str, Any]:
-  """What the studies show of a run's folder."""
+  """Returns the studies' JSON data for a run's folder, by name."""
   return {name: shown for study in STUDIES for name, shown in study.on_page(folder).items()}
 
 
@@ -153,7 +153,7 @@ def _coefficients(line: Mapping[str, Any]) -> list[float | None]:
 
 
 def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
-  """The place of a run's partition among those that are known, to which it is added."""
+  """Returns the index of a run's partition in `known`, to which it is added if it is new."""
   counts = arrays_of(run.folder / partition.FILE).get("counts")
   own: dict[str, Any]
   if counts is not None and counts.ndim == 2 and 0 < counts.size <= MOST_CELLS:

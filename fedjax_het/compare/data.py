@@ -1,4 +1,4 @@
-"""Which runs' figures may be subtracted from each other: those on the same clients' data."""
+"""Decides which runs' figures may be subtracted from each other: those on the same clients' data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ def of_data(field: str) -> bool:
 
 
 def told(field: str, own: Mapping[str, Any]) -> Any:
-  """Returns a field's value in a group's `data`, or None where it is not set.
+  """Returns a field's value in a group's `data`, or None if it is not set.
 
   In sections None, 0 and False differ from a field that is not set, which means the data set's default. In
   all other fields they mean the same as a field that is not set.

@@ -20,7 +20,7 @@ REASON = 100  # most characters of a failure's reason in the state
 
 
 class Run(NamedTuple):
-  """What a run has written so far.
+  """The content that a run has written so far.
 
   Attributes:
     folder: its workdir.
@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
   @property
   def diverged(self) -> str:
-    """A sentence on where it diverged or why it failed; "" where it did neither."""
+    """Returns a sentence on where the run diverged or why it failed; "" if neither happened."""
     if self.summary.get("diverged"):
       return f"{Divergence(**self.summary['diverged'])}."
     if self.summary:
@@ -76,12 +76,12 @@ class Run(NamedTuple):
 
   @property
   def complete(self) -> bool:
-    """Whether it has ended with figures."""
+    """Returns whether the run has ended with final figures."""
     return bool(self.summary) and not self.diverged
 
   @property
   def state(self) -> str:
-    """How far it has come, in a few words."""
+    """Returns the run's progress in a few words."""
     return "; ".join(filter(None, (self._state, self.damaged)))
 
   @property

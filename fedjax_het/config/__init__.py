@@ -1,1 +1,1 @@
-"""From a configuration, as a file or the command line gives it, to the typed plan of a run."""
+"""Turns a configuration from a file and the command line into the typed plan of a run."""

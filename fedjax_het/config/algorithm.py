@@ -1,4 +1,4 @@
-"""From a plan to its algorithm: the three parts, and what they are given."""
+"""Builds an algorithm's three parts from a plan."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ from fedjax_het.tasks import Task
 
 
 def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
-  """The part of a method that `config.name` names, with the other fields of `config`, after checking both."""
+  """Makes the part of the method `config.name` with the other fields of `config`, after checking both."""
   name, table = config["name"], METHODS[section]
   check_choice(f"{section}.name", name, table)
   settings = {setting: value for setting, value in config.items() if setting != "name"}
@@ -71,11 +71,11 @@ def build_algorithm(
 
 @contextlib.contextmanager
 def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
-  """Makes errors name a part's settings as a configuration does: `local.lr`, where the part says `lr`.
+  """Context manager in which errors name settings as a configuration does: `local.lr` for a part's `lr`.
 
   Args:
     config: the configuration.
-    sections: those that the part's settings are in; the first that has the setting is named.
+    sections: sections with the part's settings; the error names the first one that has the setting.
   """
   try:
     yield
@@ -88,7 +88,7 @@ def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
 
 
 def renamed(error: SettingError, setting: str) -> SettingError:
-  """The same error of a setting with another name."""
+  """Returns the error with another setting's name."""
   told = SettingError(f"{setting}{str(error).removeprefix(error.setting)}")
   told.setting = setting
   return told

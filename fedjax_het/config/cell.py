@@ -1,4 +1,4 @@
-"""A cell of a paper's table, from the string behind the config file's name, and fields that may be None."""
+"""Parsing of a table's cell (the text after the config file's name), and fields that may be None."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from fedjax_het.errors import SettingError, check_choice
 
 
 def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
-  """ "dataset=mnist,clients=100" -> a dict with the types of `defaults`.
+  """Parses "dataset=mnist,clients=100" into a dict whose values have the types of `defaults`.
 
   Raises:
-    SettingError: an unknown key (naming the nearest), a key twice, or a value of another type.
+    SettingError: a key is unknown (the error names the nearest) or repeated, or a value has another type.
   """
   given: dict[str, Any] = {}
   for item in filter(None, (text or "").split(",")):
@@ -29,5 +29,5 @@ def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def optional(value: Any) -> FieldReference:
-  """A field of a configuration that the command line may also set to None."""
+  """Returns a placeholder for a configuration's field that the command line may also set to None."""
   return FieldReference(value, field_type=object)

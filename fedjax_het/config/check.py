@@ -1,4 +1,4 @@
-"""What can be checked of a configuration before any data is read."""
+"""Checks of a configuration that are possible before any data is read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,10 +34,10 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
 
   Args:
     config: nested fields.
-    known: all fields and sections that there are, by name.
+    known: all known fields and sections, by name.
 
   Raises:
-    SettingError: an unknown field or name (naming the nearest), or a value out of range.
+    SettingError: a field or name is unknown (the error names the nearest), or a value is out of range.
   """
   for field in config:
     check_choice("field of the configuration", field, known)
@@ -90,15 +90,15 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
 
 
 def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None:
-  """Checks a section that chooses something by its name, and whose other fields are settings of that.
+  """Checks a section whose `name` chooses something and whose other fields are its settings.
 
   Args:
     place: the section's name, or "SECTION.NUMBER" for one of several.
-    section: what is known of it.
+    section: the section's entry in the registry.
     given: its fields.
 
   Raises:
-    SettingError: no name, one that is not known, or a field that cannot be.
+    SettingError: the name is missing or unknown, or a field is invalid.
   """
   table = section.table()
   check_section(place, given)
@@ -116,17 +116,17 @@ def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None
 
 
 def check_options(options: Options, given: Any) -> None:
-  """Raises `SettingError` for what a study does not take, or of another type; see `Options`."""
+  """Raises `SettingError` for an option that a study does not take, or of another type; see `Options`."""
   settings = {options.name: given} if options.single else given
   with as_written({options.name: {} if options.single else given}, options.name):
     check_settings(f"{options.name}'s field", options.settings, settings)
 
 
 def check_parts(plan: Plan) -> None:
-  """Checks whether what a plan chooses goes together, by parts around a small model.
+  """Checks that the choices of a plan can be combined, using parts around a small model.
 
   Raises:
-    SettingError: a setting of a part or of a study that cannot be, or what does not go together.
+    SettingError: a setting of a part or a study is invalid, or the parts cannot be combined.
   """
   client = CLIENTS[plan.parts["algorithm"]["name"]]
   given = {**plan.parts["local"], **plan.parts["algorithm"]}
@@ -142,7 +142,7 @@ def check_parts(plan: Plan) -> None:
 
 
 def check_partition(given: Mapping[str, Any], not_settable: Mapping[str, str]) -> None:
-  """Raises `SettingError` for a partition or an option of it that is not known."""
+  """Raises `SettingError` for an unknown partition or an unknown option of it."""
   name, known = given["name"], datasets.PARTITIONERS
   check_choice("partition.name", name, known)
   of_all = {each: {*settings_of(own)} - {*not_settable, "groups"} for each, own in known.items()}
@@ -155,7 +155,7 @@ def check_partition(given: Mapping[str, Any], not_settable: Mapping[str, str]) -
 
 
 def check_fit(client: Method, model: str) -> None:
-  """Raises `SettingError` where client part and model do not belong together."""
+  """Raises `SettingError` if the client part cannot train the model."""
   if model not in client.models:
     raise SettingError(
       "model.name", model, f"not a model that {client.name} trains", f"Use one of {', '.join(client.models)}."

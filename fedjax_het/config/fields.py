@@ -1,6 +1,6 @@
-"""Every field that a configuration has or could have, with its meaning, type and default: `--describe`.
+"""All fields that a configuration has or may have, with meaning, type and default: `--describe`.
 
-What a field means is said once, where it is used: in the `Args` of the function that takes it.
+The meaning of a field is documented once, in the `Args` of the function that takes it.
 """
 
 import sys
@@ -26,14 +26,14 @@ INDENT = 4 * " "
 
 
 class Field(NamedTuple):
-  """One field.
+  """A field of a configuration.
 
   Attributes:
-    path: as in `--config.PATH=VALUE`.
-    about: what it means.
-    kind: its type, in words; "" where any will do.
-    default: what is taken where a configuration leaves it out; `NO_DEFAULT` where it must not.
-    value: what the configuration says; `NO_DEFAULT` where it says nothing.
+    path: its dotted path, as in `--config.PATH=VALUE`.
+    about: its meaning.
+    kind: its type in words; "" for any type.
+    default: its value if a configuration leaves it out; `NO_DEFAULT` if it is required.
+    value: its value in the configuration; `NO_DEFAULT` if not set.
   """
 
   path: str
@@ -43,7 +43,7 @@ class Field(NamedTuple):
   value: Any
 
 
-# Fields that are an argument of a function: that, and the argument's name where it is another.
+# Fields that are an argument of a function: (function, the argument's name if it differs).
 ARGUMENTS: dict[str, tuple[Callable[..., Any], str]] = {
   "dataset": (load, "name"),
   "data_dir": (load, ""),
@@ -69,10 +69,10 @@ OWN: dict[str, tuple[str, str, Any]] = {
 
 
 def fields(config: Mapping[str, Any]) -> list[Field]:
-  """All fields of a configuration, those that it leaves at their defaults as well.
+  """Returns all fields of a configuration, including those at their defaults.
 
   Raises:
-    SettingError: a field or a name that nobody knows, naming the nearest.
+    SettingError: a field or name is unknown; the error names the nearest.
   """
   found = [*_all(config)]
   for path in _set(config):
@@ -103,7 +103,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
   def of(entry: Entry, section: str) -> Iterator[Field]:
     settings = settings_of(entry.factory)
     for name, (default, about) in entry.settings.items():
-      if f"{section}.{name}" in ARGUMENTS:  # of every data set
+      if f"{section}.{name}" in ARGUMENTS:  # an option of every data set
         continue
       setting = settings.get(name)
       kind, value = (setting.kind, setting.default) if setting else ("", default or None)
@@ -119,7 +119,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
   yield from of(data, "dataset_options")
   choices = [own.name for own in sections().values() if own.kind == "choice"]
   for section in choices:
-    if section == "algorithm":  # whose settings stand in either of two sections
+    if section == "algorithm":  # its settings may be in either of two sections
       continue
     given = config.get(section, {})
     if name := given.get("name"):
@@ -134,7 +134,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
   client = named("algorithm", config["algorithm"]["name"])
   yield field("algorithm.name", f"{client.about} (--list names all)", "str", NO_DEFAULT)
   more = METHODS["algorithm"][client.name].from_data
-  for own in of(client, "algorithm"):  # a setting stands in either section
+  for own in of(client, "algorithm"):  # a setting may be in either section
     name = own.path.partition(".")[2]
     if name in more:
       own = own._replace(kind=more[name].kind, default=more[name].default)
@@ -144,7 +144,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
 
 
 def _set(config: Mapping[str, Any]) -> Iterator[str]:
-  """The paths that a configuration sets, sections by their fields."""
+  """Returns the paths that a configuration sets, with sections expanded to their fields."""
   for name, value in config.items():
     if isinstance(value, Mapping) or hasattr(value, "keys"):
       yield from (f"{name}.{field}" for field in value)
@@ -153,7 +153,7 @@ def _set(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def print_fields(config: Mapping[str, Any], only: str = "") -> None:
-  """Prints a configuration's fields.
+  """Prints the fields of a configuration.
 
   Args:
     config: the configuration.
@@ -176,7 +176,7 @@ def print_fields(config: Mapping[str, Any], only: str = "") -> None:
 
 
 def _line(field: Field) -> Text:
-  """Such as "local.lr = 0.05  float, by default 0.01"."""
+  """Formats a field as "local.lr = 0.05  float, by default 0.01"."""
   text = Text(field.path, "bold")
   if field.value is not NO_DEFAULT:
     text.append(f" = {shown(field.value) or repr('')}")

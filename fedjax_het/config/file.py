@@ -1,4 +1,4 @@
-"""A configuration from its file: Python with `get_config()`, or the config.json of a former run."""
+"""Reads a configuration from a Python file with `get_config()` or from a former run's config.json."""
 
 import importlib.util
 import json
@@ -25,14 +25,15 @@ MAY_BE_NONE = ("num_clients", "test_fraction")  # fields that the command line m
 
 
 def read_config(text: str) -> ConfigDict:
-  """The configuration of a file.
+  """Reads the configuration of a file.
 
   Args:
-    text: the file's path; behind a colon, what `get_config` is given, such as the cell of a table.
+    text: the file's path, optionally with a colon and the argument of `get_config`, such as the cell of a
+      table.
 
   Raises:
-    SettingError: no such file, one that may not be read, one of another format, or one that fails; the error
-      says in which line and how.
+    SettingError: the file does not exist, may not be read, has another format or fails; the error names the
+      line and the exception.
   """
   if not text:
     raise SettingError("config", text, "is empty", REMEDY)
@@ -51,14 +52,14 @@ def read_config(text: str) -> ConfigDict:
 
 
 def load_module(setting: str, path: Path) -> ModuleType:
-  """A Python file of the user's, run.
+  """Runs a user's Python file and returns it as a module.
 
   Args:
     setting: the flag that names the file, for errors.
     path: the file.
 
   Raises:
-    SettingError: the file cannot be read, or fails; the error says in which line and how.
+    SettingError: the file cannot be read or fails; the error names the line and the exception.
   """
   _read(setting, path)
   spec = importlib.util.spec_from_loader(
@@ -74,18 +75,18 @@ def load_module(setting: str, path: Path) -> ModuleType:
 def called(
   setting: str, value: str, path: Path, function: Callable[..., Any], *args: Any, what: str = "cannot be read"
 ) -> Any:
-  """What a function of the user's file returns.
+  """Calls a function of the user's file and returns its result.
 
   Args:
-    setting: the flag that an error names.
+    setting: the flag that errors name.
     value: the flag's value.
     path: the file.
     function: the function.
     args: its arguments.
-    what: what an exception means.
+    what: the problem that an exception is reported as.
 
   Raises:
-    SettingError: the function's own, or for any other exception one that names file, line and exception.
+    SettingError: the function raises one, or any other exception, which is reported with file and line.
   """
   try:
     return function(*args)
@@ -116,7 +117,7 @@ def _of_python(path: Path, cell: str) -> ConfigDict:
   if not isinstance(found, ConfigDict | Mapping):
     problem = f"its get_config returns {found!r:.60}, which is no configuration"
     raise SettingError("config", str(path), problem, "Return a ConfigDict, as configs/quickstart.py does.")
-  return ConfigDict(found)  # of a FrozenConfigDict, one that can be changed
+  return ConfigDict(found)  # a changeable copy of a FrozenConfigDict
 
 
 def _of_json(path: Path) -> ConfigDict:
@@ -135,7 +136,7 @@ def _of_json(path: Path) -> ConfigDict:
 
 
 def _changeable(value: Any) -> Any:
-  """What JSON holds as a configuration holds it: tuples, and None as a field that takes any value."""
+  """Converts JSON values to a configuration's: lists to tuples, and None to a field of any type."""
   if isinstance(value, dict):
     return {name: optional(None) if own is None else _changeable(own) for name, own in value.items()}
   return tuple(map(_changeable, value)) if isinstance(value, list) else value

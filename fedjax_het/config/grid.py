@@ -1,4 +1,4 @@
-"""The grid of a sweep: which fields may vary within one program, its members, and their names."""
+"""The grid of a sweep: the fields that may vary within one program, the members, and their names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,27 +15,27 @@ Values = TypeVar("Values")
 
 
 def varying() -> list[str]:
-  """The sections whose numbers may differ between the members of a sweep."""
+  """Returns the sections whose numbers may differ between the members of a sweep."""
   return [name for name, section in sections().items() if section.varies]
 
 
 def in_order(grid: Mapping[str, Values]) -> dict[str, Values]:
-  """A grid's fields in the one order that its members go by, the seed first: config.json keeps no other."""
+  """Returns a grid with its fields in the members' order, the seed first, because config.json keeps none."""
   return dict(sorted(grid.items(), key=lambda field: (field[0] != "seed", field[0])))
 
 
 def check_sweep(
   config: Any, grid: Mapping[str, Sequence[Any]], studies: Sequence[type[Study]] = ()
 ) -> tuple[list[dict[str, Any]], list[Plan]]:
-  """What each member of a sweep varies, and its plan.
+  """Returns the varied values and the plan of each member of a sweep.
 
   Args:
-    config: a configuration or a plan, which the members have alike but for the grid's fields.
+    config: the configuration or plan that the members share, except for the grid's fields.
     grid: dotted field -> values.
     studies: see `plan`.
 
   Raises:
-    SettingError: a member cannot be, or not as one program with the others.
+    SettingError: a member is invalid, or cannot be one program with the others.
   """
   config = written(config)
   for path, values in grid.items():
@@ -49,12 +49,12 @@ def check_sweep(
 
 
 def name_of(values: Mapping[str, Any]) -> str:
-  """A member's folder: "seed=0,algorithm.nu=1.0"."""
+  """Returns a member's folder name, such as "seed=0,algorithm.nu=1.0"."""
   return ",".join(f"{path}={value}" for path, value in values.items())
 
 
 def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
-  """Raises `SettingError` for a field of a sweep that is not a seed, nor a number that may be traced."""
+  """Raises `SettingError` for a swept field that is neither the seed nor a number that can be traced."""
   *most, last = known = varying()
   for path, values in grid.items():
     section, _, field = path.partition(".")

@@ -1,4 +1,4 @@
-"""Settings that a part does not have: a slip of the pen, or left by the part whose name was changed."""
+"""Detects settings that a part does not have: misspelt, or left over from another part."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from fedjax_het.methods import METHODS, Method
 from fedjax_het.models import MODELS
 
 NONE = "(it has none)"
-MOST_NAMED = 4  # parts that have the setting
+MOST_NAMED = 4  # most parts that are named as having the setting
 
 
 def check_known(
@@ -22,11 +22,11 @@ def check_known(
   """Raises `SettingError` for a setting that the part called `name` does not have.
 
   Args:
-    name: the part's.
-    sections: section of the configuration -> its settings; the first has the part's name.
-    known: what the part has.
-    others: () -> each part of its kind -> what it has.
-    also: another way to choose a part, for the error.
+    name: the part's name.
+    sections: section -> settings; the first section has the part's name.
+    known: the part's settings.
+    others: () -> {part of the same kind: its settings}.
+    also: another way to choose the part, for the error.
   """
   first = next(iter(sections))
   for section, settings in sections.items():

@@ -1,4 +1,4 @@
-"""The section `label_noise` of a configuration: which labels clients train on in place of the true ones."""
+"""The configuration's section `label_noise`: clients train on noisy labels in place of the true ones."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,10 +24,10 @@ def check_label_noise(given: Mapping[str, Any]) -> None:
 
 
 def noisy_labels(key: jax.Array, given: Mapping[str, Any], source: Source, task: Task) -> np.ndarray | None:
-  """The labels [N] that clients train and validate on, by a checked section; None without noise.
+  """Draws the labels, [N], on which clients train and validate, by a checked section; None without noise.
 
   Raises:
-    SettingError: labels that are no classes.
+    SettingError: the labels are no classes.
   """
   if not given:
     return None
@@ -40,7 +40,7 @@ def noisy_labels(key: jax.Array, given: Mapping[str, Any], source: Source, task:
 
 
 def noise_report(given: Mapping[str, Any], data: FederatedData, clean: np.ndarray) -> dict[str, Any]:
-  """The section, and in `changed` the share of training and validation labels that became others.
+  """Returns the section with `changed`, the fraction of training and validation labels that changed.
 
   Args:
     given: the section.

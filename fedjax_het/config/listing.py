@@ -1,4 +1,4 @@
-"""What configurations can name, on the terminal: `--list` for all of it, `--list=NAME` for one."""
+"""Prints the names that a configuration can use: `--list` for all, `--list=NAME` for one."""
 
 import functools
 import inspect
@@ -20,20 +20,20 @@ from fedjax_het.output.terminal import console as new_console
 from fedjax_het.settings import NO_DEFAULT, Setting, documented, origin_of, settings_of
 from fedjax_het.tasks import TASKS
 
-AS_EPOCHS = "as epochs"  # the default of `Method.own_epochs`
-WIDTH = 110  # where the output is no terminal
+AS_EPOCHS = "as epochs"  # how the default of `Method.own_epochs` is shown
+WIDTH = 110  # width of output that is not a terminal
 
 
 class Entry(NamedTuple):
-  """Something that a configuration can name.
+  """A name that a configuration can use.
 
   Attributes:
     name: the name.
-    factory: what is called with its settings.
-    about: a line.
-    given: parameters of the factory that a configuration does not set.
-    more: settings that the factory does not have itself -> (default, what they mean).
-    facts: () -> what else there is to know, by label; parts are asked for it.
+    factory: the function that is called with its settings.
+    about: a one-line description.
+    given: parameters of the factory that a configuration cannot set.
+    more: further settings -> (default, meaning).
+    facts: () -> further facts by label, which are computed from the parts.
   """
 
   name: str
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
   @property
   def settings(self) -> dict[str, tuple[str, str]]:
-    """Setting -> (its default, its line of the factory's docstring)."""
+    """The settings: name -> (default, line of the factory's docstring)."""
     known = settings_of(self.factory)
     return {**explained({name: own for name, own in known.items() if name not in self.given}), **self.more}
 
@@ -56,14 +56,14 @@ def explained(settings: Mapping[str, Setting]) -> dict[str, tuple[str, str]]:
 
 
 def shown(default: Any) -> str:
-  """A setting's default; nothing where there is none."""
+  """Formats a setting's default; "" if there is none."""
   if default is NO_DEFAULT:
     return ""
   return f"{default:.4g}" if isinstance(default, float) else str(default)
 
 
 def among(names: Iterable[str], everybody: Iterable[str]) -> str:
-  """Some of many names, in as few words as it takes."""
+  """Describes a subset of names briefly: the names, or "any but" the others."""
   names, others = [*names], [name for name in everybody if name not in {*names}]
   if not others:
     return "any"
@@ -71,19 +71,19 @@ def among(names: Iterable[str], everybody: Iterable[str]) -> str:
 
 
 def can_be_asked(section: str) -> list[str]:
-  """The methods of a section that can be asked what they are, see `methods.asked`."""
+  """Returns the methods of a section that can be inspected, see `methods.asked`."""
   return [name for name, method in METHODS[section].items() if asked(method)[0] is not None]
 
 
 def of_models() -> list[str]:
-  """The server parts that take models; the others take signals."""
+  """Returns the server parts that take models; the others take signals."""
   return [
     name for name, method in METHODS["server"].items() if getattr(asked(method)[0], "takes_models", False)
   ]
 
 
 def goes_with(section: str, name: str) -> str:
-  """What a method can be composed with, as in "mixing: any but fedmgda; server: sgld"; "any" if with all."""
+  """Describes what a method can be composed with: "mixing: any but fedmgda; server: sgld", or "any"."""
   each = {other: among(names, can_be_asked(other)) for other, names in partners(section, name).items()}
   if each.get("server") == among(of_models(), can_be_asked("server")):
     each["server"] = "models"
@@ -91,12 +91,12 @@ def goes_with(section: str, name: str) -> str:
 
 
 def path_of(method: Method) -> str:
-  """The file of a method, from the package's folder, or where Python found it otherwise."""
+  """Returns the path of a method's file, relative to the package if it is inside."""
   return origin_of(method.factory).__module__.removeprefix("fedjax_het.").replace(".", "/") + ".py"
 
 
 def entries() -> dict[str, list[Entry]]:
-  """Everything that has a name, by the configuration's field that takes it."""
+  """Returns all names that a configuration can use, by the field that takes them."""
   found = {f"{section}.name": [*map(functools.partial(_method, section), METHODS[section].values())]
            for section in METHODS}  # fmt: skip
   common = explained({"resize": settings_of(load)["resize"]})
@@ -143,24 +143,24 @@ def _method(section: str, method: Method) -> Entry:
 
 
 def first_line(factory: Callable[..., Any]) -> str:
-  """The first line of a docstring."""
+  """Returns the first line of a factory's docstring."""
   return (inspect.getdoc(origin_of(factory)) or "").partition("\n")[0]
 
 
 def trained_by(model: str) -> str:
-  """The client parts that train a model, as `goes_with`."""
+  """Describes which client parts can train a model, in the form of `goes_with`."""
   known = can_be_asked("algorithm")
   return f"algorithm: {among([name for name in known if model in CLIENTS[name].models], known)}"
 
 
 def print_list(name: str = "") -> None:
-  """Prints all names with their settings, or one name with what its settings mean.
+  """Prints all names with their settings, or one name with the meaning of its settings.
 
   Args:
-    name: what to print; "" for all.
+    name: the name to print; "" for all.
 
   Raises:
-    SettingError: an unknown name, naming the nearest.
+    SettingError: the name is unknown; the error names the nearest.
   """
   console = new_console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
   if not name:

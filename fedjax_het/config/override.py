@@ -1,4 +1,4 @@
-"""What the command line changes of a configuration, also in sections that its file does not have."""
+"""Changes of a configuration by the command line, also in sections that its file does not have."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from fedjax_het.errors import SettingError, check_choice
 
 
 def with_empty_sections(config: ConfigDict) -> list[str]:
-  """Gives a configuration the sections that it lacks, each without a field; returns their names."""
+  """Adds the missing sections to a configuration as empty ones; returns their names."""
   found = [
     name for name, one in sections().items() if one.kind in ("section", "choice") and name not in config
   ]
@@ -21,14 +21,14 @@ def with_empty_sections(config: ConfigDict) -> list[str]:
 
 
 def leave_out_empty(config: ConfigDict, names: list[str]) -> None:
-  """Takes those sections out again that nothing was set in: an empty section is the default."""
+  """Removes the added sections that are still empty, because an empty section is the default."""
   for name in names:
     if name in config and not config[name]:
       del config[name]
 
 
 def is_beyond_flags(config: ConfigDict, path: str) -> bool:
-  """Whether ml_collections cannot set a path: an element by number, or a field of a dict that is missing."""
+  """Returns whether ml_collections cannot set a path: a tuple's element, or a missing field of a dict."""
   section, *inside = path.split(".")
   known = config.get(section)
   return any(map(str.isdecimal, inside)) or (
@@ -37,12 +37,13 @@ def is_beyond_flags(config: ConfigDict, path: str) -> bool:
 
 
 def change(config: ConfigDict, changes: Mapping[str, Any]) -> None:
-  """Sets dotted fields of a configuration; what follows from them follows.
+  """Sets dotted fields of a configuration, and the fields that follow from them, in place.
 
   Elements of a tuple or a list are reached by their number, from 0.
 
   Raises:
-    SettingError: a field of another type, one in a section that is not there, or no element of that number.
+    SettingError: a value has another type than the field, the field's section does not exist, or there is no
+      element of that number.
   """
   put_in = with_empty_sections(config)
   for path, value in changes.items():

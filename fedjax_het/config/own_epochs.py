@@ -1,4 +1,4 @@
-"""Passes of a method's own, such as Ditto's `local_epochs`: as many as `local.epochs` unless they are set.
+"""Additional passes of a method, such as Ditto's `local_epochs`, which equal `local.epochs` unless set.
 
 The configuration that a run writes to config.json always has these settings. A config.json without them was
 written by an earlier version of the library, which trained a fixed number of passes.
@@ -15,7 +15,7 @@ PARTS = ("algorithm", "local")  # sections with settings of the client part
 
 
 def resolved(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, Any]:
-  """Returns a nested configuration in which every number of passes of the method's own is written out.
+  """Returns a nested configuration with explicit numbers of the method's additional passes.
 
   Args:
     config: a configuration whose fields are checked.
@@ -29,24 +29,24 @@ def resolved(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str
 
 
 def of_earlier(stored: Any) -> Any:
-  """Returns a config.json's content with the passes that an earlier version trained where it has none.
+  """Returns a config.json's content, adding the passes that an earlier version trained if it has none.
 
   Args:
-    stored: what the file of a run or of a sweep holds; anything else is returned as it is.
+    stored: the content of a run's or a sweep's file; other values are returned unchanged.
   """
   try:
     if isinstance(stored.get("sweep"), Mapping):
       config = _of_earlier(stored["config"], stored["sweep"])
       return {**stored, "config": config}
     return _of_earlier(stored, ())
-  except (AttributeError, KeyError, TypeError):  # of another program, or damaged
+  except (AttributeError, KeyError, TypeError):  # written by another program, or damaged
     return stored
 
 
 def to_compare(configs: Sequence[Any]) -> list[Any]:
-  """Returns config.json contents of several runs in which a method's own passes stand where they tell apart.
+  """Returns config.json contents of several runs, with additional passes where they differ from `epochs`.
 
-  Passes that are as many as `epochs` are left out. Where no run says its own passes, nothing is changed.
+  If no run states its additional passes, nothing is changed.
   """
   if not any(map(_says, configs)):
     return [*configs]
@@ -54,7 +54,7 @@ def to_compare(configs: Sequence[Any]) -> list[Any]:
 
 
 def _of_client(config: Any) -> bool:
-  """Whether this is the configuration of a run whose client part is known."""
+  """Returns whether this is a configuration with a known client part."""
   parts: list[Any] = [config.get(part) if isinstance(config, Mapping) else None for part in PARTS]
   return all(isinstance(part, Mapping) for part in parts) and str(parts[0].get("name")) in CLIENTS
 
@@ -73,7 +73,7 @@ def _without_followers(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def passes(plan: Plan) -> str:
-  """Says how many passes a client makes in a round: "epochs 10, local_epochs 10 (as epochs)"."""
+  """Describes the passes of a client in a round: "epochs 10, local_epochs 10 (as epochs)"."""
   method, known = CLIENTS[plan.client.name], {**plan.parts["local"], **plan.parts["algorithm"]}
   names = [name for name in ("epochs", *method.own_epochs) if name in known]
   return ", ".join(f"{name} {known[name]}{' (as epochs)' * (name in plan.as_epochs)}" for name in names)
@@ -88,7 +88,7 @@ def _of_earlier(stored: Mapping[str, Any], swept: Collection[str]) -> dict[str, 
 
 
 def followers(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, int]:
-  """Dotted field -> what earlier versions trained, for each number of passes that a configuration lacks."""
+  """Returns dotted field -> the passes of earlier versions, for each number that a configuration lacks."""
   algorithm, local = config["algorithm"], config["local"]
   given = {**local, **algorithm}
   found = {}

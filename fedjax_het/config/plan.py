@@ -16,11 +16,11 @@ AS_GIVEN = (
   "dataset", "data_dir", "dataset_options", "num_clients", "test_fraction", "valid_fraction", "stratify",
   "task", "label_noise", "rounds", "cohort_size", "seed", "eval_every",
 )  # fmt: skip
-PARTS = ("algorithm", "local", "mixing", "server")  # sections of the client, the mixing and the server part
+PARTS = ("algorithm", "local", "mixing", "server")  # sections of the client, mixing and server part
 
 
 def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:
-  """A configuration's nested fields, or those that a plan was made of."""
+  """Returns a configuration's nested fields, or those from which a plan was made."""
   return dict(config.written) if isinstance(config, Plan) else plain(ConfigDict(config))
 
 
@@ -29,11 +29,11 @@ def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[S
 
   Args:
     config: nested fields.
-    studies: the user's own studies, which watch the run beside `STUDIES`.
+    studies: the user's studies, in addition to `STUDIES`.
 
   Raises:
-    SettingError: an unknown field or name (naming the nearest), a value out of range, or parts that do not go
-      together; all that can be found before any data is read.
+    SettingError: a field or name is unknown (the error names the nearest), a value is out of range, or parts
+      cannot be combined, as far as that can be found before any data is read.
     DataError: a file of weights cannot be read.
   """
   if isinstance(config, Plan) and {*studies} <= {*config.watching}:

@@ -1,4 +1,4 @@
-"""The embedded default: SuPerFed-MM on scikit-learn's digits, twenty clients, Dirichlet(0.1)."""
+"""The default configuration: SuPerFed-MM on scikit-learn's digits, twenty clients, Dirichlet(0.1)."""
 
 from ml_collections import ConfigDict, FieldReference
 
@@ -7,7 +7,7 @@ from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS
 
 MODEL = {"name": "two_nn", "hidden": 64}
-LOCAL = {  # of which a method is set what it has
+LOCAL = {  # each method gets those that it takes
   "epochs": 5,
   "batch_size": 10,
   "lr": 0.05,
@@ -23,13 +23,13 @@ OWN = {
 
 
 def get_config(cell: str = "") -> ConfigDict:
-  """All fields that a configuration has, at the quickstart's values; `cell` as in "algorithm=fedavg"."""
+  """Returns the quickstart's configuration with all its fields; `cell` is such as "algorithm=fedavg"."""
   name = parse_cell(cell, {"algorithm": "superfed_mm"})["algorithm"]
   check_choice(
     "algorithm", name, [each for each, method in CLIENTS.items() if MODEL["name"] in method.models]
   )
   algorithm, rounds = {"name": name, **OWN.get(name, {})}, FieldReference(100)
-  if "start" in algorithm:  # a share of the rounds, or None beside a start_round
+  if "start" in algorithm:  # a share of the rounds, or None if start_round is set
     algorithm["start"] = optional(algorithm["start"])
   return ConfigDict(
     {

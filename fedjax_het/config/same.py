@@ -1,20 +1,20 @@
-"""Which configurations are the same: those that are equal once every default is filled in."""
+"""Equality of configurations: two are the same if they are equal once every default is filled in."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from fedjax_het.config.sections import Section, sections
 
-HOMES = ("algorithm", "local")  # a setting of the client part may stand in either
+HOMES = ("algorithm", "local")  # sections that may have a setting of the client part
 
 
 def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a configuration's nested fields with every default filled in, and without its empty sections.
 
-  All settings of the client part then stand in `algorithm`. What is not known stays as it is.
+  All settings of the client part are then in `algorithm`. Unknown fields are not changed.
 
   Args:
-    stored: what the config.json of a run or of a sweep holds.
+    stored: the content of a run's or a sweep's config.json.
   """
   if isinstance(stored.get("sweep"), Mapping) and isinstance(stored.get("config"), Mapping):
     return {**stored, "config": with_defaults(stored["config"])}
@@ -39,7 +39,7 @@ def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(section: Section, given: Mapping[str, Any], chosen: Any) -> dict[str, Any]:
-  """The fields of a section with its defaults; a whole number where the default is a fraction is one, too."""
+  """Returns a section's fields with defaults; whole numbers become floats where the default is a float."""
   found = {**section.defaults(chosen), **given}
   for name, default in section.defaults(chosen).items():
     if isinstance(default, float) and type(found[name]) is int:
@@ -48,11 +48,11 @@ def _filled(section: Section, given: Mapping[str, Any], chosen: Any) -> dict[str
 
 
 def as_given(path: str, *configs: Mapping[str, Any]) -> str:
-  """The name of a field of `with_defaults` as a configuration writes it: `local.lr` for `algorithm.lr`.
+  """Returns the name of a field of `with_defaults` in a configuration: `local.lr` for `algorithm.lr`.
 
   Args:
     path: the dotted field.
-    configs: dotted fields of configurations; the first that has it in either section says which.
+    configs: dotted fields of configurations; the first one that has the field determines the section.
   """
   other = path.replace("algorithm.", "local.", 1)
   return next((name for config in configs for name in (path, other) if name in config), path)

@@ -1,4 +1,4 @@
-"""The fields and sections that a configuration may have, a line each, which all its readers go by.
+"""The registry of the fields and sections that a configuration may have, which all its readers use.
 
 A new section is a line in `CORE`; a study's comes from its `options`, through `fedjax_het.studies.STUDIES`.
 """
@@ -18,25 +18,25 @@ from fedjax_het.tasks import TASKS
 
 
 def loaders() -> dict[str, Callable[..., Any]]:
-  """The loader of each data set, by name."""
+  """Returns the loader of each data set, by name."""
   return {"digits": load_digits} | {name: loader for name, (_, loader, _) in FOLDERS.items()}
 
 
 class Section(NamedTuple):
-  """A field of a configuration, or a section with fields of its own.
+  """A field or a section of a configuration.
 
   Attributes:
     name: as in `--config.NAME=VALUE` or `--config.NAME.FIELD=VALUE`.
     kind: "field"; "section"; "choice", a section whose `name` says what takes its other fields; or "choices",
       a tuple of such sections, in order.
-    table: () -> name -> what a choice chooses, a function or a `Method`, whose arguments are the settings.
+    table: () -> {name: function or `Method`} from which a choice chooses, whose arguments are the settings.
     required: whether every configuration has it.
-    given: arguments of what is chosen that the section does not set -> where they come from.
-    always: whether an empty section stands for its defaults; else it stands for nothing.
-    default: what a configuration has that leaves it out: {} for a section.
-    more: settings that every choice has beside its own -> default.
+    given: arguments of the chosen function that the section does not set -> their origins.
+    always: whether an empty section means its defaults; otherwise it means nothing.
+    default: its value if a configuration leaves it out; {} for a section.
+    more: settings that every choice has in addition to its own -> default.
     varies: whether its numbers may differ between the members of a sweep.
-    options: those of the study that it belongs to; None for all else.
+    options: the options of the study that it belongs to; None for other sections.
   """
 
   name: str
@@ -51,7 +51,7 @@ class Section(NamedTuple):
   options: Options | None = None
 
   def defaults(self, chosen: Any = None) -> dict[str, Any]:
-    """Setting -> default, of what is `chosen` by name; {} for a name that is not known."""
+    """Returns the defaults of the choice `chosen`, setting -> default; {} for an unknown name."""
     if self.options:
       return self.options.defaults
     taker = self.table().get(chosen) if isinstance(chosen, str) else None
@@ -104,10 +104,10 @@ FIELDS = tuple(section.name for section in CORE if section.required)
 
 
 def sections(studies: Sequence[type[Study]] = ()) -> dict[str, Section]:
-  """All fields and sections by name, in the order in which they are shown.
+  """Returns all fields and sections by name, in the order in which they are shown.
 
   Args:
-    studies: more studies than those of `STUDIES`.
+    studies: studies in addition to `STUDIES`.
   """
   found = {section.name: section for section in CORE}
   for study in (*STUDIES, *studies):

@@ -1,4 +1,4 @@
-"""Settings that papers give as a share of the rounds T, in rounds of a run's own T."""
+"""Converts settings that papers give as a share of the rounds T to numbers of rounds."""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +9,14 @@ from fedjax_het.methods import CLIENTS
 
 
 def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-  """A configuration's `algorithm` with each share of T as a number of rounds: start = 0.4 -> L = ⌊0.4 T⌋.
+  """Returns `algorithm` with shares of T converted to rounds: start = 0.4 -> L = ⌊0.4 T⌋.
 
-  1 is never, L = ∞, which some methods take. A product within 10⁻⁶ of a whole number is that number (0.29 ·
-  100 = 28.999...96). None is not given.
+  A share of 1 means never, L = ∞, for methods that allow it. A product within 10⁻⁶ of a whole number is
+  rounded to it (0.29 · 100 = 28.999...96). None means not set.
 
   Raises:
-    SettingError: an unknown method; a share outside [0, 1], or given beside its number of rounds.
+    SettingError: the method is unknown, a share is outside [0, 1], or a share and its number of rounds are
+      both set.
   """
   check_choice("algorithm.name", algorithm["name"], CLIENTS)
   resolved = dict(algorithm)
@@ -38,7 +39,7 @@ def in_rounds(algorithm: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def rounded_to_nothing(algorithm: Mapping[str, Any], rounds: int) -> list[str]:
-  """A sentence for each share of T that is none of these rounds."""
+  """Returns a sentence for each positive share of T that is less than one round."""
   resolved, shares = in_rounds(algorithm, rounds), CLIENTS[algorithm["name"]].shares
   return [
     f"algorithm.{share} = {algorithm[share]} is none of {rounds} rounds: the run is as with 0."

@@ -1,4 +1,4 @@
-"""The project's own configurations, from whatever folder they are asked for."""
+"""Finds the project's own configuration files from any current folder."""
 
 import importlib.metadata
 import os
@@ -9,10 +9,10 @@ FOLDER = "configs"
 
 
 def shipped(path: str) -> str:
-  """A path as it is; but where "configs/NAME.py" or its cell is not there, that of the project's own file.
+  """Returns a path, replaced by the project's own file if "configs/NAME.py" does not exist here.
 
   Args:
-    path: of a file, with or without a cell behind a colon.
+    path: path of a file, optionally with a colon and a cell.
   """
   name, colon, cell = path.partition(":")
   if name.startswith("~"):
@@ -26,7 +26,7 @@ def shipped(path: str) -> str:
 
 
 def _folders() -> Iterator[Path]:
-  """Where the project's files may be: beside the package in a clone, else where the wheel put them."""
+  """Returns where the project's files may be: next to the package in a clone, or where the wheel put them."""
   yield Path(__file__).parents[2] / FOLDER
   try:
     files = importlib.metadata.files("fedjax_het") or []

@@ -1,4 +1,4 @@
-"""The section `task` of a configuration: what is learnt from a data set, and what its classes weigh."""
+"""The configuration's section `task`: what is predicted, and how classes are weighted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from fedjax_het.tasks import TASKS, Task, balanced, balanced_positive, for_class
 
 
 def check_task(given: Mapping[str, Any]) -> None:
-  """Raises `SettingError` for a field of `task` that cannot be, as far as it can be told without the data."""
+  """Raises `SettingError` for an invalid field of `task`, as far as that is known without the data."""
   check_choice("task.name", given.get("name", "classification"), TASKS)
   known = [TASKS[given["name"]]] if "name" in given else TASKS.values()
   settings = {"name", *(setting for task in known for setting in settings_of(task))}
@@ -21,20 +21,21 @@ def check_task(given: Mapping[str, Any]) -> None:
 
 
 def build_task(given: Mapping[str, Any], source: Source, y: np.ndarray | None = None) -> Task:
-  """The task of a data set: its own, or as a configuration's section `task` names and sets it.
+  """Builds the task of a configuration: the data set's, or the one that the section `task` names or modifies.
 
   Args:
-    given: the section: a `name`, by default that of the data set's own task, and the task's settings, of
-      which `class_weights` and `positive_weight` may be "balanced": as let all classes count alike.
+    given: the section: a `name`, by default that of the data set's task, and settings, of which
+      `class_weights` and `positive_weight` may be "balanced", so that all classes have equal weight.
     source: the data set.
-    y: labels of all clients' training examples, which "balanced" goes by; None leaves such weights out.
+    y: labels of all clients' training examples, from which balanced weights are computed; None leaves these
+      out.
   """
   own = source.task or for_classes(source.num_classes)
   settings = {name: value for name, value in given.items() if name != "name"}
   name = given.get("name", own.name)
   if not settings and name == own.name:
     return own
-  balance = {  # what lets all classes count alike, and what lets all examples
+  balance = {  # weights that balance classes, and neutral weights
     "class_weights": (lambda y: balanced(y, source.num_classes), None),
     "positive_weight": (balanced_positive, 1.0),
   }

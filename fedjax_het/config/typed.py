@@ -1,4 +1,4 @@
-"""What a run goes by, typed: `Plan`, which `fedjax_het.config.plan.plan` makes of a configuration."""
+"""The typed plan of a run, which `fedjax_het.config.plan.plan` makes from a configuration."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fedjax_het.studies import Study
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """What a section chooses by its `name`, with all its settings, those at their defaults too."""
+  """The choice of a section by its `name`, with all its settings, including defaults."""
 
   name: str
   settings: Mapping[str, Any]
@@ -20,32 +20,32 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Everything that a run goes by; made by `plan`.
+  """All typed settings of a run; made by `plan`.
 
   Attributes:
     dataset: the data set's name.
     data_dir: the folder of the data sets' folders.
-    dataset_options: settings of the data set's loader, as they were given.
-    num_clients: K; None where the data say how many clients there are.
-    partition: how rows are dealt to clients.
-    partition_seed: what the partition and the splits follow from in place of `seed`; None for `seed`.
-    test_fraction: share of a client's examples that it is tested on; None for the data set's own division.
-    valid_fraction: share of the others that it validates on.
-    stratify: whether each client's split keeps the shares of the classes.
-    task: the section `task`; {} for the data set's own task.
+    dataset_options: the given settings of the data set's loader.
+    num_clients: K; None if the data determine the number of clients.
+    partition: the partition of the rows among clients.
+    partition_seed: the seed of the partition and the splits; None is `seed`.
+    test_fraction: fraction of a client's examples for testing; None keeps the data set's split.
+    valid_fraction: fraction of the remaining examples for validation.
+    stratify: whether each client's split keeps the class frequencies.
+    task: the section `task`; {} is the data set's task.
     label_noise: the section `label_noise`, its name included; {} for none.
-    unseen_fraction: share of the clients that never train; None for none.
-    unseen_steps: after how many local steps these are judged.
-    model: the model, with its options as they were given.
-    parts: the sections of the three parts as they were given: `algorithm`, `local`, `mixing` and `server`.
-    rounds: T.
-    cohort_size: S.
-    seed: what all draws follow from.
+    unseen_fraction: fraction of clients that never train; None for none.
+    unseen_steps: numbers of local steps after which unseen clients are evaluated.
+    model: the model, with its given options.
+    parts: the given sections of the three parts: `algorithm`, `local`, `mixing` and `server`.
+    rounds: T, the number of rounds.
+    cohort_size: S, the number of clients in each round.
+    seed: the seed of all random draws.
     eval_every: rounds between two evaluations; None for one after the last round.
-    studies: sections and fields of studies that were given -> settings, or value.
+    studies: given sections and fields of studies -> settings or value.
     watching: the studies that the plan was made for.
-    as_epochs: settings of the method's own passes that were not given, and are as many as `epochs`.
-    written: what config.json holds.
+    as_epochs: settings of the method's additional passes that were not given, and equal `epochs`.
+    written: the content of config.json.
   """
 
   dataset: str
@@ -74,19 +74,19 @@ class Plan:
 
   @property
   def client(self) -> Choice:
-    """The client part, with the settings of both of its sections, shares of T in rounds."""
+    """The choice of the client part, with the settings of both of its sections and shares of T in rounds."""
     return self._chosen(
       "algorithm", {**self.parts["local"], **self.with_shares_in_rounds().parts["algorithm"]}
     )
 
   @property
   def mixing(self) -> Choice:
-    """The mixing part."""
+    """The choice of the mixing part."""
     return self._chosen("mixing", self.parts["mixing"])
 
   @property
   def server(self) -> Choice:
-    """The server part."""
+    """The choice of the server part."""
     return self._chosen("server", self.parts["server"])
 
   @property
@@ -95,18 +95,18 @@ class Plan:
     return numbers(self.parts)
 
   def given(self, study: type[Study]) -> Any:
-    """What the configuration gives a study: its section, {} for none, or the value of its field."""
+    """Returns what the configuration sets for a study: its section, {} for none, or the field's value."""
     if study.options is None:
       return {}
     default = study.options.defaults[study.options.name] if study.options.single else {}
     return self.written.get(study.options.name, default)
 
   def with_numbers(self, values: Mapping[str, Any]) -> "Plan":
-    """The plan with other numbers of its parts, which may be traced; `written` stays as it is."""
+    """Returns the plan with other numbers of its parts, which may be traced; `written` does not change."""
     return dataclasses.replace(self, parts=with_values(self.parts, values))
 
   def with_shares_in_rounds(self) -> "Plan":
-    """The plan whose `algorithm` has numbers of rounds in place of shares of T."""
+    """Returns the plan with shares of T in `algorithm` converted to numbers of rounds."""
     algorithm = in_rounds(self.parts["algorithm"], self.rounds)
     return dataclasses.replace(self, parts={**self.parts, "algorithm": algorithm})
 
@@ -115,5 +115,5 @@ class Plan:
 
 
 def filled(section: Section, given: Mapping[str, Any], chosen: Any = None) -> dict[str, Any]:
-  """The fields of a section but for its name, defaults included."""
+  """Returns the fields of a section without its name, including defaults."""
   return {**section.defaults(chosen), **{name: value for name, value in given.items() if name != "name"}}

@@ -1,4 +1,4 @@
-"""The section `unseen` of a configuration: clients that never train, and are judged all the same."""
+"""The configuration's section `unseen`: clients that never train but are evaluated."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -78,10 +78,10 @@ def numbers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-  """Whether a value of a setting is a number."""
+  """Returns whether a setting's value is a number."""
   return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_measured(value: Any) -> bool:
-  """Whether a value that a file holds is a finite number of a size that something measured can have."""
+  """Returns whether a value read from a file is a finite number of a plausible size."""
   return is_number(value) and abs(value) < 1e100

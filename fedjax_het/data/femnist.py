@@ -48,7 +48,7 @@ def load_femnist(folder: Path) -> Source | None:
 
 
 def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
-  """Yields the runs of rows in LEAF's json files: user, images [n, 28, 28], labels, whether they test."""
+  """Yields the blocks of rows in LEAF's json files: user, images [n, 28, 28], labels, whether for testing."""
   runs = []
   for rows in read_leaf(files, most=8 * ROWS * SIDE * SIDE):
     problem = f"has examples that are not {SIDE * SIDE} numbers each"

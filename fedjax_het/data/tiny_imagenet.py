@@ -70,7 +70,7 @@ def load_tiny_imagenet(folder: Path) -> Source | None:
 
 
 def _validation(place: Path, files: list[str], root: str, number: dict[str, int]) -> dict[str, int]:
-  """Maps the validation images to their classes; empty where val_annotations.txt is missing."""
+  """Maps the validation images to their classes; {} if val_annotations.txt is missing."""
   listed = f"{root}val/val_annotations.txt"
   if listed not in files:
     return {}

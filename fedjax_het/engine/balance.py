@@ -1,9 +1,10 @@
 r"""Balances local training over devices that do not divide the cohort, by cutting clients into two pieces.
 
 McNaughton's wrap-around rule (Scheduling with deadlines and loss functions, Management Science 1959). All
-clients' steps laid end to end are cut into one window of C = max(⌈Σ_i n_i / D⌉, max_i n_i) steps a device.
-A client across the border of windows d and d + 1 takes its first steps on device d + 1, before all else
-there, and its last ones on device d, after all else there: never in two places at once, since n_i <= C.
+clients' steps, laid end to end, are divided into one window of C = max(⌈Σ_i n_i / D⌉, max_i n_i) steps for
+each device. A client across the border of windows d and d + 1 takes its first steps on device d + 1, before
+all other work there, and its last steps on device d, after all other work there. It is never on two devices
+at once, because n_i <= C.
 
 The work in progress of each cut client moves from device d + 1 to d once a round, when the longest first
 piece is done. Five equal clients on two devices take the time of 2.5 clients instead of 3.
@@ -48,7 +49,7 @@ class Windows(NamedTuple):
 
 
 def windows(steps: jax.Array, devices: int) -> Windows:
-  """Computes the windows for clients with `steps` >= 1, int32 [S]."""
+  """Computes each device's window of the clients' steps (int32 [S], each >= 1), see the module."""
   end = jnp.cumsum(steps)
   begin = end - steps
   capacity = jnp.maximum(-(-end[-1] // devices), steps.max())

@@ -86,7 +86,7 @@ class Runs(abc.ABC):
   Attributes:
     seconds: time spent so far, by all runs together.
     doing: context-manager callback (description) that is entered around each compilation, for progress.
-    has_validation: whether a client has a validation part.
+    has_validation: whether any client has a validation part.
     task: the task of the client part.
     groups: numbers of clients, "client_batch", and for several runs of members, "member_batch", that a device
       computes at once; None for all. Results depend on them by rounding.
@@ -206,7 +206,7 @@ class Runs(abc.ABC):
       now += count
     axis = len(self._runs)
     infos = jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)
-    if infos.losses is None:  # no mixing asked for them
+    if infos.losses is None:  # the mixing did not request them
       infos = infos._replace(losses=np.full_like(infos.coefficients, np.nan))
     return state, infos
 

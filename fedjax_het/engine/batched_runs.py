@@ -47,10 +47,10 @@ class Members(Runs):
     settings: name -> numbers [M], a list or an array, or a tree of arrays [M, ...].
     count: M.
     cohort_size: S, clients sampled each round without replacement.
-    member_batch: members that a device runs side by side under `vmap`; by default one on a CPU, where
-      stacked small products are slow from about a thousand parameters on, and all of its own elsewhere.
-    client_batch: likewise for a member's clients.
-    devices: devices to use; by default all, as far as there are members.
+    member_batch: number of members that a device runs side by side under `vmap`; by default one on a CPU,
+      where stacked small products are slow for more than about a thousand parameters, and all elsewhere.
+    client_batch: number of a member's clients that a device trains at once, with the same default.
+    devices: number of devices to use; by default all, but no more than members.
     device_rows: examples that a device holds at once, for all its members together, while all stay on the
       host; by default all are copied to the devices. The results are the same.
     seeds: number of different keys of the members, by default the number of members. A round has as many

@@ -184,7 +184,7 @@ class OnHost:
       return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=self.folder) as file:  # the array keeps the file open
       try:
-        if hasattr(os, "posix_fallocate"):  # a disk that fills up later would kill the process
+        if hasattr(os, "posix_fallocate"):  # now: a disk that fills up later would kill the process
           os.posix_fallocate(file.fileno(), 0, length)
       except OSError as error:
         remedy = "Use a folder on a larger disk."

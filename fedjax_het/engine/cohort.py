@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from fedjax_het.engine.placement import replicated
 
-AHEAD = 128  # rounds whose cohorts are drawn at once
+AHEAD = 128  # number of rounds whose cohorts are drawn at once
 
 
 def sample_cohort(key: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 
 from fedjax_het.errors import SettingError, check_whole
 
-# A level below LLVM's highest: steps as fast, compiling 0.85 to 0.98 of the time (docs/results/starts.md).
+# LLVM's second highest level: equally fast steps, 0.85 to 0.98 of the compile time (docs/results/starts.md).
 OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 2}
 
 MOST_A_CORE = 64  # CPU devices; with thousands per core the first collective never ends

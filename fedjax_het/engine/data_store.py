@@ -122,7 +122,7 @@ class Streamed:
     put: copies a part of each data set, all of one length, to the devices.
     mesh: the devices.
     cohort_size: S.
-    device_rows: examples that a device holds at once, half of them in each window.
+    device_rows: number of examples that a device holds at once, half in each window.
     runs: number of runs.
     cohorts: number of different cohorts per data set in a round.
     held: number of data sets that a device holds at once.
@@ -198,7 +198,7 @@ class Streamed:
       gathered = self._gather([ids[:real]] * len(self._data), *parts)
       return Block(self._share(jnp.asarray(ids)), gathered, real)
 
-    self._now = self._next = None  # room for the blocks
+    self._now = self._next = None  # frees memory for the blocks
     coming: Future[Block] | None = self._worker.submit(block, *next(numbered))
     while coming is not None:
       now, after = coming.result(), next(numbered, None)

@@ -1,4 +1,4 @@
-"""The arithmetic of a function, with that of its loops as often as they go round."""
+"""Counts the FLOPs of a function, with loop bodies multiplied by their number of iterations."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ from jax.interpreters import partial_eval
 
 
 def flops(function: Callable[..., Any], *args: Any) -> float:
-  """FLOPs of function(*args), arrays or their shapes, as XLA counts them before it optimises.
+  """Counts the FLOPs of function(*args), for arrays or their shapes, as XLA counts before optimisation.
 
-  XLA counts the body of a loop once: here that of a `lax.scan`, which `lax.map` and Flax's `scan` are too, is
-  counted as often as it goes round. What the results do not need is left out. A `lax.while_loop`, whose
-  length nobody knows, stays counted once. NaN where a backend does not count.
+  XLA counts the body of a loop once; here the body of a `lax.scan`, including `lax.map` and Flax's `scan`, is
+  multiplied by its length. Operations that the results do not need are left out. The body of a
+  `lax.while_loop`, whose length is unknown, is counted once. NaN if the backend does not count.
   """
   traced = jax.make_jaxpr(function)(*args)
   needed, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
@@ -26,13 +26,13 @@ def _counted(closed: ClosedJaxpr) -> float:
 
 
 def _once(closed: ClosedJaxpr) -> float:
-  """As XLA counts: the body of a loop once, and so of a loop in it."""
+  """Counts FLOPs as XLA does, with the body of every loop counted once."""
   counts = jax.jit(jaxpr_as_fun(closed)).lower(*closed.in_avals).cost_analysis() or {}
   return float(counts.get("flops", math.nan))
 
 
 def _scans(jaxpr: Jaxpr) -> Iterator[tuple[int, ClosedJaxpr]]:
-  """(length, body) of the scans, but for those inside of other scans."""
+  """Returns (length, body) of the outermost scans."""
   for equation in jaxpr.eqns:
     if equation.primitive.name == "scan":
       yield equation.params["length"], equation.params["jaxpr"]

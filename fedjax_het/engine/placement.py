@@ -121,7 +121,7 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
       flat = lax.with_sharding_constraint(flat, NamedSharding(mesh, P(None, AXIS)))
     if jax.default_backend() == "cpu":
       first, rest = coefficients[0] * flat[0], (coefficients[1:], flat[1:])
-      if len(flat) == 1 and without_jit():  # JAX runs no scan of length 0 eagerly
+      if len(flat) == 1 and without_jit():  # without jit, JAX cannot run a scan of length 0
         return first
       mean = lax.scan(lambda total, one: (total + one[0] * one[1], None), first, rest)[0]
     else:

@@ -88,7 +88,7 @@ def summarize(evaluations: Evaluations) -> dict[str, dict[str, dict[str, float]]
 
 
 def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
-  """Returns the headline of the personalised models and its mean over the clients."""
+  """Returns {headline metric: its mean over the clients} of the personalised models."""
   name = headline(metrics["personalized"])
   return {name: metrics["personalized"][name]["mean"]}
 
@@ -192,12 +192,12 @@ def run(
     cohort_size: S, clients sampled each round without replacement.
     key: typed key, the run's only source of randomness.
     eval_every: rounds between evaluations; by default only at the end.
-    client_batch: clients that a device trains at once; see `Engine`.
-    devices: devices to use; by default all.
+    client_batch: number of clients that a device trains at once; see `Engine`.
+    devices: number of devices to use; by default all.
     device_rows: examples that a device holds at once if not all fit; see `Engine`.
     device_states: clients' states that the devices hold at once if not all fit; see `Engine`.
     states_folder: a folder on a disk for the states that the host stores; see `Engine`.
-    settings: name -> number that the program takes as a value, as a sweep's programs do; see `Engine`.
+    settings: name -> number that the program takes as a value; see `Engine`.
     progress: whether standard error shows the finished rounds and the time left: a bar on a terminal, a line
       every few seconds in a file or a notebook. By default only on a terminal, where the bar disappears at
       the end.

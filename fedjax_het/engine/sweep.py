@@ -148,10 +148,10 @@ def sweep(
     rounds: T >= 1, number of rounds.
     cohort_size: S, clients sampled each round without replacement.
     eval_every: rounds between evaluations; by default only at the end.
-    member_batch: members that a device runs side by side under `vmap`; by default one on a CPU, where
-      stacked small products are slow from about a thousand parameters on, and all of its own elsewhere.
-    client_batch: likewise for a member's clients.
-    devices: devices to use; by default all, as far as there are members.
+    member_batch: number of members that a device runs side by side under `vmap`; by default one on a CPU,
+      where stacked small products are slow for more than about a thousand parameters, and all elsewhere.
+    client_batch: number of a member's clients that a device trains at once, with the same default.
+    devices: number of devices to use; by default all, but no more than members.
     device_rows: examples that a device holds at once if not all fit; see `Members`.
     progress: whether standard error shows the progress; see `run`.
 

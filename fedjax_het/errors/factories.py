@@ -11,7 +11,7 @@ from fedjax_het.errors.kinds import SettingError
 
 
 def check_transformation(setting: str, name: str, made: optax.GradientTransformation) -> None:
-  """Raises `SettingError` for one that asks for more than a gradient, its state and the parameters."""
+  """Raises `SettingError` for an optax transformation that needs more than gradient, state and parameters."""
   if not isinstance(made, optax.GradientTransformationExtraArgs):
     return
   try:
@@ -23,7 +23,7 @@ def check_transformation(setting: str, name: str, made: optax.GradientTransforma
 
 
 def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> None:
-  """Raises `SettingError` for a field of a section that is not set there but comes from elsewhere."""
+  """Raises `SettingError` for a field of a section whose value comes from elsewhere."""
   for field, origin in given.items():
     if field in settings:
       raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")

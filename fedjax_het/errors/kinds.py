@@ -13,7 +13,7 @@ class SettingError(ValueError):
     self.setting = setting
 
 
-LONGEST = 400  # characters of a value in an error
+LONGEST = 400  # most characters of a value in an error
 
 
 def shown(value: object) -> str:

@@ -20,7 +20,7 @@ def memory_there() -> int:
   own limit (ulimit -v).
   """
   found = [2**50]
-  with contextlib.suppress(AttributeError, OSError, ValueError):  # not a POSIX system
+  with contextlib.suppress(AttributeError, OSError, ValueError):  # on systems other than POSIX
     found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + swap())
   groups = ""
   with contextlib.suppress(OSError):

@@ -47,15 +47,15 @@ def check_range(
 ) -> None:
   """Raises `SettingError` unless low <= value <= high and above < value < below (each bound optional).
 
-  The value must also keep these bounds as float32, which programs compute in: it may be neither so small nor
-  so large that it would become 0 or infinite there.
+  The value must also be within these bounds as float32, in which programs compute, where it must not become 0
+  or infinite.
 
   Args:
     setting: the setting's name, as the user writes it.
     value: its value. A traced value, of a setting that varies within one program, passes, as its values were
       checked before.
-    low: the least value.
-    high: the largest value.
+    low: the smallest allowed value.
+    high: the largest allowed value.
     above: the value must be larger.
     below: the value must be smaller.
     on_host: whether only Python computes with the value, in float64; it may then be infinite.

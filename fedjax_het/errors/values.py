@@ -42,7 +42,7 @@ def listed(setting: str, values: Any, what: str) -> list[Any]:
 
 def check_section(section: str, value: object) -> None:
   """Raises `SettingError` unless `value` is a section of a configuration, which maps names to values."""
-  if not hasattr(value, "items"):  # a ConfigDict is no Mapping
+  if not hasattr(value, "items"):  # a ConfigDict is not a Mapping
     remedy = f"Give fields, such as \"--config.{section}={{'field': value}}\", or leave it out."
     raise SettingError(section, value, "not a section", remedy)
 

@@ -1,4 +1,4 @@
-"""From a plan to what it names: data, model, algorithm."""
+"""Builds what a plan names: data, model and algorithm."""
 
 import functools
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from fedjax_het.studies import Watched
 
 
 class Experiment(NamedTuple):
-  """What a plan names, read and built.
+  """Data, model and algorithm of a run, made from its plan.
 
   Attributes:
     plan: the run's plan.
@@ -38,12 +38,12 @@ class Experiment(NamedTuple):
     key: the run's key.
     parts: row numbers of each client in the data set, for pictures.
     source: the data set.
-    unseen: the data of the clients that never train; None where all may.
-    label_noise: what is done to the labels: the section `label_noise`, and in `changed` the share of these
-      clients' training and validation labels that became others; None where none are touched.
+    unseen: the data of the clients that never train; None if there are none.
+    label_noise: the section `label_noise`, with the fraction `changed` of the clients' training and
+      validation labels that differ from the true ones; None without noise.
     prepared: arguments of the client part that are made of the clients' data, see `Method.prepare`.
-    digests: "data_digest" of the data set, whatever the seed, and "clients_digest" of who has which of its
-      rows, with which labels; "prepared_digest" where there is something prepared.
+    digests: hashes: "data_digest" of the data set, independent of the seed; "clients_digest" of each client's
+      rows and labels; "prepared_digest" of `prepared`, if there is any.
   """
 
   plan: Plan
@@ -60,7 +60,7 @@ class Experiment(NamedTuple):
 
 
 def notes_of(experiment: Experiment) -> tuple[str, ...]:
-  """What should be known of a run before it trains: of its data, and of settings that come to nothing."""
+  """Returns sentences to show before a run trains: about its data, and about settings without effect."""
   plan, own = experiment.plan, experiment.plan.partition_seed
   said = f"partition.seed = {own}: who has which rows, and which are tested on, does not follow seed."
   return (
@@ -72,7 +72,7 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
 
 
 def engine_of(experiment: Experiment, where: Where) -> Engine:
-  """What trains a run: its plan's `numbers`, and what was prepared, are values of the program."""
+  """Makes the engine of a run; the plan's `numbers` and prepared arguments are program values."""
   plan = experiment.plan
   make, values = algorithm_maker(plan, experiment.model), plan.numbers
   if experiment.prepared:
@@ -93,11 +93,11 @@ def with_prepared(experiment: Experiment, prepared: Mapping[str, Any]) -> Experi
 
 
 def data_keys(plan: Plan, *of_run: jax.Array) -> tuple[jax.Array, ...]:
-  """Returns the keys of the partition and of each client's split: of `partition.seed` where it is given.
+  """Returns the keys of the partition and of the clients' splits, from `partition.seed` if it is set.
 
   Args:
     plan: the run's plan.
-    *of_run: the two keys that follow from the run's seed.
+    *of_run: the two keys derived from the run's seed.
   """
   if plan.partition_seed is None:
     return of_run
@@ -106,10 +106,10 @@ def data_keys(plan: Plan, *of_run: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def build(plan: Plan) -> Experiment:
-  """Reads the data, partitions them, and builds model and algorithm.
+  """Reads and partitions the data, and builds model and algorithm.
 
   Raises:
-    SettingError: what the data cannot give.
+    SettingError: the data do not allow a setting, such as the number of clients.
     DataError: a data file is missing or damaged.
   """
   key = jax.random.key(plan.seed)
@@ -179,10 +179,10 @@ def build(plan: Plan) -> Experiment:
 
 
 def watched(experiment: Experiment, folder: Path = Path(), writes: bool = False) -> Watched:
-  """What studies see of a run.
+  """Returns the run as studies see it.
 
   Args:
-    experiment: the run's.
+    experiment: the run's data, model and algorithm.
     folder: its folder.
     writes: whether this process writes the files.
   """

@@ -1,4 +1,4 @@
-"""What a run would take, without running it."""
+"""Estimates what a run needs, without running it."""
 
 import time
 from typing import Any
@@ -27,27 +27,25 @@ from fedjax_het.tasks import mean_loss
 @in_words()
 @in_float32()
 def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
-  """Compiles a configuration's rounds, trains nothing, and prints what they would take.
+  """Compiles a configuration's rounds without training, and prints what they need.
 
   Args:
     config: see `run_experiment`.
     where: devices.
 
   Returns:
-    parameters: numbers that are broadcast, a model's or a synthetic set's.
-    trained: parameters of the model that a client trains.
-    data_bytes, client_state_bytes: all clients' data, on every device; their states.
-    states: where these are.
-    memory_there: bytes that this process's devices have together; 2^63 - 1 where they do not say it.
-    memory_bytes: of one device during a chunk of rounds: arguments, results that reuse none, temporaries.
-    bytes: {"up", "down"} a round.
-    passes: those of a client through its data in a round, in words; own ones of the method too.
-    client_steps: expected, over the run.
-    flops_a_client_step: of a forward and backward pass of the model on one batch, see `flops`.
-    seconds_at_least: flops over what this machine's matrix product reaches, measured for half a second.
+    parameters: number of broadcast values, of a model or a synthetic set. trained: parameters of the model
+    that a client trains. data_bytes, client_state_bytes: bytes of all clients' data, on every device, and of
+    their states. states: where the clients' states are kept. memory_there: bytes of memory of this process's
+    devices; 2^63 - 1 if unknown. memory_bytes: bytes on one device during a chunk of rounds: arguments,
+    results that reuse no argument, temporaries. bytes: {"up", "down"}, bytes sent per round. passes: a
+    client's passes through its data in a round, in words, including a method's additional ones. client_steps:
+    expected number over the run. flops_a_client_step: FLOPs of a forward and backward pass of the model on
+    one batch, see `flops`. seconds_at_least: FLOPs divided by the rate of a matrix product on this machine,
+    measured for half a second.
 
   Raises:
-    SettingError, DataError: as the run would.
+    SettingError, DataError: the run would raise them.
   """
   planned = plan(config)
   where.check()
@@ -83,14 +81,14 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
 
 
 def place_of_states(where: Where, held: int | None) -> str:
-  """Where the clients' states lie, in words."""
+  """Describes where the clients' states are kept."""
   if held is None:
     return "over the devices"
   return "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
 
 
 def steps_of_clients(experiment: Experiment) -> np.ndarray:
-  """The local steps that each client takes in a round, [K]: all walks of a method that has several."""
+  """Returns the local steps that each client takes in a round, [K], over all passes of the method."""
   training, view = experiment.algorithm.client.training, experiment.data.clients(jnp.arange(0))
   sizes, given = np.asarray(experiment.data.train.size), experiment.plan.client.settings
   if training is not None:
@@ -100,7 +98,7 @@ def steps_of_clients(experiment: Experiment) -> np.ndarray:
 
 
 def step_flops(experiment: Any, batch: int) -> float:
-  """`flops` of the gradient of one batch's loss."""
+  """Returns `flops` of the gradient of one batch's loss."""
   data, model = experiment.data, experiment.model
 
   def rows(leaf):
@@ -118,7 +116,7 @@ def step_flops(experiment: Any, batch: int) -> float:
 
 
 def matmul_peak(size: int = 2048, seconds: float = 0.5) -> float:
-  """FLOPs a second of a float32 matrix product, on all local devices at once."""
+  """Measures the FLOPs per second of a float32 matrix product on all local devices together."""
   products = [jax.device_put(jnp.ones((size, size), jnp.float32), device) for device in jax.local_devices()]
   product = jax.jit(jnp.dot)
   jax.block_until_ready([product(a, a) for a in products])
@@ -130,7 +128,7 @@ def matmul_peak(size: int = 2048, seconds: float = 0.5) -> float:
 
 
 def print_plan(plan: dict[str, Any]) -> None:
-  """A table on the terminal."""
+  """Prints the plan as a table."""
   table = Table("what", "how much", box=None, padding=(0, 2, 0, 0))
   mega = lambda count: f"{count / 1e6:,.1f} MB"  # noqa: E731
   for what, value in (
@@ -157,7 +155,7 @@ def print_plan(plan: dict[str, Any]) -> None:
 
 
 def at_least(seconds: float) -> str:
-  """A lower bound of a duration; one below a tenth of a second says nothing of its own."""
+  """Formats a lower bound of a duration; one below a tenth of a second is replaced by a remark."""
   if seconds < 0.1:
     return "under 0.1 s; compilation and evaluation take longer"
   return f"{seconds:,.1f} s or more" if seconds < 10 else f"{seconds:,.0f} s or more"

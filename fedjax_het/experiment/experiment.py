@@ -1,4 +1,4 @@
-"""A launched run, from its configuration to its table: resumable, watched, recorded."""
+"""Runs a configuration in a workdir: with resume, studies, and a record."""
 
 import contextlib
 import functools
@@ -47,7 +47,7 @@ from fedjax_het.workdir.folder import (
 from fedjax_het.workdir.model import MODEL, write_model
 from fedjax_het.workdir.pictures import missing_pictures
 
-FREE = ("data_dir",)  # what may change on resume
+FREE = ("data_dir",)  # fields that may change on resume
 
 
 @in_words()
@@ -61,28 +61,29 @@ def run_experiment(
   studies: Sequence[type[Study]] = (),
   display: Display = TERMINAL,
 ) -> dict[str, Any]:
-  """Runs a configuration in `workdir`, continues it, or shows its result where it is complete.
+  """Runs a configuration in `workdir`, continues it, or shows its result if it is complete.
 
   Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, on SIGUSR1, after
-  which the run goes on, and on SIGTERM or Ctrl-C, which end it. A run listens to these between two chunks of
-  rounds, a second or two apart. With several processes each calls it alike, and the first writes the files.
+  which the run continues, and on SIGTERM or Ctrl-C, which end it. Signals are handled between two chunks of
+  rounds, a second or two apart. Several processes all call this function with the same arguments, and the
+  first writes the files.
 
   Args:
     config: what to run: nested fields, as a ConfigDict or a mapping, or their `Plan`.
     workdir: the folder.
-    where: devices.
-    checkpoint_seconds: see above.
-    studies: your own, which watch the run beside `fedjax_het.studies.STUDIES`.
-    display: what shows the run.
+    where: the devices to use.
+    checkpoint_seconds: the most seconds between two checkpoints.
+    studies: further studies of the run, in addition to `fedjax_het.studies.STUDIES`.
+    display: shows the run.
 
   Returns:
     The summary, as in summary.json.
 
   Raises:
-    SettingError, DataError: found before anything is compiled; also where another process is at this run.
+    SettingError, DataError: found before anything is compiled; also if another process works on this run.
     NonFiniteLoss: names the round, the client and the last good checkpoint.
     NoRoom: memory does not suffice, or the workdir's disk is full.
-    Stopped: SIGTERM or Ctrl-C came; a checkpoint is written.
+    Stopped: SIGTERM or Ctrl-C was received, and a checkpoint is written.
   """
   planned = plan(config, studies)
   where.check()
@@ -124,7 +125,7 @@ def run_experiment(
 
 
 def check_rounds_too(workdir: str, plan: Plan) -> tuple[Workdir, int | None]:
-  """Checks whose a run's folder is; also gives its number of rounds, where it is to become another."""
+  """Checks that a folder belongs to this run; returns its workdir, and T_old if its rounds are to change."""
   run = workdir_of(workdir)
   old = earlier_rounds(run, plan, FREE)
   if old is None:
@@ -136,28 +137,28 @@ def _show(
   run: Workdir, summary: dict[str, Any], place: str, undrawn: Sequence[str],
   studies: Sequence[type[Study]], display: Display,
 ) -> dict[str, Any]:  # fmt: skip
-  """Shows a complete run, and which of its pictures are not there; returns its summary."""
+  """Shows a complete run and names missing pictures; returns its summary."""
   shown = made_of(run.summary_path, report, summary, studies)
   display.show(shown, place, *not_drawn(undrawn), beside(run, "OTHER_RUN ..."))
   return summary
 
 
 def not_drawn(why: Sequence[str]) -> list[str]:
-  """A sentence on pictures that are not there, where there are any, for whoever was told that all are."""
+  """Returns a sentence about pictures that could not be drawn, if there are any."""
   return [f"Pictures are missing ({'; '.join(why)}): the same command draws them."] if why else []
 
 
 def draw_missing(plan: Plan, run: Workdir, claim: Callable[[], Any], display: Display) -> list[str]:
-  """Draws the pictures that a complete run lacks, from its files and data; its numbers stay as they are.
+  """Draws the pictures that a complete run lacks, from its files and data; no number changes.
 
   Args:
     plan: the run's plan.
     run: its folder.
-    claim: is called once there is something to draw, and claims the folder.
-    display: what shows that the data are read.
+    claim: claims the folder; called if there is something to draw.
+    display: shows that the data are being read.
 
   Returns:
-    Why pictures are still missing; [] where all are there.
+    Reasons why pictures are still missing; [] if there are all.
   """
   lacks = missing_pictures(run) if writes() else []
   if not agreed(bool(lacks))[0]:
@@ -171,15 +172,15 @@ def draw_missing(plan: Plan, run: Workdir, claim: Callable[[], Any], display: Di
       if writes():
         record.draw_again(read_record(run.summary_path) or {})
       return record.undrawn
-  except (SettingError, DataError, OSError) as error:  # a full disk does not take the figures away
+  except (SettingError, DataError, OSError) as error:  # a full disk does not invalidate the figures
     return [*lacks, str(error)]
 
 
 def add_models(plan: Plan, run: Workdir, where: Where, display: Display) -> list[str]:
-  """Writes the model of a complete run that has no file of it, out of its last checkpoint.
+  """Writes the missing model.npz of a complete run from its last checkpoint.
 
   Returns:
-    Why that cannot be, a sentence; [] where it is done.
+    A sentence on why that is impossible; [] if it is done.
   """
 
   def made() -> tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]:
@@ -193,13 +194,13 @@ def models_of_checkpoint(
   run: Workdir, rounds: int, made: Callable[[], tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]],
   display: Display,
 ) -> list[str]:  # fmt: skip
-  """Writes the models of complete runs out of their last checkpoint; see `add_models`.
+  """Writes the models of complete runs from their last checkpoint; see `add_models`.
 
   Args:
-    run: whose checkpoints.
-    rounds: that all have behind them.
-    made: makes what trains the runs, their key or keys, and each one's folder and client part.
-    display: what shows that it takes a while.
+    run: the workdir with the checkpoints.
+    rounds: the number of rounds of all runs.
+    made: () -> (engine, key or keys, (folder, client part) of each run).
+    display: shows the work that is going on.
   """
   problem = f"its checkpoint of round {rounds} is not there"
   try:
@@ -208,7 +209,7 @@ def models_of_checkpoint(
         engine, key, runs = made()
         with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
           found = checkpoints.restore(engine.to_save(engine.init(key)))
-          whole = checkpoints.latest() == rounds  # and none before it
+          whole = checkpoints.latest() == rounds  # the newest checkpoint was readable
         if found is not None and whole:
           for (folder, client), own in zip(runs, engine.split(found[0])):
             write_model(folder, client, own)
@@ -235,11 +236,11 @@ def train(
     key: the run's key, or the members' keys.
     records: a record for each run.
     plan: of one of the runs, which have its rounds and evaluations alike.
-    checkpoints: of all runs together.
+    checkpoints: the checkpoints of all runs together.
     checkpoint_seconds: see `run_experiment`.
     display: shows the progress.
-    alone: whether the training ends where all of these runs have diverged. Members that are added to a sweep
-      are not alone: members that are there already may be sound.
+    alone: whether the training ends with an error if all of these runs have diverged. It is False for members
+      that are added to a sweep, whose earlier members may be finite.
 
   Returns:
     (the final state, the runs' summaries).
@@ -254,7 +255,7 @@ def train(
         record.fail(f"diverged: {record.diverged or error}")
       raise NonFiniteLoss(f"{error} Last good checkpoint: {checkpoints.path()}.") from error
     except OSError as error:
-      check_claim(checkpoints.folder)  # a file could not be written as its folder is gone
+      check_claim(checkpoints.folder)  # a file cannot be written because its folder is gone
       if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError | PermissionError):
         what = error.filename2 or error.filename or "a file of the run"
         problem = f"{what} cannot be written ({error.strerror or error}): it was replaced under the run"
@@ -314,15 +315,15 @@ def _train(
       names = going[0] if going else ()
       means = {name: sum(own[name] for own in going) / len(going) for name in names}
       progress.update(done, **means | ({"diverged": len(latest) - len(going)} if going != latest else {}))
-  if evaluations is None:  # stopped between the last checkpoint and the summary
+  if evaluations is None:  # an earlier start ended between the last checkpoint and the summary
     evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
   check_claim_together(checkpoints.folder)
   checkpoints.wait()
   for record, own in zip(records, engine.split(engine.to_save(state))):
     record.keep_model(own)
-  spent = seconds()  # before a study evaluates more
-  if not checkpoints.holds(plan.rounds):  # a run that has a summary has its last checkpoint
+  spent = seconds()  # taken before studies evaluate
+  if not checkpoints.holds(plan.rounds):  # a run with a summary also has its last checkpoint
     logging.warning("The run's last checkpoint was removed under it; it is written again.")
     books = {"runs": [record.checkpoint_state(spent) for record in records]}
     checkpoints.save(plan.rounds, engine.to_save(state), books)
@@ -335,7 +336,7 @@ def _train(
 
 
 def moments(engine: Runs, runs: int, state: State, evaluations: Evaluations | None) -> list[Moment]:
-  """Where each of an engine's runs stands after a chunk of rounds."""
+  """Returns the `Moment` of each of an engine's runs after a chunk of rounds."""
   done, broadcasts = engine.rounds_done(state), functools.cache(lambda: engine.split(state.broadcast))
   states = functools.cache(lambda: engine.split(state))
   values = engine.split(evaluations) if evaluations is not None else None
@@ -351,5 +352,5 @@ def moments(engine: Runs, runs: int, state: State, evaluations: Evaluations | No
 
 
 def share(seconds: Seconds, runs: int) -> Seconds:
-  """What each of an engine's runs is booked of the time spent: equal shares."""
+  """Divides the time spent equally among an engine's runs."""
   return Seconds(*(kind / runs for kind in seconds))

@@ -1,8 +1,8 @@
-"""More rounds, or fewer, in a folder that was begun with another number of them: T_old becomes T.
+"""Changing the number of rounds of a run that has begun: from T_old to T.
 
-A run of T rounds has the bits of the first rounds of a longer one wherever T is no setting of the method.
-Where it is one, the run is refused, and the error says why: a share of T (`start`) that is another round
-then, a part whose factory asks for `rounds`, or an `eval_every` that follows from T.
+A run of T rounds equals the first T rounds of a longer run, bit for bit, unless a setting of the method
+depends on T. In that case the run is refused, and the error names the reason: a share of T (`start`) that
+becomes another round, a part whose factory takes `rounds`, or an `eval_every` that is derived from T.
 """
 
 import inspect
@@ -33,18 +33,18 @@ Config = Mapping[str, Any]
 def earlier_rounds(
   run: Workdir, plan: Plan, free: Sequence[str] = (), held: Workdir | None = None
 ) -> int | None:
-  """T_old of the run that a folder holds, where this plan goes on with it to another T; else None.
+  """Returns T_old of the run in a folder that this plan continues with another T, else None.
 
-  None too where the folder holds nothing, or a run of another configuration, which `check` refuses.
+  It is also None for an empty folder, or one of another configuration, which `check` refuses.
 
   Args:
     run: its folder.
     plan: the plan, with T.
-    free: fields that may differ anyway.
-    held: the folder with its checkpoints, a sweep's for a member; by default `run`.
+    free: fields that may differ.
+    held: the folder with its checkpoints, which for a member is the sweep's; by default `run`.
 
   Raises:
-    SettingError: T is a setting of the method, or fewer rounds than are done already.
+    SettingError: a setting of the method depends on T, or T is smaller than the rounds done.
   """
   stored, config = of_earlier(read_record(run.config_path) or {}), json.loads(as_json(plan.written))
   old, new = stored.get("rounds"), config["rounds"]
@@ -88,10 +88,10 @@ def earlier_rounds(
 
 
 def take_up(run: Workdir, plan: Plan, old: int, text: Config | None = None) -> None:
-  """Makes a claimed folder of T_old rounds one of T; after a kill within, the next start does the rest.
+  """Turns a claimed folder of T_old rounds into one of T rounds; can be repeated after a kill.
 
-  The summary so far becomes summary.T_old_rounds.json. A checkpoint that a run of T does not go through is
-  removed: T_old's last evaluation is one of T's only where it is a multiple of `eval_every`.
+  The old summary becomes summary.T_old_rounds.json. Checkpoints of rounds at which a run of T rounds would
+  not evaluate are removed: T_old is such a round unless it is a multiple of `eval_every`.
 
   Args:
     run: the folder.
@@ -111,7 +111,7 @@ def earlier_rounds_of_members(
   root: Workdir, runs: Sequence[Workdir], plans: Sequence[Plan], grid: Mapping[str, Any],
   free: Sequence[str],
 ) -> list[int | None]:  # fmt: skip
-  """`earlier_rounds` of each member of the sweep in `root`, of this grid."""
+  """Returns `earlier_rounds` of each member of the sweep in `root`."""
   if (read_record(root.config_path) or {}).get("sweep") != json.loads(as_json(grid)):
     return [None] * len(runs)
   return [earlier_rounds(run, own, free, root) for run, own in zip(runs, plans)]
@@ -124,9 +124,9 @@ def take_up_members(
   olds: Sequence[int | None],
   whole: Config,
 ) -> None:
-  """`take_up` of each member whose rounds become others, and last of their sweep, with config.json `whole`.
+  """Applies `take_up` to each member whose rounds change, and last to the sweep itself.
 
-  The members' checkpoints, copies of the sweep's last one, are removed.
+  The members' checkpoints, which are copies of the sweep's last one, are removed.
   """
   for run, own, old in zip(runs, plans, olds):
     if old is not None:
@@ -138,13 +138,13 @@ def take_up_members(
 
 
 def _steps(run: Workdir) -> list[int]:
-  """The rounds of a folder's checkpoints."""
+  """Returns the rounds of a folder's checkpoints."""
   folders = run.checkpoints.iterdir() if run.checkpoints.is_dir() else ()
   return sorted(int(path.name) for path in folders if path.name.isdecimal())
 
 
 def _usable(run: Workdir, plan: Plan, old: int) -> list[int]:
-  """Those at which a run of T_old rounds and one of T are in the same state, with the same books."""
+  """Returns the rounds at which runs of T_old and of T rounds have the same state and record."""
   rounds, every = plan.rounds, plan.eval_every
   return [
     step for step in _steps(run)
@@ -153,6 +153,6 @@ def _usable(run: Workdir, plan: Plan, old: int) -> list[int]:
 
 
 def _without_rounds(config: Config, free: Sequence[str]) -> dict[str, str]:
-  """Dotted field -> its text, of all but T and the free fields; shares of T as rounds."""
+  """Flattens a configuration without T and the free fields, with shares of T as rounds: field -> text."""
   own = leaves(filled({**config, "algorithm": in_rounds(config["algorithm"], config["rounds"])}))
   return {name: text for name, text in own.items() if name not in ("rounds", *free)}

@@ -1,4 +1,4 @@
-"""What trains the members of a launched sweep: their plans as the columns of one program."""
+"""Builds the engine that trains the members of a launched sweep in one program."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -20,14 +20,14 @@ from fedjax_het.workdir.folder import TABLE, Workdir, read_json, read_record
 
 
 class Sweep(NamedTuple):
-  """All members of a sweep.
+  """All members of a sweep, with their configurations and folders.
 
   Attributes:
     root: the sweep's folder.
-    members: what each has of its own, dotted field -> value.
+    members: each member's varied fields, dotted field -> value.
     plans: each one's plan.
-    runs: each one's folder.
-    whole: what the sweep's own config.json holds.
+    runs: each member's folder.
+    whole: the content of the sweep's config.json.
   """
 
   root: Workdir
@@ -38,16 +38,16 @@ class Sweep(NamedTuple):
 
   @property
   def table(self) -> Path:
-    """`sweep.json`."""
+    """Returns the path of `sweep.json`."""
     return Path(self.root) / TABLE
 
   @property
   def complete(self) -> bool:
-    """Whether the table and all members' summaries can be read."""
+    """Returns whether the table and all members' summaries can be read."""
     return None not in (read_json(self.table), *(read_record(run.summary_path) for run in self.runs))
 
   def only(self, names: Collection[str]) -> "Sweep":
-    """The members of these names, see `name_of`, in the sweep's folder."""
+    """Returns the sweep reduced to the members with these names, see `name_of`."""
     chosen = [i for i, values in enumerate(self.members) if name_of(values) in names]
     return self._replace(
       members=[self.members[i] for i in chosen], plans=[self.plans[i] for i in chosen],
@@ -58,17 +58,17 @@ class Sweep(NamedTuple):
 def build_members(
   sweep: Sweep, where: Where, member_batch: int | None, kept: Sweep | None = None
 ) -> tuple[Members, list[Experiment], list[Experiment]]:
-  """Builds the engine that trains a sweep's members as one program.
+  """Builds the engine that trains a sweep's members in one program.
 
   Args:
     sweep: the members that it trains.
     where: the devices.
     member_batch: see `Members`.
-    kept: members that are complete already. They are not trained, but the program's sums over a client's
-      examples are as long as in a program of all members, and so have the same bits.
+    kept: members that are complete and not trained. Their data still determine the lengths of sums over a
+      client's examples, so that the bits are those of a program of all members.
 
   Returns:
-    (the engine, the experiment of each member that it trains, that of each member that is kept).
+    (the engine, the experiments of the trained members, the experiments of the kept members).
   """
   grid, members = sweep.whole["sweep"], sweep.members
   plans = [*sweep.plans, *(kept.plans if kept else [])]
@@ -109,18 +109,18 @@ def build_members(
 
 
 def _prepared_anew(built: Experiment) -> Experiment:
-  """An experiment with what its plan prepares of its clients' label counts."""
+  """Returns an experiment whose preparation from label counts is repeated with its plan."""
   return with_prepared(built, prepared_of(built.plan, built.data, built.algorithm.client.task))
 
 
 def _may_be(path: str, settings: Collection[str]) -> bool:
-  """Whether a dotted field is one of these settings of the client part."""
+  """Returns whether a dotted field may be one of these settings of the client part."""
   section, _, field = path.partition(".")
   return section in ("algorithm", "local") and field in settings
 
 
 def _stacked(prepared: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Any:
-  """Returns what is prepared for each member, each leaf [M, ...]."""
+  """Stacks the members' prepared arguments, each leaf [M, ...]."""
   kinds = {str(jax.tree.map(np.shape, own)) for own in prepared}
   if len(kinds) > 1:
     raise SettingError(

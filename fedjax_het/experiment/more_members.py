@@ -1,9 +1,9 @@
-"""More members in the folder of a complete sweep: further seeds, or further values of another swept field.
+"""Adds members to a complete sweep: further seeds, or further values of another swept field.
 
-The members that are there keep their files. The new ones are trained as one program, whose checkpoints are in
-checkpoints/added until all is written. Meanwhile sweep.kept.json holds the table of the earlier members, and
-says by it which members are kept. In the end it is renamed to sweep.N_members.json, and checkpoints/ holds a
-checkpoint of all members, from which all of them can go on to more rounds.
+The earlier members keep their files. The new ones are trained as one program, whose checkpoints are in
+checkpoints/added until all files are written. Meanwhile sweep.kept.json holds the table of the earlier
+members, which determines the members that are kept. In the end it is renamed to sweep.N_members.json, and
+checkpoints/ holds a checkpoint of all members, from which all can be continued with more rounds.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ Grid = Mapping[str, Sequence[Any]]
 
 
 def added_checkpoints(root: Workdir) -> Path:
-  """The folder of the checkpoints of members that are being added."""
+  """Returns the folder of the checkpoints of members that are being added."""
   return root.checkpoints / "added"
 
 
 def earlier_members(root: Workdir, grid: Grid) -> tuple[Grid, list[str]] | None:
-  """Returns the grid of the complete sweep in a folder, and its members, where `grid` has more of them.
+  """Returns the grid and members of the folder's complete sweep if `grid` has more members, else None.
 
-  None where the folder holds nothing, or a sweep of the same grid, or of one that `grid` does not enlarge.
+  None for an empty folder, a sweep of the same grid, or a sweep whose grid is not a part of `grid`.
 
   Args:
     root: the sweep's folder.
@@ -77,7 +77,7 @@ def earlier_members(root: Workdir, grid: Grid) -> tuple[Grid, list[str]] | None:
 
 
 def being_kept(root: Workdir) -> list[str]:
-  """Returns the members that are kept while others are being added to a sweep; [] where none are added.
+  """Returns the members that are kept while others are being added to a sweep; [] if none are added.
 
   Raises:
     SettingError: the summary of a member that is kept cannot be read.
@@ -93,12 +93,12 @@ def being_kept(root: Workdir) -> list[str]:
 
 
 def take_up_larger(root: Workdir, before: Grid, whole: Mapping[str, Any]) -> None:
-  """Makes the claimed folder of a complete sweep one of a larger grid; after a kill, the next start goes on.
+  """Changes the claimed folder of a complete sweep to a larger grid; can be repeated after a kill.
 
   Args:
     root: the sweep's folder.
-    before: the grid of the sweep so far.
-    whole: what its config.json is to hold.
+    before: the earlier grid.
+    whole: the new content of its config.json.
   """
   stored = (read_record(root.config_path) or {}).get("sweep")
   if stored != json.loads(as_json(before)):  # another process has taken it up since
@@ -109,7 +109,7 @@ def take_up_larger(root: Workdir, before: Grid, whole: Mapping[str, Any]) -> Non
 
 
 def settle(root: Workdir) -> None:
-  """Puts aside what tells that members are being added to a sweep, once they are there."""
+  """Renames sweep.kept.json and removes the added members' checkpoints once all files are written."""
   if added_checkpoints(root).exists():
     shutil.rmtree(added_checkpoints(root))
   if (kept := root.root / KEPT).exists():
@@ -118,7 +118,7 @@ def settle(root: Workdir) -> None:
 
 
 def write_checkpoint_of_all(root: Workdir, runs: Collection[Workdir], rounds: int, like: State) -> None:
-  """Writes the checkpoint of all a sweep's members, out of their own ones; a warning where one is not there.
+  """Writes one checkpoint of all members from the members' own; warns if one of those is missing.
 
   Args:
     root: the sweep's folder.
@@ -149,11 +149,11 @@ def write_checkpoint_of_all(root: Workdir, runs: Collection[Workdir], rounds: in
 
 
 def _stacked(*leaves: Any) -> Any:
-  """Leaves of the members' states as one, [M, ...], on the host but for typed keys."""
+  """Stacks a leaf of the members' states, [M, ...], on the host unless it is a typed key."""
   keys = jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key)
   return jnp.stack(leaves) if keys else np.stack([np.asarray(leaf) for leaf in leaves])
 
 
 def _texts(values: Sequence[Any]) -> set[str]:
-  """Values as text, by which members are called: 1 and 1.0 are two."""
+  """Returns values as the text that names members, in which 1 and 1.0 differ."""
   return {json.dumps(json.loads(as_json({"": value}))[""]) for value in values}

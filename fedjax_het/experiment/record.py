@@ -1,4 +1,4 @@
-"""The record of one run: its books, its metrics as they come, its summary."""
+"""The record of one run: its losses, its metrics over the rounds, and its summary."""
 
 import contextlib
 import json
@@ -32,20 +32,20 @@ from fedjax_het.workdir.tracking import Tracker, to_json
 
 
 class Record:
-  """What a run leaves in its workdir; in a `with`.
+  """Context manager that writes a run's files in its workdir.
 
   Args:
-    experiment: the run's; the studies of its plan watch it, where they fit.
+    experiment: the run's data, model and algorithm; the plan's studies that fit the run watch it.
     run: its workdir.
-    writes: whether this process writes the files; the others keep the books only.
-    groups: see `Runs`; noted at the start.
+    writes: whether this process writes the files; the others only keep the record in memory.
+    groups: see `Runs`; recorded in starts.jsonl.
 
   Attributes:
-    remarks: what this start changes of the last bits of a run that goes on, a sentence each.
-    undrawn: why pictures could not be drawn, a text each.
+    remarks: sentences on what this start may change in the last bits of a continued run.
+    undrawn: reasons why pictures could not be drawn.
 
   Raises:
-    SettingError: two studies of one name; or the run began with options of JAX that give other draws.
+    SettingError: two studies have one name, or the run began with JAX options that give other draws.
     DataError: the run began with other data.
   """
 
@@ -58,8 +58,8 @@ class Record:
     self._numerics = numerics(groups)
     self.remarks = check_start(run, experiment.digests, self._numerics)
     self._steps = 0
-    self._losses: list[float] = []  # of the rounds since the last evaluation
-    self._earlier = Seconds()  # of the starts before this one
+    self._losses: list[float] = []  # losses of the rounds since the last evaluation
+    self._earlier = Seconds()  # time of earlier starts
     self.undrawn: list[str] = []
     self.diverged: Divergence | None = None
     self._watched = watched(experiment, run.root, writes)
@@ -72,7 +72,7 @@ class Record:
     self._tracker = Tracker(run) if writes else None
 
   def __enter__(self) -> "Record":
-    """Itself."""
+    """Returns itself."""
     return self
 
   def __exit__(self, *exc: object) -> None:
@@ -81,11 +81,11 @@ class Record:
       self._tracker.close()
 
   def keep_metrics(self, damaged: bool) -> None:
-    """Puts aside metrics.jsonl and samples before a start from round 0, for want of a whole checkpoint.
+    """Moves metrics.jsonl and samples aside before a start from round 0 without an intact checkpoint.
 
     Args:
-      damaged: whether there was one that is not whole. Without one, a run that was killed before its first
-        checkpoint was on the disk has two lines at most, and nothing to say.
+      damaged: whether there was a damaged checkpoint. A run that was killed before its first checkpoint has
+        at most two lines, which are worth no warning.
     """
     if not self._tracker or not (damaged or len(read_json_lines(self.run.metrics_path)) > 2):
       return
@@ -95,7 +95,7 @@ class Record:
       logging.warning("No checkpoint is whole: the run starts at round 0, and %s keeps its metrics.", kept)
 
   def _put_aside(self) -> Path | None:
-    """Copies metrics.jsonl to a free name; None where it is empty."""
+    """Copies metrics.jsonl to a free name; returns None if it is empty."""
     text = self.run.metrics_path.read_text(encoding="utf-8", errors="replace")
     if not text:
       return None
@@ -104,13 +104,13 @@ class Record:
     return kept
 
   def begin(self, rounds_done: int, books: Mapping[str, Any] | None) -> None:
-    """Takes up a checkpoint's books after `rounds_done` rounds, and forgets what was written past it.
+    """Restores the record of a checkpoint after `rounds_done` rounds, and drops what was written later.
 
-    Lines of metrics.jsonl that were lost since are written again from the checkpoint, with a warning. The
-    start is noted, as it can no longer be refused.
+    Lost lines of metrics.jsonl are written again from the checkpoint, with a warning. The start is recorded,
+    because it can no longer be refused.
 
     Raises:
-      SettingError: the books are of another version, whose fields are not these.
+      SettingError: the record is of another version with other fields.
     """
     if books is not None:
       with self._of_this_version():
@@ -136,10 +136,10 @@ class Record:
     self._draw_first()
 
   def _take_up_metrics(self, rounds_done: int, books: Mapping[str, Any]) -> None:
-    """Makes metrics.jsonl what it was after these rounds; says what it had lost."""
+    """Restores metrics.jsonl to its content after these rounds, and reports what it had lost."""
     assert self._tracker
     path, written = self.run.metrics_path, books.get("lines")
-    if written is None:  # of an earlier version, whose checkpoints have no copy
+    if written is None:  # a checkpoint of an earlier version, without a copy of the lines
       missing = missing_rounds(self.run, self._plan, rounds_done)
       self._tracker.truncate(rounds_done or -1)
       if missing:
@@ -157,14 +157,14 @@ class Record:
       logging.warning("%s %s; the checkpoint has them as they were%s.", path, what, beside)
 
   def _otherwise(self, written: Sequence[str], rounds_done: int) -> bool:
-    """Whether metrics.jsonl has lines until some round that a checkpoint has not, or has otherwise."""
+    """Returns whether metrics.jsonl has lines up to a round that differ from the checkpoint's."""
     own = {to_json(json.loads(line)) for line in written}
     found = read_json_lines(self.run.metrics_path)
     return any(line.get("round", 0) <= rounds_done and to_json(line) not in own for line in found)
 
   @contextlib.contextmanager
   def _of_this_version(self) -> Iterator[None]:
-    """Says of an error in reading a checkpoint's books that another version wrote them."""
+    """Context manager that reports an error in reading a checkpoint's record as one of another version."""
     try:
       yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -173,12 +173,12 @@ class Record:
       raise SettingError("workdir", str(self.run.root), problem, remedy) from error
 
   def fail(self, why: str) -> None:
-    """Notes that the run came to nothing, and why, until it is started again."""
+    """Records that the run failed, and why, until it is started again."""
     if self._tracker:
       write_atomic(self.run.failed_path, json.dumps({"failed": why}))
 
   def checkpoint_state(self, seconds: Seconds) -> dict[str, Any]:
-    """What a checkpoint keeps beside the state."""
+    """Returns what a checkpoint keeps in addition to the state."""
     return {
       "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
@@ -189,15 +189,16 @@ class Record:
   def add(
     self, infos: RoundInfo, found: Divergence | None, now: Moment, seconds: Seconds
   ) -> dict[str, float]:
-    """Books a chunk of rounds: the figures that progress shows, none of a run that has diverged.
+    """Adds a chunk of rounds; returns the figures that progress shows, or none after divergence.
 
-    They are `train_loss`, the mean over the rounds since the last evaluation, and after one its headlines.
+    The figures are `train_loss`, the mean over the rounds since the last evaluation, and after an evaluation
+    its headline metrics.
 
     Args:
-      infos: what happened in them.
-      found: where the run diverged in them, or None.
-      now: where the run stands after them.
-      seconds: spent since the start.
+      infos: per-round information of the chunk.
+      found: where the run diverged in the chunk, or None.
+      now: the run's progress after the chunk.
+      seconds: time spent since the start.
 
     Raises:
       Lost, Claimed: see `check_claim`.
@@ -206,7 +207,7 @@ class Record:
     if found and not self.diverged:
       self.diverged = found
       logging.warning("%s of %s; the other members go on.", found, self.run.root.name)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs give NaN
       self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
@@ -222,11 +223,11 @@ class Record:
     return {} if self.diverged else latest
 
   def keep_model(self, state: State) -> None:
-    """Writes the final state's model as a plain file, see `write_model`; every process calls it."""
+    """Writes the final state's model, see `write_model`; every process calls it."""
     write_model(self.run.root, self._experiment.algorithm.client, state)
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
-    """Writes the summary and the pictures; of `state` only the shapes are asked."""
+    """Writes the summary and the pictures; only the shapes of `state` are used."""
     check_claim(self.run.root)
     plan, algorithm, now = self._plan, self._experiment.algorithm, self._known(now, seconds)
     summary: dict[str, Any] = {
@@ -256,7 +257,7 @@ class Record:
     return summary
 
   def _asked(self, fields: dict[str, Any], ask: Callable[[Study], Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields, and those that the studies give when asked."""
+    """Returns the fields merged with those that the studies return when asked."""
     for name, study in self._studies.items():
       more = ask(study)
       if both := sorted({*fields} & {*more}):
@@ -265,13 +266,13 @@ class Record:
     return fields
 
   def draw_again(self, summary: dict[str, Any]) -> None:
-    """Draws the pictures of a complete run, from its files, also where their folder was removed."""
+    """Draws the pictures of a complete run from its files."""
     self.run.figures.mkdir(exist_ok=True)
     self._draw_first()
     self._draw(_with_nan(summary))
 
   def _draw_first(self) -> None:
-    """Draws what is known before the first round."""
+    """Draws the pictures that need no round."""
     if self._tracker:
       for study in self._studies.values():
         with pictures(self.run, self.undrawn):
@@ -309,7 +310,7 @@ class Record:
 def traffic(
   algorithm: Algorithm, data: FederatedData, state: State, cohort_size: int, rounds: int = 1
 ) -> dict[str, int]:
-  """Bytes sent to (down) and by (up) clients in so many rounds, as the algorithm would send them."""
+  """Computes the bytes that the algorithm sends to (down) and receives from (up) clients in some rounds."""
 
   def update(state, data):
     own_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
@@ -324,7 +325,7 @@ def traffic(
 
 
 def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
-  """The evaluations of so many rounds that metrics.jsonl has no line of, each by its round."""
+  """Returns the evaluations among the rounds done that metrics.jsonl has no line for, by round."""
   known = {line.get("round") for line in read_json_lines(run.metrics_path)}
   every = plan.eval_every or plan.rounds
   last = {rounds_done} if rounds_done == plan.rounds else set()
@@ -332,14 +333,14 @@ def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
 
 
 def _with_nan(tree: Any) -> Any:
-  """A stored summary with NaN for null in lists, which are numbers."""
+  """Replaces null in lists of a stored summary by NaN."""
   if isinstance(tree, dict):
     return {name: _with_nan(own) for name, own in tree.items()}
   return [np.nan if own is None else _with_nan(own) for own in tree] if isinstance(tree, list) else tree
 
 
 def timeless(tree: Any) -> Any:
-  """A summary, or lines of metrics, without any `seconds`: what a run shares with the same run again."""
+  """Removes all `seconds` from a summary or from lines of metrics, so that repeated runs can be compared."""
   if isinstance(tree, Mapping):
     return {name: timeless(part) for name, part in tree.items() if name != "seconds"}
   return [timeless(part) for part in tree] if isinstance(tree, list) else tree

@@ -1,4 +1,4 @@
-"""The table at the end of a run, from its summary."""
+"""Makes the table that is shown at the end of a run from its summary."""
 
 import datetime
 import os
@@ -16,26 +16,26 @@ from fedjax_het.studies import STUDIES, Study
 
 
 def report(summary: Mapping[str, Any], studies: Sequence[type[Study]] = ()) -> RenderableType:
-  """The final figures of a run for the terminal: what ran, and the rows of each study.
+  """Returns the final figures of a run for the terminal: what ran, and the rows of each study.
 
   Args:
     summary: the content of summary.json. Parts that are missing or null are left out.
-    studies: beside `STUDIES`.
+    studies: further studies, in addition to `STUDIES`.
   """
   rows = (own.rows(summary) for own in (*STUDIES, *studies))
   return Group(_header(summary), *(row for row in rows if row is not None))
 
 
 def made_of(path: Path, show: Callable[..., RenderableType], *args: Any) -> RenderableType:
-  """What `show` makes of arguments that were read from summaries.
+  """Returns show(*args) for arguments that were read from summaries.
 
   Args:
-    path: where they were read; may be a pattern.
-    show: such as `report`.
+    path: the file or pattern that they were read from.
+    show: a function such as `report`.
     args: its arguments.
 
   Raises:
-    DataError: something in a file is not as a run writes it.
+    DataError: a value in a file differs from what a run writes.
   """
   try:
     return show(*args)
@@ -47,12 +47,12 @@ def made_of(path: Path, show: Callable[..., RenderableType], *args: Any) -> Rend
 
 
 def beside(folder: str | os.PathLike[str], others: str = "") -> str:
-  """The command that shows the runs of a folder, and others that its user names, side by side."""
+  """Returns the command that compares the runs of a folder, and others that the user names."""
   return f"Side by side: python -m fedjax_het.compare {shlex.quote(os.fspath(folder))} {others}".rstrip()
 
 
 def _header(summary: Mapping[str, Any]) -> Text:
-  """What ran, on what, for how long."""
+  """Returns the first lines of a report: what ran, on which data, and for how long."""
   text = Text()
   parts = [summary.get("algorithm", "?"), summary.get("mixing"), summary.get("server")]
   text.append(" + ".join(str(part) for part in parts if part), style="bold")
@@ -81,5 +81,5 @@ def _header(summary: Mapping[str, Any]) -> Text:
 
 
 def _duration(seconds: float) -> str:
-  """Seconds, or h:mm:ss from two minutes on."""
+  """Formats a duration as seconds, or as h:mm:ss from two minutes on."""
   return f"{seconds:.1f} s" if seconds < 120 else str(datetime.timedelta(seconds=round(seconds)))

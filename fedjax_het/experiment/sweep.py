@@ -1,4 +1,4 @@
-"""A launched sweep: seeds and numbers of a configuration as one program, each member a run of its own."""
+"""A launched sweep: many seeds and settings of one configuration in one program; each member is a run."""
 
 import contextlib
 import functools
@@ -55,7 +55,7 @@ from fedjax_het.workdir.pictures import missing_pictures, note_pictures, picture
 from fedjax_het.workdir.provenance import check_start, numerics
 from fedjax_het.workdir.tracking import to_json
 
-FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # in the sweep's own config.json
+FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # the free fields in the sweep's config.json
 PICTURE = "sweep.png"
 
 
@@ -72,34 +72,34 @@ def run_sweep(
   studies: Sequence[type[Study]] = (),
   display: Display = TERMINAL,
 ) -> list[dict[str, Any]]:
-  """Runs a configuration with every combination of some fields' values, as one program.
+  """Runs a configuration with every combination of some fields' values, in one program.
 
-  Each member's files are in `workdir`/members/NAME, as its own run would leave them, with the final state as
-  its only checkpoint; `workdir` has the whole sweep's checkpoints, figures/sweep.png where they differ in one
-  or two numbers (see `plot_members`), and, written last, sweep.json: the members and their metrics, and what
-  their synthetic examples are worth.
+  Each member's files are in `workdir`/members/NAME, like those of a separate run, with the final state as the
+  only checkpoint. `workdir` has the checkpoints of the whole sweep, figures/sweep.png if members differ in
+  one or two numbers (see `plot_members`), and, written last, sweep.json with the members, their metrics and
+  the evaluation of their synthetic examples.
 
   The same call continues a stopped sweep. A call with more values of the swept fields adds members to a
   complete sweep: it trains the new ones alone, as one program, and leaves the files of the others as they
-  are. Where a member's training loss, or what its server sends, becomes NaN or infinite the others go on; its
-  summary and its row say `diverged` (round, client, loss), and its metrics are null from then on.
+  are. If a member's training loss or broadcast becomes NaN or infinite, the others continue; its summary and
+  row have `diverged` (round, client, loss), and its metrics are null from then on.
 
   Args:
     config: what to run, see `run_experiment`.
     grid: dotted field -> values: "seed", and numbers of the algorithm, local training, mixing and server.
     workdir: the folder.
-    where: devices, over which members are spread, and the examples that each holds at once.
+    where: the devices over which members are spread, and the number of examples that each holds.
     member_batch: members that a device runs at once; see `Members`.
     checkpoint_seconds: see `run_experiment`.
-    studies: your own, of which each member has its own; see `run_experiment`.
-    display: what shows the runs.
+    studies: further studies, instantiated for each member; see `run_experiment`.
+    display: shows the runs.
 
   Returns:
     The members' summaries, in the order of `grid_of(in_order(grid))`.
 
   Raises:
-    SettingError: also for a field that cannot differ within one program, or for more values of a swept field
-      where the sweep in the folder is not complete.
+    SettingError: see `run_experiment`; or a field cannot vary within one program, or more values are given
+      for a sweep that is not complete.
     NonFiniteLoss: every member has diverged.
     NoRoom: memory does not suffice, or the workdir's disk is full.
   """
@@ -164,7 +164,7 @@ def run_sweep(
         take_up_members(root, runs, plans, olds, whole)
       elif writes() and smaller:
         take_up_larger(root, smaller[0], whole)
-      if not agreed(writes() and sweep.complete)[0]:  # by another process, since
+      if not agreed(writes() and sweep.complete)[0]:  # completed by another process meanwhile
         if kept.runs and writes():
           sweep.table.unlink(missing_ok=True)
         prepare(root, sweep.whole, FREE_OF_ALL, writes())
@@ -186,7 +186,7 @@ def run_sweep(
 
 
 def _draw_missing(sweep: Sweep, display: Display) -> list[str]:
-  """Draws the pictures that a complete sweep and its members lack; why some are still missing."""
+  """Draws the missing pictures of a complete sweep and its members; returns reasons for those that fail."""
   undrawn: list[str] = []
   with contextlib.ExitStack() as stack:
     claim = functools.cache(lambda: stack.enter_context(claimed(sweep.root, writes())))
@@ -194,14 +194,14 @@ def _draw_missing(sweep: Sweep, display: Display) -> list[str]:
       undrawn += draw_missing(own, run, claim, display)
     if writes() and missing_pictures(sweep.root, PICTURE):
       summaries = [read_record(run.summary_path) or {} for run in sweep.runs]
-      with contextlib.suppress(SettingError):  # not in a folder that cannot be written
+      with contextlib.suppress(SettingError):  # does nothing in a folder that cannot be written
         check_writable(sweep.root.figures)
         undrawn += _draw(sweep, summaries)
   return undrawn
 
 
 def _notes(sweep: Sweep, experiments: Sequence[Experiment]) -> list[str]:
-  """`notes_of` the members, each once; with whose it is where it is not everybody's."""
+  """Returns `notes_of` all members without repetitions, naming the member if a note is not common to all."""
   owners: dict[str, list[str]] = {}
   for experiment, values in zip(experiments, sweep.members):
     for note in notes_of(experiment):
@@ -214,7 +214,7 @@ def _train(
   new: Sweep, kept: Sweep, engine: Members, experiments: Sequence[Experiment], checkpoint_seconds: float,
   display: Display,
 ) -> tuple[Any, list[Record], list[dict[str, Any]]]:  # fmt: skip
-  """The new members' states after the last round, their records, and their summaries, which are written."""
+  """Trains the new members; returns their final states, records, and summaries, which are written."""
   keys = _keys(experiments)
   with contextlib.ExitStack() as stack:
     records = [
@@ -230,7 +230,7 @@ def _train(
 
 
 def _keys(experiments: Sequence[Experiment]) -> jax.Array:
-  """The members' keys."""
+  """Stacks the members' keys."""
   return jnp.stack([experiment.key for experiment in experiments])
 
 
@@ -241,7 +241,7 @@ def _save(
   """Writes each new member's last checkpoint, the sweep's picture and, last of all, its table.
 
   Returns:
-    Why pictures, also the members' own, could not be drawn; [] where all are there.
+    Reasons why pictures of the sweep or its members could not be drawn; [] if there are all.
   """
   undrawn = [why for record in records for why in record.undrawn]
   rounds, count = sweep.plans[0].rounds, len(new.runs)
@@ -269,7 +269,7 @@ def _save(
 
 
 def _draw(sweep: Sweep, summaries: Sequence[dict[str, Any]]) -> list[str]:
-  """Draws the sweep's picture; why that failed, where it did."""
+  """Draws the sweep's picture; returns the reason if that failed."""
   failed: list[str] = []
   with pictures(sweep.root, failed):
     seen = summaries[0]

@@ -45,7 +45,7 @@ class Progress:
     self._console = console or new_console(quiet=quiet)
     self._total, self._round, self._start, self._every = total, 0, 0, every
     self._latest = ""
-    self._doing: tuple[str, float] | None = None  # what, since when
+    self._doing: tuple[str, float] | None = None  # (work, its start)
     self._seen: deque[tuple[float, int]] = deque(maxlen=20)
     self._printed = time.monotonic()
     self._shown = 0
@@ -135,7 +135,7 @@ class Progress:
     if not self._seen:
       return ""
     (t0, r0), (t1, r1) = self._seen[0], self._seen[-1]
-    if r1 <= r0 or t1 <= t0:  # the first update, whose time is compilation's
+    if r1 <= r0 or t1 <= t0:  # the first update, whose time is that of compiling
       return ""
     rate = (r1 - r0) / (t1 - t0)
     left = datetime.timedelta(seconds=round((self._total - r1) / rate))

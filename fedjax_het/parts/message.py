@@ -38,8 +38,8 @@ class Context(NamedTuple):
   Attributes:
     client: index i of the client, from 0.
     round: index of the round, from 0; in an evaluation the number of finished rounds; 0 in `init`.
-    cohort_size: S.
-    num_clients: K.
+    cohort_size: S, the number of clients in a cohort.
+    num_clients: K, the number of clients.
   """
 
   client: int | jax.Array = 0

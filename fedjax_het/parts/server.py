@@ -14,7 +14,7 @@ from fedjax_het.parts.needs import Needs
 
 @renamed(beside="adapt_to", **{name: f"needs.{name}" for name in Needs._fields})
 class ServerUpdate(NamedTuple):
-  """How the server moves.
+  """A server part: computes how the server moves.
 
   Attributes:
     init: (first broadcast) -> state.

@@ -1,1 +1,1 @@
-"""What every program of the command line shares: devices, signals, and how mistakes are told."""
+"""Shared parts of all command-line programs: devices, signals, and the reporting of mistakes."""

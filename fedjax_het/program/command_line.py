@@ -1,4 +1,4 @@
-"""What every program of the command line does: flags, their mistakes in one line, the status at its end."""
+"""Shared steps of all command-line programs: parse flags, report mistakes in a line, exit with a status."""
 
 import ast
 import contextlib
@@ -22,7 +22,9 @@ from fedjax_het.program.stopping import Stopped, end_now, heard
 def take_changes(
   argv: list[str], taken: Callable[[str], bool] = lambda path: True
 ) -> tuple[list[str], dict[str, Any]]:
-  """The command line without its --config.FIELD=value, and those; what is no Python literal is text.
+  """Splits --config.FIELD=value arguments from a command line: (the rest, field -> value).
+
+  A value that is not a Python literal is taken as text.
 
   Args:
     argv: the command line.
@@ -44,7 +46,7 @@ def take_changes(
 
 @contextlib.contextmanager
 def mistakes_in_one_line() -> Iterator[None]:
-  """Ends the program with one line, not a traceback, for a mistake in a flag or in what it names."""
+  """Context manager that ends the program with one line instead of a traceback for a user's mistake."""
   try:
     yield
   except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
@@ -53,8 +55,8 @@ def mistakes_in_one_line() -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> str:
-  """What a mistake in a flag is, and the remedy, of the errors of absl and ml_collections."""
-  unknown = isinstance(error, KeyError) and bool(error.args)  # whose own text is quoted
+  """Describes a mistake in a flag, and the remedy, from errors of absl and ml_collections."""
+  unknown = isinstance(error, KeyError) and bool(error.args)  # the text of a KeyError is quoted
   text = " ".join(str(error.args[0] if unknown else error).split())
   if unknown:
     if inside := re.search(r"^Attribute .*Attempting to lookup: (.*)\.\w+$", text):
@@ -78,25 +80,25 @@ def in_one_line(error: Exception) -> str:
 
 
 def show_in_help(*modules: str) -> None:
-  """Makes --help of the program that was started list the flags that some modules define."""
+  """Makes --help of the started program list the flags of some modules."""
   for module in modules:
     for flag in flags.FLAGS.flags_by_module_dict().get(module, ()):
       flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """absl's parsing of the command line; --help ends with 0, where absl ends with 1."""
+  """Parses flags as absl does, except that --help exits with 0 instead of 1."""
   with mistakes_in_one_line():
     try:
       return flags.FLAGS(argv)
-    except SystemExit:  # of a flag that shows help: mistakes are exceptions
+    except SystemExit:  # raised by flags that show help; mistakes are other exceptions
       sys.exit(0)
 
 
 def leave_out_waiting() -> None:
-  """Drops Orbax's advice, for every checkpoint that follows on another, to write fewer.
+  """Drops Orbax's advice to write fewer checkpoints, which it logs for every pair of close ones.
 
-  Other messages reach the terminal as text: they name files, whose names may hold control characters.
+  In other messages control characters are escaped, because file names may contain some.
   """
   waiting = "Waiting for previous save"
   logging.get_absl_logger().addFilter(lambda record: not str(record.msg).startswith(waiting))
@@ -104,15 +106,16 @@ def leave_out_waiting() -> None:
 
 
 def as_text(record: LogRecord) -> bool:
-  """Makes a log's message the text that a terminal may show; True, as it is to be shown."""
+  """Escapes a log message for the terminal; returns True so that it is shown."""
   record.msg, record.args = terminal(record.getMessage()), ()
   return True
 
 
 def told(run: Callable[[], None]) -> int:
-  """Runs it; 0, or another status after printing why it stopped or what the user can mend.
+  """Runs a function; returns 0, or another status after printing why it stopped or the user's error.
 
-  An interrupt ends the program here: XLA may still compile, and crashes an interpreter that ends in order.
+  An interrupt ends the process at once, because XLA may still be compiling and would crash during an orderly
+  exit.
   """
   try:
     with heard(), in_words():
@@ -129,5 +132,5 @@ def told(run: Callable[[], None]) -> int:
 
 
 def take_no_accelerator() -> None:
-  """For programs that only ask the parts what they are."""
+  """Selects the CPU, for programs that only inspect the parts."""
   jax.config.update("jax_platforms", "cpu")

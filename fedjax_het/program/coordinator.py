@@ -1,4 +1,4 @@
-"""Where the coordinator of several processes listens: at the address that it was given, and at no other.
+"""The address at which the coordinator of several processes listens: only the one it was given.
 
 JAX's coordination service asks for no password, so whoever can reach its port can join or stop the run.
 """
@@ -11,14 +11,14 @@ import time
 from fedjax_het.errors import SettingError
 from fedjax_het.output.terminal import say
 
-PATIENCE = 30  # seconds until a name must be known, as a cluster's own names may come after its machines
+PATIENCE = 30  # seconds to wait for a name, because a cluster may register names after its machines start
 
 
 def parse_coordinator(text: str) -> tuple[str, int]:
-  """The host and the port of "HOST:PORT", where HOST may be "[IPv6 address]".
+  """Splits "HOST:PORT" into host and port, where HOST may be "[IPv6 address]".
 
   Raises:
-    SettingError: anything else.
+    SettingError: the text has another form.
   """
   host, _, port = text.rpartition(":")
   host = host.removeprefix("[").removesuffix("]")
@@ -28,22 +28,22 @@ def parse_coordinator(text: str) -> tuple[str, int]:
 
 
 def bind_address(coordinator: str, tells: bool = True) -> str | None:
-  """The address at which the first process listens, for `jax.distributed.initialize`.
+  """Returns the address at which the first process listens, for `jax.distributed.initialize`.
 
-  An address is taken as it is. A name is resolved; one that leads to this machine's loopback alone, other
-  than "localhost" itself, as Linux distributions have it of a machine's own name, is not how other machines
-  reach it. Where no address of the coordinator is this machine's own, as behind a translated address, JAX
-  listens at all of them, which is said on standard error.
+  A numeric address is used unchanged, and a name is resolved. Other machines cannot reach a name that
+  resolves to the loopback address only, as some Linux distributions resolve a machine's own name; "localhost"
+  itself is accepted. If no resolved address belongs to this machine, as behind address translation, JAX
+  listens at all addresses, and a note on standard error says so.
 
   Args:
     coordinator: "HOST:PORT".
-    tells: whether this is the first process, so that the note is to be shown.
+    tells: whether to print the note, as the first process does.
 
   Returns:
     "ADDRESS:PORT"; None for all addresses, or where JAX_COORDINATOR_BIND_ADDRESS says which.
 
   Raises:
-    SettingError: not HOST:PORT, or a name that is not known.
+    SettingError: the text is not HOST:PORT, or the name cannot be resolved.
   """
   host, port = parse_coordinator(coordinator)
   if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
@@ -64,7 +64,7 @@ def bind_address(coordinator: str, tells: bool = True) -> str | None:
 
 
 def _addresses(coordinator: str, host: str, port: int) -> list[str]:
-  """The addresses of a host, once its name is known."""
+  """Resolves the addresses of a host, waiting until its name is known."""
   end = time.monotonic() + PATIENCE
   while True:
     try:
@@ -79,7 +79,7 @@ def _addresses(coordinator: str, host: str, port: int) -> list[str]:
 
 
 def _is_own(address: str) -> bool:
-  """Whether an address is this machine's: whether a socket may be bound to it."""
+  """Returns whether an address belongs to this machine, so that a socket can be bound to it."""
   family = socket.AF_INET6 if ":" in address else socket.AF_INET
   try:
     with socket.socket(family, socket.SOCK_STREAM) as own:

@@ -1,4 +1,4 @@
-"""What a launched run shows on the terminal: its progress, and at the end its table."""
+"""Display of a launched run on the terminal: its progress, and at the end its table."""
 
 import contextlib
 import os
@@ -12,25 +12,25 @@ from fedjax_het.output.terminal import say
 
 
 class Display:
-  """Shows a run by itself; a subclass shows it as one of many. Of several processes one shows anything."""
+  """Shows a single run; a subclass shows a run as one of many. Only one process shows anything."""
 
   def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
-    """Says what goes on before there is a progress, as long as it is not left."""
+    """Context manager that shows the current work before there is a progress bar."""
     return doing(what, new_console(quiet=not writes()))
 
   def progress(self, total: int) -> Progress:
-    """What is told of `total` rounds, and of what is done before the first."""
+    """Returns the progress display of `total` rounds."""
     return Progress(total, quiet=not writes())
 
   def show(self, *what: RenderableType) -> None:
-    """Tables as `rich` draws them, and lines of text as they are."""
+    """Prints tables of `rich` and lines of text."""
     if writes():
       for one in what:
         say(one) if isinstance(one, str) else console().print(one)
 
 
 def console() -> Console:
-  """Of standard output; 120 wide where that is a file and nobody says otherwise."""
+  """Makes the console of standard output, 120 columns wide if that is a file and COLUMNS is not set."""
   found = new_console()
   return found if found.is_terminal or "COLUMNS" in os.environ else new_console(width=120)
 

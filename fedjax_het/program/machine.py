@@ -1,4 +1,4 @@
-"""The machine: flags of where something is computed, and what JAX is told before it uses a device."""
+"""Flags that select devices and processes, and the preparation of JAX before it uses a device."""
 
 import os
 import tempfile
@@ -13,11 +13,11 @@ from fedjax_het.output.terminal import say
 from fedjax_het.program.coordinator import bind_address, parse_coordinator
 from fedjax_het.program.where import Where, parse_mesh
 
-PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")  # that JAX_PLATFORMS may name
+PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")  # names that JAX_PLATFORMS may contain
 
 
 def define_machine_flags() -> None:
-  """Flags of where something is computed, which do not say what."""
+  """Defines the flags for devices, memory and processes, which do not affect what is computed."""
   flags.DEFINE_string(
     "mesh", "", "clients:N spreads the work over N devices; all by default. CPUs are cut to N."
   )
@@ -58,11 +58,11 @@ def define_machine_flags() -> None:
 
 
 def prepare_jax() -> None:
-  """The processes, the CPU's devices, and the persistent cache; before the first use of a device."""
+  """Sets up processes, CPU devices and the compilation cache; must precede the first use of a device."""
   given, processes = flags.FLAGS, 1
   devices = parse_mesh(given.mesh)
   if given.distributed:
-    # JAX would swallow SIGTERM until the run listens to it.
+    # Otherwise JAX would swallow SIGTERM until the run handles it.
     jax.config.update("jax_enable_preemption_service", False)
     if given.processes is not None:
       check_whole("processes", given.processes, 1)
@@ -72,7 +72,7 @@ def prepare_jax() -> None:
     address = None
     if coordinator:
       parse_coordinator(coordinator)
-      if not given.process:  # 0, or not yet known
+      if not given.process:  # the first process, or not yet known
         address = bind_address(coordinator, tells=given.process == 0)
     try:
       jax.distributed.initialize(
@@ -97,7 +97,7 @@ def prepare_jax() -> None:
 
 
 def keep_programs(folder: Path) -> None:
-  """Keeps compiled programs in a folder; where it cannot be written, says so and keeps none."""
+  """Keeps compiled programs in a folder, or, if that cannot be written, notes it and keeps none."""
   try:
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
@@ -115,16 +115,16 @@ def keep_programs(folder: Path) -> None:
 
 
 def default_cache() -> str:
-  """The folder of compiled programs; "" for a user who has no home."""
+  """Returns the default folder of compiled programs; "" for a user without a home folder."""
   try:
     home = str(Path.home() / ".cache" / "fedjax_het")
-  except RuntimeError:  # neither HOME nor a line in /etc/passwd, as in containers
+  except RuntimeError:  # no HOME and no entry in /etc/passwd, as in containers
     home = ""
   return os.environ.get("JAX_COMPILATION_CACHE_DIR", home)
 
 
 def start_devices() -> None:
-  """Starts JAX's devices; raises `SettingError` for a platform that cannot be started here."""
+  """Starts JAX's devices; raises `SettingError` for a platform that cannot be started."""
   asked = jax.config.jax_platforms  # type: ignore[attr-defined]
   try:
     jax.devices()
@@ -148,7 +148,7 @@ def processes_told() -> int:
 
 
 def where_of_flags() -> Where:
-  """Devices and memory."""
+  """Returns the `Where` that the flags describe."""
   given = flags.FLAGS
   numbers = given.client_batch, given.device_rows, given.device_states
   return Where(parse_mesh(given.mesh), *numbers, given.states_folder)

@@ -1,4 +1,4 @@
-"""Requests by signals: to stop (SIGTERM, as a cluster makes it, or Ctrl-C), or for a checkpoint (SIGUSR1)."""
+"""Signal handling: requests to stop (SIGTERM, Ctrl-C) and to write a checkpoint (SIGUSR1)."""
 
 import contextlib
 import os
@@ -16,19 +16,19 @@ SOON = b"\nStopping after the rounds under way, with a checkpoint; Ctrl-C once m
 LATER = b"\nStopping as soon as what goes on (such as compiling) can be left; Ctrl-C again ends at once.\n"
 SAVING = b"\nA checkpoint follows after the rounds under way, and the run goes on.\n"
 NOW = b"\nInterrupted; what was written before stays, and the same command goes on from there.\n"
-SHOWN = b"\x1b[?25h"  # the cursor, which a live bar hides
+SHOWN = b"\x1b[?25h"  # shows the cursor, which a live bar hides
 SAVE: signal.Signals | None = getattr(signal, "SIGUSR1", None)  # None on Windows
-PATIENCE = 0.5  # seconds in which Python runs a signal's handler, unless it is in a long call of a library
+PATIENCE = 0.5  # seconds within which Python runs a signal handler, except during a long library call
 
-_noted = threading.Event()  # by a `StopRequest`, while `heard` is open
+_noted = threading.Event()  # set by a `StopRequest`, while `heard` is open
 
 
 class Stopped(Exception):
   """The run was asked to stop, and has written a checkpoint.
 
   Args:
-    text: what is said of it.
-    by: the signal that asked.
+    text: the message.
+    by: the signal that was received.
   """
 
   def __init__(self, text: str, by: signal.Signals = signal.SIGTERM):
@@ -38,29 +38,29 @@ class Stopped(Exception):
 
 
 class StopRequest:
-  """Notes SIGTERM, SIGUSR1 and the first Ctrl-C while it is open, in place of dying of them.
+  """Context manager that records SIGTERM, SIGUSR1 and the first Ctrl-C instead of ending the program.
 
-  Only in the main thread; SIGUSR1 only where nobody else listens to it.
+  It works in the main thread only, and for SIGUSR1 only if no other handler is installed.
 
-  One that is opened within another tells it what it notes, and knows what that has noted.
+  A nested request shares what it records with the outer one.
 
   Attributes:
-    made: whether somebody has asked.
-    by: the signal that asked; SIGTERM where another process was asked.
-    save: whether SIGUSR1 has asked for a checkpoint; who writes one sets it back.
+    made: whether a stop was requested.
+    by: the signal that was received; SIGTERM if another process received one.
+    save: whether SIGUSR1 requested a checkpoint; reset by whoever writes it.
   """
 
   def __init__(self) -> None:
-    """Nobody has asked yet."""
+    """Starts without a request."""
     self.made = self.save = False
     self.by = signal.SIGTERM
     self._outer: StopRequest | None = None
 
   def __enter__(self) -> "StopRequest":
-    """Listens."""
+    """Installs the signal handlers."""
     self._before = {}
     if threading.current_thread() is threading.main_thread():
-      ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as a shell has it for jobs behind &
+      ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # set by shells for background jobs
       for number in (signal.SIGTERM, *([] if ignored else [signal.SIGINT])):
         self._before[number] = signal.signal(number, self._note)
         own = getattr(self._before[number], "__self__", None)
@@ -72,7 +72,7 @@ class StopRequest:
     return self
 
   def __exit__(self, *exc: object) -> None:
-    """Hands the signals back."""
+    """Restores the previous signal handlers."""
     for number, handler in self._before.items():
       signal.signal(number, handler)
 
@@ -93,33 +93,33 @@ class StopRequest:
 
 
 def _is_ours_to_hear(number: signal.Signals) -> bool:
-  """Whether a signal has no handler but the system's or one of this module."""
+  """Returns whether a signal has the system's default handler or one of this module."""
   handler = signal.getsignal(number)
   own = isinstance(getattr(handler, "__self__", None), StopRequest) or handler is _not_yet
   return own or handler in (signal.SIG_DFL, signal.SIG_IGN)
 
 
 def _not_yet(number: int, frame: FrameType | None) -> None:
-  """Answers SIGUSR1 while a program has nothing to write a checkpoint of; the system would end it."""
+  """Handles SIGUSR1 while there is nothing to checkpoint, because the default would end the program."""
 
 
 def outlive_save() -> None:
-  """Keeps SIGUSR1 from ending a program that is still being prepared: before anything slow is imported."""
+  """Keeps SIGUSR1 from ending a program that is still starting; called before slow imports."""
   if SAVE and signal.getsignal(SAVE) == signal.SIG_DFL:
     signal.signal(SAVE, _not_yet)
 
 
 def say(what: bytes) -> None:
-  """Writes a line to standard error, above a live bar where there is one: it wipes out what is below it."""
+  """Writes a line to standard error, above a live progress bar, which would otherwise erase it."""
   if isinstance(sys.stderr, FileProxy):
-    with contextlib.suppress(RuntimeError):  # the signal came while the same stream was written
+    with contextlib.suppress(RuntimeError):  # the signal interrupted a write to the same stream
       sys.stderr.write(what.decode().lstrip())
       return
   os.write(2, what)
 
 
 def end_now() -> NoReturn:
-  """Ends the program as Ctrl-C does, with nothing but what was printed."""
+  """Ends the program as Ctrl-C does, without further output."""
   with contextlib.suppress(OSError, ValueError):
     sys.stdout.flush()
     if sys.stdout.isatty():
@@ -130,12 +130,12 @@ def end_now() -> NoReturn:
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
-  """Hears Ctrl-C also while the main thread cannot, as when XLA compiles: for a program's whole run.
+  """Context manager that reacts to Ctrl-C even while the main thread cannot, as during an XLA compilation.
 
-  The first is then answered at once and heeded later; the second ends the program. Where Python runs the
-  signal's handler within `PATIENCE`, nothing is added to what that does; but an interrupt that came where
-  Python drops exceptions, as in a callback of its garbage collector, is repeated until it is heeded. Only in
-  the main thread, and not where somebody else has the signals' wakeup descriptor, as an event loop.
+  The first Ctrl-C is acknowledged at once and takes effect later; the second ends the program. If Python runs
+  the signal handler within `PATIENCE`, nothing else happens. An interrupt that arrives where Python drops
+  exceptions, such as in a garbage-collection callback, is repeated until it takes effect. It is used in the
+  main thread only, and not if another component, such as an event loop, uses the signals' wakeup descriptor.
   """
   if threading.current_thread() is not threading.main_thread():
     yield
@@ -159,7 +159,7 @@ def heard() -> Iterator[None]:
 
 
 def _listen(reader: int) -> None:
-  """Reads the numbers of signals until the other end is closed."""
+  """Reads signal numbers until the other end of the pipe is closed."""
   main = threading.main_thread().ident
   assert main is not None
   pressed, repeated = 0, False
@@ -180,6 +180,6 @@ def _listen(reader: int) -> None:
       if wait == PATIENCE:
         say(LATER)
       wait = 4 * PATIENCE
-      if not repeated:  # to a thread: to the process, it would become one with somebody's under way
+      if not repeated:  # to the thread, because signals to the process are merged with pending ones
         repeated = True
         signal.pthread_kill(main, signal.SIGINT)

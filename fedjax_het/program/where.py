@@ -1,4 +1,4 @@
-"""Where a run computes, which its numbers do not depend on."""
+"""The devices and the memory of a run, on which its numbers do not depend."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from fedjax_het.errors import SettingError, check_whole
 
 
 class Where(NamedTuple):
-  """Devices and memory, as `Engine` takes them.
+  """The devices and the memory of a run, as `Engine` takes them.
 
   Attributes:
-    devices: how many devices of all processes; None takes all.
-    client_batch: clients that a device trains at once; None decides by the backend. Numbers differ with it by
+    devices: number of devices over all processes; None takes all.
+    client_batch: number of clients that a device trains at once; None decides by the backend. It affects
       rounding.
     device_rows: examples that a device holds at once, the others staying on the host; None holds all.
     device_states: clients' states that the devices hold at once, all staying on the host; None holds all.
@@ -25,7 +25,7 @@ class Where(NamedTuple):
   states_folder: str | None = None
 
   def check(self) -> None:
-    """Raises `SettingError` where a number is below 1, or a folder cannot be or is for no states."""
+    """Raises `SettingError` if a number is below 1, or the folder is invalid or has no states to hold."""
     for name, value in self._replace(states_folder=None)._asdict().items():
       if value is not None:
         check_whole(name, value, 1)
@@ -36,10 +36,10 @@ EVERYWHERE = Where()
 
 
 def parse_mesh(text: str, axis: str = "clients") -> int | None:
-  """The number of devices in "clients:N"; None for an empty text.
+  """Parses the number of devices of "clients:N"; None for an empty text.
 
   Raises:
-    SettingError: anything else.
+    SettingError: the text has another form.
   """
   if not text:
     return None

@@ -193,7 +193,7 @@ class Landscape(Study):
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
-    """Whether the configuration has a section `landscape`."""
+    """Returns whether the configuration has a section `landscape`."""
     return cls.name in run.config.studies
 
   def section(self, now: Moment) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class SimplexMap(Study):
     self._count = np.shape(self._simplex.centers)[1]
 
   def draw_first(self) -> None:
-    """Draws the clients."""
+    """Draws simplex_clients.png, the clients' points and regions in the simplex."""
     epsilon = self.run.config.client.settings.get("epsilon")
     path = self.run.figures / "simplex_clients.png"
     plot_clients(self._simplex, path, title=self.run.title, epsilon=epsilon)

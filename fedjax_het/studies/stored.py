@@ -10,7 +10,7 @@ from fedjax_het.errors import DAMAGE
 def arrays_of(path: Path) -> dict[str, np.ndarray]:
   """Returns the numeric arrays of an .npz by name; {} if it is absent, damaged or being written."""
   try:
-    with path.open("rb") as raw, np.load(raw) as file:  # which np.load leaves open where it fails
+    with path.open("rb") as raw, np.load(raw) as file:  # np.load leaves the file open where it fails
       return {name: array for name, array in file.items() if array.dtype.kind in "biuf"}
   except (*DAMAGE, AttributeError, LookupError, MemoryError):
     return {}

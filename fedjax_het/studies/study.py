@@ -37,15 +37,15 @@ from fedjax_het.settings import NO_DEFAULT, Setting, settings_of, signature_of
 
 
 class Options(NamedTuple):
-  """What a configuration may set of a study: the fields of a section, or a single field.
+  """The options that a configuration may set of a study: the fields of a section, or a single field.
 
   Attributes:
-    name: of the section or field, as in `--config.NAME.SETTING=VALUE` or `--config.NAME=VALUE`.
+    name: the name of the section or field, as in `--config.NAME.SETTING=VALUE` or `--config.NAME=VALUE`.
     takes: the function, or the dataclass, whose keyword-only arguments are the settings; their types and
       defaults are those of its signature, and their descriptions those of `Args` in its docstring.
     single: whether it is a single field, whose value is the argument of that name.
-    on_request: whether an empty section stands for nothing, and not for its defaults.
-    silent: whether it changes no figure of a table.
+    on_request: whether an empty section means that the study is off, rather than on with its defaults.
+    silent: whether the study leaves all figures of a table unchanged.
   """
 
   name: str
@@ -63,7 +63,7 @@ class Options(NamedTuple):
 
   @property
   def defaults(self) -> dict[str, Any]:
-    """Returns the settings that may be left out, with their defaults."""
+    """Returns the defaults of the settings that may be left out."""
     found = {name: own.default for name, own in self.settings.items()}
     return {name: value for name, value in found.items() if value is not NO_DEFAULT}
 
@@ -184,7 +184,7 @@ class Study:
 
   Attributes:
     name: the study's name, the key of its state in checkpoints.
-    options: what a configuration may set of it; None for nothing.
+    options: the options that a configuration may set; None if there are none.
   """
 
   name: ClassVar[str] = "custom"
@@ -203,21 +203,21 @@ class Study:
 
   @classmethod
   def check(cls, given: Any, client: ClientUpdate, validates: bool) -> None:
-    """Raises `SettingError` for options that cannot be; called before any data is read.
+    """Raises `SettingError` for invalid options; called before any data is read.
 
     Args:
-      given: the section, {} where it is empty or absent; for a single field its value, or its default.
+      given: the section, {} if it is empty or absent; for a single field its value, or its default.
       client: the client part, around a small model.
       validates: whether clients have validation parts.
     """
 
   @classmethod
   def check_run(cls, given: Any, run: Watched) -> None:
-    """Raises `SettingError` for options that do not go with the data or the model, before compilation."""
+    """Raises `SettingError` if the options do not fit the data or the model; called before compilation."""
 
   @classmethod
   def observed(cls, given: Any, mixing: Mixing, model: Model | Generative) -> Mixing:
-    """Returns the mixing part, made to report what the study asks of it."""
+    """Returns the mixing part, wrapped so that it reports the quantities that the study observes."""
     return mixing
 
   @classmethod
@@ -264,12 +264,12 @@ class Study:
 
   @classmethod
   def judged(cls, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns other models than the personalised and the global ones: name -> metric -> figures."""
+    """Returns the figures of further models that the study evaluates: name -> metric -> figures."""
     return {}
 
   @classmethod
   def on_page(cls, folder: Path) -> dict[str, Any]:
-    """Returns what `fedjax_het.compare` shows on its page of a run's folder, by name, as JSON holds it."""
+    """Returns the study's JSON data for a run's entry on the page of `fedjax_het.compare`, by name."""
     return {}
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:

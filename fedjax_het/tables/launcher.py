@@ -41,7 +41,7 @@ def define_flags() -> None:
 
 
 def check_changes(changes: Mapping[str, Any]) -> None:
-  """Raises `SettingError` for a change of the seed, which a cell is not given by its configuration."""
+  """Raises `SettingError` if the changes contain the seed, which the flag --seeds sets for all cells."""
   if "seed" in changes:
     problem = "every cell has the seeds of --seeds"
     raise SettingError("config.seed", changes["seed"], problem, f"Use --seeds={changes['seed']}.")
@@ -64,7 +64,7 @@ def told_of(changes: Mapping[str, Any], configs: Sequence[Any]) -> str:
 
 
 def parse_seeds(texts: Sequence[str]) -> list[int]:
-  """Parses the seeds of the command line; raises `SettingError` for a seed that is no whole number."""
+  """Parses the seeds of the command line; raises `SettingError` for a seed that is not a whole number."""
   try:
     return [int(text) for text in texts]
   except ValueError as error:
@@ -72,7 +72,7 @@ def parse_seeds(texts: Sequence[str]) -> list[int]:
 
 
 def main(argv: list[str], changes: dict[str, Any]) -> int:
-  """Makes the table that the flags ask for; returns 0, or 1 after printing an error of the user's."""
+  """Makes the table that the flags select; returns 0, or 1 after printing a user's error."""
   if len(argv) > 1:
     say(f"Unexpected argument {argv[1]!r}: settings are given as --config.key=value.", error=True)
     return 1
@@ -82,7 +82,7 @@ def main(argv: list[str], changes: dict[str, Any]) -> int:
 
 
 def make_table(changes: dict[str, Any]) -> None:
-  """Runs what the table of the flags lacks, then shows and writes it."""
+  """Runs the missing runs of the table that the flags select, then shows and writes the table."""
   from fedjax_het.config.override import change
   from fedjax_het.experiment.report import beside
   from fedjax_het.tables.paper import chosen, method_of, parse_where, read_table, with_keys

@@ -1,4 +1,4 @@
-"""Checkpoints: a run's state and its books, written whole or not at all."""
+"""Checkpoints: a run's state and its record, written completely or not at all."""
 
 import contextlib
 import copy
@@ -28,7 +28,7 @@ from fedjax_het.workdir.quiet import quiet_background
 # Statuses of tensorstore for a file that is gone, cut or changed, and for a machine that fails.
 DAMAGE = ("NOT_FOUND", "DATA_LOSS", "OUT_OF_RANGE", "FAILED_PRECONDITION", "Error")
 MACHINE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "CANCELLED")
-PARTS = {  # of a state, in words
+PARTS = {  # the parts of a state, in words
   "key": "the key of the draws",
   "round": "the round's number",
   "broadcast": "what the server sends",
@@ -39,31 +39,31 @@ PARTS = {  # of a state, in words
 
 
 class Checkpoints:
-  """The newest two checkpoints of a run, in DIR/checkpoints.
+  """Keeps the two newest checkpoints of a run, in DIR/checkpoints.
 
   Args:
-    folder: where they are kept.
+    folder: the folder DIR/checkpoints.
   """
 
   def __init__(self, folder: Path):
     """See the class."""
     self.folder = Path(folder).resolve()
     quiet_background()
-    self._size, self._saving = 0, -1  # the bytes and the round whose checkpoint is being written
+    self._size, self._saving = 0, -1  # bytes and round of the checkpoint that is being written
     options = ocp.CheckpointManagerOptions(
       max_to_keep=2, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True,
-      lightweight_initialize=True,  # other files than the manifest's are not read
+      lightweight_initialize=True,  # reads no files besides the manifest's
       async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
     )  # fmt: skip
     self._manager = ocp.CheckpointManager(self.folder, options=options)
 
   def check_room(self, state: State) -> None:
-    """Warns where the disk may be too small for three checkpoints: two are kept while a third is written.
+    """Warns if the disk may be too small for three checkpoints: two are kept while a third is written.
 
-    How well a state is compressed is not known before, so that none is refused.
+    It only warns, because the compressed size of a state is not known beforehand.
 
     Raises:
-      SettingError: clients' states lie on a disk, and a checkpoint could not copy them through memory.
+      SettingError: clients' states are on a disk and too large to be copied through memory.
     """
     needed, free = size(raw_keys(state)), shutil.disk_usage(self.folder).free
     if writes() and free < 3 * needed:
@@ -80,11 +80,11 @@ class Checkpoints:
       )  # fmt: skip
 
   def save(self, round: int, state: State, books: dict[str, Any]) -> None:
-    """Writes the state after some round, and the books, in the background; every process calls it."""
+    """Writes the state and the record after a round, in the background; every process must call it."""
     check_claim(self.folder)
     raw = on_host(raw_keys(state))
     sums = {"digest": digest(raw), "books_digest": checksum_of_books(books)}
-    books = copy.deepcopy({"books": books, **sums})  # the run goes on while they are written
+    books = copy.deepcopy({"books": books, **sums})  # the run continues while they are written
     self.wait()
     self._saving, self._size = round, size(raw)
     with self._written():
@@ -94,12 +94,12 @@ class Checkpoints:
 
   @property
   def _partial(self) -> Path:
-    """The folder of the checkpoint that is being written."""
+    """Returns the folder of the checkpoint that is being written."""
     return self.folder / f"{self._saving}.orbax-checkpoint-tmp"
 
   @contextlib.contextmanager
   def _written(self) -> Iterator[None]:
-    """Says of a full disk that it is full, and removes what was written there of a checkpoint."""
+    """Context manager that reports a full disk and removes the checkpoint's partial files."""
     try:
       with in_words(self.folder, f"a checkpoint of up to {self._size:,} bytes"):
         yield
@@ -109,11 +109,11 @@ class Checkpoints:
       raise
 
   def _seal(self) -> None:
-    """Writes the manifest, when all else is written and the folder still has its partial name."""
+    """Writes the manifest, after all other files and while the folder still has its partial name."""
     write_manifest(self._partial if self._partial.exists() else self.folder / str(self._saving), self._saving)
 
   def latest(self) -> int | None:
-    """The round of the newest checkpoint, None where there is none."""
+    """Returns the round of the newest checkpoint, or None."""
     return self._manager.latest_step()
 
   def path(self) -> str:
@@ -122,19 +122,19 @@ class Checkpoints:
     return "none yet" if latest is None else str(self.folder / str(latest))
 
   def damaged(self) -> bool:
-    """Whether a checkpoint of this run was ever moved aside."""
+    """Returns whether any checkpoint of this run was moved aside as damaged."""
     return any(self.folder.glob("damaged_*"))
 
   def restore(self, like: State) -> tuple[State, dict[str, Any]] | None:
-    """The newest checkpoint that is whole, laid out on the devices as `like` is; None without one.
+    """Restores the newest undamaged checkpoint, laid out on devices as `like` is; None if there is none.
 
-    A damaged one, whose files are not as its manifest says, is moved aside with a warning. Any other error
-    leaves all files as they are. A checkpoint without a manifest, as earlier versions wrote, is damaged where
-    its files cannot be read, or hold other numbers than were saved.
+    A checkpoint whose files differ from its manifest is damaged and is moved aside with a warning. Any other
+    error changes no file. A checkpoint without a manifest, which earlier versions wrote, is damaged if its
+    files cannot be read or its checksums differ.
 
     Raises:
-      SettingError: a checkpoint holds a state of another structure, shape or dtype, and the error names the
-        first part of the state that differs; or a file of it may not be read.
+      SettingError: the checkpoint's state has another structure, shape or dtype (the error names the first
+        part that differs), or a file may not be read.
     """
     target = jax.tree.map(
       lambda leaf: (
@@ -152,7 +152,7 @@ class Checkpoints:
         state, books = found
         return state._replace(key=jax.random.wrap_key_data(state.key)), books
       self._move_aside(step, problem or "in another process")
-      agreed(0.0)  # nobody looks again before it is gone
+      agreed(0.0)  # all processes wait until it is moved
       self._manager.reload()
     return None
 
@@ -166,7 +166,7 @@ class Checkpoints:
     )  # fmt: skip
 
   def _read(self, step: int, target: State) -> tuple[tuple[State, dict[str, Any]] | None, str]:
-    """(state and books of a checkpoint, ""), or (None, what is damaged); the same in every process."""
+    """Returns ((state, record) of a checkpoint, ""), or (None, the damage); the same in every process."""
     folder, problem = self.folder / str(step), ""
     sealed, damaged, denied = self._verified(step)
     if denied:
@@ -194,9 +194,9 @@ class Checkpoints:
     return (state, kept["books"]), ""
 
   def _verified(self, step: int) -> tuple[bool, str, str]:
-    """(whether a checkpoint has a manifest, what differs from it, why a file may not be read).
+    """Checks a checkpoint's manifest: (whether it has one, what differs, why a file may not be read).
 
-    One process looks, and all get its answer.
+    One process checks, and all receive its result.
     """
     folder, answer = self.folder / str(step), (False, "", "")
     if writes():
@@ -208,7 +208,7 @@ class Checkpoints:
     return sealed, damaged, denied
 
   def _check_structure(self, step: int, target: State) -> None:
-    """Raises `SettingError` where the checkpoint holds another state than `target`; see `difference`."""
+    """Raises `SettingError` if the stored state differs in structure from `target`; see `difference`."""
     folder = self.folder / str(step)
     stored = leaves_of(ocp.StandardCheckpointHandler().metadata(folder / "state").tree)
     expected = leaves_of(target)
@@ -222,7 +222,7 @@ class Checkpoints:
       )  # fmt: skip
 
   def holds(self, round: int) -> bool:
-    """Whether the checkpoint of some round is on the disk, after waiting for what is being written."""
+    """Returns whether the checkpoint of a round is on the disk, after waiting for pending writes."""
     self.wait()
     gone = agreed(writes() and not (self.folder / str(round)).is_dir())[0]
     if gone:
@@ -230,10 +230,10 @@ class Checkpoints:
     return not gone
 
   def wait(self) -> None:
-    """Waits until what is being written in the background is on the disk, or was removed from there.
+    """Waits until the checkpoint that is being written is on the disk, or was removed again.
 
     Raises:
-      Lost, Claimed: the run's whole folder is gone, see `check_claim`.
+      Lost, Claimed: the run's folder is gone, see `check_claim`.
       NoRoom: the disk is full.
     """
     try:
@@ -248,13 +248,13 @@ class Checkpoints:
       logging.warning("A checkpoint was removed from %s while it was being written.", self.folder)
 
   def close(self) -> None:
-    """Waits for what is still being written."""
+    """Waits for pending writes and closes the checkpoint manager."""
     self.wait()
     self._manager.close()
 
 
 def is_damage(error: BaseException) -> bool:
-  """Whether an error of a checkpoint's readers, or what caused it, says that a file is gone or unreadable."""
+  """Returns whether an error of a checkpoint's readers, or its cause, says that a file is damaged."""
   if isinstance(error, FileNotFoundError | UnicodeDecodeError | json.JSONDecodeError | KeyError):
     return True
   return (isinstance(error, ValueError) and status_of(error) in DAMAGE) or (
@@ -272,14 +272,14 @@ def status_of(error: BaseException) -> str:
 
 
 def of_machine(error: BaseException) -> bool:
-  """Whether an error may come from this machine or this program, and not from a checkpoint's files."""
+  """Returns whether an error may come from this machine or program instead of a checkpoint's files."""
   if isinstance(error, SettingError | MemoryError | OSError | jax.errors.JaxRuntimeError):
     return True
   return status_of(error) in MACHINE
 
 
 def leaves_of(tree: Any) -> dict[str, str]:
-  """Dotted name -> dtype and shape of each array, or "empty", of a state or of what is stored of one."""
+  """Lists a state's arrays, or those stored of it: dotted name -> dtype and shape, or "empty"."""
   leaves = ocp.tree.to_flat_dict(tree, sep=".", keep_empty_nodes=True)
   return {
     name: f"{jnp.dtype(leaf.dtype)} {list(leaf.shape)}" if hasattr(leaf, "shape") else "empty"
@@ -288,9 +288,9 @@ def leaves_of(tree: Any) -> dict[str, str]:
 
 
 def difference(stored: dict[str, str], expected: dict[str, str]) -> tuple[str, str, str] | None:
-  """(part of the state, what is stored of it, what is expected) where `leaves_of` differ, else None.
+  """Returns the first difference of two `leaves_of`: (part of the state, stored, expected); None if equal.
 
-  An array that differs is named before a part that is empty.
+  Differing arrays are reported before empty parts.
   """
   differ = sorted(
     (name for name in {*stored, *expected} if stored.get(name) != expected.get(name)),
@@ -310,14 +310,14 @@ def difference(stored: dict[str, str], expected: dict[str, str]) -> tuple[str, s
 
 
 def raw_keys(state: State) -> State:
-  """The state with its typed key as numbers."""
+  """Returns the state with its typed key as raw numbers."""
   return state._replace(key=jax.random.key_data(state.key))
 
 
 def on_host(state: State) -> State:
-  """The state with copies on the host of what all devices hold, but for the clients' own.
+  """Copies to the host what all devices hold of a state, except the clients' states.
 
-  Orbax would cut it, and compile a small program for each shape and device.
+  Otherwise Orbax would slice these arrays, and compile a small program for each shape and device.
   """
 
   def own(leaf: Any) -> Any:
@@ -328,7 +328,7 @@ def on_host(state: State) -> State:
 
 @jax.jit
 def _sums(tree: Any) -> list[jax.Array]:
-  """Σ_j (2 j + 1) bits_j modulo 2^32 of each leaf: whole numbers, so in whatever order devices add."""
+  """Computes each leaf's checksum Σ_j (2 j + 1) bits_j modulo 2^32, whose addition may be in any order."""
 
   def one(leaf: jax.Array) -> jax.Array:
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -343,7 +343,7 @@ def _sums(tree: Any) -> list[jax.Array]:
 
 
 def _sum(leaf: np.ndarray) -> int:
-  """What `_sums` has of a leaf, of one on the host, without a copy of it."""
+  """Computes the checksum of `_sums` for one leaf on the host, without copying it."""
   flat, total = np.ravel(leaf), 0
   if jnp.issubdtype(leaf.dtype, jnp.inexact):
     flat = flat.view(f"uint{8 * leaf.dtype.itemsize}")
@@ -355,7 +355,7 @@ def _sum(leaf: np.ndarray) -> int:
 
 
 def digest(tree: Any) -> list[int]:
-  """A checksum a leaf, the same however the leaf is spread over devices, and on the host."""
+  """Computes a checksum for each leaf, independent of how the leaf is spread over devices and hosts."""
   leaves = jax.tree.leaves(tree)
   away = [leaf for leaf in leaves if not isinstance(leaf, np.ndarray)]
   there = iter(_sums(away) if away else ())

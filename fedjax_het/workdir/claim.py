@@ -1,9 +1,10 @@
-"""Who may write in a folder: one program at a time, which claims the folder and all that is below it.
+"""Claims: exclusive access of one program to a folder and all folders below it.
 
 A claim is an exclusive lock on FOLDER/.claim, which the system releases when the process ends or dies. It is
-refused where another program holds the same folder, one above it or one below it. A run asks `check_claim`
-before each write, so that a folder that was removed, moved or taken over under it gets nothing more. On a
-file system without locks the last program to come takes the claim, and the one before ends at its next write.
+refused if another program has claimed the same folder, one above it or one below it. A run calls
+`check_claim` before each write, so that it writes nothing into a folder that was removed, moved or taken over
+meanwhile. On a file system without locks the latest program takes the claim, and the earlier one ends at its
+next write.
 """
 
 import contextlib
@@ -25,28 +26,28 @@ except ImportError:  # Windows
   fcntl = None  # type: ignore[assignment]
 
 CLAIM = ".claim"
-OWN = ("checkpoints", "figures", "samples", "tensorboard")  # in which no other program's run is looked for
+OWN = ("checkpoints", "figures", "samples", "tensorboard")  # subfolders without other runs
 
 
 class Claimed(SettingError):
-  """Another process is at this run, or at one above or below its folder."""
+  """Another process has claimed this run's folder, or one above or below it."""
 
 
 class Lost(SettingError):
-  """A claimed folder, or a file of the run in it, was removed or replaced while the run was under way."""
+  """A claimed folder, or a run's file in it, was removed or replaced during the run."""
 
 
-_held: dict[Path, IO[str]] = {}  # folder -> its .claim file, open and locked, of all claims of this process
+_held: dict[Path, IO[str]] = {}  # folder -> open and locked .claim file, for all claims of this process
 
 
 @contextlib.contextmanager
 def claimed(folder: str | os.PathLike[str], writes: bool = True) -> Iterator[None]:
-  """Keeps a folder, which is made where missing, and all below it to this program until it ends or dies.
+  """Context manager that claims a folder and all below it for this program; makes the folder if missing.
 
-  Each of several processes calls it at the same point, and the one that writes takes the claim.
+  Several processes of one run call it at the same point, and the one that writes files takes the claim.
 
   Raises:
-    Claimed: another program holds this folder, one above it or one below it; raised in every process.
+    Claimed: another program has claimed this folder, one above it or one below it; raised in every process.
   """
   folder = Path(os.path.abspath(folder))
   with writable(folder):
@@ -65,9 +66,10 @@ def claimed(folder: str | os.PathLike[str], writes: bool = True) -> Iterator[Non
 
 
 def check_claim(path: str | os.PathLike[str]) -> None:
-  """Raises where this process has claimed the folder around `path`, and it is no longer the claimed one.
+  """Raises if the folder around `path` that this process claimed is no longer the claimed one.
 
-  Paths that no claim of this process covers pass: several processes write the files of a table.
+  Paths outside all claims of this process are not checked, because several processes write the files of a
+  table.
 
   Raises:
     Lost: the folder was removed, or another one is in its place.
@@ -85,7 +87,7 @@ def check_claim(path: str | os.PathLike[str]) -> None:
 
 
 def check_claim_together(folder: str | os.PathLike[str]) -> None:
-  """`check_claim` by all of several processes at one point: what the writing one finds ends them all.
+  """`check_claim` for several processes at one point: the writing process checks, and all raise.
 
   Raises:
     Lost, Claimed: see `check_claim`.
@@ -101,7 +103,7 @@ def check_claim_together(folder: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def writable(workdir: str | os.PathLike[str]) -> Iterator[None]:
-  """Turns an error of the file system into a `SettingError` that the folder cannot be written."""
+  """Context manager that turns file-system errors into a `SettingError` that the folder cannot be written."""
   try:
     yield
   except OSError as error:
@@ -111,7 +113,7 @@ def writable(workdir: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def lock(file: IO[Any], shared: bool = False) -> bool | None:
-  """Whether this process has a file's lock now; None where the system or the file system has no locks."""
+  """Tries to lock a file; returns whether this process has the lock, or None on systems without locks."""
   if fcntl is None:
     return None
   try:
@@ -122,28 +124,28 @@ def lock(file: IO[Any], shared: bool = False) -> bool | None:
 
 
 def _take(folder: Path) -> str | None:
-  """Claims a folder: None where that went well, else words on who holds it."""
+  """Claims a folder: returns None on success, else a description of the holder."""
   if other := _around_or_below(folder):
     return other
   folder.mkdir(parents=True, exist_ok=True)
-  file = (folder / CLAIM).open("a+", encoding="utf-8")  # its words stay until the lock is there
+  file = (folder / CLAIM).open("a+", encoding="utf-8")  # keeps its text until it is locked
   locked = lock(file)
-  if locked is None and fcntl is not None:  # no locks here: who held it sees another file there
+  if locked is None and fcntl is not None:  # the holder notices the file
     file.close()
     partial = folder / f"{CLAIM}.{secrets.token_hex(8)}"
     file = partial.open("x+", encoding="utf-8")
     partial.replace(folder / CLAIM)
-  elif locked is False or not _is_there(folder / CLAIM, file):  # or removed just now, by somebody else
+  elif locked is False or not _is_there(folder / CLAIM, file):  # or just removed by another program
     file.close()
     return _holder(folder)
-  if other := _around_or_below(folder):  # again: of two that come at once, one at least sees the other's lock
+  if other := _around_or_below(folder):  # again: one of two simultaneous claims sees the other
     file.close()
     return other
   try:
     file.truncate(0)
     file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
     file.flush()
-  except OSError:  # a full disk, say, which would also stop the words that are still to be written
+  except OSError:  # such as a full disk, which would also stop the description
     with contextlib.suppress(OSError):
       file.close()
     raise
@@ -152,24 +154,24 @@ def _take(folder: Path) -> str | None:
 
 
 def _spellings(folder: Path) -> set[Path]:
-  """A folder's path as it was given, and without links."""
+  """Returns a folder's path as given, and with links resolved."""
   return {folder, Path(os.path.realpath(folder))}
 
 
 def _above(folder: Path) -> Iterator[Path]:
-  """The folders around a folder, by either of its spellings."""
+  """Returns the folders around a folder, in both spellings."""
   yield from {above for own in _spellings(folder) for above in own.parents}
 
 
 def _below(folder: Path) -> Iterator[Path]:
-  """The folders below a folder, but for those in which a run keeps files of its own."""
+  """Yields the folders below a folder, except those in which a run keeps its own files."""
   for path, names, _ in os.walk(folder):
     names[:] = [name for name in names if name not in OWN]
     yield from (Path(path, name) for name in names)
 
 
 def _around_or_below(folder: Path) -> str:
-  """Words on a claim of any program, also of this one, around a folder or below it; "" without one."""
+  """Describes a claim of any program around a folder or below it; "" if there is none."""
 
   for where, folders in (("around", _above(folder)), ("below", _below(folder))):
     if other := next(filter(_lock_of_another, folders), None):
@@ -178,17 +180,17 @@ def _around_or_below(folder: Path) -> str:
 
 
 def _lock_of_another(folder: Path) -> bool | None:
-  """Whether somebody holds a folder's claim, also by another file of this program; None without locks."""
+  """Returns whether a folder is claimed, also by another handle of this program; None without locks."""
   try:
     with (folder / CLAIM).open("rb") as file:
       locked = lock(file, shared=True)
-  except OSError:  # nobody's, or not for this user to see
+  except OSError:  # no claim, or one that this user cannot read
     return False
   return None if locked is None else not locked
 
 
 def _holder(folder: Path) -> str:
-  """Who says in a folder's .claim that it is at it: " (process 12 on host a)"; "" where nobody says so."""
+  """Returns the description of the holder in a folder's .claim: " (process 12 on host a)", or ""."""
   try:
     found = json.loads((folder / CLAIM).read_text(encoding="utf-8"))
     return f" (process {found['process']} on {found['host']})"
@@ -197,7 +199,7 @@ def _holder(folder: Path) -> str:
 
 
 def _is_there(path: Path, file: IO[Any]) -> bool:
-  """Whether an open file is the one that stands at a path."""
+  """Returns whether an open file is still the one at a path."""
   try:
     return os.path.samestat(path.stat(), os.fstat(file.fileno()))
   except OSError as error:

@@ -1,4 +1,4 @@
-"""The folder of one run: its files' names, and the promise that it holds one configuration only."""
+"""The folder of one run: the names of its files, and the check that it belongs to one configuration."""
 
 import contextlib
 import dataclasses
@@ -24,90 +24,91 @@ from fedjax_het.workdir.claim import claimed as claimed
 STARTS = "starts.jsonl"
 TABLE = "sweep.json"
 FAILED = "failed.json"
-DERIVED = ("eval_every",)  # fields that shipped configurations reckon from others
+DERIVED = ("eval_every",)  # fields that shipped configurations derive from others
 
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-  """Where a run keeps its files; itself a path, so `Path(workdir)` and `open(...)` take it."""
+  """Paths of a run's files; a path-like object, so `Path(workdir)` and `open(...)` accept it."""
 
   root: Path
 
   def __fspath__(self) -> str:
-    """The folder, as `os.fspath` wants it."""
+    """Returns the folder's path."""
     return os.fspath(self.root)
 
   @property
   def config_path(self) -> Path:
-    """The resolved configuration, written once."""
+    """The path of config.json, the resolved configuration, which is written once."""
     return self.root / "config.json"
 
   @property
   def starts_path(self) -> Path:
-    """One JSON line a start: version and commit, day, machine."""
+    """The path of starts.jsonl, with one line per start: version and commit, date, machine."""
     return self.root / STARTS
 
   @property
   def metrics_path(self) -> Path:
-    """One JSON line an evaluation."""
+    """The path of metrics.jsonl, with one line per evaluation."""
     return self.root / "metrics.jsonl"
 
   @property
   def summary_path(self) -> Path:
-    """The final figures."""
+    """The path of summary.json, the final figures."""
     return self.root / "summary.json"
 
   @property
   def failed_path(self) -> Path:
-    """Why the last start came to no summary, where it diverged."""
+    """The path of failed.json, the reason why the last start diverged."""
     return self.root / FAILED
 
   @property
   def checkpoints(self) -> Path:
-    """Folder of the checkpoints."""
+    """The folder of the checkpoints."""
     return self.root / "checkpoints"
 
   @property
   def samples(self) -> Path:
-    """Folder of the synthetic examples, a file an evaluation; made by methods that synthesise."""
+    """The folder of synthetic examples, one file per evaluation, for methods that synthesise."""
     return self.root / "samples"
 
   @property
   def figures(self) -> Path:
-    """Folder of the figures."""
+    """The folder of the figures."""
     return self.root / "figures"
 
   @property
   def traces(self) -> tuple[Path, ...]:
-    """What a run or a sweep leaves once it has its config.json, so that one without is not taken for new."""
+    """The files that exist once a run or sweep has its config.json; a folder with any of them is not new."""
     names = "summary.json", TABLE, STARTS, FAILED, "metrics.jsonl", "checkpoints", "members"
     return tuple(self.root / name for name in names)
 
   @property
   def folders(self) -> tuple[Path, ...]:
-    """Those that every run writes to, its own last."""
+    """The folders that every run writes to; the run's own is last."""
     return self.checkpoints, self.figures, self.root
 
 
 def workdir_of(workdir: str | os.PathLike[str]) -> Workdir:
-  """The folder that a path names, there or not yet there; raises `SettingError` for an empty one."""
+  """Returns the `Workdir` of a path, which need not exist; raises `SettingError` for an empty path."""
   if not os.fspath(workdir):
     raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
   return Workdir(Path(os.path.abspath(folder_of("workdir", workdir))))
 
 
 def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
-  """Checks whose a run's folder is, there or not yet there, before anything is read; makes nothing.
+  """Checks that a folder, existing or not, belongs to this run, before data are read; creates nothing.
 
   Args:
     workdir: the folder.
-    config: the resolved configuration, nested; leaves are what JSON holds, tuples, NumPy scalars or paths.
-    free: fields that may differ when a run is taken up, such as where its data lie.
+    config: the resolved configuration, nested, with leaves that are JSON values, tuples, NumPy scalars or
+      paths.
+    free: fields that may differ when a run is continued, such as the folder of its data.
 
   Raises:
-    SettingError: the folder belongs to a run with another configuration, and the error names all fields that
-      differ, parts' names first and derived fields last; it holds a run whose config.json is gone or damaged,
-      which could be any configuration's; or it cannot be reached.
+    SettingError: the folder belongs to another configuration (the error names all fields that differ, parts'
+      names first and derived fields last), or to a run whose config.json is missing or damaged, or it cannot
+      be reached.
   """
   run = workdir_of(workdir)
   check_readable(run)
@@ -123,14 +124,14 @@ def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Coll
 
 
 def check_readable(run: Workdir) -> None:
-  """Raises `SettingError` where one of a run's files is there and cannot be read, which is no damage."""
+  """Raises `SettingError` if one of a run's files exists and may not be read, which is not damage."""
   for path in (run.config_path, run.starts_path, run.metrics_path, run.summary_path, run.failed_path):
     try:
       path.open("rb").close()
     except (FileNotFoundError, NotADirectoryError):
       continue
     except OSError as error:
-      if error.errno == errno.ENAMETOOLONG:  # there can be no such folder, which is said elsewhere
+      if error.errno == errno.ENAMETOOLONG:  # no such folder can exist; reported elsewhere
         continue
       problem = f"its {path.name} cannot be read ({error.strerror or error})"
       raise SettingError(
@@ -139,14 +140,14 @@ def check_readable(run: Workdir) -> None:
 
 
 def _holds_something(path: Path) -> bool:
-  """Whether there is a file that is not empty, or a folder that is not."""
+  """Returns whether a path is a non-empty file or a non-empty folder."""
   return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
 
 
 def check_writable(*folders: Path) -> None:
-  """Raises `SettingError` where a folder, there or not yet there, cannot be written; makes nothing.
+  """Raises `SettingError` if a folder, existing or not, cannot be written; creates nothing.
 
-  Nor can checkpoints be read again from a path with a sign of a pattern, which Orbax takes for one.
+  It also refuses paths with characters of glob patterns, from which Orbax could not read checkpoints.
   """
   if re.search("[\ud800-\udfff]", os.path.abspath(folders[-1])):
     problem = "has bytes in its path that are no UTF-8, to which Orbax can write no checkpoint"
@@ -166,15 +167,16 @@ def prepare(
   free: Collection[str] = (),
   writes: bool = True,
 ) -> Workdir:
-  """Makes a run's folder, or takes up the one that an earlier start of the same run left.
+  """Makes a run's folder, or takes up the one of an earlier start of the same run.
 
-  Call it once all that the run needs is found: until then the folder is nobody's.
+  Call it after everything that the run needs has been found, because from then on the folder belongs to the
+  run.
 
   Args:
     workdir: the folder; it and its parents are made where missing.
     config: see `check`.
     free: see `check`.
-    writes: whether this process writes the configuration, as one of several does.
+    writes: whether this process writes the configuration; one of several processes does.
 
   Raises:
     SettingError: see `check` and `check_writable`.
@@ -190,21 +192,21 @@ def prepare(
 
 
 def keep_config(run: Workdir, config: Mapping[str, Any]) -> None:
-  """Writes config.json where it is not there, as when somebody removed it while the run was under way."""
+  """Writes config.json if it is missing, for example removed during the run."""
   if not run.config_path.exists():
     write_atomic(run.config_path, as_json(config, indent=2) + "\n")
 
 
 def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
-  """A resolved configuration as text, of which equal ones have the same; see `prepare`."""
+  """Converts a resolved configuration to text, the same for equal configurations; see `prepare`."""
   return json.dumps(config, indent=indent, sort_keys=True, default=_plain)
 
 
 def write_atomic(path: Path, text: str) -> None:
-  """Writes a text file in one step: a reader, or a crash, sees the old file or the new one, never a part.
+  """Writes a text file atomically: a reader, or a crash, sees the old file or the new one, never a part.
 
-  Several processes, also on several hosts, may write one file at once: the last one's content stays. Partial
-  files of it that killed processes left are removed.
+  Several processes, also on several hosts, may write a file at once: the last content wins. Partial files
+  that killed processes left are removed.
 
   Raises:
     Lost, Claimed: see `check_claim`.
@@ -213,7 +215,7 @@ def write_atomic(path: Path, text: str) -> None:
   partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:
     with partial.open("x", encoding="utf-8") as file:
-      lock(file)  # until it is closed: this writer is alive
+      lock(file)  # held until the file is closed, as a sign that this writer is alive
       file.write(text)
       file.flush()
       os.fsync(file.fileno())
@@ -227,12 +229,12 @@ def write_atomic(path: Path, text: str) -> None:
 def _remove_partials(path: Path, but: Path) -> None:
   """Removes partial files of `path` whose writers are dead.
 
-  A live writer has a lock on its own, but for the instant between making the file and locking it: an empty
-  one is left alone for a minute, and where there are no locks any for an hour, by the clock of the file
-  system, which also dated `but`.
+  A live writer holds a lock on its partial file, except for the instant between creating and locking it.
+  Therefore empty files are kept for a minute, and on file systems without locks all files for an hour, by the
+  file system's clock, which also dated `but`.
   """
   now = but.stat().st_mtime
-  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|\d+)")  # digits: of earlier versions
+  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|\d+)")  # digits: earlier versions
   for partial in path.parent.glob(f".{glob.escape(path.name)}.*"):
     if partial != but and (named := pattern.fullmatch(partial.name)):
       with contextlib.suppress(OSError), partial.open("r+b") as file:
@@ -244,7 +246,7 @@ def _remove_partials(path: Path, but: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-  """Brings a folder's entries to the disk, where the system can: a file's new name outlives a power cut."""
+  """Syncs a folder's entries to the disk, if the system can, so that renames survive a power cut."""
   with contextlib.suppress(OSError):
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -254,7 +256,7 @@ def _sync(folder: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-  """What a file holds; None where it is not there, or is damaged: then it is to be written again."""
+  """Reads a JSON file; returns None if it is missing or damaged, so that it is written again."""
   try:
     return _parsed(path.read_text(encoding="utf-8"))
   except (OSError, UnicodeError):
@@ -262,14 +264,13 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-  """The same of a file that holds fields and values; None where it holds anything else."""
+  """Reads a JSON file that holds an object; returns None for anything else."""
   found = read_json(path)
   return found if isinstance(found, dict) else None
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-  """The records in a file of one a line, but for a line that is just being written, or damaged; [] without
-  a file that can be read."""
+  """Reads the records of a file with one JSON record per line; damaged and incomplete lines are left out."""
   records = map(_parsed, lines_of(path))
   return [record for record in records if isinstance(record, dict)]
 
@@ -283,7 +284,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def read_starts(folder: Path) -> list[dict[str, Any]]:
-  """A run's starts in order, each with what its data set was found to be in "data"; {} if unknown."""
+  """Returns a run's starts in order, each with the data set's digests in "data"; {} if unknown."""
   starts = read_json_lines(folder / STARTS)
   return [start | {"data": data if isinstance(data := start.get("data"), dict) else {}} for start in starts]
 
@@ -291,18 +292,18 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
 def _parsed(text: str) -> Any:
   try:
     return json.loads(text)
-  except (ValueError, RecursionError):  # the latter of lists within lists without end
+  except (ValueError, RecursionError):  # RecursionError: deeply nested lists
     return None
 
 
 def free_name(path: Path) -> Path:
-  """The path, or the first of PATH_2, PATH_3, ... where there is nothing yet."""
+  """Returns the path, or the first of PATH_2, PATH_3, ... that does not exist."""
   others = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(2))
   return next(name for name in itertools.chain([path], others) if not name.exists())
 
 
 def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
-  """Raises `SettingError` where the folder's config.json differs from `config`."""
+  """Raises `SettingError` if the folder's config.json differs from `config`."""
   try:
     stored = json.loads(run.config_path.read_text(encoding="utf-8"))
     if not isinstance(stored, dict):
@@ -339,18 +340,18 @@ def _check_same(run: Workdir, config: Any, free: Collection[str]) -> None:
 
 
 def _precedence(field: str) -> tuple[bool, bool, str]:
-  """Derived fields last, for nobody has set them; names of parts first, as the others go with them."""
+  """Sort key of differing fields: names of parts first, on which others depend, and derived fields last."""
   last = field.rpartition(".")[2]
   return last in DERIVED, last != "name", field
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:
-  """What JSON holds of a configuration with every default filled in, see `with_defaults`."""
+  """Returns a configuration with every default filled in, as its JSON file has it; see `with_defaults`."""
   return json.loads(as_json(with_defaults(config)))
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
-  """Dotted field name -> JSON text of its value; text, so that NaN equals NaN and 1 differs from true."""
+  """Flattens a configuration: dotted field -> JSON text, so that NaN equals NaN and 1 differs from true."""
   if isinstance(tree, dict) and tree:
     parts = (leaves(value, f"{prefix}.{name}" if prefix else name) for name, value in tree.items())
     return {name: text for part in parts for name, text in part.items()}
@@ -358,7 +359,7 @@ def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-  """What JSON cannot hold by itself: mappings, arrays and NumPy scalars, paths."""
+  """Converts mappings, arrays, NumPy scalars and paths for JSON."""
   if isinstance(value, Mapping):
     return dict(value)
   if hasattr(value, "tolist"):

@@ -1,7 +1,8 @@
-"""A manifest: the checksums of all files of a checkpoint, which tell damage from every other error.
+"""A checkpoint's manifest: checksums of all its files, which distinguish damage from other errors.
 
-Orbax calls back when all files of a checkpoint are written and before the folder gets its final name. The
-manifest is written then, so a folder with a final name has one, unless an earlier version wrote it.
+Orbax calls back after all files of a checkpoint are written and before the folder gets its final name. The
+manifest is written in this callback, so every folder with a final name has one, unless an earlier version
+wrote it.
 """
 
 import errno
@@ -12,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
-LATER = ("_CHECKPOINT_METADATA", "commit_success.txt", MANIFEST)  # written afterwards, and never read back
+LATER = ("_CHECKPOINT_METADATA", "commit_success.txt", MANIFEST)  # written later, never read back
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EIO)
 
 
 def write_manifest(folder: Path, step: int) -> None:
-  """Writes `folder`/manifest.json: the round, and the SHA-256 of every file below, by its relative path."""
+  """Writes `folder`/manifest.json: the round, and the SHA-256 of every file by relative path."""
   files = {name: checksum(folder / name) for name in names(folder)}
   with (folder / MANIFEST).open("w", encoding="utf-8") as file:
     json.dump({"round": step, "files": files}, file, indent=1)
@@ -26,17 +27,17 @@ def write_manifest(folder: Path, step: int) -> None:
 
 
 def has_manifest(folder: Path) -> bool:
-  """Whether a checkpoint has a manifest; those of earlier versions have none."""
+  """Returns whether a checkpoint has a manifest, which those of earlier versions lack."""
   return os.path.lexists(folder / MANIFEST)
 
 
 def damage(folder: Path, step: int) -> str:
-  """What differs between a checkpoint's files and its manifest, in words; "" where nothing does.
+  """Describes how a checkpoint's files differ from its manifest; "" if they do not.
 
-  Files that the manifest does not name are never read, and do not count.
+  Files outside the manifest are ignored.
 
   Raises:
-    OSError: a file may be whole, and cannot be read for another reason, such as its permissions.
+    OSError: a file cannot be read for a reason other than damage, such as its permissions.
   """
   try:
     found = json.loads((folder / MANIFEST).read_bytes())
@@ -53,13 +54,13 @@ def damage(folder: Path, step: int) -> str:
 
 
 def names(folder: Path) -> list[str]:
-  """The relative paths of all files that a manifest covers."""
+  """Returns the relative paths of all files that a manifest covers."""
   found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
   return sorted(name for name in found if name not in LATER)
 
 
 def checksum(path: Path) -> str:
-  """The SHA-256 of a file, in hexadecimal digits; about 1 GB a second."""
+  """Computes the SHA-256 of a file in hexadecimal, at about 1 GB per second."""
   with path.open("rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 

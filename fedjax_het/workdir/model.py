@@ -1,4 +1,4 @@
-"""model.npz: a finished run's model in one plain file of named arrays, whatever devices it was trained on."""
+"""model.npz: a finished run's model as one file of named arrays, independent of the devices."""
 
 import os
 import uuid
@@ -18,11 +18,11 @@ from fedjax_het.models.weights import by_name
 from fedjax_het.parts import ClientUpdate, Message
 
 MODEL = "model.npz"
-LARGEST = 10**9  # bytes of all clients' states that are written
+LARGEST = 10**9  # most bytes of clients' states that are written
 
 
 def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
-  """Writes `folder`/model.npz in one step, with the bits of the state; every process calls it, one writes.
+  """Writes `folder`/model.npz atomically, with the state's bits; every process calls it, and one writes.
 
   The file holds
 
@@ -49,7 +49,7 @@ def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
     )  # fmt: skip
   if not writes():
     return
-  for left in folder.glob(f".{MODEL}.*"):  # by a start that was killed
+  for left in folder.glob(f".{MODEL}.*"):  # left by a start that was killed
     left.unlink()
   partial = folder / f".{MODEL}.{uuid.uuid4().hex}"
   try:
@@ -63,7 +63,7 @@ def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
 
 
 def of_the_server(client: ClientUpdate, broadcast: Message) -> dict[str, np.ndarray]:
-  """The server's model by name, where there is one, and what else is in the broadcast."""
+  """Returns the arrays of the global model, if there is one, and of the rest of the broadcast, by name."""
   model: Any = () if client.global_model is None else client.global_model(broadcast)
   params, stats = model if isinstance(model, Variables) else (model, ())
   known = {id(leaf) for leaf in jax.tree.leaves((params, stats))}
@@ -77,7 +77,7 @@ def of_the_server(client: ClientUpdate, broadcast: Message) -> dict[str, np.ndar
 
 
 def named(prefix: str, tree: Any) -> dict[str, np.ndarray]:
-  """The leaves of a tree by their paths, as in "PREFIX/LAYER/kernel"."""
+  """Flattens a tree to {"PREFIX/LAYER/kernel": leaf}."""
   return {
     "/".join(filter(None, (prefix, jax.tree_util.keystr(path, simple=True, separator="/")))): leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -85,7 +85,7 @@ def named(prefix: str, tree: Any) -> dict[str, np.ndarray]:
 
 
 def on_host(leaf: Any) -> np.ndarray:
-  """An array of all devices, those of other processes too, in this process's memory."""
+  """Copies an array that is spread over devices and processes into this process's memory."""
   if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
     from jax.experimental import multihost_utils
 
@@ -94,5 +94,5 @@ def on_host(leaf: Any) -> np.ndarray:
 
 
 def plain(array: np.ndarray) -> np.ndarray:
-  """An array of a type that NumPy itself has."""
+  """Converts an array to a dtype that NumPy itself has."""
   return array.astype(np.float32) if array.dtype == jax.numpy.bfloat16 else array

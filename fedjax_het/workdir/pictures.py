@@ -1,4 +1,4 @@
-"""Pictures of a run: what fails to be drawn costs nothing else, is noted, and is drawn by the next start."""
+"""Pictures of a run, whose failure stops nothing else, is noted, and is mended by the next start."""
 
 import contextlib
 import json
@@ -9,12 +9,12 @@ from absl import logging
 from fedjax_het.engine.capacity import full
 from fedjax_het.workdir.folder import Workdir, read_record, write_atomic
 
-NOTE = ".pictures.json"  # beside the figures: what was drawn, and what failed
+NOTE = ".pictures.json"  # file in the figures' folder: what was drawn, and what failed
 
 
 @contextlib.contextmanager
 def pictures(run: Workdir, failed: list[str]) -> Iterator[None]:
-  """Lets what is drawn inside fail, unless the disk is full: that is logged, and added to `failed`."""
+  """Context manager that logs a failure to draw and adds it to `failed`, unless the disk is full."""
   try:
     yield
   except Exception as error:
@@ -25,17 +25,17 @@ def pictures(run: Workdir, failed: list[str]) -> Iterator[None]:
 
 
 def note_pictures(run: Workdir, failed: list[str]) -> None:
-  """Notes which pictures there are, and what failed, for `missing_pictures`."""
+  """Records which pictures exist and which failed, for `missing_pictures`."""
   drawn = sorted(path.name for path in run.figures.glob("*") if path.is_file())
   write_atomic(run.root / NOTE, json.dumps({"drawn": drawn, "failed": failed}))
 
 
 def missing_pictures(run: Workdir, least: str = "learning_curve.png") -> list[str]:
-  """Names of pictures that a complete run should have and has not, or why they could not be drawn.
+  """Names the pictures that a complete run lacks, or the reasons why they could not be drawn.
 
   Args:
     run: the run's folder.
-    least: a picture that every complete run has, by which runs of versions without the note go.
+    least: a picture that every complete run has, which is checked for runs without the record.
   """
   note = read_record(run.root / NOTE) or {"drawn": [least], "failed": []}
 

@@ -1,4 +1,4 @@
-"""Where a figure comes from: the code, the day, the machine."""
+"""Provenance of a run's figures: the code, the date, the machine, and JAX's options."""
 
 import datetime
 import json
@@ -17,19 +17,19 @@ from fedjax_het.engine.cpu import compiler_options, xla_flags
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.workdir.folder import Workdir, lines_of, read_starts
 
-TREE = Path(__file__).parents[2]  # a checkout's, or what the package is installed in
-# JAX's options that another random draw comes from, and those that numbers are rounded by.
+TREE = Path(__file__).parents[2]  # the root of a checkout, or of the installation
+# JAX's options that determine random draws, and those that affect rounding.
 DRAWS = ("jax_default_prng_impl", "jax_random_seed_offset", "jax_threefry_partitionable")
 ROUNDING = (
   "jax_default_matmul_precision", "jax_disable_jit", "jax_disable_most_optimizations",
   "jax_exec_time_optimization_effort", "jax_numpy_dtype_promotion", "jax_optimization_level",
 )  # fmt: skip
 ENVIRONMENT = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # likewise
-NO_NUMBERS = ("xla_dump", "xla_force_host_platform_device_count")  # beginnings of XLA's options
+NO_NUMBERS = ("xla_dump", "xla_force_host_platform_device_count")  # change no number
 
 
 def machine() -> str:
-  """The processor's name, its family and model where they are told, and its cores."""
+  """Describes the processor: its name, its family and model if known, and its cores."""
   file = Path("/proc/cpuinfo")
   lines = file.read_text().splitlines() if file.exists() else []
   pairs = [[part.strip() for part in line.partition(":")[::2]] for line in reversed(lines)]
@@ -42,18 +42,18 @@ def machine() -> str:
 
 
 def commit(tree: str | os.PathLike[str] = TREE) -> str | None:
-  """The commit of a tree, by its first digits; None for one that git does not know."""
+  """Returns the abbreviated commit of a tree, or None if git does not know it."""
   try:
     found = subprocess.run(
       ["git", "-C", os.fspath(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     )
-  except OSError:  # no git here
+  except OSError:  # git is not installed
     return None
   return found.stdout.strip() or None
 
 
 def version() -> str | None:
-  """The installed package's version; None where it is not installed."""
+  """Returns the installed package's version, or None if it is not installed."""
   try:
     return metadata.version("fedjax_het")
   except metadata.PackageNotFoundError:
@@ -61,7 +61,7 @@ def version() -> str | None:
 
 
 def provenance() -> dict[str, str | int | None]:
-  """What stands beside a figure: version and commit of the code, day, processor, devices, JAX's version."""
+  """Returns the provenance of a figure: version, commit, date, processor, devices, JAX's version."""
   return {
     "version": version(),
     "commit": commit() if (TREE / ".git").exists() else None,
@@ -73,18 +73,19 @@ def provenance() -> dict[str, str | int | None]:
 
 
 def numerics(groups: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
-  """What a run's numbers depend on beside the code, the configuration and the data.
+  """Returns what affects a run's numbers besides code, configuration and data.
 
   Args:
     groups: see `Runs`.
 
   Returns:
-    "draws": the options of JAX that decide what a seed draws. "bits": what decides how numbers are rounded.
+    "draws": the options of JAX that determine the random numbers of a seed. "bits": everything that affects
+    rounding.
   """
 
   def option(name: str) -> Any:
-    value = getattr(jax.config, name, jax.config.values.get(name))  # an attribute knows of `with` as well
-    return getattr(value, "value", value)  # of an enumeration
+    value = getattr(jax.config, name, jax.config.values.get(name))  # attributes reflect contexts
+    return getattr(value, "value", value)  # an enumeration's value
 
   platform = jax.default_backend()
   processor = machine().rpartition(",")[0] if platform == "cpu" else jax.devices()[0].device_kind
@@ -106,19 +107,19 @@ def numerics(groups: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
 
 
 def check_start(run: Workdir, digests: Mapping[str, str], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
-  """Refuses to continue a run with what gives other draws, and says what gives other last bits.
+  """Refuses to continue a run with other draws or data, and reports what may change its last bits.
 
   Args:
-    run: its workdir, whose starts.jsonl has a line for each start. What a line lacks is not compared.
-    digests: of the data, see docs/reading.md.
+    run: its workdir, whose starts.jsonl has a line for each start. Fields that a line lacks are not compared.
+    digests: hashes of the data, see docs/reading.md.
     now: `numerics` of this start.
 
   Returns:
-    A sentence for each thing that changes the last bits of numbers, beside what the start before had.
+    A sentence for each change since the previous start that affects rounding.
 
   Raises:
-    DataError: the run began with other data, or with the same among its clients otherwise.
-    SettingError: the run began with another option of JAX that decides its draws.
+    DataError: the run began with other data, or with another division of them among the clients.
+    SettingError: the run began with another value of a JAX option that determines random draws.
   """
   starts = read_starts(run.root)
   for name, what, remedy in (
@@ -148,7 +149,7 @@ def check_start(run: Workdir, digests: Mapping[str, str], now: Mapping[str, Mapp
 
 
 def _last(starts: Sequence[Mapping[str, Any]], kind: str, name: str, unknown: Any) -> Any:
-  """The value that the last start noted which noted any, else `unknown`."""
+  """Returns the value that the latest start recorded, among those that recorded any, else `unknown`."""
   noted = (found for start in reversed(starts) if isinstance(found := start.get(kind), Mapping))
   return next((found[name] for found in noted if name in found), unknown)
 
@@ -160,7 +161,7 @@ def note_start(
   digests: Mapping[str, str],
   now: Mapping[str, Mapping[str, Any]],
 ) -> None:
-  """Adds a line to a run's starts.jsonl: the code and machine, `numerics`, and what its data set is."""
+  """Appends a line to a run's starts.jsonl: code, machine, `numerics` and data set."""
   found = {
     "examples": len(source.y), "test_examples": len(source.y_test), "notes": notes, **digests,
   }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What Orbax's and tensorstore's own threads print of errors that are raised elsewhere too."""
+"""Silences messages of Orbax's and tensorstore's threads about errors that are raised elsewhere too."""
 
 import functools
 import logging as python_logging
@@ -13,16 +13,16 @@ from fedjax_het.engine.capacity import full
 
 @functools.cache
 def quiet_background() -> None:
-  """From now on nothing is printed of two kinds of errors in Orbax's and tensorstore's own threads.
+  """Suppresses two kinds of messages from Orbax's and tensorstore's threads from now on.
 
-  One is a read or write that ends after Orbax, at another's error, closed its loop: it calls back from a
-  thread of tensorstore's, at any time later, with no Python frame above. The other is a disk or memory that
-  does not suffice, which each of Orbax's threads logs with a traceback before it is raised.
+  The first comes from a read or write that ends after Orbax has closed its event loop because of another
+  error: it calls back from a tensorstore thread at any later time. The second is a lack of disk space or
+  memory, which each of Orbax's threads logs with a traceback before it is raised.
   """
   hooks = sys.excepthook, sys.unraisablehook
 
   def abandoned(error: BaseException | None, trace: TracebackType | None) -> bool:
-    found = trace or (error and error.__traceback__)  # tensorstore may hand over the error alone
+    found = trace or (error and error.__traceback__)  # tensorstore may pass the error without a traceback
     first = found.tb_frame.f_code.co_name if found else ""
     return first == "call_soon_threadsafe" and str(error) == "Event loop is closed"
 

@@ -1,4 +1,4 @@
-"""The run's record: one JSON line an evaluation, and the same numbers for TensorBoard."""
+"""Writes a run's metrics: one JSON line per evaluation, and the same numbers for TensorBoard."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from fedjax_het.workdir.folder import Workdir, write_atomic
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-  """Strict JSON of a nested record: arrays as lists, null for NaN and infinities."""
+  """Converts a nested record to strict JSON: arrays become lists, and NaN and infinities null."""
   return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
@@ -29,7 +29,7 @@ class Tracker:
     workdir: the run's folder, which exists.
 
   Attributes:
-    lines: the lines of the run so far, once `truncate` was called; what a checkpoint keeps of them.
+    lines: the run's lines so far, available after `truncate`; checkpoints keep them.
   """
 
   def __init__(self, workdir: str | os.PathLike[str]):
@@ -41,13 +41,13 @@ class Tracker:
     self.lines: list[str] = []
 
   def log(self, record: Mapping[str, Any]) -> None:
-    """Appends one evaluation, on the disk before a checkpoint counts it as written.
+    """Appends one evaluation, and syncs it to the disk before a checkpoint counts it as written.
 
-    A file that somebody else removed, cut or changed the length of since is written anew, with a warning.
+    A file that another program has removed or resized is written again, with a warning.
 
     Args:
-      record: nested; holds `round`, an int, the step of the scalars' TensorBoard tags `part/part/name`.
-        Leaves are numbers, strings, None or arrays (also JAX's), of which TensorBoard gets finite numbers.
+      record: nested dict with `round`, an int, which is the TensorBoard step of the tags `part/part/name`.
+        Leaves are numbers, strings, None or arrays (also JAX's); TensorBoard gets finite numbers only.
     """
     record = _plain(record)
     check_claim(self._workdir.metrics_path)
@@ -63,7 +63,7 @@ class Tracker:
     events.flush()
 
   def keep(self) -> None:
-    """Writes metrics.jsonl anew where it is no longer the file that this tracker wrote, with a warning."""
+    """Writes metrics.jsonl again, with a warning, if it is no longer the file that this tracker wrote."""
     path = self._workdir.metrics_path
     try:
       found = path.stat()
@@ -81,17 +81,17 @@ class Tracker:
     self._file = self._workdir.metrics_path.open("a", encoding="utf-8")
 
   def truncate(self, after_round: int, written: Sequence[str] | None = None) -> list[str]:
-    """Forgets what was logged past a checkpoint, so that a resumed run's file equals an uninterrupted one's.
+    """Drops lines logged after a checkpoint, so that a resumed file equals an uninterrupted one.
 
-    Drops the lines with `round` > `after_round` and those that a crash left unreadable; the other lines stay
-    byte for byte. The file is replaced in one step. TensorBoard hides the events from the next record on.
+    Lines with `round` > `after_round` and unreadable lines are dropped; the others are kept byte for byte.
+    The file is replaced atomically. TensorBoard hides later events once the next record is written.
 
     Args:
-      after_round: the round of the checkpoint to resume from; -1 forgets everything.
-      written: the lines until that round, as the checkpoint holds them: the file then holds these.
+      after_round: the round of the checkpoint to resume from; -1 drops all lines.
+      written: the lines up to that round that the checkpoint holds, which the file then contains.
 
     Returns:
-      The lines of `written` that the file lacked or held otherwise.
+      The lines of `written` that were missing or different in the file.
     """
     text = self._workdir.metrics_path.read_text(encoding="utf-8", errors="replace")
     kept = [line for line in text.splitlines(keepends=True) if _round_of(line) <= after_round]
@@ -108,17 +108,18 @@ class Tracker:
       self._events = None
 
   def __enter__(self) -> "Tracker":
-    """Itself."""
+    """Returns itself."""
     return self
 
   def __exit__(self, *exc: object) -> None:
-    """Closes."""
+    """Closes the files."""
     self.close()
 
   def _open_events(self, first_round: int) -> Any:
-    """The writer of event files, made at the first record, which after a resume purges the later ones.
+    """Opens the event file at the first record; after a resume it purges later events.
 
-    It writes in this thread: that of tensorboardX's own writer dies of a full disk, and its caller waits.
+    It writes in the calling thread, because tensorboardX's writer thread dies of a full disk and its caller
+    waits forever.
     """
     if self._events is None:
       from tensorboardX.event_file_writer import EventsWriter
@@ -135,12 +136,12 @@ class Tracker:
 
 
 def _event(kind: Any, step: int, **what: Any) -> Any:
-  """An event of now."""
+  """Makes a TensorBoard event with the current time."""
   return kind(wall_time=time.time(), step=step, **what)
 
 
 def _plain(value: Any) -> Any:
-  """Dicts, lists and numbers in place of mappings, tuples and arrays; None for what is not finite."""
+  """Converts mappings, tuples and arrays to dicts, lists and numbers, with None for non-finite values."""
   if isinstance(value, Mapping):
     return {str(name): _plain(part) for name, part in value.items()}
   if isinstance(value, list | tuple):
@@ -153,7 +154,7 @@ def _plain(value: Any) -> Any:
 
 
 def _scalars(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-  """(tag, number) of every numeric leaf."""
+  """Yields (tag, number) of every numeric leaf."""
   for name, value in tree.items():
     if isinstance(value, dict):
       yield from _scalars(value, f"{prefix}{name}/")
@@ -162,7 +163,7 @@ def _scalars(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, f
 
 
 def _round_of(line: str) -> float:
-  """The round of a line of the record; inf where it cannot be read or has no end."""
+  """Returns the round of a line of metrics.jsonl; inf if it cannot be read or is incomplete."""
   try:
     return json.loads(line)["round"] if line.endswith("\n") else math.inf
   except (ValueError, KeyError, TypeError):
