@@ -121,8 +121,9 @@ def _of_python(path: Path, cell: str) -> ConfigDict:
 
 
 def _of_json(path: Path) -> ConfigDict:
+  content = _read("config", path)
   try:
-    found = json.loads(_read("config", path).decode("utf-8-sig"))
+    found = json.loads(content.decode("utf-8-sig"))
   except (ValueError, RecursionError) as error:
     raise SettingError("config", str(path), f"is no JSON ({error})", REMEDY) from error
   if isinstance(found, dict) and "sweep" in found and isinstance(found.get("config"), dict):

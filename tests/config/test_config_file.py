@@ -125,7 +125,9 @@ def test_files_that_are_not_there_folders_and_those_of_others(tmp_path, monkeypa
 
   monkeypatch.setattr("pathlib.Path.read_bytes", refused)
   for name in ("config.json", "a.py", "a.yaml"):
-    with pytest.raises(SettingError, match=r"cannot be read .*Permission denied.*you may read"):
+    with pytest.raises(
+      SettingError, match=r"^config = [^=]*: cannot be read .*Permission denied.*you may read"
+    ):
       read_config(str(tmp_path / name))
 
 

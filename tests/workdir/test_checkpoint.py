@@ -336,7 +336,7 @@ def test_without_a_whole_checkpoint_the_metrics_are_kept(run, tmp_path, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("field", ["losses", "studies", "best"])
+@pytest.mark.parametrize("field", ["losses", "yardsticks", "best"])
 def test_books_of_another_version_change_no_figure_silently(run, tmp_path, caplog, field):
   """A field of the run's own that is not there is an error; a study's that is new, a warning."""
   workdir = tmp_path / "run"
