@@ -12,7 +12,6 @@ from rich.console import Console
 
 import fedjax_het as fh
 from fedjax_het import tasks
-from fedjax_het.config import check
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.config.task import build_task
@@ -301,7 +300,7 @@ def test_a_configuration_s_task():
     config = get_config()
     config.task = given
     with pytest.raises(fh.SettingError, match=says):
-      check.plan(config)
+      plan(config)
       build_task(given, binary)
 
 
@@ -309,7 +308,7 @@ def test_a_generator_has_no_task_to_set():
   config = get_config()
   config.task, config.model = {"class_weights": "balanced"}, {"name": "cvae_mlp"}
   with pytest.raises(fh.SettingError, match=r"task = .*balanced.*: a generator"):
-    check.plan(config)
+    plan(config)
 
 
 @pytest.mark.slow
