@@ -11,6 +11,7 @@ of a configuration (`check_settings`), `--list`, `--describe`, and the decision 
 one compiled program are all derived from them.
 """
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -33,12 +34,12 @@ NO_DEFAULT = inspect.Parameter.empty
 NONE = "(it has none)"
 
 
-class Rule:
+class Rule(abc.ABC):
   """Base class of restrictions on a setting's values, used in `Annotated[type, rule]`."""
 
+  @abc.abstractmethod
   def check(self, setting: str, value: Any) -> None:
     """Raises `SettingError` if the setting called `setting` may not have this value."""
-    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
