@@ -12,23 +12,16 @@ one core a cell takes from two minutes (fedavg, K = 500) to an hour (superfed, K
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.provenance import PAGES, ROOT, place, provenance
+from benchmarks.provenance import PAGES, place
+from benchmarks.table_2_3_runs import launch, printed
 
 PAGE = PAGES / "superfed_mnist.md"
 HEADING = "## All methods, seed 0"  # what follows in the page is written by this script
 ALGORITHMS = ("fedavg", "fedprox", "superfed_mm", "superfed_lm")
 CLIENTS = (50, 100, 500)
-PAPER = {  # thesis table 2.3: top-1 (std), percent
-  "fedavg": ((95.69, 2.39), (89.78, 11.30), (96.04, 4.74)),
-  "fedprox": ((95.13, 2.67), (93.25, 6.12), (96.50, 4.52)),
-  "superfed_mm": ((99.45, 0.46), (99.38, 0.93), (99.24, 2.12)),
-  "superfed_lm": ((99.48, 0.54), (99.31, 1.09), (98.83, 3.02)),
-}
 STANDARDIZED = ("--config.model.mean=0.1307", "--config.model.std=0.3081")
 DECAY = ("--config.local.lr_decay=0.999",)
 AUTHORS = ("--config.model.layers=3", "--config.model.bias=False")
@@ -86,14 +79,6 @@ STUDIED = [
 CELLS = {cell.name: cell for cell in [*MAIN, *STUDIED]}
 
 
-def run(cell: Cell, runs: Path, flags: list[str]) -> None:
-  """Starts the launcher, and notes beside its folder with what."""
-  runs.mkdir(parents=True, exist_ok=True)
-  (runs / f"{cell.name}.json").write_text(json.dumps(provenance()))
-  words = [word.replace("RUNS", str(runs.resolve())) for word in cell.command]
-  subprocess.run([sys.executable, *words[1:], *flags], cwd=ROOT, check=True)
-
-
 def collect(runs: Path, kept: dict[str, Any]) -> None:
   """Puts the summaries that `runs` holds into `kept`."""
   for name in CELLS:
@@ -109,7 +94,7 @@ def spread(value: dict[str, float] | None) -> str:
 
 def row(cell: Cell, kept: dict[str, Any]) -> str:
   """A line of the tables."""
-  paper, std = PAPER[cell.algorithm][CLIENTS.index(cell.clients)]
+  paper, std = printed()[cell.algorithm, cell.clients]
   name = f"{cell.algorithm} {cell.variant}".strip()
   label = f"| {name} | {cell.clients} | {cell.seed} | {paper:.2f} ({std:.2f})"
   if cell.name not in kept:
@@ -162,7 +147,7 @@ def main() -> None:
   flags += [f"--mesh={options.mesh}"] if options.mesh else []
   for name in [*wanted, None]:
     if name and not (options.runs / name / "summary.json").exists():
-      run(CELLS[name], options.runs, flags)
+      launch(CELLS[name].command[1:], name, options.runs, flags)
     collect(options.runs, kept)
     figures.write_text(json.dumps({name: kept[name] for name in CELLS if name in kept}, indent=1) + "\n")
     PAGE.write_text(page(kept))

@@ -7,34 +7,28 @@ their code's decay of 0.1 % and its round-robin deal. A group is a method, K and
 fedavg_100_random: a sweep over seeds 1, 2, 3 and both decays, judged every five rounds, on table 2.3's MNIST.
 --run starts the named groups, or all, one after another; a group whose sweep is complete in DIR is skipped,
 and a stopped sweep continues. After each group, and also without --run, the groups that DIR holds replace
-their own in docs/results/raw/why_low.json; the tables of docs/results/why_low.md and the picture of the
-courses are drawn from that file. --list prints the groups and their commands. A figure is top-1 in percent.
+their own in docs/results/raw/why_low.json. The tables of docs/results/why_low.md are made from that file,
+and so is a picture of FedAvg's courses once it has both deals at K = 100. --list prints the groups and their
+commands. A figure is top-1 in percent.
 """
 
 import argparse
+import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
-from benchmarks.provenance import PAGES, ROOT, place, provenance
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from benchmarks.provenance import PAGES, place
+from benchmarks.table_2_3_runs import launch, printed
+from fedjax_het.studies.plots import save
 
 PAGE = PAGES / "why_low.md"
 START, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 ALGORITHMS = {"fedavg": "FedAvg", "fedprox": "FedProx", "scaffold": "SCAFFOLD"}
 CLIENTS, DEALS, DECAYS, SEEDS = (100, 500, 50), ("random", "round_robin"), (0.99, 0.999), (1, 2, 3)
-PAPER = {  # thesis table 2.3: top-1 (std over clients), K = 50, 100, 500
-  "fedavg": {50: (95.69, 2.39), 100: (89.78, 11.30), 500: (96.04, 4.74)},
-  "fedprox": {50: (95.13, 2.67), 100: (93.25, 6.12), 500: (96.50, 4.52)},
-  "scaffold": {50: (95.50, 2.71), 100: (90.58, 10.13), 500: (96.60, 4.26)},
-}
 GROUPS = [f"{name}_{k}_{deal}" for k in CLIENTS for name in ALGORITHMS for deal in DEALS]
 
 
@@ -50,14 +44,6 @@ def command(group: str) -> list[str]:
     f"--sweep.local.lr_decay={','.join(map(str, DECAYS))}",
     f"--workdir=RUNS/{group}",
   ]  # fmt: skip
-
-
-def run(group: str, runs: Path, flags: list[str]) -> None:
-  """Starts the launcher, and writes the commit and the machine beside its folder."""
-  runs.mkdir(parents=True, exist_ok=True)
-  (runs / f"{group}.json").write_text(json.dumps(provenance()))
-  words = [word.replace("RUNS", str(runs.resolve())) for word in command(group)]
-  subprocess.run([sys.executable, *words[1:], *flags], cwd=ROOT, check=True)
 
 
 def course(member: Path) -> list[list[float]]:
@@ -82,64 +68,54 @@ def member_of(kept: dict[str, Any], group: str, seed: int, decay: float) -> np.n
   return next(np.array(c) for name, c in kept[group]["members"].items() if set(name.split(",")) == wanted)
 
 
-def late(rows: np.ndarray) -> np.ndarray:
-  """The rows of the last fifth of the rounds, t > 0.8 T."""
-  return rows[rows[:, 0] > 0.8 * rows[-1, 0]]
+def late_means(kept: dict[str, Any], group: str, decay: float) -> list[np.ndarray]:
+  """Each seed's means over the clients in the judged rounds of the last fifth, t > 0.8 T."""
+  courses = [member_of(kept, group, seed, decay) for seed in SEEDS]
+  return [rows[rows[:, 0] > 0.8 * rows[-1, 0], 1] for rows in courses]
 
 
-def table(kept: dict[str, Any], clients: int) -> str:
+def table(kept: dict[str, Any], clients: int) -> list[str]:
   """One row a method, decay and deal: three seeds' late ranges, and their last rounds."""
   lines = [
     "| method | decay a round | deal | last fifth: lowest, highest, std over rounds; by seed | below 90"
     " | round 500 (std over clients); by seed | paper |",
     "|---|---|---|---|---|---|---|",
   ]
+  for name, decay, deal in itertools.product(ALGORITHMS, DECAYS, DEALS):
+    if (group := f"{name}_{clients}_{deal}") not in kept:
+      continue
+    means = late_means(kept, group, decay)
+    ranges = "; ".join(f"{own.min():.1f}, {own.max():.1f}, {own.std():.1f}" for own in means)
+    below = f"{sum(int((own < 90).sum()) for own in means)} of {sum(map(len, means))}"
+    ends = [member_of(kept, group, seed, decay)[-1] for seed in SEEDS]
+    last = "; ".join(f"{mean:.2f} ({std:.1f})" for _, mean, std in ends)
+    paper = "{:.2f} ({:.2f})".format(*printed()[name, clients])
+    lines.append(
+      f"| {ALGORITHMS[name]} | {100 * (1 - decay):.2g} % | {deal.replace('_', '-')} | {ranges}"
+      f" | {below} | {last} | {paper} |"
+    )
+  return lines
+
+
+def effects(kept: dict[str, Any], clients: int) -> list[str]:
+  """Each cause alone and both: the change of the late std over rounds; [] before both deals ran."""
+  lines = []
   for name, shown in ALGORITHMS.items():
-    for decay in DECAYS:
-      for deal in DEALS:
-        group = f"{name}_{clients}_{deal}"
-        if group not in kept:
-          continue
-        rows = [member_of(kept, group, seed, decay) for seed in SEEDS]
-        ranges = "; ".join(
-          f"{c.min():.1f}, {c.max():.1f}, {c.std():.1f}" for c in (late(r)[:, 1] for r in rows)
-        )
-        late_means = [late(r)[:, 1] for r in rows]
-        below = f"{sum(int((m < 90).sum()) for m in late_means)} of {sum(map(len, late_means))}"
-        last = "; ".join(f"{r[-1, 1]:.2f} ({r[-1, 2]:.1f})" for r in rows)
-        paper = "{:.2f} ({:.2f})".format(*PAPER[name][clients])
-        lines.append(
-          f"| {shown} | {'1 %' if decay == 0.99 else '0.1 %'} | {deal.replace('_', '-')} | {ranges}"
-          f" | {below} | {last} | {paper} |"
-        )
-  return "\n".join(lines)
-
-
-def effects(kept: dict[str, Any], clients: int) -> str:
-  """Each cause alone and both: the change of the late std over rounds, mean of three seeds, and its range."""
-  lines = [
+    groups = [f"{name}_{clients}_{deal}" for deal in DEALS]
+    if any(group not in kept for group in groups):
+      continue
+    stds = [[np.array([own.std() for own in late_means(kept, g, d)]) for d in DECAYS] for g in groups]
+    (base, decayed), (dealt, both) = stds
+    changes = decayed - base, dealt - base, both - base, both - decayed - dealt + base
+    cells = [f"{c.mean():+.2f} ({c.min():+.2f} to {c.max():+.2f})" for c in changes]
+    lines.append(f"| {shown} | {' | '.join(cells)} |")
+  head = [
+    "", "Change of the std over the rounds of the last fifth, against 1 % and random (mean of three seeds,"
+    " their range):", "",
     "| method | decay alone | deal alone | both | what both add to the sum of the two |",
     "|---|---|---|---|---|",
-  ]
-  for name, shown in ALGORITHMS.items():
-    if any(f"{name}_{clients}_{deal}" not in kept for deal in DEALS):
-      continue
-
-    def std(deal: str, decay: float, name: str = name) -> np.ndarray:
-      rows = [member_of(kept, f"{name}_{clients}_{deal}", seed, decay) for seed in SEEDS]
-      return np.array([late(r)[:, 1].std() for r in rows])
-
-    base = std("random", 0.99)
-    decay, deal, both = (
-      std("random", 0.999) - base,
-      std("round_robin", 0.99) - base,
-      std("round_robin", 0.999) - base,
-    )
-    cells = [
-      f"{c.mean():+.2f} ({c.min():+.2f} to {c.max():+.2f})" for c in (decay, deal, both, both - decay - deal)
-    ]
-    lines.append(f"| {shown} | {' | '.join(cells)} |")
-  return "\n".join(lines)
+  ]  # fmt: skip
+  return [*head, *lines] if lines else []
 
 
 def picture(kept: dict[str, Any]) -> None:
@@ -147,19 +123,20 @@ def picture(kept: dict[str, Any]) -> None:
   groups = [f"fedavg_100_{deal}" for deal in DEALS]
   if any(group not in kept for group in groups):
     return
-  figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, constrained_layout=True)
+  figure = Figure(figsize=(11, 4), layout="constrained")
+  axes = figure.subplots(1, 2, sharey=True)
   for axis, group in zip(axes, groups, strict=True):
     for decay, color in zip(DECAYS, ("C0", "C1"), strict=True):
       for seed in SEEDS:
         rows = member_of(kept, group, seed, decay)
         label = f"learning rate × {decay} a round" if seed == SEEDS[0] else None
         axis.plot(rows[:, 0], rows[:, 1], color=color, linewidth=0.9, alpha=0.8, label=label)
-    axis.axhline(PAPER["fedavg"][100][0], color="0.3", linestyle=":", label="the thesis, table 2.3")
+    axis.axhline(printed()["fedavg", 100].mean, color="0.3", linestyle=":", label="the thesis, table 2.3")
     axis.axvspan(400, 500, color="0.93", zorder=0)
     axis.set(title=f"shards dealt {group.split('_', 2)[2].replace('_', '-')}", xlabel="round", ylim=(60, 100))
   axes[0].set_ylabel("FedAvg, top-1 in percent, mean over 100 clients")
   axes[1].legend(loc="lower right")
-  figure.savefig(place(PAGES, "why_low.png"), dpi=110)
+  save(figure, place(PAGES, "why_low.png"))
 
 
 def main() -> None:
@@ -178,15 +155,11 @@ def main() -> None:
   wanted = [] if options.run is None else options.run or GROUPS
   for group in [*wanted, None]:
     if group and not (options.runs / group / "sweep.json").exists():
-      run(group, options.runs, flags)
+      launch(command(group)[1:], group, options.runs, flags)
     collect(options.runs, kept)
     raw.write_text(json.dumps({group: kept[group] for group in GROUPS if group in kept}) + "\n")
-    tables = [
-      f"### K = {k}\n\n{table(kept, k)}\n\nChange of the std over the rounds of the last fifth, against 1 %"
-      f" and random (mean of three seeds, their range):\n\n{effects(kept, k)}"
-      for k in sorted(CLIENTS)
-      if any(group.split("_")[1] == str(k) for group in kept)
-    ]
+    found = sorted({int(group.split("_")[1]) for group in kept})
+    tables = ["\n".join([f"### K = {k}", "", *table(kept, k), *effects(kept, k)]) for k in found]
     text = PAGE.read_text()
     before, after = text.partition(START)[0], text.partition(END)[2]
     PAGE.write_text(f"{before}{START}\n\n" + "\n\n".join(tables) + f"\n\n{END}{after}")
