@@ -22,7 +22,7 @@ seeds = st.integers(0, 2**31 - 1)
 @st.composite
 def calls(draw):
   """A partitioner's name, labels in any order, a client count and options it can meet."""
-  name = draw(st.sampled_from(["iid", "pathological", "dirichlet", "primary_class", "natural"]))
+  name = draw(st.sampled_from([*P.PARTITIONERS]))
   num_classes = draw(st.integers(2, 6))
   rng = np.random.default_rng(draw(seeds))
   labels = np.concatenate([np.arange(num_classes), rng.integers(0, num_classes, draw(st.integers(60, 200)))])
@@ -36,6 +36,8 @@ def calls(draw):
     }
   if name == "dirichlet":
     options = {"alpha": draw(st.sampled_from([1e-6, 0.01, 0.5, 100.0])), "balance": True, "min_size": 4}
+  if name == "client_dirichlet":
+    options = {"alpha": draw(st.sampled_from([1e-6, 0.01, 0.5, 1e6]))}
   if name == "primary_class":
     folds = draw(st.integers(2, num_classes))
     clients *= folds
@@ -69,6 +71,7 @@ def test_every_row_goes_to_exactly_one_client_and_the_key_decides(call, seed):
     ("pathological", {}),
     ("dirichlet", {"alpha": 0.5}),
     ("dirichlet", {"alpha": 0.5, "balance": True}),
+    ("client_dirichlet", {"alpha": 0.5}),
     ("primary_class", {"num_folds": 5}),
   ],
 )
@@ -112,6 +115,32 @@ def test_dirichlet_clients_hold_the_minimum(seed, alpha, min_size):
   parts = P.dirichlet(jax.random.key(seed), LABELS, 10, alpha, min_size=min_size)
   assert min(map(len, parts)) >= min_size
   np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(600))
+
+
+@properties
+@given(seeds, st.sampled_from([1e-6, 0.1, 1e6]), st.integers(1, 41))
+def test_client_dirichlet_clients_are_equally_large(seed, alpha, clients):
+  sizes = [len(rows) for rows in P.client_dirichlet(jax.random.key(seed), LABELS, clients, alpha)]
+  assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("alpha", [0.5, 5.0, 1e6])
+def test_client_dirichlet_draws_each_clients_own_distribution(alpha):
+  """Of n rows drawn by q ~ Dir(α 1_C), E Σ_c (n_c/n)² = 1/n + (1 - 1/n)(α + 1)/(Cα + 1)."""
+  labels, found = np.repeat(np.arange(10), 3000), []
+  for seed in range(60):
+    counts = label_counts(P.client_dirichlet(jax.random.key(seed), labels, 300, alpha), labels, 10)
+    assert (counts.sum(0) == 3000).all()
+    found.append(((counts / 100) ** 2).sum(1).mean())
+  expected = 0.01 + 0.99 * (alpha + 1) / (10 * alpha + 1)
+  assert np.mean(found) == pytest.approx(expected, rel=0.06)
+
+
+def test_client_dirichlet_with_a_small_alpha_gives_nearly_every_client_one_class():
+  counts = label_counts(P.client_dirichlet(KEY, LABELS, 60, 1e-6), LABELS, 10)
+  assert ((counts > 0).sum(1) == 1).mean() > 0.8
+  order = label_counts(P.client_dirichlet(jax.random.key(1), LABELS, 60, 1e-6), LABELS, 10).argmax(1)
+  assert len({*order.tolist()}) == 10
 
 
 def test_the_minimum_is_met_to_the_row():

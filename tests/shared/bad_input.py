@@ -140,6 +140,9 @@ def calls() -> dict[str, Call]:
       "key": key, "labels": y, "num_clients": 2, "alpha": 10.0, "min_size": 1, "max_tries": None,
       "balance": False,
     }),
+    "data.client_dirichlet": Call(fh.data.client_dirichlet, {
+      "key": key, "labels": y, "num_clients": 2, "alpha": 10.0,
+    }),
     "data.primary_class": Call(fh.data.primary_class, {
       "key": key, "labels": y, "num_clients": 6, "num_folds": 3, "fraction": 0.8,
     }),
