@@ -124,7 +124,8 @@ def hilbert_distances(points: np.ndarray) -> np.ndarray:
   Args:
     points: points inside the simplex, [K, M + 1], all coordinates > 0, as LDA's are.
 
-  Source: Nielsen and Sun 2019, "Clustering in Hilbert's projective geometry", arXiv:1704.00454, whose clustering the paper names.
+  Source: Nielsen and Sun 2019, "Clustering in Hilbert's projective geometry", arXiv:1704.00454, which the
+  paper names for its clustering.
   """
   logs = np.log(points)
   ratios = logs[:, None] - logs[None]

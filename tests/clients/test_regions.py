@@ -70,9 +70,9 @@ def test_what_is_found_goes_by_the_reach(given):
   """The four points are 0.4, 0.44 and 0.84 apart by L1; the second and the fourth are the same."""
   assert len({*rules.regions(COUNTS, endpoints=3, clusters=None, reach=0.39).clusters.tolist()}) == 3
   assert len({*rules.regions(COUNTS, endpoints=3, clusters=None, reach=0.41).clusters.tolist()}) == 2
-  with pytest.raises(SettingError, match="^reach = 1.0: DBSCAN puts all 4 clients into one cluster"):
+  with pytest.raises(SettingError, match=r"^reach = 1\.0: DBSCAN puts all 4 clients into one cluster"):
     rules.regions(COUNTS, endpoints=3, clusters=None, reach=1.0)
-  with pytest.raises(SettingError, match="^reach = 0.1: is for clusters = None"):
+  with pytest.raises(SettingError, match=r"^reach = 0\.1: is for clusters = None"):
     rules.regions(COUNTS, endpoints=3, clusters=2, reach=0.1)
 
 
