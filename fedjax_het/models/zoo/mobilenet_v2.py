@@ -20,35 +20,6 @@ STAGES = (  # the paper's table 2: expansion, channels, blocks, stride of the fi
 )  # fmt: skip
 
 
-class MobileNetV2(nn.Module):
-  """Flax module behind the factory `mobilenet_v2`."""
-
-  num_classes: int
-  width: float
-  stem_stride: int
-  dropout: float
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    stem = ConvNorm(
-      rounded(32 * self.width), 3, self.stem_stride, self.norm, nn.relu6, conv=self.conv, name="stem"
-    )
-    h, place = stem(x, train), 0
-    for expansion, channels, blocks, stride in STAGES:
-      for i in range(blocks):
-        place += 1
-        features, expanded = rounded(channels * self.width), expansion * h.shape[3]
-        block = InvertedResidual(
-          features, expanded, stride=1 if i else stride, norm=self.norm, name=f"block{place}"
-        )
-        h = block(h, train)
-    h = ConvNorm(rounded(1280 * max(1.0, self.width)), 1, 1, self.norm, nn.relu6, name="last")(h, train)
-    return Dense(self.num_classes, name="fc")(dropped(h.mean((1, 2)), self.dropout, train))
-
-
 @model_factory
 def mobilenet_v2(
   shape: tuple[int, ...] = (224, 224, 3),
@@ -76,8 +47,22 @@ def mobilenet_v2(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = MobileNetV2(num_classes, width, stem_stride, dropout, norm, conv)
-  return classifier(module, "mobilenet_v2", shape, num_classes)
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    stem = ConvNorm(rounded(32 * width), 3, stem_stride, norm, nn.relu6, conv=conv, name="stem")
+    h, place = stem(x, train), 0
+    for expansion, channels, blocks, stride in STAGES:
+      for i in range(blocks):
+        place += 1
+        features, expanded = rounded(channels * width), expansion * h.shape[3]
+        block = InvertedResidual(
+          features, expanded, stride=1 if i else stride, norm=norm, name=f"block{place}"
+        )
+        h = block(h, train)
+    h = ConvNorm(rounded(1280 * max(1.0, width)), 1, 1, norm, nn.relu6, name="last")(h, train)
+    return Dense(num_classes, name="fc")(dropped(h.mean((1, 2)), dropout, train))
+
+  return classifier(logits, "mobilenet_v2", shape, num_classes)
 
 
 def _parts(block: str, path: str, first: int) -> list[tuple[str, str]]:

@@ -24,40 +24,6 @@ BLOCKS = (  # kernel's side, expanded channels, channels, squeeze or not, hard s
 EPSILON, MOMENTUM = 1e-3, 0.99  # the norms' ε, and the fraction of running statistics kept
 
 
-class MobileNetV3(nn.Module):
-  """Flax module behind the factory `mobilenet_v3_small`."""
-
-  num_classes: int
-  width: float
-  stem_stride: int
-  dropout: float
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-
-    def scaled(channels: int) -> int:
-      return rounded(channels * self.width)
-
-    def conv_norm(features: int, side: int, stride: int, name: str) -> ConvNorm:
-      return ConvNorm(
-        features, side, stride, self.norm, nn.hard_swish, None, self.conv, EPSILON, MOMENTUM, name=name
-      )
-
-    h = conv_norm(scaled(16), 3, self.stem_stride, "stem")(x, train)
-    for i, (side, expanded, channels, squeezed, hard, stride) in enumerate(BLOCKS, 1):
-      h = InvertedResidual(
-        scaled(channels), scaled(expanded), side, stride, rounded(scaled(expanded) / 4) if squeezed else 0,
-        nn.hard_swish if hard else nn.relu, nn.relu, nn.hard_sigmoid, self.norm, EPSILON, MOMENTUM,
-        name=f"block{i}",
-      )(h, train)  # fmt: skip
-    h = conv_norm(6 * h.shape[3], 1, 1, "last")(h, train)
-    h = nn.hard_swish(Dense(scaled(1024), name="fc1")(h.mean((1, 2))))
-    return Dense(self.num_classes, name="fc2")(dropped(h, self.dropout, train))
-
-
 @model_factory
 def mobilenet_v3_small(
   shape: tuple[int, ...] = (224, 224, 3),
@@ -85,8 +51,27 @@ def mobilenet_v3_small(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = MobileNetV3(num_classes, width, stem_stride, dropout, norm, conv)
-  return classifier(module, "mobilenet_v3_small", shape, num_classes, ("fc1", "fc2"))
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+
+    def scaled(channels: int) -> int:
+      return rounded(channels * width)
+
+    def conv_norm(features: int, side: int, stride: int, name: str) -> ConvNorm:
+      return ConvNorm(features, side, stride, norm, nn.hard_swish, None, conv, EPSILON, MOMENTUM, name=name)
+
+    h = conv_norm(scaled(16), 3, stem_stride, "stem")(x, train)
+    for i, (side, expanded, channels, squeezed, hard, stride) in enumerate(BLOCKS, 1):
+      h = InvertedResidual(
+        scaled(channels), scaled(expanded), side, stride, rounded(scaled(expanded) / 4) if squeezed else 0,
+        nn.hard_swish if hard else nn.relu, nn.relu, nn.hard_sigmoid, norm, EPSILON, MOMENTUM,
+        name=f"block{i}",
+      )(h, train)  # fmt: skip
+    h = conv_norm(6 * h.shape[3], 1, 1, "last")(h, train)
+    h = nn.hard_swish(Dense(scaled(1024), name="fc1")(h.mean((1, 2))))
+    return Dense(num_classes, name="fc2")(dropped(h, dropout, train))
+
+  return classifier(logits, "mobilenet_v3_small", shape, num_classes, ("fc1", "fc2"))
 
 
 def _parts(block: str, names: tuple[str, ...]) -> list[tuple[str, str]]:

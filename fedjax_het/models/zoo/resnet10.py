@@ -57,25 +57,6 @@ class Block(nn.Module):
     return x + h
 
 
-class ResNet10(nn.Module):
-  """Flax module behind the factory `resnet10`."""
-
-  num_classes: int
-  width: int
-  conv: str
-  spectral: bool
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    h = Conv(self.width, (3, 3), 1, 1, False, self.conv, name="stem")(x)
-    h = nn.swish(GroupNorm(self.width // 4, name="stem_norm")(h))
-    for b in range(4):
-      h = Block(2**b * self.width, b > 0, self.conv, name=f"block{b + 1}")(h)
-    h = flatten(nn.swish(GroupNorm(self.width, name="norm")(h)))
-    return Dense(self.num_classes, spectral=self.spectral, name="fc")(h)
-
-
 @model_factory
 def resnet10(
   shape: tuple[int, ...] = (32, 32, 3),
@@ -102,5 +83,13 @@ def resnet10(
     SettingError: `shape` or `width` is not divisible as required, or `conv` is unknown.
   """
   check_divisible(shape, width)
-  module = ResNet10(num_classes, width, conv, spectral)
-  return Model(*network(module, shape), "resnet10", tuple(shape), num_classes, head=("fc",))
+
+  def logits(x: jax.Array) -> jax.Array:
+    h = Conv(width, (3, 3), 1, 1, False, conv, name="stem")(x)
+    h = nn.swish(GroupNorm(width // 4, name="stem_norm")(h))
+    for b in range(4):
+      h = Block(2**b * width, b > 0, conv, name=f"block{b + 1}")(h)
+    h = flatten(nn.swish(GroupNorm(width, name="norm")(h)))
+    return Dense(num_classes, spectral=spectral, name="fc")(h)
+
+  return Model(*network(logits, shape), "resnet10", tuple(shape), num_classes, head=("fc",))
