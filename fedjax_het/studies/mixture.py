@@ -15,7 +15,6 @@ from fedjax_het.mixing import observed
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Mixing
 from fedjax_het.studies.plots import GREY, OTHERS, STYLES, save
-from fedjax_het.studies.regret import entropy
 from fedjax_het.studies.study import Moment, Options, Study
 
 MANY = 100  # largest cohort for which single coefficients are recorded
@@ -59,6 +58,12 @@ class Mixture(Study):
         same_clients=summary["cohort_size"] == summary["num_clients"],
         title=f"{summary['mixing']} mixing, {self.run.title}",
       )
+
+
+def entropy(mixture: ArrayLike) -> np.ndarray:
+  """Entropy -Σ_i p_i log p_i over the last axis, in nats: log K if all count alike, 0 if one counts."""
+  p = np.asarray(mixture, np.float64)
+  return -np.sum(np.where(p == 0, 0.0, p * np.log(np.where(p == 0, 1.0, p))), axis=-1)
 
 
 def mixing_report(infos: RoundInfo) -> dict[str, Any]:

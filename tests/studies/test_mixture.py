@@ -3,8 +3,8 @@
 import matplotlib.image
 import numpy as np
 
+from benchmarks.papers.regret import plot_regret
 from fedjax_het.studies.mixture import plot_mixture
-from fedjax_het.studies.regret import plot_regret
 
 
 def is_png(path):
