@@ -95,14 +95,11 @@ def plot_mixture(
 
   Args:
     coefficients: [T, S], one row per round; a single row is drawn one round wide.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     rounds: the rows' rounds, [T]; by default 1, ..., T.
     names: names of the clients, [S]. Up to 12 clients get a line each, more are shown by quantiles.
     same_clients: whether a column is the same client in all rows; otherwise quantiles are shown.
     title: the figure's title.
-
-  Returns:
-    `path`.
   """
   p = np.asarray(coefficients, np.float64)
   rounds = np.arange(1, len(p) + 1) if rounds is None else np.asarray(rounds)

@@ -37,12 +37,9 @@ def learning_curve(
   Args:
     rounds: rounds of the evaluations, [R].
     curves: values at each evaluation, see `Curve`. A curve without any finite value is not drawn.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     title: the figure's title.
     milestones: symbol -> a round to mark in all panels, if it lies within the evaluated rounds.
-
-  Returns:
-    `path`.
   """
   panels: dict[str, list[Curve]] = {}
   for curve in curves:

@@ -52,12 +52,9 @@ def plot_clients(
 
   Args:
     simplex: the clients' points, centers and radius.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     title: the figure's title.
     epsilon: ε of the noise on the label counts, if any: the points are computed from noised counts.
-
-  Returns:
-    `path`.
   """
   points, centers, clusters = (np.asarray(own) for own in (simplex.points, simplex.centers, simplex.clusters))
   names, first = np.unique(clusters, return_index=True)
@@ -121,11 +118,8 @@ def plot_line(
   Args:
     found: section `simplex` of the summary.
     simplex: centers, clusters and radius.
-    path: the PNG to write.
+    path: the PNG to write, which is returned.
     title: the figure's title.
-
-  Returns:
-    `path`.
   """
   x, factor = np.asarray(found["alphas"])[:, 1], shown(found["metric"]).factor
   order = np.argsort(x)
