@@ -14,11 +14,10 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.mixing import observed
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Mixing
-from fedjax_het.studies.plots import GREY, OTHERS, STYLES, save
+from fedjax_het.studies.plots import COLORS, GREY, save
 from fedjax_het.studies.study import Moment, Options, Study
 
 MANY = 100  # largest cohort for which single coefficients are recorded
-COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
 LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # a style per client, if few
 
 

@@ -24,6 +24,7 @@ STYLES: dict[str, dict[str, Any]] = {
   "cohort": {"color": "#000000", "linestyle": "-", "marker": "."},
 }
 OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
 GREY = "#555555"
 FEW = 25  # up to this many evaluations, each has a marker
 

@@ -21,13 +21,6 @@ from fedjax_het.settings import Whole
 GROUP = 4  # minimum channels per normalisation group
 
 
-def check_divisible(shape: tuple[int, ...], width: int) -> None:
-  """Raises `SettingError` unless 4 divides `width` and 8 divides the image's height and width."""
-  if width % GROUP:
-    raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
-  check_halved(shape, 3)
-
-
 class Block(nn.Module):
   """Residual block: conv3 - GN - swish - conv3 - GN, added to its input.
 
@@ -82,7 +75,9 @@ def resnet10(
   Raises:
     SettingError: `shape` or `width` is not divisible as required, or `conv` is unknown.
   """
-  check_divisible(shape, width)
+  if width % GROUP:
+    raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
+  check_halved(shape, 3)
 
   def logits(x: jax.Array) -> jax.Array:
     h = Conv(width, (3, 3), 1, 1, False, conv, name="stem")(x)
