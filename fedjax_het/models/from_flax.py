@@ -120,7 +120,8 @@ def _built(
   except Exception as error:  # the module may raise anything
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
     raise SettingError(
-      "module", type(module).__name__, f"cannot be called with examples of shape {shown(shape)} ({said})",
+      "module", name if isinstance(module, _Layers) else type(module).__name__,
+      f"cannot be called with examples of shape {shown(shape)} ({said})",
       "Give the shape and dtype of one example; a module with batch norm or dropout takes `train`.",
     ) from error  # fmt: skip
   outputs = getattr(found, "shape", ())
