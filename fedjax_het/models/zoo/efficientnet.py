@@ -19,7 +19,7 @@ from fedjax_het.models.layers.pooling import adaptive_average_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named, torchvision_blocks
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.settings import Count, Fraction, Positive, Whole
 
@@ -139,20 +139,12 @@ def efficientnet_lite0(
 
 
 def _torchvision() -> Reader:
-  renames = []
-  for stage, parts in (
-    ("1", ("depthwise", "se", "project")),
-    (r"\d", ("expand", "depthwise", "se", "project")),
-  ):
-    for ours in range(len(STAGES)) if stage != "1" else (0,):
-      for i, part in enumerate(parts):
-        where, path = rf"features\.{ours + 1}\.(\d)\.block\.{i}", rf"stage{ours}_\1/{part}"
-        if part == "se":
-          renames += [(rf"{where}\.fc1", f"{path}/reduce"), (rf"{where}\.fc2", f"{path}/expand")]
-        else:
-          renames += [(rf"{where}\.0", f"{path}/conv"), (rf"{where}\.1", f"{path}/norm")]
-  ends = [(r"features\.0", "stem"), (r"features\.8", "last")]
-  renames += [(rf"{where}\.{i}", f"{path}/{part}") for where, path in ends for i, part in enumerate(PAIR)]
+  parts = ("expand", "depthwise", "se", "project")
+  renames = torchvision_blocks(r"features\.1\.(\d)", r"stage0_\1", parts[1:])
+  for stage in range(len(STAGES)):
+    renames += torchvision_blocks(rf"features\.{stage + 1}\.(\d)", rf"stage{stage}_\1", parts)
+  ends = (("0", "stem"), ("8", "last"))
+  renames += [own for i, path in ends for own in conv_norm(rf"features\.{i}\.0", rf"features\.{i}\.1", path)]
   return named([*renames, (r"classifier\.1", "fc")])
 
 
@@ -181,24 +173,16 @@ def _told(reader: Reader) -> Reader:
   return read
 
 
-PAIR = ("conv", "norm")
 TORCH: dict[str, Reader] = {
   "efficientnet_b0": _torchvision(),
   "efficientnet_lite0": _told(named((
-    ("conv_stem", "stem/conv"),
-    ("bn1", "stem/norm"),
-    (r"blocks\.0\.(\d)\.conv_dw", r"stage0_\1/depthwise/conv"),
-    (r"blocks\.0\.(\d)\.bn1", r"stage0_\1/depthwise/norm"),
-    (r"blocks\.0\.(\d)\.conv_pw", r"stage0_\1/project/conv"),
-    (r"blocks\.0\.(\d)\.bn2", r"stage0_\1/project/norm"),
-    (r"blocks\.(\d)\.(\d)\.conv_pw", r"stage\1_\2/expand/conv"),
-    (r"blocks\.(\d)\.(\d)\.bn1", r"stage\1_\2/expand/norm"),
-    (r"blocks\.(\d)\.(\d)\.conv_dw", r"stage\1_\2/depthwise/conv"),
-    (r"blocks\.(\d)\.(\d)\.bn2", r"stage\1_\2/depthwise/norm"),
-    (r"blocks\.(\d)\.(\d)\.conv_pwl", r"stage\1_\2/project/conv"),
-    (r"blocks\.(\d)\.(\d)\.bn3", r"stage\1_\2/project/norm"),
-    ("conv_head", "last/conv"),
-    ("bn2", "last/norm"),
+    *conv_norm("conv_stem", "bn1", "stem"),
+    *conv_norm(r"blocks\.0\.(\d)\.conv_dw", r"blocks\.0\.(\d)\.bn1", r"stage0_\1/depthwise"),
+    *conv_norm(r"blocks\.0\.(\d)\.conv_pw", r"blocks\.0\.(\d)\.bn2", r"stage0_\1/project"),
+    *conv_norm(r"blocks\.(\d)\.(\d)\.conv_pw", r"blocks\.(\d)\.(\d)\.bn1", r"stage\1_\2/expand"),
+    *conv_norm(r"blocks\.(\d)\.(\d)\.conv_dw", r"blocks\.(\d)\.(\d)\.bn2", r"stage\1_\2/depthwise"),
+    *conv_norm(r"blocks\.(\d)\.(\d)\.conv_pwl", r"blocks\.(\d)\.(\d)\.bn3", r"stage\1_\2/project"),
+    *conv_norm("conv_head", "bn2", "last"),
     ("classifier", "fc"),
     *_numbered(),
   ))),

@@ -11,7 +11,7 @@ from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named
 from fedjax_het.models.zoo.blocks import ConvNorm, classifier
 from fedjax_het.settings import Count, Whole
 
@@ -60,12 +60,9 @@ def mobilenet(
 TORCH: dict[str, Reader] = {
   "mobilenet": named(
     (
-      (r"in_conv\.0", "stem/conv"),
-      (r"in_conv\.1", "stem/norm"),
-      (r"layers\.(\d)\.0", r"depthwise\1/conv"),
-      (r"layers\.(\d)\.1", r"depthwise\1/norm"),
-      (r"layers\.(\d)\.3", r"pointwise\1/conv"),
-      (r"layers\.(\d)\.4", r"pointwise\1/norm"),
+      *conv_norm(r"in_conv\.0", r"in_conv\.1", "stem"),
+      *conv_norm(r"layers\.(\d)\.0", r"layers\.(\d)\.1", r"depthwise\1"),
+      *conv_norm(r"layers\.(\d)\.3", r"layers\.(\d)\.4", r"pointwise\1"),
       (r"classifier\.2", "fc1"),
       (r"classifier\.4", "fc2"),
     )

@@ -11,7 +11,7 @@ from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.settings import Fraction, Positive, Whole
 
@@ -67,25 +67,20 @@ def mobilenet_v2(
 
 def _parts(block: str, path: str, first: int) -> list[tuple[str, str]]:
   """Returns the renames of a block whose depthwise convolution has the index `first` among its parts."""
-  expand = [(rf"{block}\.0\.0", f"{path}/expand/conv"), (rf"{block}\.0\.1", f"{path}/expand/norm")]
   return [
-    *(expand if first else []),
-    (rf"{block}\.{first}\.0", f"{path}/depthwise/conv"),
-    (rf"{block}\.{first}\.1", f"{path}/depthwise/norm"),
-    (rf"{block}\.{first + 1}", f"{path}/project/conv"),
-    (rf"{block}\.{first + 2}", f"{path}/project/norm"),
+    *(conv_norm(rf"{block}\.0\.0", rf"{block}\.0\.1", f"{path}/expand") if first else ()),
+    *conv_norm(rf"{block}\.{first}\.0", rf"{block}\.{first}\.1", f"{path}/depthwise"),
+    *conv_norm(rf"{block}\.{first + 1}", rf"{block}\.{first + 2}", f"{path}/project"),
   ]
 
 
 TORCH: dict[str, Reader] = {
   "mobilenet_v2": named(
     (
-      (r"features\.0\.0", "stem/conv"),
-      (r"features\.0\.1", "stem/norm"),
+      *conv_norm(r"features\.0\.0", r"features\.0\.1", "stem"),
       *_parts(r"features\.1\.conv", "block1", 0),
       *_parts(r"features\.(\d+)\.conv", r"block\1", 1),
-      (r"features\.18\.0", "last/conv"),
-      (r"features\.18\.1", "last/norm"),
+      *conv_norm(r"features\.18\.0", r"features\.18\.1", "last"),
       (r"classifier\.1", "fc"),
     )
   )

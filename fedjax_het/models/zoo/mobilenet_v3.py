@@ -11,7 +11,7 @@ from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named, torchvision_blocks
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.settings import Fraction, Positive, Whole
 
@@ -74,28 +74,14 @@ def mobilenet_v3_small(
   return classifier(logits, "mobilenet_v3_small", shape, num_classes, ("fc1", "fc2"))
 
 
-def _parts(block: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
-  """Returns the renames of the blocks whose number matches the pattern `block`, made of the parts `names`."""
-  renames = []
-  for i, name in enumerate(names):
-    where, path = rf"features\.({block})\.block\.{i}", rf"block\1/{name}"
-    if name == "se":
-      renames += [(rf"{where}\.fc1", f"{path}/reduce"), (rf"{where}\.fc2", f"{path}/expand")]
-    else:
-      renames += [(rf"{where}\.0", f"{path}/conv"), (rf"{where}\.1", f"{path}/norm")]
-  return renames
-
-
 TORCH: dict[str, Reader] = {
   "mobilenet_v3_small": named(
     (
-      (r"features\.0\.0", "stem/conv"),
-      (r"features\.0\.1", "stem/norm"),
-      *_parts("1", ("depthwise", "se", "project")),
-      *_parts("[23]", ("expand", "depthwise", "project")),
-      *_parts(r"\d+", ("expand", "depthwise", "se", "project")),
-      (r"features\.12\.0", "last/conv"),
-      (r"features\.12\.1", "last/norm"),
+      *conv_norm(r"features\.0\.0", r"features\.0\.1", "stem"),
+      *torchvision_blocks(r"features\.(1)", r"block\1", ("depthwise", "se", "project")),
+      *torchvision_blocks(r"features\.([23])", r"block\1", ("expand", "depthwise", "project")),
+      *torchvision_blocks(r"features\.(\d+)", r"block\1", ("expand", "depthwise", "se", "project")),
+      *conv_norm(r"features\.12\.0", r"features\.12\.1", "last"),
       (r"classifier\.0", "fc1"),
       (r"classifier\.3", "fc2"),
     )
