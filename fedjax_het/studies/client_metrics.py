@@ -159,12 +159,9 @@ def accuracy_over_clients(
 
   Args:
     values: model -> one value per client, [K]; NaN, a client without test examples, is left out.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     metric: name of the metric, which defines the unit and which end is the worst.
     title: the figure's title.
-
-  Returns:
-    `path`.
   """
   figure = Figure(figsize=(7.0, 4.4), layout="constrained")
   ax = figure.subplots()

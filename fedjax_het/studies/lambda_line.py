@@ -186,7 +186,7 @@ def lambda_curve(
     grid: λ, [Λ], in [0, 1].
     mean: the metric's mean over the clients' test parts at each λ, [Λ].
     std: its population standard deviation over the clients, [Λ].
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     metric: name of the metric.
     common: the λ to mark; by default the one with the best mean.
     picked_on: the part that `common` was picked on, "validation" or "test".
@@ -194,9 +194,6 @@ def lambda_curve(
       mark.
     title: the figure's title.
     statistics: "own" if running statistics are estimated from each client's examples, which the figure notes.
-
-  Returns:
-    `path`.
   """
   lam = np.asarray(grid, np.float64)
   factor, best_of = shown(metric).factor, np.nanargmax if shown(metric).higher_is_better else np.nanargmin

@@ -14,12 +14,10 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.mixing import observed
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Mixing
-from fedjax_het.studies.plots import GREY, OTHERS, STYLES, save
-from fedjax_het.studies.regret import entropy
+from fedjax_het.studies.plots import COLORS, GREY, save
 from fedjax_het.studies.study import Moment, Options, Study
 
 MANY = 100  # largest cohort for which single coefficients are recorded
-COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
 LINES = [(color, dash) for dash in ("-", "--") for color in COLORS]  # a style per client, if few
 
 
@@ -61,6 +59,12 @@ class Mixture(Study):
       )
 
 
+def entropy(mixture: ArrayLike) -> np.ndarray:
+  """Entropy -Σ_i p_i log p_i over the last axis, in nats: log K if all count alike, 0 if one counts."""
+  p = np.asarray(mixture, np.float64)
+  return -np.sum(np.where(p == 0, 0.0, p * np.log(np.where(p == 0, 1.0, p))), axis=-1)
+
+
 def mixing_report(infos: RoundInfo) -> dict[str, Any]:
   """Reports the coefficients of the last round in `infos`: entropy (nats), objective Σ_i p_i F_i, and values.
 
@@ -90,14 +94,11 @@ def plot_mixture(
 
   Args:
     coefficients: [T, S], one row per round; a single row is drawn one round wide.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     rounds: the rows' rounds, [T]; by default 1, ..., T.
     names: names of the clients, [S]. Up to 12 clients get a line each, more are shown by quantiles.
     same_clients: whether a column is the same client in all rows; otherwise quantiles are shown.
     title: the figure's title.
-
-  Returns:
-    `path`.
   """
   p = np.asarray(coefficients, np.float64)
   rounds = np.arange(1, len(p) + 1) if rounds is None else np.asarray(rounds)

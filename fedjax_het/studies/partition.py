@@ -60,17 +60,12 @@ class Partition(Study):
     return self.run.source.y if self.run.algorithm.client.task.classes else None
 
 
-def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:
-  """Counts each client's rows per class, integers [K, C]."""
-  labels = np.asarray(labels)
-  return np.stack([np.bincount(labels[np.asarray(rows)], minlength=num_classes) for rows in parts])
-
-
 def counts_of(parts: Sequence[ArrayLike], labels: ArrayLike | None, num_classes: int) -> np.ndarray:
   """Counts each client's rows per class, integers [K, C], or all its rows, [K, 1], if labels are None."""
   if labels is None:
     return np.array([[len(np.asarray(rows))] for rows in parts])
-  return label_counts(parts, labels, num_classes)
+  labels = np.asarray(labels)
+  return np.stack([np.bincount(labels[np.asarray(rows)], minlength=num_classes) for rows in parts])
 
 
 def plot_partition(

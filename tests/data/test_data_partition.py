@@ -11,7 +11,7 @@ from scipy import stats
 from fedjax_het import data as P
 from fedjax_het.errors import SettingError
 from fedjax_het.studies import partition as partition_study
-from fedjax_het.studies.partition import label_counts, plot_partition
+from fedjax_het.studies.partition import counts_of, plot_partition
 
 KEY = jax.random.key(0)
 LABELS = np.repeat(np.arange(10), 60)  # 600 rows, sorted: classes can be read off row numbers
@@ -93,7 +93,7 @@ def test_pathological_clients_hold_at_most_two_classes(seed, clients):
   """Shards of 3, 6, 15, 30, 60 rows divide the 60 of a class: none lies across a border."""
   rng = np.random.default_rng(seed)
   labels = rng.permutation(LABELS)
-  counts = label_counts(P.pathological(jax.random.key(seed), labels, clients), labels, 10)
+  counts = counts_of(P.pathological(jax.random.key(seed), labels, clients), labels, 10)
   assert ((counts > 0).sum(1) <= 2).all()
   assert (counts.sum(1) == 600 // clients).all()
 
@@ -156,7 +156,7 @@ def test_dirichlet_shares_have_the_dirichlets_marginal(alpha):
   """A coordinate of Dir(α 1_2) is Beta(α, α); two clients, so the minimum never binds."""
   labels = np.repeat(np.arange(20), 2000)
   shares = [
-    label_counts(P.dirichlet(jax.random.key(seed), labels, 2, alpha, min_size=1), labels, 20)[0] / 2000
+    counts_of(P.dirichlet(jax.random.key(seed), labels, 2, alpha, min_size=1), labels, 20)[0] / 2000
     for seed in range(20)
   ]
   assert stats.kstest(np.concatenate(shares), stats.beta(alpha, alpha).cdf).pvalue > 0.01
@@ -164,7 +164,7 @@ def test_dirichlet_shares_have_the_dirichlets_marginal(alpha):
 
 def test_dirichlet_shares_classes_independently_and_alpha_orders_heterogeneity():
   def spread(alpha):
-    counts = label_counts(P.dirichlet(KEY, LABELS, 5, alpha, min_size=1), LABELS, 10)
+    counts = counts_of(P.dirichlet(KEY, LABELS, 5, alpha, min_size=1), LABELS, 10)
     return (counts / 60).std(axis=1).mean()
 
   assert spread(0.1) > 2 * spread(1.0) > 4 * spread(100.0)
@@ -191,7 +191,7 @@ def test_balanced_dirichlet_meets_what_retrying_cannot(clients):
   labels = np.repeat(np.arange(10), 2000)
   with pytest.raises(SettingError, match=rf"0\.01.*num_clients = {clients}.*min_size = 10.*balance=True"):
     P.dirichlet(KEY, labels, clients, 0.01, max_tries=30)
-  counts = label_counts(P.dirichlet(KEY, labels, clients, 0.01, balance=True), labels, 10)
+  counts = counts_of(P.dirichlet(KEY, labels, clients, 0.01, balance=True), labels, 10)
   assert (counts.sum(1) == 20000 // clients).all()
   assert np.median((counts > 0).sum(1)) <= 2
   np.testing.assert_array_equal(counts.sum(0), 2000)
@@ -209,7 +209,7 @@ def test_balanced_dirichlet_is_the_plain_one_where_nobody_is_full():
 @pytest.mark.parametrize("fraction", [0.5, 0.8, 1.0])
 def test_primary_classes_get_their_fraction(folds, fraction):
   clients = 20
-  counts = label_counts(P.primary_class(KEY, LABELS, clients, folds, fraction), LABELS, 10)
+  counts = counts_of(P.primary_class(KEY, LABELS, clients, folds, fraction), LABELS, 10)
   assert (counts.sum(1) == 30).all()
   for i, row in enumerate(counts):
     group, width = i // (clients // folds), 10 // folds
@@ -295,7 +295,7 @@ def test_a_misspelt_name_or_option_hears_the_nearest():
 def test_a_partition_can_be_drawn(tmp_path, clients, num_classes):
   labels = np.arange(600) % num_classes
   parts = P.iid(KEY, labels, clients)
-  assert label_counts(parts, labels, num_classes).sum() == 600
+  assert counts_of(parts, labels, num_classes).sum() == 600
   path = tmp_path / "partition.png"
   plot_partition(parts, labels, path, num_classes, title="iid")
   assert path.read_bytes().startswith(b"\x89PNG")
