@@ -41,8 +41,11 @@ class Partition(Study):
   def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
     """Writes partition.npz; called before the first round and after every restart."""
     if self.run.writes:
-      counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
-      np.savez_compressed(self.run.folder / FILE, counts=counts)
+      self._write()
+
+  def _write(self) -> None:
+    counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
+    np.savez_compressed(self.run.folder / FILE, counts=counts)
 
   def draw_first(self) -> None:
     """Draws partition.png."""
@@ -50,7 +53,9 @@ class Partition(Study):
     plot_partition(self.run.parts, self._labels, path, num_classes, self.run.title)
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Draws partition.png again if it was removed during the run."""
+    """Makes partition.png and partition.npz again if they were removed."""
+    if not (self.run.folder / FILE).exists():
+      self._write()
     if not (self.run.figures / PICTURE).exists():
       self.draw_first()
 
