@@ -129,7 +129,7 @@ def test_client_dirichlet_draws_each_clients_own_distribution(alpha):
   """Of n rows drawn by q ~ Dir(α 1_C), E Σ_c (n_c/n)² = 1/n + (1 - 1/n)(α + 1)/(Cα + 1)."""
   labels, found = np.repeat(np.arange(10), 3000), []
   for seed in range(60):
-    counts = label_counts(P.client_dirichlet(jax.random.key(seed), labels, 300, alpha), labels, 10)
+    counts = counts_of(P.client_dirichlet(jax.random.key(seed), labels, 300, alpha), labels, 10)
     assert (counts.sum(0) == 3000).all()
     found.append(((counts / 100) ** 2).sum(1).mean())
   expected = 0.01 + 0.99 * (alpha + 1) / (10 * alpha + 1)
@@ -137,9 +137,9 @@ def test_client_dirichlet_draws_each_clients_own_distribution(alpha):
 
 
 def test_client_dirichlet_with_a_small_alpha_gives_nearly_every_client_one_class():
-  counts = label_counts(P.client_dirichlet(KEY, LABELS, 60, 1e-6), LABELS, 10)
+  counts = counts_of(P.client_dirichlet(KEY, LABELS, 60, 1e-6), LABELS, 10)
   assert ((counts > 0).sum(1) == 1).mean() > 0.8
-  order = label_counts(P.client_dirichlet(jax.random.key(1), LABELS, 60, 1e-6), LABELS, 10).argmax(1)
+  order = counts_of(P.client_dirichlet(jax.random.key(1), LABELS, 60, 1e-6), LABELS, 10).argmax(1)
   assert len({*order.tolist()}) == 10
 
 
