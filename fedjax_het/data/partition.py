@@ -185,7 +185,7 @@ def client_dirichlet(
 
   Source: Hsu et al. 2019, "Measuring the effects of non-identical data distribution for federated visual
   classification", arXiv:1909.06335, section 3, whose concentration is C·α with a uniform prior; SosicFL,
-  section 4.1, Dir_L(β) with β = α; Ahn's thesis, II-6 and IV-4, in words.
+  section 4.1, Dir_L(β) with β = α; Hahn's thesis, II-6 and IV-4, in words.
   """
   labels = _labels(labels, num_clients)
   rng = generator(key)
