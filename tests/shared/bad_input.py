@@ -176,7 +176,7 @@ def calls() -> dict[str, Call]:
     "models.check_file": Call(fh.models.check_file, {"path": "no.npz"}),
     "mixing.static": Call(fh.mixing.static, {}),
     "mixing.afl": Call(fh.mixing.afl, {"lr": 0.1}),
-    "mixing.aaggff_s": Call(fh.mixing.aaggff_s, {"cdf": "normal"}),
+    "mixing.aaggff_s": Call(fh.mixing.aaggff_s, {"cdf": "normal", "scale": "spacing", "learner": "gradient"}),
     "mixing.aaggff_d": Call(fh.mixing.aaggff_d, {"cdf": "normal", "sampling_probability": 0.5}),
     "mixing.qffl": Call(fh.mixing.qffl, {"q": 1.0}),
     "mixing.term": Call(fh.mixing.term, {"lam": 1.0}),
