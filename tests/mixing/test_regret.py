@@ -41,8 +41,3 @@ def test_bounds_by_hand():
 def test_entropy():
   assert entropy([0.25] * 4) == pytest.approx(np.log(4))
   assert entropy([[1.0, 0.0], [0.5, 0.5]]) == pytest.approx([0.0, np.log(2)])
-
-
-def test_cumulative_objective_by_hand():
-  p, losses = [[0.5, 0.5], [0.25, 0.75]], [[1.0, 3.0], [2.0, 0.0]]
-  np.testing.assert_allclose(regret.cumulative_objective(p, losses), [2.0, 2.5])
