@@ -76,7 +76,8 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
   `common` is the λ of the headline: one for all clients, see `pick`; `picked_on`, `picked_by` and
   `picked_clients` say how it was picked. `validation` picks each client's λ on its validation part;
   `per_client_test_optimistic` picks it on the same test part that it is then reported on, as the authors'
-  code does.
+  code does. `least_loss` is the loss at the λ whose mean loss over the clients' test parts is least, and that
+  λ, `at`; table 2.7 may mean it.
 
   Args:
     grid: λ, [Λ].
@@ -91,6 +92,11 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
     "picked_by": picked.by,
     "picked_clients": int(picking(evaluations, picked).sum()),
   }
+  losses = [_over_clients(column) for column in test.personalized["loss"].T]
+  means = np.array([own["mean"] for own in losses])
+  if not np.isnan(means).all():
+    least = int(np.nanargmin(means))
+    report["least_loss"] = losses[least] | {"at": grid[least]}
   if valid is not None:
     chosen = best_lambda(valid, picked)
     report["validation"] = _over_clients(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
