@@ -6,7 +6,7 @@ Each row is one program of many seeds, whose splits, initial models and mini-bat
 the six distribution functions of section III-5.1 there are rows for the settings that the thesis only names
 (other learners, a scale by maximum spacing) and for its softmax of two logits. Transactions after a loan's
 date are left out, and with "leaky" counted, as in the paper. OUT/raw/figure_3_1.json holds every seed's
-figures; OUT/figure_3_1.md and OUT/images/figure_3_1.png are written from it. About three minutes on two cores.
+figures; OUT/figure_3_1.md and OUT/images/figure_3_1.png are written from it. Three minutes on two cores.
 """
 
 import argparse

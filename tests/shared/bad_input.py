@@ -178,7 +178,7 @@ def calls() -> dict[str, Call]:
     "mixing.afl": Call(fh.mixing.afl, {"lr": 0.1}),
     "mixing.aaggff_s": Call(fh.mixing.aaggff_s, {"cdf": "normal", "scale": "spacing", "learner": "gradient"}),
     "mixing.aaggff_d": Call(fh.mixing.aaggff_d, {"cdf": "normal", "sampling_probability": 0.5}),
-    "mixing.qffl": Call(fh.mixing.qffl, {"q": 1.0}),
+    "mixing.qffl": Call(fh.mixing.qffl, {"q": 1.0, "lipschitz": 2.0}),
     "mixing.term": Call(fh.mixing.term, {"lam": 1.0}),
     "mixing.propfair": Call(fh.mixing.propfair, {"baseline": 3.0, "margin": 0.2}),
     "mixing.tilted": Call(fh.mixing.tilted, {"response": None, "zeta": 1.0, "name": "t"}),
