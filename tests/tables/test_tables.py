@@ -106,3 +106,9 @@ def test_figures_that_no_method_has_on_a_data_set_are_left_out():
   assert set(map(tuple, printed(table.cells, ["of_our_own", *table.figures]).values())) == {
     ("of_our_own", "auroc_gap"), ("of_our_own", "top5_gap"),
   }  # fmt: skip
+
+
+def test_the_number_of_sosicfl_s_clusters_may_be_left_to_the_data():
+  config = read_table(CONFIGS / "sosicfl_2.py").get_config("dataset=digits,split=5fold")
+  config.algorithm.clusters = None
+  assert plan(config).parts["algorithm"]["clusters"] is None
