@@ -100,7 +100,7 @@ def config_of(
   if name in SOSICFL:
     algorithm |= {
       "endpoints": chosen["endpoints"] or endpoints,
-      "clusters": 1 if chosen["endpoints"] == 1 else clusters,
+      "clusters": optional(1 if chosen["endpoints"] == 1 else clusters),
       "rho": rho,
       "epsilon": FieldReference(None, field_type=float),
       "points": optional(chosen["points"] or None),

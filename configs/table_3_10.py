@@ -66,7 +66,7 @@ STRENGTHS = {  # from the authors' commands; all others are the parts' defaults
   }.items()
 }  # fmt: skip
 FIGURES = {
-  "avg": ("metrics.personalized.auroc.mean", 100.0),
+  "avg": ("weighted.personalized.auroc", 100.0),  # by test examples, as in the authors' code
   "worst": ("metrics.personalized.auroc.worst10", 100.0),  # the worst tenth of four clients is one client
   "top5": ("metrics.personalized.top5.mean", 100.0),
   "top5_worst10": ("metrics.personalized.top5.worst10", 100.0),

@@ -1,5 +1,6 @@
 """fedjax_het: federated learning when clients' data differ, on one JAX engine."""
 
+from fedjax_het import _starting as _starting
 from fedjax_het import data, metrics, mixing, models, server, tasks
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto

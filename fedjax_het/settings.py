@@ -26,7 +26,7 @@ from typing import Annotated, Any, TypeVar, cast
 import jax
 import numpy as np
 
-from fedjax_het.errors import SettingError, check_choice, check_range, check_whole
+from fedjax_het.errors import SettingError, check_choice, check_range, check_whole, near
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 Settings = TypeVar("Settings")
@@ -235,14 +235,17 @@ def check_settings(
   of: Callable[..., Any] | Mapping[str, Setting],
   given: Mapping[str, Any],
   not_settable: Iterable[str] = (),
+  place: str = "",
 ) -> None:
   """Checks settings that were given by name, as in a configuration, against their declarations.
 
   Args:
-    kind: the name of the settings in the error.
+    kind: the name of the settings in the error, such as "option of partition 'iid'".
     of: the factory that will be called with them, or its settings.
     given: name -> value.
     not_settable: parameters that the caller of the factory provides.
+    place: the section of a configuration that holds the settings; errors then name "PLACE.NAME", as it is
+      written, and its value.
 
   Raises:
     SettingError: a setting is unknown (the error names the nearest one), or a value is invalid.
@@ -250,8 +253,11 @@ def check_settings(
   known = of if isinstance(of, Mapping) else settings_of(of)
   names = [name for name in known if name not in {*not_settable}]
   for name, value in given.items():
+    if place and name not in names:
+      raise SettingError(f"{place}.{name}", value, f"unknown {kind}", near(name, names or [NONE]))
     check_choice(kind, name, names or [NONE])
-    known[name].check(value)
+    own = known[name]
+    (dataclasses.replace(own, called=f"{place}.{name}") if place else own).check(value)
 
 
 @functools.cache

@@ -85,7 +85,7 @@ class Study:
     self.data = [
       fh.federate(
         source.x, source.y, parts, jax.random.fold_in(key, 1), num_classes=source.num_classes,
-        standardize=source.standardize,
+        standardize=source.standardize, stratify=self.config.stratify,
       )
       for key in self.keys
     ]  # fmt: skip

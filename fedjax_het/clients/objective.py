@@ -15,7 +15,6 @@ from fedjax_het.models.layers.product import divided
 from fedjax_het.models.model import Model
 from fedjax_het.models.tried import check_outputs, check_statistics, mistakes_in_training
 from fedjax_het.modes import promoting
-from fedjax_het.settings import Count, Decay, Fraction, NonNegative, Positive, Round
 from fedjax_het.tasks import mean_loss
 from fedjax_het.tasks.task import or_one
 
@@ -180,20 +179,6 @@ def check_model(model: Any) -> None:
   if not isinstance(model, Model):
     remedy = "Make one of a Flax module by fedjax_het.models.from_flax(module, shape, num_classes)."
     raise SettingError("model", type(model).__name__, "is no fedjax_het.Model", remedy)
-
-
-def check_training(**settings: Any) -> None:
-  """Checks settings of local training by their names, for a factory that does not declare them.
-
-  Raises:
-    SettingError: a setting is out of range.
-  """
-  declared: dict[str, Any] = dict(lr=Positive, lr_decay=Decay, start_round=Round, batch_size=Count)
-  declared |= dict(inner_steps=Count, momentum=Fraction, b1=Fraction, b2=Fraction)
-  for name, value in settings.items():
-    usual: Any = Count if name.endswith("epochs") else NonNegative
-    for rule in declared.get(name, usual).__metadata__:
-      rule.check(name, value)
 
 
 def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Array) -> None:

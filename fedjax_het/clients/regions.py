@@ -6,7 +6,7 @@ whoever prepares the regions. They can be privatised first, see `noised`.
 
 import functools
 import itertools
-from typing import NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.clients.simplex import mean_distance
 from fedjax_het.errors import SettingError, check_range, check_seed
-from fedjax_het.settings import Count, Positive, checked
+from fedjax_het.settings import Choice, Count, Positive, checked
 
 STARTS = 8  # LDA fits per endpoint beyond the first: most of five end with two groups at one point
 TOGETHER = 0.25  # fraction of the radius within which two centers count as the same
+REACH = 0.1  # distance within which DBSCAN puts two clients into one cluster
 WIDEST = 2.0  # largest L1 distance between two points of a simplex
 MOST_NAMED = 3  # pairs of clusters named in a remark
 
@@ -43,23 +44,31 @@ def regions(
   counts: ArrayLike,
   *,
   endpoints: Count = 2,
-  clusters: Count = 2,
+  clusters: Count | None = 2,
+  distance: Annotated[str, Choice(("l1", "hilbert"))] = "l1",
+  reach: Positive | None = None,
   rho: Positive = 0.4,
   epsilon: Positive | None = None,
   seed: int = 0,
 ) -> Regions:
-  """Computes regions: label counts -> LDA -> points of the simplex -> L1 clusters -> centers and radius.
+  """Computes regions: label counts -> LDA -> points of the simplex -> clusters -> centers and radius.
 
-  LDA is scikit-learn's online variational Bayes, the fit of least perplexity of 8·M random starts. Clusters
-  are by average linkage, which needs no initialisation, and a center is the mean of its clients' points. η =
-  ρ·δ, with δ the mean over the clusters of `mean_distance`.
+  LDA is scikit-learn's online variational Bayes, the fit of least perplexity of 8·M random starts. A given
+  number of clusters is found by average linkage, which needs no initialisation; otherwise DBSCAN finds
+  clusters and their number (Ester et al. 1996; with one example a core, so that no client is noise). A center
+  is the mean of its clients' points. η = ρ·δ, with δ the mean over the clusters of `mean_distance`.
 
   Args:
     counts: training examples per client and class, [K, C]; not fractions, with which all clients would lie
       near the middle.
     endpoints: M + 1 >= 1, the number of LDA topics; the paper states M = 1 for two folds, and no value
       elsewhere.
-    clusters: number of clusters of clients, 1 to K, each with a region.
+    clusters: number of clusters of clients, 1 to K, each with a region; None: as many as DBSCAN finds, which
+      the paper recommends for folds, whose clients have one label distribution a group.
+    distance: the distance between clients' points that clusters go by: "l1", Σ|p_i - q_i|, as the paper's
+      radius, or "hilbert", see `hilbert_distances`, of the paper's reference for clustering.
+    reach: DBSCAN's neighbourhood > 0, by default `REACH`: clients at most so far apart share a cluster. It is
+      refused together with a number of clusters.
     rho: ρ > 0; the paper has 0.6 for two folds, else 0.4. From 2/δ on a region is the whole simplex.
     epsilon: ε > 0, privacy budget per example: the counts are noised first, see `noised`. None uses them as
       they are.
@@ -80,19 +89,47 @@ def regions(
   if (counts % 1 != 0).any() and np.allclose(counts.sum(1), 1.0, atol=1e-3):
     raise SettingError("counts", counts.shape, "are shares of 1, not counts", remedy)
   check_seed("seed", seed)
-  check_regions(len(counts), counts.shape[1], endpoints, clusters, epsilon)
+  check_regions(len(counts), counts.shape[1], endpoints, clusters, epsilon, reach)
   seed = int(seed)
-  from sklearn import cluster  # importing takes two seconds, and SosicFL alone needs it
-
-  endpoints, clusters = int(endpoints), int(clusters)
+  endpoints = int(endpoints)
   if epsilon is not None:
     counts = noised(counts, epsilon, seed)
   points = topics(counts, endpoints, seed) if endpoints > 1 else np.ones((len(counts), 1))
-  grouped = cluster.AgglomerativeClustering(clusters, metric="manhattan", linkage="average")
-  z = grouped.fit_predict(points) if clusters > 1 else np.zeros(len(counts), int)
-  means = np.array([points[z == c].mean(0) for c in range(clusters)])
+  z = np.zeros(len(counts), int) if clusters == 1 else _clustered(points, clusters, distance, reach or REACH)
+  means = np.array([points[z == c].mean(0) for c in range(z.max() + 1)])
   radius = rho * float(np.mean([mean_distance(center) for center in means]))
   return Regions(means[z].astype(np.float32), radius, points.astype(np.float32), z)
+
+
+def _clustered(points: np.ndarray, clusters: int | None, distance: str, reach: float) -> np.ndarray:
+  """Returns the clients' clusters, int [K], numbered from 0; see `regions`."""
+  from sklearn import cluster  # importing takes two seconds, and SosicFL alone needs it
+
+  apart = hilbert_distances(points) if distance == "hilbert" else points
+  metric = "precomputed" if distance == "hilbert" else "manhattan"
+  if clusters is None:
+    found = cluster.DBSCAN(eps=reach, min_samples=1, metric=metric).fit_predict(apart)
+    if not found.any():
+      raise SettingError(
+        "reach", reach, f"DBSCAN puts all {len(points)} clients into one cluster",
+        "Use a smaller reach, or set clusters.",
+      )  # fmt: skip
+    return found
+  return cluster.AgglomerativeClustering(int(clusters), metric=metric, linkage="average").fit_predict(apart)
+
+
+def hilbert_distances(points: np.ndarray) -> np.ndarray:
+  """Computes Hilbert's metric of the simplex, log max_i(p_i/q_i) - log min_i(p_i/q_i), of all pairs, [K, K].
+
+  Args:
+    points: points inside the simplex, [K, M + 1], all coordinates > 0, as LDA's are.
+
+  Source: Nielsen and Sun 2019, "Clustering in Hilbert's projective geometry", arXiv:1704.00454, which the
+  paper names for its clustering.
+  """
+  logs = np.log(points)
+  ratios = logs[:, None] - logs[None]
+  return ratios.max(-1) - ratios.min(-1)
 
 
 def topics(counts: np.ndarray, endpoints: int, seed: int) -> np.ndarray:
@@ -143,7 +180,9 @@ def regions_of_nothing(
   num_clients: int | None,
   *,
   endpoints: Count = 2,
-  clusters: Count = 2,
+  clusters: Count | None = 2,
+  distance: Annotated[str, Choice(("l1", "hilbert"))] = "l1",
+  reach: Positive | None = None,
   rho: Positive = 0.4,
   epsilon: Positive | None = None,
 ) -> Regions:
@@ -152,27 +191,30 @@ def regions_of_nothing(
   Raises:
     SettingError: see `regions`.
   """
-  check_regions(num_clients, None, endpoints, clusters, epsilon)
+  check_regions(num_clients, None, endpoints, clusters, epsilon, reach)
   middle = np.full((num_clients or 1, int(endpoints)), 1.0 / endpoints, np.float32)
   return Regions(middle, rho * mean_distance(middle[0]), middle, np.zeros(len(middle), int))
 
 
 def check_regions(
-  num_clients: int | None, num_classes: int | None, endpoints: int, clusters: int, epsilon: float | None
-) -> None:
+  num_clients: int | None, num_classes: int | None, endpoints: int, clusters: int | None,
+  epsilon: float | None, reach: float | None,
+) -> None:  # fmt: skip
   """Raises `SettingError` for settings of `regions` that do not go together, as far as K and C are known."""
   if num_classes is not None and endpoints > num_classes:
     raise SettingError(
       "endpoints", endpoints, f"more topics than there are classes, {num_classes}",
       f"Use at most {num_classes}.",
     )  # fmt: skip
-  if num_clients is not None and clusters > num_clients:
+  if num_clients is not None and clusters is not None and clusters > num_clients:
     raise SettingError(
       "clusters", clusters, f"more than there are clients, {num_clients}", f"Use at most {num_clients}."
     )
+  if reach is not None and clusters is not None:
+    raise SettingError("reach", reach, "is for clusters = None", "Leave it out, or leave out their number.")
   if endpoints == 1:
     problem = "with one endpoint all clients share one point: no effect"
-    if clusters > 2:  # 2 is the default
+    if clusters is None or clusters > 2:  # 2 is the default
       raise SettingError("clusters", clusters, problem, "Use 1.")
     if epsilon is not None:
       raise SettingError("epsilon", epsilon, problem, "Leave it out.")

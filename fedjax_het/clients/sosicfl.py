@@ -9,15 +9,16 @@ it draws α uniformly on R (or takes the next of Ω_tr points of the round), com
 
     θ_m <- θ_m - α_m·γ·∇F_i(w_α)                     (eq. 8)
 
-by one backward pass. The server averages by n_i / n (eq. 9). The personalised model is w_μ, the global model
-w_{1/(M+1)}. Before a late start t̃ regions are not used: clients draw α on the whole simplex and are
-evaluated at w_{1/(M+1)} too.
+by one backward pass. The server averages by n_i / n (eq. 9). The personalised model is w_μ, or predicts what
+Ω_te points of R predict on average; the global model is w_{1/(M+1)}. Before a late start t̃ regions are not
+used: clients draw α on the whole simplex and are evaluated at w_{1/(M+1)} too.
 
 SosicFL+ is Ditto on the endpoints: a client also keeps personalised endpoints, trained likewise on its region
 with a proximal term towards the received endpoints, in every round (in the paper they follow when SosicFL has
 ended).
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple, Unpack
 
@@ -45,6 +46,7 @@ from fedjax_het.settings import Choice, Count, NonNegative, Round, checked
 
 PyTree = Any
 POINTS = 2**31 - 1  # folded into the key of a round's points; epochs fold in 0, 1, ...
+TEST_POINTS = 0  # seed of the points of evaluations
 
 
 class Owner(NamedTuple):
@@ -56,6 +58,25 @@ class Owner(NamedTuple):
   stats: PyTree = ()
 
 
+class Ensemble(NamedTuple):
+  """Several points of one simplex, whose predictions are averaged: points [Ω, M + 1] and endpoints."""
+
+  points: jax.Array
+  params: PyTree
+  stats: PyTree
+
+
+def mean_prediction(logits: jax.Array) -> jax.Array:
+  """Returns the logits [B, C] of the mean probabilities over several models, from theirs, [Ω, B, C].
+
+  For C > 1, log of the mean of softmax; for one logit, the log-odds of the mean of sigmoid.
+  """
+  mean = functools.partial(jax.nn.logsumexp, axis=0, b=1.0 / logits.shape[0])
+  if logits.shape[-1] == 1:
+    return mean(jax.nn.log_sigmoid(logits)) - mean(jax.nn.log_sigmoid(-logits))
+  return mean(jax.nn.log_softmax(logits))
+
+
 @checked
 def sosicfl_plus(
   model: Model,
@@ -64,6 +85,7 @@ def sosicfl_plus(
   layers: Annotated[str, Choice(("head", "all"))] = "head",
   head: Head = "",
   points: Count | None = None,
+  test_points: Count | None = None,
   start_round: Round | jax.Array = 0,
   lam: NonNegative | None = 1.0,
   local_epochs: Count | None = None,
@@ -82,6 +104,9 @@ def sosicfl_plus(
     head: layers of the head if not `Model.head`, see `heads.parting`.
     points: Ω_tr: None draws a new point in each local step; a number draws so many points per round, which
       the steps use in turn. Personalised endpoints have separate points, equally many.
+    test_points: Ω_te: None evaluates a client at its center, as in section 3.5; a number averages the
+      predicted probabilities of so many points, uniform on its region and the same in every evaluation and
+      run. Before t̃ they are of the whole simplex. Losses F_i for a mixing are at the center.
     start_round: t̃, the first round in which a client draws on its region; before it, on the whole simplex.
       With `math.inf` (start=1.0 in a configuration) always on the whole simplex: all clients learn one
       simplex.
@@ -117,10 +142,13 @@ def sosicfl_plus(
   radius = regions.radius if isinstance(regions.radius, jax.Array) else np.float32(regions.radius)
   count = centers.shape[1]
   if count == 1:
-    for setting, value in (("points", points), ("start_round", start_round)):
+    for setting, value in (("points", points), ("test_points", test_points), ("start_round", start_round)):
       if not isinstance(value, jax.Array) and value:
         problem = "with one endpoint all points of the simplex are one: no effect"
         raise SettingError(setting, value, problem, "Leave it out.")
+  if test_points is not None and not model.task.classes:
+    problem = f"the task {model.task.name} predicts no class probabilities, which could be averaged"
+    raise SettingError("test_points", test_points, problem, "Leave it out.")
   middle = jnp.full((count,), 1.0 / count)
   part = parting(model, head) if layers == "head" else lambda params: Parted({}, params)
 
@@ -129,6 +157,14 @@ def sosicfl_plus(
     single, endpoints = part(params)
     return joined(single, jax.tree.map(lambda leaf: jnp.tensordot(alpha, leaf, 1), endpoints))
 
+  def on_region(key: jax.Array, state: Owner, round: int | jax.Array) -> jax.Array:
+    """Draws α uniformly on the client's region or, before t̃, on the simplex."""
+    return lax.cond(
+      round >= start_round,
+      lambda: uniform_on_region(key, state.center, state.radius),
+      lambda: uniform_on_simplex(key, count),
+    )
+
   def drawn(state: Owner, round: int | jax.Array) -> Callable[[sgd.Step, PyTree], PyTree]:
     """Returns (step, params) -> w_α, with α uniform on the client's region or, before t̃, on the simplex."""
 
@@ -136,12 +172,7 @@ def sosicfl_plus(
       key = step.key
       if points is not None:
         key = jax.random.fold_in(jax.random.fold_in(step.walk, POINTS), step.number % points)
-      alpha = lax.cond(
-        round >= start_round,
-        lambda: uniform_on_region(key, state.center, state.radius),
-        lambda: uniform_on_simplex(key, count),
-      )
-      return at(params, alpha)
+      return at(params, on_region(key, state, round))
 
     return point
 
@@ -172,12 +203,26 @@ def sosicfl_plus(
     if lam is None:
       return Message(work.params, stats=work.stats), state, Info.of_sum(work.loss, work.steps)
     received, own = work
-    kept = state._replace(params=own.params, stats=own.stats)
-    return Message(received.params, stats=received.stats), kept, mean_loss(received, own)
+    after = state._replace(params=own.params, stats=own.stats)
+    return Message(received.params, stats=received.stats), after, mean_loss(received, own)
+
+  def kept(broadcast: Message, state: Owner) -> tuple[PyTree, PyTree]:
+    return (broadcast.params, broadcast.stats) if lam is None else (state.params, state.stats)
 
   def own_model(broadcast: Message, state: Owner, context: Context) -> PyTree:
-    params, stats = (broadcast.params, broadcast.stats) if lam is None else (state.params, state.stats)
+    params, stats = kept(broadcast, state)
     return model.joined(at(params, jnp.where(context.round >= start_round, state.center, middle)), stats)
+
+  def ensemble(broadcast: Message, state: Owner, data: Any, context: Context, lam: jax.Array) -> PyTree:
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(TEST_POINTS), context.client), test_points or 1)
+    drawn = jax.vmap(lambda key: on_region(key, state, context.round))(keys)
+    return Ensemble(drawn, *kept(broadcast, state))
+
+  def outputs(params: PyTree, x: jax.Array) -> jax.Array:
+    if not isinstance(params, Ensemble):
+      return model.logits(params, x)
+    of = lambda alpha: model.logits(model.joined(at(params.params, alpha), params.stats), x)  # noqa: E731
+    return mean_prediction(jax.vmap(of)(params.points))
 
   def global_model(broadcast: Message) -> PyTree:
     return model.joined(at(broadcast.params, middle), broadcast.stats)
@@ -204,6 +249,8 @@ def sosicfl_plus(
     regions.points,
     regions.clusters,
   )
+  if test_points is not None:
+    client = client._replace(personalize=ensemble, apply=outputs)
   return client._replace(
     studies=Studies(simplex=simplex, milestones={"t̃": start_round}),
     needs=Needs(

@@ -18,6 +18,7 @@ FedAvg's.
 """
 
 import functools
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, Unpack
 
 import jax
@@ -31,6 +32,8 @@ from fedjax_het.clients.objective import loss_gradient, updates_barrier
 from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.clients.supervised import line, received, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
+from fedjax_het.data.container import FederatedData
+from fedjax_het.errors import is_zero
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
@@ -109,6 +112,7 @@ def superfed(
   mu: NonNegative | jax.Array = 0.01,
   nu: NonNegative | jax.Array = 2.0,
   start_round: Round | jax.Array = 0,
+  nu_from: Annotated[str, Choice(("start", "first"))] = "start",
   **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
   """SuPerFed's client part; its state is the local model θ^l, and the personalised model at λ is θ(λ).
@@ -121,9 +125,12 @@ def superfed(
     model: the model of both endpoints.
     granularity: "model" for SuPerFed-MM, "layer" for SuPerFed-LM.
     mu: μ >= 0, weight of the proximal term, eq. 2.4.
-    nu: ν >= 0, weight of the orthogonality term, eq. 2.5; acts from `start_round` on.
+    nu: ν >= 0, weight of the orthogonality term, eq. 2.5; see `nu_from`.
     start_round: L, the first round in which λ is drawn and θ^l moves (algorithm 2.3), counted from 0. The
       paper gives it as a fraction of the rounds, as configurations do.
+    nu_from: the round from which ν acts. "start": L, before which θ^l does not move and a round is FedAvg's
+      or FedProx's. "first": the first round, as algorithm 2.4 is printed, which before L sets only λ = 0; ν
+      then turns θ^f and θ^l away from each other in every step, and θ^l's weights decay.
     **local: local training, see `LocalSettings`; it acts on both endpoints alike.
 
   Raises:
@@ -132,9 +139,11 @@ def superfed(
   local, tx_of = local_training(local)
   epochs, batch_size = local["epochs"], local["batch_size"]
 
-  def step_on_line(center, tx, training: Line, batch: Batch) -> Line:
+  def step_on_line(center, tx, mixes, training: Line, batch: Batch) -> Line:
     federated, local = training.ends
     lam = draw_lambda(batch.key, federated, granularity)
+    if mixes is not None:
+      lam = jax.tree.map(lambda drawn: jnp.where(mixes, drawn, 0.0), lam)
     loss, gradient, _ = loss_gradient(model, mix(federated, local, lam), training.stats, batch)
     a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
     gradients = Pair(  # eq. 2.3
@@ -160,10 +169,12 @@ def superfed(
       ends, optimizers = Pair(trained.params, local), Pair(trained.optimizer, other)
       return Line(ends, optimizers, trained.loss, trained.steps, trained.stats)
 
-    def after(training):
-      step = functools.partial(step_on_line, center, tx)
+    def after(training, mixes=None):
+      step = functools.partial(step_on_line, center, tx, mixes)
       return for_each_batch(key, data, batch_size, epochs, step, training, first, last)
 
+    if nu_from == "first":
+      return after(training, context.round >= start_round)
     return lax.cond(context.round >= start_round, after, before, training)
 
   def start(broadcast, state, context) -> Line:
@@ -188,10 +199,16 @@ def superfed(
     name="superfed_mm" if granularity == "model" else "superfed_lm", line=between,
     init=lambda key, broadcast, data, context: model.init(jax.random.fold_in(key, context.client)),
   )  # fmt: skip
+
+  def remarks(data: FederatedData) -> Iterator[str]:
+    if nu_from == "first" and is_zero(start_round):
+      yield 'nu_from = "first": no effect, as L = 0 is the first round.'
+
+  starts = starts_within(start_round, "local models would never move")
   return client._replace(
     personalize=between,
     studies=client.studies._replace(lambdas=LAMBDAS, milestones={"L": start_round}),
-    needs=client.needs._replace(check_rounds=starts_within(start_round, "local models would never move")),
+    needs=client.needs._replace(check_rounds=starts, remarks=remarks),
   )
 
 

@@ -47,7 +47,8 @@ def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
     )  # fmt: skip
   seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(plan.seed), 5)))[-1]
   given = {**plan.parts["local"], **plan.parts["algorithm"]}
-  return client.prepare(given, label_counts(data), seed=int(seed))
+  with as_written(plan.parts, "algorithm", "local"):
+    return client.prepare(given, label_counts(data), seed=int(seed))
 
 
 def build_algorithm(

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedjax_het import data as datasets
 from fedjax_het import models
-from fedjax_het.config.algorithm import as_written, build_algorithm, renamed
+from fedjax_het.config.algorithm import as_written, build_algorithm
 from fedjax_het.config.known import check_known, check_model
 from fedjax_het.config.label_noise import check_label_noise
 from fedjax_het.config.sections import Section
@@ -23,6 +23,7 @@ from fedjax_het.errors import (
   check_section,
   check_seed,
   check_whole,
+  near,
 )
 from fedjax_het.methods import CLIENTS, Method, small_model
 from fedjax_het.settings import check_settings, settings_of
@@ -39,8 +40,9 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   Raises:
     SettingError: a field or name is unknown (the error names the nearest), or a value is out of range.
   """
-  for field in config:
-    check_choice("field of the configuration", field, known)
+  for field, value in config.items():
+    if field not in known:
+      raise SettingError(field, value, "unknown field of the configuration", near(field, known))
   for name, section in known.items():
     if section.required and name not in config:
       raise SettingError(name, None, "is missing from the configuration", "See configs/quickstart.py.")
@@ -59,14 +61,16 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   model = config["model"]
   check_choice("dataset", config["dataset"], datasets.names())
   check_choice("model.name", model["name"], (*models.MODELS, *models.GENERATORS))
-  if model.get("weights"):
-    models.check_file(model["weights"])
+  with as_written(config, "model"):
+    if model.get("weights"):
+      models.check_file(model["weights"])
+  check_loader(config["dataset"], config.get("dataset_options", {}), known["dataset_options"])
   with as_written(config, "partition"):
     check_partition(config["partition"], known["partition"].given)
   check_rounds(config["rounds"], config["eval_every"])
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:
-      check_range(field, config[field], 0.0, 1.0, on_host=True)
+      check_range(field, config[field], 0.0, below=1.0, on_host=True)
   check_whole("cohort_size", config["cohort_size"], 1)
   if config["num_clients"] is not None:
     check_whole("num_clients", config["num_clients"], 1)
@@ -87,6 +91,9 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_choice("algorithm.name", config["algorithm"]["name"], CLIENTS)
   check_fit(CLIENTS[config["algorithm"]["name"]], model["name"])
   check_model(model)
+  factory = (models.MODELS | models.GENERATORS)[model["name"]]
+  own = {name: value for name, value in model.items() if name not in ("name", *known["model"].more)}
+  check_settings(f"to {model['name']}", factory, own, known["model"].given, place="model")
 
 
 def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None:
@@ -109,17 +116,15 @@ def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None
   check_choice(f"{place}.name", given["name"], table)
   check_given(place, given, section.given)
   settings = {field: value for field, value in given.items() if field != "name"}
-  try:
-    check_settings(f"{place}'s setting for {given['name']}", table[given["name"]], settings, section.given)
-  except SettingError as error:
-    raise renamed(error, f"{place}.{error.setting}") if error.setting in settings else error from None
+  check_settings(f"to {given['name']}", table[given["name"]], settings, section.given, place)
 
 
 def check_options(options: Options, given: Any) -> None:
   """Raises `SettingError` for an option that a study does not take, or of another type; see `Options`."""
-  settings = {options.name: given} if options.single else given
-  with as_written({options.name: {} if options.single else given}, options.name):
-    check_settings(f"{options.name}'s field", options.settings, settings)
+  if options.single:
+    check_settings("", options.settings, {options.name: given})
+  else:
+    check_settings(f"to {options.name}", options.settings, given, place=options.name)
 
 
 def check_parts(plan: Plan) -> None:
@@ -130,15 +135,28 @@ def check_parts(plan: Plan) -> None:
   """
   client = CLIENTS[plan.parts["algorithm"]["name"]]
   given = {**plan.parts["local"], **plan.parts["algorithm"]}
-  algorithm = build_algorithm(plan, small_model(client), client.prepare(given, num_clients=plan.num_clients))
+  with as_written(plan.parts, "algorithm", "local"):
+    prepared = client.prepare(given, num_clients=plan.num_clients)
+  algorithm = build_algorithm(plan, small_model(client), prepared)
   for study in plan.watching:
     if study.options:
       given = plan.given(study)
       study.check(given, algorithm.client, plan.valid_fraction > 0)
   check_unseen(plan, algorithm.client)
-  check_rounds(plan.rounds, plan.eval_every, algorithm)
+  with as_written(plan.parts, "algorithm", "local"):
+    check_rounds(plan.rounds, plan.eval_every, algorithm)
   if plan.num_clients is not None and plan.unseen_fraction is None:
     check_cohort(algorithm, plan.cohort_size, plan.num_clients)
+
+
+def check_loader(dataset: str, given: Mapping[str, Any], section: Section) -> None:
+  """Raises `SettingError` for an unknown or impossible option of a data set's loader."""
+  options = {name: value for name, value in given.items() if name not in section.more}
+  if given.get("resize") is not None:
+    check_whole("dataset_options.resize", given["resize"], 1)
+  known = {**settings_of(section.table()[dataset]), **settings_of(datasets.load)}
+  apart = {*section.given, "folder", "options"}
+  check_settings(f"to {dataset}", known, options, apart, place="dataset_options")
 
 
 def check_partition(given: Mapping[str, Any], not_settable: Mapping[str, str]) -> None:

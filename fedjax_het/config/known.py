@@ -62,6 +62,9 @@ def check_method(section: str, config: Mapping[str, Any]) -> None:
     also = ", or choose it behind the file's name, as in "
     also += f"--config=configs/quickstart.py:algorithm={example}"
   given = {own: config[own] for own in sections}
+  if section == "algorithm" and "name" in config["local"]:
+    remedy = "Name the method by --config.algorithm.name."
+    raise SettingError("local.name", config["local"]["name"], "is no setting of local training", remedy)
   for field in sorted({*config[section]} & {*config.get("local", {})} if section == "algorithm" else ()):
     raise SettingError(
       f"algorithm.{field}", config[section][field], f"is given in local too, as {config['local'][field]!r}",

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.config.sections import sections
 from fedjax_het.config.values import replaced
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import SettingError, near
 
 
 def with_empty_sections(config: ConfigDict) -> list[str]:
@@ -28,12 +28,29 @@ def leave_out_empty(config: ConfigDict, names: list[str]) -> None:
 
 
 def is_beyond_flags(config: ConfigDict, path: str) -> bool:
-  """Returns whether ml_collections cannot set a path: a tuple's element, or a missing field of a dict."""
-  section, *inside = path.split(".")
-  known = config.get(section)
-  return any(map(str.isdecimal, inside)) or (
-    len(inside) > 1 and isinstance(known, ConfigDict) and inside[0] not in known
-  )
+  """Returns whether ml_collections cannot set a path: in a tuple, a value or no section, or a None."""
+  node, (*above, field) = config, path.split(".")
+  for section in above:
+    if not isinstance(node, ConfigDict) or section not in node:
+      return True
+    node = node[section]
+  return not isinstance(node, ConfigDict) or _is_untyped(node, field)
+
+
+def _is_untyped(node: ConfigDict, field: str) -> bool:
+  """Returns whether a file set a field to a plain None, of which ml_collections knows no type."""
+  return field in node and node.get_type(field) is type(None)
+
+
+def _check_has_fields(path: str, section: str, config: ConfigDict, value: Any) -> None:
+  """Raises `SettingError` unless a configuration has a section of this name, or may have one."""
+  known = sections()
+  if section not in {*known, *config}:
+    problem = f"{section} is unknown to the configuration"
+    raise SettingError(f"config.{path}", value, problem, near(section, {*known, *config}))
+  if section not in config:
+    problem = f"{section} is a value, which has no fields"
+    raise SettingError(f"config.{path}", value, problem, f"Write --config.{section}=VALUE.")
 
 
 def change(config: ConfigDict, changes: Mapping[str, Any]) -> None:
@@ -51,7 +68,7 @@ def change(config: ConfigDict, changes: Mapping[str, Any]) -> None:
     node = config
     for depth, section in enumerate(above):
       if depth == 0:
-        check_choice("field of the configuration", section, node)
+        _check_has_fields(path, section, node, value)
       elif section not in node:
         node[section] = ConfigDict()
       inside = node[section]

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_het.config.algorithm import as_written
 from fedjax_het.data.files import Source
-from fedjax_het.errors import check_choice
+from fedjax_het.errors import SettingError, check_choice, near
 from fedjax_het.settings import check_settings, settings_of
 from fedjax_het.tasks import TASKS, Task, balanced, balanced_positive, for_classes
 
@@ -16,8 +17,9 @@ def check_task(given: Mapping[str, Any]) -> None:
   check_choice("task.name", given.get("name", "classification"), TASKS)
   known = [TASKS[given["name"]]] if "name" in given else TASKS.values()
   settings = {"name", *(setting for task in known for setting in settings_of(task))}
-  for field in given:
-    check_choice("task's field", field, settings)
+  for field, value in given.items():
+    if field not in settings:
+      raise SettingError(f"task.{field}", value, "unknown to task", near(field, settings))
 
 
 def build_task(given: Mapping[str, Any], source: Source, y: np.ndarray | None = None) -> Task:
@@ -43,6 +45,8 @@ def build_task(given: Mapping[str, Any], source: Source, y: np.ndarray | None = 
     if settings.get(setting) == "balanced":
       settings[setting] = plain if y is None else weights(y)
     elif isinstance(settings.get(setting), str):
-      check_choice(setting, settings[setting], ["balanced"])
-  check_settings(f"task's field for {name}", TASKS[name], settings)
-  return TASKS[name](**settings)
+      remedy = f'Write --config.task.{setting}="balanced" or numbers, which nan and inf are not.'
+      raise SettingError(f"task.{setting}", settings[setting], "is no known word, and no number", remedy)
+  check_settings(f"to {name}", TASKS[name], settings, place="task")
+  with as_written({"task": settings}, "task"):
+    return TASKS[name](**settings)

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_het.config.algorithm import as_written
 from fedjax_het.config.typed import Plan
 from fedjax_het.data.clients import count_apart, select, split_clients
 from fedjax_het.data.container import FederatedData
-from fedjax_het.errors import SettingError, check_choice, check_whole
+from fedjax_het.errors import SettingError, check_range, check_whole, near
 from fedjax_het.models import GENERATORS
 from fedjax_het.parts import ClientUpdate
 
@@ -37,7 +38,8 @@ def check_unseen(plan: Plan, client: ClientUpdate) -> None:
       "unseen.steps", steps, f"{client.name} shares no model that could be trained on", "Set it to []."
     )
   if plan.num_clients is not None:
-    apart = count_apart(plan.num_clients, plan.unseen_fraction)
+    with as_written(plan.written, "unseen"):
+      apart = count_apart(plan.num_clients, plan.unseen_fraction)
     left = plan.num_clients - apart
     if plan.cohort_size > left:
       raise SettingError(
@@ -50,10 +52,12 @@ def check_unseen_fields(given: Mapping[str, Any]) -> None:
   """Raises `SettingError` for a field of `unseen` that cannot be; {} is none."""
   if not given:
     return
-  for field in given:
-    check_choice("unseen's field", field, FIELDS)
+  for field, value in given.items():
+    if field not in FIELDS:
+      raise SettingError(f"unseen.{field}", value, "unknown to unseen", near(field, FIELDS))
   if "fraction" not in given:
     raise SettingError("unseen.fraction", None, "is missing", "Give the share of clients that never train.")
+  check_range("unseen.fraction", given["fraction"], above=0.0, below=1.0, on_host=True)
   steps = given.get("steps", ())
   if not isinstance(steps, list | tuple):
     raise SettingError("unseen.steps", steps, "not a list", f"Write [{steps}].")

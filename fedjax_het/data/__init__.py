@@ -7,6 +7,7 @@ from fedjax_het.data.own import from_arrays, from_groups
 from fedjax_het.data.partition import (
   PARTITIONERS,
   check_tries,
+  client_dirichlet,
   dirichlet,
   iid,
   natural,
@@ -18,7 +19,7 @@ from fedjax_het.data.sources import Source, load, names
 
 __all__ = [
   "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_tries",
-  "dirichlet", "federate", "from_arrays", "from_groups", "iid", "label_counts", "label_noise", "load",
-  "names", "natural", "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
-  "symmetric_flip",
+  "client_dirichlet", "dirichlet", "federate", "from_arrays", "from_groups", "iid", "label_counts",
+  "label_noise", "load", "names", "natural", "pair_flip", "partition", "pathological", "primary_class",
+  "select", "split_clients", "symmetric_flip",
 ]  # fmt: skip

@@ -70,7 +70,7 @@ def load_celeba(
     for run in runs:
       if not all(isinstance(name, str) and label in (0, 1) for name, label in zip(run.x, run.y)):
         raise DataError(f"{run.where}: not LEAF's CelebA, names of images and labels 0 and 1.")
-    groups, split, note = joined([r.user for r in runs], [len(r.y) for r in runs], [r.test for r in runs])
+    groups, split, note = joined(runs)
     names, y = [name for r in runs for name in r.x], np.array([label for r in runs for label in r.y])[:, None]
     read_from = [path.name for path, _ in files]
   else:

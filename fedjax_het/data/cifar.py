@@ -44,15 +44,24 @@ def parse_batch(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
   Raises:
     DataError: the content has no record, a fraction of a record, or a label above 9.
   """
-  if not content or len(content) % RECORD:
-    raise DataError(
-      f"{path.resolve()} is truncated or damaged: {len(content)} bytes are not whole records of {RECORD}."
-    )
-  records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+  records = records_of(path, content, RECORD)
   if records[:, 0].max() > 9:
     raise DataError(f"{path.resolve()} is not a CIFAR-10 batch: it has the label {records[:, 0].max()}.")
-  images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-  return np.ascontiguousarray(images), records[:, 0].astype(np.int32)
+  return images_of(records[:, 1:]), records[:, 0].astype(np.int32)
+
+
+def records_of(path: Path, content: bytes, size: int) -> np.ndarray:
+  """Splits the content of the file `path` into records of `size` bytes, uint8 [n, size], n > 0."""
+  if not content or len(content) % size:
+    raise DataError(
+      f"{path.resolve()} is truncated or damaged: {len(content)} bytes are not whole records of {size}."
+    )
+  return np.frombuffer(content, np.uint8).reshape(-1, size)
+
+
+def images_of(pixels: np.ndarray) -> np.ndarray:
+  """Converts rows of red, green and blue planes, uint8 [n, 3072], to images, uint8 [n, 32, 32, 3]."""
+  return np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
 def load_cifar10(folder: Path) -> Source | None:

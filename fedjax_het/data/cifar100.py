@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_het.data.cifar import images_of, records_of
 from fedjax_het.data.files import Source, check_digest, check_rows, find
 from fedjax_het.data.untrusted import read, read_pickle
 from fedjax_het.errors import DataError, check_choice, reading
@@ -64,17 +65,12 @@ def _part(path: Path, part: str, parse: Any, labels: str) -> tuple[np.ndarray, n
       raise DataError(
         f"{path.resolve()} is not CIFAR-100: its {name} labels are not {len(pixels)} below {count}."
       )
-  images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-  return np.ascontiguousarray(images), classes[labels].astype(np.int32)
+  return images_of(pixels), classes[labels].astype(np.int32)
 
 
 def _binary(path: Path, part: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   content = read(path, 2 * RECORD * ROWS[part])[1]
-  if not content or len(content) % RECORD:
-    raise DataError(
-      f"{path.resolve()} is truncated or damaged: {len(content)} bytes are not whole records of {RECORD}."
-    )
-  records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+  records = records_of(path, content, RECORD)
   return records[:, 2:], {"coarse": records[:, 0], "fine": records[:, 1]}
 
 

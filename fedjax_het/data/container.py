@@ -29,7 +29,7 @@ from fedjax_het.data.rows import (
 from fedjax_het.data.scale import as_read, check_images
 from fedjax_het.errors import SettingError, check_flag, check_key, check_range, check_whole, listed
 from fedjax_het.tasks import Task, check_task, classification
-from fedjax_het.tasks.labels import check_rows
+from fedjax_het.tasks.labels import check_rows, from_one
 
 Array = jax.Array | np.ndarray
 PyTree = Any
@@ -111,6 +111,7 @@ class FederatedData:
     name: static; the data set's name.
     scale: static; the factor that examples are multiplied by when a batch is read; None chooses it by dtype
       and shape, see `scale_of`.
+    weights: static; those of the task that `federate` was given, see `Task`; a model must have the same.
     rows: int32 [N], the row of x and y at each position of this run's order, where several runs share x and
       y. None, which `federate` gives, is the identity.
   """
@@ -126,6 +127,7 @@ class FederatedData:
   name: str = dataclasses.field(default="", metadata={"static": True})
   scale: float | None = dataclasses.field(default=None, metadata={"static": True})
   rows: Array | None = None
+  weights: tuple[float, ...] | None = dataclasses.field(default=None, metadata={"static": True})
 
   @property
   def num_clients(self) -> int:
@@ -204,7 +206,7 @@ def federate(
     split: integers, [N], for data with a given train-test split, in place of `test_fraction`: 0 for rows to
       train on, 1 for rows to test on, -1 for rows to leave out.
     tell: called with a sentence for each client whose training rows have no value at all in a column of x
-      that is filled or standardised, and which becomes 0.
+      that is filled or standardised, and which becomes 0; and with one if all classes but 0 occur.
 
   Raises:
     SettingError: a label is masked or not one of the task's (the error names the label and its row); examples
@@ -235,6 +237,8 @@ def federate(
   check_parts(parts, count)
   owned = np.concatenate(parts).astype(int)
   task.check(y, count, owned, num_classes)
+  if task.classes and (remark := from_one(y[owned], num_classes)):
+    tell(remark)
   if train_y is not None:
     train_y = as_array("train_y", train_y)
     task.check(train_y, count, owned, num_classes)
@@ -308,6 +312,7 @@ def federate(
     num_classes=int(num_classes),
     name=name,
     scale=None if scale is None else float(scale),
+    weights=task.weights,
   )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_het.data.files import Source
-from fedjax_het.data.leaf import joined, leaf_files, read_leaf
+from fedjax_het.data.leaf import Rows, joined, leaf_files, read_leaf
 from fedjax_het.data.untrusted import read_arrays
 from fedjax_het.errors import DataError, reading
 
@@ -36,19 +36,19 @@ def load_femnist(folder: Path) -> Source | None:
     DataError: a file is damaged, or holds invalid images or labels.
   """
   path = folder / BYTES
-  runs = _of_bytes(path) if path.is_file() else None
-  files = leaf_files(folder)
-  if runs is None and not files:
+  bytes_there, files = path.is_file(), leaf_files(folder)
+  if not bytes_there and not files:
     return None
-  users, images, labels, test = runs or _of_json(files)
-  names = (BYTES,) if runs else tuple(path.name for path, _ in files)
-  x, y = np.concatenate(images)[..., None], np.concatenate(labels).astype(np.int32)
-  groups, split, note = joined(users, [len(run) for run in labels], test, x)
+  runs = _of_bytes(path) if bytes_there else _of_json(files)
+  names = (BYTES,) if bytes_there else tuple(path.name for path, _ in files)
+  x, y = np.concatenate([run.x for run in runs])[..., None], np.concatenate([run.y for run in runs])
+  groups, split, note = joined(runs, x)
+  y = y.astype(np.int32)
   return Source(x, y, x[:0], y[:0], CLASSES, "femnist", groups, names, (note,), split=split)
 
 
-def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
-  """Yields the blocks of rows in LEAF's json files: user, images [n, 28, 28], labels, whether for testing."""
+def _of_json(files: list[tuple[Path, bool]]) -> list[Rows]:
+  """Returns the rows in LEAF's json files, with images [n, 28, 28] and labels [n]."""
   runs = []
   for rows in read_leaf(files, most=8 * ROWS * SIDE * SIDE):
     problem = f"has examples that are not {SIDE * SIDE} numbers each"
@@ -60,13 +60,12 @@ def _of_json(files: list[tuple[Path, bool]]) -> tuple[list, list, list, list]:
       raise DataError(f"{rows.where}: its examples are not bytes divided by 255.")
     with reading(rows.where, "has labels that are not whole numbers"):
       own = _labels(rows.where, np.asarray(rows.y, None if len(rows.y) else int))
-    runs.append((rows.user, x.round().astype(np.uint8), own, rows.test))
-  users, images, labels, test = map(list, zip(*runs))
-  return users, images, labels, test
+    runs.append(rows._replace(x=x.round().astype(np.uint8), y=own))
+  return runs
 
 
-def _of_bytes(path: Path) -> tuple[list, list, list, list]:
-  """Yields the runs of rows in the .npz file: user, images [n, 28, 28], labels, whether they test."""
+def _of_bytes(path: Path) -> list[Rows]:
+  """Returns the rows of every user in the .npz file, with images [n, 28, 28] and labels [n]."""
   arrays = read_arrays(path, 2 * ROWS * SIDE * SIDE)
   runs = []
   for part in ("train", "test"):
@@ -81,11 +80,11 @@ def _of_bytes(path: Path) -> tuple[list, list, list, list]:
       raise DataError(f"{path.resolve()}: {part}_images are {x.dtype} {x.shape}, of {len(y)} labels.")
     if user.dtype.kind not in "iu" or not ((user >= 0) & (user < len(users))).all():
       raise DataError(f"{path.resolve()}: {part}_user does not number its {len(users)} users.")
-    runs += [(str(users[i]), x[user == i], y[user == i], part == "test") for i in np.unique(user).tolist()]
+    rows = ((str(users[i]), user == i) for i in np.unique(user).tolist())
+    runs += [Rows(BYTES, name, x[own], y[own], part == "test") for name, own in rows]
   if not runs:
     raise DataError(f"{path.resolve()} is empty: no user has a row.")
-  users, images, labels, test = map(list, zip(*runs))
-  return users, images, labels, test
+  return runs
 
 
 def _labels(where: str, y: np.ndarray) -> np.ndarray:

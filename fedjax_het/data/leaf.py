@@ -7,7 +7,7 @@ et al., LEAF: A benchmark for federated settings, 2018 (github.com/TalwalkarLab/
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,14 +25,14 @@ class Rows(NamedTuple):
   Attributes:
     where: the file and the user, for errors.
     user: the user's name.
-    x, y: lists of examples and labels of equal length, as the file has them.
+    x, y: examples and labels, equally many: lists as the file has them, or what a loader makes of them.
     test: whether the file belongs to a test set.
   """
 
   where: str
   user: str
-  x: list[Any]
-  y: list[Any]
+  x: Any
+  y: Any
   test: bool
 
 
@@ -124,17 +124,11 @@ def _users(path: Path, content: bytes, test: bool) -> list[tuple[Rows, Any]]:
     return list(zip(rows, counts))
 
 
-def joined(
-  users: list[str], sizes: list[int], test: list[bool], x: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray | None, str]:
-  """Joins runs of rows: returns the user and the use (train or test) of every row, and a note.
-
-  A run is a user's rows of one file, and the runs are laid out one after another.
+def joined(runs: Sequence[Rows], x: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None, str]:
+  """Joins runs of rows, laid out one after another: returns each row's user and use, and a note.
 
   Args:
-    users: the user of each run, [R].
-    sizes: the number of rows of each run, [R].
-    test: whether each run belongs to a test set, [R].
+    runs: the users' rows of each file.
     x: examples of all runs, to be searched for test examples that are training examples too; None skips the
       search.
 
@@ -144,9 +138,10 @@ def joined(
   Raises:
     DataError: the test rows are a copy of training rows, see `check_divided`.
   """
-  groups, held = np.repeat(users, sizes), np.repeat(np.asarray(test, bool), sizes)
+  sizes = [len(run.y) for run in runs]
+  groups, held = (np.repeat(own, sizes) for own in ([run.user for run in runs], [run.test for run in runs]))
   both = {*groups[held]} & {*groups[~held]}
-  count = f"{len(set(users))} users, {len(groups)} rows"
+  count = f"{len({run.user for run in runs})} users, {len(groups)} rows"
   if not both:
     note = (
       ", of users divided into training and test users, which is not kept (see `unseen`)"
@@ -158,8 +153,4 @@ def joined(
   alone = (split < 0).sum()
   few = [f"{alone} of users in one set alone"] if alone else []
   again = () if x is None else check_divided("LEAF's files of tests", x, groups, split)
-  return (
-    groups,
-    split,
-    "; ".join([f"{count}, {held.sum()} to test on", *few, *again]),
-  )
+  return groups, split, "; ".join([f"{count}, {held.sum()} to test on", *few, *again])

@@ -47,8 +47,7 @@ def from_arrays(
   check_choice("partition", partition, PARTITIONERS)
   if partition == "natural":
     raise SettingError("partition", partition, "goes by groups", "Use from_groups(key, x, y, groups).")
-  own = _own(PARTITIONERS[partition], settings)
-  return _laid_out(key, x, y, partition, num_classes, settings, own, num_clients)
+  return _laid_out(key, x, y, partition, num_classes, settings, num_clients)
 
 
 def from_groups(
@@ -78,8 +77,7 @@ def from_groups(
     remedy = "Give a group and a label for each example."
     count = f"{len(labels)} labels" if labels.ndim else "the labels, which are none"
     raise SettingError("groups", owners.shape, f"not one for each of {count}", remedy)
-  own = {"groups": groups, **_own(PARTITIONERS["natural"], settings)}
-  return _laid_out(key, x, y, "natural", num_classes, settings, own)
+  return _laid_out(key, x, y, "natural", num_classes, settings, groups=groups)
 
 
 def _own(partitioner: Any, settings: dict[str, Any]) -> dict[str, Any]:
@@ -92,16 +90,11 @@ def _own(partitioner: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _laid_out(
-  key: jax.Array,
-  x: PyTree,
-  y: ArrayLike,
-  name: str,
-  num_classes: int | None,
-  settings: dict[str, Any],
-  own: dict[str, Any],
-  num_clients: int | None = None,
-) -> FederatedData:
+  key: jax.Array, x: PyTree, y: ArrayLike, name: str, num_classes: int | None, settings: dict[str, Any],
+  num_clients: int | None = None, **own: Any,
+) -> FederatedData:  # fmt: skip
   """Partitions the rows and calls `federate`, each with its own key folded from `key`."""
+  own |= _own(PARTITIONERS[name], settings)
   key = check_key(key)
   task = settings.get("task")
   if task is not None:

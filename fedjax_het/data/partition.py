@@ -7,9 +7,9 @@ natural may leave groups out.
   iid            equal random shares.
   pathological   label-sorted shards (McMahan et al. 2017, "Communication-efficient learning of deep
                  networks from decentralized data", section 3).
-  dirichlet      each class shared out by a Dirichlet draw (Hsu et al. 2019, arXiv:1909.06335, took up the
-                 Dirichlet per client; per class as here: Li et al. 2022, "Federated learning on non-IID
+  dirichlet      each class shared out by a Dirichlet draw (Li et al. 2022, "Federated learning on non-IID
                  data silos", section IV).
+  client_dirichlet  each client's own label distribution drawn from a Dirichlet (Hsu et al. 2019).
   primary_class  groups of clients with primary classes: the 2-Fold and 5-Fold of SosicFL (Huang et al. 2021).
   natural        the groups the data came with, all or those that are large enough, or some of them.
 """
@@ -142,9 +142,7 @@ def dirichlet(
   rng = generator(key)
   classes, class_sizes = np.unique(labels, return_counts=True)
   for _ in range(tries):
-    # log Gamma(α) draws as log Gamma(α + 1) + log(U) / α: with α = 0.001, Gamma(α) itself underflows.
-    size = len(classes), num_clients
-    logits = np.log(rng.standard_gamma(alpha + 1.0, size)) - rng.standard_exponential(size) / alpha
+    logits = _log_dirichlet(rng, alpha, (len(classes), num_clients))
     if balance:
       counts = _fill_up(rng, logits, class_sizes)
     else:
@@ -160,11 +158,49 @@ def dirichlet(
       "Set balance=True without max_tries (equally large clients, always possible), raise alpha or max_tries,"
       " or lower num_clients or min_size.",
     )  # fmt: skip
-  pieces = [
-    np.split(rng.permutation(np.flatnonzero(labels == c)), np.cumsum(row)[:-1])
-    for c, row in zip(classes, counts)
-  ]
-  return [np.concatenate(of_client) for of_client in zip(*pieces)]
+  return _dealt(rng, labels, classes, counts)
+
+
+@checked
+def client_dirichlet(
+  key: jax.Array,
+  labels: ArrayLike,
+  num_clients: int,
+  alpha: Annotated[float, Range(1e-6, 1e6, on_host=True)],
+) -> Parts:
+  """Draws each client's label distribution q_k ~ Dir(α 1_C); all clients are equally large, to one row.
+
+  The clients, in random order, draw the classes of their N/K rows from q_k without replacement. A class whose
+  rows are all dealt is left out of q_k, and the rest is renormalised, so that the clients late in the order
+  take what is left. Every row is dealt once.
+
+  Args:
+    key: typed key.
+    labels: integers, [N].
+    num_clients: K, 1 <= K <= N.
+    alpha: α in [1e-6, 1e6], the Dirichlet's parameter of each class; small is heterogeneous.
+
+  Raises:
+    SettingError: `num_clients` or `alpha` is out of range.
+
+  Source: Hsu et al. 2019, "Measuring the effects of non-identical data distribution for federated visual
+  classification", arXiv:1909.06335, section 3, whose concentration is C·α with a uniform prior; SosicFL,
+  section 4.1, Dir_L(β) with β = α; Hahn's thesis, II-6 and IV-4, in words.
+  """
+  labels = _labels(labels, num_clients)
+  rng = generator(key)
+  classes, left = np.unique(labels, return_counts=True)
+  logits = _log_dirichlet(rng, alpha, (num_clients, len(classes)))
+  counts = np.zeros(logits.shape, np.int64)
+  order = rng.permutation(num_clients)
+  for client, size in zip(order, map(len, np.array_split(np.arange(len(labels)), num_clients))):
+    while lacking := size - int(counts[client].sum()):  # each pass fills the client or exhausts a class
+      own = np.where(left > 0, logits[client], -np.inf)
+      weights = np.exp(own - own.max())
+      taken = np.minimum(rng.multinomial(lacking, weights / weights.sum()), left)
+      counts[client] += taken
+      left -= taken
+  return _dealt(rng, labels, classes, counts.T)
 
 
 def check_tries(balance: bool, max_tries: int | None) -> None:
@@ -226,7 +262,7 @@ def primary_class(
 
 
 PARTITIONERS: dict[str, Callable[..., Parts]] = {
-  f.__name__: f for f in (iid, pathological, dirichlet, primary_class, natural)
+  f.__name__: f for f in (iid, pathological, dirichlet, client_dirichlet, primary_class, natural)
 }
 
 
@@ -278,12 +314,24 @@ def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
   return labels
 
 
+def _log_dirichlet(rng: np.random.Generator, alpha: float, size: tuple[int, int]) -> np.ndarray:
+  """Draws log Gamma(α), a softmax of which is Dir(α 1), as log Gamma(α + 1) + log(U) / α: no underflow."""
+  return np.log(rng.standard_gamma(alpha + 1.0, size)) - rng.standard_exponential(size) / alpha
+
+
+def _dealt(rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> Parts:
+  """Deals the rows of each class at random to the clients, by `counts`, [C, K]."""
+  pieces = [
+    np.split(rng.permutation(np.flatnonzero(labels == c)), np.cumsum(row)[:-1])
+    for c, row in zip(classes, counts)
+  ]
+  return [np.concatenate(of_client) for of_client in zip(*pieces)]
+
+
 def _cut(logits: np.ndarray, count: int, offset: float) -> np.ndarray:
   """Divides `count` rows in proportion to exp(logits), [K], into integers, [K], that sum to `count`.
 
   Rounding with a uniform offset in [0, 1) makes each count unbiased.
-
-  A uniform offset in [0, 1) makes each of them right on average.
   """
   weights = np.cumsum(np.exp(logits - logits.max()))
   edges = np.floor(weights / weights[-1] * count + offset).astype(np.int64)

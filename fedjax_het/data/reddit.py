@@ -59,26 +59,22 @@ def load_reddit(folder: Path, size: int = 10_000) -> Source | None:
   files = leaf_files(folder)
   if not files:
     return None
-  users, inputs, targets, test = [], [], [], []
+  runs = []
   for rows in read_leaf(files, counted=False):
-    own_x, own_y = (
-      _lines(rows.x),
-      _lines(y.get("target_tokens") if isinstance(y, dict) else y for y in rows.y),
-    )
+    own_x = _lines(rows.x)
+    own_y = _lines(y.get("target_tokens") if isinstance(y, dict) else y for y in rows.y)
     if own_x is None or own_y is None or len(own_x) != len(own_y):
       raise DataError(f"{rows.where}: its comments are not lines of {LENGTH} words, each with its next ones.")
-    users.append(rows.user)
-    inputs.append(own_x)
-    targets.append(own_y)
-    test.append(rows.test)
-  seen = (line for own, held in zip(inputs, test) if not held for line in own)
+    runs.append(rows._replace(x=own_x, y=own_y))
+  seen = (line for run in runs if not run.test for line in run.x)
   ids = vocabulary(chain.from_iterable(seen), size)
 
-  def coded(part: list[list[list[str]]]) -> np.ndarray:
-    return np.array([[ids.get(word, UNK) for word in line] for own in part for line in own], np.int32)
+  def coded(lines: Iterable[list[str]]) -> np.ndarray:
+    return np.array([[ids.get(word, UNK) for word in line] for line in lines], np.int32)
 
-  x, y = coded(inputs).astype(np.int16), coded(targets)
-  groups, split, note = joined(users, [len(own) for own in inputs], test, x)
+  x, y = (coded(chain.from_iterable(own)) for own in ([run.x for run in runs], [run.y for run in runs]))
+  x = x.astype(np.int16)
+  groups, split, note = joined(runs, x)
   counting = np.isin(y, range(len(SPECIAL)), invert=True).sum() / max(np.sum(y != PAD), 1)
   notes = (f"{note}; {len(ids)} ids, {counting:.1%} of the target words count",)
   return Source(

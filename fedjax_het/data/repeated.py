@@ -1,5 +1,7 @@
 """Detection of test examples that are also training examples, value for value."""
 
+import hashlib
+import itertools
 from typing import Any
 
 import jax
@@ -8,7 +10,6 @@ import numpy as np
 from fedjax_het.errors import DataError
 
 COPY = 20  # if all of so many different test examples are training examples, the test set is a copy
-_BLOCK = 2**26  # bytes that are hashed at once
 
 
 def check_apart(where: object, x: Any, x_test: Any) -> tuple[str, ...]:
@@ -38,8 +39,7 @@ def check_divided(where: object, x: Any, users: np.ndarray, split: np.ndarray) -
     users: the user of each row, [N].
     split: see `Source.split`.
   """
-  who = np.unique(users, return_inverse=True)[1].astype(np.uint64)
-  own = _mixed(_digests(x) + _mixed(who + np.uint64(1)))
+  own = _digests(x, users)
   return _compared(where, own[split == 0], own[split == 1], " of the same user")
 
 
@@ -53,28 +53,18 @@ def _compared(where: object, train: np.ndarray, test: np.ndarray, of_whom: str) 
   return (said,) if count else ()
 
 
-def _digests(x: Any) -> np.ndarray:
-  """Hashes each example to 64 bits, uint64 [N]; different examples collide with probability 2^-64."""
-  rng = np.random.default_rng(8)
-  total: Any = np.uint64(0)
-  for leaf in jax.tree.leaves(x):
-    flat = np.ascontiguousarray(leaf).reshape(len(leaf), -1)
-    width = -(-max(flat.shape[1] * flat.itemsize, 1) // 8)
-    factors = rng.integers(0, 2**63, width, np.uint64) * np.uint64(2) + np.uint64(1)
-    step = max(_BLOCK // (8 * width), 1)
-    found = np.zeros(len(flat), np.uint64)
-    for first in range(0, len(flat), step):
-      block = flat[first : first + step].view(np.uint8).reshape(len(flat[first : first + step]), -1)
-      padded = np.zeros((len(block), 8 * width), np.uint8)
-      padded[:, : block.shape[1]] = block
-      found[first : first + step] = (_mixed(padded.view(np.uint64)) * factors).sum(axis=1, dtype=np.uint64)
-    total = _mixed(total + found)
-  return np.asarray(total)
-
-
-def _mixed(words: Any) -> Any:
-  """Scrambles 64-bit words by a bijection, each bit depending on all (SplitMix64, Steele et al. 2014)."""
-  with np.errstate(over="ignore"):
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+def _digests(x: Any, users: np.ndarray | None = None) -> np.ndarray:
+  """Hashes each example, and its user if given, to 64 bits, [N]; different ones collide with chance 2^-64."""
+  flat = [np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8) for leaf in jax.tree.leaves(x)]
+  keys = (
+    itertools.repeat(b"")
+    if users is None
+    else (b"%d" % who for who in np.unique(users, return_inverse=True)[1])
+  )
+  found = []
+  for key, *row in zip(keys, *flat):
+    hashed = hashlib.blake2b(digest_size=8, key=key)
+    for leaf in row:
+      hashed.update(leaf)
+    found.append(hashed.digest())
+  return np.frombuffer(b"".join(found), np.uint64)

@@ -173,7 +173,7 @@ def _of_json(files: list[tuple[Path, bool]]) -> Source:
   """Loads LEAF's json files, where x are texts of 80 characters and y is the next character."""
   known = np.full(256, -1, np.int8)
   known[[ord(letter) for letter in SYMBOLS]] = np.arange(len(SYMBOLS))
-  x, y, runs = [], [], []
+  runs = []
   for rows in read_leaf(files, counted=False):
     fits = all(_is_text(x, WINDOW) and _is_text(y, 1) for x, y in zip(rows.x, rows.y))
     letters = "".join([*rows.x, *rows.y] if fits else ()).encode("latin-1", errors="ignore")
@@ -182,12 +182,10 @@ def _of_json(files: list[tuple[Path, bool]]) -> Source:
       raise DataError(
         f"{rows.where}: its examples are not texts of {WINDOW} of LEAF's letters, and the next one."
       )
-    x.append(ids[: WINDOW * len(rows.y)].reshape(-1, WINDOW))
-    y.append(ids[WINDOW * len(rows.y) :].astype(np.int32))
-    runs.append((rows.user, len(rows.y), rows.test))
-  every, labels = np.concatenate(x), np.concatenate(y)
-  users, sizes, test = map(list, zip(*runs))
-  groups, split, note = joined(users, sizes, test, every)
+    x, y = np.split(ids, [WINDOW * len(rows.y)])
+    runs.append(rows._replace(x=x.reshape(-1, WINDOW), y=y.astype(np.int32)))
+  every, labels = np.concatenate([run.x for run in runs]), np.concatenate([run.y for run in runs])
+  groups, split, note = joined(runs, every)
   names = tuple(path.name for path, _ in files)
   return Source(
     every, labels, every[:0], labels[:0], len(SYMBOLS), "shakespeare", groups, names, (note,), split=split

@@ -148,25 +148,25 @@ class Runs(abc.ABC):
       SettingError: `key` is not a key.
     """
 
-  @abc.abstractmethod
   def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:
     """Returns for each run where it diverged in the rounds that `advance` just ran, or None."""
+    return [None]  # a single run's divergence has been raised by `advance`
 
-  @abc.abstractmethod
   def rounds_done(self, state: State) -> int:
     """Returns the number of finished rounds of a state."""
+    return int(state.round)
 
-  @abc.abstractmethod
   def split(self, tree: PyTree) -> list[PyTree]:
     """Returns each run's entry of a state, or of a result of `advance` or `evaluate`."""
+    return [tree]
 
-  @abc.abstractmethod
   def to_save(self, state: State) -> State:
     """Returns the state for a checkpoint, without copies that only the present devices need."""
+    return state
 
-  @abc.abstractmethod
   def from_saved(self, state: State) -> State:
     """Returns the state that `to_save` saved, as the present devices need it."""
+    return state._replace(clients=self.states.kept(state.clients))
 
   @abc.abstractmethod
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:

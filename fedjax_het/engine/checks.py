@@ -58,6 +58,11 @@ def check_fit(
   used = [np.concatenate([part.rows() for part in (each.train, each.valid, each.test)]) for each in data]
   task = algorithm.client.task
   for each, rows in zip(data, used):
+    if each.weights not in (None, task.weights):
+      raise SettingError(
+        "task", f"weights {each.weights}", f"is the data's, and the model's has {task.weights or 'none'}",
+        "Give the model this task, which trains it: fh.models.make(..., task=task).",
+      )  # fmt: skip
     task.check(np.asanyarray(each.y), count_rows(each.x), rows, None)
 
   def outputs(key, data, settings):

@@ -4,7 +4,7 @@ import math
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,21 +34,26 @@ class Visit(NamedTuple):
   ids: np.ndarray | None = None
 
 
-class ClientStore(Protocol):
-  """Storage of the clients' states."""
+class OnDevices:
+  """Storage of all clients' states on the devices.
 
-  @property
-  def held(self) -> int | None:
-    """Number of client states that the devices hold at once; None for all."""
+  Attributes:
+    held: number of client states that the devices hold at once; None for all.
+  """
+
+  held: int | None = None
 
   def bring(self, state: State, first: int, last: int) -> Visit:
     """Brings a state to the devices that serves rounds from `first` on, at most those before `last`."""
+    return Visit(state, last)
 
   def take_back(self, state: State, visit: Visit, after: State) -> State:
     """Returns the stored state after the rounds of a visit, which left `after` on the devices."""
+    return after
 
   def of(self, state: State, ids: Any) -> State:
     """Returns the state with the states of these clients only; with all if all are on the devices."""
+    return state
 
   def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
     """Returns a new host array for one leaf of all clients' states.
@@ -56,34 +61,10 @@ class ClientStore(Protocol):
     Raises:
       SettingError: the disk of `states_folder` is full.
     """
-
-  def kept(self, clients: PyTree) -> PyTree:
-    """Moves all clients' states, which were read from a checkpoint, to this storage."""
-
-
-class OnDevices:
-  """Storage of all clients' states on the devices."""
-
-  held = None
-
-  def bring(self, state: State, first: int, last: int) -> Visit:
-    """See `ClientStore`."""
-    return Visit(state, last)
-
-  def take_back(self, state: State, visit: Visit, after: State) -> State:
-    """See `ClientStore`."""
-    return after
-
-  def of(self, state: State, ids: Any) -> State:
-    """See `ClientStore`."""
-    return state
-
-  def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """See `ClientStore`."""
     return np.empty(shape, dtype)
 
   def kept(self, clients: PyTree) -> PyTree:
-    """See `ClientStore`."""
+    """Moves all clients' states, which were read from a checkpoint, to this storage."""
     return clients
 
 
@@ -147,7 +128,7 @@ class OnHost:
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
 
   def bring(self, state: State, first: int, last: int) -> Visit:
-    """See `ClientStore`."""
+    """See `OnDevices`."""
     slots, visitors, count, end = np.full(self._num_clients, -1, np.int32), [], 0, first
     cohorts = self._cohorts.of(self._cohorts.raw(state.key), first)
     for cohort in cohorts[: last - first, 0]:
@@ -161,7 +142,7 @@ class OnHost:
     return Visit(self.of(state, np.resize(ids, self.held)), end, slots, ids)
 
   def take_back(self, state: State, visit: Visit, after: State) -> State:
-    """See `ClientStore`."""
+    """See `OnDevices`."""
     ids = visit.ids
     assert ids is not None
     some = self._whole(after.clients) if jax.process_count() > 1 else after.clients
@@ -173,12 +154,12 @@ class OnHost:
     return after._replace(clients=jax.tree.map(write, state.clients, some))
 
   def of(self, state: State, ids: Any) -> State:
-    """See `ClientStore`."""
+    """See `OnDevices`."""
     own = jax.tree.map(lambda leaf: leaf[np.asarray(ids)], state.clients)
     return state._replace(clients=place(own, over_clients(self._mesh, len(ids))))
 
   def room(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """See `ClientStore`."""
+    """See `OnDevices`."""
     length = math.prod(shape) * np.dtype(dtype).itemsize
     if self.folder is None or not length:
       return np.empty(shape, dtype)
@@ -193,7 +174,7 @@ class OnHost:
       return np.asarray(np.memmap(file, dtype, "r+", shape=tuple(shape)))
 
   def kept(self, clients: PyTree) -> PyTree:
-    """See `ClientStore`."""
+    """See `OnDevices`."""
     if self.folder is None:
       return clients
 
@@ -203,3 +184,6 @@ class OnHost:
       return room
 
     return jax.tree.map(written, clients)
+
+
+ClientStore = OnDevices | OnHost

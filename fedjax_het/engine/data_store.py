@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,29 +59,6 @@ def equal_blocks(count: int, each: int) -> Iterator[tuple[np.ndarray, int]]:
     yield np.minimum(np.arange(first, first + each, dtype=np.int32), count - 1), min(each, count - first)
 
 
-class DataStore(Protocol):
-  """Storage of the clients' examples."""
-
-  def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
-    """Returns arrays on the devices for rounds from `first` on, and the first round that they do not serve.
-
-    Args:
-      keys: the runs' typed keys, or a single run's key.
-      first: index of the round, from 0.
-    """
-
-  def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
-    """Yields all clients in blocks, with their examples of some parts.
-
-    Args:
-      parts: "train", "valid" or "test".
-      at_most: largest number of clients in a block.
-    """
-
-  def shapes(self) -> PyTree:
-    """Returns the shapes of the arrays that `rounds` returns."""
-
-
 class Resident:
   """Storage of all examples on the devices.
 
@@ -94,11 +71,21 @@ class Resident:
     self._data, self._num_clients = data, num_clients
 
   def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
-    """See `DataStore`."""
+    """Returns arrays on the devices for rounds from `first` on, and the first round that they do not serve.
+
+    Args:
+      keys: the runs' typed keys, or a single run's key.
+      first: index of the round, from 0.
+    """
     return self._data, np.iinfo(np.int32).max
 
   def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
-    """See `DataStore`."""
+    """Yields all clients in blocks, with their examples of some parts.
+
+    Args:
+      parts: "train", "valid" or "test".
+      at_most: largest number of clients in a block.
+    """
     if at_most is None or at_most >= self._num_clients:
       yield Block(None, self._data, self._num_clients)
       return
@@ -106,7 +93,7 @@ class Resident:
       yield Block(ids, self._data, real)
 
   def shapes(self) -> PyTree:
-    """See `DataStore`."""
+    """Returns the shapes of the arrays that `rounds` returns."""
     return self._data
 
 
@@ -162,7 +149,7 @@ class Streamed:
     self._next: Future[Window] | None = None
 
   def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
-    """See `DataStore`."""
+    """See `Resident`."""
     raw = self._cohorts.raw(keys)[: self._runs]
     if self._now is None or not self._now.serves(raw, first):
       self._now, coming = None, self._next and self._next.result()
@@ -188,7 +175,7 @@ class Streamed:
     return Window(keys, first, last, self._gather([np.flatnonzero(own) for own in needed], "train"))
 
   def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
-    """See `DataStore`."""
+    """See `Resident`."""
     limit = sum(self._limits[PARTS.index(part)] for part in parts)
     count = self._num_clients
     numbered = equal_blocks(count, min(count, self._capacity // max(limit, 1), at_most or count))
@@ -230,9 +217,12 @@ class Streamed:
     return dataclasses.replace(data, x=x, y=y, **slices)
 
   def shapes(self) -> PyTree:
-    """See `DataStore`."""
+    """See `Resident`."""
     nobody = [np.zeros(0, int)] * len(self._data)
     return jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
       self._gather(nobody, "train"),
     )
+
+
+DataStore = Resident | Streamed

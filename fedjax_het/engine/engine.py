@@ -20,7 +20,7 @@ from fedjax_het.engine.capacity import check_fits, check_results, size
 from fedjax_het.engine.client_store import OnHost, check_places
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import Resident, Streamed
-from fedjax_het.engine.divergence import Divergence, check_finite, divergence, finite_here
+from fedjax_het.engine.divergence import check_finite, divergence, finite_here
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.errors import NoStates, check_run_key, check_whole, memory_there
@@ -186,10 +186,6 @@ class Engine(Runs):
     check_finite(divergence(first, infos, finite_here(state.broadcast)))
     return state, infos
 
-  def diverged(self, state: State, infos: RoundInfo) -> list[Divergence | None]:
-    """See `Runs`; a divergence of a single run has been raised by `advance`."""
-    return [None]
-
   @in_float32()
   def compile(self) -> tuple[State, Any]:
     """Compiles the rounds without making a state; returns the state's shapes and XLA's compiled program."""
@@ -220,19 +216,3 @@ class Engine(Runs):
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
     return lambda settings, data, args, more: function(self._make(**settings), data, args, more)
-
-  def rounds_done(self, state: State) -> int:
-    """See `Runs`."""
-    return int(state.round)
-
-  def split(self, tree: PyTree) -> list[PyTree]:
-    """See `Runs`."""
-    return [tree]
-
-  def to_save(self, state: State) -> State:
-    """See `Runs`."""
-    return state
-
-  def from_saved(self, state: State) -> State:
-    """See `Runs`."""
-    return state._replace(clients=self.states.kept(state.clients))

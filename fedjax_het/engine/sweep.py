@@ -96,9 +96,6 @@ def keys_of(seeds: Any) -> tuple[list[int], jax.Array]:
   if not given:
     raise SettingError("seeds", given, "has no values", "Give at least one.")
   own = [_plain(typed_keys(seed)) for seed in given]
-  own = [
-    one.item() if hasattr(one, "item") and np.size(one) == 1 and not _is_key(one) else one for one in own
-  ]
   if any(map(_is_key, own)):
     return [*range(len(own))], jnp.stack([check_run_key(one) for one in own])
   for seed in own:
@@ -108,8 +105,8 @@ def keys_of(seeds: Any) -> tuple[list[int], jax.Array]:
 
 
 def _plain(value: Any) -> Any:
-  """Returns the number in a scalar array as a Python number, and any other value unchanged."""
-  return value if _is_key(value) or getattr(value, "shape", None) != () else value.item()
+  """Returns the number in an array of one number as a Python number, and any other value unchanged."""
+  return value if _is_key(value) or not hasattr(value, "item") or np.size(value) != 1 else value.item()
 
 
 def _is_key(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Builds what a plan names: data, model and algorithm."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_het import data as datasets
 from fedjax_het import models
-from fedjax_het.config.algorithm import algorithm_maker, build_algorithm, prepared_of
+from fedjax_het.config.algorithm import algorithm_maker, as_written, build_algorithm, prepared_of
 from fedjax_het.config.label_noise import noise_report, noisy_labels
 from fedjax_het.config.shares import rounded_to_nothing
 from fedjax_het.config.task import build_task
@@ -66,9 +66,23 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
   return (
     *experiment.source.notes,
     *([] if own is None else [said]),
+    *without_effect(plan, experiment.data),
     *rounded_to_nothing(plan.parts["algorithm"], plan.rounds),
     *remarks_of(experiment.algorithm, experiment.data),
   )
+
+
+def without_effect(plan: Plan, data: FederatedData) -> Iterator[str]:
+  """Yields a sentence for each setting whose value changes nothing in this run."""
+  if plan.data_dir and plan.dataset == "digits":
+    yield f"data_dir = {plan.data_dir}: has no effect, as digits comes with scikit-learn."
+  if plan.eval_every is not None and plan.eval_every > plan.rounds:
+    yield f"eval_every = {plan.eval_every}: above rounds = {plan.rounds}, so only the end is evaluated."
+  if plan.label_noise and not plan.label_noise["ratio"]:
+    yield f"label_noise.ratio = {plan.label_noise['ratio']}: no label is changed."
+  for field, part in (("test_fraction", data.test), ("valid_fraction", data.valid)):
+    if getattr(plan, field) and not np.asarray(part.size).any():
+      yield f"{field} = {getattr(plan, field)}: rounds down to no row of any client."
 
 
 def engine_of(experiment: Experiment, where: Where) -> Engine:
@@ -77,7 +91,9 @@ def engine_of(experiment: Experiment, where: Where) -> Engine:
   make, values = algorithm_maker(plan, experiment.model), plan.numbers
   if experiment.prepared:
     values["prepared"] = experiment.prepared
-  return Engine(make, experiment.data, plan.cohort_size, settings=values, **where._asdict())
+  sections = {**plan.parts, "task": plan.task}
+  with as_written(sections, "algorithm", "local", "task"):
+    return Engine(make, experiment.data, plan.cohort_size, settings=values, **where._asdict())
 
 
 def with_prepared(experiment: Experiment, prepared: Mapping[str, Any]) -> Experiment:
@@ -117,7 +133,8 @@ def build(plan: Plan) -> Experiment:
     jax.random.fold_in(key, purpose) for purpose in range(5)
   )
   partition_key, split_key = data_keys(plan, partition_key, split_key)
-  source = datasets.load(plan.dataset, plan.data_dir, **plan.dataset_options)
+  with as_written({"dataset_options": plan.dataset_options}, "dataset_options"):
+    source = datasets.load(plan.dataset, plan.data_dir, **plan.dataset_options)
   options = dict(plan.partition.settings)
   if plan.partition.name == "natural":
     if source.groups is None:
@@ -165,7 +182,8 @@ def build(plan: Plan) -> Experiment:
   shape = jax.tree.map(lambda leaf: leaf.shape[1:], source.x)
   task = build_task(plan.task, source, np.asarray(data.y)[data.train.rows()])
   prepared = prepared_of(plan, data, task)
-  model = models.make(plan.model.name, shape, source.num_classes, task, **plan.model.settings)
+  with as_written({"model": plan.model.settings}, "model"):
+    model = models.make(plan.model.name, shape, source.num_classes, task, **plan.model.settings)
   algorithm = build_algorithm(plan, model, prepared)
   check_cohort(algorithm, plan.cohort_size, data.num_clients)
   built = Experiment(plan, algorithm, data, model, run_key, parts, source, unseen, report)

@@ -32,6 +32,7 @@ from fedjax_het.program.display import TERMINAL, Display
 from fedjax_het.program.stopping import Stopped, StopRequest
 from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.studies import Moment, Study
+from fedjax_het.studies.client_metrics import FILE, write_clients
 from fedjax_het.workdir.checkpoint import Checkpoints
 from fedjax_het.workdir.claim import Lost, check_claim, check_claim_together
 from fedjax_het.workdir.folder import (
@@ -90,11 +91,12 @@ def run_experiment(
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
   run, old = check_rounds_too(workdir, planned)
   if old is None and (summary := read_record(run.summary_path)):
+    lost = FILE if not (run.root / FILE).is_file() and not summary.get("diverged") else ""
+    if lost or not (run.root / MODEL).is_file():
+      display.show(*add_models(planned, run, where, display, lost))
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
       lacks = draw_missing(planned, run, claim, display)
-    if not (run.root / MODEL).is_file():
-      display.show(*add_models(planned, run, where, display))
     place = f"This run is complete; its files are in {run.root}."
     if missing := missing_rounds(run, planned, planned.rounds):
       place += f" But metrics.jsonl has lost its lines of rounds {', '.join(map(str, missing))}: without "
@@ -176,8 +178,8 @@ def draw_missing(plan: Plan, run: Workdir, claim: Callable[[], Any], display: Di
     return [*lacks, str(error)]
 
 
-def add_models(plan: Plan, run: Workdir, where: Where, display: Display) -> list[str]:
-  """Writes the missing model.npz of a complete run from its last checkpoint.
+def add_models(plan: Plan, run: Workdir, where: Where, display: Display, also: str = "") -> list[str]:
+  """Writes the missing model.npz, and the file `also`, of a complete run from its last checkpoint.
 
   Returns:
     A sentence on why that is impossible; [] if it is done.
@@ -187,12 +189,12 @@ def add_models(plan: Plan, run: Workdir, where: Where, display: Display) -> list
     experiment = build(plan)
     return engine_of(experiment, where), experiment.key, [(run.root, experiment.algorithm.client)]
 
-  return models_of_checkpoint(run, plan.rounds, made, display)
+  return models_of_checkpoint(run, plan.rounds, made, display, also)
 
 
 def models_of_checkpoint(
   run: Workdir, rounds: int, made: Callable[[], tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]],
-  display: Display,
+  display: Display, also: str = "",
 ) -> list[str]:  # fmt: skip
   """Writes the models of complete runs from their last checkpoint; see `add_models`.
 
@@ -201,6 +203,7 @@ def models_of_checkpoint(
     rounds: the number of rounds of all runs.
     made: () -> (engine, key or keys, (folder, client part) of each run).
     display: shows the work that is going on.
+    also: clients.npz of one run, which is evaluated again; "" for models alone.
   """
   problem = f"its checkpoint of round {rounds} is not there"
   try:
@@ -213,10 +216,14 @@ def models_of_checkpoint(
         if found is not None and whole:
           for (folder, client), own in zip(runs, engine.split(found[0])):
             write_model(folder, client, own)
+          if also:
+            evaluations = evaluate(engine, found[0])
+            if writes():
+              write_clients(run.root, evaluations)
           return []
   except (SettingError, DataError, NoRoom, OSError) as error:
     problem = str(error)
-  return [f"{MODEL} is missing in {run.root}, and cannot be written: {problem}"]
+  return [f"{also or MODEL} is missing in {run.root}, and cannot be written: {problem}"]
 
 
 def train(

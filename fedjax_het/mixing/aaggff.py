@@ -16,33 +16,41 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing.learners import (
+  LEARNERS,
   Learner,
   decision_gradient,
   entropy_scores,
   exponentiated_gradient,
-  online_newton_step,
 )
-from fedjax_het.mixing.responses import CDFS, beyond_one, respond
+from fedjax_het.mixing.responses import CDFS, SCALES, beyond_one, respond
 from fedjax_het.parts import Mixing, Needs
 from fedjax_het.settings import Choice, Range, checked
 
 
 @checked
-def aaggff_s(cdf: Annotated[str, Choice(CDFS)] = "normal") -> Mixing:
+def aaggff_s(
+  cdf: Annotated[str, Choice(CDFS)] = "normal",
+  scale: Annotated[str, Choice(SCALES)] = "one",
+  learner: Annotated[str, Choice(LEARNERS)] = "newton",
+) -> Mixing:
   """AAggFF-S's mixing part, for federations whose clients all participate in every round.
 
   The state is the learner's (`learners.NewtonState`); its p is the round's p_{t+1} over all clients.
 
   Args:
     cdf: a name of `responses.CDFS`.
+    scale: scale α of the distribution: "one", as in the thesis's experiments, or "spacing", estimated from
+      each round's losses, see `responses.spacing_scale`.
+    learner: a name of `learners.LEARNERS`: "newton" is the thesis's, whose regret is the smallest of those
+      that take polynomial time; the others are for comparison.
 
   Raises:
-    SettingError: `cdf` is unknown; from `check_cohort`, and when a round is traced, the cohort is not all
-      clients; from `check_cohort`, there is one client only.
+    SettingError: `cdf`, `scale` or `learner` is unknown; from `check_cohort`, and when a round is traced, the
+      cohort is not all clients; from `check_cohort`, there is one client only.
   """
 
-  def learner(num: int) -> Learner:
-    return online_newton_step(num, lipschitz=1.0 / num)
+  def learner_of(num: int) -> Learner:
+    return LEARNERS[learner](num, 1.0 / num)
 
   def check_everybody(size: int, num: int) -> None:
     if size != num:
@@ -58,18 +66,19 @@ def aaggff_s(cdf: Annotated[str, Choice(CDFS)] = "normal") -> Mixing:
   def update(state, feedback):
     num, cohort = state.p.shape[0], feedback.cohort
     check_everybody(cohort.shape[0], num)
-    responses = jnp.zeros(num).at[cohort].set(respond(feedback.losses(), cdf, 0.0, 1.0 / num))
-    p, state = learner(num).update(state, decision_gradient(state.p, responses))
+    responses = jnp.zeros(num).at[cohort].set(respond(feedback.losses(), cdf, 0.0, 1.0 / num, scale))
+    p, state = learner_of(num).update(state, decision_gradient(state.p, responses))
     return p[cohort], state
 
   needs = Needs(check_cohort=check_cohort)
-  return Mixing(lambda sizes: learner(sizes.shape[0]).init(), update, "aaggff_s", needs=needs)
+  return Mixing(lambda sizes: learner_of(sizes.shape[0]).init(), update, "aaggff_s", needs=needs)
 
 
 @checked
 def aaggff_d(
   cdf: Annotated[str, Choice(CDFS)] = "normal",
   sampling_probability: Annotated[float, Range(above=0.0, high=1.0)] | None = None,
+  scale: Annotated[str, Choice(SCALES)] = "one",
 ) -> Mixing:
   """AAggFF-D's mixing part, for federations in which a cohort of clients participates in each round.
 
@@ -80,10 +89,11 @@ def aaggff_d(
     cdf: a name of `responses.CDFS`.
     sampling_probability: C in (0, 1], the probability that a client is in a cohort; None is S / K, its value
       for cohorts drawn uniformly without replacement.
+    scale: see `aaggff_s`; estimated from the cohort's losses.
 
   Raises:
-    SettingError: `cdf` is unknown, or the sampling probability is out of range; from `check_cohort`, the
-      cohort has one client.
+    SettingError: `cdf` or `scale` is unknown, or the sampling probability is out of range; from
+      `check_cohort`, the cohort has one client.
   """
 
   def init(sizes):
@@ -92,7 +102,7 @@ def aaggff_d(
   def update(state, feedback):
     num, cohort = state.p.shape[0], feedback.cohort
     rate = cohort.shape[0] / num if sampling_probability is None else sampling_probability
-    observed = respond(feedback.losses(), cdf, 0.0, rate)
+    observed = respond(feedback.losses(), cdf, 0.0, rate, scale)
     reference = observed.mean()
     response = doubly_robust(observed, cohort, num, rate)
     gradient = linearised_gradient(state.p, response, reference)

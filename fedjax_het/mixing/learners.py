@@ -2,9 +2,11 @@ r"""Online learners on the probability simplex, usable alone, and the decision l
 
 In round t a learner plays p_t, then observes the gradient g_t of a loss ℓ_t at p_t, and returns p_{t+1}.
 `online_newton_step` has regret of order log T and needs K² memory; `exponentiated_gradient` has regret of
-order √T and needs K (thesis sections III-4.2 and III-5.3).
+order √T and needs K (thesis sections III-4.2 and III-5.3). `online_gradient_descent` and
+`universal_portfolio` are the other learners of portfolios that the thesis names in section III-2.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import check_range
-from fedjax_het.mixing.simplex import minimise_on_simplex
+from fedjax_het.errors import check_range, check_whole
+from fedjax_het.mixing.simplex import minimise_on_simplex, project_simplex
 
 PyTree = Any
 
@@ -154,3 +156,106 @@ def exponentiated_gradient(num: int, lipschitz: float) -> Learner:
     return p, EntropyState(p, total, steps)
 
   return Learner(init, update)
+
+
+class DescentState(NamedTuple):
+  """State of online gradient descent: the next play, float32 [K], and the number of gradients observed."""
+
+  p: jax.Array
+  steps: jax.Array
+
+
+def online_gradient_descent(num: int, lipschitz: float) -> Learner:
+  r"""Online gradient descent, with projections onto the simplex and steps of size √2 / (L √(K t)).
+
+      p_{t+1} = argmin_{p in simplex} ‖p - (p_t - η_t g_t)‖,   η_t = D / (G √t),
+
+  with the simplex's diameter D = √2 and G = L √K >= ‖g_t‖₂. It takes time K log K and memory K. Its regret on
+  convex losses with |g_{t,i}| <= L is at most (3/2) D G √T = (3/√2) L √(K T).
+
+  Args:
+    num: K, number of clients.
+    lipschitz: L > 0, a bound on every |g_i|.
+
+  Raises:
+    SettingError: a setting is out of range.
+
+  Source: Zinkevich, Online Convex Programming and Generalized Infinitesimal Gradient Ascent, ICML 2003.
+  """
+  check_range("lipschitz", lipschitz, above=0.0, below=float("inf"))
+
+  def init():
+    return DescentState(jnp.full(num, 1.0 / num, jnp.float32), jnp.int32(0))
+
+  def update(state, gradient):
+    steps = state.steps + 1
+    size = math.sqrt(2.0 / num) / (lipschitz * jnp.sqrt(steps.astype(jnp.float32)))
+    p = project_simplex(state.p - size * (gradient - gradient.mean()))
+    return p, DescentState(p, steps)
+
+  return Learner(init, update)
+
+
+class PortfolioState(NamedTuple):
+  """State of the universal portfolio: the next play, the mixtures that it averages, and their wealth.
+
+  Attributes:
+    p: the next play, float32 [K].
+    mixtures: fixed mixtures q, a sample of the uniform distribution on the simplex, float32 [M, K].
+    wealth: log Π_τ (1 - <g_τ, q - p_τ>) of each mixture, float32 [M].
+  """
+
+  p: jax.Array
+  mixtures: jax.Array
+  wealth: jax.Array
+
+
+def universal_portfolio(num: int, mixtures: int = 4096, seed: int = 0) -> Learner:
+  r"""Universal portfolio: the mean of all fixed mixtures, weighted by what each would have earned so far.
+
+      p_{t+1} = ∫ q W_t(q) dq / ∫ W_t(q) dq,   W_t(q) = Π_{τ<=t} (1 + <q, r_τ>),   q in the simplex.
+
+  For gradients g_τ = -r_τ / (1 + <p_τ, r_τ>) of the decision loss,
+
+      1 + <q, r_τ> = (1 + <p_τ, r_τ>) (1 - <g_τ, q - p_τ>),
+
+  and the first factor does not depend on q, so the gradients suffice; those of other losses are not meant.
+  The regret of the integral is at most (K - 1) log(T + 1). Here it is a mean over about M uniform mixtures,
+  all K rotations of ⌈M/K⌉ draws, so that p_1 = 1/K; its error is of order 1/√M and grows as the weights
+  concentrate. Time and memory are M·K (Cover's exact algorithm takes time T^(K-1)).
+
+  Args:
+    num: K, number of clients.
+    mixtures: M, least number of mixtures.
+    seed: seed of the draws, the same in every run.
+
+  Raises:
+    SettingError: a setting is out of range.
+
+  Source: Cover, Universal Portfolios, Mathematical Finance 1(1), 1991.
+  """
+  check_whole("mixtures", mixtures, 1)
+
+  def init():
+    drawn = jax.random.dirichlet(jax.random.key(seed), jnp.ones(num), (-(-mixtures // num),))
+    every = jnp.concatenate([jnp.roll(drawn, shift, axis=1) for shift in range(num)])
+    return PortfolioState(jnp.full(num, 1.0 / num, jnp.float32), every, jnp.zeros(len(every)))
+
+  def update(state, gradient):
+    gradient = gradient - gradient.mean()
+    product = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
+    behind = product(state.mixtures, gradient) - product(state.p, gradient)
+    wealth = state.wealth + jnp.log1p(-behind)
+    p = product(jax.nn.softmax(wealth), state.mixtures)
+    return p / p.sum(), PortfolioState(p / p.sum(), state.mixtures, wealth)
+
+  return Learner(init, update)
+
+
+LEARNERS: dict[str, Callable[[int, float], Learner]] = {
+  "newton": online_newton_step,
+  "exponentiated": exponentiated_gradient,
+  "gradient": online_gradient_descent,
+  "universal": lambda num, lipschitz: universal_portfolio(num),
+}
+"""Learners by name: (K, L) -> learner, for decision losses whose gradients have |g_i| <= L."""

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import check_range
+from fedjax_het.mixing.fedmgda import normalised
 from fedjax_het.mixing.responses import beyond_one, largest_for_non_finite
 from fedjax_het.parts import Mixing, Needs
 from fedjax_het.settings import NonNegative, Number, Positive, checked
@@ -56,22 +57,39 @@ def tilted(
 
 
 @checked
-def qffl(q: NonNegative = 1.0) -> Mixing:
+def qffl(q: NonNegative = 1.0, lipschitz: Positive | None = None) -> Mixing:
   """q-FedAvg's mixing part: p_i ∝ n_i F_i^q (equation 3.18).
 
-  Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. It has the direction of their step Σ_i
-  F_i^q Δ_i / Σ_i h_i, h_i = q F_i^(q-1) ‖Δ_i‖² + L F_i^q, Δ_i = L (θ - θ_i): the coefficients sum to 1, and
-  the first term of h does not shorten the step. A loss of 0 counts as float32's smallest normal number,
-  1.2e-38, so that q = 0, and losses that are all 0, give FedAvg.
+  Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. Their step is
+
+      θ <- θ - Σ_i n_i F_i^q Δ_i / Σ_i n_i h_i,   h_i = q F_i^(q-1) ‖Δ_i‖² + L F_i^q,   Δ_i = L (θ - θ_i).
+
+  By default the coefficients sum to 1, which is its direction without the first term of h, that shortens the
+  step; it would be FedAvg's for equal losses. With `lipschitz` = L the updates are multiplied by
+  1 / (1 + q L Σ_i p_i ‖θ - θ_i‖² / F_i), which makes it this step. A loss of 0 counts as float32's smallest
+  normal number, 1.2e-38, so that q = 0, and losses that are all 0, give FedAvg by default.
 
   Args:
     q: q >= 0; 0 is FedAvg, and in the limit of large q the largest loss alone counts.
+    lipschitz: L > 0, the Lipschitz constant of the clients' gradients in the normaliser; Li et al. take 1/lr
+      of the local training. None leaves the normaliser out.
 
   Raises:
     SettingError: q is out of range; from `check_cohort`, the cohort has one client.
   """
   tiny = jnp.finfo(jnp.float32).tiny
-  return tilted(lambda losses: q * jnp.log(jnp.maximum(losses, tiny)), name="qffl")
+  mixing = tilted(lambda losses: q * jnp.log(jnp.maximum(losses, tiny)), name="qffl")
+  if lipschitz is None:
+    return mixing
+
+  def scale(feedback):
+    p, _ = mixing.update((), feedback)
+    _, length = normalised(feedback.uploads().params, feedback.broadcast.params)
+    losses = jnp.maximum(largest_for_non_finite(feedback.losses()), tiny)
+    shorter = 1.0 / (1.0 + q * lipschitz * jnp.sum(p * length / losses * length))
+    return jnp.full_like(p, shorter)
+
+  return mixing._replace(scale=scale)
 
 
 @checked

@@ -72,14 +72,26 @@ def from_flax(
   return _declared(model, dtype)
 
 
+class _Layers(nn.Module):
+  """`layers.basic.Layers` of a function (examples, whether in training) -> outputs."""
+
+  function: Callable[[Any, bool], jax.Array]
+
+  @nn.compact
+  def __call__(self, x: Any, train: bool) -> jax.Array:
+    return self.function(x, train)
+
+
 def of_flax(
-  module: nn.Module, shape: PyTree, num_classes: int, *, dtype: Any = jnp.float32, name: str = "",
-  head: Sequence[str] = (),
+  module: nn.Module | Callable[[Any, bool], jax.Array], shape: PyTree, num_classes: int, *,
+  dtype: Any = jnp.float32, name: str = "", head: Sequence[str] = (),
 ) -> Model:  # fmt: skip
   """Makes a model of one of the library's own modules: `from_flax` without trying its training.
 
-  The tests train each of these modules, and tracing the gradient of a large one takes seconds.
+  The tests train each of these modules, and tracing the gradient of a large one takes seconds. A function
+  (examples, whether in training) -> outputs that calls named layers serves as a module too.
   """
+  module = module if isinstance(module, nn.Module) else _Layers(module)
   return _declared(_built(module, shape, num_classes, dtype, name, None, head)[0], dtype)
 
 
@@ -108,7 +120,8 @@ def _built(
   except Exception as error:  # the module may raise anything
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
     raise SettingError(
-      "module", type(module).__name__, f"cannot be called with examples of shape {shown(shape)} ({said})",
+      "module", name if isinstance(module, _Layers) else type(module).__name__,
+      f"cannot be called with examples of shape {shown(shape)} ({said})",
       "Give the shape and dtype of one example; a module with batch norm or dropout takes `train`.",
     ) from error  # fmt: skip
   outputs = getattr(found, "shape", ())

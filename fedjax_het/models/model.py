@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_het.errors import SettingError, check_range
+from fedjax_het.errors import SettingError, check_number, check_range
 from fedjax_het.models.shapes import is_shape
 from fedjax_het.tasks import Task, classification
 
@@ -103,6 +103,8 @@ def standardized(
   if not isinstance(model.shape, tuple):
     raise SettingError("mean", mean, f"{model.name} takes a tree of arrays", "Scale its arrays before.")
   for name, value in (("mean", mean), ("std", std)):
+    if isinstance(value, str):
+      check_number(name, value)
     for each in value if isinstance(value, Sequence) else (value,):
       check_range(name, each, above=0.0 if name == "std" else -np.inf, below=np.inf)
     if isinstance(value, Sequence) and len(value) != (model.shape or (0,))[-1]:

@@ -64,8 +64,13 @@ def in_one_line(error: Exception) -> str:
     text = f"Unknown setting: {text}"
     if "Did you mean" not in text:
       text += f". {near(text.removeprefix('Unknown setting: ').strip(chr(39)), sections())}"
-  if section := re.match(r"flag --config\.(\w+)=(.*): Failed to parse .* as a ConfigDict", text):
+  if section := re.match(r"flag --config\.([\w.]+)=(.*): Failed to parse .* as a ConfigDict", text):
     name, value = section[1], section[2]
+    if value.startswith("{"):
+      return (
+        f"config.{name} = {value}: cannot be read as a dictionary of Python literals. Put names and texts in "
+        "quotes, close all brackets, and write no nan or inf."
+      )
     named = name in sections() and sections()[name].kind == "choice" and value.replace("_", "").isalnum()
     remedy = f"--config.{name}.name={value}" if named else f"--config.{name}=\"{{'FIELD': VALUE}}\""
     return (
@@ -75,8 +80,16 @@ def in_one_line(error: Exception) -> str:
     return f"--config.{path[1]}: names no field. Write --config.FIELD=VALUE; --describe has all fields."
   if text.startswith("Unknown command line flag"):
     return text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
-  text = re.sub(r"invalid literal for int\(\) with base 10: .*", "is no whole number.", text)
-  return re.sub(r"could not convert string to float: .*", "is no number.", text)
+  for message, problem, remedy in (
+    (r"invalid literal for int\(\) with base 10: .*", "is no whole number", "Give one, such as 5."),
+    (r"could not convert string to float: .*", "is no number", "Give one, such as 0.5."),
+    (r"\('Non-boolean argument to boolean flag'.*", "is neither true nor false", "Give one of them."),
+  ):
+    if wrong := re.match(rf"flag --([^=]+)=(.*): {message}", text):
+      return f"{wrong[1]} = {wrong[2]}: {problem}. {remedy}"
+  if text.startswith("Missing value for flag --"):
+    return f"{text}. Write {text.rpartition(' ')[2]}=VALUE."
+  return text
 
 
 def show_in_help(*modules: str) -> None:

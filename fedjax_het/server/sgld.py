@@ -5,13 +5,15 @@ Stochastic gradient Langevin dynamics (SGLD) on the clients' energies:
 G = Σ_i w_i e_i ∇E_i(x̃) / Σ_i w_i e_i,   x̃ <- x̃ - β_t G + δ ε        (equations 4.13 and 4.14)
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError, check_pixels
 from fedjax_het.langevin import langevin_step
 from fedjax_het.parts import Message, Needs, ServerUpdate
-from fedjax_het.settings import Count, NonNegative, Positive, checked
+from fedjax_het.settings import Choice, Count, NonNegative, Positive, checked
 
 
 def half_cosine(
@@ -61,6 +63,7 @@ def sgld(
   last_step_size: Positive = 0.01,
   noise: NonNegative = 0.01,
   bounded: bool = True,
+  ends: Annotated[str, Choice(("after", "last"))] = "after",
 ) -> ServerUpdate:
   """Server part with one Langevin step per round; its state is the number of steps taken.
 
@@ -70,6 +73,9 @@ def sgld(
     last_step_size: 0 < β_T <= β_0.
     noise: δ >= 0, noise scale of a step.
     bounded: whether x̃ is clipped to [0, 1], as pixels are; examples must then lie there.
+    ends: when β_t reaches `last_step_size`: "after" the run, at t = T, where half a cosine over T rounds ends
+      (the last round has 0.0101 for T = 500, 0.071 for T = 20); or in its "last" round, t = T - 1, as the
+      thesis prints it (section IV-4.1).
 
   Raises:
     SettingError: a setting is out of range; from `check_rounds`, the run has another T; from
@@ -80,9 +86,11 @@ def sgld(
   def check_examples(least, largest):
     check_pixels("server's bounded", True, least, largest, "Scale them, or set the server's bounded=False.")
 
+  span = rounds if ends == "after" else max(rounds - 1, 1)
+
   def update(key, step, broadcast: Message, aggregate: Message):
     gradient, extra = mean_gradient(broadcast, aggregate)
-    beta = half_cosine(step, rounds, step_size, last_step_size)
+    beta = half_cosine(step, span, step_size, last_step_size)
     return Message(langevin_step(key, broadcast.params, gradient, beta, noise, bounded), extra), step + 1
 
   return ServerUpdate(

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from fedjax_het.engine.run import summarize
 from fedjax_het.errors import SettingError, check_choice, check_number, check_range
-from fedjax_het.metrics.catalogue import shown
+from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.client_metrics import headline_of
 from fedjax_het.studies.plots import spelled
-from fedjax_het.studies.study import Moment, Options, Study
+from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import named, number
 
 MODELS = ("personalized", "global")
@@ -59,6 +59,16 @@ class Best(Study):
       raise SettingError(
         "to_accuracy", dict(given), f"{client.name} has no global model", "Give {'personalized': ...}."
       )
+
+  @classmethod
+  def check_run(cls, given: Any, run: Watched) -> None:
+    """Raises `SettingError` for a level above 1 where the task's headline is a fraction."""
+    headline = run.algorithm.client.task.headline
+    for model, level in levels_of(to_accuracy=given).items():
+      if level > 1 and all(name in METRICS and METRICS[name].unit == "%" for name in headline[-1:]):
+        setting = f"to_accuracy.{model}" if isinstance(given, Mapping) else "to_accuracy"
+        problem = f"above 1, which {headline[-1]}, a fraction, never reaches"
+        raise SettingError(setting, level, problem, f"Write {level / 100} for {level} %.")
 
   def checkpoint_state(self) -> dict[str, Any]:
     """Returns the metric's name and its course so far, for the checkpoint."""

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.engine.lambda_selection import headline
+from fedjax_het.engine.lambda_selection import Evaluations, headline
 from fedjax_het.engine.run import per_client, summarize
 from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
@@ -26,6 +26,16 @@ from fedjax_het.studies.text import named, number
 _BAND = ("mean", "worst10", "best10")
 _COLUMNS = ("worst10", "best10", "gini", "gap")
 FILE = "clients.npz"
+
+
+def write_clients(folder: Path, evaluations: Evaluations) -> None:
+  """Writes clients.npz, see `ClientMetrics`, of the last evaluations of a run."""
+  every: dict[str, Any] = {
+    f"{model}/{name}": np.asarray(own, np.float32)
+    for model, metrics in per_client(evaluations).items()
+    for name, own in metrics.items()
+  }
+  np.savez_compressed(folder / FILE, **every)
 
 
 class ClientMetrics(Study):
@@ -49,12 +59,7 @@ class ClientMetrics(Study):
     assert now.evaluations is not None
     values = per_client(now.evaluations)
     if self.run.writes:
-      every: dict[str, Any] = {
-        f"{model}/{name}": np.asarray(own, np.float32)
-        for model, metrics in values.items()
-        for name, own in metrics.items()
-      }
-      np.savez_compressed(self.run.folder / FILE, **every)
+      write_clients(self.run.folder, now.evaluations)
     missing = left_out_of_models(values)
     sizes = np.asarray(self.run.data.test.size)
     found: dict[str, Any] = {"metrics": summarize(now.evaluations)}
@@ -159,12 +164,9 @@ def accuracy_over_clients(
 
   Args:
     values: model -> one value per client, [K]; NaN, a client without test examples, is left out.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     metric: name of the metric, which defines the unit and which end is the worst.
     title: the figure's title.
-
-  Returns:
-    `path`.
   """
   figure = Figure(figsize=(7.0, 4.4), layout="constrained")
   ax = figure.subplots()

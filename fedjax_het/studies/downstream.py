@@ -21,6 +21,7 @@ from fedjax_het.errors import (
   check_range,
   check_section,
   check_whole,
+  near,
 )
 from fedjax_het.models import Model
 from fedjax_het.modes import promoting
@@ -149,15 +150,25 @@ def to_follow(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 def check_downstream(settings: Mapping[str, Any], section: str = "downstream") -> None:
   """Raises `SettingError` or `DataError` for an invalid field of a configuration's `downstream`."""
   for field in settings:
-    check_choice(f"{section}'s field", field, Judged.__annotations__ if section == "downstream" else FOLLOW)
+    known = Judged.__annotations__ if section == "downstream" else FOLLOW
+    if field not in known:
+      raise SettingError(f"{section}.{field}", settings[field], f"unknown to {section}", near(field, known))
   given = settings.get("model", {"name": CLASSIFIER})
   check_section(f"{section}.model", given)
   model = dict(given)
   check_given(f"{section}.model", model, {"shape": "the data set", "num_classes": "the data set"})
-  check_choice(f"{section}.model.name", model.pop("name", None), models.MODELS)
+  name = model.pop("name", None)
+  check_choice(f"{section}.model.name", name, models.MODELS)
+  options = models.options_of(name)
+  for option in {*model} - options:
+    raise SettingError(
+      f"{section}.model.{option}", model[option], f"unknown to {name}", near(option, options)
+    )
+  own = {option: value for option, value in model.items() if option not in (*models.COMMON, "weights")}
+  check_settings(f"to {name}", models.MODELS[name], own, ("shape", "num_classes"), f"{section}.model")
   check_whole(f"{section}.seeds", settings.get("seeds", 1), 1)
   learning = {name: value for name, value in settings.items() if name in ("steps", "lr")}
-  check_settings(f"{section}'s field", downstream, learning)
+  check_settings(f"to {section}", downstream, learning, place=section)
   check_whole(f"{section}.steps", settings.get("steps", 1), 1)
   check_range(f"{section}.lr", settings.get("lr", 1.0), above=0.0, below=np.inf)
   features, follow = settings.get("features", ""), settings.get("follow", False)

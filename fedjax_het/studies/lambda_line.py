@@ -76,7 +76,8 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
   `common` is the λ of the headline: one for all clients, see `pick`; `picked_on`, `picked_by` and
   `picked_clients` say how it was picked. `validation` picks each client's λ on its validation part;
   `per_client_test_optimistic` picks it on the same test part that it is then reported on, as the authors'
-  code does.
+  code does. `least_loss` is the loss at the λ whose mean loss over the clients' test parts is least, and that
+  λ, `at`; table 2.7 may mean it.
 
   Args:
     grid: λ, [Λ].
@@ -91,6 +92,11 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
     "picked_by": picked.by,
     "picked_clients": int(picking(evaluations, picked).sum()),
   }
+  losses = [_over_clients(column) for column in test.personalized["loss"].T]
+  means = np.array([own["mean"] for own in losses])
+  if not np.isnan(means).all():
+    least = int(np.nanargmin(means))
+    report["least_loss"] = losses[least] | {"at": grid[least]}
   if valid is not None:
     chosen = best_lambda(valid, picked)
     report["validation"] = _over_clients(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])
@@ -186,7 +192,7 @@ def lambda_curve(
     grid: λ, [Λ], in [0, 1].
     mean: the metric's mean over the clients' test parts at each λ, [Λ].
     std: its population standard deviation over the clients, [Λ].
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     metric: name of the metric.
     common: the λ to mark; by default the one with the best mean.
     picked_on: the part that `common` was picked on, "validation" or "test".
@@ -194,9 +200,6 @@ def lambda_curve(
       mark.
     title: the figure's title.
     statistics: "own" if running statistics are estimated from each client's examples, which the figure notes.
-
-  Returns:
-    `path`.
   """
   lam = np.asarray(grid, np.float64)
   factor, best_of = shown(metric).factor, np.nanargmax if shown(metric).higher_is_better else np.nanargmin

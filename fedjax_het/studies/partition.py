@@ -41,8 +41,11 @@ class Partition(Study):
   def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
     """Writes partition.npz; called before the first round and after every restart."""
     if self.run.writes:
-      counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
-      np.savez_compressed(self.run.folder / FILE, counts=counts)
+      self._write()
+
+  def _write(self) -> None:
+    counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
+    np.savez_compressed(self.run.folder / FILE, counts=counts)
 
   def draw_first(self) -> None:
     """Draws partition.png."""
@@ -50,7 +53,9 @@ class Partition(Study):
     plot_partition(self.run.parts, self._labels, path, num_classes, self.run.title)
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Draws partition.png again if it was removed during the run."""
+    """Makes partition.png and partition.npz again if they were removed."""
+    if not (self.run.folder / FILE).exists():
+      self._write()
     if not (self.run.figures / PICTURE).exists():
       self.draw_first()
 
@@ -60,17 +65,12 @@ class Partition(Study):
     return self.run.source.y if self.run.algorithm.client.task.classes else None
 
 
-def label_counts(parts: Sequence[ArrayLike], labels: ArrayLike, num_classes: int) -> np.ndarray:
-  """Counts each client's rows per class, integers [K, C]."""
-  labels = np.asarray(labels)
-  return np.stack([np.bincount(labels[np.asarray(rows)], minlength=num_classes) for rows in parts])
-
-
 def counts_of(parts: Sequence[ArrayLike], labels: ArrayLike | None, num_classes: int) -> np.ndarray:
   """Counts each client's rows per class, integers [K, C], or all its rows, [K, 1], if labels are None."""
   if labels is None:
     return np.array([[len(np.asarray(rows))] for rows in parts])
-  return label_counts(parts, labels, num_classes)
+  labels = np.asarray(labels)
+  return np.stack([np.bincount(labels[np.asarray(rows)], minlength=num_classes) for rows in parts])
 
 
 def plot_partition(

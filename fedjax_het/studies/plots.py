@@ -24,6 +24,7 @@ STYLES: dict[str, dict[str, Any]] = {
   "cohort": {"color": "#000000", "linestyle": "-", "marker": "."},
 }
 OTHERS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = (STYLES["personalized"]["color"], STYLES["global"]["color"], *OTHERS)
 GREY = "#555555"
 FEW = 25  # up to this many evaluations, each has a marker
 
@@ -37,12 +38,9 @@ def learning_curve(
   Args:
     rounds: rounds of the evaluations, [R].
     curves: values at each evaluation, see `Curve`. A curve without any finite value is not drawn.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     title: the figure's title.
     milestones: symbol -> a round to mark in all panels, if it lies within the evaluated rounds.
-
-  Returns:
-    `path`.
   """
   panels: dict[str, list[Curve]] = {}
   for curve in curves:

@@ -65,20 +65,6 @@ def bound_cross_device(num_clients: int, rounds: ArrayLike, lipschitz: float) ->
   return 2.0 * lipschitz * np.sqrt(np.asarray(rounds) * math.log(num_clients))
 
 
-def entropy(mixture: ArrayLike) -> np.ndarray:
-  """Entropy -Σ_i p_i log p_i over the last axis, in nats: log K if all count alike, 0 if one counts."""
-  p = np.asarray(mixture, np.float64)
-  return -np.sum(np.where(p == 0, 0.0, p * np.log(np.where(p == 0, 1.0, p))), axis=-1)
-
-
-def cumulative_objective(mixtures: ArrayLike, losses: ArrayLike) -> np.ndarray:
-  """Cumulative objective Σ_{τ <= t} Σ_i p_{τ,i} F_{τ,i}, float64 [T], of mixtures and losses [T, S].
-
-  It is the quantity of the thesis's figure 3.1.
-  """
-  return np.cumsum((np.asarray(mixtures, np.float64) * np.asarray(losses, np.float64)).sum(axis=-1))
-
-
 def plot_regret(
   rounds: ArrayLike,
   curves: dict[str, tuple[ArrayLike, ArrayLike]],

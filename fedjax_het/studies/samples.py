@@ -6,6 +6,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.text import Text
+
+from fedjax_het.studies.plots import save
 
 COLUMNS = 10
 FRAMES_PER_SECOND = 3
@@ -37,7 +41,7 @@ def sample_grid(x: np.ndarray, y: np.ndarray, num_classes: int, columns: int = C
   return grid
 
 
-def canvas(grid: np.ndarray) -> tuple[Figure, object, object]:
+def canvas(grid: np.ndarray) -> tuple[Figure, AxesImage, Text]:
   """Creates a figure that shows the grid, five inches wide; returns (figure, its image, its title)."""
   width = 5.0
   figure = Figure(figsize=(width, width * grid.shape[0] / grid.shape[1] + 0.4), layout="constrained")
@@ -52,11 +56,8 @@ def plot_samples(
 ) -> Path:
   """Draws `sample_grid` as a PNG (as the thesis's figures 4.1 to 4.4); returns `path`."""
   figure, _, heading = canvas(sample_grid(x, y, num_classes))
-  heading.set_text(title)  # type: ignore[attr-defined]
-  path = Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  figure.savefig(path, dpi=150, format="png")
-  return path
+  heading.set_text(title)
+  return save(figure, path)
 
 
 def animate(
@@ -67,10 +68,7 @@ def animate(
   Args:
     frames: (title, x, y), as `sample_grid` takes them; at least one.
     num_classes: C, the number of classes.
-    path: the GIF to write; its folder is created if missing.
-
-  Returns:
-    `path`.
+    path: the GIF to write, which is returned; its folder is created if missing.
   """
   from matplotlib.animation import FuncAnimation, PillowWriter  # takes a sixth of a second to import
 
@@ -78,8 +76,8 @@ def animate(
   figure, image, heading = canvas(grids[0])
 
   def show(i: int) -> tuple:
-    image.set_data(grids[i])  # type: ignore[attr-defined]
-    heading.set_text(frames[i][0])  # type: ignore[attr-defined]
+    image.set_data(grids[i])
+    heading.set_text(frames[i][0])
     return image, heading
 
   path = Path(path)

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fedjax_het.engine.base import OfFn
+from fedjax_het.engine.lambda_selection import mean_over_clients
 from fedjax_het.metrics.catalogue import shown
-from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.simplex_plots import plot_clients, plot_line, plot_triangles
 from fedjax_het.studies.study import Moment, Study, Watched
@@ -56,14 +56,12 @@ class SimplexMap(Study):
       return {}
     metric, alphas = now.evaluations.headline, grid(self._count, DIVISIONS[self._count])
     values = now.evaluate(on_grid(self._count)).personalized[metric]
-    clusters, sizes = np.unique(np.asarray(self._simplex.clusters), return_counts=True)
+    own = np.asarray(self._simplex.clusters)
+    clusters, sizes = np.unique(own, return_counts=True)
     largest = clusters[np.argsort(-sizes, kind="stable")][:MOST_CLUSTERS]
-    means = {int(c): over_clients(values[np.asarray(self._simplex.clusters) == c]) for c in largest}
-    return {
-      "simplex": {
-        "metric": metric, "alphas": alphas.tolist(), "all": over_clients(values), "clusters": means,
-      }
-    }  # fmt: skip
+    means = {int(c): mean_over_clients(values[own == c]).tolist() for c in largest}
+    every = mean_over_clients(values).tolist()
+    return {"simplex": {"metric": metric, "alphas": alphas.tolist(), "all": every, "clusters": means}}
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
@@ -112,8 +110,3 @@ def on_grid(count: int) -> OfFn:
     return client._replace(personalize=personalize, studies=studies)
 
   return of
-
-
-def over_clients(values: np.ndarray) -> list[float]:
-  """Returns the mean over clients of values [K, n], per grid point; NaN if no client has a value."""
-  return [summarize(column)["mean"] for column in values.T]

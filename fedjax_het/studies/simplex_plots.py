@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedjax_het.clients.regions import WIDEST
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.parts import Simplex
-from fedjax_het.studies.plots import GREY, STYLES, axis_label, decorate, save
+from fedjax_het.studies.plots import COLORS, GREY, axis_label, decorate, save
 
 MOST_NAMED = 10  # up to this many clusters, a legend names them
 
@@ -52,12 +52,9 @@ def plot_clients(
 
   Args:
     simplex: the clients' points, centers and radius.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     title: the figure's title.
     epsilon: ε of the noise on the label counts, if any: the points are computed from noised counts.
-
-  Returns:
-    `path`.
   """
   points, centers, clusters = (np.asarray(own) for own in (simplex.points, simplex.centers, simplex.clusters))
   names, first = np.unique(clusters, return_index=True)
@@ -121,18 +118,16 @@ def plot_line(
   Args:
     found: section `simplex` of the summary.
     simplex: centers, clusters and radius.
-    path: the PNG to write.
+    path: the PNG to write, which is returned.
     title: the figure's title.
-
-  Returns:
-    `path`.
   """
   x, factor = np.asarray(found["alphas"])[:, 1], shown(found["metric"]).factor
   order = np.argsort(x)
   figure = Figure(figsize=(6.6, 4.0), layout="constrained")
   figure.suptitle(f"{title}: models on the line", fontsize=11, fontweight="bold")
   ax = figure.subplots()
-  ax.plot(x[order], factor * numbers(found["all"])[order], color="black", linewidth=2, label="all clients")
+  every = factor * np.array(found["all"], float)
+  ax.plot(x[order], every[order], color="black", linewidth=2, label="all clients")
   shades = cluster_colors(len(np.unique(np.asarray(simplex.clusters))))
   whole = float(simplex.radius) >= WIDEST
   for name, values in found["clusters"].items():
@@ -140,7 +135,7 @@ def plot_line(
     shade(ax, center, float(simplex.radius), color, 0.1)
     ax.axvline(center, color=color, linestyle="--", linewidth=1)
     label = f"cluster {name}" + ("" if whole else ", its region shaded")
-    ax.plot(x[order], factor * numbers(values)[order], color=color, label=label)
+    ax.plot(x[order], factor * np.array(values, float)[order], color=color, label=label)
   ax.set(xlabel="α₂ = 1 - α₁", xlim=(0, 1))
   decorate(ax, axis_label(found["metric"]))
   ax.legend(frameon=False, fontsize=9)
@@ -157,17 +152,17 @@ def plot_triangles(
   alphas, factor = np.asarray(found["alphas"]), shown(found["metric"]).factor
   panels: dict[int | None, Any] = {None: found["all"]}  # None: all clients
   panels |= {int(name): own for name, own in found["clusters"].items()}
-  panels = {name: own for name, own in panels.items() if np.isfinite(numbers(own)).all()}
+  panels = {name: own for name, own in panels.items() if np.isfinite(np.array(own, float)).all()}
   shades = cluster_colors(len(np.unique(np.asarray(simplex.clusters))))
   figure = Figure(figsize=(3.5 * len(panels) + 1.0, 3.9), layout="constrained")
   figure.suptitle(f"{title}: models in the simplex", fontsize=11, fontweight="bold")
-  every = factor * np.array([numbers(own) for own in panels.values()])
+  every = factor * np.array([*panels.values()], float)
   levels = MaxNLocator(12).tick_values(np.nanmin(every), max(np.nanmax(every), np.nanmin(every) + 1e-6))
   at = alphas @ corners(3)
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for ax, (name, values) in zip(axes, panels.items()):
     frame(ax, 3)
-    drawn = ax.tricontourf(*at.T, factor * numbers(values), levels=levels, cmap="viridis")
+    drawn = ax.tricontourf(*at.T, factor * np.array(values, float), levels=levels, cmap="viridis")
     clusters = np.asarray(simplex.clusters)
     points = np.asarray(simplex.points)[clusters == (clusters if name is None else name)] @ corners(3)
     dots(ax, points, color="white", s=12, edgecolor="black", linewidth=0.5, zorder=3)
@@ -216,22 +211,10 @@ def outline(ax: Axes, center: np.ndarray, radius: float, color: Any, filled: boo
 
 def cluster_colors(count: int) -> list[Any]:
   """Returns one colour per cluster."""
-  named = [
-    STYLES["personalized"]["color"],
-    STYLES["global"]["color"],
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-  ]
-  return named[:count] if count <= len(named) else [colormaps["turbo"](v) for v in np.linspace(0, 1, count)]
+  many = count > len(COLORS)
+  return [colormaps["turbo"](v) for v in np.linspace(0, 1, count)] if many else list(COLORS[:count])
 
 
 def center_of(simplex: Simplex, cluster: int) -> np.ndarray:
   """Returns a cluster's center, [M + 1]."""
   return np.asarray(simplex.centers)[np.asarray(simplex.clusters) == cluster][0]
-
-
-def numbers(values: ArrayLike) -> np.ndarray:
-  """Converts values to float64, None to NaN."""
-  return np.array(values, np.float64)

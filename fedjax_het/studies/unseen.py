@@ -183,11 +183,8 @@ def plot_unseen(
   Args:
     found: section `unseen` of a summary.
     seen: section `metrics` of the summary.
-    path: the PNG to write; its folder is created if missing.
+    path: the PNG to write, which is returned; its folder is created if missing.
     title: the figure's title.
-
-  Returns:
-    `path`.
   """
   metric = headline(found["metrics"][0])
   factor = shown(metric).factor

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedjax_het.tasks.classification import classification, cross_entropy
 from fedjax_het.tasks.labels import check_classes, check_shape, labels_of
-from fedjax_het.tasks.task import Task, check_weights
+from fedjax_het.tasks.task import Task, check_weights, numbers_of
 
 
 def binary(positive_weight: float | jax.Array = 1.0) -> Task:
@@ -32,9 +32,11 @@ def binary(positive_weight: float | jax.Array = 1.0) -> Task:
   def check(y: np.ndarray, num_examples: int, rows: np.ndarray, num_classes: int | None = None) -> None:
     base.check(y, num_examples, rows, num_classes and 2)
 
+  weights = numbers_of(positive_weight)
   return base._replace(
-    name="binary", check=check, losses=losses, check_outputs=check_outputs, outputs=lambda num_classes: 1
-  )
+    name="binary", check=check, losses=losses, check_outputs=check_outputs, outputs=lambda num_classes: 1,
+    weights=None if weights == (1.0,) else weights,
+  )  # fmt: skip
 
 
 def balanced_positive(y: np.ndarray) -> float | tuple[float, ...]:

@@ -17,7 +17,7 @@ from fedjax_het.tasks.labels import (
   check_whole_labels,
   labels_of,
 )
-from fedjax_het.tasks.task import Task, check_weights
+from fedjax_het.tasks.task import Task, check_weights, numbers_of
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -72,7 +72,7 @@ def classification(class_weights: Sequence[float] | None = None) -> Task:
 
   return Task(
     "classification", losses, judged.scores, judged.metrics, ("auroc", "top1"), check, check_outputs,
-    outputs=lambda num_classes: num_classes, classes=True,
+    outputs=lambda num_classes: num_classes, classes=True, weights=numbers_of(class_weights),
   )  # fmt: skip
 
 

@@ -45,6 +45,16 @@ def labels_of(y: Any) -> np.ndarray:
   return found.astype(np.int64)
 
 
+def from_one(y: np.ndarray, num_classes: int) -> str:
+  """Returns a remark on class labels, [n], that seem to be counted from 1; "" for others."""
+  if num_classes < 3 or {*np.unique(y).tolist()} != {*range(1, num_classes)}:
+    return ""
+  return (
+    f"y has the classes 1 to {num_classes - 1}, and classes are numbered from 0: unless class 0 only happens "
+    f"to be missing, give y - 1 and num_classes={num_classes - 1}."
+  )
+
+
 def check_rows(y: np.ndarray, num_examples: int, rows: np.ndarray) -> None:
   """Raises `SettingError` unless there is one label per row and no label of a used row is masked.
 

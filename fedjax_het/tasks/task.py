@@ -40,6 +40,8 @@ class Task(NamedTuple):
     outputs: (num_classes) -> the number of a model's outputs.
     dtype: dtype of the labels as they are stored.
     classes: whether a label is one class, which partitions, stratified splits and generators require.
+    weights: class weights, or the weight of positive labels alone, if they are numbers other than the
+      default; None otherwise.
   """
 
   name: str
@@ -52,6 +54,7 @@ class Task(NamedTuple):
   outputs: Callable[[int], int] = int
   dtype: Any = np.int32
   classes: bool = False
+  weights: tuple[float, ...] | None = None
 
 
 def mean_loss(task: Task, outputs: jax.Array, y: jax.Array, real: jax.Array) -> jax.Array:
@@ -108,6 +111,14 @@ def check_weights(setting: str, weights: Any, axes: tuple[int, ...], **bounds: A
     raise SettingError(setting, weights, f"not {'a row of numbers' if 1 in axes else 'a number'}", remedy)
   for weight in weights if found else (weights,):
     check_range(setting, weight, below=np.inf, **bounds)
+
+
+def numbers_of(weights: Any) -> tuple[float, ...] | None:
+  """Returns weights as a tuple of plain numbers; None for None and for traced weights."""
+  if weights is None or isinstance(weights, jax.core.Tracer):
+    return None
+  several = weights if _axes(weights) else (weights,)
+  return None if any(isinstance(own, jax.core.Tracer) for own in several) else tuple(map(float, several))
 
 
 def or_one(weight: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ from absl import logging
 from fedjax_het.engine.capacity import full
 from fedjax_het.workdir.folder import Workdir, read_record, write_atomic
 
+DATA = ("partition.npz",)  # files beside the figures' folder that a study draws
 NOTE = ".pictures.json"  # file in the figures' folder: what was drawn, and what failed
 
 
@@ -27,6 +28,7 @@ def pictures(run: Workdir, failed: list[str]) -> Iterator[None]:
 def note_pictures(run: Workdir, failed: list[str]) -> None:
   """Records which pictures exist and which failed, for `missing_pictures`."""
   drawn = sorted(path.name for path in run.figures.glob("*") if path.is_file())
+  drawn += [f"../{name}" for name in DATA if (run.root / name).is_file()]
   write_atomic(run.root / NOTE, json.dumps({"drawn": drawn, "failed": failed}))
 
 

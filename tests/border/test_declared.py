@@ -13,7 +13,6 @@ from small_parts import mlp
 
 import fedjax_het as fh
 from fedjax_het.clients.local_settings import LocalSettings
-from fedjax_het.clients.objective import check_training
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.config.algorithm import as_written, named
 from fedjax_het.config.plan import plan
@@ -101,8 +100,6 @@ def test_a_configuration_names_the_section():
     (lambda: fh.scaffold(mlp(), optimizer=lambda lr: None), "optimizer = .*SCAFFOLD.*Leave it out"),
     (lambda: fh.apfl(mlp(), adaptive="no"), "adaptive = 'no': of the wrong type. It must be bool"),
     (lambda: fh.models.two_nn((4,), 3, layers=0), "layers = 0: out of range"),
-    (lambda: check_training(lr=0.1, epochs=0), "epochs = 0: out of range"),
-    (lambda: check_training(start_round=0.5), "start_round = 0.5: not a round"),
   ],
 )  # fmt: skip
 def test_a_call_from_python_is_checked_by_the_declaration(call, words):

@@ -12,7 +12,7 @@ LOCAL_SGD = dict(lr=0.01, lr_decay=1.0, momentum=0.9, weight_decay=1e-4, epochs=
 LOCAL_ADAM = dict(lr=1e-3, b1=0.5, b2=0.999, weight_decay=1e-4, epochs=1, batch_size=64)
 DEFAULTS = [
   (sgd.fedprox, LOCAL_SGD | dict(mu=0.01)),
-  (superfed.superfed, LOCAL_SGD | dict(mu=0.01, nu=2.0, granularity="model")),
+  (superfed.superfed, LOCAL_SGD | dict(mu=0.01, nu=2.0, nu_from="start", granularity="model")),
   (fedevg.fedevg, LOCAL_ADAM | dict(lr_decay=0.9 ** (1 / 50), per_class=10, energy="signed", persistent=False,
                                     cap=None, upload_norm=None, start_scale=1.0,
                                     chain_steps=1, chain_step_size=1.0, chain_noise=0.01, lam=0.1, clip=3.0)),
@@ -21,12 +21,12 @@ DEFAULTS = [
   (server.adam, dict(lr=0.01, b1=0.9, b2=0.99, tau=1e-3)),
   (server.yogi, dict(lr=0.01, b1=0.9, b2=0.99, tau=1e-3)),
   (server.adagrad, dict(lr=0.01, b1=0.0, tau=1e-3)),
-  (server.sgld, dict(step_size=10.0, last_step_size=0.01, noise=0.01, bounded=True)),
+  (server.sgld, dict(step_size=10.0, last_step_size=0.01, noise=0.01, bounded=True, ends="after")),
   (server.particles, dict(step_size=10.0, last_step_size=0.01, temperature=0.3, heat=0.0, last_heat=0.0,
                           noise=0.01, rms=None, signal_noise=0.0, pixels="bounded", renew_below=0.0,
                           space="pixels")),
   (mixing.afl, dict(lr=0.01)),
-  (mixing.qffl, dict(q=1.0)),
+  (mixing.qffl, dict(q=1.0, lipschitz=None)),
   (mixing.term, dict(lam=0.1)),
   (mixing.propfair, dict(baseline=3.0, margin=0.2)),
   (mixing.fedmgda, dict(epsilon=0.1)),

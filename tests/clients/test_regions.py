@@ -30,6 +30,52 @@ def test_clusters_go_by_the_distance_of_l1(given):
   assert z[0] == z[1] == z[3] != z[2]
 
 
+def test_hilberts_distance_is_the_logarithm_of_a_cross_ratio():
+  """On the line through p and q, which leaves the simplex at a and b: log(|aq|·|pb| / (|ap|·|qb|))."""
+  rng = np.random.default_rng(0)
+  points = rng.dirichlet(np.ones(4), 6)
+  found = rules.hilbert_distances(points)
+  for i, p in enumerate(points):
+    for j, q in enumerate(points):
+      if i == j:
+        assert found[i, j] == 0
+        continue
+      with np.errstate(divide="ignore"):
+        t = -p / (q - p)  # where a coordinate of p + t·(q - p) is 0
+      before, behind = t[t < 0].max(), t[t > 1].min()
+      expected = np.log((1 - before) * behind / (-before * (behind - 1)))
+      assert found[i, j] == pytest.approx(expected, rel=1e-9)
+
+
+def test_clusters_by_hilberts_distance_differ_from_those_by_l1(monkeypatch):
+  """Near a face a small step is far: (0.01, 0.495, 0.495) and (0.1, 0.45, 0.45) are 0.18 apart by L1."""
+  points = np.array([[0.01, 0.495, 0.495], [0.1, 0.45, 0.45], [0.3, 0.4, 0.3], [0.3, 0.3, 0.4]])
+  monkeypatch.setattr(rules, "topics", lambda *_: points)
+  by_l1 = rules.regions(COUNTS, endpoints=3, clusters=2).clusters
+  by_hilbert = rules.regions(COUNTS, endpoints=3, clusters=2, distance="hilbert").clusters
+  assert by_l1[0] == by_l1[1] != by_l1[2] == by_l1[3]
+  assert by_hilbert[0] != by_hilbert[1] == by_hilbert[2] == by_hilbert[3]
+
+
+@pytest.mark.parametrize("distance", ["l1", "hilbert"])
+def test_the_number_of_folds_is_found(distance):
+  counts = np.kron(np.eye(5, dtype=int), np.full((4, 2), 40)) + 5
+  found = rules.regions(counts, endpoints=5, clusters=None, distance=distance)
+  assert np.bincount(found.clusters).tolist() == [4] * 5
+  for fold in found.clusters.reshape(5, 4):
+    assert len({*fold.tolist()}) == 1
+
+
+def test_what_is_found_goes_by_the_reach(given):
+  """The four points are 0.4, 0.44 and 0.84 apart by L1; the second and the fourth are the same."""
+  assert len({*rules.regions(COUNTS, endpoints=3, clusters=None, reach=0.39).clusters.tolist()}) == 3
+  assert len({*rules.regions(COUNTS, endpoints=3, clusters=None, reach=0.41).clusters.tolist()}) == 2
+  with pytest.raises(SettingError, match=r"^reach = 1\.0: DBSCAN puts all 4 clients into one cluster"):
+    rules.regions(COUNTS, endpoints=3, clusters=None, reach=1.0)
+  with pytest.raises(SettingError, match=r"^reach = 0\.1: is for clusters = None"):
+    rules.regions(COUNTS, endpoints=3, clusters=2, reach=0.1)
+
+
 def test_the_radius_is_a_mean_over_clusters_and_a_center_one_over_clients(given):
   found = rules.regions(COUNTS, endpoints=3, clusters=2, rho=0.5)
   many, one = POINTS[[0, 1, 3]].mean(0), POINTS[2]

@@ -12,6 +12,7 @@ from small_parts import SIZES, float64, linear, linear_loss_and_gradient, mlp, o
 import fedjax_het as fh
 from fedjax_het.clients.regions import Regions
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
+from fedjax_het.clients.sosicfl import mean_prediction
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 
@@ -110,6 +111,48 @@ def test_before_a_late_start_nobody_knows_his_region(ragged):
   assert abs(before - after) > 1e-4
 
 
+@pytest.mark.parametrize("start_round", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_test_points_average_the_predicted_probabilities(ragged, start_round):
+  """P = (1/Ω) Σ softmax(w_α x), α uniform on the region (before t̃ on the simplex), whatever the round is."""
+  regions, x = owned(), np.random.default_rng(1).normal(size=(6, linear().shape[0]))
+  client = fh.sosicfl_all(linear(), regions, test_points=4, start_round=start_round, **PLAIN)
+  broadcast = client.init_broadcast(jax.random.key(0))
+  state = client.init(jax.random.key(1), broadcast, None, fh.Context(CLIENT))
+  own = client.personalize(broadcast, state, None, fh.Context(CLIENT, 1), 0.0)
+  keys = jax.random.split(jax.random.fold_in(jax.random.key(0), CLIENT), 4)
+  center = jnp.asarray(regions.centers[CLIENT])
+  draw = uniform_on_simplex if start_round else lambda key, _: uniform_on_region(key, center, regions.radius)
+  wanted = 0.0
+  for alpha in np.float64([draw(key, 3) for key in keys]):
+    at = jax.tree.map(lambda leaf, a=alpha: np.tensordot(a, leaf, 1), float64(broadcast.params))
+    exp = np.exp(x @ at["fc"]["kernel"] + at["fc"]["bias"])
+    wanted = wanted + exp / exp.sum(1, keepdims=True) / 4
+  found = client.apply(own, jnp.asarray(x, jnp.float32))
+  np.testing.assert_allclose(np.exp(found), wanted, rtol=2e-5)
+  same = fh.sosicfl_all(linear(), regions, start_round=start_round, **PLAIN)
+  shared = client.global_model(broadcast)
+  np.testing.assert_array_equal(client.apply(shared, x), same.apply(shared, x))
+
+
+@pytest.mark.slow
+def test_test_points_change_no_training_and_judge_own_endpoints(ragged):
+  tiny = owned(radius=1e-6)
+  for method in (fh.sosicfl, fh.sosicfl_plus):
+    (plain, engine), (state, judge) = (
+      trained(method(mlp(), tiny, test_points=own, **SETTINGS), ragged) for own in (None, 3)
+    )
+    chex.assert_trees_all_equal(state.broadcast, plain.broadcast)
+    at_centers, found = engine.evaluate(plain), judge.evaluate(state)
+    chex.assert_trees_all_close(found, at_centers, rtol=1e-4, atol=1e-5)
+
+
+def test_one_logit_is_averaged_as_a_probability():
+  logits = np.array([[[-3.0], [0.5]], [[2.0], [40.0]]])
+  p = np.mean(1 / (1 + np.exp(-logits)), 0)
+  found = mean_prediction(jnp.asarray(logits, jnp.float32))
+  np.testing.assert_allclose(found, np.log(p / (1 - p)), rtol=1e-5)
+
+
 def trained(client, data, rounds=3):
   engine = Engine(fh.federated(client), data, 4, devices=1)
   return engine.advance(engine.init(jax.random.key(3)), rounds)[0], engine
@@ -158,7 +201,11 @@ def test_what_the_settings_refuse():
   for points in (0, 2.0):
     with pytest.raises(SettingError, match="points"):
       fh.sosicfl(mlp(), owned(), points=points)
-  for effectless in ({"points": 2}, {"start_round": 3}):
+  with pytest.raises(SettingError, match="test_points = 0"):
+    fh.sosicfl(mlp(), owned(), test_points=0)
+  with pytest.raises(SettingError, match="test_points = 2: the task regression"):
+    fh.sosicfl(mlp()._replace(task=fh.tasks.regression()), owned(), test_points=2)
+  for effectless in ({"points": 2}, {"test_points": 2}, {"start_round": 3}):
     with pytest.raises(SettingError, match="with one endpoint"):
       fh.sosicfl_all(linear(), owned(1), **effectless, **PLAIN)
   with pytest.raises(SettingError, match=r"local_epochs = 3: .* lam = None"):

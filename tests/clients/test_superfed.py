@@ -88,6 +88,41 @@ def objective(model, ends, center, lam, x, y, mu, nu):
   return data + mu / 2 * jnp.sum((f - g) ** 2) + nu * cosine**2, data
 
 
+@pytest.mark.parametrize("momentum", [0.0, pytest.param(0.9, marks=pytest.mark.slow)])
+def test_with_nu_from_the_first_round_both_ends_descend_at_lambda_0_before_the_start(ragged, momentum):
+  """Algorithm 2.4 as printed: before L only λ is 0; by automatic differentiation of the objective."""
+  model, mu, nu, i = mlp(), 0.3, 1.7, 2
+  settings = dict(mu=mu, nu=nu, lr=0.5, lr_decay=1.0, epochs=1, batch_size=4, momentum=momentum)
+  client = superfed(model, start_round=3, nu_from="first", weight_decay=0.05, **settings)
+  broadcast = client.init_broadcast(jax.random.key(0))
+  local = client.init(jax.random.key(1), broadcast, None, Context())
+  given = jax.random.key(2), broadcast, local, one_client(ragged, i)
+  upload, after, _ = jax.jit(client.update)(*given, Context(round=2))
+  center = ends = broadcast.params, local
+  zeros = jax.tree.map(lambda _: 0.0, local)
+  velocity = jax.tree.map(jnp.zeros_like, ends)
+  for x, y, _ in walk(given[0], ragged, i, 4, 1):
+    gradient, _ = jax.grad(objective, argnums=1, has_aux=True)(model, ends, center[0], zeros, x, y, mu, nu)
+    gradient = jax.tree.map(lambda g, own: g + 0.05 * own, gradient, ends)
+    velocity = jax.tree.map(lambda m, g: momentum * m + g, velocity, gradient)
+    ends = jax.tree.map(lambda own, m: own - 0.5 * m, ends, velocity)
+  close(upload.params, ends[0], 2e-4, 2e-5)
+  close(after, ends[1], 2e-4, 2e-5)
+  assert not np.allclose(after["fc1"]["kernel"], local["fc1"]["kernel"], atol=1e-3)
+
+
+@pytest.mark.slow
+def test_from_the_start_on_it_does_not_matter_since_when_nu_acts(ragged):
+  first, start = (run(superfed(mlp(), nu_from=own, **LOCAL), ragged) for own in ("first", "start"))
+  close(first[0].broadcast, start[0].broadcast, 1e-5, 1e-6)
+  close(first[0].clients, start[0].clients, 1e-5, 1e-6)
+  said = superfed(mlp(), nu_from="first", **LOCAL).needs.remarks(ragged)
+  assert [*said] == ['nu_from = "first": no effect, as L = 0 is the first round.']
+  assert not [*superfed(mlp(), nu_from="first", start_round=2, **LOCAL).needs.remarks(ragged)]
+  with pytest.raises(SettingError, match="nu_from"):
+    superfed(mlp(), nu_from="last")
+
+
 @GRANULARITIES
 def test_both_ends_descend_the_objective_with_momentum_decay_and_weight_decay(ragged, granularity):
   """Round 2 step by step: m <- ρ m + ∇ + w θ, θ <- θ - γ d² m, by automatic differentiation of the objective.

@@ -79,6 +79,8 @@ def test_a_number_that_cannot_be_is_named_as_it_is_written(path, value, told):
       {"name": "dirichlet", "alpha": 1.0, "balance": True, "max_tries": 9},
       "max_tries = 9: with balance=True",
     ),
+    ({"name": "client_dirichlet", "alpha": 0.0}, r"alpha = 0\.0"),
+    ({"name": "client_dirichlet", "alpha": 1.0, "balance": True}, "balance"),
     ({"name": "pathological", "deal": "round robin"}, "Did you mean 'round_robin'"),
     ({"name": "pathological", "shards_per_client": 1.5}, r"shards_per_client = 1\.5"),
     ({"name": "primary_class", "num_folds": 1}, "num_folds = 1"),

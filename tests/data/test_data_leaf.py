@@ -170,7 +170,9 @@ def test_users_divided_into_sets_and_not_at_all(tmp_path):
   source = sources.load("femnist", tmp_path)
   assert source.split is None and "users divided into training and test users" in source.notes[0]
   assert "".join(source.groups) == "aab"
-  groups, split, note = leaf.joined(["a", "b"], [2, 1], [False, False])
+  groups, split, note = leaf.joined(
+    [leaf.Rows("", "a", [], [0, 0], False), leaf.Rows("", "b", [], [0], False)]
+  )
   assert split is None and note == "2 users, 3 rows, not divided" and groups.tolist() == ["a", "a", "b"]
 
 

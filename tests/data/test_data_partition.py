@@ -11,7 +11,7 @@ from scipy import stats
 from fedjax_het import data as P
 from fedjax_het.errors import SettingError
 from fedjax_het.studies import partition as partition_study
-from fedjax_het.studies.partition import label_counts, plot_partition
+from fedjax_het.studies.partition import counts_of, plot_partition
 
 KEY = jax.random.key(0)
 LABELS = np.repeat(np.arange(10), 60)  # 600 rows, sorted: classes can be read off row numbers
@@ -22,7 +22,7 @@ seeds = st.integers(0, 2**31 - 1)
 @st.composite
 def calls(draw):
   """A partitioner's name, labels in any order, a client count and options it can meet."""
-  name = draw(st.sampled_from(["iid", "pathological", "dirichlet", "primary_class", "natural"]))
+  name = draw(st.sampled_from([*P.PARTITIONERS]))
   num_classes = draw(st.integers(2, 6))
   rng = np.random.default_rng(draw(seeds))
   labels = np.concatenate([np.arange(num_classes), rng.integers(0, num_classes, draw(st.integers(60, 200)))])
@@ -36,6 +36,8 @@ def calls(draw):
     }
   if name == "dirichlet":
     options = {"alpha": draw(st.sampled_from([1e-6, 0.01, 0.5, 100.0])), "balance": True, "min_size": 4}
+  if name == "client_dirichlet":
+    options = {"alpha": draw(st.sampled_from([1e-6, 0.01, 0.5, 1e6]))}
   if name == "primary_class":
     folds = draw(st.integers(2, num_classes))
     clients *= folds
@@ -69,6 +71,7 @@ def test_every_row_goes_to_exactly_one_client_and_the_key_decides(call, seed):
     ("pathological", {}),
     ("dirichlet", {"alpha": 0.5}),
     ("dirichlet", {"alpha": 0.5, "balance": True}),
+    ("client_dirichlet", {"alpha": 0.5}),
     ("primary_class", {"num_folds": 5}),
   ],
 )
@@ -90,7 +93,7 @@ def test_pathological_clients_hold_at_most_two_classes(seed, clients):
   """Shards of 3, 6, 15, 30, 60 rows divide the 60 of a class: none lies across a border."""
   rng = np.random.default_rng(seed)
   labels = rng.permutation(LABELS)
-  counts = label_counts(P.pathological(jax.random.key(seed), labels, clients), labels, 10)
+  counts = counts_of(P.pathological(jax.random.key(seed), labels, clients), labels, 10)
   assert ((counts > 0).sum(1) <= 2).all()
   assert (counts.sum(1) == 600 // clients).all()
 
@@ -114,6 +117,32 @@ def test_dirichlet_clients_hold_the_minimum(seed, alpha, min_size):
   np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(600))
 
 
+@properties
+@given(seeds, st.sampled_from([1e-6, 0.1, 1e6]), st.integers(1, 41))
+def test_client_dirichlet_clients_are_equally_large(seed, alpha, clients):
+  sizes = [len(rows) for rows in P.client_dirichlet(jax.random.key(seed), LABELS, clients, alpha)]
+  assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("alpha", [0.5, 5.0, 1e6])
+def test_client_dirichlet_draws_each_clients_own_distribution(alpha):
+  """Of n rows drawn by q ~ Dir(α 1_C), E Σ_c (n_c/n)² = 1/n + (1 - 1/n)(α + 1)/(Cα + 1)."""
+  labels, found = np.repeat(np.arange(10), 3000), []
+  for seed in range(60):
+    counts = counts_of(P.client_dirichlet(jax.random.key(seed), labels, 300, alpha), labels, 10)
+    assert (counts.sum(0) == 3000).all()
+    found.append(((counts / 100) ** 2).sum(1).mean())
+  expected = 0.01 + 0.99 * (alpha + 1) / (10 * alpha + 1)
+  assert np.mean(found) == pytest.approx(expected, rel=0.06)
+
+
+def test_client_dirichlet_with_a_small_alpha_gives_nearly_every_client_one_class():
+  counts = counts_of(P.client_dirichlet(KEY, LABELS, 60, 1e-6), LABELS, 10)
+  assert ((counts > 0).sum(1) == 1).mean() > 0.8
+  order = counts_of(P.client_dirichlet(jax.random.key(1), LABELS, 60, 1e-6), LABELS, 10).argmax(1)
+  assert len({*order.tolist()}) == 10
+
+
 def test_the_minimum_is_met_to_the_row():
   """A minimum of 90 rows, where the mean is 120, is met narrowly often enough to see one row too few."""
   smallest = [
@@ -127,7 +156,7 @@ def test_dirichlet_shares_have_the_dirichlets_marginal(alpha):
   """A coordinate of Dir(α 1_2) is Beta(α, α); two clients, so the minimum never binds."""
   labels = np.repeat(np.arange(20), 2000)
   shares = [
-    label_counts(P.dirichlet(jax.random.key(seed), labels, 2, alpha, min_size=1), labels, 20)[0] / 2000
+    counts_of(P.dirichlet(jax.random.key(seed), labels, 2, alpha, min_size=1), labels, 20)[0] / 2000
     for seed in range(20)
   ]
   assert stats.kstest(np.concatenate(shares), stats.beta(alpha, alpha).cdf).pvalue > 0.01
@@ -135,7 +164,7 @@ def test_dirichlet_shares_have_the_dirichlets_marginal(alpha):
 
 def test_dirichlet_shares_classes_independently_and_alpha_orders_heterogeneity():
   def spread(alpha):
-    counts = label_counts(P.dirichlet(KEY, LABELS, 5, alpha, min_size=1), LABELS, 10)
+    counts = counts_of(P.dirichlet(KEY, LABELS, 5, alpha, min_size=1), LABELS, 10)
     return (counts / 60).std(axis=1).mean()
 
   assert spread(0.1) > 2 * spread(1.0) > 4 * spread(100.0)
@@ -162,7 +191,7 @@ def test_balanced_dirichlet_meets_what_retrying_cannot(clients):
   labels = np.repeat(np.arange(10), 2000)
   with pytest.raises(SettingError, match=rf"0\.01.*num_clients = {clients}.*min_size = 10.*balance=True"):
     P.dirichlet(KEY, labels, clients, 0.01, max_tries=30)
-  counts = label_counts(P.dirichlet(KEY, labels, clients, 0.01, balance=True), labels, 10)
+  counts = counts_of(P.dirichlet(KEY, labels, clients, 0.01, balance=True), labels, 10)
   assert (counts.sum(1) == 20000 // clients).all()
   assert np.median((counts > 0).sum(1)) <= 2
   np.testing.assert_array_equal(counts.sum(0), 2000)
@@ -180,7 +209,7 @@ def test_balanced_dirichlet_is_the_plain_one_where_nobody_is_full():
 @pytest.mark.parametrize("fraction", [0.5, 0.8, 1.0])
 def test_primary_classes_get_their_fraction(folds, fraction):
   clients = 20
-  counts = label_counts(P.primary_class(KEY, LABELS, clients, folds, fraction), LABELS, 10)
+  counts = counts_of(P.primary_class(KEY, LABELS, clients, folds, fraction), LABELS, 10)
   assert (counts.sum(1) == 30).all()
   for i, row in enumerate(counts):
     group, width = i // (clients // folds), 10 // folds
@@ -266,7 +295,7 @@ def test_a_misspelt_name_or_option_hears_the_nearest():
 def test_a_partition_can_be_drawn(tmp_path, clients, num_classes):
   labels = np.arange(600) % num_classes
   parts = P.iid(KEY, labels, clients)
-  assert label_counts(parts, labels, num_classes).sum() == 600
+  assert counts_of(parts, labels, num_classes).sum() == 600
   path = tmp_path / "partition.png"
   plot_partition(parts, labels, path, num_classes, title="iid")
   assert path.read_bytes().startswith(b"\x89PNG")

@@ -143,7 +143,7 @@ BAD = {
   "no name": (dict(ratio=0.1), "label_noise = .*has no name, and so no effect"),
   "no ratio": (dict(name="pair"), r"label_noise\.ratio = None"),
   "ratio": (dict(name="pair", ratio=1.5), "ratio = 1.5: out of range"),
-  "setting": (dict(name="pair", rate=0.5), "label_noise's setting for pair = 'rate'.*Did you mean 'ratio'"),
+  "setting": (dict(name="pair", rate=0.5), r"label_noise\.rate = 0\.5.*Did you mean 'ratio'"),
   "classes": (dict(name="pair", ratio=0.5, num_classes=3), "label_noise.num_classes = 3: comes from"),
 }
 

@@ -13,14 +13,14 @@ from small_files import write_small
 
 from fedjax_het.data import dirichlet, images, isic2019, primary_class, reddit, sources, wordpiece
 from fedjax_het.errors import DataError
-from fedjax_het.studies.partition import label_counts
+from fedjax_het.studies.partition import counts_of
 
 # Partitions
 
 
 def test_the_other_fifth_of_five_folds_goes_to_all_other_groups_alike():
   labels = np.repeat(np.arange(10), 60)
-  counts = label_counts(primary_class(jax.random.key(0), labels, 10, 5), labels, 10)
+  counts = counts_of(primary_class(jax.random.key(0), labels, 10, 5), labels, 10)
   own = np.kron(np.eye(5, dtype=int), np.ones((1, 2), int))  # [group, class]
   np.testing.assert_array_equal(counts[::2] + counts[1::2], np.where(own, 48, 3))
 

@@ -66,7 +66,8 @@ def configurations() -> dict[str, ConfigDict]:
   return {
     "watched": with_values(get_config(), SMALL | watched),
     "own": with_values(
-      get_config("algorithm=apfl"), SMALL | {"algorithm": {"name": "apfl", "adaptive": True}}
+      get_config("algorithm=apfl"),
+      SMALL | {"algorithm": {"name": "apfl", "adaptive": True}, "num_clients": 3, "record_losses": True},
     ),
     "statistics": with_values(
       get_config("algorithm=superfed_mm"), few | {"model": {"name": "leaf_cnn", "width": 8, "norm": "batch"}}

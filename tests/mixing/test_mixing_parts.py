@@ -1,5 +1,6 @@
 """Mixing parts against direct formulas, NumPy and CVXPY."""
 
+import functools
 import math
 
 import jax
@@ -25,6 +26,8 @@ FACTORIES = {
   "fedmgda": mixing.fedmgda,
   "aaggff_s": mixing.aaggff_s,
   "aaggff_d": mixing.aaggff_d,
+  "aaggff_s, universal": functools.partial(mixing.aaggff_s, "weibull", "spacing", "universal"),
+  "aaggff_s, gradient": functools.partial(mixing.aaggff_s, "gumbel", "one", "gradient"),
 }
 WITHOUT_LOSSES = {"static", "uniform", "fedmgda"}
 EVERY_PART = pytest.mark.parametrize("name", sorted(FACTORIES))
@@ -55,7 +58,7 @@ def test_losses_are_asked_for_once_or_never(name):
 
 @EVERY_PART
 def test_a_cohort_of_one(name):
-  num = 1 if name == "aaggff_s" else 5
+  num = 1 if name.startswith("aaggff_s") else 5
   on_simplex(first(FACTORIES[name](), feedback([0.4], [7], [0]), num))
 
 
@@ -65,7 +68,7 @@ def test_fair_mixing_of_one_client_alone_would_be_fedavg(name):
   if name in ("static", "uniform"):
     assert check is None
   else:
-    num = 1 if name == "aaggff_s" else 5  # which takes all clients
+    num = 1 if name.startswith("aaggff_s") else 5  # which takes all clients
     check(2, 2)
     with pytest.raises(SettingError, match=r"cohort_size = 1: .* FedAvg"):
       check(1, num)
@@ -98,6 +101,7 @@ def test_runs_in_the_engine(name, ragged):
   ("factory", "values"),
   [
     (mixing.qffl, [0.0, 0.5, 2.0]),
+    (lambda lipschitz: mixing.qffl(1.0, lipschitz), [0.1, 1.0, 9.0]),
     (mixing.term, [-1.0, 0.0, 3.0]),
     (mixing.propfair, [2.1, 3.0, 5.0]),
     (mixing.afl, [0.01, 0.1, 1.0]),
@@ -116,6 +120,9 @@ def test_settings_may_be_mapped_over(factory, values):
   ("make", "setting"),
   [
     (lambda: mixing.qffl(-1.0), "q = "),
+    (lambda: mixing.qffl(1.0, 0.0), "lipschitz = "),
+    (lambda: mixing.aaggff_s(learner="newtn"), "Did you mean 'newton'"),
+    (lambda: mixing.aaggff_d(scale="spacings"), "Did you mean 'spacing'"),
     (lambda: mixing.term(math.nan), "lam = "),
     (lambda: mixing.term(math.inf), "lam = "),
     (lambda: mixing.qffl(math.inf), "q = inf"),
@@ -160,6 +167,23 @@ def test_settings_are_checked(make, setting):
 )
 def test_fair_mixings_are_tilted_static_mixing(part, weights):
   np.testing.assert_allclose(first(part), normalised(weights), rtol=3e-6)
+
+
+@pytest.mark.parametrize(("q", "lipschitz"), [(1.0, 20.0), (0.1, 2.0), (0.0, 5.0)])
+def test_the_normaliser_of_qffl_makes_the_step_of_equation_3_18(q, lipschitz):
+  """θ - Σ n F^q Δ / Σ n (q F^(q-1) ‖Δ‖² + L F^q) with Δ = L (θ - θ_i), in float64."""
+  updates = np.random.default_rng(2).normal(size=(5, 6))  # θ_i - θ
+  part, given = mixing.qffl(q, lipschitz), feedback(updates=updates)
+  p, scale = first(part, given), part.scale(given)
+  delta = -lipschitz * updates
+  h = q * LOSSES ** (q - 1) * (delta**2).sum(1) + lipschitz * LOSSES**q
+  step = -(SIZES * LOSSES**q) @ delta / (SIZES @ h)
+  np.testing.assert_allclose((p * scale) @ updates, step, rtol=1e-5, atol=1e-7)
+  assert mixing.qffl(q).scale is None
+  np.testing.assert_array_equal(p, first(mixing.qffl(q), given))
+  still = part.scale(feedback(np.zeros(5), updates=np.zeros((5, 6))))
+  np.testing.assert_array_equal(still, np.ones(5))
+  assert np.isfinite(part.scale(feedback(np.zeros(5), updates=updates))).all()
 
 
 def test_tilting_solves_its_problem():

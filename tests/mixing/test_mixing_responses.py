@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 
 from fedjax_het.errors import SettingError
-from fedjax_het.mixing.responses import CDFS, largest_for_non_finite, respond
+from fedjax_het.mixing.responses import CDFS, largest_for_non_finite, of_scale, respond, spacing_scale
 
 TABLE_3_3 = {  # of the losses 0.01, 0.10, 0.02
   "weibull": (0.05, 1.00, 0.19),
@@ -93,3 +93,44 @@ def test_largest_for_non_finite():
 def test_an_unknown_cdf_is_named():
   with pytest.raises(SettingError, match="Did you mean 'weibull'"):
     respond(jnp.ones(2), "weibul")
+
+
+SCIPY_OF_SCALE = {  # section III-5.1 with its α
+  "weibull": lambda a: stats.weibull_min(2.0, scale=a),
+  "frechet": lambda a: stats.invweibull(1.0, scale=a),
+  "gumbel": lambda a: stats.gumbel_r(a),
+  "exponential": lambda a: stats.expon(scale=1 / a),
+  "logistic": lambda a: stats.logistic(a),
+  "normal": lambda a: stats.norm(a),
+}
+
+
+@EVERY_CDF
+def test_the_scale_is_where_the_spacings_product_is_largest(cdf):
+  """Against SciPy's distributions and its bounded search, in float64; the sample has equal values."""
+  x = np.random.default_rng(3).gamma(2.0, size=12)
+  x[4] = x[7]
+  x /= x.mean()
+
+  def total(a):
+    ends = np.concatenate([[0.0], SCIPY_OF_SCALE[cdf](a).cdf(np.sort(x)), [1.0]])
+    return -np.log(np.maximum(np.diff(ends), 1e-7)).sum()
+
+  grid = np.geomspace(1 / 16, 16, 200)
+  near = grid[np.argmin([total(a) for a in grid])]
+  best = optimize.minimize_scalar(total, bounds=(0.95 * near, 1.05 * near), method="bounded")
+  found = float(spacing_scale(cdf, jnp.asarray(x, jnp.float32)))
+  assert found == pytest.approx(best.x, rel=3e-3)
+  expected = SCIPY_OF_SCALE[cdf](found).cdf(x)
+  np.testing.assert_allclose(
+    of_scale(cdf, jnp.asarray(x, jnp.float32), found), expected, rtol=1e-4, atol=1e-6
+  )
+  responses = respond(jnp.asarray(5.0 * x, jnp.float32), cdf, 0.1, 0.9, "spacing")
+  np.testing.assert_allclose(responses, 0.1 + 0.8 * expected, rtol=3e-3)
+
+
+@pytest.mark.parametrize("cdf", ["frechet", "normal"])
+def test_the_scale_of_losses_that_are_no_numbers_is_finite(cdf):
+  odd = [[0, 0, 0], [1, 1, 1], [np.inf, 0.3, np.nan], [1e30, 0, 0], [np.nan] * 3]
+  found = jax.vmap(lambda losses: respond(losses, cdf, 0.0, 0.5, "spacing"))(jnp.array(odd))
+  assert ((found >= 0) & (found <= 0.5)).all()

@@ -8,7 +8,7 @@ import pytest
 from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import network
 from fedjax_het.models.layers.strided_convolution import doubled
-from fedjax_het.models.zoo.coders import Decoder, Discriminator, Encoder, Generator
+from fedjax_het.models.zoo.coders import Discriminator, decoder, encoder, generator
 from fedjax_het.models.zoo.generative import cgan_conv, cvae_conv
 
 Z = jax.random.normal(jax.random.key(5), (5, 3))
@@ -61,7 +61,7 @@ def leaky(h):
 
 @pytest.mark.slow
 def test_the_autoencoder_s_networks_are_laxs_convolutions():
-  init, apply = network(Encoder(6, 4), (32, 16, 2))
+  init, apply = network(encoder(6, 4), (32, 16, 2))
   params = changed(init(jax.random.key(0)))
   h = x = jax.random.uniform(jax.random.key(1), (3, 32, 16, 2))
   for i in "1234":
@@ -70,7 +70,7 @@ def test_the_autoencoder_s_networks_are_laxs_convolutions():
     )
   wanted = h.reshape(3, -1) @ params["fc"]["kernel"] + params["fc"]["bias"]
   np.testing.assert_allclose(apply(params, x), wanted, rtol=1e-4, atol=1e-4)
-  init, apply = network(Decoder((32, 16, 2), 4), (3,))
+  init, apply = network(decoder((32, 16, 2), 4), (3,))
   params = changed(init(jax.random.key(0)))
   h = jax.nn.relu(Z @ params["fc"]["kernel"] + params["fc"]["bias"]).reshape(5, 2, 1, 16)
   for i in "123":
@@ -83,7 +83,7 @@ def test_the_autoencoder_s_networks_are_laxs_convolutions():
 
 @pytest.mark.slow
 def test_the_adversaries_networks_are_laxs_convolutions():
-  init, apply = network(Generator((16, 8, 2), 4), (3,))
+  init, apply = network(generator((16, 8, 2), 4), (3,))
   params = changed(init(jax.random.key(0)))
   h = leaky(grouped((Z @ params["fc"]["kernel"]).reshape(5, 2, 1, 16), params["norm0"]))
   for i in "12":

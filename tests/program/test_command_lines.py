@@ -38,13 +38,13 @@ def parse(monkeypatch, capsys):
 @pytest.mark.parametrize(
   ("flag", "message"),
   [
-    ("--config.rounds=abc", "flag --config.rounds=abc: is no whole number."),
-    ("--config.local.lr=abc", "flag --config.local.lr=abc: is no number."),
+    ("--config.rounds=abc", "config.rounds = abc: is no whole number."),
+    ("--config.local.lr=abc", "config.local.lr = abc: is no number."),
     (
       "--config.local=3",
       """config.local = 3: is a section of settings. Write --config.local="{'FIELD': VALUE}";""",
     ),
-    ("--config.local={", "--describe=local has its fields."),
+    ("--config.local={", "cannot be read as a dictionary"),
     ("--config.unseen=0.2", "Write --config.unseen=\"{'FIELD': VALUE}\""),
     ("--config.partition=iid", "Write --config.partition.name=iid;"),
     (

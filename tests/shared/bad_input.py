@@ -140,6 +140,9 @@ def calls() -> dict[str, Call]:
       "key": key, "labels": y, "num_clients": 2, "alpha": 10.0, "min_size": 1, "max_tries": None,
       "balance": False,
     }),
+    "data.client_dirichlet": Call(fh.data.client_dirichlet, {
+      "key": key, "labels": y, "num_clients": 2, "alpha": 10.0,
+    }),
     "data.primary_class": Call(fh.data.primary_class, {
       "key": key, "labels": y, "num_clients": 6, "num_folds": 3, "fraction": 0.8,
     }),
@@ -173,9 +176,9 @@ def calls() -> dict[str, Call]:
     "models.check_file": Call(fh.models.check_file, {"path": "no.npz"}),
     "mixing.static": Call(fh.mixing.static, {}),
     "mixing.afl": Call(fh.mixing.afl, {"lr": 0.1}),
-    "mixing.aaggff_s": Call(fh.mixing.aaggff_s, {"cdf": "normal"}),
+    "mixing.aaggff_s": Call(fh.mixing.aaggff_s, {"cdf": "normal", "scale": "spacing", "learner": "gradient"}),
     "mixing.aaggff_d": Call(fh.mixing.aaggff_d, {"cdf": "normal", "sampling_probability": 0.5}),
-    "mixing.qffl": Call(fh.mixing.qffl, {"q": 1.0}),
+    "mixing.qffl": Call(fh.mixing.qffl, {"q": 1.0, "lipschitz": 2.0}),
     "mixing.term": Call(fh.mixing.term, {"lam": 1.0}),
     "mixing.propfair": Call(fh.mixing.propfair, {"baseline": 3.0, "margin": 0.2}),
     "mixing.tilted": Call(fh.mixing.tilted, {"response": None, "zeta": 1.0, "name": "t"}),

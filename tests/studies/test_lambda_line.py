@@ -13,7 +13,7 @@ from fedjax_het.experiment import experiment
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.program.display import console
 from fedjax_het.program.where import Where
-from fedjax_het.studies.lambda_line import GRID, between_endpoints, lambda_table, own_report
+from fedjax_het.studies.lambda_line import GRID, between_endpoints, lambda_report, lambda_table, own_report
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
 METHODS = {  # and the column of the grid where a client's own model is
@@ -83,3 +83,12 @@ def test_launched_runs_and_sweeps_have_their_line(tmp_path, capsys):
   assert members[2]["lambda"]["mean"] != members[0]["lambda"]["mean"]
   assert members[0]["seconds"] == members[3]["seconds"]  # not what a member's line took
   assert members[1]["diverged"] and members[1]["lambda"]["mean"] == [None] * 11
+
+
+def test_the_least_loss_over_the_line_is_at_a_lambda_of_its_own():
+  """Top-1 picks λ = 0.5, whose mean loss is larger than at λ = 1."""
+  top1 = np.array([[0.5, 0.9, 0.7], [0.6, 0.8, 0.4]])
+  loss = np.array([[2.0, 1.5, 1.0], [1.0, 1.5, 1.4]])
+  report = lambda_report((0.0, 0.5, 1.0), Evaluations(Evaluation({"top1": top1, "loss": loss}, {})))
+  assert report["common"] == 0.5
+  assert report["least_loss"] == {"at": 1.0, "mean": pytest.approx(1.2), "std": pytest.approx(0.2)}

@@ -72,7 +72,7 @@ def test_mistakes_are_named():
   for changes, message in (
     (dict(points=4), "landscape.points = 4: has no middle"), (dict(points=1), "points"),
     (dict(span=0.0), "landscape.span"), (dict(part="tests"), "Did you mean 'test'"),
-    (dict(examples=0), "landscape.examples"), (dict(size=3), "landscape's field = 'size'"),
+    (dict(examples=0), "landscape.examples"), (dict(size=3), "landscape.size = 3"),
     (dict(points="many"), "points"), (dict(points=3, algorithm="fedper"), "fedper has no global model"),
   ):  # fmt: skip
     with pytest.raises(SettingError, match=message):

@@ -271,7 +271,7 @@ def test_members_of_one_program_keep_samples_each(tmp_path):
     ({"downstream__follow": "yes"}, "downstream.follow = 'yes': of the wrong type. Set it to True, or"),
     (
       {"downstream__follow": {"step": 3}},
-      "follow's field = 'step': unknown. Did you mean 'steps'",
+      "follow.step = .*: unknown to downstream.follow. Did you mean 'steps'",
     ),
     ({"downstream__follow": {"seeds": 0}}, "downstream.follow.seeds = 0: out of range"),
     ({"downstream__features": True}, "downstream.features = True: of the wrong type"),

@@ -195,7 +195,10 @@ def test_steps_are_those_of_sgd_by_hand():
 
 
 BAD = {
-  "field": (dict(unseen={"fracton": 0.2}), r"unseen's field = 'fracton': unknown\. Did you mean 'fraction'"),
+  "field": (
+    dict(unseen={"fracton": 0.2}),
+    r"unseen\.fracton = 0\.2: unknown to unseen\. Did you mean 'fraction'",
+  ),
   "no fraction": (dict(unseen={"steps": [1]}), r"unseen\.fraction = None: is missing"),
   "fraction": (dict(fraction=1.0), "fraction = 1.0: out of range"),
   "nobody": (dict(fraction=0.01), "of 20 clients that is none"),

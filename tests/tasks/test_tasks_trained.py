@@ -294,8 +294,8 @@ def test_a_configuration_s_task():
     ({"name": "binari"}, "Did you mean 'binary'"),
     ({"class_weight": "balanced"}, "Did you mean 'class_weights'"),
     ({"class_weights": "balancd"}, "Did you mean 'balanced'"),
-    ({"class_weights": "balanced"}, "task's field for binary = 'class_weights'"),
-    ({"name": "regression", "ignore": (0,)}, "task's field = 'ignore'"),
+    ({"class_weights": "balanced"}, "task.class_weights = 'balanced': unknown to binary"),
+    ({"name": "regression", "ignore": (0,)}, "task.ignore = "),
   ):
     config = get_config()
     config.task = given

@@ -232,11 +232,32 @@ class Perceptron(nn.Module):
     return Dense(outputs, self.use_bias, self.spectral, name=f"fc{len(self.widths)}")(h)
 
 
+class Layers(nn.Module):
+  """Module whose layers are those that a function calls.
+
+  Attributes:
+    function: examples [B, ...] -> outputs.
+  """
+
+  function: Callable[[jax.Array], jax.Array]
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Returns the function of the examples."""
+    return self.function(x)
+
+
 Network = tuple[Callable[[jax.Array], Any], Callable[[Any, jax.Array], jax.Array]]
 
 
-def network(module: nn.Module, shape: Sequence[int], dtype: Any = jnp.float32) -> Network:
-  """Returns a module's (init, apply): (key) -> params and (params, x [B, *shape]) -> outputs."""
+def network(
+  module: nn.Module | Callable[[jax.Array], jax.Array], shape: Sequence[int], dtype: Any = jnp.float32
+) -> Network:
+  """Returns a module's (init, apply): (key) -> params and (params, x [B, *shape]) -> outputs.
+
+  A function that calls named layers serves as a module too.
+  """
+  module = module if isinstance(module, nn.Module) else Layers(module)
   example = jax.ShapeDtypeStruct((1, *shape), dtype)
 
   @functools.partial(jax.jit, inline=True)  # traced once, though called several times

@@ -31,7 +31,7 @@ def by_name(params: PyTree, stats: PyTree = ()) -> dict[str, Any]:
   A key is, for example, "params/fc1/kernel" or "stats/norm1/mean".
   """
   return {
-    "/".join((part, jax.tree_util.keystr(path, simple=True, separator="/"))): leaf
+    _name(part, path): leaf
     for part, tree in zip(PARTS, (params, stats))
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   }
@@ -155,7 +155,8 @@ def _few(names: list[str]) -> str:
 
 
 def _replaced(tree: PyTree, loaded: Mapping[str, np.ndarray], part: str) -> PyTree:
-  def own(path: Any, leaf: Any) -> Any:
-    return loaded.get("/".join((part, jax.tree_util.keystr(path, simple=True, separator="/"))), leaf)
+  return jax.tree_util.tree_map_with_path(lambda path, leaf: loaded.get(_name(part, path), leaf), tree)
 
-  return jax.tree_util.tree_map_with_path(own, tree)
+
+def _name(part: str, path: Any) -> str:
+  return f"{part}/{jax.tree_util.keystr(path, simple=True, separator='/')}"

@@ -83,6 +83,29 @@ def named(
   return read
 
 
+def conv_norm(conv: str, norm: str, path: str) -> list[tuple[str, str]]:
+  """Returns the renames of a convolution and its norm to the layers `conv` and `norm` below `path`."""
+  return [(conv, f"{path}/conv"), (norm, f"{path}/norm")]
+
+
+def torchvision_blocks(blocks: str, path: str, parts: Sequence[str]) -> list[tuple[str, str]]:
+  """Returns the renames of torchvision's inverted residuals: the i-th part is `blocks`.block.i.
+
+  Args:
+    blocks: pattern of the blocks' names, whose groups `path` refers to.
+    path: path of a block.
+    parts: names of its layers, in order; "se" is squeeze and excitation, all others are `ConvNorm`.
+  """
+  found = []
+  for i, part in enumerate(parts):
+    where, ours = rf"{blocks}\.block\.{i}", f"{path}/{part}"
+    if part == "se":
+      found += [(rf"{where}\.fc1", f"{ours}/reduce"), (rf"{where}\.fc2", f"{ours}/expand")]
+    else:
+      found += conv_norm(rf"{where}\.0", rf"{where}\.1", ours)
+  return found
+
+
 def as_weight(name: str, value: np.ndarray) -> np.ndarray:
   """Converts a weight to float32; raises `DataError` naming it for anything but floats."""
   if not jnp.issubdtype(np.asarray(value).dtype, jnp.floating):

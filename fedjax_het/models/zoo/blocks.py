@@ -165,7 +165,7 @@ def rounded(channels: float, divisor: int = 8) -> int:
 
 
 def classifier(
-  module: nn.Module,
+  module: nn.Module | Callable[[jax.Array, bool], jax.Array],
   name: str,
   shape: Sequence[int],
   num_classes: int,
@@ -176,7 +176,7 @@ def classifier(
   """Returns a Flax module as a `Model` of images, after checking that the images are large enough.
 
   Args:
-    module: the module.
+    module: the module, or a function that calls named layers, see `of_flax`.
     name: name of the model.
     shape: shape of one example, (height, width, channels).
     num_classes: C, the number of logits.

@@ -29,76 +29,67 @@ def leaky(h: jax.Array) -> jax.Array:
   return nn.leaky_relu(h, SLOPE)
 
 
-class Encoder(nn.Module):
+def encoder(outputs: int, width: int) -> Callable[[jax.Array], jax.Array]:
   """Image encoder, [B, *shape] -> [B, outputs]: four 4 x 4 convolutions with stride 2, then a dense layer.
 
   The convolutions have h, h, 2h, 4h channels, each followed by group norm and ReLU.
 
-  Attributes:
+  Args:
     outputs: number of outputs per image.
     width: h.
   """
 
-  outputs: int
-  width: int
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns the outputs, float32 [B, outputs], of images [B, *shape]."""
+  def outputs_of(x: jax.Array) -> jax.Array:
     h = x
     for i, times in enumerate((1, 1, 2, 4), 1):
-      h = normal(Conv(times * self.width, (4, 4), 2, 1, name=f"conv{i}")(h), i, nn.relu)
-    return Dense(self.outputs, name="fc")(flatten(h))
+      h = normal(Conv(times * width, (4, 4), 2, 1, name=f"conv{i}")(h), i, nn.relu)
+    return Dense(outputs, name="fc")(flatten(h))
+
+  return outputs_of
 
 
-class Decoder(nn.Module):
+def decoder(shape: tuple[int, ...], width: int) -> Callable[[jax.Array], jax.Array]:
   """Image decoder, [B, inputs] -> [B, *shape]: a dense layer, then four upsampling convolutions.
 
   The dense layer has 4h channels and ReLU; the convolutions double the image and have 2h, h, h channels, each
   followed by group norm and ReLU, and last the image's channels.
 
-  Attributes:
+  Args:
     shape: shape of an image, (height, width, channels).
     width: h.
   """
 
-  shape: tuple[int, ...]
-  width: int
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns images before the output nonlinearity, float32 [B, *shape], for vectors [B, inputs]."""
-    start = self.shape[0] // 16, self.shape[1] // 16, 4 * self.width
+  def outputs_of(x: jax.Array) -> jax.Array:
+    start = shape[0] // 16, shape[1] // 16, 4 * width
     h = nn.relu(Dense(math.prod(start), name="fc")(x)).reshape(-1, *start)
     for i, times in enumerate((2, 1, 1), 1):
-      h = normal(ConvTranspose(times * self.width, name=f"conv{i}")(h), i, nn.relu)
-    return ConvTranspose(self.shape[2], name="conv4")(h)
+      h = normal(ConvTranspose(times * width, name=f"conv{i}")(h), i, nn.relu)
+    return ConvTranspose(shape[2], name="conv4")(h)
+
+  return outputs_of
 
 
-class Generator(nn.Module):
+def generator(shape: tuple[int, ...], width: int) -> Callable[[jax.Array], jax.Array]:
   """GAN generator without biases, [B, inputs] -> [B, *shape]: a dense layer, three upsampling convolutions.
 
   The dense layer has 4h channels; the convolutions double the image and have 2h, h and the image's channels.
   All but the last are followed by group norm and leaky ReLU. Kernels start as N(0, 0.02²).
 
-  Attributes:
+  Args:
     shape: shape of an image, (height, width, channels).
     width: h.
   """
 
-  shape: tuple[int, ...]
-  width: int
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns images before the output nonlinearity, float32 [B, *shape], for vectors [B, inputs]."""
-    start = self.shape[0] // 8, self.shape[1] // 8, 4 * self.width
+  def outputs_of(x: jax.Array) -> jax.Array:
+    start = shape[0] // 8, shape[1] // 8, 4 * width
     h = Dense(math.prod(start), use_bias=False, kernel_init=SMALL, name="fc")(x)
     h = normal(h.reshape(-1, *start), 0, leaky)
     for i, times in enumerate((2, 1), 1):
-      h = ConvTranspose(times * self.width, use_bias=False, kernel_init=SMALL, name=f"conv{i}")(h)
+      h = ConvTranspose(times * width, use_bias=False, kernel_init=SMALL, name=f"conv{i}")(h)
       h = normal(h, i, leaky)
-    return ConvTranspose(self.shape[2], use_bias=False, kernel_init=SMALL, name="conv3")(h)
+    return ConvTranspose(shape[2], use_bias=False, kernel_init=SMALL, name="conv3")(h)
+
+  return outputs_of
 
 
 class Discriminator(nn.Module):

@@ -4,7 +4,7 @@ Lite0 has no squeeze and excitation, and ReLU6 instead of Swish; its first and l
 widths.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import jax
@@ -19,7 +19,7 @@ from fedjax_het.models.layers.pooling import adaptive_average_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named, torchvision_blocks
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.settings import Count, Fraction, Positive, Whole
 
@@ -31,46 +31,38 @@ STEM, LAST = 32, 1280
 TENSORFLOW_EPSILON = 1e-3
 
 
-class EfficientNet(nn.Module):
-  """Flax module behind the factories `efficientnet_b0` and `efficientnet_lite0`.
+def efficientnet(
+  num_classes: int, lite: bool, width: float, stem_stride: int, grid: int, dropout: float, drop_path: float,
+  norm: str, conv: str, same: bool = False,
+) -> Callable[[jax.Array, bool], jax.Array]:  # fmt: skip
+  """Returns the network of `efficientnet_b0` and `efficientnet_lite0`, of whose settings it takes most.
 
-  Attributes:
+  Args:
     lite: whether it is EfficientNet-Lite0.
     same: whether to pad as TensorFlow does, see `efficientnet_lite0`.
   """
 
-  num_classes: int
-  lite: bool
-  width: float
-  stem_stride: int
-  grid: int
-  dropout: float
-  drop_path: float
-  norm: str
-  conv: str
-  same: bool = False
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    activation = nn.relu6 if self.lite else nn.swish
-    stem, last = (channels if self.lite else rounded(channels * self.width) for channels in (STEM, LAST))
-    origin: dict[str, Any] = {"same": self.same, "epsilon": TENSORFLOW_EPSILON if self.same else 1e-5}
-    first = ConvNorm(stem, 3, self.stem_stride, self.norm, activation, conv=self.conv, **origin, name="stem")
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    activation = nn.relu6 if lite else nn.swish
+    stem, last = (channels if lite else rounded(channels * width) for channels in (STEM, LAST))
+    origin: dict[str, Any] = {"same": same, "epsilon": TENSORFLOW_EPSILON if same else 1e-5}
+    first = ConvNorm(stem, 3, stem_stride, norm, activation, conv=conv, **origin, name="stem")
     h = first(x, train)
     total, place = sum(blocks for *_, blocks in STAGES), 0
     for s, (expansion, side, stride, channels, blocks) in enumerate(STAGES):
       for i in range(blocks):
         inputs = h.shape[3]
         h = InvertedResidual(
-          rounded(channels * self.width), expansion * inputs, side, 1 if i else stride,
-          0 if self.lite else max(1, inputs // 4), activation, nn.swish, norm=self.norm,
-          drop_path=self.drop_path * place / total, **origin, name=f"stage{s}_{i}",
+          rounded(channels * width), expansion * inputs, side, 1 if i else stride,
+          0 if lite else max(1, inputs // 4), activation, nn.swish, norm=norm,
+          drop_path=drop_path * place / total, **origin, name=f"stage{s}_{i}",
         )(h, train)  # fmt: skip
         place += 1
-    h = ConvNorm(last, 1, 1, self.norm, activation, **origin, name="last")(h, train)
-    h = flatten(adaptive_average_pool(h, (self.grid, self.grid)))
-    return Dense(self.num_classes, name="fc")(dropped(h, self.dropout, train))
+    h = ConvNorm(last, 1, 1, norm, activation, **origin, name="last")(h, train)
+    h = flatten(adaptive_average_pool(h, (grid, grid)))
+    return Dense(num_classes, name="fc")(dropped(h, dropout, train))
+
+  return logits
 
 
 @model_factory
@@ -106,7 +98,7 @@ def efficientnet_b0(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = EfficientNet(num_classes, False, width, stem_stride, grid, dropout, drop_path, norm, conv)
+  module = efficientnet(num_classes, False, width, stem_stride, grid, dropout, drop_path, norm, conv)
   return classifier(module, "efficientnet_b0", shape, num_classes)
 
 
@@ -142,25 +134,17 @@ def efficientnet_lite0(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = EfficientNet(num_classes, True, width, stem_stride, 1, dropout, drop_path, norm, conv, same)
+  module = efficientnet(num_classes, True, width, stem_stride, 1, dropout, drop_path, norm, conv, same)
   return classifier(module, "efficientnet_lite0", shape, num_classes)
 
 
 def _torchvision() -> Reader:
-  renames = []
-  for stage, parts in (
-    ("1", ("depthwise", "se", "project")),
-    (r"\d", ("expand", "depthwise", "se", "project")),
-  ):
-    for ours in range(len(STAGES)) if stage != "1" else (0,):
-      for i, part in enumerate(parts):
-        where, path = rf"features\.{ours + 1}\.(\d)\.block\.{i}", rf"stage{ours}_\1/{part}"
-        if part == "se":
-          renames += [(rf"{where}\.fc1", f"{path}/reduce"), (rf"{where}\.fc2", f"{path}/expand")]
-        else:
-          renames += [(rf"{where}\.0", f"{path}/conv"), (rf"{where}\.1", f"{path}/norm")]
-  ends = [(r"features\.0", "stem"), (r"features\.8", "last")]
-  renames += [(rf"{where}\.{i}", f"{path}/{part}") for where, path in ends for i, part in enumerate(PAIR)]
+  parts = ("expand", "depthwise", "se", "project")
+  renames = torchvision_blocks(r"features\.1\.(\d)", r"stage0_\1", parts[1:])
+  for stage in range(len(STAGES)):
+    renames += torchvision_blocks(rf"features\.{stage + 1}\.(\d)", rf"stage{stage}_\1", parts)
+  ends = (("0", "stem"), ("8", "last"))
+  renames += [own for i, path in ends for own in conv_norm(rf"features\.{i}\.0", rf"features\.{i}\.1", path)]
   return named([*renames, (r"classifier\.1", "fc")])
 
 
@@ -189,24 +173,16 @@ def _told(reader: Reader) -> Reader:
   return read
 
 
-PAIR = ("conv", "norm")
 TORCH: dict[str, Reader] = {
   "efficientnet_b0": _torchvision(),
   "efficientnet_lite0": _told(named((
-    ("conv_stem", "stem/conv"),
-    ("bn1", "stem/norm"),
-    (r"blocks\.0\.(\d)\.conv_dw", r"stage0_\1/depthwise/conv"),
-    (r"blocks\.0\.(\d)\.bn1", r"stage0_\1/depthwise/norm"),
-    (r"blocks\.0\.(\d)\.conv_pw", r"stage0_\1/project/conv"),
-    (r"blocks\.0\.(\d)\.bn2", r"stage0_\1/project/norm"),
-    (r"blocks\.(\d)\.(\d)\.conv_pw", r"stage\1_\2/expand/conv"),
-    (r"blocks\.(\d)\.(\d)\.bn1", r"stage\1_\2/expand/norm"),
-    (r"blocks\.(\d)\.(\d)\.conv_dw", r"stage\1_\2/depthwise/conv"),
-    (r"blocks\.(\d)\.(\d)\.bn2", r"stage\1_\2/depthwise/norm"),
-    (r"blocks\.(\d)\.(\d)\.conv_pwl", r"stage\1_\2/project/conv"),
-    (r"blocks\.(\d)\.(\d)\.bn3", r"stage\1_\2/project/norm"),
-    ("conv_head", "last/conv"),
-    ("bn2", "last/norm"),
+    *conv_norm("conv_stem", "bn1", "stem"),
+    *conv_norm(r"blocks\.0\.(\d)\.conv_dw", r"blocks\.0\.(\d)\.bn1", r"stage0_\1/depthwise"),
+    *conv_norm(r"blocks\.0\.(\d)\.conv_pw", r"blocks\.0\.(\d)\.bn2", r"stage0_\1/project"),
+    *conv_norm(r"blocks\.(\d)\.(\d)\.conv_pw", r"blocks\.(\d)\.(\d)\.bn1", r"stage\1_\2/expand"),
+    *conv_norm(r"blocks\.(\d)\.(\d)\.conv_dw", r"blocks\.(\d)\.(\d)\.bn2", r"stage\1_\2/depthwise"),
+    *conv_norm(r"blocks\.(\d)\.(\d)\.conv_pwl", r"blocks\.(\d)\.(\d)\.bn3", r"stage\1_\2/project"),
+    *conv_norm("conv_head", "bn2", "last"),
     ("classifier", "fc"),
     *_numbered(),
   ))),

@@ -16,7 +16,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.local import weighted_mean
 from fedjax_het.models.layers.basic import Network, Perceptron, flatten, network
 from fedjax_het.models.shapes import check_halved, model_factory
-from fedjax_het.models.zoo.coders import Decoder, Discriminator, Encoder, Generator
+from fedjax_het.models.zoo import coders
 from fedjax_het.settings import Count, NonNegative, Positive
 
 PyTree = Any
@@ -223,8 +223,8 @@ def cvae_conv(
     variance: a pixel's variance in the evidence lower bound; None for the maximum-likelihood value per batch.
   """
   check_halved(shape, 4)
-  encoder = network(Encoder(2 * latent, width), shape)
-  decoder = network(Decoder(tuple(shape), width), (latent + num_classes,))
+  encoder = network(coders.encoder(2 * latent, width), shape)
+  decoder = network(coders.decoder(tuple(shape), width), (latent + num_classes,))
   return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv", beta, variance)
 
 
@@ -243,8 +243,8 @@ def cgan_conv(
     width: h, channels of the layer next to the image; the other layers have 2h and 4h.
   """
   check_halved(shape, 3)
-  generator = network(Generator(tuple(shape), width), (latent + num_classes,))
-  module = Discriminator(1 + num_classes, width)
+  generator = network(coders.generator(tuple(shape), width), (latent + num_classes,))
+  module = coders.Discriminator(1 + num_classes, width)
 
   def judged(params, x, key):
     return module.apply({"params": params}, x, train=True, rngs={"dropout": key})

@@ -11,9 +11,9 @@ from flax import linen as nn
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models.from_flax import of_flax
+from fedjax_het.models.layers import norms
 from fedjax_het.models.layers.basic import Conv, Dense, flatten
 from fedjax_het.models.layers.convolution import ConvMethod
-from fedjax_het.models.layers.norms import GroupNorm, Norm, norm
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool2
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_image, model_factory
@@ -27,34 +27,12 @@ LAYERS = 4
 LEAST = 2 ** (LAYERS - 1)  # minimum channels, so that the last layer's groups divide them
 
 
-class LeafCNN(nn.Module):
-  """Flax module behind the factory `leaf_cnn`."""
-
-  num_classes: int
-  width: int
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    h = x
-    for i in range(LAYERS):
-      h = Conv(self.width, (3, 3), 1, 1, False, self.conv, name=f"conv{i + 1}")(h)
-      if self.norm == "group":
-        h = GroupNorm(self.width >> i, name=f"norm{i + 1}")(h)
-      else:
-        h = norm(self.norm, h, train, f"norm{i + 1}")
-      h = nn.relu(max_pool2(h, 1))
-    return Dense(self.num_classes, name="fc")(flatten(adaptive_average_pool(h, GRID)))
-
-
 @model_factory
 def leaf_cnn(
   shape: tuple[int, ...] = (84, 84, 3),
   num_classes: int = 1,
   width: Annotated[int, Whole(LEAST)] = 32,
-  norm: Norm = "group",
+  norm: norms.Norm = "group",
   conv: ConvMethod = "auto",
 ) -> Model:
   """LEAF CNN: four times conv3 w - norm - maxpool2 - relu; average pool to 5 x 5 - dense C.
@@ -75,8 +53,19 @@ def leaf_cnn(
   if width % LEAST:
     raise SettingError("width", width, f"not divisible by {LEAST}", f"Use {width - width % LEAST}.")
   check_image(shape)
-  module = LeafCNN(num_classes, width, norm, conv)
-  return of_flax(module, shape, num_classes, name="leaf_cnn", head=("fc",))
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    h = x
+    for i in range(LAYERS):
+      h = Conv(width, (3, 3), 1, 1, False, conv, name=f"conv{i + 1}")(h)
+      if norm == "group":
+        h = norms.GroupNorm(width >> i, name=f"norm{i + 1}")(h)
+      else:
+        h = norms.norm(norm, h, train, f"norm{i + 1}")
+      h = nn.relu(max_pool2(h, 1))
+    return Dense(num_classes, name="fc")(flatten(adaptive_average_pool(h, GRID)))
+
+  return of_flax(logits, shape, num_classes, name="leaf_cnn", head=("fc",))
 
 
 @model_factory

@@ -9,9 +9,9 @@ from flax import linen as nn
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models.from_flax import of_flax
+from fedjax_het.models.layers import norms
 from fedjax_het.models.layers.basic import Conv, Dense
 from fedjax_het.models.layers.convolution import ConvMethod
-from fedjax_het.models.layers.norms import Norm, norm
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
@@ -22,28 +22,9 @@ FIRST, STRIDE, POOL = 80, 4, 4  # samples
 SHORTEST = FIRST + STRIDE * (POOL**4 - 1)  # samples that leave one value per channel
 
 
-class M5(nn.Module):
-  """Flax module behind the factory `m5`."""
-
-  num_classes: int
-  width: int
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of audio clips [B, L] or [B, L, C]."""
-    h = x.reshape(*x.shape[:2], -1)
-    for i, times in enumerate((1, 1, 2, 4), 1):
-      size, stride, padding = (FIRST, STRIDE, 0) if i == 1 else (3, 1, 1)
-      h = Conv(times * self.width, (size,), stride, padding, method=self.conv, name=f"conv{i}")(h)
-      h = nn.relu(max_pool(norm(self.norm, h, train, f"norm{i}"), POOL))  # same as before pooling
-    return Dense(self.num_classes, name="fc")(h.mean(axis=1))
-
-
 @model_factory
 def m5(
-  shape: tuple[int, ...] = (16_000,), num_classes: int = 35, width: Count = 64, norm: Norm = "batch",
+  shape: tuple[int, ...] = (16_000,), num_classes: int = 35, width: Count = 64, norm: norms.Norm = "batch",
   conv: ConvMethod = "auto",
 ) -> Model:  # fmt: skip
   """M5: conv80 w (stride 4), conv3 w, conv3 2w, conv3 4w, each - norm - relu - maxpool4; mean - dense C.
@@ -63,7 +44,16 @@ def m5(
   if len(shape) not in (1, 2) or shape[0] < SHORTEST:
     problem = f"not (samples,) or (samples, channels) of at least {SHORTEST} samples"
     raise SettingError("shape", shape, problem, "Use longer clips, or another model.")
-  return of_flax(M5(num_classes, width, norm, conv), shape, num_classes, name="m5", head=("fc",))
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    h = x.reshape(*x.shape[:2], -1)
+    for i, times in enumerate((1, 1, 2, 4), 1):
+      size, stride, padding = (FIRST, STRIDE, 0) if i == 1 else (3, 1, 1)
+      h = Conv(times * width, (size,), stride, padding, method=conv, name=f"conv{i}")(h)
+      h = nn.relu(max_pool(norms.norm(norm, h, train, f"norm{i}"), POOL))  # same as before pooling
+    return Dense(num_classes, name="fc")(h.mean(axis=1))
+
+  return of_flax(logits, shape, num_classes, name="m5", head=("fc",))
 
 
 _NAMES = [("classifier.1", "fc")]

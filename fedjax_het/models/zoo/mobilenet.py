@@ -11,31 +11,11 @@ from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named
 from fedjax_het.models.zoo.blocks import ConvNorm, classifier
 from fedjax_het.settings import Count, Whole
 
 BLOCKS = ((2, 1), (4, 2), (8, 2), (16, 1))  # channels, as multiples of the width, and stride of each block
-
-
-class MobileNet(nn.Module):
-  """Flax module behind the factory `mobilenet`."""
-
-  num_classes: int
-  width: int
-  padding: int
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    h = ConvNorm(self.width, 3, 2, self.norm, conv=self.conv, name="stem")(x, train)
-    for i, (channels, stride) in enumerate(BLOCKS):
-      h = ConvNorm(0, 3, stride, self.norm, padding=self.padding, name=f"depthwise{i}")(h, train)
-      h = ConvNorm(channels * self.width, 1, 1, self.norm, name=f"pointwise{i}")(h, train)
-    h = nn.relu(Dense(8 * self.width, False, name="fc1")(h.mean((1, 2))))
-    return Dense(self.num_classes, False, name="fc2")(h)
 
 
 @model_factory
@@ -64,20 +44,25 @@ def mobilenet(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = MobileNet(num_classes, width, padding, norm, conv)
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    h = ConvNorm(width, 3, 2, norm, conv=conv, name="stem")(x, train)
+    for i, (channels, stride) in enumerate(BLOCKS):
+      h = ConvNorm(0, 3, stride, norm, padding=padding, name=f"depthwise{i}")(h, train)
+      h = ConvNorm(channels * width, 1, 1, norm, name=f"pointwise{i}")(h, train)
+    h = nn.relu(Dense(8 * width, False, name="fc1")(h.mean((1, 2))))
+    return Dense(num_classes, False, name="fc2")(h)
+
   smallest = 1 if padding else 33
-  return classifier(module, "mobilenet", shape, num_classes, ("fc1", "fc2"), smallest, "Set padding=1.")
+  return classifier(logits, "mobilenet", shape, num_classes, ("fc1", "fc2"), smallest, "Set padding=1.")
 
 
 TORCH: dict[str, Reader] = {
   "mobilenet": named(
     (
-      (r"in_conv\.0", "stem/conv"),
-      (r"in_conv\.1", "stem/norm"),
-      (r"layers\.(\d)\.0", r"depthwise\1/conv"),
-      (r"layers\.(\d)\.1", r"depthwise\1/norm"),
-      (r"layers\.(\d)\.3", r"pointwise\1/conv"),
-      (r"layers\.(\d)\.4", r"pointwise\1/norm"),
+      *conv_norm(r"in_conv\.0", r"in_conv\.1", "stem"),
+      *conv_norm(r"layers\.(\d)\.0", r"layers\.(\d)\.1", r"depthwise\1"),
+      *conv_norm(r"layers\.(\d)\.3", r"layers\.(\d)\.4", r"pointwise\1"),
       (r"classifier\.2", "fc1"),
       (r"classifier\.4", "fc2"),
     )

@@ -11,42 +11,13 @@ from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.settings import Fraction, Positive, Whole
 
 STAGES = (  # the paper's table 2: expansion, channels, blocks, stride of the first
   (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
-
-
-class MobileNetV2(nn.Module):
-  """Flax module behind the factory `mobilenet_v2`."""
-
-  num_classes: int
-  width: float
-  stem_stride: int
-  dropout: float
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    stem = ConvNorm(
-      rounded(32 * self.width), 3, self.stem_stride, self.norm, nn.relu6, conv=self.conv, name="stem"
-    )
-    h, place = stem(x, train), 0
-    for expansion, channels, blocks, stride in STAGES:
-      for i in range(blocks):
-        place += 1
-        features, expanded = rounded(channels * self.width), expansion * h.shape[3]
-        block = InvertedResidual(
-          features, expanded, stride=1 if i else stride, norm=self.norm, name=f"block{place}"
-        )
-        h = block(h, train)
-    h = ConvNorm(rounded(1280 * max(1.0, self.width)), 1, 1, self.norm, nn.relu6, name="last")(h, train)
-    return Dense(self.num_classes, name="fc")(dropped(h.mean((1, 2)), self.dropout, train))
 
 
 @model_factory
@@ -76,31 +47,40 @@ def mobilenet_v2(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = MobileNetV2(num_classes, width, stem_stride, dropout, norm, conv)
-  return classifier(module, "mobilenet_v2", shape, num_classes)
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    stem = ConvNorm(rounded(32 * width), 3, stem_stride, norm, nn.relu6, conv=conv, name="stem")
+    h, place = stem(x, train), 0
+    for expansion, channels, blocks, stride in STAGES:
+      for i in range(blocks):
+        place += 1
+        features, expanded = rounded(channels * width), expansion * h.shape[3]
+        block = InvertedResidual(
+          features, expanded, stride=1 if i else stride, norm=norm, name=f"block{place}"
+        )
+        h = block(h, train)
+    h = ConvNorm(rounded(1280 * max(1.0, width)), 1, 1, norm, nn.relu6, name="last")(h, train)
+    return Dense(num_classes, name="fc")(dropped(h.mean((1, 2)), dropout, train))
+
+  return classifier(logits, "mobilenet_v2", shape, num_classes)
 
 
 def _parts(block: str, path: str, first: int) -> list[tuple[str, str]]:
   """Returns the renames of a block whose depthwise convolution has the index `first` among its parts."""
-  expand = [(rf"{block}\.0\.0", f"{path}/expand/conv"), (rf"{block}\.0\.1", f"{path}/expand/norm")]
   return [
-    *(expand if first else []),
-    (rf"{block}\.{first}\.0", f"{path}/depthwise/conv"),
-    (rf"{block}\.{first}\.1", f"{path}/depthwise/norm"),
-    (rf"{block}\.{first + 1}", f"{path}/project/conv"),
-    (rf"{block}\.{first + 2}", f"{path}/project/norm"),
+    *(conv_norm(rf"{block}\.0\.0", rf"{block}\.0\.1", f"{path}/expand") if first else ()),
+    *conv_norm(rf"{block}\.{first}\.0", rf"{block}\.{first}\.1", f"{path}/depthwise"),
+    *conv_norm(rf"{block}\.{first + 1}", rf"{block}\.{first + 2}", f"{path}/project"),
   ]
 
 
 TORCH: dict[str, Reader] = {
   "mobilenet_v2": named(
     (
-      (r"features\.0\.0", "stem/conv"),
-      (r"features\.0\.1", "stem/norm"),
+      *conv_norm(r"features\.0\.0", r"features\.0\.1", "stem"),
       *_parts(r"features\.1\.conv", "block1", 0),
       *_parts(r"features\.(\d+)\.conv", r"block\1", 1),
-      (r"features\.18\.0", "last/conv"),
-      (r"features\.18\.1", "last/norm"),
+      *conv_norm(r"features\.18\.0", r"features\.18\.1", "last"),
       (r"classifier\.1", "fc"),
     )
   )

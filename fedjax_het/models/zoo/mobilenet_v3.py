@@ -11,7 +11,7 @@ from fedjax_het.models.layers.norms import Norm
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
 from fedjax_het.models.weights.starting import Reader
-from fedjax_het.models.weights.torch_names import named
+from fedjax_het.models.weights.torch_names import conv_norm, named, torchvision_blocks
 from fedjax_het.models.zoo.blocks import ConvNorm, InvertedResidual, classifier, dropped, rounded
 from fedjax_het.settings import Fraction, Positive, Whole
 
@@ -22,40 +22,6 @@ BLOCKS = (  # kernel's side, expanded channels, channels, squeeze or not, hard s
   (5, 576, 96, True, True, 1), (5, 576, 96, True, True, 1),
 )  # fmt: skip
 EPSILON, MOMENTUM = 1e-3, 0.99  # the norms' ε, and the fraction of running statistics kept
-
-
-class MobileNetV3(nn.Module):
-  """Flax module behind the factory `mobilenet_v3_small`."""
-
-  num_classes: int
-  width: float
-  stem_stride: int
-  dropout: float
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-
-    def scaled(channels: int) -> int:
-      return rounded(channels * self.width)
-
-    def conv_norm(features: int, side: int, stride: int, name: str) -> ConvNorm:
-      return ConvNorm(
-        features, side, stride, self.norm, nn.hard_swish, None, self.conv, EPSILON, MOMENTUM, name=name
-      )
-
-    h = conv_norm(scaled(16), 3, self.stem_stride, "stem")(x, train)
-    for i, (side, expanded, channels, squeezed, hard, stride) in enumerate(BLOCKS, 1):
-      h = InvertedResidual(
-        scaled(channels), scaled(expanded), side, stride, rounded(scaled(expanded) / 4) if squeezed else 0,
-        nn.hard_swish if hard else nn.relu, nn.relu, nn.hard_sigmoid, self.norm, EPSILON, MOMENTUM,
-        name=f"block{i}",
-      )(h, train)  # fmt: skip
-    h = conv_norm(6 * h.shape[3], 1, 1, "last")(h, train)
-    h = nn.hard_swish(Dense(scaled(1024), name="fc1")(h.mean((1, 2))))
-    return Dense(self.num_classes, name="fc2")(dropped(h, self.dropout, train))
 
 
 @model_factory
@@ -85,32 +51,37 @@ def mobilenet_v3_small(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = MobileNetV3(num_classes, width, stem_stride, dropout, norm, conv)
-  return classifier(module, "mobilenet_v3_small", shape, num_classes, ("fc1", "fc2"))
 
+  def logits(x: jax.Array, train: bool) -> jax.Array:
 
-def _parts(block: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
-  """Returns the renames of the blocks whose number matches the pattern `block`, made of the parts `names`."""
-  renames = []
-  for i, name in enumerate(names):
-    where, path = rf"features\.({block})\.block\.{i}", rf"block\1/{name}"
-    if name == "se":
-      renames += [(rf"{where}\.fc1", f"{path}/reduce"), (rf"{where}\.fc2", f"{path}/expand")]
-    else:
-      renames += [(rf"{where}\.0", f"{path}/conv"), (rf"{where}\.1", f"{path}/norm")]
-  return renames
+    def scaled(channels: int) -> int:
+      return rounded(channels * width)
+
+    def conv_norm(features: int, side: int, stride: int, name: str) -> ConvNorm:
+      return ConvNorm(features, side, stride, norm, nn.hard_swish, None, conv, EPSILON, MOMENTUM, name=name)
+
+    h = conv_norm(scaled(16), 3, stem_stride, "stem")(x, train)
+    for i, (side, expanded, channels, squeezed, hard, stride) in enumerate(BLOCKS, 1):
+      h = InvertedResidual(
+        scaled(channels), scaled(expanded), side, stride, rounded(scaled(expanded) / 4) if squeezed else 0,
+        nn.hard_swish if hard else nn.relu, nn.relu, nn.hard_sigmoid, norm, EPSILON, MOMENTUM,
+        name=f"block{i}",
+      )(h, train)  # fmt: skip
+    h = conv_norm(6 * h.shape[3], 1, 1, "last")(h, train)
+    h = nn.hard_swish(Dense(scaled(1024), name="fc1")(h.mean((1, 2))))
+    return Dense(num_classes, name="fc2")(dropped(h, dropout, train))
+
+  return classifier(logits, "mobilenet_v3_small", shape, num_classes, ("fc1", "fc2"))
 
 
 TORCH: dict[str, Reader] = {
   "mobilenet_v3_small": named(
     (
-      (r"features\.0\.0", "stem/conv"),
-      (r"features\.0\.1", "stem/norm"),
-      *_parts("1", ("depthwise", "se", "project")),
-      *_parts("[23]", ("expand", "depthwise", "project")),
-      *_parts(r"\d+", ("expand", "depthwise", "se", "project")),
-      (r"features\.12\.0", "last/conv"),
-      (r"features\.12\.1", "last/norm"),
+      *conv_norm(r"features\.0\.0", r"features\.0\.1", "stem"),
+      *torchvision_blocks(r"features\.(1)", r"block\1", ("depthwise", "se", "project")),
+      *torchvision_blocks(r"features\.([23])", r"block\1", ("expand", "depthwise", "project")),
+      *torchvision_blocks(r"features\.(\d+)", r"block\1", ("expand", "depthwise", "se", "project")),
+      *conv_norm(r"features\.12\.0", r"features\.12\.1", "last"),
       (r"classifier\.0", "fc1"),
       (r"classifier\.3", "fc2"),
     )

@@ -97,41 +97,6 @@ class MobileViTBlock(nn.Module):
     return conv_norm(3, "fusion")(h, train)
 
 
-class MobileViT(nn.Module):
-  """Flax module behind the factory `mobilevit`."""
-
-  num_classes: int
-  size: str
-  width: float
-  dropout: float
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-
-    def scaled(channels: int) -> int:
-      return channels if self.width == 1 else rounded(channels * self.width)
-
-    expansion, stages, last, widths, times = SIZES[self.size]
-    h = ConvNorm(scaled(16), 3, 2, self.norm, nn.swish, conv=self.conv, name="stem")(x, train)
-    for s, channels in enumerate(stages):
-      for i in range(3 if s == 1 else 1):
-        h = InvertedResidual(
-          scaled(channels), expansion * h.shape[3], stride=1 if i or not s else 2, activation=nn.swish,
-          norm=self.norm, name=f"stage{s}_{i}",
-        )(h, train)  # fmt: skip
-      if s > 1:
-        width, depth = scaled(widths[s - 2]), DEPTHS[s - 2]
-        block = MobileViTBlock(
-          width, depth, times * width, self.dropout, self.norm, self.conv, name=f"stage{s}_1"
-        )
-        h = block(h, train)
-    h = ConvNorm(scaled(last), 1, 1, self.norm, nn.swish, name="last")(h, train)
-    return Dense(self.num_classes, name="fc")(dropped(h.mean((1, 2)), self.dropout, train))
-
-
 @model_factory
 def mobilevit(
   shape: tuple[int, ...] = (256, 256, 3),
@@ -160,8 +125,27 @@ def mobilevit(
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   check_choice("size", size, SIZES)
-  module = MobileViT(num_classes, size, width, dropout, norm, conv)
-  return classifier(module, "mobilevit", shape, num_classes)
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    def scaled(channels: int) -> int:
+      return channels if width == 1 else rounded(channels * width)
+
+    expansion, stages, last, widths, times = SIZES[size]
+    h = ConvNorm(scaled(16), 3, 2, norm, nn.swish, conv=conv, name="stem")(x, train)
+    for s, channels in enumerate(stages):
+      for i in range(3 if s == 1 else 1):
+        h = InvertedResidual(
+          scaled(channels), expansion * h.shape[3], stride=1 if i or not s else 2, activation=nn.swish,
+          norm=norm, name=f"stage{s}_{i}",
+        )(h, train)  # fmt: skip
+      if s > 1:
+        inner, depth = scaled(widths[s - 2]), DEPTHS[s - 2]
+        block = MobileViTBlock(inner, depth, times * inner, dropout, norm, conv, name=f"stage{s}_1")
+        h = block(h, train)
+    h = ConvNorm(scaled(last), 1, 1, norm, nn.swish, name="last")(h, train)
+    return Dense(num_classes, name="fc")(dropped(h.mean((1, 2)), dropout, train))
+
+  return classifier(logits, "mobilevit", shape, num_classes)
 
 
 PARTS = {"conv": "conv", "bn": "norm"}

@@ -21,13 +21,6 @@ from fedjax_het.settings import Whole
 GROUP = 4  # minimum channels per normalisation group
 
 
-def check_divisible(shape: tuple[int, ...], width: int) -> None:
-  """Raises `SettingError` unless 4 divides `width` and 8 divides the image's height and width."""
-  if width % GROUP:
-    raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
-  check_halved(shape, 3)
-
-
 class Block(nn.Module):
   """Residual block: conv3 - GN - swish - conv3 - GN, added to its input.
 
@@ -57,25 +50,6 @@ class Block(nn.Module):
     return x + h
 
 
-class ResNet10(nn.Module):
-  """Flax module behind the factory `resnet10`."""
-
-  num_classes: int
-  width: int
-  conv: str
-  spectral: bool
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    h = Conv(self.width, (3, 3), 1, 1, False, self.conv, name="stem")(x)
-    h = nn.swish(GroupNorm(self.width // 4, name="stem_norm")(h))
-    for b in range(4):
-      h = Block(2**b * self.width, b > 0, self.conv, name=f"block{b + 1}")(h)
-    h = flatten(nn.swish(GroupNorm(self.width, name="norm")(h)))
-    return Dense(self.num_classes, spectral=self.spectral, name="fc")(h)
-
-
 @model_factory
 def resnet10(
   shape: tuple[int, ...] = (32, 32, 3),
@@ -101,6 +75,16 @@ def resnet10(
   Raises:
     SettingError: `shape` or `width` is not divisible as required, or `conv` is unknown.
   """
-  check_divisible(shape, width)
-  module = ResNet10(num_classes, width, conv, spectral)
-  return Model(*network(module, shape), "resnet10", tuple(shape), num_classes, head=("fc",))
+  if width % GROUP:
+    raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
+  check_halved(shape, 3)
+
+  def logits(x: jax.Array) -> jax.Array:
+    h = Conv(width, (3, 3), 1, 1, False, conv, name="stem")(x)
+    h = nn.swish(GroupNorm(width // 4, name="stem_norm")(h))
+    for b in range(4):
+      h = Block(2**b * width, b > 0, conv, name=f"block{b + 1}")(h)
+    h = flatten(nn.swish(GroupNorm(width, name="norm")(h)))
+    return Dense(num_classes, spectral=spectral, name="fc")(h)
+
+  return Model(*network(logits, shape), "resnet10", tuple(shape), num_classes, head=("fc",))

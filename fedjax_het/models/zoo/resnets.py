@@ -4,14 +4,16 @@ He et al., Deep Residual Learning for Image Recognition, CVPR 2016: ResNet-18 is
 its section 4.2. ResNet-9 is SuperFed's (src/models/models.py).
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import check_choice
+from fedjax_het.models.layers import norms
 from fedjax_het.models.layers.basic import Conv, Dense
 from fedjax_het.models.layers.convolution import ConvMethod
-from fedjax_het.models.layers.norms import Norm, norm
 from fedjax_het.models.layers.pooling import max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
@@ -47,8 +49,10 @@ class BasicBlock(nn.Module):
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     """Returns float32 [B, H', W', features] for images [B, H, W, C]."""
     h = Conv(self.features, (3, 3), self.stride, 1, False, self.conv, name="conv1")(x)
-    h = nn.relu(norm(self.norm, h, train, "norm1"))
-    h = norm(self.norm, Conv(self.features, (3, 3), 1, 1, False, self.conv, name="conv2")(h), train, "norm2")
+    h = nn.relu(norms.norm(self.norm, h, train, "norm1"))
+    h = norms.norm(
+      self.norm, Conv(self.features, (3, 3), 1, 1, False, self.conv, name="conv2")(h), train, "norm2"
+    )
     if self.stride == 1 and x.shape[3] == self.features:
       return nn.relu(h if self.plain else h + x)
     if self.shortcut == "pad":
@@ -56,13 +60,16 @@ class BasicBlock(nn.Module):
       edges = ((0, 0), (0, 0), (0, 0), (more // 2, more - more // 2))
       return nn.relu(h + jnp.pad(x[:, :: self.stride, :: self.stride], edges))
     x = Conv(self.features, (1, 1), self.stride, 0, False, self.conv, name="skip")(x)
-    return nn.relu(h + norm(self.norm, x, train, "skip_norm"))
+    return nn.relu(h + norms.norm(self.norm, x, train, "skip_norm"))
 
 
-class ResNet(nn.Module):
+def residual(
+  num_classes: int, width: int, stem: str, depths: tuple[int, ...], strides: tuple[int, ...],
+  shortcut: str = "project", plain: bool = False, hidden: int = 0, norm: str = "batch", conv: str = "auto",
+) -> Callable[[jax.Array, bool], jax.Array]:  # fmt: skip
   """Residual network: stem, stages of basic blocks of h, 2h, 4h, ... channels, mean over pixels, dense layer.
 
-  Attributes:
+  Args:
     num_classes: C, the number of classes.
     width: h.
     stem: a key of `STEMS`.
@@ -76,35 +83,24 @@ class ResNet(nn.Module):
     conv: convolution algorithm, see `convolution.conv2d`.
   """
 
-  num_classes: int
-  width: int
-  stem: str
-  depths: tuple[int, ...]
-  strides: tuple[int, ...]
-  shortcut: str = "project"
-  plain: bool = False
-  hidden: int = 0
-  norm: str = "batch"
-  conv: str = "auto"
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    side, stride, pooled = STEMS[self.stem]
-    h = Conv(self.width, (side, side), stride, side // 2, False, self.conv, name="stem")(x)
-    h = nn.relu(norm(self.norm, h, train, "stem_norm"))
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    side, stride, pooled = STEMS[stem]
+    h = Conv(width, (side, side), stride, side // 2, False, conv, name="stem")(x)
+    h = nn.relu(norms.norm(norm, h, train, "stem_norm"))
     h = max_pool(h, 3, 2, 1) if pooled else h
-    for i, (depth, stride) in enumerate(zip(self.depths, self.strides)):
+    for i, (depth, stride) in enumerate(zip(depths, strides)):
       for j in range(depth):
         h = BasicBlock(
-          2**i * self.width, 1 if j else stride, self.shortcut, self.plain, self.norm, self.conv,
+          2**i * width, 1 if j else stride, shortcut, plain, norm, conv,
           name=f"layer{i + 1}_{j}",
         )(h, train)  # fmt: skip
     h = h.mean((1, 2))
-    if not self.hidden:
-      return Dense(self.num_classes, name="fc")(h)
-    h = nn.relu(Dense(self.hidden, False, name="fc1")(h))
-    return Dense(self.num_classes, False, name="fc2")(h)
+    if not hidden:
+      return Dense(num_classes, name="fc")(h)
+    h = nn.relu(Dense(hidden, False, name="fc1")(h))
+    return Dense(num_classes, False, name="fc2")(h)
+
+  return logits
 
 
 @model_factory
@@ -113,7 +109,7 @@ def resnet9(
   num_classes: int = 10,
   width: Count = 64,
   skip: bool = True,
-  norm: Norm = "batch",
+  norm: norms.Norm = "batch",
   conv: ConvMethod = "auto",
 ) -> Model:
   """ResNet-9: conv3 h (stride 2) - maxpool3 - blocks of h, 2h, 4h, 8h channels - mean - dense 4h - dense C.
@@ -133,7 +129,7 @@ def resnet9(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = ResNet(
+  module = residual(
     num_classes, width, "superfed", (1, 1, 1, 1), (1, 1, 2, 2), "project", not skip, 4 * width, norm, conv
   )
   return classifier(module, "resnet9", shape, num_classes, ("fc1", "fc2"))
@@ -145,7 +141,7 @@ def resnet18(
   num_classes: int = 1000,
   width: Count = 64,
   stem: str = "imagenet",
-  norm: Norm = "batch",
+  norm: norms.Norm = "batch",
   conv: ConvMethod = "auto",
 ) -> Model:
   """ResNet-18: stem - two blocks each of h, 2h, 4h, 8h channels, the last three halving - mean - dense C.
@@ -164,7 +160,7 @@ def resnet18(
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
   check_choice("stem", stem, ("imagenet", "cifar"))
-  module = ResNet(num_classes, width, stem, (2, 2, 2, 2), (1, 2, 2, 2), norm=norm, conv=conv)
+  module = residual(num_classes, width, stem, (2, 2, 2, 2), (1, 2, 2, 2), norm=norm, conv=conv)
   return classifier(module, "resnet18", shape, num_classes)
 
 
@@ -173,7 +169,7 @@ def resnet20(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,
   width: Count = 16,
-  norm: Norm = "batch",
+  norm: norms.Norm = "batch",
   conv: ConvMethod = "auto",
 ) -> Model:
   """ResNet-20: conv3 h - three blocks each of h, 2h (halving), 4h (halving) channels - mean - dense C.
@@ -191,7 +187,7 @@ def resnet20(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = ResNet(num_classes, width, "cifar", (3, 3, 3), (1, 2, 2), "pad", norm=norm, conv=conv)
+  module = residual(num_classes, width, "cifar", (3, 3, 3), (1, 2, 2), "pad", norm=norm, conv=conv)
   return classifier(module, "resnet20", shape, num_classes)
 
 

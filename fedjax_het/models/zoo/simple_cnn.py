@@ -21,25 +21,6 @@ WIDTHS = (384, 192)
 WINDOW, ALPHA = 9, 1e-3  # local response normalisation, with β = 3/4 and k = 1
 
 
-class SimpleCNN(nn.Module):
-  """Flax module behind the factory `simple_cnn`."""
-
-  num_classes: int
-  hidden: int
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    # Bias and ReLU are non-decreasing, so they commute with max-pooling and act on a quarter of the values.
-    h = nn.relu(Conv(self.hidden, (5, 5), padding=2, method=self.conv, before_bias=pooled, name="conv1")(x))
-    h = nn.relu(Conv(self.hidden, (5, 5), padding=2, method=self.conv, name="conv2")(local_response_norm(h)))
-    h = flatten(adaptive_average_pool(pooled(local_response_norm(h)), GRID))
-    for i, width in enumerate(WIDTHS, 1):
-      h = nn.relu(Dense(width, name=f"fc{i}")(h))
-    return Dense(self.num_classes, name="fc3")(h)
-
-
 def pooled(h: jax.Array) -> jax.Array:
   """Max-pools 3 x 3 windows with stride 2 and padding 1."""
   return max_pool(h, 3, 2, 1)
@@ -82,5 +63,14 @@ def simple_cnn(
     SettingError: `shape` is not (height, width, channels), `hidden` is below 1, or `conv` is unknown.
   """
   check_image(shape)
-  module = SimpleCNN(num_classes, hidden, conv)
-  return Model(*network(module, shape), "simple_cnn", tuple(shape), num_classes, head=("fc3",))
+
+  def logits(x: jax.Array) -> jax.Array:
+    # Bias and ReLU are non-decreasing, so they commute with max-pooling and act on a quarter of the values.
+    h = nn.relu(Conv(hidden, (5, 5), padding=2, method=conv, before_bias=pooled, name="conv1")(x))
+    h = nn.relu(Conv(hidden, (5, 5), padding=2, method=conv, name="conv2")(local_response_norm(h)))
+    h = flatten(adaptive_average_pool(pooled(local_response_norm(h)), GRID))
+    for i, width in enumerate(WIDTHS, 1):
+      h = nn.relu(Dense(width, name=f"fc{i}")(h))
+    return Dense(num_classes, name="fc3")(h)
+
+  return Model(*network(logits, shape), "simple_cnn", tuple(shape), num_classes, head=("fc3",))

@@ -43,34 +43,6 @@ class Fire(nn.Module):
     return nn.relu(jnp.concatenate([pointwise, windows], axis=3))
 
 
-class SqueezeNet(nn.Module):
-  """Flax module behind the factory `squeezenet`."""
-
-  num_classes: int
-  version: str
-  width: float
-  dropout: float
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    channels, side, fires = VERSIONS[self.version]
-
-    def scaled(count: int) -> int:
-      return max(1, round(self.width * count))
-
-    h = nn.relu(Conv(scaled(channels), (side, side), 2, 0, True, self.conv, name="stem")(x))
-    h = max_pool(h, 3, 2, ceil=True)
-    for place, squeezed in fires.items():
-      if squeezed is None:
-        h = max_pool(h, 3, 2, ceil=True)
-      else:
-        h = Fire(scaled(squeezed), scaled(4 * squeezed), self.conv, name=f"fire{place}")(h)
-    h = dropped(h, self.dropout, train)
-    return nn.relu(Conv(self.num_classes, (1, 1), name="fc")(h)).mean((1, 2))
-
-
 @model_factory
 def squeezenet(
   shape: tuple[int, ...] = (224, 224, 3),
@@ -97,8 +69,24 @@ def squeezenet(
   """
   version = str(float(version)) if isinstance(version, int) else str(version)
   check_choice("version", version, VERSIONS)
-  module = SqueezeNet(num_classes, version, width, dropout, conv)
-  return classifier(module, "squeezenet", shape, num_classes, ("fc",), 21 if version == "1.0" else 17)
+
+  def logits(x: jax.Array, train: bool) -> jax.Array:
+    channels, side, fires = VERSIONS[version]
+
+    def scaled(count: int) -> int:
+      return max(1, round(width * count))
+
+    h = nn.relu(Conv(scaled(channels), (side, side), 2, 0, True, conv, name="stem")(x))
+    h = max_pool(h, 3, 2, ceil=True)
+    for place, squeezed in fires.items():
+      if squeezed is None:
+        h = max_pool(h, 3, 2, ceil=True)
+      else:
+        h = Fire(scaled(squeezed), scaled(4 * squeezed), conv, name=f"fire{place}")(h)
+    h = dropped(h, dropout, train)
+    return nn.relu(Conv(num_classes, (1, 1), name="fc")(h)).mean((1, 2))
+
+  return classifier(logits, "squeezenet", shape, num_classes, ("fc",), 21 if version == "1.0" else 17)
 
 
 TORCH: dict[str, Reader] = {

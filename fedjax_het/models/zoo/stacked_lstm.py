@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
 from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import Dense, network
@@ -20,26 +19,6 @@ from fedjax_het.models.weights.torch_names import State, as_weight, named, place
 from fedjax_het.settings import Choice, Count
 
 POSITIONS = ("last", "every")
-
-
-class StackedLSTM(nn.Module):
-  """Flax module behind the factory `stacked_lstm`."""
-
-  num_classes: int
-  vocabulary: int
-  embedding: int
-  hidden: int
-  layers: int
-  use_bias: bool
-  every: bool
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns the logits of texts [B, T], float32 [B, num_classes] or [B, T, num_classes]."""
-    h = Embed(self.vocabulary, self.embedding, name="embed")(x)
-    for i in range(self.layers):
-      h = LSTM(self.hidden, self.use_bias, name=f"lstm{i + 1}")(h)
-    return Dense(self.num_classes, self.use_bias, name="head")(h if self.every else h[:, -1])
 
 
 @model_factory
@@ -77,8 +56,14 @@ def stacked_lstm(
   if len(shape) != 1:
     raise SettingError("shape", shape, "not (T,), a text of T token ids", "Use a data set of texts.")
   vocabulary = num_classes if vocabulary is None else vocabulary
-  module = StackedLSTM(num_classes, vocabulary, embedding, hidden, layers, bias, positions == "every")
-  return Model(*network(module, shape, jnp.int32), "stacked_lstm", tuple(shape), num_classes, head=("head",))
+
+  def logits(x: jax.Array) -> jax.Array:
+    h = Embed(vocabulary, embedding, name="embed")(x)
+    for i in range(layers):
+      h = LSTM(hidden, bias, name=f"lstm{i + 1}")(h)
+    return Dense(num_classes, bias, name="head")(h if positions == "every" else h[:, -1])
+
+  return Model(*network(logits, shape, jnp.int32), "stacked_lstm", tuple(shape), num_classes, head=("head",))
 
 
 def _read(state: State) -> tuple[dict[str, Any], dict[str, Any]]:

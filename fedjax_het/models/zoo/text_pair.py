@@ -37,22 +37,6 @@ class MeanEmbedding(nn.Module):
     return mean + self.param("bias", nn.initializers.zeros, (self.embedding,), jnp.float32)
 
 
-class TextPair(nn.Module):
-  """Flax module behind the factory `text_pair`."""
-
-  num_classes: int
-  vocabulary: int
-  embedding: int
-  hidden: int
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of pairs of texts [B, 2, L]."""
-    u, v = jnp.moveaxis(MeanEmbedding(self.vocabulary, self.embedding, name="embed")(x), -2, 0)
-    h = jnp.concatenate([jnp.abs(u - v), u * v], axis=-1)
-    return Perceptron((self.hidden, self.num_classes), name="head")(h)
-
-
 @model_factory
 def text_pair(
   shape: tuple[int, ...] = (2, 64),
@@ -79,5 +63,10 @@ def text_pair(
   """
   if len(shape) != 2 or shape[0] != 2:
     raise SettingError("shape", shape, "not (2, L), two texts of L token ids", "Use the data set mqp.")
-  module = TextPair(num_classes, vocabulary, embedding, hidden)
-  return Model(*network(module, shape, jnp.int32), "text_pair", tuple(shape), num_classes, head=("head/fc2",))
+
+  def logits(x: jax.Array) -> jax.Array:
+    u, v = jnp.moveaxis(MeanEmbedding(vocabulary, embedding, name="embed")(x), -2, 0)
+    h = jnp.concatenate([jnp.abs(u - v), u * v], axis=-1)
+    return Perceptron((hidden, num_classes), name="head")(h)
+
+  return Model(*network(logits, shape, jnp.int32), "text_pair", tuple(shape), num_classes, head=("head/fc2",))

@@ -16,27 +16,6 @@ from fedjax_het.settings import Count
 GRID = (7, 7)
 
 
-class TwoCNN(nn.Module):
-  """Flax module behind the factory `two_cnn`."""
-
-  num_classes: int
-  hidden: int
-  conv: str
-  dense: int
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
-    h = x
-    for i in (1, 2):  # bias and ReLU commute with max-pooling: a quarter of the values
-      h = nn.relu(
-        Conv(i * self.hidden, (5, 5), 1, 1, method=self.conv, before_bias=pooled, name=f"conv{i}")(h)
-      )
-    h = flatten(adaptive_average_pool(h, GRID))
-    h = nn.relu(Dense(self.dense, name="fc1")(h))
-    return Dense(self.num_classes, name="fc2")(h)
-
-
 def pooled(h: jax.Array) -> jax.Array:
   """Max-pools 2 x 2 windows with padding 1."""
   return max_pool2(h, 1)
@@ -63,5 +42,13 @@ def two_cnn(
     SettingError: `shape` is not an image of at least 6 x 6, or `conv` is unknown.
   """
   check_image(shape, 6, "Use two_nn instead.")
-  module = TwoCNN(num_classes, hidden, conv, dense)
-  return Model(*network(module, shape), "two_cnn", tuple(shape), num_classes, head=("fc2",))
+
+  def logits(x: jax.Array) -> jax.Array:
+    h = x
+    for i in (1, 2):  # bias and ReLU commute with max-pooling: a quarter of the values
+      h = nn.relu(Conv(i * hidden, (5, 5), 1, 1, method=conv, before_bias=pooled, name=f"conv{i}")(h))
+    h = flatten(adaptive_average_pool(h, GRID))
+    h = nn.relu(Dense(dense, name="fc1")(h))
+    return Dense(num_classes, name="fc2")(h)
+
+  return Model(*network(logits, shape), "two_cnn", tuple(shape), num_classes, head=("fc2",))

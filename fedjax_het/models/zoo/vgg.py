@@ -1,13 +1,13 @@
 """VGG: VGG-11 of Simonyan & Zisserman, ICLR 2015 (configuration A), and SuperFed's VGG-9."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 from flax import linen as nn
 
+from fedjax_het.models.layers import norms
 from fedjax_het.models.layers.basic import Conv, Dense, flatten
 from fedjax_het.models.layers.convolution import ConvMethod
-from fedjax_het.models.layers.norms import Norm, norm
 from fedjax_het.models.layers.pooling import adaptive_average_pool, max_pool
 from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import model_factory
@@ -25,10 +25,13 @@ VGG9 = (
 VGG11 = ((1,), (2,), (4, 4), (8, 8), (8, 8))
 
 
-class VGG(nn.Module):
+def vgg(
+  num_classes: int, width: int, stages: tuple[tuple[int, ...], ...], hidden: tuple[int, ...], grid: int,
+  bias: bool, dropout: float, norm: str, conv: str,
+) -> Callable[[jax.Array, bool], jax.Array]:  # fmt: skip
   """VGG: stages of 3 x 3 convolutions with ReLU, each ending in 2 x 2 max-pooling, then dense layers.
 
-  Attributes:
+  Args:
     num_classes: C, the number of classes.
     width: unit of the numbers of channels in `stages`.
     stages: channels of each convolution as multiples of the width, stage by stage, see `VGG9`.
@@ -40,30 +43,20 @@ class VGG(nn.Module):
     conv: convolution algorithm, see `convolution.conv2d`.
   """
 
-  num_classes: int
-  width: int
-  stages: tuple[tuple[int, ...], ...]
-  hidden: tuple[int, ...]
-  grid: int
-  bias: bool
-  dropout: float
-  norm: str
-  conv: str
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Returns the logits, float32 [B, num_classes], of images [B, H, W, C]."""
+  def logits(x: jax.Array, train: bool) -> jax.Array:
     h, count = x, 0
-    for stage in self.stages:
+    for stage in stages:
       for channels in stage:
         count += 1
-        h = Conv(channels * self.width, (3, 3), 1, 1, self.bias, self.conv, name=f"conv{count}")(h)
-        h = nn.relu(norm(self.norm, h, train, f"norm{count}"))
+        h = Conv(channels * width, (3, 3), 1, 1, bias, conv, name=f"conv{count}")(h)
+        h = nn.relu(norms.norm(norm, h, train, f"norm{count}"))
       h = max_pool(h, 2)
-    h = flatten(adaptive_average_pool(h, (self.grid, self.grid)) if self.grid else h)
-    for i, width in enumerate(self.hidden, 1):
-      h = dropped(nn.relu(Dense(width, self.bias, name=f"fc{i}")(h)), self.dropout, train)
-    return Dense(self.num_classes, self.bias, name=f"fc{len(self.hidden) + 1}")(h)
+    h = flatten(adaptive_average_pool(h, (grid, grid)) if grid else h)
+    for i, units in enumerate(hidden, 1):
+      h = dropped(nn.relu(Dense(units, bias, name=f"fc{i}")(h)), dropout, train)
+    return Dense(num_classes, bias, name=f"fc{len(hidden) + 1}")(h)
+
+  return logits
 
 
 @model_factory
@@ -71,7 +64,7 @@ def vgg9(
   shape: tuple[int, ...] = (28, 28, 1),
   num_classes: int = 62,
   width: Count = 16,
-  norm: Norm = "none",
+  norm: norms.Norm = "none",
   conv: ConvMethod = "auto",
 ) -> Model:
   """VGG-9: conv3 h - P - 2h - P - 4h, 8h - P - 16h, 32h - P - dense 16h - dense C, with P a 2 x 2 max-pool.
@@ -89,7 +82,7 @@ def vgg9(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = VGG(num_classes, width, VGG9, (16 * width,), 0, False, 0.0, norm, conv)
+  module = vgg(num_classes, width, VGG9, (16 * width,), 0, False, 0.0, norm, conv)
   return classifier(module, "vgg9", shape, num_classes, ("fc1", "fc2"), 16)
 
 
@@ -100,7 +93,7 @@ def vgg11(
   width: Count = 64,
   grid: Count = 7,
   dropout: Fraction = 0.5,
-  norm: Norm = "none",
+  norm: norms.Norm = "none",
   conv: ConvMethod = "auto",
 ) -> Model:
   """VGG-11: conv3 h - P - 2h - P - 4h, 4h - P - 8h, 8h - P - 8h, 8h - P - dense 64h - dense 64h - dense C.
@@ -121,7 +114,7 @@ def vgg11(
   Raises:
     SettingError: a setting is out of range or unknown, or `shape` is no such image.
   """
-  module = VGG(num_classes, width, VGG11, (64 * width,) * 2, grid, True, dropout, norm, conv)
+  module = vgg(num_classes, width, VGG11, (64 * width,) * 2, grid, True, dropout, norm, conv)
   return classifier(module, "vgg11", shape, num_classes, ("fc3",), 32)
 
 
