@@ -21,7 +21,7 @@ TOY = (
   "--config.num_clients=4", "--config.cohort_size=2", "--config.local.epochs=1",
   "--config.late_evaluations=0",
 )  # fmt: skip
-SMALL_CNN = ("--config.model.hidden=2",)
+TINY = ("--config.model={'name':'two_nn','hidden':4}",)  # in place of a table's network
 
 
 class Entry(NamedTuple):
@@ -70,7 +70,6 @@ GROUPS = (
   ("fedavg", "fedprox", "scaffold"), ("lg_fedavg", "fedper", "fedrep"), ("ditto", "superfed_mm"),
   ("superfed_lm", "apfl"),
 )  # fmt: skip
-TWO_CNN = (*SMALL_CNN, "--config.model.dense=4")
 
 
 def table_2_3() -> Iterator[Entry]:
@@ -80,7 +79,7 @@ def table_2_3() -> Iterator[Entry]:
     where = f"dataset=cifar10,clients={clients},algorithm={'|'.join(methods)}"
     name = f"table_2_3.{clients}.{'+'.join(methods)}.seed={seeds.replace(',', '+')}"
     time = minutes(methods, STEPS[clients], len(seeds.split(",")))
-    return of_table(name, f"K = {clients}, seed {seeds}", "table_2_3", where, time, seeds, TWO_CNN)
+    return of_table(name, f"K = {clients}, seed {seeds}", "table_2_3", where, time, seeds, TINY)
 
   yield entry(("pfedme",), 100, "0")
   for group in GROUPS:
@@ -100,14 +99,14 @@ def table_2_6() -> Iterator[Entry]:
     for group in groups:
       where = f"dataset=cifar10,noise={noise},ratio={ratio},algorithm={'|'.join(group)}"
       name, about = f"table_2_6.{noise}.{ratio}.{'+'.join(group)}", f"{noise} noise of {ratio}"
-      yield of_table(name, about, "table_2_6", where, minutes(group, 1.0), toy=TWO_CNN)
+      yield of_table(name, about, "table_2_6", where, minutes(group, 1.0), toy=TINY)
 
 
 def table_2_7() -> Iterator[Entry]:
   """Table 2.7 unscaled: five starts as one program."""
   for method in ("superfed_mm", "superfed_lm"):
     time, where = START + MILLION * COST[method] * 0.4 * 5, f"algorithm={method}"
-    yield of_table(f"table_2_7.{method}", "five starts", "table_2_7", where, time, toy=TWO_CNN)
+    yield of_table(f"table_2_7.{method}", "five starts", "table_2_7", where, time, toy=TINY)
 
 
 def sosicfl() -> Iterator[Entry]:
@@ -122,7 +121,7 @@ def sosicfl() -> Iterator[Entry]:
           f"{table}.{split}.{method}", f"{split}, T = 500", table,
           f"dataset=cifar10,split={split},algorithm={method}",
           (5.0 if pretrained else 8.0) * (2 if method in OF_OWN else 1),
-          toy=(*(toy if pretrained else SMALL_CNN), *clusters), timed=False, more=WEIGHTS * pretrained,
+          toy=(*(toy if pretrained else TINY), *clusters), timed=False, more=WEIGHTS * pretrained,
           data=("cifar10", *("weights",) * pretrained),
         )  # fmt: skip
 
@@ -152,7 +151,7 @@ def causes() -> Iterator[Entry]:
         f"--sweep.seed=1,2,3 --workdir={{RUNS}}/why_low_cifar10/{deal}_{decay} --config.data_dir={{DATA}}"
       )
       name, time = f"why_low_cifar10.fedavg.{deal}.{decay}", minutes(("fedavg",), 1.0, 3) + 0.5
-      toy = (*TOY, *TWO_CNN)
+      toy = (*TOY, *TINY)
       yield Entry(name, "decay and deal", time, command, ("cifar10",), toy, "why_low_cifar10")
 
 
@@ -165,7 +164,7 @@ def measurements() -> Iterator[Entry]:
   yield Entry("resnet10_cohorts", "cohorts of ResNet-10", 4.0, command, (), small, timed=False)
   command = "benchmarks/speed/lanes_timed.py --turns 1 --out {OUT}"
   yield Entry("lanes", "clients of unequal sizes in lanes", 3.0, command, timed=False)
-  toy = (*TOY, "--config.model={'name':'two_nn','hidden':4}", "--config.partition={'name':'iid'}")
+  toy = (*TOY, *TINY, "--config.partition={'name':'iid'}")
   for name, published, time, data, flags in FLUTE:
     command = (
       "-m fedjax_het.run --config=configs/quickstart.py:algorithm=fedavg --config.valid_fraction=0.0 "
