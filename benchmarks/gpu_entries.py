@@ -121,7 +121,8 @@ def sosicfl() -> Iterator[Entry]:
           f"{table}.{split}.{method}", f"{split}, T = 500", table,
           f"dataset=cifar10,split={split},algorithm={method}",
           (5.0 if pretrained else 8.0) * (2 if method in OF_OWN else 1),
-          toy=(*(toy if pretrained else TINY), *clusters), timed=False, more=WEIGHTS * pretrained,
+          toy=("--config.num_clients=10", *(toy if pretrained else TINY), *clusters), timed=False,
+          more=WEIGHTS * pretrained,
           data=("cifar10", *("weights",) * pretrained),
         )  # fmt: skip
 
