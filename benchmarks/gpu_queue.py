@@ -3,7 +3,7 @@
     python benchmarks/gpu_queue.py --dry_run                     lists the entries and their expected minutes
     python benchmarks/gpu_queue.py --runs=RUNS --data_dir=DATA --minutes=25 [--only WORD ...] [--zip=FILE]
     python benchmarks/gpu_queue.py --runs=RUNS --merge           figures into docs/results/raw, and the page
-    JAX_PLATFORMS=cpu python benchmarks/gpu_queue.py --runs=RUNS --toy    all at toy size, 17 minutes of two cores
+    JAX_PLATFORMS=cpu python benchmarks/gpu_queue.py --runs=RUNS --toy        all at toy size, in 20 minutes
 
 The entries stand in gpu_entries.py. An entry is begun if its expected minutes fit the time that is left, so
 that a shorter one may overtake; it is stopped by SIGTERM at the end of the time or of LONGEST minutes, and
