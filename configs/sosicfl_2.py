@@ -130,5 +130,6 @@ def config_of(
       "cohort_size": cohort,
       "seed": chosen["seed"],
       "eval_every": (t + evaluations - 1) // evaluations,
+      "late_evaluations": 10,
     }
   )

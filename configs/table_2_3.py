@@ -71,5 +71,6 @@ def get_config(cell: str = "") -> ConfigDict:
       "cohort_size": 5,
       "seed": chosen["seed"],
       "eval_every": (rounds + 9) // 10,
+      "late_evaluations": 10,
     }
   )

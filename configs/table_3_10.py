@@ -120,5 +120,6 @@ def get_config(cell: str = "") -> ConfigDict:
       "cohort_size": setting.get("cohort", setting.get("clients")),
       "seed": chosen["seed"],
       "eval_every": (rounds + evaluations - 1) // evaluations,
+      "late_evaluations": 10,
     }
   )

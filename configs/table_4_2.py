@@ -95,6 +95,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "cohort_size": min(10, chosen["clients"]),
       "seed": chosen["seed"],
       "eval_every": (rounds + 19) // 20,
+      "late_evaluations": 10,
       "downstream": {
         "model": {"name": "two_nn"} if digits else judge,
         "seeds": 3,

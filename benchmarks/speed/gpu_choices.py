@@ -4,11 +4,13 @@
     JAX_PLATFORMS=cpu python benchmarks/speed/gpu_choices.py --small       toy size, to try the script
 
 updates   whole rounds with momentum and weight decay, with updates in any order against updates that wait for
-          one another (`objective.waiting`): milliseconds a round of one epoch of 48 steps, or of five epochs
-          for the workload of pfl-research's benchmark, see gpu.py
+          one another (`objective.leaves_barrier`): milliseconds a round of one epoch of 48 steps, or of five
+          epochs for the workload of pfl-research's benchmark, see gpu.py
 windows   a convolution's value and both gradients in a compiled loop, with windows gathered by places against
           windows from slices (`convolution._windows`): microseconds, for a stack of clients with kernels of
           their own
+products  whole rounds with momentum and weight decay, with a kernel's gradient as one product against a sum
+          of outer products (`product._of_rows`): milliseconds a round of one epoch of 48 steps
 
 All programs are compiled first and then take turns. Each prints a line of JSON with the times of both choices
 and the ratio of their medians.
@@ -28,7 +30,7 @@ from jax import lax
 import fedjax_het as fh
 from benchmarks.speed import gpu
 from fedjax_het.clients import apfl, objective, pfedme, sgd, superfed
-from fedjax_het.models.layers import convolution
+from fedjax_het.models.layers import convolution, product
 
 RUNS = (
   ("two_nn", "fedavg", 5), ("two_nn", "superfed_mm", 5), ("two_cnn", "fedavg", 5),
@@ -37,13 +39,27 @@ RUNS = (
 LAYERS = (  # images, pixels a side, kernel, inputs, features, padding
   (10, 32, 5, 3, 32, 1), (10, 16, 5, 32, 64, 1), (10, 30, 3, 32, 64, 0), (64, 32, 3, 64, 64, 1),
 )  # fmt: skip
-UPDATES = {"as they come": lambda updates: updates, "waiting": objective.waiting}
+UPDATES = {"as they come": lambda updates: updates, "waiting": objective.leaves_barrier}
+PRODUCTS = {"product": lambda residuals, g: (g @ residuals[1].T, residuals[0].T @ g)}
+OF_PRODUCTS = (("two_nn", "fedavg", 5), ("two_nn", "fedavg", 20), ("two_cnn", "fedavg", 5))
 WINDOWS = {"places": convolution._by_places, "slices": convolution._by_slices}
 
 
 def set_updates(way: Callable) -> None:
   for module in (apfl, pfedme, sgd, superfed):
-    module.together = way  # type: ignore[attr-defined]
+    module.updates_barrier = way  # type: ignore[attr-defined]
+
+
+def as_sum(residuals: tuple, g: jax.Array) -> tuple:
+  """A kernel's gradient as a sum of outer products, see `product._backward`."""
+  x, kernel = residuals
+  own = product.value_barrier(g)
+  first, *rest = (x[b, :, None] * own[b, None, :] for b in range(len(x)))
+  return g @ kernel.T, sum(rest, start=first)
+
+
+def set_product(way: Callable) -> None:
+  product._of_rows.defvjp(product._forward, way)
 
 
 def set_windows(way: Callable) -> None:
@@ -81,6 +97,10 @@ def of_layer(
 
 def cases(args) -> Iterator[tuple[dict[str, Any], Callable, dict[str, Callable], Callable[[], Callable]]]:
   """What is timed, what sets a way, the ways, and what makes it ready."""
+  for name, method, size in OF_PRODUCTS[:1] if args.small else OF_PRODUCTS:
+    fields = {"measure": "products", "model": name, "method": method, "cohort": size}
+    ways = {**PRODUCTS, "sum": as_sum}
+    yield fields, set_product, ways, functools.partial(of_round, args, name, method, size)
   for name, method, size in RUNS[:1] if args.small else RUNS:
     fields = {"measure": "updates", "model": name, "method": method, "cohort": size}
     yield fields, set_updates, UPDATES, functools.partial(of_round, args, name, method, size)
@@ -98,10 +118,13 @@ def main() -> None:
   parser.add_argument("--small", action="store_true", help="toy sizes, for a CPU")
   parser.add_argument("--seconds", type=float, default=0.25, help="time of one measurement at least")
   parser.add_argument("--turns", type=int, default=3)
+  parser.add_argument("--only", nargs="*", default=["updates", "windows", "products"], help="what to time")
   args = parser.parse_args()
   device, lines = jax.devices()[0], []
   print(json.dumps({"device": device.device_kind, "platform": device.platform, "jax": jax.__version__}))
   for fields, choose, ways, ready in cases(args):
+    if fields["measure"] not in args.only:
+      continue
     timers = {}
     for name, way in ways.items():
       choose(way)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedjax_het.compare.groups import Group
+from fedjax_het.compare.groups import Group, late_of
 from fedjax_het.compare.plain import headline
 from fedjax_het.compare.runs import Run
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.seeds import quantile
 from fedjax_het.studies import STUDIES, client_metrics, partition
+from fedjax_het.studies.late import WHAT
 from fedjax_het.studies.samples import sample_files, sample_grid
 from fedjax_het.studies.stored import arrays_of, short
 from fedjax_het.studies.study import series
@@ -36,7 +37,8 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
     baseline: the index of the group that the others are compared with at first.
 
   Returns:
-    A dictionary with baseline, metric, fields, groups (label, fields, data, state, runs, counted), runs,
+    A dictionary with baseline, metric, fields, late (the note on the mark of means that have not settled),
+    groups (label, fields, data, state, late, runs, counted), runs,
     partitions (without repetitions), metrics (labels and units), and quantiles (t_{0.975} of 1, 2, ...
     degrees of freedom). Values that are missing or not finite are None.
   """
@@ -55,10 +57,11 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
     "baseline": baseline,
     "metric": next(filter(None, map(headline, groups)), ""),
     "fields": fields,
+    "late": WHAT,
     "groups": [
       {
         "label": group.label, "fields": dict(group.fields), "data": dict(group.data),
-        "state": group.state,
+        "state": group.state, "late": late(group),
         "runs": [places[id(run)] for run in group.runs],
         "counted": [places[id(run)] for run in group.counted],
       }
@@ -69,6 +72,18 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
     "metrics": {name: shown(name)._asdict() | {"factor": shown(name).factor} for name in sorted(names)},
     "quantiles": [quantile(n) for n in range(1, max(len(group.runs) for group in groups))],
   }  # fmt: skip
+
+
+def late(group: Group) -> dict[str, dict[str, tuple[float, float]]]:
+  """Returns model -> metric -> the range of the late means, for those that have not settled."""
+  names = {
+    (model, name) for run in group.counted for model, own in group.metrics(run).items() for name in own
+  }
+  found: dict[str, dict[str, tuple[float, float]]] = {}
+  for model, name in sorted(names):
+    if ends := late_of(group, model, name):
+      found.setdefault(model, {})[name] = ends
+  return found
 
 
 def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from fedjax_het.compare.runs import Run, leaves
 from fedjax_het.config.same import with_defaults
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
+from fedjax_het.metrics.late import unsettled
 from fedjax_het.studies import STUDIES
 from fedjax_het.workdir.folder import as_json
 
@@ -75,6 +76,16 @@ class Group(NamedTuple):
       if value is not None:
         found[run.seed] = value
     return found
+
+
+def late_of(group: Group, model: str, metric: str) -> tuple[float, float] | None:
+  """Returns the lowest and highest late mean of a group's complete runs if one of them has not settled."""
+  runs = [run.summary for run in group.counted if run.complete]
+  if not any(unsettled(own, model, metric) for own in runs):
+    return None
+  ranges = [((own.get("late") or {}).get(model) or {}).get(metric) or {} for own in runs]
+  ends = [own[end] for own in ranges for end in ("min", "max") if own.get(end) is not None]
+  return min(ends), max(ends)
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:

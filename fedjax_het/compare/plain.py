@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.compare.data import unlike
-from fedjax_het.compare.groups import Group
+from fedjax_het.compare.groups import Group, late_of
 from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
 from fedjax_het.studies.client_metrics import headline_of
+from fedjax_het.studies.late import MARK, WHAT
 from fedjax_het.studies.plots import spelled
 from fedjax_het.studies.text import MISSING, named, number
 
@@ -55,6 +56,8 @@ def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalize
       "seeds that both have."
     )
     parts.append(Text(note, style="dim"))
+    if any(late_of(group, model, headline(group)) for group in groups):
+      parts.append(Text(f"{WHAT}. The range is over all seeds of the line.", style="dim"))
     others = {group.label: unlike(group.data, groups[baseline].data) for group in groups if headline(group)}
     apart = [f"{label} (another {', '.join(fields)})" for label, fields in others.items() if fields]
     if apart:
@@ -75,6 +78,8 @@ def table(groups: Sequence[Group], metric: str, baseline: Group, model: str) -> 
   for group in groups:
     columns = [over_seeds(group.values(model, metric, figure).values()) for figure in COLUMNS]
     first, *others = [text(own, metric) for own in columns]
+    if ends := late_of(group, model, metric):
+      first += f" {MARK} {' to '.join(number(end, metric) for end in ends)}"
     own, other = (each.values(model, metric, "mean") for each in (group, baseline))
     apart = group is baseline or unlike(group.data, baseline.data)
     difference = MISSING if apart else text(paired(own, other), metric, sign=True)

@@ -75,6 +75,7 @@ def config(found: Mapping[str, Any]) -> None:
 def summary(found: Mapping[str, Any]) -> None:
   """Raises `Wrong` if a field of a summary.json that is shown differs from what a run writes."""
   _metrics("metrics", found.get("metrics"))
+  _metrics("late", found.get("late"))
   if gone := found.get("diverged"):
     place = _mapping("diverged", gone)
     if not {"round"} <= {*place} <= {*Divergence._fields}:

@@ -67,7 +67,8 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_loader(config["dataset"], config.get("dataset_options", {}), known["dataset_options"])
   with as_written(config, "partition"):
     check_partition(config["partition"], known["partition"].given)
-  check_rounds(config["rounds"], config["eval_every"])
+  late_evaluations = config.get("late_evaluations", 0)
+  check_rounds(config["rounds"], config["eval_every"], late_evaluations=late_evaluations)
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:
       check_range(field, config[field], 0.0, below=1.0, on_host=True)

@@ -55,6 +55,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], str]] = {
   "rounds": (run, ""),
   "cohort_size": (run, ""),
   "eval_every": (run, ""),
+  "late_evaluations": (run, ""),
   "unseen.fraction": (split_clients, ""),
   "unseen.steps": (after_steps, ""),
 }

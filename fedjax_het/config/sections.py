@@ -92,6 +92,7 @@ CORE = (
   Section("cohort_size", required=True),
   Section("seed", required=True),
   Section("eval_every", required=True),
+  Section("late_evaluations", default=0),
   Section(
     "dataset_options", "section", loaders, default={}, always=True, given=_OF_LOADER, more={"resize": None}
   ),

@@ -42,6 +42,7 @@ class Plan:
     cohort_size: S, the number of clients in each round.
     seed: the seed of all random draws.
     eval_every: rounds between two evaluations; None for one after the last round.
+    late_evaluations: judged rounds that the last fifth has at least.
     studies: given sections and fields of studies -> settings or value.
     watching: the studies that the plan was made for.
     as_epochs: settings of the method's additional passes that were not given, and equal `epochs`.
@@ -67,6 +68,7 @@ class Plan:
   cohort_size: int
   seed: int
   eval_every: int | None
+  late_evaluations: int
   studies: Mapping[str, Any]
   watching: tuple[type[Study], ...]
   as_epochs: tuple[str, ...]

@@ -115,10 +115,10 @@ def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
   return (text for part in algorithm for text in part.needs.remarks(data))
 
 
-def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData]) -> None:
-  """Issues the parts' remarks on these clients as warnings, each once, at the line of the user's call."""
+def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData], more: Iterable[str] = ()) -> None:
+  """Issues the parts' remarks on these clients, and `more`, as warnings at the line of the user's call."""
   said = (text for one in algorithms for clients in data for text in remarks_of(one, clients))
-  for text in dict.fromkeys(said):
+  for text in dict.fromkeys((*said, *more)):
     warnings.warn(text, stacklevel=_users_level())
 
 

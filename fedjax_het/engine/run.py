@@ -22,6 +22,7 @@ from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.state import State
 from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
+from fedjax_het.metrics.late import before_last_fifth, is_due, late, late_rounds
 from fedjax_het.modes import in_float32
 from fedjax_het.output.progress import Progress, of_library
 from fedjax_het.parts import Algorithm
@@ -37,27 +38,37 @@ class Chunk(NamedTuple):
     infos: records of the rounds, NumPy arrays [rounds, S].
     diverged: for each run where it diverged in these rounds, or None.
     evaluations: all clients' metrics after the rounds if an evaluation was due, else None.
+    late: all clients' metrics after the rounds if `late_evaluations` alone had them judged, else None.
   """
 
   state: State
   infos: RoundInfo
   diverged: list[Divergence | None]
   evaluations: Evaluations | None
+  late: Evaluations | None = None
 
 
-def chunks(engine: Runs, state: State, rounds: int, eval_every: int | None) -> Iterator[Chunk]:
-  """Trains until `rounds` are done in chunks of about two seconds, with an evaluation every `eval_every`."""
+def chunks(
+  engine: Runs, state: State, rounds: int, eval_every: int | None, late_evaluations: int = 0
+) -> Iterator[Chunk]:
+  """Trains until `rounds` are done in chunks of about two seconds, with an evaluation every `eval_every`.
+
+  So many late evaluations are spread over the last fifth of the rounds, see `late_rounds`.
+  """
   done = engine.rounds_done(state)
-  length = 1
+  length, late_ones = 1, late_rounds(rounds, eval_every, late_evaluations)
   while done < rounds:
     due = rounds if not eval_every else min(rounds, (done // eval_every + 1) * eval_every)
+    due = min([due, *(t for t in late_ones if t > done)])
     length = max(1, min(length, due - done, MAX_CHUNK))
     started = time.perf_counter()
     state, infos = engine.advance(state, length)
     seconds = (time.perf_counter() - started) / length
     done += length
     found = engine.diverged(state, infos)
-    yield Chunk(state, infos, found, evaluate(engine, state) if done == due else None)
+    judged = evaluate(engine, state) if done == due else None
+    regular = is_due(done, rounds, eval_every)
+    yield Chunk(state, infos, found, judged if regular else None, None if regular else judged)
     length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
 
 
@@ -120,7 +131,7 @@ class Result(NamedTuple):
   Attributes:
     state: the final state.
     history: a dict for each evaluation: `round`, `train_loss` (mean over the rounds since the last
-      evaluation) and `metrics`.
+      evaluation of `eval_every`) and `metrics`.
     metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
     clients: the final values of each client: {"personalized", "global"} -> metric -> [K].
     evaluation: the final evaluation at every λ, on the test parts.
@@ -132,6 +143,8 @@ class Result(NamedTuple):
     left_out: model -> metric -> number of clients without a value, such as clients without test examples,
       which do not count in `metrics`; and "validation" -> metric -> number of clients without a value when λ
       was selected. Empty if all clients count.
+    late: model -> metric -> {count, min, max, std} of the mean over the clients, over the judged rounds of
+      the last fifth of the run; see `metrics.late`.
   """
 
   state: State
@@ -157,9 +170,14 @@ class Result(NamedTuple):
       models["validation"] = {self.picked.by: self.validation.personalized[self.picked.by][:, 0]}
     return left_out_of_models(models)
 
+  @property
+  def late(self) -> dict[str, dict[str, dict[str, Any]]]:
+    """See the class."""
+    return late(((own["round"], own["metrics"]) for own in self.history), len(self.infos.cohort))
+
   def __repr__(self) -> str:
     """Returns the headline's mean over the clients and the names of the fields, without arrays."""
-    rounds, fields = len(self.infos.cohort), ", ".join((*self._fields, "left_out", "weighted"))
+    rounds, fields = len(self.infos.cohort), ", ".join((*self._fields, "late", "left_out", "weighted"))
     return f"Result({rounds} rounds: {in_short(self.metrics)}{without(self.left_out)}; has {fields})"
 
 
@@ -172,6 +190,7 @@ def run(
   cohort_size: int,
   key: jax.Array,
   eval_every: int | None = None,
+  late_evaluations: int = 0,
   client_batch: int | None = None,
   devices: int | None = None,
   device_rows: int | None = None,
@@ -192,6 +211,8 @@ def run(
     cohort_size: S, clients sampled each round without replacement.
     key: typed key, the run's only source of randomness.
     eval_every: rounds between evaluations; by default only at the end.
+    late_evaluations: judged rounds that the last fifth of the run has at least, those of `eval_every` counted
+      among them; they show whether the last round's figures have settled.
     client_batch: number of clients that a device trains at once; see `Engine`.
     devices: number of devices to use; by default all.
     device_rows: examples that a device holds at once if not all fit; see `Engine`.
@@ -208,19 +229,19 @@ def run(
     NoRoom: memory does not suffice.
   """
   made = maker(algorithm, settings)(**settings or {})
-  check_rounds(rounds, eval_every, made)
+  check_rounds(rounds, eval_every, made, late_evaluations=late_evaluations)
   with in_words():
     engine = Engine(
       algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
       device_states=device_states, states_folder=states_folder, settings=settings,
     )  # fmt: skip
-  warn([made], [data])
+  warn([made], [data], fewer_late_rounds(rounds, late_evaluations))
   tell_untested([data])
   history: list[dict] = []
   losses: list[float] = []
   infos: list[RoundInfo] = []
   with showing(engine, rounds, progress) as bar:
-    for chunk in chunks(engine, engine.init(key), rounds, eval_every):
+    for chunk in chunks(engine, engine.init(key), rounds, eval_every, late_evaluations):
       infos.append(chunk.infos)
       losses.extend(chunk.infos.clients.loss.mean(axis=1))
       figures = {"train_loss": float(np.mean(losses))}
@@ -229,6 +250,8 @@ def run(
         metrics = summarize(last)
         history.append({"round": int(chunk.state.round), **figures, "metrics": metrics})
         losses, figures = [], figures | headlines(metrics)
+      elif chunk.late is not None:
+        history.append({"round": int(chunk.state.round), **figures, "metrics": summarize(chunk.late)})
       bar.update(engine.rounds_done(chunk.state), **figures)
   every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
   return Result(
@@ -237,11 +260,28 @@ def run(
   )  # fmt: skip
 
 
-def check_rounds(rounds: int, eval_every: int | None, *algorithms: Algorithm) -> None:
-  """Raises `SettingError` unless rounds >= 1, eval_every >= 1 or None, and no part refuses `rounds`."""
+def check_rounds(
+  rounds: int, eval_every: int | None, *algorithms: Algorithm, late_evaluations: int = 0
+) -> None:
+  """Raises `SettingError` for numbers of rounds that cannot be, or if a part refuses `rounds`.
+
+  rounds >= 1, eval_every >= 1 or None, late_evaluations >= 0.
+  """
   check_whole("rounds", rounds, 1)
+  check_whole("late_evaluations", late_evaluations, 0)
   if eval_every is not None:
     check_whole("eval_every", eval_every, 1)
   for check in (part.needs.check_rounds for own in algorithms for part in own):
     if check is not None:
       check(int(rounds))
+
+
+def fewer_late_rounds(rounds: int, late_evaluations: int) -> list[str]:
+  """Returns a note if the last fifth of a run has fewer rounds than `late_evaluations`; else none."""
+  there = rounds - before_last_fifth(rounds)
+  if late_evaluations <= there:
+    return []
+  own = f"{there} round{'s' * (there > 1)}"
+  return [
+    f"late_evaluations = {late_evaluations}, and the last fifth of {rounds} rounds has {own}: all are judged."
+  ]

@@ -18,10 +18,11 @@ from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Pick, pick
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import check_rounds, chunks, in_short, showing, summarize
+from fedjax_het.engine.run import check_rounds, chunks, fewer_late_rounds, in_short, showing, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError, check_run_key, check_seed, listed, typed_keys
 from fedjax_het.metrics.fairness import left_out_of_models
+from fedjax_het.metrics.late import before_last_fifth, late
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm
 
@@ -38,6 +39,7 @@ class Sweep(NamedTuple):
     metrics: for each member the final {"personalized", "global"} -> metric -> {mean, std, ...}; NaN likewise.
     picked: for each member the selected λ of its personalised models, as in `Result`.
     diverged: for each member where it diverged, see `Divergence`, or None.
+    late: for each member model -> metric -> {count, min, max, std} over the last fifth, as in `Result`.
   """
 
   members: list[dict[str, Any]]
@@ -47,6 +49,7 @@ class Sweep(NamedTuple):
   metrics: list[dict[str, dict[str, dict[str, float]]]]
   picked: list[Pick]
   diverged: list[Divergence | None]
+  late: list[dict[str, dict[str, dict[str, Any]]]]
 
   @property
   def left_out(self) -> list[dict[str, dict[str, int]]]:
@@ -123,6 +126,7 @@ def sweep(
   rounds: int,
   cohort_size: int,
   eval_every: int | None = None,
+  late_evaluations: int = 0,
   member_batch: int | None = None,
   client_batch: int | None = None,
   devices: int | None = None,
@@ -145,6 +149,7 @@ def sweep(
     rounds: T >= 1, number of rounds.
     cohort_size: S, clients sampled each round without replacement.
     eval_every: rounds between evaluations; by default only at the end.
+    late_evaluations: judged rounds that the last fifth has at least; see `run`.
     member_batch: number of members that a device runs side by side under `vmap`; by default one on a CPU,
       where stacked small products are slow for more than about a thousand parameters, and all elsewhere.
     client_batch: number of a member's clients that a device trains at once, with the same default.
@@ -161,7 +166,8 @@ def sweep(
   make_algorithm = checked("make_algorithm", make_algorithm, grid)
   combinations = grid_of(grid)
   made = [make_algorithm(**settings) for settings in combinations]
-  check_rounds(rounds, eval_every, *made)
+  check_rounds(rounds, eval_every, *made, late_evaluations=late_evaluations)
+  few = fewer_late_rounds(rounds, late_evaluations)
   names, keys = keys_of(seeds)
   which = [i for i in range(len(keys)) for _ in combinations]
   members = [{"seed": seed, **settings} for seed in names for settings in combinations]
@@ -171,11 +177,11 @@ def sweep(
       check_data(one)
     if len(data) != len(keys):
       raise SettingError("data", len(data), f"not one for each of {len(keys)} seeds", "Give one for each.")
-    warn(made, data)
+    warn(made, data, few)
     tell_untested(data)
     data = [data[i] for i in which]
   else:
-    warn(made, [data])
+    warn(made, [data], few)
     tell_untested([data])
   with in_words():
     engine = Members(
@@ -186,17 +192,19 @@ def sweep(
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)
+  judged: list[list[tuple[int, Any]]] = [[] for _ in members]  # of the last fifth
   with showing(engine, rounds, progress) as bar:
-    for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every):
+    for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every, late_evaluations):
       infos.append(chunk.infos)
       done = engine.rounds_done(chunk.state)
       diverged = [was or now for was, now in zip(diverged, chunk.diverged)]
       check_any_left([f"member {member}" for member in members], diverged)
       going = np.array([one is None for one in diverged])
       figures = {"train_loss": float(chunk.infos.clients.loss[going].mean())}
-      if chunk.evaluations is not None:
-        known = zip(diverged, engine.split(chunk.evaluations))
-        last = [unknown(own) if gone else own for gone, own in known]
+      if (evaluations := chunk.evaluations or chunk.late) is not None:
+        last = [unknown(own) if gone else own for gone, own in zip(diverged, engine.split(evaluations))]
+        for each, own in zip(judged, last) if done > before_last_fifth(rounds) else ():
+          each.append((done, summarize(own)))
         history[done] = jax.tree.map(lambda *values: np.stack(values), *(own.test for own in last))
       bar.update(done, **figures, **({} if going.all() else {"diverged": int((~going).sum())}))
   return Sweep(
@@ -207,4 +215,5 @@ def sweep(
     [summarize(own) for own in last],
     [pick(own) for own in last],
     diverged,
+    [late(own, rounds) for own in judged],
   )

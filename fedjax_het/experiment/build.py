@@ -20,6 +20,7 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source, digest
 from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.run import fewer_late_rounds
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
@@ -68,6 +69,7 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
     *([] if own is None else [said]),
     *without_effect(plan, experiment.data),
     *rounded_to_nothing(plan.parts["algorithm"], plan.rounds),
+    *fewer_late_rounds(plan.rounds, plan.late_evaluations),
     *remarks_of(experiment.algorithm, experiment.data),
   )
 

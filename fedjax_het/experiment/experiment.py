@@ -48,7 +48,7 @@ from fedjax_het.workdir.folder import (
 from fedjax_het.workdir.model import MODEL, write_model
 from fedjax_het.workdir.pictures import missing_pictures
 
-FREE = ("data_dir",)  # fields that may change on resume
+FREE = ("data_dir", "late_evaluations")  # fields that may change on resume
 
 
 @in_words()
@@ -293,7 +293,7 @@ def _train(
   saved = time.monotonic()
   progress.begin(first)
   with StopRequest() as stop:
-    for chunk in chunks(engine, state, plan.rounds, plan.eval_every):
+    for chunk in chunks(engine, state, plan.rounds, plan.eval_every, plan.late_evaluations):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
       check_claim_together(checkpoints.folder)
       latest = [
@@ -302,7 +302,7 @@ def _train(
           records,
           engine.split(chunk.infos),
           chunk.diverged,
-          moments(engine, len(records), state, evaluations),
+          moments(engine, len(records), state, evaluations, chunk.late),
         )
       ]
       if alone:
@@ -342,17 +342,19 @@ def _train(
     ]
 
 
-def moments(engine: Runs, runs: int, state: State, evaluations: Evaluations | None) -> list[Moment]:
+def moments(
+  engine: Runs, runs: int, state: State, evaluations: Evaluations | None, late: Evaluations | None = None
+) -> list[Moment]:
   """Returns the `Moment` of each of an engine's runs after a chunk of rounds."""
   done, broadcasts = engine.rounds_done(state), functools.cache(lambda: engine.split(state.broadcast))
   states = functools.cache(lambda: engine.split(state))
-  values = engine.split(evaluations) if evaluations is not None else None
+  values, late_values = (own and engine.split(own) for own in (evaluations, late))
   others = functools.cache(lambda of: engine.split(engine.evaluate(state, of=of)))
 
   def one(run: int) -> Moment:
     return Moment(
       done, values[run] if values else None, False, lambda: broadcasts()[run], lambda: states()[run],
-      lambda of: others(of)[run],
+      lambda of: others(of)[run], late=late_values[run] if late_values else None,
     )  # fmt: skip
 
   return [one(run) for run in range(runs)]

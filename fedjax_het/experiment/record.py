@@ -220,6 +220,8 @@ class Record:
       if self._tracker:
         self._tracker.log(line)
       self._losses = []
+    elif now.late is not None and self._tracker:
+      self._tracker.log(line)
     return {} if self.diverged else latest
 
   def keep_model(self, state: State) -> None:
@@ -300,6 +302,7 @@ class Record:
       return now
     return now._replace(
       diverged=True, evaluations=now.evaluations and unknown(now.evaluations),
+      late=now.late and unknown(now.late),
       evaluate=lambda of: unknown(now.evaluate(of)),
     )  # fmt: skip
 

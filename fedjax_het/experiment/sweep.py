@@ -258,7 +258,7 @@ def _save(
     undrawn += _draw(sweep, summaries)
     rows = [
       {"member": name_of(values), **values}
-      | {name: summary[name] for name in ("diverged", "metrics", "synthetic") if name in summary}
+      | {name: summary[name] for name in ("diverged", "metrics", "late", "synthetic") if name in summary}
       for values, summary in zip(sweep.members, summaries)
     ]
     for run, own in zip(new.runs, new.plans):

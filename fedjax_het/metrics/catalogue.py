@@ -14,6 +14,7 @@ class Metric(NamedTuple):
     unit: "%" for a fraction that is shown in percent; otherwise its unit, "" for none.
     higher_is_better: whether the worst clients are those with the lowest values.
     note: a line of explanation for its figure; "" if the title suffices.
+    in_points: whether it is an accuracy or the like, from 0 to 1, of which a hundredth is called a point.
   """
 
   label: str
@@ -21,6 +22,7 @@ class Metric(NamedTuple):
   unit: str = ""
   higher_is_better: bool = True
   note: str = ""
+  in_points: bool = False
 
   @property
   def factor(self) -> float:
@@ -34,13 +36,13 @@ class Metric(NamedTuple):
 
 # Tables show metrics in this order.
 METRICS: dict[str, Metric] = {
-  "top1": Metric("top-1", "top-1 accuracy", "%"),
-  "top5": Metric("top-5", "top-5 accuracy", "%"),
-  "accuracy": Metric("accuracy", "accuracy over the labels", "%"),
-  "exact": Metric("exact", "share of examples with all labels right", "%"),
-  "auroc": Metric("AUROC", "AUROC"),
-  "f1_macro": Metric("F1 macro", "F1, mean over the labels"),
-  "f1_micro": Metric("F1 micro", "F1 of all labels together"),
+  "top1": Metric("top-1", "top-1 accuracy", "%", in_points=True),
+  "top5": Metric("top-5", "top-5 accuracy", "%", in_points=True),
+  "accuracy": Metric("accuracy", "accuracy over the labels", "%", in_points=True),
+  "exact": Metric("exact", "share of examples with all labels right", "%", in_points=True),
+  "auroc": Metric("AUROC", "AUROC", in_points=True),
+  "f1_macro": Metric("F1 macro", "F1, mean over the labels", in_points=True),
+  "f1_micro": Metric("F1 micro", "F1 of all labels together", in_points=True),
   "rmse": Metric("RMSE", "root mean squared error", higher_is_better=False),
   "mse": Metric("MSE", "mean squared error", higher_is_better=False),
   "mae": Metric("MAE", "mean absolute error", higher_is_better=False),

@@ -4,6 +4,7 @@ from fedjax_het.studies.best import Best
 from fedjax_het.studies.client_metrics import ClientMetrics
 from fedjax_het.studies.lambda_line import LambdaLine
 from fedjax_het.studies.landscape import Landscape
+from fedjax_het.studies.late import Late
 from fedjax_het.studies.mixture import Mixture
 from fedjax_het.studies.official import OfficialTest
 from fedjax_het.studies.partition import Partition
@@ -16,6 +17,7 @@ from fedjax_het.studies.unseen import Unseen
 # The terminal's table shows the studies in this order.
 STUDIES: tuple[type[Study], ...] = (
   ClientMetrics,
+  Late,
   OfficialTest,
   Best,
   LambdaLine,

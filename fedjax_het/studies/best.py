@@ -82,7 +82,7 @@ class Best(Study):
     }
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
-    """Appends an evaluation to the course."""
+    """Appends an evaluation of `eval_every` to the course; late evaluations do not belong to it."""
     if now.evaluations is not None:
       found = summarize(now.evaluations)
       self._metric = headline_of(found)

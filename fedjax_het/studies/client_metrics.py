@@ -19,6 +19,7 @@ from fedjax_het.engine.run import per_client, summarize
 from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
+from fedjax_het.studies.late import WHAT, marked
 from fedjax_het.studies.plots import GREY, axis_label, decorate, reading, save, spelled, styles
 from fedjax_het.studies.study import Curve, Moment, Study, series
 from fedjax_het.studies.text import named, number
@@ -75,7 +76,14 @@ class ClientMetrics(Study):
     notes = [Text(_weighted(summary["weighted"]))] if summary.get("weighted") else []
     if summary.get("left_out"):
       notes.append(Text(_left_out(summary["left_out"])))
-    table = metrics_table(summary.get("metrics") or {})
+    metrics = summary.get("metrics") or {}
+    moving = {
+      model: {name: text for name in own or () if (text := marked(summary, model, name))}
+      for model, own in metrics.items()
+    }
+    if any(moving.values()):
+      notes.insert(0, Text(WHAT))
+    table = metrics_table(metrics, moving)
     return Group(table, *notes) if notes else table
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
@@ -103,15 +111,22 @@ def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
   return headline(metrics["personalized"])
 
 
-def metrics_table(metrics: Mapping[str, Any]) -> Table:
-  """Returns a table with one row per metric and a heading per model; missing values are omitted or dashes."""
+def metrics_table(metrics: Mapping[str, Any], moving: Mapping[str, Mapping[str, str]] | None = None) -> Table:
+  """Returns a table with one row per metric and a heading per model; missing values are omitted or dashes.
+
+  Args:
+    metrics: model -> metric -> figures.
+    moving: model -> metric -> the range of a mean that has not settled, which stands beside it.
+  """
+  moving = {model: own for model, own in (moving or {}).items() if own}
   table = Table(box=SIMPLE_HEAD, caption="over all clients' local test sets", caption_justify="left")
   table.add_column("")
-  for name in ("mean ± std", "worst 10 %", "best 10 %", "Gini", "gap"):
+  for name in ("mean ± std", *["last fifth"] * bool(moving), "worst 10 %", "best 10 %", "Gini", "gap"):
     table.add_column(name, justify="right", no_wrap=True)
   blocks = {name: block for name, block in metrics.items() if block}
   if len(blocks) == 2 and len({json.dumps(block, sort_keys=True) for block in blocks.values()}) == 1:
     blocks = {"personalized = global": blocks["global"]}
+    moving = {"personalized = global": moving["global"]} if "global" in moving else {}
   # Top-5 accuracy of five classes or fewer is always 1.
   certain = all((block.get("top5") or {}).get("mean") == 1.0 for block in blocks.values())
   for model, block in blocks.items():
@@ -124,6 +139,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> Table:
       table.add_row(
         f"  {named(name)}",
         f"{number(figures.get('mean'), name)} ± {number(figures.get('std'), name)}",
+        *[moving.get(model, {}).get(name, "")] * bool(moving),
         *(number(figures.get(column), "gini" if column == "gini" else name) for column in _COLUMNS),
         style="bold" if name == headline(block) else None,
       )

@@ -14,6 +14,7 @@ from rich.table import Table
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.studies.client_metrics import headline_of
+from fedjax_het.studies.late import WHAT, marked
 from fedjax_het.studies.plots import GREY, STYLES, axis_label, band, decorate, save, spelled
 from fedjax_het.studies.synthetic import Synthetic
 from fedjax_het.studies.text import named, number, spread
@@ -62,15 +63,17 @@ def members_table(members: Members, summaries: Members) -> Table:
   )
   for values, summary, own in zip(members, summaries, found):
 
-    def both(name: str, own: Mapping[str, Any] = own) -> str:
+    def both(name: str, own: Mapping[str, Any] = own, summary: Mapping[str, Any] = summary) -> str:
       mean, std = (number(own.get(name, {}).get(figure), name) for figure in ("mean", "std"))
-      return f"{mean} ± {std}"
+      return f"{mean} ± {std} {marked(summary, model, name)}".rstrip()
 
     gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
     table.add_row(
       *map(str, values.values()), both(metric), number(own.get(metric, {}).get("worst10"), metric),
       *map(both, others), gone,
     )  # fmt: skip
+  if any(marked(summary, model, name) for summary in summaries for name in (metric, *others)):
+    table.caption, table.caption_justify = WHAT, "left"
   return table
 
 

@@ -72,14 +72,15 @@ def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> No
   for curve, style in zip(curves, styles([curve.of for curve in curves])):
     if len(rounds) > FEW:
       style = style | {"marker": ""}
-    values = factor * curve.values
-    label = f"{spelled(curve.of)} (last: {reading(values[np.isfinite(values)][-1], metric)})"
-    ax.plot(rounds, values, markersize=4, linewidth=1.8, label=label, **style)
+    there = np.isfinite(curve.values)  # a late evaluation has not every curve's value
+    values, at = factor * curve.values[there], rounds[there]
+    label = f"{spelled(curve.of)} (last: {reading(values[-1], metric)})"
+    ax.plot(at, values, markersize=4, linewidth=1.8, label=label, **style)
     if curve.low is not None and curve.high is not None:
-      edges = factor * curve.low, factor * curve.high
-      ax.fill_between(rounds, *edges, color=style["color"], alpha=0.13, linewidth=0)
+      edges = factor * curve.low[there], factor * curve.high[there]
+      ax.fill_between(at, *edges, color=style["color"], alpha=0.13, linewidth=0)
       for edge in edges:
-        ax.plot(rounds, edge, color=style["color"], linewidth=0.7, alpha=0.5, linestyle=style["linestyle"])
+        ax.plot(at, edge, color=style["color"], linewidth=0.7, alpha=0.5, linestyle=style["linestyle"])
       note = "mean over clients, band: worst 10 % to best 10 %"
   ax.set_title(note, fontsize=9, color=GREY, loc="left")
   decorate(ax, ylabel=axis_label(metric))

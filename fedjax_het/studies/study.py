@@ -82,6 +82,8 @@ class Plan(Protocol):
     dataset: the data set's name.
     client: the client part.
     unseen_steps: after how many local steps clients that never train are judged.
+    rounds: T.
+    eval_every: rounds between two evaluations; None for one after the last round.
     studies: sections and fields of studies that the configuration gives, by name.
   """
 
@@ -91,6 +93,10 @@ class Plan(Protocol):
   def client(self) -> Chosen: ...  # noqa: D102
   @property
   def unseen_steps(self) -> tuple[int, ...]: ...  # noqa: D102
+  @property
+  def rounds(self) -> int: ...  # noqa: D102
+  @property
+  def eval_every(self) -> int | None: ...  # noqa: D102
   @property
   def studies(self) -> Mapping[str, Any]: ...  # noqa: D102
 
@@ -147,6 +153,8 @@ class Moment(NamedTuple):
     evaluate: (of) -> evaluation of all clients on their test parts with the models that `of` derives from the
       run's client part, see `Runs.evaluate`; the restrictions of `state` apply.
     seconds: time spent so far, over all starts: {"compile", "train", "eval"}.
+    late: all clients' metrics if `late_evaluations` alone had the round judged, else None. Such a round is no
+      evaluation to studies, so that it changes none of their figures; only `late` of the summary uses it.
   """
 
   round: int
@@ -156,6 +164,7 @@ class Moment(NamedTuple):
   state: Callable[[], State]
   evaluate: Callable[[OfFn], Evaluation]
   seconds: Mapping[str, float] = MappingProxyType({})
+  late: Evaluations | None = None
 
 
 class Curve(NamedTuple):
@@ -249,7 +258,7 @@ class Study:
       now: the run's progress after these rounds.
 
     Returns:
-      Fields of the line that metrics.jsonl gets if `now.evaluations` is not None; ignored otherwise.
+      Fields of the line that metrics.jsonl gets if the round is judged; ignored otherwise.
     """
     return {}
 

@@ -5,14 +5,32 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_het.config.values import is_measured
+from fedjax_het.metrics.late import unsettled
 from fedjax_het.tables.paper import Cell, Figure, Relative, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
 from fedjax_het.workdir.folder import read_record, read_starts
+
+
+class Late(NamedTuple):
+  """The range of a run's mean over the clients in its last fifth, see `metrics.late`, as the table shows it.
+
+  Attributes:
+    low: the lowest judged mean.
+    high: the highest.
+    std: their standard deviation over the rounds.
+    settled: whether the mean has settled.
+  """
+
+  low: float
+  high: float
+  std: float
+  settled: bool
 
 
 class Entry(NamedTuple):
@@ -25,6 +43,8 @@ class Entry(NamedTuple):
     ours: seed -> our figure; its std is over the clients, where the summary has one.
     failed: seed -> the reason why a run that ended has no figure.
     missing: seeds that have not run.
+    late: seed -> the range of its figure in the run's last fifth; without the seeds for which it is unknown,
+      and empty for figures that are no means over the clients after the last round.
   """
 
   cell: Cell
@@ -33,6 +53,14 @@ class Entry(NamedTuple):
   ours: Mapping[int, Figure]
   failed: Mapping[int, str]
   missing: Sequence[int]
+  late: Mapping[int, Late] = MappingProxyType({})
+
+  @property
+  def moving(self) -> tuple[float, float] | None:
+    """The lowest and highest late figure of all seeds if one of them has not settled; else None."""
+    if all(own.settled for own in self.late.values()):
+      return None
+    return min(own.low for own in self.late.values()), max(own.high for own in self.late.values())
 
   @property
   def values(self) -> dict[int, float]:
@@ -97,7 +125,8 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
           failed[seed] = _failed(result) or _lacks(source, metric, runs[0], result, others[seed])
       missing = [seed for seed, result in results.items() if result is None]
       paper = runs[0].cell.paper.get(metric, Figure())
-      found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing))
+      late = {seed: own for seed in ours if (own := late_of(results[seed] or {}, source)) is not None}
+      found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing, late))
   return found
 
 
@@ -153,6 +182,24 @@ def read(
   pair: list[Any] = [value.get("mean"), value.get("std")] if isinstance(value, Mapping) else [value, None]
   mean, std = (factor * one if is_measured(one) else None for one in pair)
   return None if mean is None else Figure(mean, std)
+
+
+def late_of(summary: Mapping[str, Any], source: tuple[str, float] | Relative) -> Late | None:
+  """Returns the late range of a figure whose source is `metrics.MODEL.METRIC` or its mean; else None."""
+  if isinstance(source, Relative):
+    return None
+  section, *place = source[0].removesuffix(".mean").split(".")
+  if section != "metrics" or len(place) != 2:
+    return None
+  model, metric = place
+  values = [at(summary, f"late.{model}.{metric}.{name}") for name in ("min", "max", "std")]
+  if not all(map(is_measured, values)):
+    return None
+  with contextlib.suppress(ArithmeticError, AttributeError, TypeError):  # damaged
+    settled = unsettled(summary, model, metric) is None
+    low, high, std = (source[1] * value for value in values)
+    return Late(low, high, std, settled)
+  return None
 
 
 def at(summary: Mapping[str, Any], path: str) -> Any:

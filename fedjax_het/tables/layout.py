@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedjax_het.metrics.seeds import OverSeeds, paired
 from fedjax_het.output import escape
+from fedjax_het.studies.late import MARK, WHAT
 from fedjax_het.tables.compare import Entry, columns, counterpart
 from fedjax_het.tables.paper import Cell
 
@@ -81,7 +82,8 @@ def figure(value: float | None, digits: int = 2, sign: bool = False) -> str:
 def ours(entry: Entry) -> str:
   """Formats our figure as "99.27 ± 0.04 (0.98)", or says why there is none.
 
-  These are the mean over seeds, the std over seeds, and the std over clients.
+  These are the mean over seeds, the std over seeds, and the std over clients. A mean that has not settled is
+  followed by the range of the last fifth of its runs: "91.96 (7.29) * 79.60 to 96.10".
   """
   if entry.mean is None:
     reasons = sorted({*entry.failed.values()})
@@ -89,7 +91,9 @@ def ours(entry: Entry) -> str:
   text = figure(entry.mean)
   if entry.over_seeds is not None:
     text += f" ± {figure(entry.over_seeds)}"
-  return text if entry.over_clients is None else f"{text} ({figure(entry.over_clients)})"
+  if entry.over_clients is not None:
+    text += f" ({figure(entry.over_clients)})"
+  return f"{text} {MARK} {' to '.join(map(figure, entry.moving))}" if entry.moving else text
 
 
 def printed(entry: Entry) -> str:
@@ -149,6 +153,8 @@ def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str 
     notes.append(f"{means}.{less}")
   elif not any(entry.failed for entry in entries):
     notes.append("Nothing has run yet.")
+  if any(entry.moving for entry in entries):
+    notes.append(f"{WHAT}. The range is over all seeds.")
   few = [entry for entry in entries if entry.ours and entry.missing]
   if few:
     notes.append(f"{len(few)} figures are of fewer seeds than asked for.")
@@ -216,15 +222,16 @@ def latex(
 def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: str = "") -> str:
   """Renders the table as CSV with unrounded figures: one line for each metric of each cell.
 
-  The columns are the cell's keys, ours over seeds, the paper's, the difference to another method, why seeds
-  are missing, and the changed settings.
+  The columns are the cell's keys, ours over seeds, the paper's, the difference to another method, the range
+  in the last fifth of the runs (the largest std of a seed; whether all seeds have settled), why seeds are
+  missing, and the changed settings.
   """
   out = io.StringIO()
   keys = [*cells[0].keys]
   names = [
     "method", *keys, "metric", "ours", "std_over_seeds", "std_over_clients", "seeds", "paper", "paper_std",
     "ours_less_paper", "less", "ours_less_method", "standard_error", "shared_seeds",
-    "missing", "changed",
+    "late_min", "late_max", "late_std", "settled", "missing", "changed",
   ]  # fmt: skip
   write = csv.writer(out, lineterminator="\n")
   write.writerow(map(escape.csv_field, names))
@@ -235,8 +242,17 @@ def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: 
     fields = [
       entry.cell.method, *entry.cell.keys.values(), entry.metric, entry.mean, entry.over_seeds,
       entry.over_clients, "+".join(map(str, entry.values)), *entry.paper, entry.difference,
-      *((than, *pair) if pair else ("",) * 4),
+      *((than, *pair) if pair else ("",) * 4), *_late(entry),
       "; ".join(f"seed {seed}: {why}" for seed, why in sorted(missing.items())), changed,
     ]  # fmt: skip
     write.writerow(map(escape.csv_field, fields))
   return out.getvalue()
+
+
+def _late(entry: Entry) -> list[Any]:
+  """Returns the lowest and highest late figure, the largest std, and whether all have settled; or blanks."""
+  own = entry.late.values()
+  if not own:
+    return [""] * 4
+  ends = min(one.low for one in own), max(one.high for one in own)
+  return [*ends, max(one.std for one in own), "no" if entry.moving else "yes"]

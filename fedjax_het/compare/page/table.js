@@ -24,10 +24,15 @@ function columns() {
   const difference = figure(`mean less ${baseline.label}`, (group) => (unlike(group, baseline).length ? interval([]) : paired(bySeed(group, "mean"), other)), true);
   const whole = difference.text;
   difference.text = (group) => (group === baseline ? "–" : whole(group));
+  const mean = figure(withUnit(`${metric.label}: mean`, metric), over("mean")), settled = mean.text;
+  mean.text = (group) => {
+    const ends = (group.late[view.model] || {})[view.metric];
+    return ends ? `${settled(group)} * ${ends.map((end) => number(end, metric)).join(" to ")}` : settled(group);
+  };
   return [
     {title: "runs", key: (group) => group.label, text: (group) => group.label, words: true, swatch: true},
     {title: "seeds", key: (group) => group.counted.length, text: (group) => String(bySeed(group, "mean").size)},
-    figure(withUnit(`${metric.label}: mean`, metric), over("mean")),
+    mean,
     figure("worst 10 %", over("worst10")),
     figure("spread", over("std")),
     difference,
@@ -73,6 +78,12 @@ function drawTable() {
   body.append(...rows);
   table.replaceChildren(top, body);
   drawApart();
+  drawLate();
+}
+
+function drawLate() {
+  const moving = DATA.groups.some((group) => (group.late[view.model] || {})[view.metric]);
+  $("late").textContent = moving ? DATA.late : "";
 }
 
 function drawApart() {

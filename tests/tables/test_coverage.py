@@ -1,0 +1,55 @@
+"""The page that counts the papers' figures with ours beside them is what the script writes, and adds up."""
+
+import csv
+import re
+
+import pytest
+
+from benchmarks.papers import coverage
+
+
+@pytest.fixture(scope="module")
+def known():
+  return coverage.tables()
+
+
+def test_the_page_is_what_the_script_writes():
+  text = coverage.PAGE.read_text(encoding="utf-8")
+  assert text == coverage.page(), "run python benchmarks/papers/coverage.py"
+  total = re.fullmatch(
+    r"total: (\d+) of 809 beside, (\d+) at the paper's size", text.rstrip().splitlines()[-1]
+  )
+  rows = re.findall(r"^\| .*? \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.M)
+  sums = [sum(map(int, column)) for column in zip(*rows)]
+  assert total and sums[:3] == [809, int(total[1]), int(total[2])] and sums[1] == sums[2] + sums[3]
+
+
+def test_every_printed_figure_is_counted_once(known):
+  figures = coverage.printed(known)
+  assert len({*figures}) == len(figures) == 809
+  prose = [figure for figure in figures if figure.table in coverage.OTHER_TABLES]
+  with coverage.PROSE.open(newline="") as file:
+    assert len(prose) == len([*csv.DictReader(file)]) == 30
+
+
+def test_every_figure_that_is_left_is_in_one_part(known):
+  figures = coverage.printed(known)
+  found = coverage.beside(figures, known)
+  missing = [figure for figure in figures if figure not in found]
+  for figure in missing:
+    parts = [
+      own for own in coverage.LEFT if own.table == figure.table and {*own.where.items()} <= figure.keys
+    ]
+    assert len(parts) == 1, figure
+
+
+def test_a_figure_counts_for_its_own_cell_and_at_its_own_size(known):
+  table = known["table_2_7"]
+  given = {"start": "0.4", "algorithm": "superfed_mm"}
+  row = {"metrics": {"personalized": {"top1": {"mean": 0.9}}}, "rounds": 200, "num_clients": 100}
+  (own,) = coverage.of_run(table, given, row)
+  assert own.full and own.metric == "top1" and ("start", "0.4") in own.keys
+  (shorter,) = coverage.of_run(table, given, row | {"rounds": 60})
+  (fewer,) = coverage.of_run(table, given, row | {"num_clients": 50})
+  assert not shorter.full and not fewer.full
+  assert not [*coverage.of_run(table, given | {"start": "0.5"}, row)], "no cell of the table"
