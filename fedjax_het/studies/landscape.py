@@ -211,7 +211,7 @@ class Landscape(Study):
 
   @classmethod
   def check_run(cls, given: Mapping[str, Any], run: Watched) -> None:
-    """Raises `SettingError` if no client has examples of the part, or the plane's models are not the run's."""
+    """Raises `SettingError` if no client has examples of the part, or `others` are other models' weights."""
     if given:
       rows_of(run.data, given.get("part", "test"))
     if files := given.get("others"):
@@ -249,7 +249,7 @@ class Landscape(Study):
       settings["others"] = others_of(run.model, settings["others"])
       corners = {"models": plane_through(broadcast.params, settings["others"])[1]}
     line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
-    np.savez(run.folder / FILE, line=line, losses=losses, **corners)
+    np.savez(run.folder / FILE, line=line, losses=losses, **corners)  # type: ignore[arg-type]
     center, part = len(line) // 2, settings["part"]
     rows = len(rows_of(run.data, part))
     return {

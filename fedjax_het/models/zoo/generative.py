@@ -73,8 +73,9 @@ def variational(
   the negative evidence lower bound for Gaussian pixels of variance v, divided by the number of pixels D. v is
   the maximum-likelihood value per batch, v = mean (x - x̂)² + 1e-6 (the optimal variance of Rybkin et al.,
   Simple and Effective VAE Training with Calibrated Decoders, ICML 2021), or given. The encoder outputs m and
-  s = softplus(·). By default it does not see y, as in the authors' code; with `label` it is q(z | x, y), as in
-  Sohn et al., Learning Structured Output Representation using Deep Conditional Generative Models, NIPS 2015.
+  s = softplus(·). By default it does not see y, as in the authors' code; with `label` it is q(z | x, y), as
+  in Sohn et al., Learning Structured Output Representation using Deep Conditional Generative Models, NIPS
+  2015.
 
   Args:
     encoder: [B, *shape] -> [B, 2 latent].
