@@ -15,6 +15,7 @@ before. A cap centred at the present cohort is not offered: a client does not se
 same round, and the server sees only sums of e.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import jax
@@ -40,11 +41,31 @@ def of_class(logits: jax.Array, y: jax.Array) -> jax.Array:
   return jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
 
 
-def energy_gradient(model: Model, params: PyTree, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns (∇_x E(x, y) = -∇_x f(x)[y] per row, shaped like x; f(x)[y], float32 [B])."""
+def of_any_class(logits: jax.Array, y: jax.Array) -> jax.Array:
+  """Returns log Σ_y exp f(x)[y] of each row, -E(x) of the marginal energy (equation 4.8), [B, C] -> [B]."""
+  return jax.scipy.special.logsumexp(logits, axis=1)
+
+
+DENSITIES = {"joint": of_class, "marginal": of_any_class}
+Density = Annotated[str, Choice(DENSITIES)]
+
+
+def energy_gradient(
+  model: Model, params: PyTree, x: jax.Array, y: jax.Array,
+  score: Callable[[jax.Array, jax.Array], jax.Array] = of_class,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+  """Returns (∇_x E per row, shaped like x; -E, float32 [B]), by default of E(x, y) = -f(x)[y].
+
+  Args:
+    model: the classifier.
+    params: its parameters.
+    x: examples, float32 [B, ...].
+    y: their labels, int32 [B].
+    score: (logits, y) -> -E, one of `DENSITIES`.
+  """
 
   def energy(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    value = of_class(model.apply(params, x), y)
+    value = score(model.apply(params, x), y)
     return -value.sum(), value
 
   with mistakes_in_training(model):

@@ -17,7 +17,9 @@ set, also if the mini-batch has fewer real examples, and minimises
 
 x̆ is a slot's Langevin chain: it starts the round at x̃, takes R steps  x̆ <- x̆ + γ ∇f(x̆)[ỹ] + σ ε
 (equation 4.9) per local step that draws the slot, and persists between the client's steps. Training lowers
-the energy of real data and raises that of the chain's samples (equation 4.4).
+the energy of real data and raises that of the chain's samples (equation 4.4). Section IV-2.3 names other
+starts of chains (`chain_start`), equation 4.8 another energy (`density`), and algorithm 4.2 another place of
+the examples in the last term (`shown`).
 """
 
 from typing import Annotated, Any, NamedTuple, Unpack
@@ -26,7 +28,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.energies import Cap, Energy, check_energy, clipped, energy_gradient, of_class, signals
+from fedjax_het.clients.energies import (
+  DENSITIES,
+  Cap,
+  Density,
+  Energy,
+  check_energy,
+  clipped,
+  energy_gradient,
+  signals,
+)
 from fedjax_het.clients.local_settings import AdamSettings, adam_training
 from fedjax_het.clients.objective import check_model, training_loss
 from fedjax_het.errors import SettingError, check_pixels, is_zero
@@ -36,10 +47,15 @@ from fedjax_het.models import Model
 from fedjax_het.models.model import trains_as_used
 from fedjax_het.models.tried import mistakes_in_training
 from fedjax_het.parts import ClientUpdate, Info, Message, Needs, Studies
-from fedjax_het.settings import Count, Decay, NonNegative, Positive, Whole, checked
+from fedjax_het.settings import Choice, Count, Decay, NonNegative, Positive, Whole, checked
 from fedjax_het.tasks import mean_loss
 
 PyTree = Any
+STARTS = ("persistent", "data", "normal", "uniform")
+START = (
+  2**31 - 1
+)  # fold of a local step's key for the noise in which chains start; folds 0 to R - 1 are steps'
+SHOWN = ("received", "start", "end")
 
 
 class Local(NamedTuple):
@@ -66,17 +82,21 @@ def labels_of(num_classes: int, per_class: int) -> jax.Array:
     return jnp.repeat(jnp.arange(num_classes), per_class)
 
 
-def contrast(real: jax.Array, weight: jax.Array, sampled: jax.Array) -> jax.Array:
+def contrast(
+  real: jax.Array, weight: jax.Array, sampled: jax.Array, sampled_weight: jax.Array | None = None
+) -> jax.Array:
   """Contrastive loss, mean E(x, y) - mean E(x̆, ỹ), float32 scalar; its gradient estimates ∇(-log p(x, y)).
 
   The gradient is that of equation 4.4.
 
   Args:
-    real: f(x)[y] of real examples, [B].
+    real: f(x)[y] of real examples, or another -E, [B].
     weight: 1 for a real example, 0 for padding, [B].
-    sampled: f(x̆)[ỹ] of the model's samples, [M].
+    sampled: -E of the model's samples, [M].
+    sampled_weight: 1 for a sample, 0 for padding, [M]; None for samples only.
   """
-  return sampled.mean() - weighted_mean(real, weight)
+  found = sampled.mean() if sampled_weight is None else weighted_mean(sampled, sampled_weight)
+  return found - weighted_mean(real, weight)
 
 
 def nearest(synthetic: jax.Array, labels: jax.Array, num_classes: int, x: jax.Array) -> jax.Array:
@@ -99,6 +119,9 @@ def fedevg(
   chain_steps: Annotated[int, Whole(0)] = 1,
   chain_step_size: NonNegative = 1.0,
   chain_noise: NonNegative = 0.01,
+  chain_start: Annotated[str, Choice(STARTS)] = "persistent",
+  density: Density = "joint",
+  shown: Annotated[str, Choice(SHOWN)] = "received",
   lam: NonNegative = 0.1,
   clip: Positive | None = 3.0,
   bounded: bool = True,
@@ -128,7 +151,15 @@ def fedevg(
     chain_steps: R >= 0, Langevin steps per local step.
     chain_step_size: γ, step size of a chain.
     chain_noise: σ, noise scale of a chain.
-    lam: λ, weight of the received examples' cross-entropy.
+    chain_start: where a local step's chains start: "persistent", where the slots' chains stand (algorithm
+      4.2); "data", at the step's real examples with their labels (contrastive divergence); "normal" or
+      "uniform", at noise from N(0, I) or U(0, 1) with the slots' labels. All but the first forget the chains.
+    density: the density whose likelihood the contrastive term raises, and that chains sample: "joint",
+      E(x, y) = -f(x)[y]; or "marginal", E(x) = -log Σ_y exp f(x)[y], which with CE(x, y) is the likelihood of
+      (x, y) too (Grathwohl et al., 2020). Uploads are of the joint energy, because x̃ has labels.
+    shown: the examples of the term with λ: "received" x̃; or those of the slots' chains at the "start" of the
+      local step, algorithm 4.2 as printed (line 14 is before line 17), or at its "end".
+    lam: λ, weight of the synthetic examples' cross-entropy.
     clip: bound on every entry of a gradient with respect to x; None for none.
     bounded: whether chains are clipped to [0, 1], as pixels are, and examples must lie there; the server part
       has a separate setting for x̃.
@@ -146,9 +177,17 @@ def fedevg(
   local, optimizer_of = adam_training(local, lr_decay)
   epochs, steps, batch_size = local["epochs"], local["steps"], local["batch_size"]
   if is_zero(chain_steps):
-    for name, value, usual in (("chain_step_size", chain_step_size, 1.0), ("chain_noise", chain_noise, 0.01)):
+    for name, value, usual in (
+      ("chain_step_size", chain_step_size, 1.0), ("chain_noise", chain_noise, 0.01),
+      ("chain_start", chain_start, "persistent"), ("shown", shown, "received"),
+    ):  # fmt: skip
       if not isinstance(value, jax.Array) and value != usual:
         raise SettingError(name, value, "has no effect without chains", "Leave it out, or set chain_steps.")
+  if shown != "received" and chain_start != "persistent":
+    problem = f"chains that start at {chain_start} forget where slots were"
+    raise SettingError("shown", shown, problem, "Leave it out, or use chain_start='persistent'.")
+  if shown != "received" and is_zero(lam):
+    raise SettingError("shown", shown, "has no effect with lam = 0", "Leave it out, or set lam.")
   if not isinstance(model.shape, tuple) or not model.shape or model.num_classes < 2 or not model.task.classes:
     raise SettingError(
       "model", model.name, "does not say its shape, or has fewer than two logits, the energies of classes",
@@ -161,12 +200,22 @@ def fedevg(
     )  # fmt: skip
   labels = labels_of(model.num_classes, per_class)
   slots = min(batch_size, len(labels))
+  score = DENSITIES[density]
+
+  def start(key, persistent, y_tilde, batch):
+    """Returns the chains' start, their labels, and their weights in the contrast; None for equal ones."""
+    if chain_start == "data":
+      return batch.x, batch.y, batch.weight
+    if chain_start == "persistent":
+      return persistent, y_tilde, None
+    draw = jax.random.normal if chain_start == "normal" else jax.random.uniform
+    return draw(jax.random.fold_in(key, START), persistent.shape), y_tilde, None
 
   def walk(key, params, x, y):
     """Runs R Langevin steps of the chains x with labels y."""
 
     def step(r, x):
-      gradient = clipped(energy_gradient(model, params, x, y)[0], clip)
+      gradient = clipped(energy_gradient(model, params, x, y, score)[0], clip)
       return langevin_step(jax.random.fold_in(key, r), x, gradient, chain_step_size, chain_noise, bounded)
 
     return jax.lax.fori_loop(0, chain_steps, step, x)
@@ -179,21 +228,23 @@ def fedevg(
       slot_key, chain_key = jax.random.split(batch.key)
       chosen = jax.random.permutation(slot_key, len(labels))[:slots]
       y_tilde = labels[chosen]
-      chains = walk(chain_key, local.params, local.chains[chosen], y_tilde)
+      began, y_chain, counted = start(chain_key, local.chains[chosen], y_tilde, batch)
+      chains = walk(chain_key, local.params, began, y_chain)
+      examples = {"received": broadcast.params[chosen], "start": began, "end": chains}[shown]
 
       def objective(params):
         logits, sampled = model.apply(params, batch.x), model.apply(params, chains)
-        energies = contrast(of_class(logits, batch.y), batch.weight, of_class(sampled, y_tilde))
+        energies = contrast(score(logits, batch.y), batch.weight, score(sampled, y_chain), counted)
         own = mean_loss(model.task, logits, batch.y, batch.weight)
-        shown = model.apply(params, broadcast.params[chosen])
-        return energies + own + lam * mean_loss(model.task, shown, y_tilde, jnp.ones(slots))
+        synthetic = model.apply(params, examples)
+        return energies + own + lam * mean_loss(model.task, synthetic, y_tilde, jnp.ones(slots))
 
       with mistakes_in_training(model):
         loss, gradient = jax.value_and_grad(objective)(local.params)
       updates, state = optimizer.update(gradient, local.optimizer, local.params)
       params = optax.apply_updates(local.params, updates)
-      chains = local.chains.at[chosen].set(chains)
-      return Local(params, state, chains, local.loss + loss, local.steps + 1)
+      kept = local.chains.at[chosen].set(chains) if chain_start == "persistent" else local.chains
+      return Local(params, state, kept, local.loss + loss, local.steps + 1)
 
     params = state if persistent else model.init(model_key)
     local = Local(params, optimizer.init(params), broadcast.params, jnp.float32(0.0), jnp.int32(0))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from flax import traverse_util
 
 from fedjax_het.clients.objective import check_model
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, near
 from fedjax_het.models import Model
 from fedjax_het.models.model import within
 
@@ -33,8 +33,9 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
 
   Args:
     model: a model whose parameters are nested dicts.
-    head: comma-separated layers of the head, such as "fc2,fc3" or "block4/conv2"; "" takes `Model.head`. Or a
-      predicate on paths, such as ("fc3", "kernel") or ("layers", "2", "bias").
+    head: comma-separated layers of the head, such as "fc2,fc3" or "block4/conv2"; "" takes `Model.head`, for
+      the library's models the last layer. Or a predicate on paths, such as ("fc3", "kernel") or ("layers",
+      "2", "bias").
 
   Returns:
     A function (params) -> `Parted`. It raises `SettingError` if the model lacks a layer, or if head or body
@@ -55,10 +56,12 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
 
   def part(params: PyTree) -> Parted:
     flat = traverse_util.flatten_dict(params)
-    layers = ", ".join(dict.fromkeys("/".join(map(str, path[:-1])) for path in flat))
+    known = [*dict.fromkeys("/".join(map(str, path[:-1])) for path in flat)]
+    layers = ", ".join(known)
     for name in names:
       if not any(within(path, name) for path in flat):
-        raise SettingError("head", head or name, f"{model.name} has no layer {name!r}", f"It has {layers}.")
+        remedy = near(name, known)
+        raise SettingError("head", head or name, f"{model.name} has no layer {name!r}", remedy)
     inside = {path for path in flat if is_head(path)}
     if not 0 < len(inside) < len(flat):
       what = "nothing beside its head" if inside else "no head"

@@ -1,7 +1,8 @@
-r"""Loss landscape around the global model, on a plane of two random filter-normalised directions.
+r"""Loss landscape around the global model, on a plane of two random directions, or through two other models.
 
 Li, Xu, Taylor, Studer, Goldstein, Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018; thesis, figure
-2.4. It runs only if configured: `"--config.landscape={'points': 21}"`.
+2.4. The plane through three models is Garipov et al.'s, see `studies.plane`. It runs only if configured:
+`"--config.landscape={'points': 21}"`.
 """
 
 import os
@@ -30,7 +31,9 @@ from fedjax_het.errors import (
   check_whole,
   reading,
 )
+from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate
+from fedjax_het.studies.plane import check_others, others_of, plane_through, squared_norms
 from fedjax_het.studies.plots import GREY, save
 from fedjax_het.studies.stored import arrays_of, short
 from fedjax_het.studies.study import Moment, Options, Study, Watched
@@ -43,14 +46,17 @@ LEVELS = 20
 
 
 def check_surface(
-  points: int = 3, span: float = 1.0, part: str = "test", examples: int | None = None
-) -> None:
+  points: int = 3, span: float = 1.0, part: str = "test", examples: int | None = None, l2: float = 0.0,
+  others: Any = (),
+) -> None:  # fmt: skip
   """Raises `SettingError` for an invalid setting of `loss_surface`."""
   check_whole("landscape.points", points, 3)
   if points % 2 == 0:
     raise SettingError("landscape.points", points, "has no middle for the model", f"Use {points + 1}.")
   check_range("landscape.span", span, high=1e3, above=0.0)
   check_choice("landscape.part", part, ("train", "valid", "test"))
+  check_range("landscape.l2", l2, 0.0, below=np.inf, on_host=True)
+  check_others(others)
   if examples is not None:
     check_whole("landscape.examples", examples, 1)
 
@@ -92,10 +98,14 @@ def loss_surface(
   span: float = 1.0,
   part: str = "test",
   examples: int | None = None,
+  l2: float = 0.0,
+  others: Sequence[Any] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
   """Evaluates the loss F(θ + a·δ + b·η) on an even grid of (a, b) in [-span, span]² around the parameters θ.
 
-  δ and η are directions by `filter_normalised`. F is the task's mean loss over all clients' examples of a
+  δ and η are directions by `filter_normalised`; or, with two `others`, the orthonormal basis of the plane
+  through θ and these models, see `plane_through`, and [-span, span] is in units of the largest of their
+  coordinates. F is the task's mean loss over all clients' examples of a
   part, with equal weight per example: Σ_i n_i F_i / n. The thesis does not say which examples its figure 2.4
   uses. Grid points are spread over this process's devices and evaluated one after another, examples a block
   at a time, so that memory grows with neither.
@@ -110,15 +120,23 @@ def loss_surface(
     span: > 0, at most 1000; 1 is a step as long as the filters themselves.
     part: "train", "valid" or "test".
     examples: number of examples, drawn at random, in the loss; by default all.
+    l2: c >= 0: the surface is of F + c/2 ‖θ‖², the loss that SGD with the weight decay c decreases; all
+      parameters count, as in weight decay.
+    others: two models' parameters, shaped like θ; in a configuration their files of weights, such as
+      model.npz of two runs. () for random directions.
 
   Returns:
     (line [P], losses [P, P]): the values of a and of b, and the loss at (line[i], line[j]), float64.
 
   Raises:
-    SettingError: a setting is out of range.
+    SettingError: a setting is out of range, or the three models are on one line.
   """
-  check_surface(points, span, part, examples)
-  directions = [filter_normalised(jax.random.fold_in(key, i), params) for i in range(2)]
+  check_surface(points, span, part, examples, l2, others)
+  if len(others):
+    directions, corners = plane_through(params, others)
+    span = span * float(np.abs(corners).max())
+  else:
+    directions = [filter_normalised(jax.random.fold_in(key, i), params) for i in range(2)]
   rows = rows_of(data, part)
   if examples is not None:
     rows = np.asarray(jax.random.permutation(jax.random.fold_in(key, 2), rows))[:examples]
@@ -154,7 +172,10 @@ def loss_surface(
     block = np.pad(block, (0, size - len(block)), mode="edge")
     total += np.asarray(at_points(padded, params, directions, *taken(block), real), np.float64)
   total = total[: len(shifts)]
-  return line, (total[:, 0] / total[:, 1]).reshape(points, points)
+  losses = total[:, 0] / total[:, 1]
+  if l2:
+    losses = losses + 0.5 * l2 * squared_norms(params, directions, shifts)
+  return line, losses.reshape(points, points)
 
 
 def rows_of(data: FederatedData, part: str) -> np.ndarray:
@@ -177,6 +198,9 @@ class Landscape(Study):
     if not given:
       return
     check_surface(**given)
+    for file in given.get("others", ()):
+      if not isinstance(file, str) or not Path(file).is_file():
+        raise SettingError("landscape.others", file, "no such file", "Name the model.npz of another run.")
     if given.get("part") == "valid" and not validates:
       remedy = "Set valid_fraction, such as 0.1, or take test or train."
       raise SettingError("landscape.part", "valid", "no client has a validation part", remedy)
@@ -187,9 +211,17 @@ class Landscape(Study):
 
   @classmethod
   def check_run(cls, given: Mapping[str, Any], run: Watched) -> None:
-    """Raises `SettingError` if no client has examples of the part."""
+    """Raises `SettingError` if no client has examples of the part, or `others` are other models' weights."""
     if given:
       rows_of(run.data, given.get("part", "test"))
+    if files := given.get("others"):
+      assert isinstance(run.model, Model)
+      client, key = run.algorithm.client, jax.random.key(0)
+      own, wanted = jax.eval_shape(client.init_broadcast, key).params, jax.eval_shape(run.model.init, key)
+      if jax.tree.map(np.shape, own) != jax.tree.map(np.shape, wanted):
+        problem = f"what {client.name} broadcasts is no single model, through which a plane could go"
+        raise SettingError("landscape.others", tuple(files), problem, "Leave it out.")
+      others_of(run.model, files)
 
   @classmethod
   def fits(cls, run: Watched) -> bool:
@@ -211,8 +243,13 @@ class Landscape(Study):
       return client.apply(global_model(broadcast._replace(params=params)), x)
 
     key = jax.random.fold_in(run.key, 1_000_033)
+    settings, corners = dict(settings), {}
+    if settings["others"]:
+      assert isinstance(run.model, Model)
+      settings["others"] = others_of(run.model, settings["others"])
+      corners = {"models": plane_through(broadcast.params, settings["others"])[1]}
     line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
-    np.savez(run.folder / FILE, line=line, losses=losses)
+    np.savez(run.folder / FILE, line=line, losses=losses, **corners)  # type: ignore[arg-type]
     center, part = len(line) // 2, settings["part"]
     rows = len(rows_of(run.data, part))
     return {
@@ -220,6 +257,7 @@ class Landscape(Study):
         "points": len(line), "span": line[-1], "part": part,
         "examples": min(settings["examples"] or rows, rows),
         "center": losses[center, center], "most": losses.max(),
+        **({"l2": settings["l2"]} if settings["l2"] else {}), **corners,
       }
     }  # fmt: skip
 
@@ -265,17 +303,19 @@ def plot_surfaces(
   for name, file in surfaces.items():
     stored = read_arrays(Path(file))
     with reading(file):
-      found[name] = stored["line"], np.where(np.isfinite(stored["losses"]), stored["losses"], np.nan)
-  least = max(min(np.nanmin(losses) for _, losses in found.values()), 1e-8)
-  most = max(max(np.nanmax(losses) for _, losses in found.values()), 1.001 * least)
+      losses = np.where(np.isfinite(stored["losses"]), stored["losses"], np.nan)
+      found[name] = stored["line"], losses, stored.get("models", np.zeros((1, 2)))
+  least = max(min(np.nanmin(losses) for _, losses, _ in found.values()), 1e-8)
+  most = max(max(np.nanmax(losses) for _, losses, _ in found.values()), 1.001 * least)
   figure = Figure(figsize=(1.2 + 3.8 * len(found), 4.2), layout="constrained")
   axes = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
   levels = np.geomspace(least, most, LEVELS)
-  for ax, (name, (line, losses)) in zip(axes, found.items()):
+  for ax, (name, (line, losses, models)) in zip(axes, found.items()):
     drawn = np.clip(losses, least, most).T  # contourf takes rows as y
     filled = ax.contourf(line, line, drawn, levels, cmap="viridis", norm=LogNorm(least, most))
     lines = ax.contour(line, line, drawn, levels[::2], colors="white", linewidths=0.6)
     ax.clabel(lines, fmt="%.3g", fontsize=7)
+    ax.plot(*models[1:].T, marker="o", color="#D55E00", markeredgecolor="white", linestyle="none")
     ax.plot(0, 0, marker="*", color="#D55E00", markeredgecolor="white", markersize=14)
     center = losses[len(line) // 2, len(line) // 2]
     ax.set(title=name, xlabel="a", aspect="equal")

@@ -12,7 +12,7 @@ import fedjax_het as fh
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.errors import SettingError
 from fedjax_het.models.layers.basic import Perceptron, network
-from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp, variational
+from fedjax_het.models.zoo.generative import cgan_mlp, cvae_conv, cvae_mlp, variational, with_label
 
 Y = jnp.array([0, 1, 1, 0])
 X = jax.random.uniform(jax.random.key(4), (4, 3))
@@ -53,6 +53,28 @@ def test_the_evidence_bound_by_hand():
     weighed = cvae_mlp((3,), 2, latent=2, hidden=4, **settings).losses["autoencoder"]
     wanted = squares.mean() + beta * divergence[:3].mean()
     assert weighed(params, X, Y, WEIGHT, key) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_an_encoder_that_sees_the_label_by_hand():
+  """q(z | x, y): C more inputs of a perceptron, C more channels of an image; by default neither."""
+  model = cvae_mlp((3,), 2, latent=2, hidden=4, conditional=True)
+  params, key = model.init(jax.random.key(0)), jax.random.key(1)
+  own, one_hot = params["autoencoder"], np.eye(2)[np.asarray(Y)]
+  seen = np.concatenate([np.asarray(X, float), one_hot], 1)
+  mean, raw = np.split(swish_net(own["encoder"], seen), 2, axis=1)
+  deviation = np.log1p(np.exp(raw)) + 1e-6
+  z = mean + deviation * np.asarray(jax.random.normal(key, (4, 2)), float)
+  output = special.expit(swish_net(own["decoder"], np.concatenate([z, one_hot], 1)))
+  divergence = -0.5 * (1 + np.log(deviation**2) - mean**2 - deviation**2).sum(1)
+  wanted = (((np.asarray(X, float) - output) ** 2).mean(1) + divergence)[:3].mean()
+  assert model.losses["autoencoder"](params, X, Y, WEIGHT, key) == pytest.approx(wanted, rel=1e-5)
+  for conditional, channels in ((False, 3), (True, 5)):
+    image = cvae_conv((16, 16, 3), 2, latent=2, width=8, conditional=conditional)
+    kernel = jax.eval_shape(image.init, key)["autoencoder"]["encoder"]["conv1"]["kernel"]
+    assert kernel.shape == (4, 4, channels, 8)
+  pixels = with_label(jnp.zeros((2, 2, 2, 1)), jnp.array([1, 0]), 2)
+  np.testing.assert_array_equal(pixels[0, ..., 1:], np.tile([0.0, 1.0], (2, 2, 1)))
+  np.testing.assert_array_equal(pixels[1, ..., 1:], np.tile([1.0, 0.0], (2, 2, 1)))
 
 
 @pytest.mark.parametrize(

@@ -256,16 +256,42 @@ def test_layers_of_a_list_are_named_by_their_numbers():
   chex.assert_trees_all_equal(joined(*own), params)
   assert set(parting(model, lambda path: path == ("layers", "0", "bias"))(params).head["layers"]) == {0}
   assert len(layers_of_head(model)(params)) == 2
-  with pytest.raises(SettingError, match=r"no layer 'layers/1'.*It has layers/0, layers/2"):
+  with pytest.raises(SettingError, match=r"no layer 'layers/1'.*Known: layers/0, layers/2"):
     parting(model, "layers/1")(params)
   for method in (fh.fedper, fh.fedrep, fh.lg_fedavg):
     method(model).init_broadcast(jax.random.key(0))
 
 
+def test_the_authors_heads_of_three_layers_are_counted_by_hand():
+  """SuPerFed's TwoCNN at 28 x 28 x 3: 722,800 parameters without biases, 669,200 in its dense layers."""
+  model = fh.models.make("two_cnn", (28, 28, 3), 10, dense=200, layers=2, bias=False)
+  body = 5 * 5 * 3 * 32 + 5 * 5 * 32 * 64
+  dense = 7 * 7 * 64 * 200, 200 * 200, 200 * 10
+  key = jax.random.key(0)
+  assert fh.models.count_parameters(jax.eval_shape(model.init, key)) == body + sum(dense) == 722_800
+  for layers in (1, 2, 3):
+    head = ",".join(f"fc{i}" for i in range(1, 4)[-layers:])
+    top = sum(dense[-layers:])
+    for method, sent in (
+      (fh.lg_fedavg, top), (fh.fedper, 722_800 - top), (fh.fedrep, 722_800 - top),
+    ):  # fmt: skip
+      client = method(model, head=head)
+      upload = jax.eval_shape(client.init_broadcast, key).params
+      kept = jax.eval_shape(lambda key, client=client: client.init(key, None, None, fh.Context(CLIENT)), key)
+      assert fh.models.count_parameters(upload) == sent
+      assert fh.models.count_parameters(kept) == 722_800 - sent
+  assert parting(model, "")(jax.eval_shape(model.init, key)).head.keys() == {"fc3"}
+
+
 @pytest.mark.parametrize(
   ("model", "head", "message"),
   [
-    (fh.models.two_nn((3,), 2), "fc4", r"head = 'fc4': two_nn has no layer 'fc4'\. It has fc1, fc2, fc3"),
+    (
+      fh.models.two_nn((3,), 2),
+      "fc4",
+      r"head = 'fc4': two_nn has no layer 'fc4'\. Did you mean 'fc3'\? Known: fc1, fc2, fc3",
+    ),
+    (fh.models.two_nn((3,), 2), "fc2, FC3", r"no layer 'FC3'\. Did you mean 'fc3'\?"),
     (fh.models.two_nn((3,), 2), "fc1,fc2,fc3", "has nothing beside its head"),
     (fh.models.logistic_regression((3,)), "", r"has no head then\. Name some of its layers: fc1"),
     (fh.Model(lambda key: {"a": {"b": jnp.ones(2)}}, lambda p, x: x), "", "has no head"),

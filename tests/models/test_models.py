@@ -285,12 +285,18 @@ def test_errors_name_the_remedy(call, word):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (30, 25, 2)])
-def test_two_cnn_is_pytorchs(shape):
+@pytest.mark.parametrize(
+  "shape, options",
+  [
+    ((28, 28, 1), {}), ((32, 32, 3), {}), ((30, 25, 2), {}),
+    ((28, 28, 3), {"dense": 200, "layers": 2, "bias": False}),
+  ],
+)  # fmt: skip
+def test_two_cnn_is_pytorchs(shape, options):
   """The authors' network, written with PyTorch's layers and given the same parameters."""
   torch = pytest.importorskip("torch", reason="the PyTorch oracle needs PyTorch")
   functional = torch.nn.functional
-  model = models.two_cnn(shape)
+  model = models.two_cnn(shape, **options)
   params = model.init(jax.random.key(0))
   params = jax.tree.map(lambda p: p + 0.01 * normal(2, *p.shape), params)
   x = normal(1, 4, *shape)
@@ -302,15 +308,40 @@ def test_two_cnn_is_pytorchs(shape):
       value.requires_grad_()
   h = torch.tensor(np.asarray(x)).permute(0, 3, 1, 2)
   for name in ("conv1", "conv2"):
-    h = functional.conv2d(h, weights[name]["kernel"].permute(3, 2, 0, 1), weights[name]["bias"], padding=1)
+    h = functional.conv2d(
+      h, weights[name]["kernel"].permute(3, 2, 0, 1), weights[name].get("bias"), padding=1
+    )
     h = functional.max_pool2d(functional.relu(h), 2, padding=1)
   h = functional.adaptive_avg_pool2d(h, 7).permute(0, 2, 3, 1).flatten(1)
-  h = functional.relu(h @ weights["fc1"]["kernel"] + weights["fc1"]["bias"])
-  logits = h @ weights["fc2"]["kernel"] + weights["fc2"]["bias"]
+  *hidden, last = (layer for name, layer in sorted(weights.items()) if name.startswith("fc"))
+  for layer in hidden:
+    h = functional.relu(h @ layer["kernel"] + layer.get("bias", 0.0))
+  logits = h @ last["kernel"] + last.get("bias", 0.0)
   logits.square().mean().backward()
   close(model.apply(params, x), logits.detach().numpy())
   ours = jax.grad(lambda params: jnp.square(model.apply(params, x)).mean())(params)
   close(ours, jax.tree.map(lambda value: value.grad.numpy(), weights))
+
+
+@pytest.mark.slow
+def test_two_cnn_of_superfeds_code():
+  """By NumPy, convolutions as sums of shifted products; its parameters are counted in test_personal.py."""
+  model = models.make("two_cnn", (8, 8, 2), 3, hidden=2, dense=5, layers=2, bias=False)
+  params = model.init(jax.random.key(0))
+  assert all(set(layer) == {"kernel"} for layer in params.values()) and model.head == ("fc3",)
+  x = normal(1, 3, 8, 8, 2)
+  h = np.asarray(x, float)
+  for name in ("conv1", "conv2"):
+    kernel = np.asarray(params[name]["kernel"], float)
+    h, size = np.pad(h, ((0, 0), (1, 1), (1, 1), (0, 0))), h.shape[1] - 2
+    h = sum(h[:, i : i + size, j : j + size] @ kernel[i, j] for i in range(5) for j in range(5))
+    h = np.pad(np.maximum(h, 0.0), ((0, 0), (1, 1), (1, 1), (0, 0)))  # ReLU first: zeros are the least
+    size = h.shape[1] // 2 * 2
+    h = h[:, :size, :size].reshape(3, size // 2, 2, size // 2, 2, -1).max((2, 4))
+  h = np.asarray(adaptive_average_pool(jnp.asarray(h, jnp.float32), (7, 7)), float).reshape(3, -1)
+  for name in ("fc1", "fc2"):
+    h = np.maximum(h @ np.asarray(params[name]["kernel"], float), 0.0)
+  close(model.apply(params, x), h @ np.asarray(params["fc3"]["kernel"], float))
 
 
 def test_two_nn_of_superfeds_code():

@@ -75,9 +75,10 @@ def test_a_run_and_a_sweep_tell_who_is_left_out(monkeypatch):
   assert [own["global"]["top1"] for own in swept.left_out] == [1, 1] and len(said) == 2
 
 
-def official(count):
+def official(count, **changes):
   config = get_config("algorithm=fedavg")
   experiment = build(plan(config))
+  config.update(changes)
   x, y = experiment.source.x[:count], experiment.source.y[:count]
   source = experiment.source._replace(x_test=x, y_test=y, standardize=())
   run = Watched(
@@ -110,6 +111,35 @@ def test_the_global_model_is_judged_on_the_official_test_set():
   json.dumps(found)
   assert f"{BATCH + 44} official test examples: top-1" in str(OfficialTest.rows({"official": found}))
   assert OfficialTest.rows({}) is None and OfficialTest(run).section(now._replace(diverged=True)) == {}
+
+
+def test_it_is_judged_at_every_evaluation_if_asked():
+  """`best` is the first best of the recorded rounds, also of a run that was continued; by default nothing."""
+  run, now = official(30, record_official=True)
+  OfficialTest.check_run(True, run)
+  now = now._replace(evaluations=object(), seconds={"train": 2.0})
+  study, plain = OfficialTest(run), OfficialTest(official(30)[0])
+  zero = jax.tree.map(np.zeros_like, now.broadcast())
+  rounds = [(1, zero), (2, now.broadcast()), (3, now.broadcast())]
+  found = []
+  for round, broadcast in rounds:
+    line = study.watch(None, now._replace(round=round, broadcast=lambda own=broadcast: own))
+    found.append(line["official"]["top1"])
+    state = json.loads(json.dumps(study.checkpoint_state()))
+    study = OfficialTest(run)
+    study.resume(round, state)
+  assert study.watch(None, now._replace(evaluations=None)) == {}
+  own = study.section(now)["official"]
+  place = int(np.argmax(found))
+  assert own["best"] == {"value": max(found), "round": place + 1, "seconds": 2.0}
+  assert plain.watch(None, now) == {} and plain.checkpoint_state() is None
+  assert plain.section(now)["official"] == {name: own[name] for name in ("examples", "metrics")}
+  with pytest.raises(fh.SettingError, match="record_official = True: digits has no official test set"):
+    OfficialTest.check_run(True, official(0)[0])
+  config = get_config("algorithm=fedper")
+  config.record_official = True
+  with pytest.raises(fh.SettingError, match="record_official = True: fedper has no global model"):
+    plan(config)
 
 
 def test_it_is_judged_only_where_there_is_one():

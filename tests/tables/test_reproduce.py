@@ -100,7 +100,7 @@ def test_changes_of_the_command_line_and_what_follows_from_them():
   assert config.eval_every == 2 and config.algorithm.start == 0.5
   with pytest.raises(SettingError, match=r"config\.rounds"):
     change(config, {"rounds": "many"})
-  with pytest.raises(SettingError, match=r"'locale'.*local"):
+  with pytest.raises(SettingError, match=r"locale.*'local'"):
     change(config, {"locale.lr": 0.1})
 
 

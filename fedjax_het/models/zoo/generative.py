@@ -20,6 +20,7 @@ from fedjax_het.models.zoo import coders
 from fedjax_het.settings import Count, NonNegative, Positive
 
 PyTree = Any
+Label = Callable[[jax.Array, jax.Array], jax.Array]
 Loss = Callable[[PyTree, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 Judge = tuple[Callable[[jax.Array], PyTree], Callable[[PyTree, jax.Array, jax.Array], jax.Array]]
 SMALLEST_VARIANCE = 1e-6  # smallest variance of a pixel, about that of rounding to 256 levels
@@ -49,9 +50,15 @@ class Generative(NamedTuple):
   bounded: bool = True
 
 
+def with_label(x: jax.Array, y: jax.Array, num_classes: int) -> jax.Array:
+  """Appends the one-hot label to the last axis of x, at every position: [B, ..., D] -> [B, ..., D + C]."""
+  one_hot = jax.nn.one_hot(y, num_classes).reshape(-1, *[1] * (x.ndim - 2), num_classes)
+  return jnp.concatenate([x, jnp.broadcast_to(one_hot, (*x.shape[:-1], num_classes))], axis=-1)
+
+
 def variational(
   encoder: Network, decoder: Network, shape: tuple[int, ...], num_classes: int, latent: int, name: str,
-  beta: float | None = 1.0, variance: float | None = None,
+  beta: float | None = 1.0, variance: float | None = None, label: Label | None = None,
 ) -> Generative:  # fmt: skip
   """Conditional variational autoencoder, p(x | z, y) N(z; 0, I).
 
@@ -66,7 +73,9 @@ def variational(
   the negative evidence lower bound for Gaussian pixels of variance v, divided by the number of pixels D. v is
   the maximum-likelihood value per batch, v = mean (x - x̂)² + 1e-6 (the optimal variance of Rybkin et al.,
   Simple and Effective VAE Training with Calibrated Decoders, ICML 2021), or given. The encoder outputs m and
-  s = softplus(·); it does not see y, as in the authors' code.
+  s = softplus(·). By default it does not see y, as in the authors' code; with `label` it is q(z | x, y), as
+  in Sohn et al., Learning Structured Output Representation using Deep Conditional Generative Models, NIPS
+  2015.
 
   Args:
     encoder: [B, *shape] -> [B, 2 latent].
@@ -77,6 +86,7 @@ def variational(
     name: name of the model in reports.
     beta: β >= 0; None for the evidence lower bound.
     variance: v > 0 in the evidence lower bound; None for the maximum-likelihood value per batch.
+    label: (x, y) -> what the encoder reads; None for x alone.
 
   Raises:
     SettingError: β or the variance is out of range, or both are given.
@@ -95,7 +105,8 @@ def variational(
     return jax.nn.sigmoid(decode(params["autoencoder"]["decoder"], given)).reshape(-1, *shape)
 
   def loss(params, x, y, weight, key):
-    mean, raw = jnp.split(encode(params["autoencoder"]["encoder"], x), 2, axis=1)
+    seen = x if label is None else label(x, y)
+    mean, raw = jnp.split(encode(params["autoencoder"]["encoder"], seen), 2, axis=1)
     deviation = jax.nn.softplus(raw) + 1e-6
     z = mean + deviation * jax.random.normal(key, mean.shape)
     squares = flatten(jnp.square(x - decoded(params, z, y))).mean(axis=1)
@@ -170,7 +181,7 @@ def adversarial(generator: Network, judge: Judge, shape: tuple[int, ...], num_cl
 @model_factory
 def cvae_mlp(
   shape: tuple[int, ...] = (8, 8, 1), num_classes: int = 10, latent: Count = 16, hidden: Count = 256,
-  beta: NonNegative | None = 1.0, variance: Positive | None = None,
+  beta: NonNegative | None = 1.0, variance: Positive | None = None, conditional: bool = False,
 ) -> Generative:  # fmt: skip
   """Conditional variational autoencoder, `variational`, of two perceptrons with two hidden layers.
 
@@ -181,10 +192,14 @@ def cvae_mlp(
     hidden: width of the hidden layers.
     beta: weight of the divergence relative to the pixels' mean square; None for the evidence lower bound.
     variance: a pixel's variance in the evidence lower bound; None for the maximum-likelihood value per batch.
+    conditional: whether the encoder sees y, as C more inputs.
   """
-  encoder = network(Perceptron((hidden, hidden, 2 * latent), jax.nn.swish), shape)
-  decoder = network(Perceptron((hidden, hidden, math.prod(shape)), jax.nn.swish), (latent + num_classes,))
-  return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp", beta, variance)
+  size = math.prod(shape)
+  seen = (size + num_classes,) if conditional else shape
+  label = (lambda x, y: with_label(flatten(x), y, num_classes)) if conditional else None
+  encoder = network(Perceptron((hidden, hidden, 2 * latent), jax.nn.swish), seen)
+  decoder = network(Perceptron((hidden, hidden, size), jax.nn.swish), (latent + num_classes,))
+  return variational(encoder, decoder, shape, num_classes, latent, "cvae_mlp", beta, variance, label)
 
 
 @model_factory
@@ -208,7 +223,7 @@ def cgan_mlp(
 @model_factory
 def cvae_conv(
   shape: tuple[int, ...] = (32, 32, 3), num_classes: int = 10, latent: Count = 128, width: Count = 64,
-  beta: NonNegative | None = 1.0, variance: Positive | None = None,
+  beta: NonNegative | None = 1.0, variance: Positive | None = None, conditional: bool = False,
 ) -> Generative:  # fmt: skip
   """Conditional variational autoencoder, `variational`, of a convolutional encoder and decoder.
 
@@ -221,11 +236,14 @@ def cvae_conv(
     width: h, channels of the layer next to the image; the other layers have up to 4h.
     beta: weight of the divergence relative to the pixels' mean square; None for the evidence lower bound.
     variance: a pixel's variance in the evidence lower bound; None for the maximum-likelihood value per batch.
+    conditional: whether the encoder sees y, as C more channels of the image.
   """
   check_halved(shape, 4)
-  encoder = network(coders.encoder(2 * latent, width), shape)
+  seen = (*shape[:-1], shape[-1] + num_classes) if conditional else shape
+  label = (lambda x, y: with_label(x, y, num_classes)) if conditional else None
+  encoder = network(coders.encoder(2 * latent, width), seen)
   decoder = network(coders.decoder(tuple(shape), width), (latent + num_classes,))
-  return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv", beta, variance)
+  return variational(encoder, decoder, shape, num_classes, latent, "cvae_conv", beta, variance, label)
 
 
 @model_factory
