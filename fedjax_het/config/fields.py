@@ -14,7 +14,7 @@ from fedjax_het.config.sections import sections
 from fedjax_het.data.clients import split_clients
 from fedjax_het.data.container import federate
 from fedjax_het.data.partition import partition
-from fedjax_het.data.sources import load
+from fedjax_het.data.sources import kind_of, load
 from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import METHODS
@@ -115,7 +115,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
     check_choice(f"{section}.name", name, group)
     return group[name]
 
-  data = named("dataset", config["dataset"])
+  data = named("dataset", kind_of(config["dataset"]))
   yield from of(data, "dataset_options")
   choices = [own.name for own in sections().values() if own.kind == "choice"]
   for section in choices:

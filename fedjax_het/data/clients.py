@@ -98,4 +98,4 @@ def select(data: FederatedData, clients: Sequence[int] | np.ndarray) -> Federate
   if data.rows is not None:
     rows = np.asarray(data.rows)[rows]
   x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (data.x, data.y))
-  return dataclasses.replace(data, x=x, y=y, rows=None, **slices_of(sizes))
+  return dataclasses.replace(data, x=x, y=y, rows=None, encoder=data.encoder.select(ids), **slices_of(sizes))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
+from fedjax_het.data.encoder import Encoder, with_names
 from fedjax_het.data.filled import fill
 from fedjax_het.data.rows import (
   as_array,
@@ -23,6 +24,7 @@ from fedjax_het.data.rows import (
   check_split,
   count_rows,
   held_out_last,
+  in_a_line,
   part_of,
   rows_of,
 )
@@ -96,7 +98,7 @@ class ClientData:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class FederatedData:
   """All clients' data in flat arrays, as a pytree. `federate` makes it of NumPy arrays on the host.
 
@@ -113,6 +115,7 @@ class FederatedData:
       and shape, see `scale_of`.
     rows: int32 [N], the row of x and y at each position of this run's order, where several runs share x and
       y. None, which `federate` gives, is the identity.
+    encoder: static; names of clients and labels, and how rows became x.
   """
 
   x: PyTree
@@ -126,6 +129,8 @@ class FederatedData:
   name: str = dataclasses.field(default="", metadata={"static": True})
   scale: float | None = dataclasses.field(default=None, metadata={"static": True})
   rows: Array | None = None
+  encoder: Encoder = dataclasses.field(default=Encoder(), metadata={"static": True})
+  __repr__ = in_a_line
 
   @property
   def num_clients(self) -> int:
@@ -161,6 +166,7 @@ def federate(
   test_fraction: float | None = None,
   valid_fraction: float = 0.0,
   standardize: Sequence[int] = (),
+  pooled: bool = False,
   stratify: bool = False,
   scale: float | None = None,
   name: str = "",
@@ -171,8 +177,7 @@ def federate(
   """Lays a partition's clients out in flat arrays, and splits each one's rows into train, valid and test.
 
   The means that replace missing values (NaN), and the means and standard deviations of `standardize`, are
-  computed from each client's own training rows, so that neither its test rows nor other clients leak into
-  them.
+  of each client's own training rows, so that neither its test rows nor other clients leak into them.
 
   Args:
     x: examples, [N, ...], uint8 (images or a table), float32 (NaN where a value is missing) or int32 ids; a
@@ -191,6 +196,7 @@ def federate(
     valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
     standardize: columns of x, float32 [N, D], of which every client's rows become (x - mean) / deviation
       (the population's); a column whose training values are all equal, or all missing, becomes 0.
+    pooled: whether means and deviations are of all clients' training rows.
     stratify: for classes, whether each client's held-out rows have its own shares of them: of every class
       ⌊fraction · n⌋ or one more, the rows left over going to the classes with the largest remainders.
     scale: factor > 0 by which examples are multiplied, as float32, whenever a batch is read, such as 1/255
@@ -241,6 +247,7 @@ def federate(
   if split is not None:
     split = check_split(split, count)
   check_flag("stratify", stratify)
+  check_flag("pooled", pooled)
   if stratify and not task.classes:
     raise SettingError("stratify", stratify, f"the labels of {task.name} are no classes", "Leave it out.")
   if stratify and not valid_fraction and (split is not None or not test_fraction):
@@ -287,21 +294,22 @@ def federate(
       )  # fmt: skip
     order.append(rows)
   rows = np.concatenate(order)
-  slices = slices_of(sizes)
+  slices, scaling = slices_of(sizes), None
 
   def laid_out(leaf: np.ndarray) -> np.ndarray:
+    nonlocal scaling
     leaf = leaf[rows]
     unknown = np.isnan(leaf).any() if jnp.issubdtype(leaf.dtype, jnp.floating) else False
     if len(standardize) or unknown:
       check_finite(leaf, rows)
-      fill(leaf, slices["train"].start, sizes, [*standardize], tell)
+      scaling = fill(leaf, slices["train"].start, sizes, [*standardize], tell, pooled)
     return as_held(leaf)
 
   labels = as_held(np.asarray(y[rows]), task.dtype, "y")
   if train_y is not None:
     seen = np.concatenate([slices["train"].rows(), slices["valid"].rows()])
     labels[seen] = as_held(np.asarray(train_y[rows[seen]]), task.dtype, "train_y")
-  return FederatedData(
+  data = FederatedData(
     jax.tree.map(laid_out, x),
     labels,
     **slices,
@@ -309,6 +317,7 @@ def federate(
     name=name,
     scale=None if scale is None else float(scale),
   )
+  return with_names(data, scaling=scaling if isinstance(x, np.ndarray) else None)
 
 
 def slices_of(sizes: np.ndarray) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.columns import as_text
 from fedjax_het.data.container import FederatedData, federate
+from fedjax_het.data.encoder import with_names
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
@@ -138,4 +140,11 @@ def _laid_out(
   check_whole("num_classes", num_classes, 1, None)  # `federate` refuses labels beyond 32 bits
   deal, divide = jax.random.split(key)
   parts: Parts = partition(deal, name, y, num_clients, **own)
-  return federate(x, y, parts, divide, num_classes=num_classes, **settings)
+  data = federate(x, y, parts, divide, num_classes=num_classes, **settings)
+  return with_names(data, clients=names_of(own["groups"], parts)) if "groups" in own else data
+
+
+def names_of(groups: ArrayLike, parts: Parts) -> tuple[str, ...]:
+  """Returns the name of each client, the id of its rows' group, as a text."""
+  ids = np.asarray(groups)
+  return tuple(as_text(ids[np.asarray(rows)[0]]) for rows in parts)
