@@ -64,22 +64,30 @@ class Encoder:
       DataError: see `columns.encode`.
       SettingError: constants are each client's own, and no client is given.
     """
-    x = encode(self.columns, as_table(rows), where) if self.columns else rows
-    if self.scaling is None:
+    x, scaling = self.raw(rows, where), self.scaling_of(client)
+    if scaling is None:
       return x.astype(np.float32) if self.columns else x
     x = np.asarray(x)
-    if x.shape[1:] != self.scaling.mean.shape[1:]:
-      raise SettingError(
-        "rows", x.shape, "are not examples", f"Give [n, {', '.join(map(str, self.scaling.mean.shape[1:]))}]."
-      )
-    if len(self.scaling.mean) == 1:
-      return self.scaling(x).astype(np.float32)
+    if x.dtype.kind not in "biuf" or x.shape[1:] != scaling.mean.shape[1:]:
+      shape = ", ".join(map(str, scaling.mean.shape[1:]))
+      raise SettingError("rows", f"{x.dtype} {[*x.shape]}", "are no examples", f"Give numbers, [n, {shape}].")
+    return scaling(x).astype(np.float32)
+
+  def raw(self, rows: Any, where: object = "rows") -> Any:
+    """Returns rows as examples before values are filled and standardised, which exported programs take."""
+    return encode(self.columns, as_table(rows), where) if self.columns else rows
+
+  def scaling_of(self, client: int | None) -> Scaling | None:
+    """Returns the constants for a client's rows, of one group; raises `SettingError` if one must be named."""
+    if self.scaling is None or len(self.scaling.mean) == 1:
+      return self.scaling
     if client is None:
       raise SettingError(
         "client", None, "each client's rows were standardised by its own mean and deviation",
         "Name a client, or train with standardize='all'.",
       )  # fmt: skip
-    return self.scaling(x, client).astype(np.float32)
+    own = slice(client, client + 1)
+    return Scaling(self.scaling.mean[own], self.scaling.deviation[own], self.scaling.standardize)
 
   def names(self, classes: np.ndarray) -> np.ndarray:
     """Returns the names of classes, numbers where they have none."""

@@ -31,12 +31,12 @@ class Scaling:
     deviation = np.where(constant, np.inf, np.where(present, train, mean).std(0))
     return cls(mean[None], deviation[None], tuple(standardize))
 
-  def __call__(self, x: np.ndarray, group: int = 0) -> np.ndarray:
-    """Returns rows [n, ...] filled and standardised by the constants of a group, float64."""
-    mean, columns = self.mean[group], [*self.standardize]
+  def __call__(self, x: np.ndarray) -> np.ndarray:
+    """Returns rows [n, ...] filled and standardised by the constants of the one group, float64."""
+    (mean,), (deviation,), columns = self.mean, self.deviation, [*self.standardize]
     x = np.where(np.isnan(x), mean, x.astype(np.float64))
     if columns:
-      x[:, columns] = ((x - mean) / self.deviation[group])[:, columns]
+      x[:, columns] = ((x - mean) / deviation)[:, columns]
     return x
 
 

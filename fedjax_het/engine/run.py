@@ -20,6 +20,7 @@ from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.state import State
+from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
 from fedjax_het.modes import in_float32
@@ -129,6 +130,7 @@ class Result(NamedTuple):
     picked: the selected λ of the personalised models in `metrics` and `clients`.
     validation: the final evaluation on the validation parts if λ is selected there, else None.
     test_sizes: numbers of test examples of the clients, int [K].
+    trained: the trained models, to predict with, see `Trained`.
     left_out: model -> metric -> number of clients without a value, such as clients without test examples,
       which do not count in `metrics`; and "validation" -> metric -> number of clients without a value when λ
       was selected. Empty if all clients count.
@@ -143,6 +145,12 @@ class Result(NamedTuple):
   picked: Pick
   validation: Evaluation | None
   test_sizes: np.ndarray | None = None
+  trained: Trained | None = None
+
+  def model_of(self, client: Any = None) -> Any:
+    """Returns the parameters of a client's model, by name or number, or of the global model."""
+    assert self.trained is not None
+    return self.trained.model_of(client)
 
   @property
   def weighted(self) -> dict[str, dict[str, float]]:
@@ -231,9 +239,10 @@ def run(
         losses, figures = [], figures | headlines(metrics)
       bar.update(engine.rounds_done(chunk.state), **figures)
   every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
+  picked = pick(last)
   return Result(
-    chunk.state, history, metrics, per_client(last), last.test, every_round, pick(last), last.valid,
-    np.asarray(data.test.size),
+    chunk.state, history, metrics, per_client(last), last.test, every_round, picked, last.valid,
+    np.asarray(data.test.size), trained(made.client, data, chunk.state, cohort_size, picked.column),
   )  # fmt: skip
 
 
