@@ -32,7 +32,7 @@ class ClientMetrics(Study):
   """Study of all clients' metrics: `metrics` in metrics.jsonl and summary, `left_out`, a figure, a file.
 
   It writes accuracy_over_clients.png and clients.npz, whose arrays "MODEL/METRIC" hold each client's value at
-  the end, float32 [K], NaN for a client without one.
+  the end, float32 [K], NaN for a client without one, and `names` the clients' names where they have some.
   """
 
   name = "client_metrics"
@@ -54,6 +54,8 @@ class ClientMetrics(Study):
         for model, metrics in values.items()
         for name, own in metrics.items()
       }
+      if self.run.data.encoder.clients:
+        every["names"] = np.array(self.run.data.encoder.clients)
       np.savez_compressed(self.run.folder / FILE, **every)
     missing = left_out_of_models(values)
     sizes = np.asarray(self.run.data.test.size)

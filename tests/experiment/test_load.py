@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import fedjax_het as fh
+from fedjax_het.compare.content import content
+from fedjax_het.compare.groups import grouped
+from fedjax_het.compare.runs import find
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.state import State
@@ -157,3 +160,18 @@ def test_members_of_a_sweep_and_new_clients(tmp_path):
 def test_what_holds_no_run_is_named(tmp_path):
   with pytest.raises(fh.SettingError, match=r"holds no finished run. Name a run's folder"):
     fh.load_run(tmp_path)
+
+
+@pytest.mark.slow
+def test_clients_and_labels_keep_their_names_in_files_and_on_the_page(tmp_path):
+  run_experiment(configured(written(tmp_path), "fedavg"), tmp_path / "run")
+  names = ["Köln", "Oslo", "São Paulo", "Århus"]
+  with (
+    np.load(tmp_path / "run" / "clients.npz") as clients,
+    np.load(tmp_path / "run" / "partition.npz") as part,
+  ):
+    assert clients["names"].tolist() == part["names"].tolist() == names
+    assert part["classes"].tolist() == ["ill", "well"]
+  found = content(grouped(find([tmp_path / "run"])))
+  assert found["partitions"][0]["names"] == names and found["partitions"][0]["classes"] == ["ill", "well"]
+  assert "names" not in found["runs"][0]["clients"]
