@@ -1,6 +1,7 @@
 """Runs an algorithm for many rounds, in chunks, with evaluations between them."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -130,7 +131,7 @@ class Result(NamedTuple):
     picked: the selected λ of the personalised models in `metrics` and `clients`.
     validation: the final evaluation on the validation parts if λ is selected there, else None.
     test_sizes: numbers of test examples of the clients, int [K].
-    trained: the trained models, to predict with, see `Trained`.
+    models: () -> the trained models, see the property `trained`.
     left_out: model -> metric -> number of clients without a value, such as clients without test examples,
       which do not count in `metrics`; and "validation" -> metric -> number of clients without a value when λ
       was selected. Empty if all clients count.
@@ -145,11 +146,16 @@ class Result(NamedTuple):
   picked: Pick
   validation: Evaluation | None
   test_sizes: np.ndarray | None = None
-  trained: Trained | None = None
+  models: Callable[[], Trained] | None = None
+
+  @property
+  def trained(self) -> Trained:
+    """The trained models, to predict with."""
+    assert self.models is not None
+    return self.models()
 
   def model_of(self, client: Any = None) -> Any:
     """Returns the parameters of a client's model, by name or number, or of the global model."""
-    assert self.trained is not None
     return self.trained.model_of(client)
 
   @property
@@ -242,7 +248,8 @@ def run(
   picked = pick(last)
   return Result(
     chunk.state, history, metrics, per_client(last), last.test, every_round, picked, last.valid,
-    np.asarray(data.test.size), trained(made.client, data, chunk.state, cohort_size, picked.column),
+    np.asarray(data.test.size),
+    functools.partial(trained, made.client, data, chunk.state, cohort_size, picked.column),
   )  # fmt: skip
 
 

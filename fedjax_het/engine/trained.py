@@ -142,6 +142,7 @@ class Trained:
     return labels, probabilities
 
 
+@in_float32()
 def trained(
   client: ClientUpdate, data: FederatedData, state: State, cohort_size: int, column: int
 ) -> Trained:
