@@ -3,6 +3,7 @@
 from fedjax_het.data.clients import label_counts, select, split_clients
 from fedjax_het.data.container import ClientData, FederatedData, federate
 from fedjax_het.data.folder import from_folder
+from fedjax_het.data.huggingface import from_huggingface
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise, pair_flip, symmetric_flip
 from fedjax_het.data.own import from_arrays, from_groups
 from fedjax_het.data.partition import (
@@ -20,7 +21,7 @@ from fedjax_het.data.table import from_table
 
 __all__ = [
   "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_tries",
-  "dirichlet", "federate", "from_arrays", "from_folder", "from_groups", "from_table", "iid", "label_counts",
-  "label_noise", "load", "names", "natural", "pair_flip", "partition", "pathological", "primary_class",
-  "select", "split_clients", "symmetric_flip",
+  "dirichlet", "federate", "from_arrays", "from_folder", "from_groups", "from_huggingface", "from_table",
+  "iid", "label_counts", "label_noise", "load", "names", "natural", "pair_flip", "partition", "pathological",
+  "primary_class", "select", "split_clients", "symmetric_flip",
 ]  # fmt: skip

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import jax
 import numpy as np
+from PIL import Image
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.data.encoder import with_names
 from fedjax_het.data.files import Source, below
-from fedjax_het.data.own import from_arrays, from_groups
+from fedjax_het.data.own import of_source
 from fedjax_het.data.untrusted import open_image, read
 from fedjax_het.errors import DataError, check_memory, folder_of, reading
 from fedjax_het.settings import Choice, Count, checked
@@ -34,14 +34,7 @@ def from_folder(
     SettingError: a setting is unknown or does not fit.
     DataError: the folder has no images, or not one folder for each class, or an image is damaged.
   """
-  source = read_folder(folder_of("folder", folder), size=size, colour=colour)
-  key, settings = jax.random.key(0) if key is None else key, {"name": source.name, **settings}
-  settings["num_classes"] = source.num_classes
-  if source.groups is None:
-    data = from_arrays(key, source.x, source.y, **settings)
-  else:
-    data = from_groups(key, source.x, source.y, source.groups, **settings)
-  return with_names(data, labels=source.labels)
+  return of_source(key, read_folder(folder_of("folder", folder), size=size, colour=colour), **settings)
 
 
 @checked
@@ -93,9 +86,13 @@ def read_folder(
 
 def _image(path: Path, size: int | None, colour: str) -> np.ndarray:
   with reading(path.resolve(), "is no image, or a damaged one"):
-    picture = open_image(read(path)[0], (FORMATS[path.suffix.lower()],))
-    picture = picture.convert("RGB" if colour == "rgb" else "L")
-    if size is not None:
-      picture = picture.resize((size, size))
-    pixels = np.asarray(picture)
+    return pixels_of(open_image(read(path)[0], (FORMATS[path.suffix.lower()],)), size, colour)
+
+
+def pixels_of(picture: Image.Image, size: int | None, colour: str) -> np.ndarray:
+  """Returns an image as bytes, uint8 [H, W, 3] or for "grey" [H, W, 1], resized if a size is given."""
+  picture = picture.convert("RGB" if colour == "rgb" else "L")
+  if size is not None:
+    picture = picture.resize((size, size))
+  pixels = np.asarray(picture)
   return pixels if pixels.ndim == 3 else pixels[..., None]

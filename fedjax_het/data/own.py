@@ -5,11 +5,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from numpy.typing import ArrayLike
 
 from fedjax_het.data.columns import as_text
 from fedjax_het.data.container import FederatedData, federate
 from fedjax_het.data.encoder import with_names
+from fedjax_het.data.files import Source
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
@@ -142,6 +144,30 @@ def _laid_out(
   parts: Parts = partition(deal, name, y, num_clients, **own)
   data = federate(x, y, parts, divide, num_classes=num_classes, **settings)
   return with_names(data, clients=names_of(own["groups"], parts)) if "groups" in own else data
+
+
+def of_source(key: jax.Array | None, source: Source, **settings: Any) -> FederatedData:
+  """Makes clients of a source: of its groups where it has some, else by a partition.
+
+  Args:
+    key: typed key of the partition and the splits; None is `jax.random.key(0)`.
+    source: the data set, whose notes are told by `tell`, by default as warnings.
+    **settings: those of `from_groups` or `from_arrays`, which replace the source's own.
+  """
+  own: dict[str, Any] = {
+    "num_classes": source.num_classes, "standardize": source.standardize, "pooled": source.pooled,
+    "name": source.name, "task": source.task,
+  }  # fmt: skip
+  if source.split is not None:
+    own["split"] = source.split
+  for note in source.notes:
+    settings.get("tell", logging.warning)(f"{source.name}: {note}")
+  key, settings = jax.random.key(0) if key is None else key, own | settings
+  if source.groups is None:
+    data = from_arrays(key, source.x, source.y, **settings)
+  else:
+    data = from_groups(key, source.x, source.y, source.groups, **settings)
+  return with_names(data, labels=source.labels, columns=source.columns)
 
 
 def names_of(groups: ArrayLike, parts: Parts) -> tuple[str, ...]:

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 
 import jax
 import numpy as np
-from absl import logging
 
 from fedjax_het.data.columns import as_numbers, as_text, described, encode, numbers_of
 from fedjax_het.data.container import FederatedData
-from fedjax_het.data.encoder import with_names
 from fedjax_het.data.files import Source, lacking
-from fedjax_het.data.own import from_arrays, from_groups
+from fedjax_het.data.own import of_source
 from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, SettingError, check_choice, reading
 from fedjax_het.settings import Choice, checked
@@ -52,20 +50,7 @@ def from_table(
   """
   own = {name: settings.pop(name) for name in [*settings] if name in _OWN}
   source = read_source(table, label=label, client=client, task=task.name if task else "classification", **own)
-  key = jax.random.key(0) if key is None else key
-  settings = {
-    "num_classes": source.num_classes, "standardize": source.standardize, "pooled": source.pooled,
-    "name": source.name, "task": task, **settings,
-  }  # fmt: skip
-  if source.split is not None:
-    settings["split"] = source.split
-  if source.groups is not None:
-    data = from_groups(key, source.x, source.y, source.groups, **settings)
-  else:
-    data = from_arrays(key, source.x, source.y, **settings)
-  for note in source.notes:
-    settings.get("tell", logging.warning)(f"{source.name}: {note}")
-  return with_names(data, labels=source.labels, columns=source.columns)
+  return of_source(key, source, **({"task": task} if task else {}), **settings)
 
 
 @checked
