@@ -123,7 +123,8 @@ def plot_partition(
 
 
 def _plain(name: str) -> str:
-  """Returns a name of at most 24 characters in which a dollar sign opens no formula."""
+  """Returns a name of at most 24 printable characters in which a dollar sign opens no formula."""
+  name = "".join(sign if sign.isprintable() else "?" for sign in name)
   return (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$")
 
 
