@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import fedjax_het as fh
 
@@ -20,17 +21,29 @@ def clients_data(standardize=(0, 1, 2), **more):
                                 standardize=standardize, **more)  # fmt: skip
 
 
+class Normed(nn.Module):
+  """Running statistics, which the models of a line estimate from the client's training rows."""
+
+  @nn.compact
+  def __call__(self, x, train: bool):
+    return nn.Dense(3)(nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(8)(x))))
+
+
 METHODS = {
   "fedavg": fh.fedavg, "ditto": fh.ditto, "superfed_mm": functools.partial(fh.superfed_mm, start_round=1),
-  "fedper": fh.fedper, "apfl": fh.apfl,
+  "fedper": fh.fedper, "apfl": fh.apfl, "fedprox": fh.fedprox, "scaffold": fh.scaffold, "pfedme": fh.pfedme,
+  "lg_fedavg": fh.lg_fedavg, "fedrep": fh.fedrep,
+  "superfed_lm": functools.partial(fh.superfed_lm, start_round=1), "superfed_mm of a normed model": None,
 }  # fmt: skip
 
 
 @functools.cache
 def ran(name, pooled=False):
   x, data = clients_data(pooled=pooled)
-  model = fh.models.two_nn((4,), 3, hidden=8)
-  algorithm = fh.federated(METHODS[name](model, lr=0.1), fh.mixing.static(), fh.server.sgd())
+  model, method = fh.models.two_nn((4,), 3, hidden=8), METHODS[name]
+  if method is None:
+    model, method = fh.models.from_flax(Normed(), shape=(4,), num_classes=3), METHODS["superfed_mm"]
+  algorithm = fh.federated(method(model, lr=0.1), fh.mixing.static(), fh.server.sgd())
   return x, data, fh.run(algorithm, data, rounds=3, cohort_size=2, key=KEY, progress=False)
 
 

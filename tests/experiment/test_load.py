@@ -157,6 +157,21 @@ def test_members_of_a_sweep_and_new_clients(tmp_path):
     run.adapted(few, ["sick"] * 40)
 
 
+@pytest.mark.slow
+def test_a_run_of_the_user_s_own_model_is_given_it(tmp_path, monkeypatch):
+  def own(shape, num_classes, hidden: int = 4):
+    return fh.models.two_nn(shape, num_classes, hidden=hidden)
+
+  monkeypatch.setitem(fh.models.MODELS, "own", own)
+  config = configured(written(tmp_path), "fedavg", model={"name": "own", "hidden": 5})
+  run_experiment(config, tmp_path / "run")
+  monkeypatch.delitem(fh.models.MODELS, "own")
+  with pytest.raises(fh.SettingError, match=r"model.name = 'own': unknown"):
+    fh.load_run(tmp_path / "run")
+  run = fh.load_run(tmp_path / "run", model=own)
+  assert set(run.predict(table(), "Oslo")) <= {"ill", "well"} and "own" not in fh.models.MODELS
+
+
 def test_what_holds_no_run_is_named(tmp_path):
   with pytest.raises(fh.SettingError, match=r"holds no finished run. Name a run's folder"):
     fh.load_run(tmp_path)
