@@ -112,3 +112,16 @@ def test_numbers_and_several_labels_are_decided():
     fh.tasks.binary().probabilities(logits[:, :1])[:, 1], 1 / (1 + np.exp([-2, 3])), rtol=1e-6
   )
   assert fh.tasks.regression().decide(logits[:, :1]).tolist() == [2, -3]
+
+
+@pytest.mark.slow
+def test_members_of_a_sweep_predict_as_they_were_evaluated():
+  x, data = clients_data()
+  model = fh.models.two_nn((4,), 3, hidden=8)
+  make = lambda lr: fh.federated(fh.ditto(model, lr=lr), fh.mixing.static(), fh.server.sgd())  # noqa: E731
+  found = fh.sweep(make, {"lr": [0.01, 0.2]}, [0, 1], data=data, rounds=3, cohort_size=2, progress=False)
+  for member in range(4):
+    for number, client in enumerate("abcd"):
+      y = np.asarray(data.y)[data.test.rows(np.array([number]))]
+      right = (found.models(member).predict(own_rows(x, data, number), client) == y).mean()
+      np.testing.assert_allclose(right, found.history[3].personalized["top1"][member, number, 0], rtol=1e-6)
