@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fedjax_het.data.rows import as_array
 from fedjax_het.errors import DataError, near
 from fedjax_het.tasks.missing import missing
 
@@ -64,11 +65,16 @@ def encode(columns: Columns, table: Mapping[str, Any], where: object = "rows") -
       column, the row (counted from 1), the value and the remedy.
   """
   names = [*table.keys()]
-  found = []
+  found: list[np.ndarray] = []
   for column in columns:
     if column.name not in names:
       raise DataError(f"{where} lacks the column {column.name!r}. {near(column.name, map(str, names))}")
-    values = np.asarray(table[column.name])
+    values = np.asarray(as_array("rows", table[column.name], "Give a list of numbers or texts."))
+    if values.ndim != 1 or (found and len(values) != len(found[0])):
+      raise DataError(
+        f"{where}, column {column.name!r} has values of shape {[*values.shape]}, not one for each row. Give"
+        " each column a list, such as {'age': [81, 44]}."
+      )
     found.append(_features(column, values, f"{where}, column {column.name!r}"))
   return np.concatenate(found, axis=1)
 

@@ -164,6 +164,9 @@ def of_source(key: jax.Array | None, source: Source, **settings: Any) -> Federat
     settings.get("tell", logging.warning)(f"{source.name}: {note}")
   key, settings = jax.random.key(0) if key is None else key, own | settings
   if source.groups is None:
+    if "num_clients" not in settings:
+      remedy = "Give num_clients=10, or the column that says whose each row is."
+      raise SettingError("num_clients", None, "is missing: rows are of no clients", remedy)
     data = from_arrays(key, source.x, source.y, **settings)
   else:
     data = from_groups(key, source.x, source.y, source.groups, **settings)

@@ -163,7 +163,7 @@ def kind_of(name: str) -> str:
 
 def check_dataset(name: str) -> None:
   """Raises `SettingError` for an unknown data set; the error names the nearest."""
-  if kind_of(name) not in OWN:
+  if not isinstance(name, str) or kind_of(name) not in OWN:
     check_choice("dataset", name, (*names(), *OWN))
 
 

@@ -17,7 +17,7 @@ from fedjax_het.data.own import of_source
 from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, SettingError, check_choice, reading
 from fedjax_het.settings import Choice, checked
-from fedjax_het.tasks import TASKS, Task
+from fedjax_het.tasks import TASKS, Task, check_task
 from fedjax_het.tasks.missing import missing
 
 MOST = 2**33  # most bytes of a table
@@ -48,9 +48,13 @@ def from_table(
     SettingError: a setting is unknown or does not fit the table.
     DataError: the table cannot be read or has a value that cannot be; names file, column, row and remedy.
   """
+  if task is not None:
+    check_task(task)
   own = {name: settings.pop(name) for name in [*settings] if name in _OWN}
-  source = read_source(table, label=label, client=client, task=task.name if task else "classification", **own)
-  return of_source(key, source, **({"task": task} if task else {}), **settings)
+  source = read_source(
+    table, label=label, client=client, task=task.name if task is not None else "classification", **own
+  )
+  return of_source(key, source, **({} if task is None else {"task": task}), **settings)
 
 
 @checked
@@ -98,8 +102,9 @@ def read_source(
     missing: words that mean a missing value, besides nothing, NA, NaN, null and None.
   """
   how = {"encoding": encoding, "delimiter": delimiter, "decimal": decimal, "thousands": thousands}
-  where, frame = read_frame(table, {**how, "missing": _several(missing)})
-  numeric, categorical, text, drop = map(_several, (numeric, categorical, text, drop))
+  where, frame = read_frame(table, {**how, "missing": _several("missing", missing)})
+  numeric, categorical = _several("numeric", numeric), _several("categorical", categorical)
+  text, drop = _several("text", text), _several("drop", drop)
   for setting, names in {
     "label": (label,), "client": (client,), "split": (split,), "numeric": numeric, "categorical": categorical,
     "text": text, "drop": drop,
@@ -146,7 +151,7 @@ def read_frame(table: Any, how: Mapping[str, Any]) -> tuple[str, Any]:
     ) from error
   if isinstance(table, pandas.DataFrame):
     where, frame = "table", table.reset_index(drop=True)
-  elif isinstance(table, str | os.PathLike):
+  elif isinstance(table, str | os.PathLike) and "\0" not in os.fspath(table):
     path = Path(table).expanduser()
     where = str(path.resolve())
     if not path.is_file():
@@ -184,14 +189,10 @@ def _csv(path: Path, where: str, how: Mapping[str, Any]) -> Any:
   content = read(path, MOST)[1]
   try:
     text = content.decode("utf-8-sig" if how["encoding"] == "utf-8" else how["encoding"])
-  except LookupError as error:
+  except (LookupError, ValueError) as error:
+    if isinstance(error, UnicodeDecodeError):
+      raise _other_encoding(where, content, error) from error
     raise SettingError("encoding", how["encoding"], "unknown", "Give one such as 'latin-1'.") from error
-  except UnicodeDecodeError as error:
-    line = content[: error.start].count(b"\n") + 1
-    raise DataError(
-      f"{where}, line {line}: byte 0x{content[error.start]:02x} is not {how['encoding']}. Name the file's"
-      " encoding, such as encoding='latin-1' or 'utf-16', or save it as UTF-8."
-    ) from error
   delimiter = "\t" if path.suffix == ".tsv" else how["delimiter"]
   with reading(where):
     header = next(csv.reader(io.StringIO(text), delimiter=delimiter), [])
@@ -207,6 +208,14 @@ def _csv(path: Path, where: str, how: Mapping[str, Any]) -> Any:
       io.StringIO(text), sep=delimiter, decimal=how["decimal"], thousands=how["thousands"],
       na_values=[*how["missing"]], low_memory=False, index_col=False,
     )  # fmt: skip
+
+
+def _other_encoding(where: str, content: bytes, error: UnicodeDecodeError) -> DataError:
+  line = content[: error.start].count(b"\n") + 1
+  return DataError(
+    f"{where}, line {line}: byte 0x{content[error.start]:02x} is not {error.encoding}. Name the file's"
+    " encoding, such as encoding='latin-1' or 'utf-16', or save it as UTF-8."
+  )
 
 
 def _labelled(frame: Any, label: str, where: str, unlabelled: str) -> tuple[Any, int]:
@@ -273,6 +282,9 @@ def _short(table: Any) -> str:
   return os.fspath(table) if isinstance(table, str | os.PathLike) else type(table).__name__
 
 
-def _several(names: Sequence[str] | str | None) -> tuple[str, ...]:
+def _several(setting: str, names: Any) -> tuple[str, ...]:
   """Returns names as a tuple; a text alone is one name, and None is none."""
-  return (names,) if isinstance(names, str) else tuple(names or ())
+  found = () if names is None else (names,) if isinstance(names, str) else names
+  if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
+    raise SettingError(setting, names, "no names", f"Give texts, such as {setting}=('a', 'b').")
+  return tuple(found)

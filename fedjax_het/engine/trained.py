@@ -9,7 +9,6 @@ import json
 import operator
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ from fedjax_het.data.scale import as_read
 from fedjax_het.data.untrusted import read_arrays
 from fedjax_het.engine.evaluate import ROWS_AT_ONCE, same_arrays
 from fedjax_het.engine.state import State
-from fedjax_het.errors import DataError, SettingError, reading
+from fedjax_het.errors import DataError, SettingError, folder_of, reading
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import ClientUpdate, Context
 from fedjax_het.tasks import Task
@@ -109,7 +108,7 @@ class Trained:
     )
     said = {"num_clients": self.num_clients, "example": _described(self.example)}
     arrays |= {"program": np.frombuffer(exported, np.uint8), "model": np.array(json.dumps(said))}
-    with Path(path).open("wb") as file:
+    with folder_of("path", path).open("wb") as file:
       np.savez(file, **arrays, **self.encoder.arrays())  # type: ignore[arg-type]
 
   def export(self, path: str | os.PathLike[str], client: Any = None) -> None:
@@ -123,7 +122,7 @@ class Trained:
     def program(x: Any) -> Any:
       return self.program(params, x if scaling is None else _scaled(x, scaling))
 
-    Path(path).write_bytes(_exported(program, (), self.example))
+    folder_of("path", path).write_bytes(_exported(program, (), self.example))
 
   def _number(self, client: Any) -> int | None:
     return None if client is None else self.encoder.number_of(client, self.num_clients)
@@ -178,7 +177,7 @@ def load_model(path: str | os.PathLike[str]) -> Trained:
   Raises:
     DataError: the file is missing, damaged, or another file.
   """
-  where = Path(path).expanduser()
+  where = folder_of("path", path)
   with reading(where.resolve()):
     found = read_arrays(where, MOST)
     if "program" not in found or "model" not in found:

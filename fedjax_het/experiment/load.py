@@ -18,7 +18,7 @@ from fedjax_het.data.encoder import Encoder, as_table
 from fedjax_het.data.filled import Scaling
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
-from fedjax_het.errors import SettingError, check_range, check_whole
+from fedjax_het.errors import SettingError, check_range, check_whole, folder_of
 from fedjax_het.experiment.build import Experiment, build
 from fedjax_het.models import MODELS, Model
 from fedjax_het.modes import in_float32
@@ -139,6 +139,7 @@ def load_run(
     SettingError: the folder holds no finished run, or a run that diverged.
     DataError: the data, or model.npz, are missing or others than the run's.
   """
+  folder_of("workdir", workdir)  # raises for what is no path
   run = workdir_of(workdir)
   config, summary = read_record(run.config_path), read_record(run.summary_path)
   if config is None or summary is None or "sweep" in config:

@@ -169,6 +169,9 @@ def test_new_rows_are_checked():
   ]:
     with pytest.raises(fh.DataError, match=message):
       encode(columns, row | change)
+  for change in ({"age": 50}, {"pressure": [120, 130]}):
+    with pytest.raises(fh.DataError, match=r"not one for each row. Give each column a list"):
+      encode(columns, row | change)
   with pytest.raises(fh.DataError, match="lacks the column 'age'"):
     encode(columns, {"pressure": [120]})
 
@@ -200,3 +203,23 @@ def test_a_configuration_names_the_file(tmp_path):
   ]:
     with pytest.raises(fh.SettingError, match=message):
       build(plan(config | change))
+
+
+@pytest.mark.parametrize("bad", [3, 2.5, b"x", [1, 2], {"a": 1}, np.zeros(3), object(), float("nan"), [None]])
+def test_what_is_no_setting_is_refused(bad):
+  """Whatever a user passes ends in the library's own error, or works."""
+  names = ("table", "label", "client", "key", "numeric", "categorical", "text", "drop", "standardize",
+           "split", "unlabelled", "task", "encoding", "delimiter", "missing", "min_size")  # fmt: skip
+  refused = 0
+  for name in names:
+    given = {"table": frame(), "label": "diagnosis", "client": "hospital", name: bad}
+    try:
+      fh.data.from_table(**given)
+    except (fh.SettingError, fh.DataError):
+      refused += 1
+  assert refused >= 12
+  for function in (fh.data.from_folder, fh.load_model, fh.load_run):
+    with pytest.raises(fh.SettingError, match="is no path"):
+      function(bad)
+  with pytest.raises(fh.SettingError, match="num_clients = None: is missing"):
+    fh.data.from_table(frame(), label="diagnosis")
