@@ -1,5 +1,7 @@
 """fedjax_het: federated learning when clients' data differ, on one JAX engine."""
 
+from typing import Any
+
 from fedjax_het import _starting as _starting
 from fedjax_het import data, metrics, mixing, models, server, tasks
 from fedjax_het.clients.apfl import apfl
@@ -15,12 +17,13 @@ from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
 from fedjax_het.clients.superfed import superfed, superfed_lm, superfed_mm
-from fedjax_het.data.container import federate
+from fedjax_het.data.federate import federate
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
 from fedjax_het.engine.state import State
 from fedjax_het.engine.sweep import Sweep, sweep
+from fedjax_het.engine.trained import Trained, load_model
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import Model
@@ -43,8 +46,18 @@ from fedjax_het.tasks import Task
 __all__ = [
   "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
   "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate",
-  "SettingError", "State", "Studies", "Sweep", "Task", "apfl", "data", "ditto", "fedavg", "fedcgan",
-  "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "lg_fedavg",
-  "metrics", "mixing", "models", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server",
-  "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks",
+  "SettingError", "State", "Studies", "Sweep", "Task", "Trained", "apfl", "data", "ditto", "fedavg",
+  "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go",
+  "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "pfedme", "prepare_cpu",
+  "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed",
+  "superfed_lm", "superfed_mm", "sweep", "tasks",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+  """Imports `load_run`, with all that a launched run needs, when it is first used."""
+  if name != "load_run":
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  from fedjax_het.experiment.load import load_run
+
+  return load_run

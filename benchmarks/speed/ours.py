@@ -68,7 +68,7 @@ def make_engine(args):
   from fedjax_het import models
   from fedjax_het.clients.sgd import fedavg
   from fedjax_het.clients.superfed import superfed
-  from fedjax_het.data.container import federate
+  from fedjax_het.data.federate import federate
   from fedjax_het.engine.engine import Engine
   from fedjax_het.federated import federated
 

@@ -169,10 +169,17 @@ def _coefficients(line: Mapping[str, Any]) -> list[float | None]:
 
 def _partition(run: Run, known: dict[str, dict[str, Any]]) -> int | None:
   """Returns the index of a run's partition in `known`, to which it is added if it is new."""
-  counts = arrays_of(run.folder / partition.FILE).get("counts")
+  arrays = arrays_of(run.folder / partition.FILE, "biufU")
+  counts = arrays.get("counts")
   own: dict[str, Any]
-  if counts is not None and counts.ndim == 2 and 0 < counts.size <= MOST_CELLS:
+  if (
+    counts is not None and counts.dtype.kind in "biuf" and counts.ndim == 2 and 0 < counts.size <= MOST_CELLS
+  ):
     key, own = f"{counts.shape}{counts.tobytes().hex()}", {"counts": counts.tolist()}
+    for name, count in zip(("names", "classes"), counts.shape):
+      if name in arrays and arrays[name].shape == (count,):
+        own[name] = [*map(str, arrays[name])]
+        key += str(own[name])
   elif image := picture(run.folder / "figures" / "partition.png"):
     key, own = image, {"picture": image}
   else:

@@ -12,6 +12,7 @@ from fedjax_het.config.sections import Section
 from fedjax_het.config.task import check_task
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.unseen import check_unseen, check_unseen_fields
+from fedjax_het.data.sources import check_dataset
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
@@ -59,7 +60,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   for name in ("model", "partition", "dataset_options"):
     check_given(name, config.get(name, {}), known[name].given)
   model = config["model"]
-  check_choice("dataset", config["dataset"], datasets.names())
+  check_dataset(config["dataset"])
   check_choice("model.name", model["name"], (*models.MODELS, *models.GENERATORS))
   with as_written(config, "model"):
     if model.get("weights"):

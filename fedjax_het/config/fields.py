@@ -12,9 +12,9 @@ from rich.text import Text
 from fedjax_het.config.listing import AS_EPOCHS, WIDTH, Entry, entries, shown
 from fedjax_het.config.sections import sections
 from fedjax_het.data.clients import split_clients
-from fedjax_het.data.container import federate
+from fedjax_het.data.federate import federate
 from fedjax_het.data.partition import partition
-from fedjax_het.data.sources import load
+from fedjax_het.data.sources import kind_of, load
 from fedjax_het.engine.run import run
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import METHODS
@@ -116,7 +116,7 @@ def _all(config: Mapping[str, Any]) -> Iterator[Field]:
     check_choice(f"{section}.name", name, group)
     return group[name]
 
-  data = named("dataset", config["dataset"])
+  data = named("dataset", kind_of(config["dataset"]))
   yield from of(data, "dataset_options")
   choices = [own.name for own in sections().values() if own.kind == "choice"]
   for section in choices:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
-from fedjax_het.data.sources import FOLDERS, load, load_digits
+from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, load, load_digits
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
 from fedjax_het.models import COMMON, GENERATORS, MODELS
@@ -105,6 +105,7 @@ def entries() -> dict[str, list[Entry]]:
     Entry(name, loader, f"{folder}/: {wanted}", ("folder", "name"), common)
     for name, (folder, loader, wanted) in FOLDERS.items()
   ]
+  found["dataset"] += [Entry(name, read, first_line(read), OF_PATH, common) for name, read in OWN.items()]
   found["model.name"] = [_model(name, factory) for name, factory in (MODELS | GENERATORS).items()]
   given = ("key", "labels", "num_clients", "groups")
   found["partition.name"] = [

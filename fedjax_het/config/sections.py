@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS
-from fedjax_het.data.sources import FOLDERS, load_digits
+from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load_digits
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
 from fedjax_het.models import COMMON, GENERATORS, MODELS
@@ -19,7 +19,7 @@ from fedjax_het.tasks import TASKS
 
 def loaders() -> dict[str, Callable[..., Any]]:
   """Returns the loader of each data set, by name."""
-  return {"digits": load_digits} | {name: loader for name, (_, loader, _) in FOLDERS.items()}
+  return {"digits": load_digits} | {name: loader for name, (_, loader, _) in FOLDERS.items()} | OWN
 
 
 class Section(NamedTuple):
@@ -54,7 +54,7 @@ class Section(NamedTuple):
     """Returns the defaults of the choice `chosen`, setting -> default; {} for an unknown name."""
     if self.options:
       return self.options.defaults
-    taker = self.table().get(chosen) if isinstance(chosen, str) else None
+    taker = self.table().get(kind_of(chosen)) if isinstance(chosen, str) else None
     if isinstance(taker, Method):
       own = dict.fromkeys(taker.shares) | {name: one.default for name, one in taker.settings.items()}
     else:
@@ -65,7 +65,9 @@ class Section(NamedTuple):
 
 _OF_DATA = {"shape": "the data set", "num_classes": "the data set", "task": "the section task"}
 _OF_PARTITION = {"key": "seed", "labels": "the data set", "num_clients": "the field num_clients"}
-_OF_LOADER = {"name": "the field dataset", "data_dir": "the field data_dir"}
+_OF_LOADER = {"name": "the field dataset", "data_dir": "the field data_dir"} | dict.fromkeys(
+  OF_PATH, "the field dataset"
+)
 
 
 def _models() -> Mapping[str, Any]:

@@ -1,7 +1,10 @@
 """Data: loaders of data sets, partitioners, label noise, and the flat container of all clients' examples."""
 
 from fedjax_het.data.clients import label_counts, select, split_clients
-from fedjax_het.data.container import ClientData, FederatedData, federate
+from fedjax_het.data.container import ClientData, FederatedData
+from fedjax_het.data.federate import federate
+from fedjax_het.data.folder import from_folder
+from fedjax_het.data.huggingface import from_huggingface
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise, pair_flip, symmetric_flip
 from fedjax_het.data.own import from_arrays, from_groups
 from fedjax_het.data.partition import (
@@ -16,10 +19,11 @@ from fedjax_het.data.partition import (
   primary_class,
 )
 from fedjax_het.data.sources import Source, load, names
+from fedjax_het.data.table import from_table
 
 __all__ = [
   "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_tries",
-  "client_dirichlet", "dirichlet", "federate", "from_arrays", "from_groups", "iid", "label_counts",
-  "label_noise", "load", "names", "natural", "pair_flip", "partition", "pathological", "primary_class",
-  "select", "split_clients", "symmetric_flip",
+  "client_dirichlet", "dirichlet", "federate", "from_arrays", "from_folder", "from_groups",
+  "from_huggingface", "from_table", "iid", "label_counts", "label_noise", "load", "names", "natural",
+  "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients", "symmetric_flip",
 ]  # fmt: skip

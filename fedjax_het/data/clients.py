@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_het.data.container import FederatedData, Part, share, slices_of
+from fedjax_het.data.container import FederatedData, Part, slices_of
+from fedjax_het.data.federate import share
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole, listed
 
@@ -98,4 +99,4 @@ def select(data: FederatedData, clients: Sequence[int] | np.ndarray) -> Federate
   if data.rows is not None:
     rows = np.asarray(data.rows)[rows]
   x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (data.x, data.y))
-  return dataclasses.replace(data, x=x, y=y, rows=None, **slices_of(sizes))
+  return dataclasses.replace(data, x=x, y=y, rows=None, encoder=data.encoder.select(ids), **slices_of(sizes))

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_het.data.columns import Columns
+from fedjax_het.data.encoder import Name
 from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, reading
 from fedjax_het.tasks import Task
@@ -38,6 +40,9 @@ class Source(NamedTuple):
     task: what is predicted, see `tasks`; None is classification.
     split: the authors' use of each row, int8 [N]: 0 to train, 1 to test, -1 neither (`federate(split=...)`).
       None where they define no split, or where x_test is their test set.
+    pooled: whether columns are standardised by all clients' training rows (`federate(pooled=...)`).
+    labels: the names of the classes, C; () where they have none.
+    columns: the table's columns that x was made of; () for other data.
   """
 
   x: Any
@@ -53,6 +58,9 @@ class Source(NamedTuple):
   scale: float | None = None
   task: Task | None = None
   split: np.ndarray | None = None
+  pooled: bool = False
+  labels: tuple[Name, ...] = ()
+  columns: Columns = ()
 
 
 def digest(*arrays: Any) -> str:

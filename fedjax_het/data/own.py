@@ -5,9 +5,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from numpy.typing import ArrayLike
 
-from fedjax_het.data.container import FederatedData, federate
+from fedjax_het.data.columns import as_text
+from fedjax_het.data.container import FederatedData
+from fedjax_het.data.encoder import with_names
+from fedjax_het.data.federate import federate
+from fedjax_het.data.files import Source
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
@@ -131,4 +136,38 @@ def _laid_out(
   check_whole("num_classes", num_classes, 1, None)  # `federate` refuses labels beyond 32 bits
   deal, divide = jax.random.split(key)
   parts: Parts = partition(deal, name, y, num_clients, **own)
-  return federate(x, y, parts, divide, num_classes=num_classes, **settings)
+  data = federate(x, y, parts, divide, num_classes=num_classes, **settings)
+  return with_names(data, clients=names_of(own["groups"], parts)) if "groups" in own else data
+
+
+def of_source(key: jax.Array | None, source: Source, **settings: Any) -> FederatedData:
+  """Makes clients of a source: of its groups where it has some, else by a partition.
+
+  Args:
+    key: typed key of the partition and the splits; None is `jax.random.key(0)`.
+    source: the data set, whose notes are told by `tell`, by default as warnings.
+    **settings: those of `from_groups` or `from_arrays`, which replace the source's own.
+  """
+  own: dict[str, Any] = {
+    "num_classes": source.num_classes, "standardize": source.standardize, "pooled": source.pooled,
+    "name": source.name, "task": source.task,
+  }  # fmt: skip
+  if source.split is not None:
+    own["split"] = source.split
+  for note in source.notes:
+    settings.get("tell", logging.warning)(f"{source.name}: {note}")
+  key, settings = jax.random.key(0) if key is None else key, own | settings
+  if source.groups is None:
+    if "num_clients" not in settings:
+      remedy = "Give num_clients=10, or the column that says whose each row is."
+      raise SettingError("num_clients", None, "is missing: rows are of no clients", remedy)
+    data = from_arrays(key, source.x, source.y, **settings)
+  else:
+    data = from_groups(key, source.x, source.y, source.groups, **settings)
+  return with_names(data, labels=source.labels, columns=source.columns)
+
+
+def names_of(groups: ArrayLike, parts: Parts) -> tuple[str, ...]:
+  """Returns the name of each client, the id of its rows' group, as a text."""
+  ids = np.asarray(groups)
+  return tuple(as_text(ids[np.asarray(rows)[0]]) for rows in parts)

@@ -179,3 +179,16 @@ def held_out_last(rows: np.ndarray, labels: np.ndarray, count: int) -> np.ndarra
   for c in range(len(classes)):
     held[np.flatnonzero(inverse == c)[: quota[c]]] = True
   return np.concatenate([rows[~held], rows[held]])
+
+
+def in_a_line(data: Any) -> str:
+  """Returns a `FederatedData` in a line: its clients, rows, examples and classes; no value is read."""
+  sizes = [part.size for part in (data.train, data.valid, data.test)]
+  known = all(isinstance(own, np.ndarray) for own in sizes)
+  rows = " / ".join(f"{own.sum():,}" for own in sizes) if known else "? / ? / ?"
+  leaves = [f"{leaf.dtype} {[*leaf.shape[1:]]}" for leaf in jax.tree.leaves(data.x) if hasattr(leaf, "dtype")]
+  name = f"{data.name}: " if data.name else ""
+  return (
+    f"FederatedData({name}{data.num_clients} clients, {rows} rows to train / validate / test on, examples "
+    f"{', '.join(leaves)}, {data.num_classes} classes)"
+  )

@@ -21,6 +21,7 @@ from fedjax_het.data.cifar import MD5, load_cifar10
 from fedjax_het.data.cifar100 import load_cifar100
 from fedjax_het.data.femnist import load_femnist
 from fedjax_het.data.files import Source
+from fedjax_het.data.folder import read_folder
 from fedjax_het.data.from_tfds import HOSTS, load_tfds
 from fedjax_het.data.ham10000 import load_ham10000
 from fedjax_het.data.heart import ROWS, file_name, load_heart
@@ -33,6 +34,7 @@ from fedjax_het.data.reddit import load_reddit
 from fedjax_het.data.repeated import check_apart
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
+from fedjax_het.data.table import read_source
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
 from fedjax_het.errors import (
   DataError,
@@ -44,9 +46,9 @@ from fedjax_het.errors import (
   reading,
 )
 from fedjax_het.modes import in_float32
-from fedjax_het.settings import check_settings
+from fedjax_het.settings import check_settings, settings_of
 
-__all__ = ["FOLDERS", "Source", "load", "names"]
+__all__ = ["FOLDERS", "OWN", "Source", "check_dataset", "kind_of", "load", "names"]
 
 _BLOCK = 10_000  # images resized at once
 _LEAF = "LEAF's train/*.json and test/*.json, by its data/{}/preprocess.sh, see https://github.com/TalwalkarLab/leaf"
@@ -148,6 +150,23 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
 }
 
 
+# A file or folder of one's own, whose path stands in the name -> its reader, which takes the path.
+OWN: dict[str, Callable[..., Source]] = {"file:PATH": read_source, "folder:PATH": read_folder}
+OF_PATH = ("table", "folder")  # the argument of a reader that is the path
+
+
+def kind_of(name: str) -> str:
+  """Returns the entry of a data set: its name, or "file:PATH" for "file:hospitals.csv"."""
+  kind, _, path = name.partition(":") if isinstance(name, str) else (name, "", "")
+  return f"{kind}:PATH" if path and f"{kind}:PATH" in OWN else name
+
+
+def check_dataset(name: str) -> None:
+  """Raises `SettingError` for an unknown data set; the error names the nearest."""
+  if not isinstance(name, str) or kind_of(name) not in OWN:
+    check_choice("dataset", name, (*names(), *OWN))
+
+
 def names() -> tuple[str, ...]:
   """Returns the names of all data sets: "digits", which scikit-learn bundles, and the keys of `FOLDERS`."""
   return "digits", *FOLDERS
@@ -159,7 +178,7 @@ def load(
   """Loads the data set `name`; "digits" is bundled with scikit-learn and needs no folder.
 
   Args:
-    name: one of `names()`.
+    name: one of `names()`, or file:PATH (.csv, .parquet) or folder:PATH (of images).
     data_dir: the folder with the data sets' folders; None or "" is $FEDJAX_HET_DATA, else ./data.
     resize: height and width in pixels to which images are resized; None keeps their size. Refused for other
       data.
@@ -171,15 +190,22 @@ def load(
     DataError: files are missing, truncated or differ from what their authors ship; the error says which,
       where they belong, and how to get them.
   """
-  check_choice("dataset", name, names())
+  check_dataset(name)
   if not isinstance(data_dir, str | os.PathLike | None) or "\0" in os.fspath(data_dir or ""):
     raise SettingError("data_dir", data_dir, "not the path of a folder", "Give a path, such as 'data'.")
   if resize is not None:
     check_whole("resize", resize, 1)
     resize = int(resize)
     return resized(load(name, data_dir, **options), resize)
-  known = load_digits if name == "digits" else FOLDERS[name][1]
-  check_settings(f"option of dataset {name!r}", known, options, ("folder", "name"))
+  kind = kind_of(name)
+  known = OWN.get(kind) or (load_digits if name == "digits" else FOLDERS[name][1])
+  check_settings(f"option of dataset {name!r}", known, options, ("folder", "name", *OF_PATH))
+  if kind in OWN:
+    for option, setting in settings_of(known).items():
+      if setting.required and option not in (*OF_PATH, *options):
+        option = f"dataset_options.{option}"
+        raise SettingError(option, None, f"is missing for {name}", f"Give it: --config.{option}=...")
+    return OWN[kind](folder_of("dataset", name.partition(":")[2]), **options)
   if name == "digits":
     return load_digits()
   folder, loader, wanted = FOLDERS[name]

@@ -1,6 +1,7 @@
 """Runs an algorithm for many rounds, in chunks, with evaluations between them."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.state import State
+from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
 from fedjax_het.metrics.late import before_last_fifth, is_due, late, late_rounds
@@ -140,6 +142,7 @@ class Result(NamedTuple):
     picked: the selected λ of the personalised models in `metrics` and `clients`.
     validation: the final evaluation on the validation parts if λ is selected there, else None.
     test_sizes: numbers of test examples of the clients, int [K].
+    models: () -> the trained models, see the property `trained`.
     left_out: model -> metric -> number of clients without a value, such as clients without test examples,
       which do not count in `metrics`; and "validation" -> metric -> number of clients without a value when λ
       was selected. Empty if all clients count.
@@ -156,6 +159,17 @@ class Result(NamedTuple):
   picked: Pick
   validation: Evaluation | None
   test_sizes: np.ndarray | None = None
+  models: Callable[[], Trained] | None = None
+
+  @property
+  def trained(self) -> Trained:
+    """The trained models, to predict with."""
+    assert self.models is not None
+    return self.models()
+
+  def model_of(self, client: Any = None) -> Any:
+    """Returns the parameters of a client's model, by name or number, or of the global model."""
+    return self.trained.model_of(client)
 
   @property
   def weighted(self) -> dict[str, dict[str, float]]:
@@ -254,9 +268,11 @@ def run(
         history.append({"round": int(chunk.state.round), **figures, "metrics": summarize(chunk.late)})
       bar.update(engine.rounds_done(chunk.state), **figures)
   every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
+  picked = pick(last)
   return Result(
-    chunk.state, history, metrics, per_client(last), last.test, every_round, pick(last), last.valid,
+    chunk.state, history, metrics, per_client(last), last.test, every_round, picked, last.valid,
     np.asarray(data.test.size),
+    functools.partial(trained, made.client, data, chunk.state, cohort_size, picked.column),
   )  # fmt: skip
 
 

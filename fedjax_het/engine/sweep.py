@@ -20,6 +20,7 @@ from fedjax_het.engine.lambda_selection import Pick, pick
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.run import check_rounds, chunks, fewer_late_rounds, in_short, showing, summarize
 from fedjax_het.engine.state import State
+from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.errors import SettingError, check_run_key, check_seed, listed, typed_keys
 from fedjax_het.metrics.fairness import left_out_of_models
 from fedjax_het.metrics.late import before_last_fifth, late
@@ -40,6 +41,7 @@ class Sweep(NamedTuple):
     picked: for each member the selected λ of its personalised models, as in `Result`.
     diverged: for each member where it diverged, see `Divergence`, or None.
     late: for each member model -> metric -> {count, min, max, std} over the last fifth, as in `Result`.
+    models: (number of a member) -> its trained models, to predict with, see `Trained`.
   """
 
   members: list[dict[str, Any]]
@@ -50,6 +52,7 @@ class Sweep(NamedTuple):
   picked: list[Pick]
   diverged: list[Divergence | None]
   late: list[dict[str, dict[str, dict[str, Any]]]]
+  models: Callable[[int], Trained] | None = None
 
   @property
   def left_out(self) -> list[dict[str, dict[str, int]]]:
@@ -207,13 +210,22 @@ def sweep(
           each.append((done, summarize(own)))
         history[done] = jax.tree.map(lambda *values: np.stack(values), *(own.test for own in last))
       bar.update(done, **figures, **({} if going.all() else {"diverged": int((~going).sum())}))
+  final, picked = jax.tree.map(lambda leaf: leaf[: len(members)], chunk.state), [pick(own) for own in last]
+
+  def models(member: int) -> Trained:
+    client = make_algorithm(**{name: members[member][name] for name in grid}).client
+    own = data if isinstance(data, FederatedData) else data[member]
+    state = jax.tree.map(lambda leaf: leaf[member], final)
+    return trained(client, own, state, cohort_size, picked[member].column)
+
   return Sweep(
     members,
-    jax.tree.map(lambda leaf: leaf[: len(members)], chunk.state),
+    final,
     jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *infos),
     history,
     [summarize(own) for own in last],
-    [pick(own) for own in last],
+    picked,
     diverged,
     [late(own, rounds) for own in judged],
+    models,
   )

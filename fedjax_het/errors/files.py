@@ -65,7 +65,9 @@ def check_here() -> None:
 
 
 def folder_of(setting: str, path: str | os.PathLike[str]) -> Path:
-  """Returns a path with "~" expanded; raises `SettingError` if the home folder is unknown."""
+  """Returns a path with "~" expanded; raises `SettingError` for no path, or if the home folder is unknown."""
+  if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+    raise SettingError(setting, path, "is no path", "Give a text, such as 'data'.")
   try:
     return Path(path).expanduser()
   except RuntimeError as error:

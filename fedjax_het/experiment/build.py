@@ -17,7 +17,9 @@ from fedjax_het.config.task import build_task
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.unseen import set_apart
 from fedjax_het.data.container import FederatedData
+from fedjax_het.data.encoder import with_names
 from fedjax_het.data.files import Source, digest
+from fedjax_het.data.own import names_of
 from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import fewer_late_rounds
@@ -144,6 +146,11 @@ def build(plan: Plan) -> Experiment:
         "partition.name", "natural", f"{source.name} does not say whose its rows are", "Use iid or dirichlet."
       )
     options["groups"] = source.groups
+  elif plan.dataset_options.get("client") is not None:
+    raise SettingError(
+      "partition.name", plan.partition.name, "does not use the column dataset_options.client",
+      "Use --config.partition=\"{'name': 'natural'}\", or leave the client out.",
+    )  # fmt: skip
   parts = datasets.partition(partition_key, plan.partition.name, source.y, plan.num_clients, **options)
   task = build_task(plan.task, source)
   if plan.test_fraction is None and source.split is None:
@@ -174,8 +181,11 @@ def build(plan: Plan) -> Experiment:
   noise = plan.label_noise
   noisy = noisy_labels(noise_key, noise, source, task)
   data = laid_out(
-    source.x, standardize=source.standardize, scale=source.scale, train_y=noisy, tell=notes.append
-  )
+    source.x, standardize=source.standardize, pooled=source.pooled, scale=source.scale, train_y=noisy,
+    tell=notes.append,
+  )  # fmt: skip
+  names = names_of(options["groups"], parts) if "groups" in options else ()
+  data = with_names(data, clients=names, labels=source.labels, columns=source.columns)
   source = source._replace(notes=tuple(notes))
   apart = functools.partial(set_apart, unseen_key, plan.unseen_fraction, parts=parts)
   clean = apart(data=laid_out(source.y))[0] if noise else None

@@ -16,6 +16,7 @@ from fedjax_het.config.typed import Plan
 from fedjax_het.engine.base import Runs, Seconds
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.divergence import check_any_left
+from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.run import chunks, evaluate
@@ -217,9 +218,10 @@ def models_of_checkpoint(
           for (folder, client), own in zip(runs, engine.split(found[0])):
             write_model(folder, client, own)
           if also:
+            assert isinstance(engine, Engine)
             evaluations = evaluate(engine, found[0])
             if writes():
-              write_clients(run.root, evaluations)
+              write_clients(run.root, evaluations, engine.data.encoder.clients)
           return []
   except (SettingError, DataError, NoRoom, OSError) as error:
     problem = str(error)

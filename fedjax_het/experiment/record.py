@@ -24,6 +24,7 @@ from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
 from fedjax_het.workdir.claim import check_claim
+from fedjax_het.workdir.encoder import write_encoder
 from fedjax_het.workdir.folder import Workdir, free_name, read_json_lines, write_atomic
 from fedjax_het.workdir.model import write_model
 from fedjax_het.workdir.pictures import note_pictures, pictures
@@ -123,6 +124,7 @@ class Record:
     if self._tracker:
       notes = notes_of(self._experiment)
       note_start(self.run, self._experiment.source, notes, self._experiment.digests, self._numerics)
+      write_encoder(self.run.root, self._experiment.data.encoder)
       self.run.failed_path.unlink(missing_ok=True)
       self._take_up_metrics(rounds_done, books or {})
     for name, study in self._studies.items():

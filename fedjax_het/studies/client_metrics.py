@@ -29,13 +29,15 @@ _COLUMNS = ("worst10", "best10", "gini", "gap")
 FILE = "clients.npz"
 
 
-def write_clients(folder: Path, evaluations: Evaluations) -> None:
-  """Writes clients.npz, see `ClientMetrics`, of the last evaluations of a run."""
+def write_clients(folder: Path, evaluations: Evaluations, names: Sequence[str] = ()) -> None:
+  """Writes clients.npz, see `ClientMetrics`, of a run's last evaluations and its clients' names."""
   every: dict[str, Any] = {
     f"{model}/{name}": np.asarray(own, np.float32)
     for model, metrics in per_client(evaluations).items()
     for name, own in metrics.items()
   }
+  if names:
+    every["names"] = np.array(names)
   np.savez_compressed(folder / FILE, **every)
 
 
@@ -43,7 +45,7 @@ class ClientMetrics(Study):
   """Study of all clients' metrics: `metrics` in metrics.jsonl and summary, `left_out`, a figure, a file.
 
   It writes accuracy_over_clients.png and clients.npz, whose arrays "MODEL/METRIC" hold each client's value at
-  the end, float32 [K], NaN for a client without one.
+  the end, float32 [K], NaN for a client without one, and `names` the clients' names where they have some.
   """
 
   name = "client_metrics"
@@ -60,7 +62,7 @@ class ClientMetrics(Study):
     assert now.evaluations is not None
     values = per_client(now.evaluations)
     if self.run.writes:
-      write_clients(self.run.folder, now.evaluations)
+      write_clients(self.run.folder, now.evaluations, self.run.data.encoder.clients)
     missing = left_out_of_models(values)
     sizes = np.asarray(self.run.data.test.size)
     found: dict[str, Any] = {"metrics": summarize(now.evaluations)}

@@ -28,7 +28,7 @@ class Partition(Study):
   """Study that writes partition.png and partition.npz before the first round.
 
   The file holds `counts`, each client's rows per class, integers [K, C], or if labels are not classes, each
-  client's rows, [K, 1].
+  client's rows, [K, 1]; and where they have names, `names` of the clients, [K], and `classes`, [C].
   """
 
   name = "partition"
@@ -45,12 +45,13 @@ class Partition(Study):
 
   def _write(self) -> None:
     counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
-    np.savez_compressed(self.run.folder / FILE, counts=counts)
+    names = {name: np.array(own) for name, own in self._names.items() if own}
+    np.savez_compressed(self.run.folder / FILE, counts=counts, **names)  # type: ignore[arg-type]
 
   def draw_first(self) -> None:
     """Draws partition.png."""
     path, num_classes = self.run.figures / PICTURE, self.run.data.num_classes
-    plot_partition(self.run.parts, self._labels, path, num_classes, self.run.title)
+    plot_partition(self.run.parts, self._labels, path, num_classes, self.run.title, *self._names.values())
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Makes partition.png and partition.npz again if they were removed."""
@@ -58,6 +59,13 @@ class Partition(Study):
       self._write()
     if not (self.run.figures / PICTURE).exists():
       self.draw_first()
+
+  @property
+  def _names(self) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the clients and of the classes, () where they have none."""
+    encoder = self.run.data.encoder
+    classes = tuple(map(str, encoder.labels)) if self._labels is not None else ()
+    return {"names": encoder.clients, "classes": classes}
 
   @property
   def _labels(self) -> ArrayLike | None:
@@ -79,6 +87,8 @@ def plot_partition(
   path: str | os.PathLike[str],
   num_classes: int,
   title: str = "",
+  names: Sequence[str] = (),
+  classes: Sequence[str] = (),
 ) -> None:
   """Draws the partition to `path`, whose suffix chooses the format; needs no display.
 
@@ -88,34 +98,49 @@ def plot_partition(
     path: the file to write.
     num_classes: C, the number of classes.
     title: title above the row counts; by default the number of clients.
+    names: the clients' names, K; their numbers by default. More than 40 clients are not named.
+    classes: the classes' names, C; their numbers by default.
   """
   counts = counts_of(parts, labels, num_classes)
   few, num_classes = len(counts) <= MOST_BARS, counts.shape[1]
   height = 1.4 + 0.24 * len(counts) if few else 4.0 + 0.12 * min(num_classes, 30)
   figure = Figure(figsize=(8.0, max(height, 2.6)), layout="constrained")
   FigureCanvasAgg(figure)
-  (_bars if few else _sizes if labels is None else _heat_map)(figure, counts)
-  sizes, classes = counts.sum(1), (counts > 0).sum(1)
+  classes = [_plain(own) for own in classes] or [*map(str, range(num_classes))]
+  if few:
+    _bars(figure, counts, [_plain(own) for own in names] or [*map(str, range(len(counts)))], classes)
+  elif labels is None:
+    _sizes(figure, counts)
+  else:
+    _heat_map(figure, counts, classes)
+  sizes, held = counts.sum(1), (counts > 0).sum(1)
   facts = (
     f"{sizes.sum():,} rows; rows a client {_span(sizes)}"
-    f"{'' if labels is None else f'; classes a client {_span(classes)}'}"
+    f"{'' if labels is None else f'; classes a client {_span(held)}'}"
   )
   figure.suptitle(f"{title or f'{len(counts)} clients'}\n{facts}", fontsize=10)
   figure.savefig(path, dpi=150)
 
 
-def _bars(figure: Figure, counts: np.ndarray) -> None:
+def _plain(name: str) -> str:
+  """Returns a name of at most 24 printable characters in which a dollar sign opens no formula."""
+  name = "".join(sign if sign.isprintable() else "?" for sign in name)
+  return (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$")
+
+
+def _bars(figure: Figure, counts: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> None:
   axes = figure.subplots()
   num_clients, num_classes = counts.shape
   colours = _colours(num_classes)
   clients, left = np.arange(num_clients), np.zeros(num_clients)
   for c in range(num_classes):
     axes.barh(
-      clients, counts[:, c], left=left, height=0.8, color=colours[c], label=str(c),
+      clients, counts[:, c], left=left, height=0.8, color=colours[c], label=classes[c],
       edgecolor="white", linewidth=0.4 if num_classes <= MOST_NAMES else 0.0,
     )  # fmt: skip
     left += counts[:, c]
-  axes.set(xlabel="rows", ylabel="client", yticks=clients, ylim=(num_clients - 0.4, -0.6))
+  axes.set(xlabel="rows", ylabel="client", ylim=(num_clients - 0.4, -0.6))
+  axes.set_yticks(clients, names)
   axes.tick_params(axis="y", length=0, labelsize=8)
   axes.spines[["top", "right"]].set_visible(False)
   if 1 < num_classes <= MOST_NAMES:
@@ -124,7 +149,7 @@ def _bars(figure: Figure, counts: np.ndarray) -> None:
     )
 
 
-def _heat_map(figure: Figure, counts: np.ndarray) -> None:
+def _heat_map(figure: Figure, counts: np.ndarray, classes: Sequence[str] = ()) -> None:
   num_clients, num_classes = counts.shape
   sizes = counts.sum(1)
   shares = counts / np.maximum(sizes, 1)[:, None]
@@ -142,7 +167,7 @@ def _heat_map(figure: Figure, counts: np.ndarray) -> None:
   )
   bottom.set(xlabel="clients, in order of the class they hold most of", ylabel="class")
   if num_classes <= MOST_NAMES:
-    bottom.set_yticks(range(num_classes))
+    bottom.set_yticks(range(num_classes), classes or None)
   more = "max" if shares.max() > darkest else "neither"
   figure.colorbar(image, ax=bottom, label="share of the client's rows", pad=0.01, extend=more)
 

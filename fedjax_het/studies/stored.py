@@ -7,11 +7,11 @@ import numpy as np
 from fedjax_het.errors import DAMAGE
 
 
-def arrays_of(path: Path) -> dict[str, np.ndarray]:
-  """Returns the numeric arrays of an .npz by name; {} if it is absent, damaged or being written."""
+def arrays_of(path: Path, kinds: str = "biuf") -> dict[str, np.ndarray]:
+  """Returns the arrays of an .npz of these kinds, by default numbers; {} if it is absent or damaged."""
   try:
     with path.open("rb") as raw, np.load(raw) as file:  # np.load leaves the file open where it fails
-      return {name: array for name, array in file.items() if array.dtype.kind in "biuf"}
+      return {name: array for name, array in file.items() if array.dtype.kind in kinds}
   except (*DAMAGE, AttributeError, LookupError, MemoryError):
     return {}
 

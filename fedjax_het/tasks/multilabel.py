@@ -51,7 +51,8 @@ def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
 
   return Task(
     "multilabel", losses, scores, metrics, ("auroc", "accuracy"), check, check_outputs,
-    outputs=lambda num_labels: num_labels,
+    outputs=lambda num_labels: num_labels, decide=lambda logits: (logits > 0).astype(jnp.int32),
+    probabilities=jax.nn.sigmoid,
   )  # fmt: skip
 
 

@@ -24,7 +24,8 @@ def regression() -> Task:
 
   return Task(
     "regression", losses, scores, metrics, ("rmse",), check, check_outputs,
-    outputs=lambda count: count, dtype=np.float32,
+    outputs=lambda count: count, dtype=np.float32, decide=lambda z: z[:, 0] if z.shape[1] == 1 else z,
+    probabilities=None,
   )  # fmt: skip
 
 

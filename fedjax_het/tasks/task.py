@@ -21,6 +21,21 @@ from fedjax_het.metrics.catalogue import METRICS
 PyTree = Any
 
 
+def most_likely(logits: jax.Array) -> jax.Array:
+  """Returns the most likely class, int32 [B, ...], for logits [B, ..., C]; C = 1: whether it is > 0."""
+  if logits.shape[-1] == 1:
+    return (logits[..., 0] > 0).astype(jnp.int32)
+  return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+
+def softmax(logits: jax.Array) -> jax.Array:
+  """Returns the classes' probabilities, float32 [B, ..., C], [B, ..., 2] for one logit."""
+  logits = logits.astype(jnp.float32)
+  if logits.shape[-1] == 1:
+    return jnp.concatenate([jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits)], axis=-1)
+  return jax.nn.softmax(logits, axis=-1)
+
+
 class Task(NamedTuple):
   """A learning task; all functions but the checks are pure, safe under `jit`, `vmap` and `scan`.
 
@@ -42,6 +57,8 @@ class Task(NamedTuple):
     classes: whether a label is one class, which partitions, stratified splits and generators require.
     weights: class weights, or the weight of positive labels alone, if they are numbers other than the
       default; None otherwise.
+    decide: (outputs [B, ...]) -> the predicted labels, [B, ...].
+    probabilities: (outputs [B, ...]) -> probabilities of the labels, [B, ...]; None if a task has none.
   """
 
   name: str
@@ -55,6 +72,8 @@ class Task(NamedTuple):
   dtype: Any = np.int32
   classes: bool = False
   weights: tuple[float, ...] | None = None
+  decide: Callable[[jax.Array], jax.Array] = most_likely
+  probabilities: Callable[[jax.Array], jax.Array] | None = softmax
 
 
 def mean_loss(task: Task, outputs: jax.Array, y: jax.Array, real: jax.Array) -> jax.Array:

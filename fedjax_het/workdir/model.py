@@ -9,13 +9,15 @@ import jax
 import numpy as np
 from absl import logging
 
+from fedjax_het.data.container import FederatedData
+from fedjax_het.data.untrusted import read_arrays
 from fedjax_het.engine.capacity import size
 from fedjax_het.engine.processes import writes
 from fedjax_het.engine.state import State
-from fedjax_het.errors import in_bytes
+from fedjax_het.errors import DataError, in_bytes
 from fedjax_het.models.model import Variables
 from fedjax_het.models.weights import by_name
-from fedjax_het.parts import ClientUpdate, Message
+from fedjax_het.parts import ClientUpdate, Context, Message
 
 MODEL = "model.npz"
 LARGEST = 10**9  # most bytes of clients' states that are written
@@ -74,6 +76,50 @@ def of_the_server(client: ClientUpdate, broadcast: Message) -> dict[str, np.ndar
   }
   found = {name.rstrip("/"): np.asarray(leaf) for name, leaf in by_name(params, stats).items()}
   return found | {name: own for part in more for name, own in named(f"broadcast/{part}", more[part]).items()}
+
+
+def read_model(folder: Path, client: ClientUpdate, data: FederatedData) -> tuple[Message, Any]:
+  """Reads the broadcast and the clients' states [K, ...] that `write_model` wrote.
+
+  Args:
+    folder: the run's.
+    client: the client part.
+    data: the clients' data, for the shapes of their states.
+
+  Raises:
+    DataError: the file is missing or damaged, is without the clients' states, or is of another model.
+  """
+  path = folder / MODEL
+  if not path.is_file():
+    raise DataError(f"{path} is missing. The run's command, started again, completes it and writes the file.")
+  found, key = read_arrays(path), jax.random.key(0)
+  broadcast = jax.tree.map(np.asarray, client.init_broadcast(key))  # its leaves' identities name them
+  model: Any = () if client.global_model is None else client.global_model(broadcast)
+  params, stats = model if isinstance(model, Variables) else (model, ())
+  of_model = {id(leaf): name.rstrip("/") for name, leaf in by_name(params, stats).items()}
+
+  def read(name: str, like: Any, leading: tuple[int, ...] = ()) -> np.ndarray:
+    array = found.get(name)
+    if array is None or array.shape != (*leading, *like.shape):
+      shape = "nothing" if array is None else [*array.shape]
+      wanted = f"{name} of shape {[*leading, *like.shape]}, and it holds {shape}"
+      why = " Clients' states above 1 GB are in the checkpoints only." if name.startswith("clients") else ""
+      raise DataError(f"{path} is another model's, or incomplete: this one has {wanted}.{why}")
+    return array.astype(like.dtype)
+
+  def of_part(part: str, tree: Any) -> Any:
+    own = named(f"broadcast/{part}", tree)
+    names = [name if name in found else of_model.get(id(leaf), name) for name, leaf in own.items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), map(read, names, own.values()))
+
+  parts = Message(**{part: of_part(part, tree) for part, tree in broadcast._asdict().items()})
+  shown = client.shown("init", data.clients(jax.numpy.int32(0)))
+  context = Context(0, 0, 1, data.num_clients)
+  states = jax.eval_shape(
+    lambda: client.init(key, jax.tree.map(jax.numpy.asarray, broadcast), shown, context)
+  )
+  leaves = [read(name, like, (data.num_clients,)) for name, like in named("clients", states).items()]
+  return parts, jax.tree.unflatten(jax.tree.structure(states), leaves)
 
 
 def named(prefix: str, tree: Any) -> dict[str, np.ndarray]:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.data import from_arrays, select
-from fedjax_het.data.container import federate, view_axes
+from fedjax_het.data.container import view_axes
+from fedjax_het.data.federate import federate
 from fedjax_het.errors import SettingError
 
 KEY = jax.random.key(3)

@@ -86,3 +86,20 @@ def test_a_run_notes_it(tmp_path, monkeypatch):
   assert "zurich has no value of trestbps in any row: it becomes 0" in notes
   assert "client 1 has no value of column 2 of x in its training rows: it becomes 0 in all its rows" in notes
   assert any("zurich" in note and "all rows: it was not measured" in note for note in notes)
+
+
+def test_the_constants_are_kept_and_give_the_rows_again():
+  """Each client's own, or with `pooled` those of all training rows, against NumPy."""
+  x = np.random.default_rng(0).normal(3, 2, (10, 3)).astype(np.float32)
+  x[2, 0] = np.nan
+  for pooled in (False, True):
+    data = fh.federate(x, np.arange(10) % 2, PARTS, KEY, num_classes=2, standardize=(0, 2), pooled=pooled)
+    rows = np.concatenate(PARTS if pooled else PARTS[:1])
+    last = data.x[:, 1]  # only filled, so that it says which row is which
+    train = [int(np.flatnonzero(x[:, 1] == last[i])[0]) for i in data.train.rows()]
+    own = x[[row for row in train if row in rows]].astype(np.float64)
+    np.testing.assert_allclose(data.encoder.scaling.mean[0], np.nanmean(own, 0), rtol=1e-12)
+    filled = np.where(np.isnan(own), np.nanmean(own, 0), own)
+    np.testing.assert_allclose(data.encoder.scaling.deviation[0], filled.std(0), rtol=1e-12)
+    again = data.encoder.encode(x[PARTS[0]], 0)
+    assert {tuple(row) for row in again} == {tuple(row) for row in data.x[:5]}

@@ -1,4 +1,4 @@
-"""docs/reading.md explains every field that runs leave, and none that they do not."""
+"""docs/reading.md and docs/workdir.md explain every field that runs leave, and none that they do not."""
 
 import fnmatch
 import importlib.util
@@ -18,7 +18,7 @@ from fedjax_het.metrics.catalogue import METRICS
 from fedjax_het.program.where import Where
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "reading.md").read_text()
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("reading.md", "workdir.md"))
 FIGURES = "mean", "std", "worst10", "best10", "gini", "gap"
 SMALL = {"rounds": 2, "eval_every": 1, "cohort_size": 3, "model": {"name": "two_nn", "hidden": 8}}
 

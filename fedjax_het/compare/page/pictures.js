@@ -64,15 +64,18 @@ function showPartition({part}, place) {
   const few = clients.length <= 40, top = counts.map((row) => row.indexOf(Math.max(...row)));
   const order = few ? clients : clients.sort((a, b) => top[a] - top[b] || counts[b][top[b]] / sizes[b] - counts[a][top[a]] / sizes[a]);
   const cell = (client, c) => (few ? counts[client][c] : counts[client][c] / Math.max(sizes[client], 1));
+  const named = (names, i) => (names ? asText(names[i]) : i);
   const z = Array.from({length: classes}, (_, c) => order.map((client) => cell(client, c)));
   const name = few ? "rows" : "share", plain = classes <= 20 && counts.length <= 25;
   const trace = {
     type: "heatmap", z, colorscale: [[0, "#f2f6fb"], [1, "#003f6b"]], zmin: 0, colorbar: {title: {text: name}, thickness: 12, outlinewidth: 0},
-    customdata: z.map(() => order), hovertemplate: `client %{customdata}, class %{y}: %{z:.3g}<extra></extra>`, xgap: few ? 1 : 0, ygap: 1,
+    customdata: z.map((_, c) => order.map((i) => [named(part.names, i), named(part.classes, c)])), hovertemplate: `client %{customdata[0]}, class %{customdata[1]}: %{z:.3g}<extra></extra>`, xgap: few ? 1 : 0, ygap: 1,
     ...(few && plain ? {text: z.map((row) => row.map((n) => n || "")), texttemplate: "%{text}", textfont: {size: 10}} : {}),
   };
   const look = layout(few ? "client" : "clients, in order of the class they hold most of", "class");
   if (classes <= 20) look.yaxis.dtick = 1;
+  if (classes <= 20 && part.classes) Object.assign(look.yaxis, {tickvals: [...part.classes.keys()], ticktext: part.classes.map(asText)});
+  if (few && part.names) Object.assign(look.xaxis, {tickvals: order, ticktext: part.names.map(asText)});
   plotIn(place, [trace], look);
 }
 

@@ -1,0 +1,205 @@
+"""Loads a finished run from its folder, to look at it and to predict with its models."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.clients.objective import momentum_sgd
+from fedjax_het.clients.sgd import run_steps, start
+from fedjax_het.config.plan import plan
+from fedjax_het.data.container import FederatedData
+from fedjax_het.data.encoder import Encoder, as_table
+from fedjax_het.data.federate import federate
+from fedjax_het.data.filled import Scaling
+from fedjax_het.engine.state import State
+from fedjax_het.engine.trained import Trained, trained
+from fedjax_het.errors import SettingError, check_range, check_whole, folder_of
+from fedjax_het.experiment.build import Experiment, build
+from fedjax_het.models import MODELS, Model
+from fedjax_het.modes import in_float32
+from fedjax_het.studies.unseen import LOCAL
+from fedjax_het.workdir.encoder import read_encoder
+from fedjax_het.workdir.folder import Workdir, read_json_lines, read_record, workdir_of
+from fedjax_het.workdir.model import read_model
+from fedjax_het.workdir.provenance import check_start, numerics
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run(Trained):
+  """A finished run: what was configured, what came of it, and its models, see `Trained`.
+
+  Attributes:
+    folder: the run's folder.
+    config: the configuration, as in config.json.
+    metrics: the lines of metrics.jsonl, one for each evaluation.
+    summary: the content of summary.json.
+    experiment: the run's data, model and algorithm.
+  """
+
+  folder: Workdir
+  config: Mapping[str, Any]
+  metrics: list[dict[str, Any]]
+  summary: Mapping[str, Any]
+  experiment: Experiment
+
+  def __repr__(self) -> str:
+    """Returns the run in a line."""
+    what = f"{self.summary['algorithm']} on {self.summary['dataset']}"
+    return f"Run({what}, {self.num_clients} clients, {self.summary['rounds']} rounds, {self.folder.root})"
+
+  @in_float32()
+  def adapted(self, rows: Any, labels: Any = None, *, steps: int = 10, lr: float | None = None) -> Trained:
+    """Returns the global model after local steps on the rows of a client that was not in training.
+
+    The steps are SGD from the global model, as those of the setting `unseen`, with the run's momentum, weight
+    decay and batch size. The result has this one client, called "new", and predicts for it by
+    `predict(rows, "new")`. Where each client's rows were standardised by its own constants, those of `rows`
+    are used.
+
+    Args:
+      rows: the client's rows, see `predict`; a table may hold the label's column.
+      labels: their labels by name; None takes the table's label column.
+      steps: number of local steps.
+      lr: learning rate; None is the run's.
+
+    Raises:
+      SettingError: the method has no global model that could be trained, or a label is unknown.
+    """
+    check_whole("steps", steps, 1)
+    model, client, data = self.experiment.model, self.experiment.algorithm.client, self.experiment.data
+    shared = self.model_of()
+    if not isinstance(model, Model) or not client.needs.uploads_model:
+      raise SettingError(
+        "steps", steps, f"{client.name} shares no model that could be trained on", "Predict."
+      )
+    if labels is None:
+      label = self.config["dataset_options"].get("label")
+      labels = as_table(rows)[label] if label else ()
+    y = self._numbers(labels)
+    encoder = _for_one(self.encoder, rows)
+    x = encoder.encode(rows, 0)
+    own = federate(
+      x, y, [np.arange(len(y))], jax.random.key(0), num_classes=data.num_classes, task=client.task,
+      test_fraction=0.0, scale=data.scale,
+    )  # fmt: skip
+    given = self.experiment.plan.client.settings
+    settings = {name: given[name] for name in LOCAL if name in given} | ({} if lr is None else {"lr": lr})
+    check_range("lr", settings.setdefault("lr", 0.01), above=0.0, below=np.inf)
+    optimizer = momentum_sgd(settings.get("momentum", 0.9), settings.get("weight_decay", 1e-4))(
+      settings["lr"]
+    )
+    batch_size = settings.get("batch_size", 10)
+
+    @jax.jit
+    def tune(params: Any, own: FederatedData) -> Any:
+      local = start(*model.split(params), optimizer)
+      order = jax.random.fold_in(self.experiment.key, 1_000_005)
+      local = run_steps(order, model, own.clients(jnp.int32(0)), local, optimizer, steps, batch_size)
+      return model.joined(local.params, local.stats)
+
+    params = tune(shared, own)
+    return Trained(self.program, self.example, encoder, 1, shared, lambda _: params)
+
+  def _numbers(self, labels: Any) -> np.ndarray:
+    """Returns labels by name as numbers of classes."""
+    found = np.asarray(labels)
+    names = np.asarray(self.encoder.labels)
+    if not len(names):
+      return found
+    wrong = np.flatnonzero(~np.isin(found, names))
+    if found.ndim != 1 or not len(found) or len(wrong):
+      what = found[wrong[0]].item() if len(wrong) else f"{found.dtype} {[*found.shape]}"
+      raise SettingError("labels", what, "is no label of training", f"Known: {', '.join(map(str, names))}.")
+    return np.argmax(found[:, None] == names, axis=1).astype(np.int32)
+
+
+def load_run(
+  workdir: str | os.PathLike[str],
+  *,
+  model: Model | Callable[..., Model] | None = None,
+  data_dir: str | os.PathLike[str] | None = None,
+) -> Run:
+  """Loads a finished run: its configuration, its metrics, and its models from model.npz.
+
+  The run's data are read again, since some methods' models depend on them; `Run.save` writes a file that
+  needs them no more.
+
+  Args:
+    workdir: the run's folder; of a sweep or a table, that of a member or a cell's run.
+    model: for a run of a model that is not the library's: the model, or the factory (shape, num_classes,
+      **options) that the configuration named.
+    data_dir: where the data sets are, if not where they were.
+
+  Raises:
+    SettingError: the folder holds no finished run, or a run that diverged.
+    DataError: the data, or model.npz, are missing or others than the run's.
+  """
+  folder_of("workdir", workdir)  # raises for what is no path
+  run = workdir_of(workdir)
+  config, summary = read_record(run.config_path), read_record(run.summary_path)
+  if config is None or summary is None or "sweep" in config:
+    members = sorted(path.parent.name for path in run.root.glob("members/*/summary.json"))
+    remedy = f"Name a member: {', '.join(members[:5])}." if members else "Name a run's folder."
+    if config is not None and not members:
+      remedy = "Start the run's command again, which goes on from the last checkpoint."
+    raise SettingError("workdir", str(run.root), "holds no finished run", remedy)
+  if summary.get("diverged"):
+    raise SettingError("workdir", str(run.root), "holds a run that diverged", "Name another.")
+  if data_dir is not None:
+    config["data_dir"] = os.fspath(data_dir)
+  with _known(config["model"]["name"], model):
+    planned = plan(config)
+    experiment = build(planned)
+  check_start(run, experiment.digests, numerics({}))
+  if (encoder := read_encoder(run.root)) is not None:
+    experiment = experiment._replace(data=dataclasses.replace(experiment.data, encoder=encoder))
+  client = experiment.algorithm.client
+  broadcast, clients = read_model(run.root, client, experiment.data)
+  state = State(experiment.key, jnp.int32(planned.rounds), broadcast, (), (), clients)
+  column = _column(client.studies.lambdas, summary)
+  used = trained(client, experiment.data, state, planned.cohort_size, column)
+  fields = {field.name: getattr(used, field.name) for field in dataclasses.fields(used)}
+  return Run(
+    **fields, folder=run, config=config, metrics=read_json_lines(run.metrics_path), summary=summary,
+    experiment=experiment,
+  )  # fmt: skip
+
+
+def _column(lambdas: tuple[float, ...], summary: Mapping[str, Any]) -> int:
+  """Returns the index of the λ that the run selected for its personalised models."""
+  if len(lambdas) == 1:
+    return 0
+  common = summary["lambda"]["common"]
+  return int(np.argmin(np.abs(np.asarray(lambdas) - common)))
+
+
+@contextlib.contextmanager
+def _known(name: str, model: Model | Callable[..., Model] | None) -> Iterator[None]:
+  """Context manager in which a user's model stands in the table of models."""
+  if model is None:
+    yield
+    return
+  before = MODELS.get(name)
+  MODELS[name] = (lambda shape, num_classes: model) if isinstance(model, Model) else model
+  try:
+    yield
+  finally:
+    del MODELS[name]
+    if before is not None:
+      MODELS[name] = before
+
+
+def _for_one(encoder: Encoder, rows: Any) -> Encoder:
+  """Returns the encoder of one client, "new", with the constants of its rows if each client has its own."""
+  scaling = encoder.scaling
+  if scaling is not None and len(scaling.mean) > 1:
+    raw = dataclasses.replace(encoder, scaling=None)
+    x = np.asarray(raw.encode(rows), np.float64)
+    scaling = Scaling.of(x, scaling.standardize)
+  return dataclasses.replace(encoder, clients=("new",), scaling=scaling)

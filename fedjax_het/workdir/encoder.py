@@ -1,0 +1,30 @@
+"""encoder.npz: the names of a run's clients and labels, and the constants that its rows were prepared by."""
+
+import uuid
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.encoder import Encoder
+from fedjax_het.data.untrusted import read_arrays
+
+FILE = "encoder.npz"
+
+
+def write_encoder(folder: Path, encoder: Encoder) -> None:
+  """Writes `folder`/encoder.npz atomically, if the encoder has anything to say; called at every start."""
+  if not (encoder.clients or encoder.labels or encoder.columns or encoder.scaling):
+    return
+  partial = folder / f".{FILE}.{uuid.uuid4().hex}"
+  try:
+    with partial.open("wb") as file:
+      np.savez_compressed(file, **encoder.arrays())  # type: ignore[arg-type]
+    partial.replace(folder / FILE)
+  finally:
+    partial.unlink(missing_ok=True)
+
+
+def read_encoder(folder: Path) -> Encoder | None:
+  """Reads `folder`/encoder.npz; None if there is none, and `DataError` for a damaged one."""
+  path = folder / FILE
+  return Encoder.of_arrays(read_arrays(path)) if path.is_file() else None
