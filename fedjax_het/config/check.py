@@ -12,7 +12,7 @@ from fedjax_het.config.sections import Section
 from fedjax_het.config.task import check_task
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.unseen import check_unseen, check_unseen_fields
-from fedjax_het.data.sources import check_dataset
+from fedjax_het.data.sources import check_dataset, kind_of
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
@@ -156,7 +156,7 @@ def check_loader(dataset: str, given: Mapping[str, Any], section: Section) -> No
   options = {name: value for name, value in given.items() if name not in section.more}
   if given.get("resize") is not None:
     check_whole("dataset_options.resize", given["resize"], 1)
-  known = {**settings_of(section.table()[dataset]), **settings_of(datasets.load)}
+  known = {**settings_of(section.table()[kind_of(dataset)]), **settings_of(datasets.load)}
   apart = {*section.given, "folder", "options"}
   check_settings(f"to {dataset}", known, options, apart, place="dataset_options")
 

@@ -41,11 +41,14 @@ def build_task(given: Mapping[str, Any], source: Source, y: np.ndarray | None = 
     "class_weights": (lambda y: balanced(y, source.num_classes), None),
     "positive_weight": (balanced_positive, 1.0),
   }
-  for setting, (weights, plain) in balance.items():
-    if settings.get(setting) == "balanced":
+  for setting in balance.keys() & settings_of(TASKS[name]).keys() & settings.keys():
+    weights, plain = balance[setting]
+    if settings[setting] == "balanced":
       settings[setting] = plain if y is None else weights(y)
-    elif isinstance(settings.get(setting), str):
-      remedy = f'Write --config.task.{setting}="balanced" or numbers, which nan and inf are not.'
+    elif isinstance(settings[setting], str):
+      remedy = (
+        f"Did you mean 'balanced'? Write --config.task.{setting}=balanced, or numbers other than nan and inf."
+      )
       raise SettingError(f"task.{setting}", settings[setting], "is no known word, and no number", remedy)
   check_settings(f"to {name}", TASKS[name], settings, place="task")
   with as_written({"task": settings}, "task"):

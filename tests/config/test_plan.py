@@ -42,7 +42,9 @@ def test_a_plan_is_typed_frozen_and_has_the_defaults():
   assert plan(get_config("algorithm=fedavg")).client.settings["lr"] == 0.05
   assert made.server.settings == {"lr": 1.0} and made.studies == {}
   judged = plan(with_values(config, {"landscape": {"points": 5}, "to_accuracy": 0.0})).studies
-  assert judged["landscape"] == {"points": 5, "span": 1.0, "part": "test", "examples": None}
+  assert judged["landscape"] == {
+    "points": 5, "span": 1.0, "part": "test", "examples": None, "others": (), "l2": 0.0,
+  }  # fmt: skip
   assert judged["to_accuracy"] == 0.0
 
 

@@ -293,7 +293,7 @@ def test_a_configuration_s_task():
   for given, says in (
     ({"name": "binari"}, "Did you mean 'binary'"),
     ({"class_weight": "balanced"}, "Did you mean 'class_weights'"),
-    ({"class_weights": "balancd"}, "Did you mean 'balanced'"),
+    ({"positive_weight": "balancd"}, "Did you mean 'balanced'"),
     ({"class_weights": "balanced"}, "task.class_weights = 'balanced': unknown to binary"),
     ({"name": "regression", "ignore": (0,)}, "task.ignore = "),
   ):
