@@ -5,8 +5,8 @@ from typing import Any
 
 from fedjax_het import data as datasets
 from fedjax_het import models
-from fedjax_het.config.algorithm import as_written, build_algorithm, renamed
-from fedjax_het.config.known import check_known, check_model
+from fedjax_het.config.algorithm import as_written, build_algorithm
+from fedjax_het.config.known import check_known, check_method
 from fedjax_het.config.label_noise import check_label_noise
 from fedjax_het.config.sections import Section
 from fedjax_het.config.task import check_task
@@ -24,8 +24,8 @@ from fedjax_het.errors import (
   check_seed,
   check_whole,
 )
-from fedjax_het.methods import CLIENTS, Method, small_model
-from fedjax_het.settings import check_settings, settings_of
+from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
+from fedjax_het.settings import check_settings
 from fedjax_het.studies import Options
 
 
@@ -46,6 +46,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
       raise SettingError(name, None, "is missing from the configuration", "See configs/quickstart.py.")
     if section.kind in ("section", "choice"):
       check_section(name, config.get(name, {}))
+      check_given(name, config.get(name, {}), section.given)
   for name, section in known.items():
     if section.required and section.kind == "choice" and not config[name].get("name"):
       remedy = (
@@ -54,15 +55,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
       raise SettingError(f"{name}.name", None, "is missing", remedy)
   check_flag("stratify", config.get("stratify", False))
   check_seed("seed", config["seed"])
-  for name in ("model", "partition", "dataset_options"):
-    check_given(name, config.get(name, {}), known[name].given)
-  model = config["model"]
   check_choice("dataset", config["dataset"], datasets.names())
-  check_choice("model.name", model["name"], (*models.MODELS, *models.GENERATORS))
-  if model.get("weights"):
-    models.check_file(model["weights"])
-  with as_written(config, "partition"):
-    check_partition(config["partition"], known["partition"].given)
   check_rounds(config["rounds"], config["eval_every"])
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:
@@ -73,7 +66,9 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
     check_range("cohort_size", config["cohort_size"], 1, config["num_clients"])
   for name, section in known.items():
     given = config.get(name)
-    if given and section.kind == "choice" and not (section.required or section.always):
+    if name in METHODS:
+      check_method(section, config)
+    elif given and section.kind == "choice" and name != "task":
       check_chosen(name, section, given)
     for number, own in enumerate(given or () if section.kind == "choices" else ()):
       check_chosen(f"{name}.{number}", section, own)
@@ -82,11 +77,13 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_task(config.get("task", {}))
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
+  partition, model = config["partition"], config["model"]
+  datasets.check_tries(partition.get("balance", False), partition.get("max_tries"))
+  if model.get("weights"):
+    models.check_file(model["weights"])
   if config.get("task") and model["name"] in models.GENERATORS:
     raise SettingError("task", config["task"], "a generator trains by losses of its own", "Leave it out.")
-  check_choice("algorithm.name", config["algorithm"]["name"], CLIENTS)
   check_fit(CLIENTS[config["algorithm"]["name"]], model["name"])
-  check_model(model)
 
 
 def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None:
@@ -100,19 +97,17 @@ def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None
   Raises:
     SettingError: the name is missing or unknown, or a field is invalid.
   """
-  table = section.table()
   check_section(place, given)
-  if given.get("name") is None:
-    raise SettingError(
-      place, dict(given), "has no name, and so no effect", f"Name one of {', '.join(table)}."
-    )
-  check_choice(f"{place}.name", given["name"], table)
+  if (name := given.get("name")) is None:
+    known = ", ".join(section.table())
+    raise SettingError(place, dict(given), "has no name, and so no effect", f"Name one of {known}.")
+  check_choice(f"{place}.name", name, section.table())
   check_given(place, given, section.given)
-  settings = {field: value for field, value in given.items() if field != "name"}
-  try:
-    check_settings(f"{place}'s setting for {given['name']}", table[given["name"]], settings, section.given)
-  except SettingError as error:
-    raise renamed(error, f"{place}.{error.setting}") if error.setting in settings else error from None
+  if section.required:
+    check_known(section, {place: given})
+  with as_written({place: given}, place):
+    settings = {field: value for field, value in given.items() if field != "name"}
+    check_settings(f"{place}'s setting for {name}", section.settings(name), settings)
 
 
 def check_options(options: Options, given: Any) -> None:
@@ -139,19 +134,6 @@ def check_parts(plan: Plan) -> None:
   check_rounds(plan.rounds, plan.eval_every, algorithm)
   if plan.num_clients is not None and plan.unseen_fraction is None:
     check_cohort(algorithm, plan.cohort_size, plan.num_clients)
-
-
-def check_partition(given: Mapping[str, Any], not_settable: Mapping[str, str]) -> None:
-  """Raises `SettingError` for an unknown partition or an unknown option of it."""
-  name, known = given["name"], datasets.PARTITIONERS
-  check_choice("partition.name", name, known)
-  of_all = {each: {*settings_of(own)} - {*not_settable, "groups"} for each, own in known.items()}
-  if given.get("seed") is not None:
-    check_seed("partition.seed", given["seed"])
-  options = {option: value for option, value in given.items() if option not in ("name", "seed")}
-  check_known(name, {"partition": {"name": name, **options}}, of_all[name], lambda: of_all)
-  check_settings(f"option of partition {name!r}", known[name], options, (*not_settable, "groups"))
-  datasets.check_tries(options.get("balance", False), options.get("max_tries"))
 
 
 def check_fit(client: Method, model: str) -> None:

@@ -40,7 +40,7 @@ def test_a_plan_is_typed_frozen_and_has_the_defaults():
   assert made.partition_seed is None and made.stratify is False and made.unseen_steps == ()
   assert made.client.name == "superfed_mm" and made.client.settings["start_round"] == 40
   assert plan(get_config("algorithm=fedavg")).client.settings["lr"] == 0.05
-  assert made.server.settings == {"lr": 1.0} and made.studies == {}
+  assert made.studies == {}
   judged = plan(with_values(config, {"landscape": {"points": 5}, "to_accuracy": 0.0})).studies
   assert judged["landscape"] == {"points": 5, "span": 1.0, "part": "test", "examples": None}
   assert judged["to_accuracy"] == 0.0
@@ -87,7 +87,7 @@ def test_a_section_of_the_registry_is_one_line(monkeypatch):
   """As the sections of later versions are: a tuple of choices, whose numbers a sweep may vary."""
   line = Section("uploads", "choices", lambda: {"top_k": lambda share, keep=2: None}, varies=True)
   monkeypatch.setattr(registry, "CORE", (*CORE, line))
-  assert sections()["uploads"].defaults("top_k") == {"keep": 2}
+  assert sections()["uploads"].filled({}, "top_k") == {"keep": 2}
   config = get_config()
   change(config, {"uploads": ({"name": "top_k", "share": 0.1}, {"name": "top_k", "share": 0.2})})
   change(config, {"uploads.1.share": 0.5})
@@ -143,7 +143,7 @@ def test_what_is_no_configuration_of_ours_stays_as_it_is():
 
 
 def test_every_study_describes_its_options():
-  from fedjax_het.config.listing import documented
+  from fedjax_het.settings import documented
 
   for study in STUDIES:
     if study.options:
