@@ -7,11 +7,10 @@ from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.config.algorithm import as_written, build_algorithm
 from fedjax_het.config.known import check_known, check_method
-from fedjax_het.config.label_noise import check_label_noise
 from fedjax_het.config.sections import Section
-from fedjax_het.config.task import check_task
 from fedjax_het.config.typed import Plan
-from fedjax_het.config.unseen import check_unseen, check_unseen_fields
+from fedjax_het.data.clients import count_apart
+from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
@@ -25,8 +24,10 @@ from fedjax_het.errors import (
   check_whole,
 )
 from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
-from fedjax_het.settings import check_settings
+from fedjax_het.parts import ClientUpdate
+from fedjax_het.settings import check_settings, settings_of
 from fedjax_het.studies import Options
+from fedjax_het.tasks import TASKS
 
 
 def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> None:
@@ -142,3 +143,70 @@ def check_fit(client: Method, model: str) -> None:
     raise SettingError(
       "model.name", model, f"not a model that {client.name} trains", f"Use one of {', '.join(client.models)}."
     )
+
+
+def check_task(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for an invalid field of `task`, as far as that is known without the data."""
+  check_choice("task.name", given.get("name", "classification"), TASKS)
+  known = [TASKS[given["name"]]] if "name" in given else TASKS.values()
+  settings = {"name", *(setting for task in known for setting in settings_of(task))}
+  for field in given:
+    check_choice("task's field", field, settings)
+
+
+def check_label_noise(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a `label_noise` of known fields whose values cannot be; {} is none."""
+  if not given:
+    return
+  settings = {field: value for field, value in given.items() if field != "name"}
+  if "ratio" not in settings:
+    raise SettingError("label_noise.ratio", None, "is missing", "Give the share of labels to be changed.")
+  LABEL_NOISES[given["name"]](2, **settings)
+
+
+def check_unseen(plan: Plan, client: ClientUpdate) -> None:
+  """Raises `SettingError` for a section `unseen` that does not go with the client part or the cohort.
+
+  Args:
+    plan: the plan.
+    client: its client part, around any model.
+  """
+  if plan.unseen_fraction is None:
+    return
+  steps = [*plan.unseen_steps]
+  if client.global_model is None:
+    raise SettingError(
+      "unseen", plan.written["unseen"],
+      f"{client.name} has no global model, which such clients would start with",
+      "Use a method that has one, such as fedavg, or leave unseen out.",
+    )  # fmt: skip
+  if steps and (plan.model.name in models.GENERATORS or not client.needs.uploads_model):
+    raise SettingError(
+      "unseen.steps", steps, f"{client.name} shares no model that could be trained on", "Set it to []."
+    )
+  if plan.num_clients is not None:
+    apart = count_apart(plan.num_clients, plan.unseen_fraction)
+    left = plan.num_clients - apart
+    if plan.cohort_size > left:
+      raise SettingError(
+        "cohort_size", plan.cohort_size, f"{apart} of {plan.num_clients} clients are unseen",
+        f"Use at most {left}, or a smaller unseen.fraction.",
+      )  # fmt: skip
+
+
+def check_unseen_fields(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a field of `unseen` that cannot be; {} is none."""
+  if not given:
+    return
+  for field in given:
+    check_choice("unseen's field", field, ("fraction", "steps"))
+  if "fraction" not in given:
+    raise SettingError("unseen.fraction", None, "is missing", "Give the share of clients that never train.")
+  steps = given.get("steps", ())
+  if not isinstance(steps, list | tuple):
+    raise SettingError("unseen.steps", steps, "not a list", f"Write [{steps}].")
+  steps = list(steps)
+  for count in steps:
+    check_whole("unseen.steps", count, 1)
+  if sorted(set(steps)) != steps:
+    raise SettingError("unseen.steps", steps, "do not rise", "Give each number once, smaller ones first.")
