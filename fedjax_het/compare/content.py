@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedjax_het.studies import STUDIES, client_metrics, partition
 from fedjax_het.studies.samples import sample_files, sample_grid
 from fedjax_het.studies.stored import arrays_of, short
 from fedjax_het.studies.study import series
+from fedjax_het.workdir.tracking import scalars
 
 MOST_CLIENTS = 200  # up to this many, each client is a point of the sorted curve; else quantiles are drawn
 MOST_CELLS = 20_000  # up to this many clients times classes, a partition is drawn in the page
@@ -25,7 +26,6 @@ MOST_LINES = 12  # up to this many clients, each has a line of mixing coefficien
 QUANTILES = (0, 10, 50, 90, 100)  # percentiles of the cohort's coefficients, shown for more clients
 MOST_CLASSES = 1000  # classes of synthetic images that are drawn at most, one row each
 FRAMES = 10  # pictures of a run's synthetic examples over the rounds, at most
-NO_CURVES = ("cohort", "coefficients")  # fields of a line's `mixing` that are not drawn as curves
 
 
 def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
@@ -99,17 +99,9 @@ def of_studies(folder: Path) -> dict[str, Any]:
 
 def curves(run: Run) -> dict[str, Any]:
   """Returns all numbers of a run's metrics.jsonl by "part/part/name", [R] each, and `round`, [R]."""
-  names = dict.fromkeys(name for line in run.lines for name in _numbers(line))
+  names = dict.fromkeys(name for line in run.lines for name, _ in scalars(line) if name != "round")
   found = {name: short(series(run.lines, *name.split("/"))) for name in names}
   return {"round": [line["round"] for line in run.lines], **found}
-
-
-def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-  for name, value in line.items():
-    if isinstance(value, Mapping):
-      yield from _numbers(value, f"{prefix}{name}/")
-    elif isinstance(value, int | float) and prefix + name != "round":
-      yield prefix + name
 
 
 def clients(run: Run) -> dict[str, Any]:

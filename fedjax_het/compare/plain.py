@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.compare.data import unlike
-from fedjax_het.compare.groups import Group
+from fedjax_het.compare.groups import Group, unlike
 from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
 from fedjax_het.studies.client_metrics import headline_of
 from fedjax_het.studies.plots import spelled

@@ -88,7 +88,9 @@ def run_experiment(
   planned = plan(config, studies)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
-  run, old = check_rounds_too(workdir, planned)
+  run = workdir_of(workdir)
+  if (old := earlier_rounds(run, planned, FREE)) is None:
+    check(workdir, planned.written, FREE)
   if old is None and (summary := read_record(run.summary_path)):
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
@@ -122,15 +124,6 @@ def run_experiment(
     check_claim_together(run)
   place = f"Table, figures, metrics and checkpoints are in {run.root}."
   return _show(run, summary, place, record.undrawn, studies, display)
-
-
-def check_rounds_too(workdir: str, plan: Plan) -> tuple[Workdir, int | None]:
-  """Checks that a folder belongs to this run; returns its workdir, and T_old if its rounds are to change."""
-  run = workdir_of(workdir)
-  old = earlier_rounds(run, plan, FREE)
-  if old is None:
-    return check(workdir, plan.written, FREE), None
-  return run, old
 
 
 def _show(

@@ -10,9 +10,9 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedjax_het.config.own_epochs import of_earlier
 from fedjax_het.config.same import as_given, with_defaults
@@ -203,10 +203,18 @@ def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def write_atomic(path: Path, text: str) -> None:
-  """Writes a text file atomically: a reader, or a crash, sees the old file or the new one, never a part.
+  """Writes a text file atomically, see `written_at_once`."""
+  with written_at_once(path) as file:
+    file.write(text.encode())
 
-  Several processes, also on several hosts, may write a file at once: the last content wins. Partial files
-  that killed processes left are removed.
+
+@contextlib.contextmanager
+def written_at_once(path: Path) -> Iterator[BinaryIO]:
+  """Context manager that yields a file to write, which then takes the place of `path` in one step.
+
+  A reader, or a crash, sees the old file or the new one, never a part. Several processes, also on several
+  hosts, may write a file at once: the last content wins. Partial files that killed processes left are
+  removed.
 
   Raises:
     Lost, Claimed: see `check_claim`.
@@ -214,9 +222,9 @@ def write_atomic(path: Path, text: str) -> None:
   check_claim(path)
   partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:
-    with partial.open("x", encoding="utf-8") as file:
+    with partial.open("xb") as file:
       lock(file)  # held until the file is closed, as a sign that this writer is alive
-      file.write(text)
+      yield file
       file.flush()
       os.fsync(file.fileno())
       _remove_partials(path, but=partial)
@@ -234,7 +242,7 @@ def _remove_partials(path: Path, but: Path) -> None:
   file system's clock, which also dated `but`.
   """
   now = but.stat().st_mtime
-  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|\d+)")  # digits: earlier versions
+  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|[0-9a-f]{32}|\d+)")  # others: earlier versions
   for partial in path.parent.glob(f".{glob.escape(path.name)}.*"):
     if partial != but and (named := pattern.fullmatch(partial.name)):
       with contextlib.suppress(OSError), partial.open("r+b") as file:
