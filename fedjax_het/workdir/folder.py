@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -223,7 +224,8 @@ def written_at_once(path: Path) -> Iterator[BinaryIO]:
   partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:
     with partial.open("xb") as file:
-      lock(file)  # held until the file is closed, as a sign that this writer is alive
+      while lock(file) is False:  # held until the file is closed, as a sign that this writer is alive
+        time.sleep(0.001)  # another writer looks at it, and would take a file without lock for a dead one's
       yield file
       file.flush()
       os.fsync(file.fileno())
@@ -242,7 +244,8 @@ def _remove_partials(path: Path, but: Path) -> None:
   file system's clock, which also dated `but`.
   """
   now = but.stat().st_mtime
-  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|[0-9a-f]{32}|\d+)")  # others: earlier versions
+  ends = r"([0-9a-f]{16}|[0-9a-f]{32}|\d+)"  # the latter two by earlier versions
+  pattern = re.compile(re.escape(f".{path.name}.") + ends)
   for partial in path.parent.glob(f".{glob.escape(path.name)}.*"):
     if partial != but and (named := pattern.fullmatch(partial.name)):
       with contextlib.suppress(OSError), partial.open("r+b") as file:
