@@ -63,7 +63,7 @@ def run(group: str, runs: Path, flags: list[str]) -> None:
 def course(member: Path) -> list[list[float]]:
   """[round, mean over clients, std over clients] of every judged round, in percent."""
   lines = [json.loads(line) for line in (member / "metrics.jsonl").read_text().splitlines()]
-  judged = [(line["round"], line["personalized"]["top1"]) for line in lines if "personalized" in line]
+  judged = [(line["round"], line["metrics"]["personalized"]["top1"]) for line in lines if "metrics" in line]
   return [[t, round(100 * top1["mean"], 3), round(100 * top1["std"], 3)] for t, top1 in judged]
 
 
@@ -104,7 +104,8 @@ def table(kept: dict[str, Any], clients: int) -> str:
         ranges = "; ".join(
           f"{c.min():.1f}, {c.max():.1f}, {c.std():.1f}" for c in (late(r)[:, 1] for r in rows)
         )
-        below = [int((late(r)[:, 1] < 90).sum()) for r in rows]
+        late_means = [late(r)[:, 1] for r in rows]
+        below = f"{sum(int((m < 90).sum()) for m in late_means)} of {sum(map(len, late_means))}"
         last = "; ".join(f"{r[-1, 1]:.2f} ({r[-1, 2]:.1f})" for r in rows)
         paper = "{:.2f} ({:.2f})".format(*PAPER[name][clients])
         lines.append(
