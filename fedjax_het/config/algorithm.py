@@ -17,16 +17,13 @@ from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
-from fedjax_het.settings import check_settings
 from fedjax_het.tasks import Task
 
 
 def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
-  """Makes the part of the method `config.name` with the other fields of `config`, whose values it checks."""
-  method = METHODS[section][config["name"]]
+  """Makes the part of the method `config.name` with the other fields of `config`."""
   settings = {setting: value for setting, value in config.items() if setting != "name"}
-  check_settings(f"{section}'s setting for {method.name}", method.settings, settings)
-  return method.make(given, **settings)
+  return METHODS[section][config["name"]].make(given, **settings)
 
 
 def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:

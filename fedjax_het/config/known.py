@@ -3,10 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fedjax_het.config.algorithm import as_written
 from fedjax_het.config.sections import Section
 from fedjax_het.errors import SettingError, check_choice, near
 from fedjax_het.methods import CLIENTS
 from fedjax_het.models import MODELS
+from fedjax_het.settings import check_settings
 
 NONE = "(it has none)"
 MOST_NAMED = 4  # most parts that are named as having the setting
@@ -45,7 +47,7 @@ def check_known(kind: Section, sections: Mapping[str, Mapping[str, Any]], also: 
 
 
 def check_method(kind: Section, config: Mapping[str, Any]) -> None:
-  """Raises `SettingError` for a setting that the method named in a section does not have."""
+  """Raises `SettingError` for an unknown setting or an invalid value of the method named in a section."""
   section, also = kind.name, ""
   given, name = {section: config[section]}, config[section]["name"]
   check_choice(f"{section}.name", name, kind.table())
@@ -60,6 +62,13 @@ def check_method(kind: Section, config: Mapping[str, Any]) -> None:
         f"is given in local too, as {config['local'][field]!r}", f"Give it once: --config.local.{field}=...",
       )  # fmt: skip
   check_known(kind, given, also)
+  method, settings = (
+    kind.table()[name],
+    {own: value for part in given.values() for own, value in part.items()},
+  )
+  with as_written(config, *given):
+    own = {field: value for field, value in settings.items() if field not in ("name", *method.shares)}
+    check_settings(f"{section}'s setting for {name}", method.settings, own)
 
 
 def _kept(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:

@@ -49,10 +49,13 @@ def test_a_plan_is_typed_frozen_and_has_the_defaults():
 def test_a_run_checks_its_configuration_once(tmp_path, monkeypatch):
   made, real = [], building.build_algorithm
   from fedjax_het.config import check as checks
+  from fedjax_het.config import plan as planning
 
+  fields = planning.check_fields
+  monkeypatch.setattr(planning, "check_fields", lambda *args: made.append(args) or fields(*args))
   monkeypatch.setattr(checks, "build_algorithm", lambda *args: made.append(args) or real(*args))
   experiment.run_experiment(small(rounds=1, eval_every=1), str(tmp_path), Where(devices=1))
-  assert len(made) == 1
+  assert len(made) == 2  # the fields, and the parts that they choose
 
 
 def test_sections_that_a_file_lacks_are_put_in_for_the_command_line():
