@@ -77,14 +77,9 @@ def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
     home = next((section for section in sections if name in config[section]), None)
     if home is None or not str(error).startswith(f"{error.setting} = "):
       raise
-    raise renamed(error, f"{home}.{name}") from error
-
-
-def renamed(error: SettingError, setting: str) -> SettingError:
-  """Returns the error with another setting's name."""
-  told = SettingError(f"{setting}{str(error).removeprefix(error.setting)}")
-  told.setting = setting
-  return told
+    told = SettingError(f"{home}.{name}{str(error).removeprefix(error.setting)}")
+    told.setting = f"{home}.{name}"
+    raise told from error
 
 
 def algorithm_maker(plan: Plan, model: Model | Generative) -> Callable[..., Algorithm]:
