@@ -12,12 +12,12 @@ from rich.console import Console
 
 import fedjax_het as fh
 from fedjax_het import tasks
+from fedjax_het.config.data import build_task
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.data.files import Source
 from fedjax_het.engine import evaluate
 from fedjax_het.experiment import build, experiment
-from fedjax_het.experiment.build import build_task
 from fedjax_het.experiment.report import report
 from fedjax_het.metrics.catalogue import METRICS, Metric
 from fedjax_het.program.where import Where
