@@ -86,15 +86,10 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
     "lambda": along and {"metric": "top1", **along},  # earlier commits knew this metric only
     "mixture": mixture(run),
     "simplex": run.summary.get("simplex"),
-    **of_studies(run.folder),
+    **{name: shown for study in STUDIES for name, shown in study.on_page(run.folder).items()},
     "samples": samples(run) if first else [],
     "pictures": {"simplex": picture(run.folder / "figures" / "simplex_clients.png")} if first else {},
   }
-
-
-def of_studies(folder: Path) -> dict[str, Any]:
-  """Returns the studies' JSON data for a run's folder, by name."""
-  return {name: shown for study in STUDIES for name, shown in study.on_page(folder).items()}
 
 
 def curves(run: Run) -> dict[str, Any]:

@@ -28,55 +28,33 @@ FAILED = "failed.json"
 DERIVED = ("eval_every",)  # fields that shipped configurations derive from others
 
 
+class _Inside:
+  """The path of a file or a folder in a run's folder, as an attribute of `Workdir`."""
+
+  def __init__(self, name: str):
+    self._name = name
+
+  def __get__(self, run: "Workdir", kind: type) -> Path:
+    return run.root / self._name
+
+
 @dataclasses.dataclass(frozen=True)
 class Workdir:
   """Paths of a run's files; a path-like object, so `Path(workdir)` and `open(...)` accept it."""
 
   root: Path
+  config_path = _Inside("config.json")  # the resolved configuration, written once
+  starts_path = _Inside(STARTS)  # one line per start: version and commit, date, machine
+  metrics_path = _Inside("metrics.jsonl")  # one line per evaluation
+  summary_path = _Inside("summary.json")  # the final figures
+  failed_path = _Inside(FAILED)  # the reason why the last start diverged
+  checkpoints = _Inside("checkpoints")
+  samples = _Inside("samples")  # synthetic examples, one file per evaluation, for methods that synthesise
+  figures = _Inside("figures")
 
   def __fspath__(self) -> str:
     """Returns the folder's path."""
     return os.fspath(self.root)
-
-  @property
-  def config_path(self) -> Path:
-    """The path of config.json, the resolved configuration, which is written once."""
-    return self.root / "config.json"
-
-  @property
-  def starts_path(self) -> Path:
-    """The path of starts.jsonl, with one line per start: version and commit, date, machine."""
-    return self.root / STARTS
-
-  @property
-  def metrics_path(self) -> Path:
-    """The path of metrics.jsonl, with one line per evaluation."""
-    return self.root / "metrics.jsonl"
-
-  @property
-  def summary_path(self) -> Path:
-    """The path of summary.json, the final figures."""
-    return self.root / "summary.json"
-
-  @property
-  def failed_path(self) -> Path:
-    """The path of failed.json, the reason why the last start diverged."""
-    return self.root / FAILED
-
-  @property
-  def checkpoints(self) -> Path:
-    """The folder of the checkpoints."""
-    return self.root / "checkpoints"
-
-  @property
-  def samples(self) -> Path:
-    """The folder of synthetic examples, one file per evaluation, for methods that synthesise."""
-    return self.root / "samples"
-
-  @property
-  def figures(self) -> Path:
-    """The folder of the figures."""
-    return self.root / "figures"
 
   @property
   def traces(self) -> tuple[Path, ...]:
