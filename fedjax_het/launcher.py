@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
@@ -28,7 +29,6 @@ from fedjax_het.program.command_line import (
   parse_flags,
   show_in_help,
   take_changes,
-  take_no_accelerator,
   told,
 )
 from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
@@ -139,9 +139,8 @@ def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any
     leave_out_empty(given.config, put_in)
     return given.config
 
-  for asked, show in ((given.list, print_listing), (given.describe, print_description)):
-    if asked is not None:
-      return told(functools.partial(show, "" if asked == "true" else asked, overridden))
+  if given.list is not None or given.describe is not None:
+    return told(functools.partial(explain, overridden))
   from fedjax_het.config.grid import check_sweep
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
@@ -169,20 +168,17 @@ def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any
   return told(run)
 
 
-def print_listing(name: str, config: Callable[[], ConfigDict]) -> None:
-  """Prints everything that a configuration can name, or only `name`."""
+def explain(config: Callable[[], ConfigDict]) -> None:
+  """Prints what --list or --describe asks for: everything, or a single name."""
+  from fedjax_het.config.fields import print_fields
   from fedjax_het.config.listing import print_list
 
-  take_no_accelerator()
-  print_list(name)
-
-
-def print_description(name: str, config: Callable[[], ConfigDict]) -> None:
-  """Prints all fields of the configuration, or only `name`."""
-  from fedjax_het.config.fields import print_fields
-
-  take_no_accelerator()
-  print_fields(config().to_dict(), name)
+  jax.config.update("jax_platforms", "cpu")  # no accelerator is needed
+  listed, described = ("" if own == "true" else own for own in (flags.FLAGS.list, flags.FLAGS.describe))
+  if listed is not None:
+    print_list(listed)
+  else:
+    print_fields(config().to_dict(), described)
 
 
 def launch() -> None:

@@ -9,7 +9,7 @@ and β from 1.
 Membership. Ten clients train for one or for twenty local passes a round. The candidates of a client are its
 own training examples (members) and its own test examples (not members), both from one distribution. Each
 score is given as AUROC, as the mean over clients, by seed:
-upload   the sum over `looks` evenly spaced rounds of `metrics.membership.pull_towards`, which a server can
+upload   the sum over `looks` evenly spaced rounds of `membership.pull_towards`, which a server can
          compute from the client's upload (e·∇E, e) at the synthetic set. The client is not asked for anything
          at the candidates.
 asked e  the sum over these rounds of log e at the candidates, which a server learns if it puts them among the
@@ -40,10 +40,10 @@ import numpy as np
 
 import fedjax_het as fh
 from benchmarks.papers.fedevg_digits import CLASSES, LABELS, PER_CLASS, interval, rows_of, trial
+from benchmarks.papers.membership import pull_towards
 from benchmarks.provenance import PAGES, place, provenance
 from fedjax_het.clients.energies import energy_gradient
 from fedjax_het.metrics.classification import auroc
-from fedjax_het.metrics.membership import pull_towards
 from fedjax_het.parts import Context
 
 KINDS = {

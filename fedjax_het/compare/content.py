@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedjax_het.studies.late import WHAT
 from fedjax_het.studies.samples import sample_files, sample_grid
 from fedjax_het.studies.stored import arrays_of, short
 from fedjax_het.studies.study import series
+from fedjax_het.workdir.tracking import scalars
 
 MOST_CLIENTS = 200  # up to this many, each client is a point of the sorted curve; else quantiles are drawn
 MOST_CELLS = 20_000  # up to this many clients times classes, a partition is drawn in the page
@@ -26,7 +27,6 @@ MOST_LINES = 12  # up to this many clients, each has a line of mixing coefficien
 QUANTILES = (0, 10, 50, 90, 100)  # percentiles of the cohort's coefficients, shown for more clients
 MOST_CLASSES = 1000  # classes of synthetic images that are drawn at most, one row each
 FRAMES = 10  # pictures of a run's synthetic examples over the rounds, at most
-NO_CURVES = ("cohort", "coefficients")  # fields of a line's `mixing` that are not drawn as curves
 
 
 def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
@@ -101,30 +101,17 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
     "lambda": along and {"metric": "top1", **along},  # earlier commits knew this metric only
     "mixture": mixture(run),
     "simplex": run.summary.get("simplex"),
-    **of_studies(run.folder),
+    **{name: shown for study in STUDIES for name, shown in study.on_page(run.folder).items()},
     "samples": samples(run) if first else [],
     "pictures": {"simplex": picture(run.folder / "figures" / "simplex_clients.png")} if first else {},
   }
 
 
-def of_studies(folder: Path) -> dict[str, Any]:
-  """Returns the studies' JSON data for a run's folder, by name."""
-  return {name: shown for study in STUDIES for name, shown in study.on_page(folder).items()}
-
-
 def curves(run: Run) -> dict[str, Any]:
   """Returns all numbers of a run's metrics.jsonl by "part/part/name", [R] each, and `round`, [R]."""
-  names = dict.fromkeys(name for line in run.lines for name in _numbers(line))
+  names = dict.fromkeys(name for line in run.lines for name, _ in scalars(line) if name != "round")
   found = {name: short(series(run.lines, *name.split("/"))) for name in names}
   return {"round": [line["round"] for line in run.lines], **found}
-
-
-def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-  for name, value in line.items():
-    if isinstance(value, Mapping):
-      yield from _numbers(value, f"{prefix}{name}/")
-    elif isinstance(value, int | float) and prefix + name != "round":
-      yield prefix + name
 
 
 def clients(run: Run) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""Groups of runs that differ in the seed only."""
+"""Groups of runs that differ in the seed only, and what tells whether two groups have the same data."""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_het.compare.data import FOUND, of_data, told
-from fedjax_het.compare.runs import Run, leaves
+from fedjax_het.compare.runs import FOUND, Run, leaves
 from fedjax_het.config.same import with_defaults
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
@@ -17,6 +16,8 @@ NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # fields sh
 PARTS = ("algorithm", "local", "mixing", "server")  # sections left out in labels: "nu=1.0"
 LAST = ("rounds", "eval_every")
 UNKNOWN = "not known"  # stands for the data of a run that has not recorded them
+OF_DATA = ("dataset", *FOUND, "num_clients", "test_fraction", "stratify", "unseen.fraction")
+SECTIONS_OF_DATA = ("dataset_options", "partition")  # all settings of these sections concern the data
 ALWAYS = ("dataset", "rounds")  # fields that are in every label if any two groups differ in them
 
 
@@ -204,3 +205,29 @@ def baseline_of(groups: Sequence[Group], name: str = "") -> int:
       return known[own]
   remedy = f"One of: {'; '.join(group.label for group in groups)}; or a run's name or folder."
   raise SettingError("baseline", name, "no run is called that", remedy)
+
+
+def of_data(field: str) -> bool:
+  """Returns whether a dotted field determines which clients there are or which examples evaluate them."""
+  return field in OF_DATA or field.partition(".")[0] in SECTIONS_OF_DATA
+
+
+def told(field: str, own: Mapping[str, Any]) -> Any:
+  """Returns a field's value in a group's `data`, or None if it is not set.
+
+  In sections None, 0 and False differ from a field that is not set, which means the data set's default. In
+  all other fields they mean the same as a field that is not set.
+  """
+  if field not in own:
+    return None
+  value = own[field]
+  return value or None if field in OF_DATA else str(value) if value is None else value
+
+
+def unlike(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+  """Returns the fields in which two groups' `data` differ.
+
+  If the data set differs, only "dataset" is returned, because the other fields depend on it.
+  """
+  found = [name for name in own if own[name] != other[name]]
+  return ["dataset"] if "dataset" in found else found

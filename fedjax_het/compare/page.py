@@ -1,6 +1,5 @@
 """Writes the comparison page: one HTML file that contains all it needs and loads nothing from a network."""
 
-import json
 import os
 from collections.abc import Mapping
 from importlib import resources
@@ -56,13 +55,6 @@ def write_page(
     problem = f"cannot be written ({getattr(error, 'strerror', None) or error})"
     raise SettingError("out", str(path), problem, "Name a file that you may write.") from error
   return path
-
-
-def read_page(path: str | os.PathLike[str]) -> dict[str, Any]:
-  """Returns the content of a written page, as `content.content` made it."""
-  text = Path(path).read_text(encoding="utf-8")
-  own = text.partition('<script type="application/json" id="content">')[2].partition("</script>")[0]
-  return json.loads(own)
 
 
 def _read(name: str) -> str:

@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.compare.data import unlike
-from fedjax_het.compare.groups import Group, late_of
+from fedjax_het.compare.groups import Group, late_of, unlike
 from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
 from fedjax_het.studies.client_metrics import headline_of
 from fedjax_het.studies.late import MARK, WHAT

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_het.compare import sound
-from fedjax_het.compare.data import FOUND
 from fedjax_het.config.own_epochs import to_compare
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import SettingError, folder_of
@@ -16,6 +15,7 @@ from fedjax_het.workdir.folder import FAILED, Workdir, read_starts
 
 MEMBERS = "members"  # a sweep's folder of its members; its checkpoints are next to it until it is complete
 OF_A_RUN = ("metrics.jsonl", "summary.json", "starts.jsonl", "checkpoints")  # a run has at least one
+FOUND = ("examples", "data_digest")  # recorded in starts.jsonl when the data set was read
 REASON = 100  # most characters of a failure's reason in the state
 
 
@@ -155,12 +155,8 @@ def _below(folder: Path, damaged: list[str]) -> Iterator[tuple[Path, Mapping[str
     if not problem:
       inside.clear()
       yield Path(path), config
-    elif names & {*OF_A_RUN} and not _is_sweep(names):  # other programs write a config.json too
+    elif names & {*OF_A_RUN} and MEMBERS not in names:  # other programs write a config.json too
       damaged.append(f"The run in {path} is left out: its {problem}")
-
-
-def _is_sweep(names: Collection[str]) -> bool:
-  return MEMBERS in names
 
 
 def _reason(failed: str) -> str:

@@ -8,27 +8,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_het.config.known import check_method
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
-from fedjax_het.settings import check_settings
 from fedjax_het.tasks import Task
 
 
 def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
-  """Makes the part of the method `config.name` with the other fields of `config`, after checking both."""
-  name, table = config["name"], METHODS[section]
-  check_choice(f"{section}.name", name, table)
+  """Makes the part of the method `config.name` with the other fields of `config`."""
   settings = {setting: value for setting, value in config.items() if setting != "name"}
-  check_settings(f"{section}'s setting for {name}", table[name].settings, settings)
-  return table[name].make(given, **settings)
+  return METHODS[section][config["name"]].make(given, **settings)
 
 
 def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
@@ -56,8 +51,6 @@ def build_algorithm(
 ) -> Algorithm:
   """Returns the parts that a plan chooses, around `model`; for `prepared` see `Method.prepare`."""
   parts = plan.parts
-  for section in METHODS:
-    check_method(section, parts)
   with as_written(parts, "server"):
     move = named("server", parts["server"], rounds=plan.rounds)
   with as_written(parts, "algorithm", "local"):
@@ -85,14 +78,9 @@ def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
     home = next((section for section in sections if name in config[section]), None)
     if home is None or not str(error).startswith(f"{error.setting} = "):
       raise
-    raise renamed(error, f"{home}.{name}") from error
-
-
-def renamed(error: SettingError, setting: str) -> SettingError:
-  """Returns the error with another setting's name."""
-  told = SettingError(f"{setting}{str(error).removeprefix(error.setting)}")
-  told.setting = setting
-  return told
+    told = SettingError(f"{home}.{name}{str(error).removeprefix(error.setting)}")
+    told.setting = f"{home}.{name}"
+    raise told from error
 
 
 def algorithm_maker(plan: Plan, model: Model | Generative) -> Callable[..., Algorithm]:

@@ -6,13 +6,12 @@ from typing import Any
 from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.config.algorithm import as_written, build_algorithm
-from fedjax_het.config.known import check_known, check_model
-from fedjax_het.config.label_noise import check_label_noise
+from fedjax_het.config.known import check_known, check_method
 from fedjax_het.config.sections import Section
-from fedjax_het.config.task import check_task
 from fedjax_het.config.typed import Plan
-from fedjax_het.config.unseen import check_unseen, check_unseen_fields
-from fedjax_het.data.sources import check_dataset, kind_of
+from fedjax_het.data.clients import count_apart
+from fedjax_het.data.label_noise import LABEL_NOISES
+from fedjax_het.data.sources import check_dataset
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import (
@@ -26,9 +25,10 @@ from fedjax_het.errors import (
   check_whole,
   near,
 )
-from fedjax_het.methods import CLIENTS, Method, small_model
+from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.settings import check_settings, settings_of
-from fedjax_het.studies import Options
+from fedjax_het.tasks import TASKS
 
 
 def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> None:
@@ -57,17 +57,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
       raise SettingError(f"{name}.name", None, "is missing", remedy)
   check_flag("stratify", config.get("stratify", False))
   check_seed("seed", config["seed"])
-  for name in ("model", "partition", "dataset_options"):
-    check_given(name, config.get(name, {}), known[name].given)
-  model = config["model"]
   check_dataset(config["dataset"])
-  check_choice("model.name", model["name"], (*models.MODELS, *models.GENERATORS))
-  with as_written(config, "model"):
-    if model.get("weights"):
-      models.check_file(model["weights"])
-  check_loader(config["dataset"], config.get("dataset_options", {}), known["dataset_options"])
-  with as_written(config, "partition"):
-    check_partition(config["partition"], known["partition"].given)
   late_evaluations = config.get("late_evaluations", 0)
   check_rounds(config["rounds"], config["eval_every"], late_evaluations=late_evaluations)
   for field in ("test_fraction", "valid_fraction"):
@@ -78,24 +68,32 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
     check_whole("num_clients", config["num_clients"], 1)
     check_range("cohort_size", config["cohort_size"], 1, config["num_clients"])
   for name, section in known.items():
-    given = config.get(name)
-    if given and section.kind == "choice" and not (section.required or section.always):
+    given = config.get(name, section.default)
+    if name in METHODS:
+      check_method(section, config)
+    elif section.kind == "choice" and given and not section.always:
       check_chosen(name, section, given)
-    for number, own in enumerate(given or () if section.kind == "choices" else ()):
-      check_chosen(f"{name}.{number}", section, own)
-    if section.options and name in config:
-      check_options(section.options, config[name])
+    elif section.kind == "choices":
+      for number, own in enumerate(given):
+        check_chosen(f"{name}.{number}", section, own)
+    elif section.kind == "section" and name != "local":
+      of = config["dataset"] if name == "dataset_options" else name
+      check_given(name, given, section.given)
+      check_settings(f"to {of}", section.settings(of), given, place=name)
+    elif section.setting and section.options and name in config:
+      section.setting.check(given)
   check_task(config.get("task", {}))
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
+  partition, model = config["partition"], config["model"]
+  with as_written(config, "partition"):
+    datasets.check_tries(partition.get("balance", False), partition.get("max_tries"))
+  with as_written(config, "model"):
+    if model.get("weights"):
+      models.check_file(model["weights"])
   if config.get("task") and model["name"] in models.GENERATORS:
     raise SettingError("task", config["task"], "a generator trains by losses of its own", "Leave it out.")
-  check_choice("algorithm.name", config["algorithm"]["name"], CLIENTS)
   check_fit(CLIENTS[config["algorithm"]["name"]], model["name"])
-  check_model(model)
-  factory = (models.MODELS | models.GENERATORS)[model["name"]]
-  own = {name: value for name, value in model.items() if name not in ("name", *known["model"].more)}
-  check_settings(f"to {model['name']}", factory, own, known["model"].given, place="model")
 
 
 def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None:
@@ -109,24 +107,16 @@ def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None
   Raises:
     SettingError: the name is missing or unknown, or a field is invalid.
   """
-  table = section.table()
   check_section(place, given)
-  if given.get("name") is None:
-    raise SettingError(
-      place, dict(given), "has no name, and so no effect", f"Name one of {', '.join(table)}."
-    )
-  check_choice(f"{place}.name", given["name"], table)
+  if (name := given.get("name")) is None:
+    known = ", ".join(section.table())
+    raise SettingError(place, dict(given), "has no name, and so no effect", f"Name one of {known}.")
+  check_choice(f"{place}.name", name, section.table())
   check_given(place, given, section.given)
+  if section.required:
+    check_known(section, {place: given})
   settings = {field: value for field, value in given.items() if field != "name"}
-  check_settings(f"to {given['name']}", table[given["name"]], settings, section.given, place)
-
-
-def check_options(options: Options, given: Any) -> None:
-  """Raises `SettingError` for an option that a study does not take, or of another type; see `Options`."""
-  if options.single:
-    check_settings("", options.settings, {options.name: given})
-  else:
-    check_settings(f"to {options.name}", options.settings, given, place=options.name)
+  check_settings(f"to {name}", section.settings(name), settings, place=place)
 
 
 def check_parts(plan: Plan) -> None:
@@ -151,32 +141,76 @@ def check_parts(plan: Plan) -> None:
     check_cohort(algorithm, plan.cohort_size, plan.num_clients)
 
 
-def check_loader(dataset: str, given: Mapping[str, Any], section: Section) -> None:
-  """Raises `SettingError` for an unknown or impossible option of a data set's loader."""
-  options = {name: value for name, value in given.items() if name not in section.more}
-  if given.get("resize") is not None:
-    check_whole("dataset_options.resize", given["resize"], 1)
-  known = {**settings_of(section.table()[kind_of(dataset)]), **settings_of(datasets.load)}
-  apart = {*section.given, "folder", "options"}
-  check_settings(f"to {dataset}", known, options, apart, place="dataset_options")
-
-
-def check_partition(given: Mapping[str, Any], not_settable: Mapping[str, str]) -> None:
-  """Raises `SettingError` for an unknown partition or an unknown option of it."""
-  name, known = given["name"], datasets.PARTITIONERS
-  check_choice("partition.name", name, known)
-  of_all = {each: {*settings_of(own)} - {*not_settable, "groups"} for each, own in known.items()}
-  if given.get("seed") is not None:
-    check_seed("partition.seed", given["seed"])
-  options = {option: value for option, value in given.items() if option not in ("name", "seed")}
-  check_known(name, {"partition": {"name": name, **options}}, of_all[name], lambda: of_all)
-  check_settings(f"option of partition {name!r}", known[name], options, (*not_settable, "groups"))
-  datasets.check_tries(options.get("balance", False), options.get("max_tries"))
-
-
 def check_fit(client: Method, model: str) -> None:
   """Raises `SettingError` if the client part cannot train the model."""
   if model not in client.models:
     raise SettingError(
       "model.name", model, f"not a model that {client.name} trains", f"Use one of {', '.join(client.models)}."
     )
+
+
+def check_task(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for an invalid field of `task`, as far as that is known without the data."""
+  check_choice("task.name", given.get("name", "classification"), TASKS)
+  known = [TASKS[given["name"]]] if "name" in given else TASKS.values()
+  settings = {"name", *(setting for task in known for setting in settings_of(task))}
+  for field, value in given.items():
+    if field not in settings:
+      raise SettingError(f"task.{field}", value, "unknown to task", near(field, settings))
+
+
+def check_label_noise(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a `label_noise` of known fields whose values cannot be; {} is none."""
+  if not given:
+    return
+  settings = {field: value for field, value in given.items() if field != "name"}
+  if "ratio" not in settings:
+    raise SettingError("label_noise.ratio", None, "is missing", "Give the share of labels to be changed.")
+  LABEL_NOISES[given["name"]](2, **settings)
+
+
+def check_unseen(plan: Plan, client: ClientUpdate) -> None:
+  """Raises `SettingError` for a section `unseen` that does not go with the client part or the cohort.
+
+  Args:
+    plan: the plan.
+    client: its client part, around any model.
+  """
+  if plan.unseen_fraction is None:
+    return
+  steps = [*plan.unseen_steps]
+  if client.global_model is None:
+    raise SettingError(
+      "unseen", plan.written["unseen"],
+      f"{client.name} has no global model, which such clients would start with",
+      "Use a method that has one, such as fedavg, or leave unseen out.",
+    )  # fmt: skip
+  if steps and (plan.model.name in models.GENERATORS or not client.needs.uploads_model):
+    raise SettingError(
+      "unseen.steps", steps, f"{client.name} shares no model that could be trained on", "Set it to []."
+    )
+  if plan.num_clients is not None:
+    with as_written(plan.written, "unseen"):
+      apart = count_apart(plan.num_clients, plan.unseen_fraction)
+    left = plan.num_clients - apart
+    if plan.cohort_size > left:
+      raise SettingError(
+        "cohort_size", plan.cohort_size, f"{apart} of {plan.num_clients} clients are unseen",
+        f"Use at most {left}, or a smaller unseen.fraction.",
+      )  # fmt: skip
+
+
+def check_unseen_fields(given: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a `unseen` of known fields whose values cannot be; {} is none."""
+  if not given:
+    return
+  if "fraction" not in given:
+    raise SettingError("unseen.fraction", None, "is missing", "Give the share of clients that never train.")
+  steps = given.get("steps", ())
+  if not isinstance(steps, list | tuple):
+    raise SettingError("unseen.steps", steps, "not a list", f"Write [{steps}].")
+  steps = list(steps)
+  for count in steps:
+    check_whole("unseen.steps", count, 1)
+  if sorted(set(steps)) != steps:
+    raise SettingError("unseen.steps", steps, "do not rise", "Give each number once, smaller ones first.")

@@ -4,25 +4,20 @@ The meaning of a field is documented once, in the `Args` of the function that ta
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from fedjax_het.config.listing import AS_EPOCHS, WIDTH, Entry, entries, shown
-from fedjax_het.config.sections import sections
-from fedjax_het.data.clients import split_clients
-from fedjax_het.data.federate import federate
-from fedjax_het.data.partition import partition
-from fedjax_het.data.sources import kind_of, load
-from fedjax_het.engine.run import run
+from fedjax_het.config.listing import WIDTH, Entry, entry_of, shown
+from fedjax_het.config.sections import Section, sections
+from fedjax_het.data.sources import kind_of
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import METHODS
 from fedjax_het.output.terminal import console as new_console
-from fedjax_het.settings import NO_DEFAULT, settings_of
-from fedjax_het.studies.unseen import after_steps
+from fedjax_het.settings import NO_DEFAULT
 
 INDENT = 4 * " "
+MORE = " (--list names all)"
 
 
 class Field(NamedTuple):
@@ -43,105 +38,46 @@ class Field(NamedTuple):
   value: Any
 
 
-# Fields that are an argument of a function: (function, the argument's name if it differs).
-ARGUMENTS: dict[str, tuple[Callable[..., Any], str]] = {
-  "dataset": (load, "name"),
-  "data_dir": (load, ""),
-  "dataset_options.resize": (load, "resize"),
-  "num_clients": (partition, ""),
-  "test_fraction": (federate, ""),
-  "valid_fraction": (federate, ""),
-  "stratify": (federate, ""),
-  "rounds": (run, ""),
-  "cohort_size": (run, ""),
-  "eval_every": (run, ""),
-  "late_evaluations": (run, ""),
-  "unseen.fraction": (split_clients, ""),
-  "unseen.steps": (after_steps, ""),
-}
-# Fields that the launcher itself uses: meaning, type, default.
-OWN: dict[str, tuple[str, str, Any]] = {
-  "seed": ("what partition, split, first parameters and every round's draws follow from", "int", NO_DEFAULT),
-  "partition.seed": (
-    "what the partition and each client's split into train, valid and test follow from, in place of `seed`",
-    "int", None,
-  ),
-}  # fmt: skip
-
-
 def fields(config: Mapping[str, Any]) -> list[Field]:
   """Returns all fields of a configuration, including those at their defaults.
 
   Raises:
     SettingError: a field or name is unknown; the error names the nearest.
   """
-  found = [*_all(config)]
+  known = sections()
+  found = [field for section in known.values() for field in _of(section, config)]
   for path in _set(config):
     check_choice("field of the configuration", path, [field.path for field in found])
-  order = [*sections()]
+  order = [*known]
   return sorted(found, key=lambda field: order.index(field.path.partition(".")[0]))
 
 
-def _all(config: Mapping[str, Any]) -> Iterator[Field]:
-  def field(path: str, about: str, kind: str, default: Any) -> Field:
-    section, _, name = path.partition(".")
-    value = config.get(section, {} if name else NO_DEFAULT)
-    return Field(path, about, kind, default, value.get(name, NO_DEFAULT) if name else value)
+def _of(section: Section, config: Mapping[str, Any]) -> Iterator[Field]:
+  """Yields a field, or the fields of a section; a client part's settings may be in `algorithm` or `local`."""
+  if own := section.setting:
+    yield Field(section.name, own.about, own.kind, own.default, config.get(section.name, NO_DEFAULT))
+    return
+  given, settings = config.get(section.name, {}), section.settings()
+  if section.kind == "choice" and given.get("name"):
+    entry = _chosen(section, f"{section.name}.name", given["name"])
+    yield Field(f"{section.name}.name", f"{entry.about}{MORE}", "str", NO_DEFAULT, given["name"])
+    settings = {**entry.settings}
+  elif section.kind == "choice":
+    about = "the data set's own by default" if section.name == "task" else "which one; by default none"
+    yield Field(f"{section.name}.name", f"{about}{MORE}", "str", None, NO_DEFAULT)
+    for name in section.table():
+      settings |= {field: own for field, own in section.settings(name).items() if field in given}
+  elif section.name == "dataset_options":
+    settings = {**_chosen(section, "dataset", kind_of(config["dataset"])).settings}
+  for name, own in settings.items():
+    inherits = section.name == "algorithm" and name not in given and name in config.get("local", {})
+    place, values = ("local", config["local"]) if inherits else (section.name, given)
+    yield Field(f"{place}.{name}", own.about, own.kind, own.default, values.get(name, NO_DEFAULT))
 
-  known = entries()
-  for path, (factory, argument) in ARGUMENTS.items():
-    setting = settings_of(factory)[argument or path.rpartition(".")[2]]
-    yield field(path, setting.about, setting.kind, setting.default)
-  for path, (about, kind, default) in OWN.items():
-    yield field(path, about, kind, default)
-  for place in sections().values():
-    if place.options is None:
-      continue
-    for name, setting in place.options.settings.items():
-      path = name if place.kind == "field" else f"{place.name}.{name}"
-      yield field(path, setting.about, setting.kind, setting.default)
 
-  def of(entry: Entry, section: str) -> Iterator[Field]:
-    settings = settings_of(entry.factory)
-    for name, (default, about) in entry.settings.items():
-      if f"{section}.{name}" in ARGUMENTS:  # an option of every data set
-        continue
-      setting = settings.get(name)
-      kind, value = (setting.kind, setting.default) if setting else ("", default or None)
-      value = AS_EPOCHS if default == AS_EPOCHS else value
-      yield field(f"{section}.{name}", about, kind, value)
-
-  def named(section: str, name: str) -> Entry:
-    group = {entry.name: entry for entry in known.get(f"{section}.name", known.get(section, []))}
-    check_choice(f"{section}.name", name, group)
-    return group[name]
-
-  data = named("dataset", kind_of(config["dataset"]))
-  yield from of(data, "dataset_options")
-  choices = [own.name for own in sections().values() if own.kind == "choice"]
-  for section in choices:
-    if section == "algorithm":  # its settings may be in either of two sections
-      continue
-    given = config.get(section, {})
-    if name := given.get("name"):
-      entry = named(section, name)
-      yield field(f"{section}.name", f"{entry.about} (--list names all)", "str", NO_DEFAULT)
-      yield from of(entry, section)
-      continue
-    also = {own.path: own for entry in known[f"{section}.name"] for own in of(entry, section)}
-    about = "the data set's own by default" if section == "task" else "which one; by default none"
-    yield field(f"{section}.name", f"{about} (--list names all)", "str", None)
-    yield from (own for path, own in also.items() if path.partition(".")[2] in given)
-  client = named("algorithm", config["algorithm"]["name"])
-  yield field("algorithm.name", f"{client.about} (--list names all)", "str", NO_DEFAULT)
-  more = METHODS["algorithm"][client.name].from_data
-  for own in of(client, "algorithm"):  # a setting may be in either section
-    name = own.path.partition(".")[2]
-    if name in more:
-      own = own._replace(kind=more[name].kind, default=more[name].default)
-    if name in config.get("local", {}) and name not in config["algorithm"]:
-      own = own._replace(path=f"local.{name}", value=config["local"][name])
-    yield own
+def _chosen(section: Section, setting: str, name: str) -> Entry:
+  check_choice(setting, name, section.table())
+  return entry_of(section, name)
 
 
 def _set(config: Mapping[str, Any]) -> Iterator[str]:

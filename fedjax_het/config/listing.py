@@ -1,27 +1,28 @@
 """Prints the names that a configuration can use: `--list` for all, `--list=NAME` for one."""
 
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.data.label_noise import LABEL_NOISES
-from fedjax_het.data.partition import PARTITIONERS
-from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, load, load_digits
+from fedjax_het.config.sections import Section, sections
+from fedjax_het.data.sources import FOLDERS
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
-from fedjax_het.models import COMMON, GENERATORS, MODELS
+from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.output.terminal import console as new_console
-from fedjax_het.settings import NO_DEFAULT, Setting, documented, origin_of, settings_of
-from fedjax_het.tasks import TASKS
+from fedjax_het.settings import NO_DEFAULT, Setting, origin_of
 
 AS_EPOCHS = "as epochs"  # how the default of `Method.own_epochs` is shown
 WIDTH = 110  # width of output that is not a terminal
+LISTED = (  # sections whose names are printed, in this order
+  "algorithm", "mixing", "server", "dataset_options", "model", "partition", "label_noise", "task",
+)  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -29,30 +30,15 @@ class Entry(NamedTuple):
 
   Attributes:
     name: the name.
-    factory: the function that is called with its settings.
     about: a one-line description.
-    given: parameters of the factory that a configuration cannot set.
-    more: further settings -> (default, meaning).
+    settings: its settings by name, with the defaults that are shown.
     facts: () -> further facts by label, which are computed from the parts.
   """
 
   name: str
-  factory: Callable[..., Any]
   about: str
-  given: Iterable[str] = ()
-  more: Mapping[str, tuple[str, str]] = {}
+  settings: Mapping[str, Setting]
   facts: Callable[[], Mapping[str, str]] = dict
-
-  @property
-  def settings(self) -> dict[str, tuple[str, str]]:
-    """The settings: name -> (default, line of the factory's docstring)."""
-    known = settings_of(self.factory)
-    return {**explained({name: own for name, own in known.items() if name not in self.given}), **self.more}
-
-
-def explained(settings: Mapping[str, Setting]) -> dict[str, tuple[str, str]]:
-  """Setting -> (its default, its line of the docstring)."""
-  return {name: (shown(own.default), own.about) for name, own in settings.items()}
 
 
 def shown(default: Any) -> str:
@@ -97,55 +83,38 @@ def path_of(method: Method) -> str:
 
 def entries() -> dict[str, list[Entry]]:
   """Returns all names that a configuration can use, by the field that takes them."""
-  found = {f"{section}.name": [*map(functools.partial(_method, section), METHODS[section].values())]
-           for section in METHODS}  # fmt: skip
-  common = explained({"resize": settings_of(load)["resize"]})
-  digits = Entry("digits", load_digits, "bundled with scikit-learn", more=common)
-  found["dataset"] = [digits] + [
-    Entry(name, loader, f"{folder}/: {wanted}", ("folder", "name"), common)
-    for name, (folder, loader, wanted) in FOLDERS.items()
-  ]
-  found["dataset"] += [Entry(name, read, first_line(read), OF_PATH, common) for name, read in OWN.items()]
-  found["model.name"] = [_model(name, factory) for name, factory in (MODELS | GENERATORS).items()]
-  given = ("key", "labels", "num_clients", "groups")
-  found["partition.name"] = [
-    Entry(name, factory, first_line(factory), given) for name, factory in PARTITIONERS.items()
-  ]
-  found["label_noise.name"] = [
-    Entry(name, factory, first_line(factory), ("num_classes",)) for name, factory in LABEL_NOISES.items()
-  ]
-  found["task.name"] = [Entry(name, factory, first_line(factory)) for name, factory in TASKS.items()]
-  return found
+  known = sections()
+  return {
+    "dataset" if section == "dataset_options" else f"{section}.name": [
+      entry_of(known[section], name) for name in known[section].table()
+    ]
+    for section in LISTED
+  }
 
 
-def _model(name: str, factory: Callable[..., Any]) -> Entry:
-  more = {option: ("", line) for option, line in COMMON.items()} if name in MODELS else {}
-  given = ("shape", "num_classes", "task")
-  return Entry(name, factory, first_line(factory), given, more, lambda: {"with": trained_by(name)})
+def entry_of(section: Section, name: str) -> Entry:
+  """Returns the entry of a name that a section can use."""
+  taker, settings = section.table()[name], section.settings(name)
+  if isinstance(taker, Method):
+    as_epochs = {own: replace(settings[own], default=AS_EPOCHS) for own in taker.own_epochs}
+    return Entry(name, taker.about, settings | as_epochs, lambda: _facts(section.name, taker))
+  if section.name == "dataset_options" and name in FOLDERS:
+    folder, _, wanted = FOLDERS[name]
+    return Entry(name, f"{folder}/: {wanted}", settings)
+  about = (inspect.getdoc(origin_of(taker)) or "").partition("\n")[0]
+  facts = (lambda: {"with": trained_by(name)}) if section.name == "model" else dict
+  return Entry(name, about, settings, facts)
 
 
-def _method(section: str, method: Method) -> Entry:
-  more = {share: ("", f"{own}, as a share of the rounds") for share, own in method.shares.items()}
-  lines = documented(method.factory)
-  more |= {name: (AS_EPOCHS, lines[name]) for name in method.own_epochs}
-  if method.prepares:
-    more |= explained(method.from_data)
-
-  def facts() -> dict[str, str]:
-    if why := asked(method)[1]:
-      note = f"its factory does not make it around a small model, so what it goes with is not known ({why})"
-      return {"note": note, "keeps": method.keeps, "source": method.source, "file": path_of(method)}
-    found = {"with": goes_with(section, method.name)}
-    if method.models:
-      found["model"] = among(method.models, MODELS | GENERATORS)
-    return found | {"keeps": method.keeps, "source": method.source, "file": path_of(method)}
-
-  return Entry(method.name, method.factory, method.about, method.given, more, facts)
-
-
-def first_line(factory: Callable[..., Any]) -> str:
-  """Returns the first line of a factory's docstring."""
-  return (inspect.getdoc(origin_of(factory)) or "").partition("\n")[0]
+def _facts(section: str, method: Method) -> dict[str, str]:
+  known = {"keeps": method.keeps, "source": method.source, "file": path_of(method)}
+  if why := asked(method)[1]:
+    note = f"its factory does not make it around a small model, so what it goes with is not known ({why})"
+    return {"note": note} | known
+  found = {"with": goes_with(section, method.name)}
+  if method.models:
+    found["model"] = among(method.models, MODELS | GENERATORS)
+  return found | known
 
 
 def trained_by(model: str) -> str:
@@ -180,7 +149,8 @@ def _print_all(console: Console, field: str, group: list[Entry]) -> None:
   console.print(Text(f"--config.{field}", "bold"))
   table = _grid(2)
   for entry in group:
-    settings = (name + f"={default}" * bool(default) for name, (default, _) in entry.settings.items())
+    defaults = {name: shown(own.default) for name, own in entry.settings.items()}
+    settings = (name + f"={default}" * bool(default) for name, default in defaults.items())
     facts = entry.facts()
     with_what = next((f"{label} {facts[label]}" for label in ("with", "note") if label in facts), "")
     table.add_row(entry.name, "\n".join(filter(None, (entry.about, ", ".join(settings), with_what))))
@@ -193,8 +163,8 @@ def _print_one(console: Console, field: str, entry: Entry) -> None:
   known = entry.facts()
   for label, text in known.items():
     facts.add_row(label, text)
-  for name, (default, line) in entry.settings.items():
-    settings.add_row(name, default, line)
+  for name, own in entry.settings.items():
+    settings.add_row(name, shown(own.default), own.about)
   console.print(*([facts, ""] if known else []), settings)
 
 

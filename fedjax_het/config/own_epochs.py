@@ -36,9 +36,9 @@ def of_earlier(stored: Any) -> Any:
   """
   try:
     if isinstance(stored.get("sweep"), Mapping):
-      config = _of_earlier(stored["config"], stored["sweep"])
-      return {**stored, "config": config}
-    return _of_earlier(stored, ())
+      before = followers(stored["config"], stored["sweep"])
+      return {**stored, "config": with_values(stored["config"], before)}
+    return with_values(stored, followers(stored))
   except (AttributeError, KeyError, TypeError):  # written by another program, or damaged
     return stored
 
@@ -48,28 +48,23 @@ def to_compare(configs: Sequence[Any]) -> list[Any]:
 
   If no run states its additional passes, nothing is changed.
   """
-  if not any(map(_says, configs)):
+  own = [_own_epochs(config) for config in configs]
+  if not any(name in config[part] for config, names in zip(configs, own) for name in names for part in PARTS):
     return [*configs]
-  return [_without_followers(of_earlier(config)) if _of_client(config) else config for config in configs]
+  found = []
+  for config, names in zip(map(of_earlier, configs), own):
+    given = {**config["local"], **config["algorithm"]} if names else {}
+    as_epochs = {name for name in names if given.get(name) == given.get("epochs")}
+    kept = {part: {k: v for k, v in config[part].items() if k not in as_epochs} for part in PARTS if names}
+    found.append({**config, **kept})
+  return found
 
 
-def _of_client(config: Any) -> bool:
-  """Returns whether this is a configuration with a known client part."""
+def _own_epochs(config: Any) -> Collection[str]:
+  """Returns the additional passes of a configuration's client part; () if it has no known one."""
   parts: list[Any] = [config.get(part) if isinstance(config, Mapping) else None for part in PARTS]
-  return all(isinstance(part, Mapping) for part in parts) and str(parts[0].get("name")) in CLIENTS
-
-
-def _says(config: Any) -> bool:
-  names = CLIENTS[config["algorithm"]["name"]].own_epochs if _of_client(config) else ()
-  return any(name in config[part] for name in names for part in PARTS)
-
-
-def _without_followers(config: Mapping[str, Any]) -> Mapping[str, Any]:
-  given = {**config["local"], **config["algorithm"]}
-  names = CLIENTS[config["algorithm"]["name"]].own_epochs
-  followers = {name for name in names if given.get(name) == given.get("epochs")}
-  own = {part: {k: v for k, v in config[part].items() if k not in followers} for part in PARTS}
-  return {**config, **own}
+  known = all(isinstance(part, Mapping) for part in parts) and str(parts[0].get("name")) in CLIENTS
+  return CLIENTS[parts[0]["name"]].own_epochs if known else ()
 
 
 def passes(plan: Plan) -> str:
@@ -77,14 +72,6 @@ def passes(plan: Plan) -> str:
   method, known = CLIENTS[plan.client.name], {**plan.parts["local"], **plan.parts["algorithm"]}
   names = [name for name in ("epochs", *method.own_epochs) if name in known]
   return ", ".join(f"{name} {known[name]}{' (as epochs)' * (name in plan.as_epochs)}" for name in names)
-
-
-def _of_earlier(stored: Mapping[str, Any], swept: Collection[str]) -> dict[str, Any]:
-  found = dict(stored)
-  for path, before in followers(stored, swept).items():
-    section, _, name = path.partition(".")
-    found[section] = {**found[section], name: before}
-  return found
 
 
 def followers(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, int]:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from fedjax_het.config.check import check_fields, check_parts
 from fedjax_het.config.own_epochs import followers, resolved
 from fedjax_het.config.sections import sections
-from fedjax_het.config.typed import Choice, Plan, filled
+from fedjax_het.config.typed import Choice, Plan
 from fedjax_het.config.values import plain
 from fedjax_het.studies import STUDIES, Study
 
@@ -43,16 +43,16 @@ def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[S
   check_fields(given, known)
   whole = resolved(given)
   got = {name: whole.get(name, one.default) for name, one in known.items()}
-  partition = filled(known["partition"], got["partition"], got["partition"]["name"])
+  partition = known["partition"].filled(got["partition"], got["partition"]["name"])
   of_studies = {
-    name: filled(one, got[name]) if one.kind == "section" else got[name]
+    name: one.filled(got[name]) if one.kind == "section" else got[name]
     for name, one in known.items()
     if one.options and not (got[name] is one.default or got[name] == {})
   }
   made = Plan(
     **{name: got[name] for name in AS_GIVEN},
     partition_seed=partition.pop("seed"),
-    partition=Choice(got["partition"]["name"], partition),
+    partition=Choice(partition.pop("name"), partition),
     unseen_fraction=got["unseen"].get("fraction"),
     unseen_steps=tuple(got["unseen"].get("steps", ())),
     model=Choice(got["model"]["name"], {k: v for k, v in got["model"].items() if k != "name"}),

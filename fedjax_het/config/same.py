@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_het.config.sections import Section, sections
+from fedjax_het.config.sections import sections
 
 HOMES = ("algorithm", "local")  # sections that may have a setting of the client part
 
@@ -30,20 +30,11 @@ def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
         found[name] = given
     elif isinstance(given, Mapping) and (given or section.always):
       chosen = found.get("dataset") if name == "dataset_options" else given.get("name")
-      found[name] = _filled(section, given, chosen)
+      found[name] = section.filled(given, chosen)
     elif section.kind == "choices" and isinstance(given, list | tuple):
-      found[name] = [_filled(section, own, own.get("name")) for own in given]
+      found[name] = [section.filled(own, own.get("name")) for own in given]
     elif not given:
       found.pop(name, None)
-  return found
-
-
-def _filled(section: Section, given: Mapping[str, Any], chosen: Any) -> dict[str, Any]:
-  """Returns a section's fields with defaults; whole numbers become floats where the default is a float."""
-  found = {**section.defaults(chosen), **given}
-  for name, default in section.defaults(chosen).items():
-    if isinstance(default, float) and type(found[name]) is int:
-      found[name] = float(found[name])
   return found
 
 

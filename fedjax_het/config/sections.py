@@ -1,19 +1,25 @@
 """The registry of the fields and sections that a configuration may have, which all its readers use.
 
+A field is declared by the argument of the function that takes it, whose docstring has its meaning.
+
 A new section is a line in `CORE`; a study's comes from its `options`, through `fedjax_het.studies.STUDIES`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from fedjax_het.data.clients import split_clients
+from fedjax_het.data.federate import federate
 from fedjax_het.data.label_noise import LABEL_NOISES
-from fedjax_het.data.partition import PARTITIONERS
-from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load_digits
+from fedjax_het.data.partition import PARTITIONERS, partition
+from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_digits
+from fedjax_het.engine.run import run
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
 from fedjax_het.models import COMMON, GENERATORS, MODELS
-from fedjax_het.settings import NO_DEFAULT, settings_of
+from fedjax_het.settings import Setting, Whole, settings_of
 from fedjax_het.studies import STUDIES, Options, Study
+from fedjax_het.studies.unseen import after_steps
 from fedjax_het.tasks import TASKS
 
 
@@ -33,8 +39,8 @@ class Section(NamedTuple):
     required: whether every configuration has it.
     given: arguments of the chosen function that the section does not set -> their origins.
     always: whether an empty section means its defaults; otherwise it means nothing.
-    default: its value if a configuration leaves it out; {} for a section.
-    more: settings that every choice has in addition to its own -> default.
+    setting: the declaration of a field: meaning, type and default; None for a section.
+    more: (choice) -> settings that it has in addition to the arguments of the chosen function.
     varies: whether its numbers may differ between the members of a sweep.
     options: the options of the study that it belongs to; None for other sections.
   """
@@ -44,65 +50,98 @@ class Section(NamedTuple):
   table: Callable[[], Mapping[str, Any]] = dict
   required: bool = False
   given: Mapping[str, str] = {}
-  default: Any = None
-  more: Mapping[str, Any] = {}
+  setting: Setting | None = None
+  more: Callable[[Any], Mapping[str, Setting]] = lambda chosen: {}
   varies: bool = False
   always: bool = False
   options: Options | None = None
 
-  def defaults(self, chosen: Any = None) -> dict[str, Any]:
-    """Returns the defaults of the choice `chosen`, setting -> default; {} for an unknown name."""
-    if self.options:
-      return self.options.defaults
+  @property
+  def default(self) -> Any:
+    """The value if a configuration leaves it out: the field's default, or {} for a section."""
+    return self.setting.default if self.setting else {}
+
+  def settings(self, chosen: Any = None) -> dict[str, Setting]:
+    """Returns the settings of the section, or of its choice `chosen`, by name; {} for an unknown name."""
     taker = self.table().get(kind_of(chosen)) if isinstance(chosen, str) else None
     if isinstance(taker, Method):
-      own = dict.fromkeys(taker.shares) | {name: one.default for name, one in taker.settings.items()}
-    else:
-      known = settings_of(taker) if taker else {}
-      own = {name: one.default for name, one in known.items() if name not in self.given}
-    return {name: value for name, value in {**self.more, **own}.items() if value is not NO_DEFAULT}
+      shares = {
+        share: Setting(share, default=None, about=f"{number}, as a share of the rounds")
+        for share, number in taker.shares.items()
+      }
+      return taker.settings | shares
+    if taker is None and self.kind in ("choice", "choices"):
+      return {}
+    known = settings_of(taker) if taker else {}
+    return {**{name: own for name, own in known.items() if name not in self.given}, **self.more(chosen)}
+
+  def filled(self, given: Mapping[str, Any], chosen: Any = None) -> dict[str, Any]:
+    """Returns a section's fields with defaults; whole numbers become floats where the default is a float."""
+    known = {name: own.default for name, own in self.settings(chosen).items() if not own.required}
+    numbers = {name for name, own in known.items() if isinstance(own, float) and type(given.get(name)) is int}
+    return {**known, **given, **{name: float(given[name]) for name in numbers}}
 
 
 _OF_DATA = {"shape": "the data set", "num_classes": "the data set", "task": "the section task"}
-_OF_PARTITION = {"key": "seed", "labels": "the data set", "num_clients": "the field num_clients"}
+_OF_PARTITION = {
+  "key": "seed", "labels": "the data set", "num_clients": "the field num_clients", "groups": "the data set",
+}  # fmt: skip
 _OF_LOADER = {"name": "the field dataset", "data_dir": "the field data_dir"} | dict.fromkeys(
   OF_PATH, "the field dataset"
 )
+_SEED = Setting(
+  "seed", (int,), about="what partition, split, first parameters and every round's draws follow from"
+)
+_PARTITION_SEED = Setting(
+  "seed", (int, type(None)), (Whole(0, 2**32 - 1),), (type(None),), None,
+  "what the partition and each client's split into train, valid and test follow from, in place of `seed`",
+  "seed",
+)  # fmt: skip
+_OF_CLASSIFIER = {
+  name: Setting(name, default="" if name == "weights" else None, about=about)
+  for name, about in COMMON.items()
+}
 
 
-def _models() -> Mapping[str, Any]:
-  return MODELS | GENERATORS
+def _field(name: str, function: Callable[..., Any], argument: str = "", required: bool = True) -> Section:
+  return Section(name, required=required, setting=settings_of(function)[argument or name])
 
 
 def _choice(name: str, table: Callable[[], Mapping[str, Any]], **more: Any) -> Section:
-  return Section(name, "choice", table, default={}, **more)
+  return Section(name, "choice", table, **more)
+
+
+def _settings(**known: Setting) -> Callable[[Any], Mapping[str, Setting]]:
+  return lambda chosen: known
 
 
 CORE = (
-  Section("dataset", required=True),
-  Section("data_dir", required=True),
-  Section("num_clients", required=True),
-  _choice("partition", lambda: PARTITIONERS, required=True, given=_OF_PARTITION, more={"seed": None}),
-  Section("test_fraction", required=True),
-  Section("valid_fraction", required=True),
-  _choice("model", _models, required=True, given=_OF_DATA, more={**dict.fromkeys(COMMON), "weights": ""}),
+  _field("dataset", load, "name"),
+  _field("data_dir", load),
+  _field("num_clients", partition),
+  _choice("partition", lambda: PARTITIONERS, required=True, given=_OF_PARTITION,
+          more=_settings(seed=_PARTITION_SEED)),
+  _field("test_fraction", federate),
+  _field("valid_fraction", federate),
+  _choice("model", lambda: MODELS | GENERATORS, required=True, given=_OF_DATA,
+          more=lambda chosen: {} if chosen in GENERATORS else _OF_CLASSIFIER),
   _choice("algorithm", lambda: CLIENTS, required=True, varies=True),
-  Section("local", "section", required=True, default={}, varies=True),
+  Section("local", "section", required=True, varies=True),
   _choice("mixing", lambda: MIXINGS, required=True, varies=True),
   _choice("server", lambda: SERVERS, required=True, varies=True),
-  Section("rounds", required=True),
-  Section("cohort_size", required=True),
-  Section("seed", required=True),
-  Section("eval_every", required=True),
-  Section("late_evaluations", default=0),
-  Section(
-    "dataset_options", "section", loaders, default={}, always=True, given=_OF_LOADER, more={"resize": None}
-  ),
-  Section("stratify", default=False),
+  _field("rounds", run),
+  _field("cohort_size", run),
+  Section("seed", required=True, setting=_SEED),
+  _field("eval_every", run),
+  _field("late_evaluations", run, required=False),
+  Section("dataset_options", "section", loaders, always=True, given=_OF_LOADER,
+          more=_settings(resize=settings_of(load)["resize"])),
+  _field("stratify", federate, required=False),
   _choice("task", lambda: TASKS, always=True),
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
-  Section("unseen", "section", default={}, more={"steps": ()}),
-)
+  Section("unseen", "section", more=_settings(fraction=settings_of(split_clients)["fraction"],
+                                              steps=settings_of(after_steps)["steps"])),
+)  # fmt: skip
 FIELDS = tuple(section.name for section in CORE if section.required)
 
 
@@ -117,7 +156,11 @@ def sections(studies: Sequence[type[Study]] = ()) -> dict[str, Section]:
     if own := study.options:
       if own.name in found:
         raise SettingError("studies", own.name, "the options of two, or a field of every run", "Rename them.")
-      default = own.defaults[own.name] if own.single else {}
-      kind: Literal["field", "section"] = "field" if own.single else "section"
-      found[own.name] = Section(own.name, kind, default=default, always=not own.on_request, options=own)
+      found[own.name] = (
+        Section(own.name, setting=own.settings[own.name], options=own)
+        if own.single
+        else Section(
+          own.name, "section", more=_settings(**own.settings), always=not own.on_request, options=own
+        )
+      )
   return found

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_het.config.sections import Section, sections
+from fedjax_het.config.sections import sections
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.values import numbers, with_values
 from fedjax_het.studies import Study
@@ -77,19 +77,8 @@ class Plan:
   @property
   def client(self) -> Choice:
     """The choice of the client part, with the settings of both of its sections and shares of T in rounds."""
-    return self._chosen(
-      "algorithm", {**self.parts["local"], **self.with_shares_in_rounds().parts["algorithm"]}
-    )
-
-  @property
-  def mixing(self) -> Choice:
-    """The choice of the mixing part."""
-    return self._chosen("mixing", self.parts["mixing"])
-
-  @property
-  def server(self) -> Choice:
-    """The choice of the server part."""
-    return self._chosen("server", self.parts["server"])
+    given = {**self.parts["local"], **self.with_shares_in_rounds().parts["algorithm"]}
+    return Choice(name := given.pop("name"), sections()["algorithm"].filled(given, name))
 
   @property
   def numbers(self) -> dict[str, Any]:
@@ -111,11 +100,3 @@ class Plan:
     """Returns the plan with shares of T in `algorithm` converted to numbers of rounds."""
     algorithm = in_rounds(self.parts["algorithm"], self.rounds)
     return dataclasses.replace(self, parts={**self.parts, "algorithm": algorithm})
-
-  def _chosen(self, section: str, given: Mapping[str, Any]) -> Choice:
-    return Choice(given["name"], filled(sections()[section], given, given["name"]))
-
-
-def filled(section: Section, given: Mapping[str, Any], chosen: Any = None) -> dict[str, Any]:
-  """Returns the fields of a section without its name, including defaults."""
-  return {**section.defaults(chosen), **{name: value for name, value in given.items() if name != "name"}}

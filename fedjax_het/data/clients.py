@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ from fedjax_het.data.container import FederatedData, Part, slices_of
 from fedjax_het.data.federate import share
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole, listed
+from fedjax_het.settings import Range
 
 
 def check_data(data: Any) -> None:
@@ -26,7 +27,9 @@ def check_data(data: Any) -> None:
   raise SettingError("data", type(data).__name__, "is not a fh.data.FederatedData", remedy)
 
 
-def split_clients(key: jax.Array, num_clients: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def split_clients(
+  key: jax.Array, num_clients: int, fraction: Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
+) -> tuple[np.ndarray, np.ndarray]:
   """Splits client numbers 0, ..., K - 1 at random into kept ones and ⌊fraction·K⌋ others, both sorted.
 
   Args:

@@ -46,7 +46,7 @@ from fedjax_het.errors import (
   reading,
 )
 from fedjax_het.modes import in_float32
-from fedjax_het.settings import check_settings, settings_of
+from fedjax_het.settings import Count, check_settings, settings_of
 
 __all__ = ["FOLDERS", "OWN", "Source", "check_dataset", "kind_of", "load", "names"]
 
@@ -173,7 +173,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(
-  name: str, data_dir: str | os.PathLike[str] | None = None, resize: int | None = None, **options: Any
+  name: str, data_dir: str | os.PathLike[str] | None = None, resize: Count | None = None, **options: Any
 ) -> Source:
   """Loads the data set `name`; "digits" is bundled with scikit-learn and needs no folder.
 

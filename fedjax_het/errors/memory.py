@@ -21,7 +21,10 @@ def memory_there() -> int:
   """
   found = [2**50]
   with contextlib.suppress(AttributeError, OSError, ValueError):  # on systems other than POSIX
-    found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") + swap())
+    found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+  with contextlib.suppress(OSError, ValueError):
+    if swap := re.search(r"SwapTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
+      found[-1] += 1024 * int(swap[1])
   groups = ""
   with contextlib.suppress(OSError):
     groups = Path("/proc/self/cgroup").read_text()
@@ -33,14 +36,6 @@ def memory_there() -> int:
   if resource is not None and (soft := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
     found.append(soft)
   return min(found)
-
-
-def swap() -> int:
-  """Returns the bytes of the machine's swap; 0 if unknown."""
-  with contextlib.suppress(OSError, ValueError):
-    if found := re.search(r"SwapTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
-      return 1024 * int(found[1])
-  return 0
 
 
 def check_memory(setting: str, value: int, wanted: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Checks settings that are not numbers: flags, lists, sections of a configuration, JAX keys."""
+"""Checks settings that are not numbers: flags, lists, sections of a configuration, JAX keys, optimisers."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from fedjax_het.errors.kinds import SettingError
 
@@ -47,6 +48,13 @@ def check_section(section: str, value: object) -> None:
     raise SettingError(section, value, "not a section", remedy)
 
 
+def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> None:
+  """Raises `SettingError` for a field of a section whose value comes from elsewhere."""
+  for field, origin in given.items():
+    if field in settings:
+      raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")
+
+
 def typed_keys(keys: Any) -> Any:
   """Converts keys of `jax.random.PRNGKey`, which are integers, to typed keys with the same draws.
 
@@ -84,3 +92,15 @@ def check_run_key(key: Any) -> jax.Array:
     problem = f"a key of {jax.random.key_impl(key)}, and not of jax_default_prng_impl"
     raise SettingError("key", str(key), problem, "Use key=jax.random.key(0), or set that option of JAX's.")
   return key
+
+
+def check_transformation(setting: str, name: str, made: optax.GradientTransformation) -> None:
+  """Raises `SettingError` for an optax transformation that needs more than gradient, state and parameters."""
+  if not isinstance(made, optax.GradientTransformationExtraArgs):
+    return
+  try:
+    jax.eval_shape(lambda own: made.update(own, made.init(own), own), {"w": jnp.zeros(1)})
+  except Exception as error:  # others: it wants a model's own parameters, which are not at hand
+    if isinstance(error, TypeError) and "keyword-only" in str(error):
+      remedy = "Take one that does with a gradient, its state and the parameters."
+      raise SettingError(setting, name, f"its {error}", remedy) from error

@@ -11,11 +11,9 @@ import numpy as np
 from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.config.algorithm import algorithm_maker, as_written, build_algorithm, prepared_of
-from fedjax_het.config.label_noise import noise_report, noisy_labels
+from fedjax_het.config.data import build_task, noise_report, noisy_labels, set_apart
 from fedjax_het.config.shares import rounded_to_nothing
-from fedjax_het.config.task import build_task
 from fedjax_het.config.typed import Plan
-from fedjax_het.config.unseen import set_apart
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.encoder import with_names
 from fedjax_het.data.files import Source, digest

@@ -56,11 +56,12 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   batch = int(min(planned.client.settings["batch_size"], np.max(experiment.data.train.size)))
   steps = steps_of_clients(experiment).mean() * planned.cohort_size * planned.rounds
   each = step_flops(experiment, batch)
+  on_host = "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
   found = {
     "parameters": count_parameters(shapes.broadcast.params),
     "trained": count_parameters(jax.eval_shape(experiment.model.init, jax.random.key(0))),
     "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
-    "states": place_of_states(where, engine.states.held),
+    "states": "over the devices" if engine.states.held is None else on_host,
     "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
     "memory_bytes": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
@@ -78,13 +79,6 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   print_plan(found)
   TERMINAL.show(*notes_of(experiment))
   return found
-
-
-def place_of_states(where: Where, held: int | None) -> str:
-  """Describes where the clients' states are kept."""
-  if held is None:
-    return "over the devices"
-  return "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
 
 
 def steps_of_clients(experiment: Experiment) -> np.ndarray:

@@ -5,7 +5,6 @@ import functools
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,13 +21,12 @@ from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
-from fedjax_het.experiment.build import build, engine_of, notes_of
+from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.modes import in_float32
 from fedjax_het.output.progress import Progress
-from fedjax_het.parts import ClientUpdate
 from fedjax_het.program.display import TERMINAL, Display
 from fedjax_het.program.stopping import Stopped, StopRequest
 from fedjax_het.program.where import EVERYWHERE, Where
@@ -90,11 +88,17 @@ def run_experiment(
   planned = plan(config, studies)
   where.check()
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
-  run, old = check_rounds_too(workdir, planned)
+  run = workdir_of(workdir)
+  if (old := earlier_rounds(run, planned, FREE)) is None:
+    check(workdir, planned.written, FREE)
   if old is None and (summary := read_record(run.summary_path)):
     lost = FILE if not (run.root / FILE).is_file() and not summary.get("diverged") else ""
-    if lost or not (run.root / MODEL).is_file():
-      display.show(*add_models(planned, run, where, display, lost))
+
+    def made() -> tuple[Runs, jax.Array, list[Experiment]]:
+      experiment = build(planned)
+      return engine_of(experiment, where), experiment.key, [experiment]
+
+    display.show(*models_of_checkpoint(run, [run], planned.rounds, made, display, lost))
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
       lacks = draw_missing(planned, run, claim, display)
@@ -125,15 +129,6 @@ def run_experiment(
     check_claim_together(run)
   place = f"Table, figures, metrics and checkpoints are in {run.root}."
   return _show(run, summary, place, record.undrawn, studies, display)
-
-
-def check_rounds_too(workdir: str, plan: Plan) -> tuple[Workdir, int | None]:
-  """Checks that a folder belongs to this run; returns its workdir, and T_old if its rounds are to change."""
-  run = workdir_of(workdir)
-  old = earlier_rounds(run, plan, FREE)
-  if old is None:
-    return check(workdir, plan.written, FREE), None
-  return run, old
 
 
 def _show(
@@ -179,53 +174,45 @@ def draw_missing(plan: Plan, run: Workdir, claim: Callable[[], Any], display: Di
     return [*lacks, str(error)]
 
 
-def add_models(plan: Plan, run: Workdir, where: Where, display: Display, also: str = "") -> list[str]:
-  """Writes the missing model.npz, and the file `also`, of a complete run from its last checkpoint.
-
-  Returns:
-    A sentence on why that is impossible; [] if it is done.
-  """
-
-  def made() -> tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]:
-    experiment = build(plan)
-    return engine_of(experiment, where), experiment.key, [(run.root, experiment.algorithm.client)]
-
-  return models_of_checkpoint(run, plan.rounds, made, display, also)
-
-
 def models_of_checkpoint(
-  run: Workdir, rounds: int, made: Callable[[], tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]],
-  display: Display, also: str = "",
+  root: Workdir, runs: Sequence[Workdir], rounds: int,
+  made: Callable[[], tuple[Runs, jax.Array, Sequence[Experiment]]], display: Display, lost: str = "",
 ) -> list[str]:  # fmt: skip
-  """Writes the models of complete runs from their last checkpoint; see `add_models`.
+  """Writes the missing model.npz of complete runs from their last checkpoint.
 
   Args:
-    run: the workdir with the checkpoints.
+    root: the workdir with the checkpoints: the run's, or the sweep's.
+    runs: the folder of each run.
     rounds: the number of rounds of all runs.
-    made: () -> (engine, key or keys, (folder, client part) of each run).
+    made: () -> (engine, key or keys, the runs' experiments).
     display: shows the work that is going on.
-    also: clients.npz of one run, which is evaluated again; "" for models alone.
+    lost: clients.npz where it is missing in the only run, which is then evaluated again; "" for models alone.
+
+  Returns:
+    A sentence on why that is impossible; [] if no file is missing any more.
   """
+  if not (missing := lost or next((MODEL for run in runs if not (run.root / MODEL).is_file()), "")):
+    return []
   problem = f"its checkpoint of round {rounds} is not there"
   try:
-    if (run.checkpoints / str(rounds)).is_dir():
-      with display.doing(f"writing {MODEL}"), claimed(run, writes()):
-        engine, key, runs = made()
-        with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
+    if (root.checkpoints / str(rounds)).is_dir():
+      with display.doing(f"writing {MODEL}"), claimed(root, writes()):
+        engine, key, experiments = made()
+        with contextlib.closing(Checkpoints(root.checkpoints)) as checkpoints:
           found = checkpoints.restore(engine.to_save(engine.init(key)))
           whole = checkpoints.latest() == rounds  # the newest checkpoint was readable
         if found is not None and whole:
-          for (folder, client), own in zip(runs, engine.split(found[0])):
-            write_model(folder, client, own)
-          if also:
+          for run, experiment, own in zip(runs, experiments, engine.split(found[0])):
+            write_model(run.root, experiment.algorithm.client, own)
+          if lost:
             assert isinstance(engine, Engine)
             evaluations = evaluate(engine, found[0])
             if writes():
-              write_clients(run.root, evaluations, engine.data.encoder.clients)
+              write_clients(root.root, evaluations, engine.data.encoder.clients)
           return []
   except (SettingError, DataError, NoRoom, OSError) as error:
     problem = str(error)
-  return [f"{also or MODEL} is missing in {run.root}, and cannot be written: {problem}"]
+  return [f"{missing} is missing in {root.root}, and cannot be written: {problem}"]
 
 
 def train(

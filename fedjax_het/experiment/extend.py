@@ -107,16 +107,6 @@ def take_up(run: Workdir, plan: Plan, old: int, text: Config | None = None) -> N
   write_atomic(run.config_path, as_json(text or plan.written, indent=2) + "\n")
 
 
-def earlier_rounds_of_members(
-  root: Workdir, runs: Sequence[Workdir], plans: Sequence[Plan], grid: Mapping[str, Any],
-  free: Sequence[str],
-) -> list[int | None]:  # fmt: skip
-  """Returns `earlier_rounds` of each member of the sweep in `root`."""
-  if (read_record(root.config_path) or {}).get("sweep") != json.loads(as_json(grid)):
-    return [None] * len(runs)
-  return [earlier_rounds(run, own, free, root) for run, own in zip(runs, plans)]
-
-
 def take_up_members(
   root: Workdir,
   runs: Sequence[Workdir],

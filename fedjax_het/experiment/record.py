@@ -32,7 +32,7 @@ from fedjax_het.workdir.provenance import check_start, note_start, numerics
 from fedjax_het.workdir.tracking import Tracker, to_json
 
 
-class Record:
+class Record(contextlib.AbstractContextManager):
   """Context manager that writes a run's files in its workdir.
 
   Args:
@@ -71,10 +71,6 @@ class Record:
         raise SettingError("studies", own.name, "the name of two", "Give one of them another name.")
       self._studies[own.name] = own(self._watched)
     self._tracker = Tracker(run) if writes else None
-
-  def __enter__(self) -> "Record":
-    """Returns itself."""
-    return self
 
   def __exit__(self, *exc: object) -> None:
     """Closes the files."""

@@ -2,9 +2,9 @@
 
 import contextlib
 import functools
+import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.experiment.build import Experiment, notes_of
 from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
-from fedjax_het.experiment.extend import earlier_rounds_of_members, take_up_members
+from fedjax_het.experiment.extend import earlier_rounds, take_up_members
 from fedjax_het.experiment.members import Sweep, build_members
 from fedjax_het.experiment.more_members import (
   added_checkpoints,
@@ -32,7 +32,6 @@ from fedjax_het.experiment.more_members import (
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
 from fedjax_het.modes import in_float32
-from fedjax_het.parts import ClientUpdate
 from fedjax_het.program.display import TERMINAL, Display
 from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.studies import Study
@@ -41,6 +40,7 @@ from fedjax_het.workdir.checkpoint import Checkpoints
 from fedjax_het.workdir.claim import check_claim_together
 from fedjax_het.workdir.folder import (
   Workdir,
+  as_json,
   check,
   check_writable,
   claimed,
@@ -50,7 +50,6 @@ from fedjax_het.workdir.folder import (
   workdir_of,
   write_atomic,
 )
-from fedjax_het.workdir.model import MODEL
 from fedjax_het.workdir.pictures import missing_pictures, note_pictures, pictures
 from fedjax_het.workdir.provenance import check_start, numerics
 from fedjax_het.workdir.tracking import to_json
@@ -116,7 +115,8 @@ def run_sweep(
   whole, rounds = {"config": resolved(base, grid), "sweep": dict(grid)}, plans[0].rounds
   root = workdir_of(workdir)
   runs = [Workdir(root.root / "members" / name_of(values)) for values in members]
-  olds = earlier_rounds_of_members(root, runs, plans, grid, FREE)
+  as_begun = (read_record(root.config_path) or {}).get("sweep") == json.loads(as_json(grid))
+  olds = [earlier_rounds(run, own, FREE, root) if as_begun else None for run, own in zip(runs, plans)]
   smaller = earlier_members(root, grid)
   if not any(olds):
     check(workdir, {**whole, "sweep": smaller[0]} if smaller else whole, FREE_OF_ALL)
@@ -132,14 +132,12 @@ def run_sweep(
   sweep = Sweep(root, members, plans, runs, whole)
   if sweep.complete and not any(olds):
     undrawn = _draw_missing(sweep, display)
-    if not all((run.root / MODEL).is_file() for run in runs):
 
-      def made() -> tuple[Members, jax.Array, list[tuple[Path, ClientUpdate]]]:
-        engine, experiments, _ = build_members(sweep, where, member_batch)
-        clients = [experiment.algorithm.client for experiment in experiments]
-        return engine, _keys(experiments), [(run.root, client) for run, client in zip(runs, clients)]
+    def made() -> tuple[Members, jax.Array, list[Experiment]]:
+      engine, experiments, _ = build_members(sweep, where, member_batch)
+      return engine, _keys(experiments), experiments
 
-      display.show(*models_of_checkpoint(root, rounds, made, display))
+    display.show(*models_of_checkpoint(root, runs, rounds, made, display))
   else:
     names = smaller[1] if smaller else [] if sweep.complete else being_kept(root)
     kept = sweep.only(names if len(names) < len(runs) else ())

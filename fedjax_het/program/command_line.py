@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from logging import LogRecord
 from typing import Any
 
-import jax
 from absl import flags, logging
 
 from fedjax_het.config.sections import sections
@@ -142,8 +141,3 @@ def told(run: Callable[[], None]) -> int:
     say(f"{type(error).__name__}: {error}", error=True)
     return 1
   return 0
-
-
-def take_no_accelerator() -> None:
-  """Selects the CPU, for programs that only inspect the parts."""
-  jax.config.update("jax_platforms", "cpu")

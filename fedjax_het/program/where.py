@@ -35,7 +35,7 @@ class Where(NamedTuple):
 EVERYWHERE = Where()
 
 
-def parse_mesh(text: str, axis: str = "clients") -> int | None:
+def parse_mesh(text: str) -> int | None:
   """Parses the number of devices of "clients:N"; None for an empty text.
 
   Raises:
@@ -44,6 +44,6 @@ def parse_mesh(text: str, axis: str = "clients") -> int | None:
   if not text:
     return None
   name, _, size = text.partition(":")
-  if name != axis or not size.isdecimal() or int(size) < 1:
-    raise SettingError("mesh", text, f"is not {axis}:N", f"Write --mesh={axis}:4 for four devices.")
+  if name != "clients" or not size.isdecimal() or int(size) < 1:
+    raise SettingError("mesh", text, "is not clients:N", "Write --mesh=clients:4 for four devices.")
   return int(size)

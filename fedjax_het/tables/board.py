@@ -23,8 +23,6 @@ def work(plan: Plan) -> float:
 
   Where `num_clients` is not configured because the data set determines it, this is K times as much for all
   runs of the data set.
-
-  Where the data say how many clients there are, as many times that.
   """
   epochs = plan.parts["local"].get("epochs", 1)
   return plan.rounds * plan.cohort_size * epochs / (plan.num_clients or 1)

@@ -27,18 +27,18 @@ class Block(NamedTuple):
     title: the metric and the key that all figures of the block share.
     keys: the keys that tell its columns apart, which the terminal shows.
     values: the values of these keys in each column.
-    heads: the name of each column.
-    rows: (method, [an entry for each column, None where the table has none]).
+    heads: the names of all columns as text: "", and for each column those of its figures, see `kinds`.
+    rows: a method, and in each column ours, the paper's, the difference, and that to another method.
   """
 
   title: str
   keys: str
   values: list[str]
   heads: list[str]
-  rows: list[tuple[str, list[Entry | None]]]
+  rows: list[list[str]]
 
 
-def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
+def blocks(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> list[Block]:
   """Divides entries into a block for each metric and, if several keys differ, each value of the first one.
 
   The values of the remaining keys are the columns. Where no key differs, the metrics are the columns.
@@ -46,6 +46,7 @@ def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
   Args:
     entries: the entries to show.
     cells: all cells of the table.
+    than: the method that the others are compared with; "" for none.
   """
   first, keys = next(iter(cells[0].keys)), columns(cells)
   apart, along = (keys[:1], keys[1:]) if len(keys) > 1 else ([], keys)
@@ -63,13 +64,22 @@ def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
   def unique(name: Callable[[Entry], str], of: Sequence[Entry]) -> list[str]:
     return list(dict.fromkeys(map(name, of)))
 
+  def texts(entry: Entry | None) -> list[str]:
+    if entry is None:
+      return [MISSING] * len(kinds(than))
+    less = [against(entry, counterpart(entry, entries, than, keys))] if than else []
+    return [ours(entry), printed(entry), figure(entry.difference, sign=True), *less]
+
   found = []
   for name in unique(title, entries):
     own = [entry for entry in entries if title(entry) == name]
     at = {(entry.cell.method, head(entry)): entry for entry in own}
-    heads = unique(head, own)
-    methods = unique(lambda entry: entry.cell.method, own)
-    rows = [(method, [at.get((method, head)) for head in heads]) for method in methods]
+    columns_of, methods = unique(head, own), unique(lambda entry: entry.cell.method, own)
+    heads = ["", *(f"{column}: {kind}" for column in columns_of for kind in kinds(than))]
+    rows = [
+      [method, *(text for column in columns_of for text in texts(at.get((method, column))))]
+      for method in methods
+    ]
     found.append(Block(name, ", ".join(along), unique(value, own), heads, rows))
   return found
 
@@ -117,26 +127,9 @@ def against(entry: Entry, other: Entry | None) -> str:
   return text if found.error is None else f"{text} ± {figure(found.error)}"
 
 
-def lines(block: Block, than: str, all_entries: Sequence[Entry], column: Sequence[str]) -> list[list[str]]:
-  """Returns a block's rows as text: method, then ours, the paper's, the difference, and that to `than`."""
-
-  def cells_of(entry: Entry | None) -> list[str]:
-    if entry is None:
-      return [MISSING] * len(kinds(than))
-    less = [against(entry, counterpart(entry, all_entries, than, column))] if than else []
-    return [ours(entry), printed(entry), figure(entry.difference, sign=True), *less]
-
-  return [[method, *(text for entry in row for text in cells_of(entry))] for method, row in block.rows]
-
-
 def kinds(than: str) -> list[str]:
   """Returns the headings of a column's figures: ours, the paper's, the difference, and that to `than`."""
   return ["ours", "paper", "less paper", *([f"less {than}"] if than else [])]
-
-
-def heads(block: Block, than: str) -> list[str]:
-  """Returns the names of a block's columns as text."""
-  return ["", *(f"{head}: {kind}" for head in block.heads for kind in kinds(than))]
 
 
 def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str = "") -> list[str]:
@@ -169,18 +162,16 @@ def drawn(
 ) -> RenderableType:
   """Renders the table for the terminal, with one figure a line, because a terminal is narrow."""
   parts: list[RenderableType] = [Text(title, style="bold")]
-  for block in blocks(entries, cells):
+  for block in blocks(entries, cells, than):
     title_of_block = Text(f"\n{block.title}")
     table = Drawn(box=SIMPLE_HEAD, title=title_of_block, title_justify="left", title_style="bold")
     for place, name in enumerate(("", block.keys, *kinds(than))):
       table.add_column(Text(name), justify="right" if place > 1 else "left", no_wrap=place < 2)
     width = len(kinds(than))
-    for method, *texts in lines(block, than, entries, columns(cells)):
+    for method, *texts in block.rows:
       for place, value in enumerate(block.values):
-        last = place == len(block.values) - 1
-        own = texts[place * width : (place + 1) * width]
-        texts_of_row = map(Text, ("" if place else method, value, *own))
-        table.add_row(*texts_of_row, end_section=last and place > 0)
+        own = map(Text, ("" if place else method, value, *texts[place * width : (place + 1) * width]))
+        table.add_row(*own, end_section=0 < place == len(block.values) - 1)
     parts.append(table)
   return Group(*parts, *map(Text, footnotes(entries, than, made, changed)))
 
@@ -194,10 +185,9 @@ def markdown(
     return f"| {' | '.join(escape.markdown(text) for text in texts)} |"
 
   text = [f"# {escape.markdown(title)}", ""]
-  for block in blocks(entries, cells):
-    names = heads(block, than)
-    text += [f"## {escape.markdown(block.title)}", "", row(names), "|---" * len(names) + "|"]
-    text += [*map(row, lines(block, than, entries, columns(cells))), ""]
+  for block in blocks(entries, cells, than):
+    text += [f"## {escape.markdown(block.title)}", "", row(block.heads), "|---" * len(block.heads) + "|"]
+    text += [*map(row, block.rows), ""]
   notes = map(escape.markdown, footnotes(entries, than, made, changed))
   return "\n".join([*text, "\n\n".join(notes), ""])
 
@@ -207,12 +197,11 @@ def latex(
 ) -> str:
   r"""Renders the table as LaTeX, for `\usepackage{booktabs}`."""
   text = [escape.latex_comment(title)]
-  for block in blocks(entries, cells):
-    names = heads(block, than)
-    rows = [names, *lines(block, than, entries, columns(cells))]
-    body = [" & ".join(escape.latex(text) for text in row) + r" \\" for row in rows]
+  for block in blocks(entries, cells, than):
+    body = [" & ".join(escape.latex(text) for text in row) + r" \\" for row in (block.heads, *block.rows)]
+    places = "l" + "r" * (len(block.heads) - 1)
     text += [
-      escape.latex_comment(block.title), rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule",
+      escape.latex_comment(block.title), rf"\begin{{tabular}}{{{places}}}", r"\toprule",
       body[0], r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
     ]  # fmt: skip
   notes = map(escape.latex_comment, footnotes(entries, than, made, changed))

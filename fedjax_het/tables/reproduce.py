@@ -108,7 +108,8 @@ def reproduce(
   check_data([one.plan for program in todo for one in program.runs])
   if not todo and not os.access(folder, os.W_OK):  # the table is complete, and its folder cannot be written
     return _held(table, runs, folder)[0]
-  make_folder(folder)
+  check_writable(folder)
+  folder.mkdir(parents=True, exist_ok=True)
   over = ended(folder)
   keys = [(one.plan, identity(one.plan)) for one in runs]
   past = [(plan, own) for plan, key in keys if key in over and (own := outcome(over[key]))]
@@ -172,12 +173,6 @@ def _run(program: Program, where: Where, checkpoint_seconds: float, board: Board
   except NonFiniteLoss as error:
     return f"diverged: {error}"
   return ""
-
-
-def make_folder(folder: Path) -> None:
-  """Makes a table's folder; raises `SettingError` where that fails or it cannot be written."""
-  check_writable(folder)
-  folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_data(plans: Sequence[Plan]) -> None:

@@ -1,12 +1,12 @@
 """encoder.npz: the names of a run's clients and labels, and the constants that its rows were prepared by."""
 
-import uuid
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_het.data.encoder import Encoder
 from fedjax_het.data.untrusted import read_arrays
+from fedjax_het.workdir.folder import written_at_once
 
 FILE = "encoder.npz"
 
@@ -15,13 +15,8 @@ def write_encoder(folder: Path, encoder: Encoder) -> None:
   """Writes `folder`/encoder.npz atomically, if the encoder has anything to say; called at every start."""
   if not (encoder.clients or encoder.labels or encoder.columns or encoder.scaling):
     return
-  partial = folder / f".{FILE}.{uuid.uuid4().hex}"
-  try:
-    with partial.open("wb") as file:
-      np.savez_compressed(file, **encoder.arrays())  # type: ignore[arg-type]
-    partial.replace(folder / FILE)
-  finally:
-    partial.unlink(missing_ok=True)
+  with written_at_once(folder / FILE) as file:
+    np.savez_compressed(file, **encoder.arrays())  # type: ignore[arg-type]
 
 
 def read_encoder(folder: Path) -> Encoder | None:

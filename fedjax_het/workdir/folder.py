@@ -10,9 +10,10 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedjax_het.config.own_epochs import of_earlier
 from fedjax_het.config.same import as_given, with_defaults
@@ -27,55 +28,33 @@ FAILED = "failed.json"
 DERIVED = ("eval_every",)  # fields that shipped configurations derive from others
 
 
+class _Inside:
+  """The path of a file or a folder in a run's folder, as an attribute of `Workdir`."""
+
+  def __init__(self, name: str):
+    self._name = name
+
+  def __get__(self, run: "Workdir", kind: type) -> Path:
+    return run.root / self._name
+
+
 @dataclasses.dataclass(frozen=True)
 class Workdir:
   """Paths of a run's files; a path-like object, so `Path(workdir)` and `open(...)` accept it."""
 
   root: Path
+  config_path = _Inside("config.json")  # the resolved configuration, written once
+  starts_path = _Inside(STARTS)  # one line per start: version and commit, date, machine
+  metrics_path = _Inside("metrics.jsonl")  # one line per evaluation
+  summary_path = _Inside("summary.json")  # the final figures
+  failed_path = _Inside(FAILED)  # the reason why the last start diverged
+  checkpoints = _Inside("checkpoints")
+  samples = _Inside("samples")  # synthetic examples, one file per evaluation, for methods that synthesise
+  figures = _Inside("figures")
 
   def __fspath__(self) -> str:
     """Returns the folder's path."""
     return os.fspath(self.root)
-
-  @property
-  def config_path(self) -> Path:
-    """The path of config.json, the resolved configuration, which is written once."""
-    return self.root / "config.json"
-
-  @property
-  def starts_path(self) -> Path:
-    """The path of starts.jsonl, with one line per start: version and commit, date, machine."""
-    return self.root / STARTS
-
-  @property
-  def metrics_path(self) -> Path:
-    """The path of metrics.jsonl, with one line per evaluation."""
-    return self.root / "metrics.jsonl"
-
-  @property
-  def summary_path(self) -> Path:
-    """The path of summary.json, the final figures."""
-    return self.root / "summary.json"
-
-  @property
-  def failed_path(self) -> Path:
-    """The path of failed.json, the reason why the last start diverged."""
-    return self.root / FAILED
-
-  @property
-  def checkpoints(self) -> Path:
-    """The folder of the checkpoints."""
-    return self.root / "checkpoints"
-
-  @property
-  def samples(self) -> Path:
-    """The folder of synthetic examples, one file per evaluation, for methods that synthesise."""
-    return self.root / "samples"
-
-  @property
-  def figures(self) -> Path:
-    """The folder of the figures."""
-    return self.root / "figures"
 
   @property
   def traces(self) -> tuple[Path, ...]:
@@ -203,10 +182,18 @@ def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def write_atomic(path: Path, text: str) -> None:
-  """Writes a text file atomically: a reader, or a crash, sees the old file or the new one, never a part.
+  """Writes a text file atomically, see `written_at_once`."""
+  with written_at_once(path) as file:
+    file.write(text.encode())
 
-  Several processes, also on several hosts, may write a file at once: the last content wins. Partial files
-  that killed processes left are removed.
+
+@contextlib.contextmanager
+def written_at_once(path: Path) -> Iterator[BinaryIO]:
+  """Context manager that yields a file to write, which then takes the place of `path` in one step.
+
+  A reader, or a crash, sees the old file or the new one, never a part. Several processes, also on several
+  hosts, may write a file at once: the last content wins. Partial files that killed processes left are
+  removed.
 
   Raises:
     Lost, Claimed: see `check_claim`.
@@ -214,9 +201,10 @@ def write_atomic(path: Path, text: str) -> None:
   check_claim(path)
   partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:
-    with partial.open("x", encoding="utf-8") as file:
-      lock(file)  # held until the file is closed, as a sign that this writer is alive
-      file.write(text)
+    with partial.open("xb") as file:
+      while lock(file) is False:  # held until the file is closed, as a sign that this writer is alive
+        time.sleep(0.001)  # another writer looks at it, and would take a file without lock for a dead one's
+      yield file
       file.flush()
       os.fsync(file.fileno())
       _remove_partials(path, but=partial)
@@ -234,7 +222,8 @@ def _remove_partials(path: Path, but: Path) -> None:
   file system's clock, which also dated `but`.
   """
   now = but.stat().st_mtime
-  pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{16}|\d+)")  # digits: earlier versions
+  ends = r"([0-9a-f]{16}|[0-9a-f]{32}|\d+)"  # the latter two by earlier versions
+  pattern = re.compile(re.escape(f".{path.name}.") + ends)
   for partial in path.parent.glob(f".{glob.escape(path.name)}.*"):
     if partial != but and (named := pattern.fullmatch(partial.name)):
       with contextlib.suppress(OSError), partial.open("r+b") as file:

@@ -1,7 +1,5 @@
 """model.npz: a finished run's model as one file of named arrays, independent of the devices."""
 
-import os
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from fedjax_het.errors import DataError, in_bytes
 from fedjax_het.models.model import Variables
 from fedjax_het.models.weights import by_name
 from fedjax_het.parts import ClientUpdate, Context, Message
+from fedjax_het.workdir.folder import written_at_once
 
 MODEL = "model.npz"
 LARGEST = 10**9  # most bytes of clients' states that are written
@@ -51,17 +50,8 @@ def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
     )  # fmt: skip
   if not writes():
     return
-  for left in folder.glob(f".{MODEL}.*"):  # left by a start that was killed
-    left.unlink()
-  partial = folder / f".{MODEL}.{uuid.uuid4().hex}"
-  try:
-    with partial.open("wb") as file:
-      np.savez(file, **{name: plain(array) for name, array in arrays.items()})  # type: ignore[arg-type]
-      file.flush()
-      os.fsync(file.fileno())
-    partial.replace(folder / MODEL)
-  finally:
-    partial.unlink(missing_ok=True)
+  with written_at_once(folder / MODEL) as file:
+    np.savez(file, **{name: plain(array) for name, array in arrays.items()})  # type: ignore[arg-type]
 
 
 def of_the_server(client: ClientUpdate, broadcast: Message) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Writes a run's metrics: one JSON line per evaluation, and the same numbers for TensorBoard."""
 
+import contextlib
 import functools
 import json
 import math
@@ -20,7 +21,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
   return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
-class Tracker:
+class Tracker(contextlib.AbstractContextManager):
   """Appends records to DIR/metrics.jsonl and their scalars to event files in DIR/tensorboard.
 
   In a run over several processes only one of them should hold a tracker.
@@ -57,7 +58,7 @@ class Tracker:
     self._file.flush()
     os.fsync(self._file.fileno())
     events = self._open_events(record["round"])
-    for tag, value in _scalars(record):
+    for tag, value in scalars(record):
       if tag != "round":
         events.write_event(self._event(record["round"], summary=self._scalar(tag, value)))
     events.flush()
@@ -107,10 +108,6 @@ class Tracker:
       self._events.close()
       self._events = None
 
-  def __enter__(self) -> "Tracker":
-    """Returns itself."""
-    return self
-
   def __exit__(self, *exc: object) -> None:
     """Closes the files."""
     self.close()
@@ -153,11 +150,11 @@ def _plain(value: Any) -> Any:
   return value
 
 
-def _scalars(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def scalars(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
   """Yields (tag, number) of every numeric leaf."""
   for name, value in tree.items():
     if isinstance(value, dict):
-      yield from _scalars(value, f"{prefix}{name}/")
+      yield from scalars(value, f"{prefix}{name}/")
     elif isinstance(value, int | float):
       yield prefix + name, value
 

@@ -14,8 +14,9 @@ from small_parts import mlp
 import fedjax_het as fh
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.config.algorithm import as_written, named
+from fedjax_het.config.known import check_method
 from fedjax_het.config.plan import plan
+from fedjax_het.config.sections import sections
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.methods import CLIENTS, METHODS, Method
@@ -58,8 +59,6 @@ def said(call) -> str:
 @pytest.mark.parametrize("section, name", ENTRIES, ids=[name for _, name in ENTRIES])
 def test_python_and_a_configuration_refuse_a_value_in_the_same_words(section, name):
   method = METHODS[section][name]
-  prepared = method.prepare({})
-  offered = {"rounds": 4, "model": None, **prepared}
   for setting in (own for own in method.settings.values() if own.name not in method.from_data):
     for value in bad_values(setting):
       if (setting.name, value) in (("lam", -2.5), ("baseline", -2.5)) and section == "mixing":
@@ -67,8 +66,7 @@ def test_python_and_a_configuration_refuse_a_value_in_the_same_words(section, na
       config = {section: {"name": name, setting.name: value}, "local": {}}
 
       def configured(config=config):
-        with as_written(config, section):
-          named(section, config[section], **offered)
+        check_method(sections()[section], config)
 
       given = {setting.name: value}
       if section == "algorithm":

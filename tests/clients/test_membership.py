@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.metrics.membership import pull_towards
+from benchmarks.papers.membership import pull_towards
 
 
 def test_the_pull_is_a_sum_over_the_class():

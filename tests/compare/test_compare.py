@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from run_folders import both, figures, write_run
+from run_folders import both, figures, read_page, write_run
 from scipy import stats
 from terminal_text import shown
 
@@ -157,7 +157,7 @@ def test_the_baseline_is_named_by_label_name_or_folder(seeds):
 
 def test_the_page_holds_the_figures(seeds, tmp_path):
   groups = grouped(find([seeds]))
-  found = page.read_page(page.write_page(content(groups, 1), tmp_path / "new" / "page.html"))
+  found = read_page(page.write_page(content(groups, 1), tmp_path / "new" / "page.html"))
   assert found["baseline"] == 1 and found["metric"] == "top1" and found["fields"] == ["algorithm.name"]
   assert found["quantiles"] == pytest.approx([stats.t.ppf(0.975, n) for n in (1, 2, 3)], rel=1e-12)
   fedavg = next(group for group in found["groups"] if group["label"] == "fedavg")
@@ -178,7 +178,7 @@ def test_the_page_needs_no_network_and_no_text_ends_its_scripts(tmp_path):
   text = path.read_text()
   assert text.count("</script>") == 3 and "<title>&lt;b&gt; &amp; co</title>" in text
   assert "default-src 'none'" in text and "{{" not in text.split("<script>")[0]
-  assert page.read_page(path)["groups"][0]["fields"]["algorithm.note"] == "</script><b>&amp;"
+  assert read_page(path)["groups"][0]["fields"]["algorithm.note"] == "</script><b>&amp;"
 
 
 def test_clients_are_sorted_from_worst_to_best(tmp_path):

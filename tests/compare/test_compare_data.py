@@ -5,8 +5,7 @@ from run_folders import write_run
 from terminal_text import shown
 
 from fedjax_het.compare.content import content
-from fedjax_het.compare.data import of_data, unlike
-from fedjax_het.compare.groups import grouped
+from fedjax_het.compare.groups import grouped, of_data, unlike
 from fedjax_het.compare.runs import find
 
 

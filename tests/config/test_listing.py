@@ -11,6 +11,7 @@ import pytest
 from fedjax_het.config import listing
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import METHODS, Method
+from fedjax_het.settings import documented
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [(field, entry) for field, group in listing.entries().items() for entry in group]
@@ -23,7 +24,7 @@ def printed(capsys, name: str = "") -> str:
 
 def test_every_setting_of_everything_is_explained():
   unexplained = {
-    (field, entry.name): [name for name, (_, line) in entry.settings.items() if not line]
+    (field, entry.name): [name for name, own in entry.settings.items() if not own.about]
     for field, entry in ENTRIES
   }
   assert not {where: names for where, names in unexplained.items() if names}
@@ -43,7 +44,7 @@ def test_what_a_docstring_says():
       three: no argument.
     """
 
-  assert listing.documented(factory) == {
+  assert documented(factory) == {
     "one": "an argument: with a colon, over two lines.",
     "two": "another.",
   }
@@ -73,7 +74,7 @@ def test_one_method_is_explained(capsys):
   assert ["source", "Hahn,", "Jeong,", "Lee,", "KDD", "2022"] in lines
   assert ["file", "clients/superfed.py"] in lines
   assert ["mu", "0.01", "μ", ">=", "0,", "weight", "of", "the", "proximal", "term,", "eq.", "2.4."] in lines
-  assert ["start", "start_round,", "as", "a", "share", "of", "the", "rounds"] in lines
+  assert ["start", "None", "start_round,", "as", "a", "share", "of", "the", "rounds"] in lines
 
 
 def test_a_name_without_settings_and_an_unknown_one(capsys):

@@ -199,7 +199,7 @@ def test_the_terminal_tells_that_they_follow():
   told = {field.path: field.default for field in fields(config.to_dict())}
   assert told["algorithm.local_epochs"] == "as epochs"
   (entry,) = (entry for entry in entries()["algorithm.name"] if entry.name == "fedrep")
-  assert entry.settings["body_epochs"][0] == "as epochs"
+  assert entry.settings["body_epochs"].default == "as epochs"
 
 
 def test_a_sweep_may_vary_them():

@@ -40,7 +40,7 @@ def test_a_plan_is_typed_frozen_and_has_the_defaults():
   assert made.partition_seed is None and made.stratify is False and made.unseen_steps == ()
   assert made.client.name == "superfed_mm" and made.client.settings["start_round"] == 40
   assert plan(get_config("algorithm=fedavg")).client.settings["lr"] == 0.05
-  assert made.server.settings == {"lr": 1.0} and made.studies == {}
+  assert made.studies == {}
   judged = plan(with_values(config, {"landscape": {"points": 5}, "to_accuracy": 0.0})).studies
   assert judged["landscape"] == {
     "points": 5, "span": 1.0, "part": "test", "examples": None, "others": (), "l2": 0.0,
@@ -51,10 +51,13 @@ def test_a_plan_is_typed_frozen_and_has_the_defaults():
 def test_a_run_checks_its_configuration_once(tmp_path, monkeypatch):
   made, real = [], building.build_algorithm
   from fedjax_het.config import check as checks
+  from fedjax_het.config import plan as planning
 
+  fields = planning.check_fields
+  monkeypatch.setattr(planning, "check_fields", lambda *args: made.append(args) or fields(*args))
   monkeypatch.setattr(checks, "build_algorithm", lambda *args: made.append(args) or real(*args))
   experiment.run_experiment(small(rounds=1, eval_every=1), str(tmp_path), Where(devices=1))
-  assert len(made) == 1
+  assert len(made) == 2  # the fields, and the parts that they choose
 
 
 def test_sections_that_a_file_lacks_are_put_in_for_the_command_line():
@@ -91,7 +94,7 @@ def test_a_section_of_the_registry_is_one_line(monkeypatch):
   """As the sections of later versions are: a tuple of choices, whose numbers a sweep may vary."""
   line = Section("uploads", "choices", lambda: {"top_k": lambda share, keep=2: None}, varies=True)
   monkeypatch.setattr(registry, "CORE", (*CORE, line))
-  assert sections()["uploads"].defaults("top_k") == {"keep": 2}
+  assert sections()["uploads"].filled({}, "top_k") == {"keep": 2}
   config = get_config()
   change(config, {"uploads": ({"name": "top_k", "share": 0.1}, {"name": "top_k", "share": 0.2})})
   change(config, {"uploads.1.share": 0.5})
@@ -147,7 +150,7 @@ def test_what_is_no_configuration_of_ours_stays_as_it_is():
 
 
 def test_every_study_describes_its_options():
-  from fedjax_het.config.listing import documented
+  from fedjax_het.settings import documented
 
   for study in STUDIES:
     if study.options:

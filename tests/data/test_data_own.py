@@ -127,7 +127,7 @@ def test_options_of_another_partition_are_named_before_data_are_read():
   ):
     plan(config)
   config.partition = {"name": "natural", "min_sise": 2}
-  with pytest.raises(fh.SettingError, match=r"Did you mean 'min_size'.*sample\.$"):
+  with pytest.raises(fh.SettingError, match=r"Did you mean 'min_size'.*sample, seed\.$"):
     plan(config)
   for field, value in (("num_clients", 1.5), ("num_clients", "many"), ("test_fraction", "some")):
     config = get_config()

@@ -6,12 +6,12 @@ import logging
 import re
 
 import pytest
-from run_folders import write_run
+from run_folders import read_page, write_run
 from test_output import HOSTILE
 
 from fedjax_het.compare.content import content
 from fedjax_het.compare.groups import grouped
-from fedjax_het.compare.page import read_page, write_page
+from fedjax_het.compare.page import write_page
 from fedjax_het.compare.plain import tables
 from fedjax_het.compare.runs import find
 from fedjax_het.experiment.report import report

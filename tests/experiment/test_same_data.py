@@ -7,8 +7,7 @@ import pytest
 from launching import config_of
 from run_folders import write_run
 
-from fedjax_het.compare.data import unlike
-from fedjax_het.compare.groups import grouped
+from fedjax_het.compare.groups import grouped, unlike
 from fedjax_het.compare.runs import find
 from fedjax_het.data import load
 from fedjax_het.data.files import digest

@@ -56,3 +56,10 @@ def write_run(folder, means=(0.5, 0.6, 0.7), ended=True, summary=None, arrays=No
     (folder / name).parent.mkdir(exist_ok=True)
     np.savez_compressed(folder / name, **own)
   return folder
+
+
+def read_page(path):
+  """The content of a page of `fedjax_het.compare`, as `content.content` made it."""
+  text = path.read_text(encoding="utf-8")
+  own = text.partition('<script type="application/json" id="content">')[2].partition("</script>")[0]
+  return json.loads(own)

@@ -116,7 +116,7 @@ def test_a_home_folder_is_found(table, tmp_path, monkeypatch):
 
 def test_a_complete_table_is_shown_where_nobody_may_write(table, tmp_path, monkeypatch):
   monkeypatch.setattr(reproduce, "programs", lambda runs, folder, together: [])
-  monkeypatch.setattr(reproduce, "make_folder", None)
+  monkeypatch.setattr(reproduce, "check_writable", None)
   monkeypatch.setattr(reproduce.os, "access", lambda *_: False)
   found = reproduce.reproduce(table, reproduce.wanted(table, table.cells, [0], unchanged), tmp_path)
   assert len(found) == 6 and not [*tmp_path.iterdir()]

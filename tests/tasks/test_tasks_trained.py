@@ -12,9 +12,9 @@ from rich.console import Console
 
 import fedjax_het as fh
 from fedjax_het import tasks
+from fedjax_het.config.data import build_task
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
-from fedjax_het.config.task import build_task
 from fedjax_het.data.files import Source
 from fedjax_het.engine import evaluate
 from fedjax_het.experiment import build, experiment
