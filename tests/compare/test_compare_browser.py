@@ -164,6 +164,8 @@ def test_lines_are_hidden_and_shown(opened, runs):
   assert {round(max(band) / 100, 9) for band in page.evaluate(bands)} == ends
   page.get_by_label("show ditto").uncheck()
   assert {*lines(page, "curves")} == {"fedavg", "fedper"} == {*lines(page, "clients")}
+  modes = "document.getElementById('clients').data.map(trace => trace.mode)"
+  assert {*page.evaluate(modes)} == {"markers"}  # twelve clients
   page.click("#none")
   assert not lines(page, "curves")
   page.click("#all")

@@ -5,7 +5,7 @@ const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const MARKERS = ["circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon"];
 const STROKES = {solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4"};
-const FEW_MARKERS = 25, MANY_LINES = 12, MANY_BANDS = 8, FIGURES = ["mean", "worst10", "best10", "std", "gini", "gap"];
+const FEW_MARKERS = 25, MANY_LINES = 12, MANY_BANDS = 8, HANDFUL = 12, FIGURES = ["mean", "worst10", "best10", "std", "gini", "gap"];
 const SPELLED = {mean: "mean", worst10: "worst 10 %", best10: "best 10 %", std: "spread", gini: "Gini", gap: "gap"};
 const view = {
   model: "personalized", metric: DATA.metric, baseline: DATA.baseline, curve: "mean",

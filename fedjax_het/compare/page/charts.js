@@ -42,7 +42,9 @@ function drawClients() {
     const shares = Array.from({length: most}, (_, i) => (100 * (i + 0.5)) / most);
     const rows = curves.map((curve) => at(curve.values, shares).map((y) => metric.factor * y));
     const counts = [...new Set(curves.map((curve) => curve.count))].join(", ");
-    traces.push(...lineOf(place, group.label, shares, rows, `%{x:.0f} % of ${counts} clients: %{y:.4g}`));
+    const lines = lineOf(place, group.label, shares, rows, `%{x:.0f} % of ${counts} clients: %{y:.4g}`);
+    if (most > HANDFUL) traces.push(...lines);
+    else traces.push({...lines.at(-1), mode: "markers"});  // nothing joins a handful of clients
   }
   $("clients_section").hidden = !DATA.runs.some((run) => Object.keys(run.clients).length);
   if ($("clients_section").hidden) return;
