@@ -63,6 +63,14 @@ def test_commands_are_ours():
     assert program.startswith(("python -m fedjax_het.", "launch/local.sh")), (name, command)
 
 
+def test_the_site_searches_without_a_network():
+  """The script that lets pages opened as files search is the site's own, and all that it names is there."""
+  text = (ROOT / "mkdocs.yml").read_text()
+  own = re.findall(r"(?:extra_css: |polyfills: )\[([\w.-]+)\]", text)
+  assert own == ["site.css", "iframe-worker.js"] and all((ROOT / "docs" / name).is_file() for name in own)
+  assert re.search(r"^  - offline\b", text, re.M)  # which takes a script of that name instead of a network's
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PYTHON)
 def test_the_python_of_a_page_runs(name, tmp_path, monkeypatch):
