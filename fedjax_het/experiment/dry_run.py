@@ -40,8 +40,9 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     their states. states: where the clients' states are kept. memory_there: bytes of memory of this process's
     devices; 2^63 - 1 if unknown. memory_bytes: bytes on one device during a chunk of rounds: arguments,
     results that reuse no argument, temporaries. host_bytes: memory of the process, see `host_memory`;
-    None if unknown. bytes: {"up", "down"}, bytes sent per round. passes: a client's passes through its data in a round, in words, including a method's additional ones. client_steps:
-    expected number over the run. flops_a_client_step: FLOPs of a forward and backward pass of the model on
+    None if unknown. bytes: {"up", "down"}, bytes sent per round. passes: a client's passes through its data
+    in a round, in words, including a method's additional ones. client_steps: expected number over the run.
+    flops_a_client_step: FLOPs of a forward and backward pass of the model on
     one batch, see `flops`. seconds_at_least: FLOPs divided by the rate of a matrix product on this machine,
     measured for half a second.
 
