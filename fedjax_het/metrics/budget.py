@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 BUDGETS = {"client_steps": "client steps", "bytes": "bytes", "seconds": "seconds of training"}
+MOST = 1e30  # no budget is as large; larger numbers are a file's damage
 MUCH = 1.05  # a budget that is so many times another's differs from it
 
 
@@ -83,4 +84,4 @@ def spans(values: Mapping[str, Sequence[float]]) -> str:
 
 
 def _known(value: Any) -> bool:
-  return isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value) and value >= 0
+  return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST

@@ -64,7 +64,7 @@ def runs(tmp_path):
       alphas = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0]]
       grid = {"metric": "top1", "grid": [0.0, 0.5, 1.0], "mean": [0.1, value, None], "common": 0.5}
       summary = {
-        "lambda": grid,
+        "lambda": grid, "rounds": 30, "client_steps": 300, "bytes": {"up": 1000, "down": 1000},
         "simplex": {"metric": "top1", "alphas": alphas, "all": [0.1, 0.2, 0.3, 0.4],
                     "clusters": {"2": [None] * 4}},
       }  # fmt: skip
@@ -154,6 +154,10 @@ def test_the_metric_and_the_model_switch_table_and_curves(opened, runs):
   assert lines(page, "curves")["ditto"] == pytest.approx(2.08 - ditto.mean(0))
   page.select_option("#curve", "train_loss")
   assert lines(page, "curves")["ditto"] == pytest.approx(1 - ditto.mean(0))
+  page.select_option("#over", "client_steps")
+  script = "document.getElementById('curves').data.filter(t => t.name).map(t => Array.from(t.x))"
+  assert page.evaluate(script)[0] == pytest.approx([100, 200, 300])
+  assert column(page, "client steps") == ["300", "300", "300"] and column(page, "bytes") == ["2 kB"] * 3
   assert lines(page, "lambda")["fedavg"][:2] == pytest.approx([10, 100 * np.mean(VALUES["fedavg"])])
 
 

@@ -36,6 +36,9 @@ function columns() {
     figure("worst 10 %", over("worst10")),
     figure("spread", over("std")),
     difference,
+    ...[["client_steps", "client steps"], ["bytes", "bytes"], ["seconds", "training"]].map(([name, title]) => ({
+      title, key: (group) => group.budget[name] ?? null, text: (group) => amount(name, group.budget[name]),
+    })),
     {title: "state", key: (group) => group.state, text: (group) => group.state, words: true, long: true},
     ...DATA.fields.map((name) => ({
       title: name, key: (group) => group.fields[name] ?? null, text: (group) => valueText(group.fields[name]), words: true,
