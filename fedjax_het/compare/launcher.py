@@ -104,6 +104,9 @@ def compare(
   if clients:
     of = check_one(shown)
     table = export.clients(groups, of, model)
+    if not table:
+      problem = f"no run has single clients' {of} of the {model} model, in the file clients.npz"
+      raise SettingError("clients", clients, problem, "Runs write it when they end.")
     console().print(export.clients_table(table, of))
   else:
     table = [row for name in shown for row in _rows(groups, groups[first], name, model, metric)]

@@ -124,7 +124,8 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
       arguments = [own for own in arguments if not own.startswith("--sweep.")] + ["--describe"]
   elif "fedjax_het.compare" in arguments:
     for run in ("fedavg", "ditto"):
-      write_run(tmp_path / "runs" / run, algorithm__name=run)
+      clients = {"clients.npz": {"personalized/top1": np.array([0.5])}}
+      write_run(tmp_path / "runs" / run, line={"client_steps": 9}, arrays=clients, algorithm__name=run)
   elif not any(argument.startswith(SHORT) for argument in arguments):
     arguments += FEW[:2] if any("device_" in argument for argument in arguments) else FEW
   program = sys.executable if program == "python" else str(tmp_path / program)
@@ -135,7 +136,8 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
   )
   assert done.returncode == 0, done.stderr
   if "fedjax_het.compare" in arguments:
-    assert "differences from" in done.stdout or (tmp_path / "report.html").exists()
+    files = [own.partition("=")[2] for own in arguments if "=" in own and "." in own.partition("=")[2]]
+    assert ("differences from" in done.stdout or files) and all((tmp_path / own).exists() for own in files)
   elif not any(argument.startswith(("--dry_run", *SHORT)) for argument in arguments):
     (workdir,) = (argument.removeprefix("--workdir=") for argument in arguments if "--workdir=" in argument)
     assert (tmp_path / workdir / "summary.json").exists() or (tmp_path / workdir / "sweep.json").exists()
