@@ -1,10 +1,10 @@
-"""Measures the way from a table of one's own to a comparison and predictions, as docs/predictions.md describes it.
+"""Measures the way from a table of one's own to a comparison and predictions, by docs/predictions.md.
 
     python benchmarks/checks/own_table.py
 
-It makes two tables of patients of three hospitals with umlauts, missing values and a text label, 2,000 rows and
-eight new ones, runs the page's commands in an empty folder, then its Python in a process of its own, and writes
-lines and seconds to docs/results/raw/own_table.json (four minutes on two cores).
+It makes two tables of patients of three hospitals with umlauts, missing values and a text label, 2,000 rows
+and eight new ones, runs the page's commands in an empty folder, then its Python in a process of its own, and
+writes lines and seconds to docs/results/raw/own_table.json (four minutes on two cores).
 """
 
 import json
