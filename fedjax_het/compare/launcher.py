@@ -95,6 +95,9 @@ def compare(
     SettingError: a folder has no run, the baseline or the metric is unknown, a file cannot be written, or
       Plotly is missing.
   """
+  no_page = out is None and (plain or clients or csv or latex or picture)
+  if over != "round" and no_page and picture is None:
+    raise SettingError("over", over, "no curves are asked for", "Add --picture=FILE or --out=FILE.")
   left_out: list[str] = []
   groups = grouped(find(folders, left_out))
   say(*(f"{own}." for own in left_out), error=True)
@@ -121,7 +124,7 @@ def compare(
   if picture is not None:
     path = plot_groups(groups, check_one(shown), picture, model=model, over=over)
     say(f"Learning curves over {AXES[over]} are in {os.path.abspath(path)}.")
-  if out is None and (plain or clients or csv or latex or picture):
+  if no_page:
     return None
   from fedjax_het.compare.content import content
   from fedjax_het.compare.page import plotly, write_page

@@ -102,6 +102,9 @@ def test_curves_are_drawn_at_a_switch(runs, tmp_path, capsys):
   path = tmp_path / "p" / "curves.png"
   launcher.main([str(runs), f"--picture={path}", "--over=client_steps"])
   assert path.read_bytes()[:4] == b"\x89PNG" and "over client steps" in capsys.readouterr().out
+  for without in ("--plain", "--clients"):
+    with pytest.raises(SettingError, match="over = 'bytes': no curves are asked for"):
+      launcher.compare([str(runs)], plain=without == "--plain", clients=without == "--clients", over="bytes")
   with pytest.raises(SystemExit):
     launcher.main([str(runs), f"--picture={path}", "--over=seconds"])
   assert "no run has the top1 of the personalised model over seconds" in capsys.readouterr().err
