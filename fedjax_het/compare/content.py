@@ -105,6 +105,7 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
     "curves": curves(run),
     "axes": for_page(run),
     "clients": clients(run),
+    "named_clients": named_clients(run),
     "lambda": along and {"metric": "top1", **along},  # earlier commits knew this metric only
     "mixture": mixture(run),
     "simplex": run.summary.get("simplex"),
@@ -151,6 +152,18 @@ def clients(run: Run) -> dict[str, Any]:
     at = np.linspace(0, len(x) - 1, min(len(x), MOST_CLIENTS))
     found[name] = {"count": len(x), "values": short(np.interp(at, np.arange(len(x)), x))}
   return found
+
+
+def named_clients(run: Run) -> dict[str, dict[str, float | None]]:
+  """Returns named clients' values, "MODEL/METRIC" -> name -> value; {} without names or above 200 clients."""
+  names = arrays_of(run.folder / client_metrics.FILE, "U").get("names")
+  if names is None or names.ndim != 1 or len(names) > MOST_CLIENTS:
+    return {}
+  return {
+    name: dict(zip(map(str, names), short(values)))
+    for name, values in arrays_of(run.folder / client_metrics.FILE).items()
+    if values.shape == names.shape
+  }
 
 
 def mixture(run: Run) -> dict[str, Any] | None:

@@ -55,7 +55,11 @@ def runs(tmp_path):
     for seed, value in enumerate(values):
       x = RNG.random((4, 4, 4, 1)).astype(np.float32)
       arrays = {
-        "clients.npz": {"personalized/top1": RNG.random(12), "personalized/loss": RNG.random(12)},
+        "clients.npz": {
+          "personalized/top1": np.arange(12) / 12,
+          "personalized/loss": RNG.random(12),
+          "names": np.array([f"Köln {i}" for i in range(12)]),
+        },
         "partition.npz": {"counts": RNG.integers(0, 9, (12, 3))},
         "landscape.npz": {"line": np.linspace(-1, 1, 5), "losses": RNG.random((5, 5))},
         "samples/000010.npz": {"x": x, "y": np.array([0, 0, 1, 1])},
@@ -170,11 +174,14 @@ def test_lines_are_hidden_and_shown(opened, runs):
   assert {*lines(page, "curves")} == {"fedavg", "fedper"} == {*lines(page, "clients")}
   modes = "document.getElementById('clients').data.map(trace => trace.mode)"
   assert {*page.evaluate(modes)} == {"markers"}  # twelve clients
+  page.locator("#by_name summary").click()
+  assert page.locator("#named tbody tr").first.inner_text().split("\t") == ["Köln 0", "0.00", "0.00"]
+  assert page.locator("#named tbody tr").count() == 12
   page.click("#none")
   assert not lines(page, "curves")
   page.click("#all")
   assert {*lines(page, "curves")} == {*VALUES}
-  page.locator("summary").click()
+  page.locator("summary").first.click()
   assert page.locator("#runs tbody tr").count() == 8
 
 

@@ -82,6 +82,8 @@ def test_unequal_budgets_are_said(runs):
   assert "Budgets differ: ditto took 2.0 times the client steps of fedavg (600; 300)." in text
   assert "times the bytes" not in text and "30 B" in text and "2 s" in text
   found = content(grouped(find([runs])))
+  named = {"Köln": pytest.approx(DITTO[0]), "Oslo": pytest.approx(DITTO[0] - 0.5)}
+  assert found["runs"][0]["named_clients"] == {"personalized/top1": named}
   assert len(found["budgets"]) == 1 and found["groups"][0]["budget"]["client_steps"] == 600
 
 

@@ -11,6 +11,7 @@ function drawAll() {
   drawRuns();
   drawCurves();
   drawClients();
+  drawNamed();
   drawLambda();
   drawSamples();
 }

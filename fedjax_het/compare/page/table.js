@@ -126,6 +126,25 @@ function rowOf(group, all) {
   return row;
 }
 
+// A row a client: its value in each line, a mean over the seeds; only for clients that have names.
+function drawNamed() {
+  const name = `${view.model}/${view.metric}`, metric = metricOf(view.metric), groups = shownGroups();
+  const valuesOf = ([, group]) => countedRuns(group).map((run) => run.named_clients[name]).filter(Boolean);
+  const clients = [...new Set(groups.flatMap(valuesOf).flatMap((own) => Object.keys(own)))];
+  const mean = (group, client) => interval(valuesOf(group).map((own) => own[client]).filter(known)).mean;
+  const key = (client) => (groups.length ? mean(groups[0], client) : null) ?? Infinity;
+  const head = element("tr"), top = element("thead"), body = element("tbody");
+  head.append(element("th", "client", {className: "text"}), ...groups.map(([, group]) => element("th", group.label)));
+  top.append(head);
+  body.append(...clients.sort((a, b) => key(a) - key(b)).map((client) => {
+    const row = element("tr");
+    row.append(element("td", client, {className: "text"}), ...groups.map((group) => element("td", number(mean(group, client), metric))));
+    return row;
+  }));
+  $("by_name").hidden = !clients.length;
+  $("named").replaceChildren(top, body);
+}
+
 function drawRuns() {
   const metric = metricOf(view.metric), head = element("tr"), body = element("tbody"), top = element("thead");
   const titles = ["run", "of", "seed", withUnit(`${metric.label}: mean`, metric), ...FIGURES.slice(1).map((name) => SPELLED[name]), "state", "folder"];
