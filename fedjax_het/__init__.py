@@ -18,6 +18,7 @@ from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
 from fedjax_het.clients.superfed import superfed, superfed_lm, superfed_mm
 from fedjax_het.data.federate import federate
+from fedjax_het.engine.compile_cache import keep_programs
 from fedjax_het.engine.cpu import prepare_cpu
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
@@ -48,8 +49,8 @@ __all__ = [
   "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate",
   "SettingError", "State", "Studies", "Sweep", "Task", "Trained", "apfl", "data", "ditto", "fedavg",
   "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go",
-  "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "pfedme", "prepare_cpu",
-  "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed",
+  "keep_programs", "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "pfedme",
+  "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed",
   "superfed_lm", "superfed_mm", "sweep", "tasks",
 ]  # fmt: skip
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedjax_het.compare.groups import Group, late_of
+from fedjax_het.compare.curves import AXES, for_page
+from fedjax_het.compare.groups import Group, budget_of, late_of
 from fedjax_het.compare.plain import headline
 from fedjax_het.compare.runs import Run
+from fedjax_het.metrics.budget import unequal
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.seeds import quantile
 from fedjax_het.studies import STUDIES, client_metrics, partition
@@ -38,7 +40,8 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
 
   Returns:
     A dictionary with baseline, metric, fields, late (the note on the mark of means that have not settled),
-    groups (label, fields, data, state, late, runs, counted), runs,
+    over and axes (what the learning curves are drawn over), budgets (notes on unequal ones),
+    groups (label, fields, data, state, late, budget, runs, counted), runs,
     partitions (without repetitions), metrics (labels and units), and quantiles (t_{0.975} of 1, 2, ...
     degrees of freedom). Values that are missing or not finite are None.
   """
@@ -58,10 +61,13 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
     "metric": next(filter(None, map(headline, groups)), ""),
     "fields": fields,
     "late": WHAT,
+    "over": "round",
+    "axes": AXES,
+    "budgets": unequal({group.label: budget_of(group) for group in groups}),
     "groups": [
       {
         "label": group.label, "fields": dict(group.fields), "data": dict(group.data),
-        "state": group.state, "late": late(group),
+        "state": group.state, "late": late(group), "budget": budget_of(group),
         "runs": [places[id(run)] for run in group.runs],
         "counted": [places[id(run)] for run in group.counted],
       }
@@ -97,7 +103,9 @@ def _run(run: Run, group: Group, first: bool) -> dict[str, Any]:
     "diverged": run.diverged,
     "metrics": group.metrics(run),
     "curves": curves(run),
+    "axes": for_page(run),
     "clients": clients(run),
+    "named_clients": named_clients(run),
     "lambda": along and {"metric": "top1", **along},  # earlier commits knew this metric only
     "mixture": mixture(run),
     "simplex": run.summary.get("simplex"),
@@ -131,6 +139,18 @@ def clients(run: Run) -> dict[str, Any]:
     at = np.linspace(0, len(x) - 1, min(len(x), MOST_CLIENTS))
     found[name] = {"count": len(x), "values": short(np.interp(at, np.arange(len(x)), x))}
   return found
+
+
+def named_clients(run: Run) -> dict[str, dict[str, float | None]]:
+  """Returns named clients' values, "MODEL/METRIC" -> name -> value; {} without names or above 200 clients."""
+  names = arrays_of(run.folder / client_metrics.FILE, "U").get("names")
+  if names is None or names.ndim != 1 or len(names) > MOST_CLIENTS:
+    return {}
+  return {
+    name: dict(zip(map(str, names), short(values)))
+    for name, values in arrays_of(run.folder / client_metrics.FILE).items()
+    if values.shape == names.shape
+  }
 
 
 def mixture(run: Run) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from fedjax_het.compare.runs import FOUND, Run, leaves
 from fedjax_het.config.same import with_defaults
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
+from fedjax_het.metrics.budget import mean_budget
 from fedjax_het.metrics.late import unsettled
 from fedjax_het.studies import STUDIES
 from fedjax_het.workdir.folder import as_json
@@ -77,6 +78,11 @@ class Group(NamedTuple):
       if value is not None:
         found[run.seed] = value
     return found
+
+
+def budget_of(group: Group) -> dict[str, float]:
+  """Returns what a complete run of a group took, a mean over its seeds, see `metrics.budget`."""
+  return mean_budget([run.summary for run in group.counted if run.complete])
 
 
 def late_of(group: Group, model: str, metric: str) -> tuple[float, float] | None:
@@ -188,10 +194,11 @@ def _order(name: str) -> tuple[int, str]:
 def baseline_of(groups: Sequence[Group], name: str = "") -> int:
   """Returns the index of the group that the others are compared with, named by label, run or folder.
 
-  By default it is the first group that has figures.
+  The beginning of a label, or of a run's name, suffices where it fits one group only. By default it is the
+  first group that has figures.
 
   Raises:
-    SettingError: no group or run has that name.
+    SettingError: no group or run has that name, or several begin with it.
   """
   if not name:
     return next((place for place, group in enumerate(groups) if group.counted), 0)
@@ -203,6 +210,12 @@ def baseline_of(groups: Sequence[Group], name: str = "") -> int:
   for own in (name, os.path.abspath(os.path.expanduser(name))):
     if own in known:
       return known[own]
+  begun = {place for own, place in known.items() if own.startswith(name)}
+  if len(begun) == 1:
+    return begun.pop()
+  if begun:
+    labels = "; ".join(groups[place].label for place in sorted(begun))
+    raise SettingError("baseline", name, "several begin with it", f"Write more of one of: {labels}.")
   remedy = f"One of: {'; '.join(group.label for group in groups)}; or a run's name or folder."
   raise SettingError("baseline", name, "no run is called that", remedy)
 

@@ -9,7 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.compare.groups import Group, late_of, unlike
+from fedjax_het.compare.export import budgets_table
+from fedjax_het.compare.groups import Group, budget_of, late_of, unlike
+from fedjax_het.errors import SettingError, near
+from fedjax_het.metrics.budget import unequal
 from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
 from fedjax_het.studies.client_metrics import headline_of
 from fedjax_het.studies.late import MARK, WHAT
@@ -26,27 +29,49 @@ def headline(group: Group) -> str:
   return headline_of(found) if found else ""
 
 
-def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalized") -> RenderableType:
-  """Returns a table for each metric by which some group's task is judged.
+def judged(group: Group, model: str, metric: str = "") -> str:
+  """Returns the metric that a group's table shows: `metric` if it has that, else its task's headline."""
+  return metric if metric and group.values(model, metric, "mean") else "" if metric else headline(group)
+
+
+def check_metric(groups: Sequence[Group], model: str, metric: str) -> None:
+  """Raises `SettingError` where no group has the metric that the tables shall show; "" is their own."""
+  if metric and not any(judged(group, model, metric) for group in groups):
+    known = dict.fromkeys(
+      name for group in groups for run in group.counted for name in group.metrics(run).get(model) or {}
+    )
+    problem = f"no run has it for the {spelled(model)} model"
+    raise SettingError("metric", metric, problem, near(metric, known) if known else "Let a run be evaluated.")
+
+
+def tables(
+  groups: Sequence[Group], baseline: int = 0, model: str = "personalized", metric: str = ""
+) -> RenderableType:
+  """Returns a table for each metric by which some group's task is judged, and one of the runs' budgets.
 
   Args:
     groups: all groups of runs.
     baseline: the index of the group that the others are compared with.
     model: "personalized" or "global".
+    metric: the metric to show; by default each task's headline.
   """
-  metrics = dict.fromkeys(headline(group) for group in groups)
+  wanted = metric
+  metrics = dict.fromkeys(judged(group, model, wanted) for group in groups)
   known = [metric for metric in metrics if metric]
   parts: list[RenderableType] = []
   for metric in known:
     title = f"{named(metric)} of the {spelled(model)} model{'s' if model == 'personalized' else ''}"
     against = f"; differences from {groups[baseline].label}" if len(groups) > 1 else ""
-    own = [group for group in groups if headline(group) == metric]
+    own = [group for group in groups if judged(group, model, wanted) == metric]
     parts += [Text(title + against, style="bold"), table(own, metric, groups[baseline], model)]
   makers = [group for group in groups if group.values("synthetic", "top1", "mean")]
   if makers:
     title = f"{named('top1')} of a classifier that learnt from the synthetic examples alone"
     parts += [Text(title, style="bold"), table(makers, "top1", groups[baseline], "synthetic")]
-  early = [group for group in groups if not headline(group)]
+  if (took := budgets_table(groups)) is not None:
+    parts.append(took)
+    parts += [Text(note, style="bold") for note in unequal({own.label: budget_of(own) for own in groups})]
+  early = [group for group in groups if not judged(group, model, wanted)]
   parts += [Text(f"{group.label}: {group.state}") for group in early]
   if known:
     note = (
@@ -55,7 +80,7 @@ def tables(groups: Sequence[Group], baseline: int = 0, model: str = "personalize
       "seeds that both have."
     )
     parts.append(Text(note, style="dim"))
-    if any(late_of(group, model, headline(group)) for group in groups):
+    if any(late_of(group, model, judged(group, model, wanted)) for group in groups):
       parts.append(Text(f"{WHAT}. The range is over all seeds of the line.", style="dim"))
     others = {group.label: unlike(group.data, groups[baseline].data) for group in groups if headline(group)}
     apart = [f"{label} (another {', '.join(fields)})" for label, fields in others.items() if fields]

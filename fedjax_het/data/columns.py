@@ -14,6 +14,9 @@ from fedjax_het.tasks.missing import missing
 WORDS = 64  # features of a text column, into which its words are hashed
 FEW = 20  # most different values of a text column that is one-hot by default
 NUMBER = re.compile(r"[-+]?(\d[\d ,.'’]*|\.\d+)([eE][-+]?\d+)?")  # with separators of thousands
+OTHER_DATE = re.compile(
+  r"(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})( .*)?"
+)  # which day or month?
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
 
 
@@ -155,7 +158,8 @@ def described(
     (columns, notes).
 
   Raises:
-    DataError: most, but not all, values of a column are numbers; no column is left.
+    DataError: most, but not all, values of a column are numbers; they are dates of another form; no column is
+      left.
   """
   columns, notes = [], []
   for name in table:
@@ -175,6 +179,13 @@ def described(
       columns.append(Column(name, "number", (), gaps))
     elif values.dtype.kind == "M" or all(map(DATE.fullmatch, texts)):
       columns.append(Column(name, "date", (), gaps))
+    elif sum(bool(OTHER_DATE.fullmatch(one)) for one in texts) * 2 >= len(texts):
+      row = next(i for i, one in enumerate(_texts(values, absent)) if one and OTHER_DATE.fullmatch(one))
+      raise DataError(
+        f"{where}, column {name!r}, row {row + 1}: {str(values[row])[:40]!r} may be a date, of which day and"
+        f" month are not certain. Write dates as 2024-12-31, or leave the column out by drop=({name!r},) or"
+        f" name it by categorical=({name!r},)."
+      )
     elif sum(bool(NUMBER.fullmatch(one)) for one in texts) * 2 >= len(texts):
       as_numbers(values, f"{where}, column {name!r}")  # raises
     elif (count := len({*texts})) <= FEW:

@@ -62,6 +62,13 @@ class Source(NamedTuple):
   labels: tuple[Name, ...] = ()
   columns: Columns = ()
 
+  def __repr__(self) -> str:
+    """The data set in a line: its rows, examples and classes; no value is read."""
+    leaves = [f"{leaf.dtype} {[*leaf.shape[1:]]}" for leaf in jax.tree.leaves(self.x)]
+    rows = f"{len(self.y):,} rows" + (f" and {len(self.y_test):,} to test on" if len(self.y_test) else "")
+    groups = "" if self.groups is None else ", with a group for each row"
+    return f"Source({self.name}: {rows}{groups}, examples {', '.join(leaves)}, {self.num_classes} classes)"
+
 
 def digest(*arrays: Any) -> str:
   """Returns a hash, 16 hex digits, of arrays or trees of arrays: their values, dtypes, shapes and paths."""

@@ -70,7 +70,7 @@ def load_mqp(
     vocabulary: number of ids that words are hashed to, including the padding 0.
     ngrams: the largest n of the n-grams, in words.
     tokenizer: "hash" (`tokenize`) or "wordpiece".
-    vocabulary_file: a text file with one WordPiece token a line; by default vocab.txt or
+    vocabulary_file: a text file with one WordPiece token a line, or a tokenizer.json; by default vocab.txt or
       bert_uncased_vocab.txt in `folder` or in its sibling folder weights.
     apart: whether the two questions are separate texts, for models that encode each and compare them;
       `length` is then that of a question.

@@ -20,6 +20,7 @@ from fedjax_het.settings import Choice, checked
 from fedjax_het.tasks import TASKS, Task, check_task
 from fedjax_het.tasks.missing import missing
 
+SHEETS = (".xlsx", ".xls", ".ods")
 MOST = 2**33  # most bytes of a table
 USES = {"train": 0, "test": 1, "0": 0, "1": 1, "-1": -1}  # of the values of a column `split`
 READ = ("encoding", "delimiter", "decimal", "thousands", "missing")  # how a CSV file is read
@@ -116,9 +117,10 @@ def read_source(
   leave = [name for name in (label, client, split, *drop) if name is not None]
   columns, notes = described(frame, where, leave, numeric, categorical, text)
   x = encode(columns, frame, where)
+  features = [feature for column in columns for feature in column.features]
+  _check_finite(x, features, where)
   y, labels = _labels(np.asarray(frame[label]), f"{where}, column {label!r}", task)
   groups = None if client is None else _groups(np.asarray(frame[client]), f"{where}, column {client!r}")
-  features = [feature for column in columns for feature in column.features]
   if unnamed:
     notes.append(f"{unnamed} rows have no {label!r} and are left out")
   if groups is not None:
@@ -154,6 +156,8 @@ def read_frame(table: Any, how: Mapping[str, Any]) -> tuple[str, Any]:
   elif isinstance(table, str | os.PathLike) and "\0" not in os.fspath(table):
     path = Path(table).expanduser()
     where = str(path.resolve())
+    if path.suffix.lower() in SHEETS:
+      raise DataError(f"{where} is a spreadsheet. Save it as CSV, or give the frame of pandas.read_excel.")
     if not path.is_file():
       raise DataError(f"{where}: no such file. Give the path of a .csv or .parquet file.")
     frame = _parquet(path, where) if path.suffix == ".parquet" else _csv(path, where, how)
@@ -255,6 +259,17 @@ def _labels(values: np.ndarray, where: str, task: str) -> tuple[np.ndarray, tupl
   if len(labels) == 1:
     raise DataError(f"{where} has one value, {str(labels[0])!r}, in all rows. There is nothing to learn.")
   return y.reshape(-1).astype(np.int32), tuple(labels.tolist())
+
+
+def _check_finite(x: np.ndarray, features: Sequence[str], where: str) -> None:
+  """Raises `DataError` for the first value that is infinite or beyond float32's range."""
+  wrong = np.argwhere(np.abs(x) > np.finfo(np.float32).max)
+  if len(wrong):
+    row, column = wrong[0]
+    raise DataError(
+      f"{where}, column {features[column]!r}, row {row + 1}: {x[row, column]} is infinite or too large for"
+      " float32. Leave the value empty, which counts as missing, or write it in another unit."
+    )
 
 
 def _groups(values: np.ndarray, where: str) -> np.ndarray:

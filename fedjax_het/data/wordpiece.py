@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.untrusted import read
+from fedjax_het.data.untrusted import read, read_json
 from fedjax_het.errors import DataError, SettingError, check_whole
 
 PAD, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
@@ -25,12 +25,16 @@ _IDEOGRAPHS = (
 def read_vocabulary(path: Path) -> dict[str, int]:
   """Reads a vocabulary file: piece -> id.
 
+  Args:
+    path: a text file with one piece a line, or a `tokenizer.json` of Hugging Face, whose ids are 0, 1, ...
+
   Raises:
-    DataError: the file is not UTF-8, a piece is repeated, [PAD] is not the first, or [UNK], [CLS] or [SEP] is
-      missing.
+    DataError: the file is not UTF-8 or no vocabulary, a piece is repeated, [PAD] is not the first, or [UNK],
+      [CLS] or [SEP] is missing.
   """
+  content = read(path)[1]
   try:
-    pieces = read(path)[1].decode().splitlines()
+    pieces = _listed(path, content) if path.suffix == ".json" else content.decode().splitlines()
   except UnicodeDecodeError as error:
     raise DataError(f"{path.resolve()} is no vocabulary: {error}") from error
   ids = {piece: i for i, piece in enumerate(pieces)}
@@ -41,6 +45,15 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     )
     raise DataError(f"{path.resolve()} is no vocabulary of BERT's: {what}.")
   return ids
+
+
+def _listed(path: Path, content: bytes) -> list[str]:
+  """Returns the pieces of a tokenizer.json in the order of their ids."""
+  found = read_json(path, content)
+  ids = found.get("model", {}).get("vocab") if isinstance(found, dict) else None
+  if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
+    raise DataError(f"{path.resolve()} is no vocabulary: it has no model.vocab with the ids 0, 1, ...")
+  return sorted(ids, key=ids.__getitem__)
 
 
 def words(text: str) -> list[str]:

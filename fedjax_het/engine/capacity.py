@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,13 @@ def largest_file() -> int | None:
   if resource is None or (soft := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) == resource.RLIM_INFINITY:
     return None
   return soft
+
+
+def peak_memory() -> int | None:
+  """Returns the largest resident set of this process so far, in bytes; None where it is unknown."""
+  if resource is None:
+    return None
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def memory_of_devices() -> int:

@@ -1,6 +1,7 @@
 """Estimates what a run needs, without running it."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from fedjax_het.config.own_epochs import passes
 from fedjax_het.config.plan import plan
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
-from fedjax_het.engine.capacity import in_words, memory_of_devices
+from fedjax_het.engine.capacity import in_words, memory_of_devices, peak_memory
 from fedjax_het.engine.flops import flops
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.record import traffic
@@ -38,9 +39,10 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     that a client trains. data_bytes, client_state_bytes: bytes of all clients' data, on every device, and of
     their states. states: where the clients' states are kept. memory_there: bytes of memory of this process's
     devices; 2^63 - 1 if unknown. memory_bytes: bytes on one device during a chunk of rounds: arguments,
-    results that reuse no argument, temporaries. bytes: {"up", "down"}, bytes sent per round. passes: a
-    client's passes through its data in a round, in words, including a method's additional ones. client_steps:
-    expected number over the run. flops_a_client_step: FLOPs of a forward and backward pass of the model on
+    results that reuse no argument, temporaries. host_bytes: memory of the process, see `host_memory`;
+    None if unknown. bytes: {"up", "down"}, bytes sent per round. passes: a client's passes through its data
+    in a round, in words, including a method's additional ones. client_steps: expected number over the run.
+    flops_a_client_step: FLOPs of a forward and backward pass of the model on
     one batch, see `flops`. seconds_at_least: FLOPs divided by the rate of a matrix product on this machine,
     measured for half a second.
 
@@ -76,9 +78,29 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     "devices": engine.mesh.size,
     "memory_there": memory_of_devices(),
   }
+  found["host_bytes"] = host_memory(found, len(engine.mesh.local_devices))
   print_plan(found)
   TERMINAL.show(*notes_of(experiment))
   return found
+
+
+def host_memory(found: Mapping[str, Any], devices: int) -> int | None:
+  """Estimates the peak memory of a process of the run, in bytes; None where the system does not report it.
+
+  It is what this process has needed for libraries, data and compiling, and of the run the memory of its CPU
+  devices, the clients' states where the host keeps them, and their copy in a checkpoint. On a disk states
+  take no memory.
+
+  Args:
+    found: `client_state_bytes`, `memory_bytes` and `states` of `dry_run`.
+    devices: number of this process's devices.
+  """
+  if (now := peak_memory()) is None:
+    return None
+  states = found["client_state_bytes"] // jax.process_count()
+  on_cpu = devices * found["memory_bytes"] if jax.default_backend() == "cpu" else 0
+  kept = {"over the devices": 0, "on the host": states}.get(found["states"], 0)
+  return now + on_cpu + kept + states
 
 
 def steps_of_clients(experiment: Experiment) -> np.ndarray:
@@ -131,6 +153,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     ("data, on every device", mega(plan["data_bytes"])),
     (f"client states, {plan['states']}", mega(plan["client_state_bytes"])),
     (f"memory of each of {plan['devices']} devices", mega(plan["memory_bytes"])),
+    *([("memory of the process, about", mega(host))] if (host := plan["host_bytes"]) is not None else []),
     *(
       [("memory there is, of all devices", mega(there))]
       if (there := plan["memory_there"]) < 2**63 - 1

@@ -211,6 +211,7 @@ class Record(contextlib.AbstractContextManager):
     self._steps += int(infos.clients.steps.sum())
     now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
+    line["client_steps"] = self._steps
     line = self._asked(line, lambda study: study.watch(infos, now))
     if now.evaluations is not None:
       for curve in self._curves([line]):

@@ -1,5 +1,6 @@
 """Catalogue of metrics: names, units, and whether higher values are better."""
 
+import math
 from typing import NamedTuple
 
 from fedjax_het.errors import SettingError
@@ -15,6 +16,7 @@ class Metric(NamedTuple):
     higher_is_better: whether the worst clients are those with the lowest values.
     note: a line of explanation for its figure; "" if the title suffices.
     in_points: whether it is an accuracy or the like, from 0 to 1, of which a hundredth is called a point.
+    bounds: the lowest and the highest value that it can have; 0 and 1 where it is in percent or `in_points`.
   """
 
   label: str
@@ -23,11 +25,17 @@ class Metric(NamedTuple):
   higher_is_better: bool = True
   note: str = ""
   in_points: bool = False
+  bounds: tuple[float, float] = (-math.inf, math.inf)
 
   @property
   def factor(self) -> float:
     """Returns the factor that displayed values are multiplied by: 100 for percentages, else 1."""
     return 100.0 if self.unit == "%" else 1.0
+
+  @property
+  def range(self) -> tuple[float, float]:
+    """Returns the lowest and the highest value that the metric can have."""
+    return (0.0, 1.0) if self.in_points or self.unit == "%" else self.bounds
 
   def with_unit(self, name: str) -> str:
     """Appends the metric's unit, if it has one, to a name of it."""
@@ -43,14 +51,14 @@ METRICS: dict[str, Metric] = {
   "auroc": Metric("AUROC", "AUROC", in_points=True),
   "f1_macro": Metric("F1 macro", "F1, mean over the labels", in_points=True),
   "f1_micro": Metric("F1 micro", "F1 of all labels together", in_points=True),
-  "rmse": Metric("RMSE", "root mean squared error", higher_is_better=False),
-  "mse": Metric("MSE", "mean squared error", higher_is_better=False),
-  "mae": Metric("MAE", "mean absolute error", higher_is_better=False),
-  "r2": Metric("R²", "R²"),
-  "perplexity": Metric("perplexity", "perplexity", higher_is_better=False),
-  "loss": Metric("loss", "test loss", higher_is_better=False),
-  "ece": Metric("ECE", "expected calibration error", higher_is_better=False),
-  "mce": Metric("MCE", "maximum calibration error", higher_is_better=False),
+  "rmse": Metric("RMSE", "root mean squared error", higher_is_better=False, bounds=(0.0, math.inf)),
+  "mse": Metric("MSE", "mean squared error", higher_is_better=False, bounds=(0.0, math.inf)),
+  "mae": Metric("MAE", "mean absolute error", higher_is_better=False, bounds=(0.0, math.inf)),
+  "r2": Metric("R²", "R²", bounds=(-math.inf, 1.0)),
+  "perplexity": Metric("perplexity", "perplexity", higher_is_better=False, bounds=(1.0, math.inf)),
+  "loss": Metric("loss", "test loss", higher_is_better=False, bounds=(0.0, math.inf)),
+  "ece": Metric("ECE", "expected calibration error", higher_is_better=False, bounds=(0.0, 1.0)),
+  "mce": Metric("MCE", "maximum calibration error", higher_is_better=False, bounds=(0.0, 1.0)),
 }
 
 # Figures that parts report of their rounds, and the training loss; neither direction counts as better.

@@ -17,6 +17,8 @@ from fedjax_het.output.escape import terminal
 from fedjax_het.output.terminal import say
 from fedjax_het.program.stopping import Stopped, end_now, heard
 
+DIVERGED = 3  # exit status of a run whose training loss became NaN or infinite
+
 
 def take_changes(
   argv: list[str], taken: Callable[[str], bool] = lambda path: True
@@ -126,6 +128,9 @@ def as_text(record: LogRecord) -> bool:
 def told(run: Callable[[], None]) -> int:
   """Runs a function; returns 0, or another status after printing why it stopped or the user's error.
 
+  The status is `DIVERGED` where the training has diverged, 1 for any other error, and 128 plus the signal's
+  number after a stop.
+
   An interrupt ends the process at once, because XLA may still be compiling and would crash during an orderly
   exit.
   """
@@ -139,5 +144,5 @@ def told(run: Callable[[], None]) -> int:
     end_now()
   except (SettingError, DataError, NonFiniteLoss, NoRoom) as error:
     say(f"{type(error).__name__}: {error}", error=True)
-    return 1
+    return DIVERGED if isinstance(error, NonFiniteLoss) else 1
   return 0

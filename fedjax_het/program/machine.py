@@ -1,15 +1,13 @@
 """Flags that select devices and processes, and the preparation of JAX before it uses a device."""
 
 import os
-import tempfile
-from pathlib import Path
 
 import jax
 from absl import flags
 
+from fedjax_het.engine.compile_cache import default_cache, keep_programs
 from fedjax_het.engine.cpu import prepare_cpu
-from fedjax_het.errors import SettingError, check_whole, folder_of, near
-from fedjax_het.output.terminal import say
+from fedjax_het.errors import SettingError, check_whole, near
 from fedjax_het.program.coordinator import bind_address, parse_coordinator
 from fedjax_het.program.where import Where, parse_mesh
 
@@ -93,34 +91,7 @@ def prepare_jax() -> None:
   prepare_cpu(devices and devices // processes)
   start_devices()
   if given.compile_cache:
-    keep_programs(folder_of("compile_cache", given.compile_cache))
-
-
-def keep_programs(folder: Path) -> None:
-  """Keeps compiled programs in a folder, or, if that cannot be written, notes it and keeps none."""
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
-  except OSError as error:
-    say(
-      f"compile_cache = {str(folder)!r}: cannot be written ({error.strerror or error}). Compiled programs "
-      "are not kept; --compile_cache=FOLDER says where they may be.",
-      error=True,
-    )
-    jax.config.update("jax_compilation_cache_dir", None)
-    return
-  jax.config.update("jax_compilation_cache_dir", str(folder))
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def default_cache() -> str:
-  """Returns the default folder of compiled programs; "" for a user without a home folder."""
-  try:
-    home = str(Path.home() / ".cache" / "fedjax_het")
-  except RuntimeError:  # no HOME and no entry in /etc/passwd, as in containers
-    home = ""
-  return os.environ.get("JAX_COMPILATION_CACHE_DIR", home)
+    keep_programs(given.compile_cache)
 
 
 def start_devices() -> None:

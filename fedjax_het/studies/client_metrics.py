@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from rich.box import SIMPLE_HEAD
@@ -20,13 +21,14 @@ from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
 from fedjax_het.studies.late import WHAT, marked
-from fedjax_het.studies.plots import GREY, axis_label, decorate, reading, save, spelled, styles
+from fedjax_het.studies.plots import GREY, axis_label, decorate, plain, reading, save, spelled, styles
 from fedjax_het.studies.study import Curve, Moment, Study, series
 from fedjax_het.studies.text import named, number
 
 _BAND = ("mean", "worst10", "best10")
 _COLUMNS = ("worst10", "best10", "gini", "gap")
 FILE = "clients.npz"
+HANDFUL = 12  # up to this many clients, each is a point over its name instead of a part of a curve
 
 
 def write_clients(folder: Path, evaluations: Evaluations, names: Sequence[str] = ()) -> None:
@@ -105,7 +107,8 @@ class ClientMetrics(Study):
     with np.load(self.run.folder / FILE) as file:
       values = {model: file[f"{model}/{metric}"] for model in summary["metrics"]}
     path = self.run.figures / "accuracy_over_clients.png"
-    accuracy_over_clients(values, path, metric=metric, title=self.run.title)
+    names = self.run.data.encoder.clients
+    accuracy_over_clients(values, path, metric=metric, title=self.run.title, names=names)
 
 
 def headline_of(metrics: Mapping[str, Mapping[str, Any]]) -> str:
@@ -174,34 +177,79 @@ def accuracy_over_clients(
   metric: str = "top1",
   *,
   title: str = "How evenly the clients are served",
+  names: Sequence[str] = (),
 ) -> Path:
   """Draws each client's metric, sorted from worst to best, to show how evenly a model serves the clients.
 
   The level of the curve is the accuracy, its slope the unfairness. The legend and the marks give the mean
-  (horizontal line) and the mean of the worst 10 % of clients (cross in the shaded part).
+  (horizontal line) and the mean of the worst 10 % of clients (cross in the shaded part). A handful of
+  clients, at most `HANDFUL`, are points over their names, in the order of the first model's values, and
+  nothing joins them.
 
   Args:
     values: model -> one value per client, [K]; NaN, a client without test examples, is left out.
     path: the PNG to write, which is returned; its folder is created if missing.
     metric: name of the metric, which defines the unit and which end is the worst.
     title: the figure's title.
+    names: the clients' names, [K]; by default their numbers.
   """
-  figure = Figure(figsize=(7.0, 4.4), layout="constrained")
+  arrays = {model: shown(metric).factor * np.asarray(own, np.float64) for model, own in values.items()}
+  arrays = {model: own for model, own in arrays.items() if np.isfinite(own).any()}
+  figure = Figure(figsize=(7.0, 4.2 + 0.2 * len(arrays)), layout="constrained")
   ax = figure.subplots()
-  factor, higher = shown(metric).factor, shown(metric).higher_is_better
-  most, tails = 0, []
-  for (model, own), style in zip(values.items(), styles(values)):
-    x = np.asarray(own, np.float64)
-    x = np.sort(x[np.isfinite(x)])[:: 1 if higher else -1]
-    if not len(x):
-      continue
+  most = max((int(np.isfinite(own).sum()) for own in arrays.values()), default=0)
+  few = 0 < most <= HANDFUL and len({own.shape for own in arrays.values()}) == 1
+  if few:
+    _points(ax, arrays, metric, names)
+  elif most:
+    _sorted_curves(ax, arrays, metric)
+  else:
+    ax.set_xlabel("no client has a value")
+  decorate(ax, ylabel=axis_label(metric))
+  figure.suptitle(title, fontsize=12, fontweight="bold")
+  cross = "" if few else " · cross: mean of the worst 10 %"
+  ax.set_title(f"each client's own test set · dotted: mean{cross}", fontsize=9, color=GREY, loc="left")
+  if most:
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center")
+  return save(figure, path)
+
+
+def _label(model: str, values: np.ndarray, metric: str) -> tuple[str, float, float]:
+  """Returns a model's entry in the legend, its mean, and the mean of its worst tenth, in the shown unit."""
+  figures = over_clients(values, shown(metric).higher_is_better)
+  mean, worst = figures["mean"], figures["worst10"]
+  tenth = "worst 10 %" if len(values) >= 20 else "worst client"
+  return f"{spelled(model)}: mean {reading(mean, metric)}, {tenth}: {reading(worst, metric)}", mean, worst
+
+
+def _points(ax: Axes, arrays: Mapping[str, np.ndarray], metric: str, names: Sequence[str]) -> None:
+  """Draws a handful of clients as points over their names, worst first by the first model."""
+  known = np.flatnonzero(np.isfinite([*arrays.values()]).any(0))
+  first = next(iter(arrays.values()))[known] * (1 if shown(metric).higher_is_better else -1)
+  order = known[np.argsort(first, kind="stable")]
+  shift = np.linspace(-0.08, 0.08, len(arrays)) if len(arrays) > 1 else [0.0]
+  for (model, own), style, aside in zip(arrays.items(), styles(arrays), shift):
+    label, mean, _ = _label(model, own[np.isfinite(own)], metric)
+    place = np.arange(len(order)) + aside
+    ax.plot(place, own[order], **style | {"linestyle": "none"}, markersize=7, label=label)
+    ax.axhline(mean, color=style["color"], linewidth=0.9, linestyle=":")
+  told = [plain(str(names[i])) if len(names) > i else str(i) for i in order]
+  ax.set_xticks(range(len(order)), told, rotation=30 if max(map(len, told)) > 60 // len(told) else 0)
+  ax.set_xlim(-0.6, len(order) - 0.4)
+  ax.set_xlabel("client")
+  ax.margins(y=0.12)
+
+
+def _sorted_curves(ax: Axes, arrays: Mapping[str, np.ndarray], metric: str) -> None:
+  """Draws each model's values over the share of clients, worst first, with the worst tenth shaded."""
+  higher, most, tails = shown(metric).higher_is_better, 0, []
+  for (model, own), style in zip(arrays.items(), styles(arrays)):
+    x = np.sort(own[np.isfinite(own)])[:: 1 if higher else -1]
     most = max(most, len(x))
-    figures = over_clients(x, higher)
-    mean, worst = factor * figures["mean"], factor * figures["worst10"]
-    label = f"{spelled(model)}: mean {reading(mean, metric)}, worst 10 %: {reading(worst, metric)}"
+    label, mean, worst = _label(model, x, metric)
     place = 100 * (np.arange(len(x)) + 0.5) / len(x)
     color, marks = style["color"], {"marker": style["marker"], "markersize": 5} if len(x) <= 50 else {}
-    ax.plot(place, factor * x, color=color, linewidth=1.8, linestyle=style["linestyle"], label=label, **marks)
+    ax.plot(place, x, color=color, linewidth=1.8, linestyle=style["linestyle"], label=label, **marks)
     ax.axhline(mean, color=color, linewidth=0.9, linestyle=":")
     tail = 100 * max(1, len(x) // 10) / len(x)
     tails.append(tail)
@@ -209,22 +257,12 @@ def accuracy_over_clients(
       [tail / 2], [worst], marker="X", markersize=10, color=color, markeredgecolor="white", zorder=5,
       clip_on=False,
     )  # fmt: skip
-  if tails:
-    ax.axvspan(0, max(tails), color="#000000", alpha=0.06, linewidth=0)
-    ax.text(
-      max(tails) / 2, 0.985 if higher else 0.015, "worst\n10 %" if most >= 20 else "worst\nclient",
-      transform=ax.get_xaxis_transform(), ha="center", va="top" if higher else "bottom",
-      fontsize=8, color=GREY,
-    )  # fmt: skip
-    ax.margins(y=0.12)
+  ax.axvspan(0, max(tails), color="#000000", alpha=0.06, linewidth=0)
+  ax.text(
+    max(tails) / 2, 0.985 if higher else 0.015, "worst\n10 %" if most >= 20 else "worst\nclient",
+    transform=ax.get_xaxis_transform(), ha="center", va="top" if higher else "bottom",
+    fontsize=8, color=GREY,
+  )  # fmt: skip
+  ax.margins(y=0.12)
   ax.set_xlim(0, 100)
   ax.set_xlabel(f"share of the {most} clients, worst first (%)")
-  decorate(ax, ylabel=axis_label(metric))
-  figure.suptitle(title, fontsize=12, fontweight="bold")
-  ax.set_title(
-    "each client's own test set · dotted: mean · cross: mean of the worst 10 %",
-    fontsize=9, color=GREY, loc="left",
-  )  # fmt: skip
-  if most:
-    ax.legend(frameon=False, fontsize=9, loc="lower right" if higher else "upper right")
-  return save(figure, path)

@@ -15,7 +15,7 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.mixing import observed
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Mixing
-from fedjax_het.studies.plots import COLORS, GREY, save
+from fedjax_het.studies.plots import COLORS, GREY, plain, save
 from fedjax_het.studies.study import Moment, Options, Study
 
 MANY = 100  # largest cohort for which single coefficients are recorded
@@ -85,6 +85,7 @@ class Mixture(Study):
         [line["mixing"]["coefficients"] for line in known],
         self.run.figures / "mixing.png",
         rounds=[line["round"] for line in known],
+        names=self.run.data.encoder.clients,
         same_clients=summary["cohort_size"] == summary["num_clients"],
         title=f"{summary['mixing']} mixing, {self.run.title}",
       )
@@ -158,7 +159,7 @@ def plot_mixture(
   each = p.shape[1] <= len(LINES) and same_clients
   if each:
     for i, (line, (color, dash)) in enumerate(zip(p.T, LINES)):
-      label = names[i] if names else f"client {i}"
+      label = plain(str(names[i])) if names else f"client {i}"
       above.plot(rounds, line, color=color, linestyle=dash, label=label)
   else:
     for low, high, shade in ((0, 100, 0.12), (10, 90, 0.25)):

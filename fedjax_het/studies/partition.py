@@ -17,6 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from fedjax_het.studies.plots import plain
 from fedjax_het.studies.study import Study, Watched
 
 MOST_BARS = 40
@@ -106,9 +107,9 @@ def plot_partition(
   height = 1.4 + 0.24 * len(counts) if few else 4.0 + 0.12 * min(num_classes, 30)
   figure = Figure(figsize=(8.0, max(height, 2.6)), layout="constrained")
   FigureCanvasAgg(figure)
-  classes = [_plain(own) for own in classes] or [*map(str, range(num_classes))]
+  classes = [plain(own) for own in classes] or [*map(str, range(num_classes))]
   if few:
-    _bars(figure, counts, [_plain(own) for own in names] or [*map(str, range(len(counts)))], classes)
+    _bars(figure, counts, [plain(own) for own in names] or [*map(str, range(len(counts)))], classes)
   elif labels is None:
     _sizes(figure, counts)
   else:
@@ -120,12 +121,6 @@ def plot_partition(
   )
   figure.suptitle(f"{title or f'{len(counts)} clients'}\n{facts}", fontsize=10)
   figure.savefig(path, dpi=150)
-
-
-def _plain(name: str) -> str:
-  """Returns a name of at most 24 printable characters in which a dollar sign opens no formula."""
-  name = "".join(sign if sign.isprintable() else "?" for sign in name)
-  return (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$")
 
 
 def _bars(figure: Figure, counts: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> None:

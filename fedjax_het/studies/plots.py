@@ -46,7 +46,7 @@ def learning_curve(
   for curve in curves:
     if np.isfinite(curve.values).any():
       panels.setdefault(curve.metric, []).append(curve)
-  figure = Figure(figsize=(7.0, 2.0 + 2.2 * max(len(panels), 1)), layout="constrained")
+  figure = Figure(figsize=(8.8, 2.0 + 2.2 * max(len(panels), 1)), layout="constrained")
   figure.suptitle(title, fontsize=12, fontweight="bold")
   if not panels:
     figure.text(0.5, 0.4, "no evaluation was recorded", ha="center", color=GREY)
@@ -84,7 +84,7 @@ def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> No
       note = "mean over clients, band: worst 10 % to best 10 %"
   ax.set_title(note, fontsize=9, color=GREY, loc="left")
   decorate(ax, ylabel=axis_label(metric))
-  ax.legend(frameon=False, fontsize=9, loc="best")
+  ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the curves
   known = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves])
   if shown(metric).unit != "%" and known.min() > 0 and known.max() > 30 * known.min():
     ax.set_yscale("log")
@@ -100,11 +100,8 @@ def decorate(ax: Axes, ylabel: str) -> None:
 
 def band(ax: Axes, x: ArrayLike, mean: np.ndarray, std: np.ndarray, metric: str, color: Any) -> None:
   """Shades mean ± std, clipped to the metric's range; both are in the unit that is shown."""
-  low, high = mean - std, mean + std
-  if shown(metric).unit == "%":
-    low, high = np.clip(low, 0.0, 100.0), np.clip(high, 0.0, 100.0)
-  elif metric in ("loss", "ece", "mce"):
-    low = np.maximum(low, 0.0)
+  least, most = (shown(metric).factor * end for end in shown(metric).range)
+  low, high = np.clip(mean - std, least, most), np.clip(mean + std, least, most)
   ax.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0)
 
 
@@ -125,6 +122,12 @@ def styles(names: Iterable[str]) -> list[dict[str, Any]]:
 def spelled(model: str) -> str:
   """Returns a model's name as legends spell it ("personalised")."""
   return model.replace("personalized", "personalised")
+
+
+def plain(name: str) -> str:
+  """Returns a name of at most 24 printable characters in which a dollar sign opens no formula."""
+  name = "".join(sign if sign.isprintable() else "?" for sign in name)
+  return (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$")
 
 
 def axis_label(metric: str) -> str:

@@ -138,7 +138,7 @@ def plot_line(
     ax.plot(x[order], factor * np.array(values, float)[order], color=color, label=label)
   ax.set(xlabel="α₂ = 1 - α₁", xlim=(0, 1))
   decorate(ax, axis_label(found["metric"]))
-  ax.legend(frameon=False, fontsize=9)
+  figure.legend(loc="outside right center", frameon=False, fontsize=9)
   return save(figure, path)
 
 

@@ -219,5 +219,5 @@ def plot_unseen(
   decorate(ax, ylabel=axis_label(metric))
   figure.suptitle(title, fontsize=12, fontweight="bold")
   ax.set_title("mean over clients, band: worst 10 % to best 10 %", fontsize=9, color=GREY, loc="left")
-  ax.legend(frameon=False, fontsize=9, loc="best")
+  figure.legend(frameon=False, fontsize=9, loc="outside lower center")
   return save(figure, path)

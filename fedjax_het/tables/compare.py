@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.config.values import is_measured
+from fedjax_het.metrics.budget import mean_budget
 from fedjax_het.metrics.late import unsettled
+from fedjax_het.studies.plots import spelled
 from fedjax_het.tables.paper import Cell, Figure, Relative, Table
 from fedjax_het.tables.runs import Wanted, identity, outcome
 from fedjax_het.workdir.folder import read_record, read_starts
@@ -45,6 +47,7 @@ class Entry(NamedTuple):
     missing: seeds that have not run.
     late: seed -> the range of its figure in the run's last fifth; without the seeds for which it is unknown,
       and empty for figures that are no means over the clients after the last round.
+    budget: what a run took, a mean over the seeds that have a figure, see `metrics.budget`.
   """
 
   cell: Cell
@@ -54,6 +57,7 @@ class Entry(NamedTuple):
   failed: Mapping[int, str]
   missing: Sequence[int]
   late: Mapping[int, Late] = MappingProxyType({})
+  budget: Mapping[str, float] = MappingProxyType({})
 
   @property
   def moving(self) -> tuple[float, float] | None:
@@ -126,7 +130,8 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
       missing = [seed for seed, result in results.items() if result is None]
       paper = runs[0].cell.paper.get(metric, Figure())
       late = {seed: own for seed in ours if (own := late_of(results[seed] or {}, source)) is not None}
-      found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing, late))
+      budget = mean_budget([results[seed] or {} for seed in ours])
+      found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing, late, budget))
   return found
 
 
@@ -266,13 +271,29 @@ def _lacks(
   source: tuple[str, float] | Relative, metric: str, one: Wanted, result: Mapping[str, Any],
   other: Mapping[str, Any] | None,
 ) -> str:  # fmt: skip
-  if not isinstance(source, Relative) or not at(result, source.path):
-    return f"its summary has no {source.path if isinstance(source, Relative) else metric}"
+  if not isinstance(source, Relative):
+    return _absent(source[0], metric, result)
+  if not at(result, source.path):
+    return _absent(source.path, source.path, result)
   method = source.other.get(one.cell.method, one.cell.method)
   if other is None:
     return f"no run of {method} to compare with"
-  why = _failed(other) or ("" if at(other, source.path) else f"its summary has no {source.path}")
+  why = _failed(other) or ("" if at(other, source.path) else _absent(source.path, source.path, other))
   return f"{method}, which it is compared with: {why}" if why else source.without.format(method)
+
+
+def _absent(path: str, name: str, summary: Mapping[str, Any]) -> str:
+  """Returns why a summary has nothing at a dotted path: what the method lacks, or that there is no `name`."""
+  section, *place = path.split(".")
+  models = summary.get("metrics")
+  if section == "metrics" and len(place) > 1 and isinstance(models, Mapping):
+    model, metric = place[:2]
+    if not models.get(model):
+      return f"no {spelled(model)} model"
+    if metric not in models[model]:
+      return f"no {metric} among its task's metrics"
+  lacking = {"lambda": "no line of models", "synthetic": "no synthetic examples", "simplex": "no simplex"}
+  return lacking.get(section, f"its summary has no {name}")
 
 
 def _failed(result: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from fedjax_het.metrics.seeds import OverSeeds, paired
+from fedjax_het.metrics.budget import BUDGETS, spans, unequal
+from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
 from fedjax_het.output import escape
 from fedjax_het.studies.late import MARK, WHAT
 from fedjax_het.tables.compare import Entry, columns, counterpart
@@ -27,18 +28,18 @@ class Block(NamedTuple):
     title: the metric and the key that all figures of the block share.
     keys: the keys that tell its columns apart, which the terminal shows.
     values: the values of these keys in each column.
-    heads: the names of all columns as text: "", and for each column those of its figures, see `kinds`.
-    rows: a method, and in each column ours, the paper's, the difference, and that to another method.
+    heads: the name of each column.
+    rows: (method, [an entry for each column, None where the table has none]).
   """
 
   title: str
   keys: str
   values: list[str]
   heads: list[str]
-  rows: list[list[str]]
+  rows: list[tuple[str, list[Entry | None]]]
 
 
-def blocks(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> list[Block]:
+def blocks(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Block]:
   """Divides entries into a block for each metric and, if several keys differ, each value of the first one.
 
   The values of the remaining keys are the columns. Where no key differs, the metrics are the columns.
@@ -46,7 +47,6 @@ def blocks(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> list[B
   Args:
     entries: the entries to show.
     cells: all cells of the table.
-    than: the method that the others are compared with; "" for none.
   """
   first, keys = next(iter(cells[0].keys)), columns(cells)
   apart, along = (keys[:1], keys[1:]) if len(keys) > 1 else ([], keys)
@@ -64,22 +64,13 @@ def blocks(entries: Sequence[Entry], cells: Sequence[Cell], than: str) -> list[B
   def unique(name: Callable[[Entry], str], of: Sequence[Entry]) -> list[str]:
     return list(dict.fromkeys(map(name, of)))
 
-  def texts(entry: Entry | None) -> list[str]:
-    if entry is None:
-      return [MISSING] * len(kinds(than))
-    less = [against(entry, counterpart(entry, entries, than, keys))] if than else []
-    return [ours(entry), printed(entry), figure(entry.difference, sign=True), *less]
-
   found = []
   for name in unique(title, entries):
     own = [entry for entry in entries if title(entry) == name]
     at = {(entry.cell.method, head(entry)): entry for entry in own}
-    columns_of, methods = unique(head, own), unique(lambda entry: entry.cell.method, own)
-    heads = ["", *(f"{column}: {kind}" for column in columns_of for kind in kinds(than))]
-    rows = [
-      [method, *(text for column in columns_of for text in texts(at.get((method, column))))]
-      for method in methods
-    ]
+    heads = unique(head, own)
+    methods = unique(lambda entry: entry.cell.method, own)
+    rows = [(method, [at.get((method, head)) for head in heads]) for method in methods]
     found.append(Block(name, ", ".join(along), unique(value, own), heads, rows))
   return found
 
@@ -127,9 +118,50 @@ def against(entry: Entry, other: Entry | None) -> str:
   return text if found.error is None else f"{text} ± {figure(found.error)}"
 
 
-def kinds(than: str) -> list[str]:
-  """Returns the headings of a column's figures: ours, the paper's, the difference, and that to `than`."""
-  return ["ours", "paper", "less paper", *([f"less {than}"] if than else [])]
+def interval(entry: Entry) -> str:
+  """Formats the 95 % interval of our mean over the seeds (Student's t), such as "99.17 to 99.37"."""
+  found = over_seeds(entry.values.values())
+  if found.half is None:
+    return MISSING
+  return f"{figure(found.mean - found.half)} to {figure(found.mean + found.half)}"
+
+
+def lines(block: Block, than: str, all_entries: Sequence[Entry], column: Sequence[str]) -> list[list[str]]:
+  """Returns a block's rows as text: method, then for each column the figures that `kinds` names."""
+  names = kinds(all_entries, than)
+
+  def cells_of(entry: Entry | None) -> list[str]:
+    if entry is None:
+      return [MISSING] * len(names)
+    text = {
+      "ours": ours(entry), "95 % interval": interval(entry), "paper": printed(entry),
+      "less paper": figure(entry.difference, sign=True),
+    }  # fmt: skip
+    return [
+      text[name] if name in text else against(entry, counterpart(entry, all_entries, than, column))
+      for name in names
+    ]
+
+  return [[method, *(text for entry in row for text in cells_of(entry))] for method, row in block.rows]
+
+
+def kinds(entries: Sequence[Entry], than: str) -> list[str]:
+  """Returns the headings of a column's figures: ours, the paper's, the difference, and that to `than`.
+
+  Where some figure of the table has several seeds there is an interval, and where the paper prints nothing
+  its columns are left out.
+  """
+  several = any(len(entry.values) > 1 for entry in entries)
+  paper = any(entry.paper.mean is not None for entry in entries)
+  return [
+    "ours", *["95 % interval"] * several, *["paper", "less paper"] * paper,
+    *([f"less {than}"] if than else []),
+  ]  # fmt: skip
+
+
+def heads(block: Block, entries: Sequence[Entry], than: str) -> list[str]:
+  """Returns the names of a block's columns as text."""
+  return ["", *(f"{head}: {kind}" for head in block.heads for kind in kinds(entries, than))]
 
 
 def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str = "") -> list[str]:
@@ -142,6 +174,8 @@ def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str 
       means += " ± std over seeds"
     if any(entry.over_clients is not None for entry in entries):
       means += ", (std over clients)"
+    if any(len(entry.values) > 1 for entry in entries):
+      means += "; 95 % intervals of the mean by Student's t"
     less = " Differences between methods: over shared seeds, ± standard error." if than else ""
     notes.append(f"{means}.{less}")
   elif not any(entry.failed for entry in entries):
@@ -151,10 +185,26 @@ def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str 
   few = [entry for entry in entries if entry.ours and entry.missing]
   if few:
     notes.append(f"{len(few)} figures are of fewer seeds than asked for.")
+  notes += budgets(entries)
   for entry in entries:
     for seed, reason in entry.failed.items():
       notes.append(f"{entry.cell.method}, {entry.cell.text}, seed {seed}: {reason}.")
   return [*dict.fromkeys(notes), *([f"Made by {made}."] if made else [])]
+
+
+def budgets(entries: Sequence[Entry]) -> list[str]:
+  """Returns a note on what a run of each method took, and one for each column in which budgets differ."""
+  parts: dict[str, dict[str, list[float]]] = {}
+  of: dict[str, dict[str, Mapping[str, float]]] = {}
+  keys = columns([entry.cell for entry in entries]) if entries else []
+  for entry in entries:
+    for name, value in entry.budget.items():
+      parts.setdefault(entry.cell.method, {}).setdefault(name, []).append(value)
+    column = ", ".join(f"{key} {entry.cell.keys[key]}" for key in keys)
+    of.setdefault(column, {})[entry.cell.method] = entry.budget
+  took = [f"{method} {spans(own)}" for method, own in parts.items()]
+  apart = [f"{f'{column}: ' * bool(column)}{note}" for column, own in of.items() for note in unequal(own)]
+  return [*([f"A run took: {'; '.join(took)}."] if took else []), *apart]
 
 
 def drawn(
@@ -162,16 +212,18 @@ def drawn(
 ) -> RenderableType:
   """Renders the table for the terminal, with one figure a line, because a terminal is narrow."""
   parts: list[RenderableType] = [Text(title, style="bold")]
-  for block in blocks(entries, cells, than):
+  for block in blocks(entries, cells):
     title_of_block = Text(f"\n{block.title}")
     table = Drawn(box=SIMPLE_HEAD, title=title_of_block, title_justify="left", title_style="bold")
-    for place, name in enumerate(("", block.keys, *kinds(than))):
+    for place, name in enumerate(("", block.keys, *kinds(entries, than))):
       table.add_column(Text(name), justify="right" if place > 1 else "left", no_wrap=place < 2)
-    width = len(kinds(than))
-    for method, *texts in block.rows:
+    width = len(kinds(entries, than))
+    for method, *texts in lines(block, than, entries, columns(cells)):
       for place, value in enumerate(block.values):
-        own = map(Text, ("" if place else method, value, *texts[place * width : (place + 1) * width]))
-        table.add_row(*own, end_section=0 < place == len(block.values) - 1)
+        last = place == len(block.values) - 1
+        own = texts[place * width : (place + 1) * width]
+        texts_of_row = map(Text, ("" if place else method, value, *own))
+        table.add_row(*texts_of_row, end_section=last and place > 0)
     parts.append(table)
   return Group(*parts, *map(Text, footnotes(entries, than, made, changed)))
 
@@ -185,9 +237,10 @@ def markdown(
     return f"| {' | '.join(escape.markdown(text) for text in texts)} |"
 
   text = [f"# {escape.markdown(title)}", ""]
-  for block in blocks(entries, cells, than):
-    text += [f"## {escape.markdown(block.title)}", "", row(block.heads), "|---" * len(block.heads) + "|"]
-    text += [*map(row, block.rows), ""]
+  for block in blocks(entries, cells):
+    names = heads(block, entries, than)
+    text += [f"## {escape.markdown(block.title)}", "", row(names), "|---" * len(names) + "|"]
+    text += [*map(row, lines(block, than, entries, columns(cells))), ""]
   notes = map(escape.markdown, footnotes(entries, than, made, changed))
   return "\n".join([*text, "\n\n".join(notes), ""])
 
@@ -197,11 +250,12 @@ def latex(
 ) -> str:
   r"""Renders the table as LaTeX, for `\usepackage{booktabs}`."""
   text = [escape.latex_comment(title)]
-  for block in blocks(entries, cells, than):
-    body = [" & ".join(escape.latex(text) for text in row) + r" \\" for row in (block.heads, *block.rows)]
-    places = "l" + "r" * (len(block.heads) - 1)
+  for block in blocks(entries, cells):
+    names = heads(block, entries, than)
+    rows = [names, *lines(block, than, entries, columns(cells))]
+    body = [" & ".join(escape.latex(text) for text in row) + r" \\" for row in rows]
     text += [
-      escape.latex_comment(block.title), rf"\begin{{tabular}}{{{places}}}", r"\toprule",
+      escape.latex_comment(block.title), rf"\begin{{tabular}}{{l{'r' * (len(names) - 1)}}}", r"\toprule",
       body[0], r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", "",
     ]  # fmt: skip
   notes = map(escape.latex_comment, footnotes(entries, than, made, changed))
@@ -213,14 +267,15 @@ def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: 
 
   The columns are the cell's keys, ours over seeds, the paper's, the difference to another method, the range
   in the last fifth of the runs (the largest std of a seed; whether all seeds have settled), why seeds are
-  missing, and the changed settings.
+  missing, the changed settings, the 95 % interval of our mean, and a run's budget, a mean over the seeds.
   """
   out = io.StringIO()
   keys = [*cells[0].keys]
   names = [
     "method", *keys, "metric", "ours", "std_over_seeds", "std_over_clients", "seeds", "paper", "paper_std",
     "ours_less_paper", "less", "ours_less_method", "standard_error", "shared_seeds",
-    "late_min", "late_max", "late_std", "settled", "missing", "changed",
+    "late_min", "late_max", "late_std", "settled", "missing", "changed", "interval_low", "interval_high",
+    *BUDGETS,
   ]  # fmt: skip
   write = csv.writer(out, lineterminator="\n")
   write.writerow(map(escape.csv_field, names))
@@ -233,9 +288,16 @@ def as_csv(entries: Sequence[Entry], cells: Sequence[Cell], than: str, changed: 
       entry.over_clients, "+".join(map(str, entry.values)), *entry.paper, entry.difference,
       *((than, *pair) if pair else ("",) * 4), *_late(entry),
       "; ".join(f"seed {seed}: {why}" for seed, why in sorted(missing.items())), changed,
+      *_interval(entry), *(entry.budget.get(name, "") for name in BUDGETS),
     ]  # fmt: skip
     write.writerow(map(escape.csv_field, fields))
   return out.getvalue()
+
+
+def _interval(entry: Entry) -> list[Any]:
+  """Returns the ends of the 95 % interval of our mean, or blanks for fewer than two seeds."""
+  found = over_seeds(entry.values.values())
+  return [""] * 2 if found.half is None else [found.mean - found.half, found.mean + found.half]
 
 
 def _late(entry: Entry) -> list[Any]:

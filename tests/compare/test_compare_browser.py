@@ -55,7 +55,11 @@ def runs(tmp_path):
     for seed, value in enumerate(values):
       x = RNG.random((4, 4, 4, 1)).astype(np.float32)
       arrays = {
-        "clients.npz": {"personalized/top1": RNG.random(12), "personalized/loss": RNG.random(12)},
+        "clients.npz": {
+          "personalized/top1": np.arange(12) / 12,
+          "personalized/loss": RNG.random(12),
+          "names": np.array([f"Köln {i}" for i in range(12)]),
+        },
         "partition.npz": {"counts": RNG.integers(0, 9, (12, 3))},
         "landscape.npz": {"line": np.linspace(-1, 1, 5), "losses": RNG.random((5, 5))},
         "samples/000010.npz": {"x": x, "y": np.array([0, 0, 1, 1])},
@@ -64,7 +68,7 @@ def runs(tmp_path):
       alphas = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0]]
       grid = {"metric": "top1", "grid": [0.0, 0.5, 1.0], "mean": [0.1, value, None], "common": 0.5}
       summary = {
-        "lambda": grid,
+        "lambda": grid, "rounds": 30, "client_steps": 300, "bytes": {"up": 1000, "down": 1000},
         "simplex": {"metric": "top1", "alphas": alphas, "all": [0.1, 0.2, 0.3, 0.4],
                     "clusters": {"2": [None] * 4}},
       }  # fmt: skip
@@ -154,6 +158,10 @@ def test_the_metric_and_the_model_switch_table_and_curves(opened, runs):
   assert lines(page, "curves")["ditto"] == pytest.approx(2.08 - ditto.mean(0))
   page.select_option("#curve", "train_loss")
   assert lines(page, "curves")["ditto"] == pytest.approx(1 - ditto.mean(0))
+  page.select_option("#over", "client_steps")
+  script = "document.getElementById('curves').data.filter(t => t.name).map(t => Array.from(t.x))"
+  assert page.evaluate(script)[0] == pytest.approx([100, 200, 300])
+  assert column(page, "client steps") == ["300", "300", "300"] and column(page, "bytes") == ["2 kB"] * 3
   assert lines(page, "lambda")["fedavg"][:2] == pytest.approx([10, 100 * np.mean(VALUES["fedavg"])])
 
 
@@ -164,11 +172,16 @@ def test_lines_are_hidden_and_shown(opened, runs):
   assert {round(max(band) / 100, 9) for band in page.evaluate(bands)} == ends
   page.get_by_label("show ditto").uncheck()
   assert {*lines(page, "curves")} == {"fedavg", "fedper"} == {*lines(page, "clients")}
+  modes = "document.getElementById('clients').data.map(trace => trace.mode)"
+  assert {*page.evaluate(modes)} == {"markers"}  # twelve clients
+  page.locator("#by_name summary").click()
+  assert page.locator("#named tbody tr").first.inner_text().split("\t") == ["Köln 0", "0.00", "0.00"]
+  assert page.locator("#named tbody tr").count() == 12
   page.click("#none")
   assert not lines(page, "curves")
   page.click("#all")
   assert {*lines(page, "curves")} == {*VALUES}
-  page.locator("summary").click()
+  page.locator("summary").first.click()
   assert page.locator("#runs tbody tr").count() == 8
 
 

@@ -292,3 +292,8 @@ def test_files_below_linked_folders_are_found_once(tmp_path):
   (tmp_path / "there" / "round").symlink_to(tmp_path / "here")  # and round
   assert [path.name for path, _ in leaf.leaf_files(tmp_path / "here")] == ["a.json"]
   assert packed.names(tmp_path / "here") == ["leaf/train/a.json"]
+
+
+def test_a_source_prints_itself_in_a_line():
+  said = "Source(digits: 1,797 rows, examples float32 [8, 8, 1], 10 classes)"
+  assert repr(sources.load("digits")) == said

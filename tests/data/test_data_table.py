@@ -125,6 +125,9 @@ def half_empty(table):
   (lambda t: t, {"standardize": "each"}, "standardize = 'each': unknown"),
   (lambda t: t[["hospital", "diagnosis"]], {}, "no column to learn from"),
   (lambda t: t.iloc[:0], {}, "has no rows"),
+  (lambda t: t.assign(seen="31.12.2024"), {}, r"csv, column 'seen', row 1: '31.12.2024' may be.*2024-12-31"),
+  (lambda t: t.assign(seen=[None] + ["1/2/2024"] * 59), {}, r"'seen', row 2: '1/2/2024' may be a date"),
+  (lambda t: t.assign(age=[1.0] * 59 + [np.inf]), {}, r"csv, column 'age', row 60: inf is infinite.*missing"),
 ])  # fmt: skip
 def test_what_cannot_be_is_named(tmp_path, change, more, message):
   with pytest.raises((fh.DataError, fh.SettingError), match=message):
@@ -152,6 +155,24 @@ def test_files_as_people_have_them(tmp_path):
     fh.data.from_table(path, label="b")
   with pytest.raises(fh.DataError, match="no such file"):
     fh.data.from_table(tmp_path / "none.csv", label="b")
+  with pytest.raises(fh.DataError, match=r"a.xlsx is a spreadsheet. Save it as CSV"):
+    fh.data.from_table(tmp_path / "a.xlsx", label="b")
+  path.write_text("hospital,age,diagnosis\nOslo,1,ill\nOslo,2,well,9\n")
+  with pytest.raises(fh.DataError, match=r"hospitals.csv cannot be read.*Expected 3 fields in line 3, saw 4"):
+    fh.data.from_table(path, label="diagnosis")
+  twice = frame().rename(columns={"age": "pressure"})
+  with pytest.raises(fh.DataError, match="table has two columns called 'pressure'"):
+    fh.data.from_table(twice, label="diagnosis", client="hospital")
+  path = written(tmp_path, frame().assign(cost=[f"1,{i:03d}" for i in range(60)]))
+  source = read_source(path, label="diagnosis", client="hospital", drop="age", thousands=",")
+  assert 1059.0 in source.x[-1]
+  for encoding in ("utf-16", "utf-8-sig"):
+    path.write_bytes(frame().to_csv(index=False).encode(encoding))
+    if encoding == "utf-16":
+      with pytest.raises(fh.DataError, match=r"line 1: byte 0xff is not utf-8.*'utf-16'"):
+        fh.data.from_table(path, label="diagnosis", client="hospital")
+    how = {"encoding": encoding} if encoding == "utf-16" else {}
+    assert fh.data.from_table(path, label="diagnosis", client="hospital", **how).num_clients == 3
   dropped = fh.data.from_table(
     half_empty(frame()).assign(diagnosis=[None, "ill", "well"] * 20), label="diagnosis", unlabelled="drop"
   , num_clients=2)  # fmt: skip

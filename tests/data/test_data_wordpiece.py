@@ -1,5 +1,7 @@
 """WordPiece: by hand with a small vocabulary, and ids of another implementation with BERT's own."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -309,3 +311,14 @@ def test_the_real_pairs_in_pieces():
   unknown = (source.x["tokens"] == 100).sum() / source.x["mask"].sum()
   assert unknown < 1e-3 and not source.x["mask"][:, -1].any()
   assert (source.x["tokens"][:, 0] == 101).all() and ((source.x["tokens"] == 102).sum(1) == 2).all()
+
+
+def test_a_tokenizer_s_json_is_a_vocabulary(tmp_path):
+  """Hugging Face's file, as packages of weights have it, whatever the order of its pieces."""
+  path = tmp_path / "tokenizer.json"
+  path.write_text(json.dumps({"model": {"vocab": dict(sorted(IDS.items()))}}))
+  assert wordpiece.read_vocabulary(path) == IDS
+  for wrong in ({}, [], {"model": {"vocab": {"a": 1}}}, {"model": {"vocab": ["a"]}}):
+    path.write_text(json.dumps(wrong))
+    with pytest.raises(DataError, match=r"has no model\.vocab with the ids"):
+      wordpiece.read_vocabulary(path)

@@ -1,7 +1,10 @@
 """The house: every room imports only from the floors below its own, no file goes in circles, none is long."""
 
 import ast
+import json
+import re
 import runpy
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -120,3 +123,13 @@ def test_the_checks_can_fail():
     "fedjax_het.data.two": "from fedjax_het.data import x",
   }
   assert circle(ring) and circle({**ring, "fedjax_het.data.two": "import jax"}) is None
+
+
+def test_the_image_installs_extras_that_exist_and_starts_the_command():
+  text = (ROOT / "Dockerfile").read_text()
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.M)
+  assert {*extras.split(",")} <= {*project["optional-dependencies"]}
+  assert json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.M)[0]) == [*project["scripts"]]
+  python = re.findall(r"^FROM python:3\.(\d+)-slim$", text, re.M)
+  assert project["requires-python"].startswith(">=3.11") and int(python[0]) >= 11

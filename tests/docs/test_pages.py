@@ -53,7 +53,7 @@ def test_blocks_are_of_a_kind_that_is_run():
     assert {language for language, _ in blocks(page)} <= {"python", "sh", "diff", "csv"}, name
     for _, code in blocks(page):
       assert NOT_RUN not in code or re.match(rf"{NOT_RUN}\w.+\.\n.", code), name
-  assert sum(NOT_RUN in code for page in PAGES.values() for _, code in blocks(page)) == 11
+  assert sum(NOT_RUN in code for page in PAGES.values() for _, code in blocks(page)) == 13
   assert len(COMMANDS) > 15 and len(PYTHON) > 4
 
 
@@ -61,6 +61,14 @@ def test_commands_are_ours():
   for name, command in COMMANDS:
     program = " ".join(command[:3])
     assert program.startswith(("python -m fedjax_het.", "launch/local.sh")), (name, command)
+
+
+def test_the_site_searches_without_a_network():
+  """The script that lets pages opened as files search is the site's own, and all that it names is there."""
+  text = (ROOT / "mkdocs.yml").read_text()
+  own = re.findall(r"(?:extra_css: |polyfills: )\[([\w.-]+)\]", text)
+  assert own == ["site.css", "iframe-worker.js"] and all((ROOT / "docs" / name).is_file() for name in own)
+  assert re.search(r"^  - offline\b", text, re.M)  # which takes a script of that name instead of a network's
 
 
 @pytest.mark.slow
@@ -116,7 +124,8 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
       arguments = [own for own in arguments if not own.startswith("--sweep.")] + ["--describe"]
   elif "fedjax_het.compare" in arguments:
     for run in ("fedavg", "ditto"):
-      write_run(tmp_path / "runs" / run, algorithm__name=run)
+      clients = {"clients.npz": {"personalized/top1": np.array([0.5])}}
+      write_run(tmp_path / "runs" / run, line={"client_steps": 9}, arrays=clients, algorithm__name=run)
   elif not any(argument.startswith(SHORT) for argument in arguments):
     arguments += FEW[:2] if any("device_" in argument for argument in arguments) else FEW
   program = sys.executable if program == "python" else str(tmp_path / program)
@@ -127,7 +136,8 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
   )
   assert done.returncode == 0, done.stderr
   if "fedjax_het.compare" in arguments:
-    assert "differences from" in done.stdout or (tmp_path / "report.html").exists()
+    files = [own.partition("=")[2] for own in arguments if "=" in own and "." in own.partition("=")[2]]
+    assert ("differences from" in done.stdout or files) and all((tmp_path / own).exists() for own in files)
   elif not any(argument.startswith(("--dry_run", *SHORT)) for argument in arguments):
     (workdir,) = (argument.removeprefix("--workdir=") for argument in arguments if "--workdir=" in argument)
     assert (tmp_path / workdir / "summary.json").exists() or (tmp_path / workdir / "sweep.json").exists()

@@ -10,7 +10,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from fedjax_het.engine import cpu
+import fedjax_het as fh
+from fedjax_het.engine import compile_cache, cpu
 from fedjax_het.errors import SettingError, check_here
 from fedjax_het.program import coordinator, machine
 from fedjax_het.program.coordinator import bind_address, parse_coordinator
@@ -146,23 +147,29 @@ def test_a_user_without_a_home_has_no_compile_cache(monkeypatch):
     raise RuntimeError("Could not determine home directory.")
 
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-  assert machine.default_cache() == str(Path.home() / ".cache" / "fedjax_het")
-  monkeypatch.setattr(machine.Path, "home", home)
-  assert machine.default_cache() == ""
+  assert compile_cache.default_cache() == str(Path.home() / ".cache" / "fedjax_het")
+  monkeypatch.setattr(compile_cache.Path, "home", home)
+  assert compile_cache.default_cache() == ""
   for own in ("/cache", ""):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", own)
-    assert machine.default_cache() == own
+    assert compile_cache.default_cache() == own
 
 
-def test_a_cache_that_cannot_be_written_is_said_and_left_out(tmp_path, capsys):
+def test_a_cache_that_cannot_be_written_is_said_and_left_out(tmp_path, capsys, monkeypatch):
   before = jax.config.jax_compilation_cache_dir
   try:
     (tmp_path / "file").write_text("")
-    machine.keep_programs(tmp_path / "file" / "cache")
+    compile_cache.keep_programs(tmp_path / "file" / "cache")
     assert jax.config.jax_compilation_cache_dir is None
     assert "compile_cache = " in (said := capsys.readouterr().err) and "are not kept" in said
-    machine.keep_programs(tmp_path / "a" / "b")
+    compile_cache.keep_programs(tmp_path / "a" / "b")
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "a" / "b") and not capsys.readouterr().err
+    fh.keep_programs()  # from Python, where JAX has a folder already
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "a" / "b")
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setattr(compile_cache, "default_cache", lambda: str(tmp_path / "home"))
+    fh.keep_programs()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "home")
   finally:
     jax.config.update("jax_compilation_cache_dir", before)
 

@@ -17,6 +17,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.engine import run as engine_run
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, SettingError
+from fedjax_het.experiment import dry_run as dry_runs
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.program.stopping import Stopped
@@ -181,8 +182,22 @@ def test_dry_run_says_what_the_run_takes(whole, monkeypatch):
   assert {way: 7 * count for way, count in plan["bytes"].items()} == whole[1]["bytes"]
   assert plan["client_state_bytes"] == 20 * 4 * plan["parameters"]
   assert plan["memory_bytes"] >= plan["data_bytes"] + plan["client_state_bytes"]
+  assert plan["host_bytes"] > plan["memory_bytes"] + plan["client_state_bytes"] + 100e6
   assert plan["flops_a_client_step"] == pytest.approx(2 * 10 * (3 * sum(widths) - widths[0]), rel=0.3)
   assert plan["client_steps"] == pytest.approx(whole[1]["client_steps"], rel=0.3)
+
+
+@pytest.mark.parametrize(
+  ("states", "more"),
+  [("over the devices", 60 + 7), ("on the host", 60 + 7 + 7), ("on the disk of d", 60 + 7)],
+)
+def test_the_memory_of_the_process(monkeypatch, states, more):
+  """What it took so far, that of its CPU devices, states that the host keeps, and their copy to be saved."""
+  monkeypatch.setattr(dry_runs, "peak_memory", lambda: 100)
+  found = {"memory_bytes": 30, "client_state_bytes": 7, "states": states}
+  assert dry_runs.host_memory(found, 2) == 100 + more
+  monkeypatch.setattr(dry_runs, "peak_memory", lambda: None)
+  assert dry_runs.host_memory(found, 2) is None
 
 
 def test_other_config_is_refused(whole):

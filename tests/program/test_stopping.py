@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
+from fedjax_het.errors import NonFiniteLoss, NoRoom, SettingError
 from fedjax_het.program.command_line import told
 from fedjax_het.program.stopping import (
   LATER,
@@ -89,6 +90,9 @@ def test_sigusr1_ends_no_program_that_has_no_checkpoint_yet_and_stays_with_other
   [
     (Stopped("after round 3"), 143),
     (Stopped("after round 3", signal.SIGINT), 130),
+    (NonFiniteLoss("after round 3"), 3),
+    (SettingError("after round 3"), 1),
+    (NoRoom("after round 3"), 1),
   ],
 )
 def test_a_stopped_program_says_by_what(error, status, capfd):

@@ -3,8 +3,9 @@
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from fedjax_het.studies import Curve
+from fedjax_het.studies import Curve, client_metrics, lambda_line, plots, unseen
 from fedjax_het.studies.client_metrics import ClientMetrics, accuracy_over_clients
 from fedjax_het.studies.lambda_line import lambda_curve
 from fedjax_het.studies.plots import learning_curve
@@ -83,3 +84,63 @@ def test_lambda_curve(tmp_path):
   ):
     assert (best != check_png(lambda_curve(grid, *curve, tmp_path / "d.png", **other))).any()
   check_png(lambda_curve(grid, np.full(11, np.nan), np.full(11, np.nan), tmp_path / "b.png"))
+
+
+@pytest.fixture
+def figures(monkeypatch):
+  """The figures that are saved, laid out as in their files."""
+  found = []
+
+  def keep(figure, path):
+    FigureCanvasAgg(figure).draw()
+    found.append(figure)
+    return path
+
+  for module in (client_metrics, lambda_line, plots, unseen):
+    monkeypatch.setattr(module, "save", keep)
+  return found
+
+
+def test_no_line_joins_a_handful_of_clients(figures):
+  """They are points over their names, worst first by the first model; one without a value is left out."""
+  names = "Köln", "Oslo", "closed", "Århus"
+  own = {"personalized": [0.9, 0.6, np.nan, 0.7], "global": [0.5, 0.4, np.nan, 0.8]}
+  accuracy_over_clients(own, "a.png", names=names)
+  accuracy_over_clients({"personalized": np.arange(13)}, "b.png")
+  few, many = (figure.axes[0] for figure in figures)
+  assert [tick.get_text() for tick in few.get_xticklabels()] == ["Oslo", "Århus", "Köln"]
+  points = [line for line in few.lines if line.get_marker() != "None"]
+  assert {line.get_linestyle() for line in points} == {"None"} and len(points) == 2
+  np.testing.assert_allclose(points[1].get_ydata(), [40, 80, 50])
+  assert any(len(line.get_xdata()) == 13 and line.get_linestyle() == "-" for line in many.lines)
+
+
+def test_no_legend_covers_a_curve(figures):
+  """Legends stand beside or below the axes, whatever the curves of 5,000 clients do."""
+  rng = np.random.default_rng(0)
+  accuracy_over_clients({"personalized": rng.random(5000), "global": rng.random(5000) ** 9}, "a.png")
+  accuracy_over_clients({"personalized": rng.random(5000)}, "b.png", "loss")
+  rounds = np.arange(1, 100)
+  curves = [Curve("top1", of, rng.random(99), np.zeros(99), np.ones(99)) for of in ("personalized", "global")]
+  learning_curve(rounds, [*curves, Curve("train_loss", "cohort", rng.random(99))], "c.png")
+  block = {"top1": {"mean": 0.5, "worst10": 0.0, "best10": 1.0}}
+  found = {"metrics": [block] * 3, "steps": [0, 1, 5], "clients": 5000}
+  unseen.plot_unseen(found, {"personalized": block, "global": {"top1": {"mean": 0.4}}}, "d.png")
+  seen = 0
+  for figure in figures:
+    legends = [*figure.legends, *(ax.get_legend() for ax in figure.axes if ax.get_legend())]
+    seen += len(legends)
+    for legend in legends:
+      entries = legend.get_tightbbox()
+      assert not any(ax.get_window_extent().shrunk(0.99, 0.99).overlaps(entries) for ax in figure.axes)
+      assert figure.bbox.width >= entries.x1 and entries.y0 >= 0
+  assert seen == 5
+
+
+@pytest.mark.parametrize(("metric", "ends"), [("auroc", (0, 1)), ("top1", (0, 100)), ("loss", (0, 1.4)),
+                                              ("ece", (0, 1)), ("r2", (-0.3, 1))])  # fmt: skip
+def test_a_band_stays_within_the_range_of_its_metric(figures, metric, ends):
+  lambda_curve(np.linspace(0, 1, 3), [0.5, 0.1, 0.9], [0.4, 0.4, 0.5], "a.png", metric=metric)
+  (area,) = figures[0].axes[0].collections
+  height = area.get_paths()[0].vertices[:, 1]
+  np.testing.assert_allclose((height.min(), height.max()), ends, atol=1e-6)

@@ -99,7 +99,7 @@ def test_whole_regions_are_not_drawn_on_models_either(endpoints, tmp_path, monke
   drawn = [sum(len(ax.patches) for ax in figure.axes[:2]) for figure in seen]
   assert drawn[0] - drawn[1] == 1
   if endpoints == 2:
-    labels = [figure.axes[0].get_legend().get_texts()[1].get_text() for figure in seen]
+    labels = [figure.legends[0].get_texts()[1].get_text() for figure in seen]
     assert labels == ["cluster 0, its region shaded", "cluster 0"]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 from rich.console import Console
+from scipy import stats
 from tiny_table import SHOWN, made
 
 from fedjax_het.tables import layout
@@ -111,12 +112,12 @@ def test_a_table_as_text():
     line.split("|")[1:-1] for line in layout.markdown(SHOWN, cells, "A", "T").splitlines() if "|" in line
   ]
   texts = [[text.strip() for text in row] for row in rows]
-  assert texts[0] == ["", *(f"lr {lr}: {kind}" for lr in ("0.1", "0.2")
-                            for kind in ("ours", "paper", "less paper", "less A"))]  # fmt: skip
+  kinds = "ours", "95 % interval", "paper", "less paper", "less A"
+  assert texts[0] == ["", *(f"lr {lr}: {kind}" for lr in ("0.1", "0.2") for kind in kinds)]
   assert texts[2:] == [
-    ["A", "91.00 ± 1.41 (1.00)", "95.00 (2.00)", "-4.00", "–", "1.00", "–", "–", "–"],
-    ["B", "92.50 ± 2.12 (1.00)", "93.00", "-0.50", "+1.50 ± 0.50", "diverged", "–", "–", "–"],
-    ["C", "not run", "50.00 (1.00)", "–", "–", "–", "–", "–", "–"],
+    ["A", "91.00 ± 1.41 (1.00)", "78.29 to 103.71", "95.00 (2.00)", "-4.00", "–", "1.00", *"––––"],
+    ["B", "92.50 ± 2.12 (1.00)", "73.44 to 111.56", "93.00", "-0.50", "+1.50 ± 0.50", "diverged", *"––––"],
+    ["C", "not run", "–", "50.00 (1.00)", *"–––––––"],
   ]
   notes = " ".join(layout.footnotes(SHOWN, "A"))
   assert "2 seeds (0, 1)" in notes and "B, algorithm=b,lr=0.2, seed 0: diverged in round 3" in notes
@@ -132,5 +133,48 @@ def test_a_table_for_programs():
   assert second["less"] == "A" and float(second["ours_less_method"]) == 1.5
   assert float(second["standard_error"]) == pytest.approx(0.5) and second["shared_seeds"] == "2"
   text = layout.latex(SHOWN, cells, "", "T")
-  assert text.count(r" \\") == 4 and r"\begin{tabular}{lrrrrrr}" in text
-  assert r"A & 91.00 $\pm$ 1.41 (1.00) & 95.00 (2.00) & -4.00 & 1.00 & -- & -- \\" in text
+  assert text.count(r" \\") == 4 and r"\begin{tabular}{lrrrrrrrr}" in text
+  assert (
+    r"A & 91.00 $\pm$ 1.41 (1.00) & 78.29 to 103.71 & 95.00 (2.00) & -4.00 & 1.00 & -- & -- & -- \\" in text
+  )
+
+
+def test_intervals_are_left_out_for_one_seed_and_the_paper_where_there_is_none():
+  alone = [made("A", {0: 90.0}), made("B", {0: 91.0})]
+  assert layout.kinds(alone, "") == ["ours"] and layout.kinds(alone, "A") == ["ours", "less A"]
+  text = layout.markdown(alone, [entry.cell for entry in alone], "A", "T")
+  assert "paper" not in text and "interval" not in text and "+1.00" in text
+  assert layout.kinds([*alone, made("C", {}, (1.0, 1.0))], "") == ["ours", "paper", "less paper"]
+  own = np.array([90.0, 92.0, 97.0])
+  low, high = stats.t.interval(0.95, 2, own.mean(), stats.sem(own))
+  several = [made("A", dict(enumerate(own)))]
+  assert layout.interval(several[0]) == f"{low:.2f} to {high:.2f}" and layout.interval(alone[0]) == "–"
+  (row,) = csv.DictReader(io.StringIO(layout.as_csv(several, [several[0].cell], "")))
+  assert (float(row["interval_low"]), float(row["interval_high"])) == pytest.approx((low, high))
+
+
+def test_a_missing_figure_is_explained_by_the_method(tmp_path):
+  paths = {"global": "metrics.global.top1", "auroc": "metrics.personalized.auroc", "line": "lambda.common"}
+  cell = Cell("FedPer", {"algorithm": "fedper"}, {})
+  table = Table("t", "t", ConfigDict, {name: (path, 1.0) for name, path in paths.items()}, [cell])
+  (tmp_path / "summary.json").write_text(json.dumps({"metrics": {"personalized": {"top1": {"mean": 0.5}}}}))
+  wanted = [Wanted(cell, 0, {})]
+  found = {own.metric: own for own in entries(table, wanted, {identity(wanted[0].plan): tmp_path})}
+  assert {name: own.failed[0] for name, own in found.items()} == {
+    "global": "no global model", "auroc": "no auroc among its task's metrics", "line": "no line of models",
+  }  # fmt: skip
+  assert layout.ours(found["global"]) == "no global model"
+
+
+def test_budgets_stand_below_the_table_and_say_where_they_differ():
+  took = {"client_steps": 1000.0, "bytes": 2e6, "seconds": 5.0}
+  a, b = made("A", {0: 90.0})._replace(budget=took), made("B", {0: 91.0})
+  b = b._replace(budget={**took, "client_steps": 2000.0})
+  first, second = layout.budgets([a, b])
+  assert first == (
+    "A run took: A 1,000 client steps, 2 MB, 5 s of training; B 2,000 client steps, 2 MB, 5 s of training."
+  )
+  assert second == "Budgets differ: B took 2.0 times the client steps of A (2,000; 1,000)."
+  assert len(layout.budgets([a, a])) == 1 and layout.budgets([made("A", {})]) == []
+  row, _ = csv.DictReader(io.StringIO(layout.as_csv([a, b], [a.cell, b.cell], "")))
+  assert (row["client_steps"], row["bytes"], row["seconds"]) == ("1000.0", "2000000.0", "5.0")

@@ -5,10 +5,10 @@ const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const MARKERS = ["circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon"];
 const STROKES = {solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4"};
-const FEW_MARKERS = 25, MANY_LINES = 12, MANY_BANDS = 8, FIGURES = ["mean", "worst10", "best10", "std", "gini", "gap"];
+const FEW_MARKERS = 25, MANY_LINES = 12, MANY_BANDS = 8, HANDFUL = 12, FIGURES = ["mean", "worst10", "best10", "std", "gini", "gap"];
 const SPELLED = {mean: "mean", worst10: "worst 10 %", best10: "best 10 %", std: "spread", gini: "Gini", gap: "gap"};
 const view = {
-  model: "personalized", metric: DATA.metric, baseline: DATA.baseline, curve: "mean",
+  model: "personalized", metric: DATA.metric, baseline: DATA.baseline, curve: "mean", over: DATA.over,
   shown: new Set(DATA.groups.keys()), sort: null, falling: false,
 };
 
@@ -58,6 +58,15 @@ function interval(values) {
 function reading(own, metric, sign) {
   const mean = (sign && own.mean > 0 ? "+" : "") + number(own.mean, metric);
   return own.half === null ? mean : `${mean} ± ${number(own.half, metric)}`;
+}
+
+// A part of a run's budget as people read it.
+function amount(name, value) {
+  if (!known(value)) return "–";
+  if (name === "client_steps") return Math.round(value).toLocaleString("en");
+  if (name === "seconds") return `${value < 100 ? Number(value.toPrecision(3)) : Math.round(value).toLocaleString("en")} s`;
+  const power = [4, 3, 2, 1].find((p) => value >= 1000 ** p) || 0;
+  return `${Number((value / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
 }
 
 function figureOf(run, model, metric, figure) {

@@ -17,11 +17,13 @@ function drawCurves() {
     const runs = countedRuns(group).filter((run) => run.curves[name]);
     if (!runs.length) continue;
     const maps = runs.map((run) => new Map(run.curves.round.map((round, i) => [round, run.curves[name][i]])));
-    const rounds = [...maps[0].keys()].filter((round) => maps.every((map) => known(map.get(round))));
+    const places = runs.map((run) => new Map(run.curves.round.map((round, i) => [round, (run.axes[view.over] || [])[i]])));
+    const rounds = [...maps[0].keys()].filter((round) => maps.every((map, i) => known(map.get(round)) && known(places[i].get(round))));
     const rows = maps.map((map) => rounds.map((round) => factor * map.get(round)));
-    if (rounds.length) traces.push(...lineOf(place, group.label, rounds, rows, "round %{x}: %{y:.4g}"));
+    const x = rounds.map((round) => places.reduce((sum, own) => sum + own.get(round), 0) / places.length);
+    if (rounds.length) traces.push(...lineOf(place, group.label, x, rows, `${view.over.replaceAll("_", " ")} %{x}: %{y:.4g}`));
   }
-  draw("curves", traces, layout("round", unit, legend(groups)));
+  draw("curves", traces, layout(view.over === "round" ? "round" : DATA.axes[view.over], unit, legend(groups)));
 }
 
 // A sorted curve at some shares of the clients, by its neighbours.
@@ -42,7 +44,9 @@ function drawClients() {
     const shares = Array.from({length: most}, (_, i) => (100 * (i + 0.5)) / most);
     const rows = curves.map((curve) => at(curve.values, shares).map((y) => metric.factor * y));
     const counts = [...new Set(curves.map((curve) => curve.count))].join(", ");
-    traces.push(...lineOf(place, group.label, shares, rows, `%{x:.0f} % of ${counts} clients: %{y:.4g}`));
+    const lines = lineOf(place, group.label, shares, rows, `%{x:.0f} % of ${counts} clients: %{y:.4g}`);
+    if (most > HANDFUL) traces.push(...lines);
+    else traces.push({...lines.at(-1), mode: "markers"});  // nothing joins a handful of clients
   }
   $("clients_section").hidden = !DATA.runs.some((run) => Object.keys(run.clients).length);
   if ($("clients_section").hidden) return;

@@ -11,6 +11,7 @@ function drawAll() {
   drawRuns();
   drawCurves();
   drawClients();
+  drawNamed();
   drawLambda();
   drawSamples();
 }
@@ -21,7 +22,9 @@ function start() {
   options($("model"), models.map((name) => [name, spelled(name)]), view.model);
   options($("metric"), metrics.map((name) => [name, withUnit(metricOf(name).title, metricOf(name))]), view.metric);
   options($("curve"), curveNames(), view.curve);
-  for (const name of ["model", "metric", "curve"]) {
+  const over = Object.entries(DATA.axes).filter(([name]) => DATA.runs.some((run) => run.axes[name]));
+  options($("over"), over, view.over);
+  for (const name of ["model", "metric", "curve", "over"]) {
     $(name).onchange = () => {
       view[name] = $(name).value;
       if (view.sort && view.sort.endsWith(": mean")) view.sort = null;
@@ -34,6 +37,7 @@ function start() {
   $("about").textContent = runs === groups ? `${runs} run${runs > 1 ? "s" : ""}` : `${runs} runs, of which those that differ in the seed alone are one line: ${groups} lines`;
   $("left_out").textContent = (DATA.left_out || []).map((text) => `${text}.`).join(" ");
   $("groups_note").textContent = "Over the clients, each figure a mean over the seeds; ± is a 95 % interval over the seeds (Student's t). Differences are paired: of the seeds that both have, against the line that is chosen under “base”. Spread is the standard deviation over the clients.";
+  $("budgets").textContent = DATA.budgets.join(" ");
   drawAll();
   for (const redraw of redraws) redraw();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

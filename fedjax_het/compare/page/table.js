@@ -36,6 +36,9 @@ function columns() {
     figure("worst 10 %", over("worst10")),
     figure("spread", over("std")),
     difference,
+    ...[["client_steps", "client steps"], ["bytes", "bytes"], ["seconds", "training"]].map(([name, title]) => ({
+      title, key: (group) => group.budget[name] ?? null, text: (group) => amount(name, group.budget[name]),
+    })),
     {title: "state", key: (group) => group.state, text: (group) => group.state, words: true, long: true},
     ...DATA.fields.map((name) => ({
       title: name, key: (group) => group.fields[name] ?? null, text: (group) => valueText(group.fields[name]), words: true,
@@ -121,6 +124,25 @@ function rowOf(group, all) {
     row.append(cell);
   }
   return row;
+}
+
+// A row a client: its value in each line, a mean over the seeds; only for clients that have names.
+function drawNamed() {
+  const name = `${view.model}/${view.metric}`, metric = metricOf(view.metric), groups = shownGroups();
+  const valuesOf = ([, group]) => countedRuns(group).map((run) => run.named_clients[name]).filter(Boolean);
+  const clients = [...new Set(groups.flatMap(valuesOf).flatMap((own) => Object.keys(own)))];
+  const mean = (group, client) => interval(valuesOf(group).map((own) => own[client]).filter(known)).mean;
+  const key = (client) => (groups.length ? mean(groups[0], client) : null) ?? Infinity;
+  const head = element("tr"), top = element("thead"), body = element("tbody");
+  head.append(element("th", "client", {className: "text"}), ...groups.map(([, group]) => element("th", group.label)));
+  top.append(head);
+  body.append(...clients.sort((a, b) => key(a) - key(b)).map((client) => {
+    const row = element("tr");
+    row.append(element("td", client, {className: "text"}), ...groups.map((group) => element("td", number(mean(group, client), metric))));
+    return row;
+  }));
+  $("by_name").hidden = !clients.length;
+  $("named").replaceChildren(top, body);
 }
 
 function drawRuns() {
