@@ -155,6 +155,7 @@ def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str 
     notes.append("Nothing has run yet.")
   if any(entry.moving for entry in entries):
     notes.append(f"{WHAT}. The range is over all seeds.")
+  notes += picked(entries)
   few = [entry for entry in entries if entry.ours and entry.missing]
   if few:
     notes.append(f"{len(few)} figures are of fewer seeds than asked for.")
@@ -162,6 +163,19 @@ def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str 
     for seed, reason in entry.failed.items():
       notes.append(f"{entry.cell.method}, {entry.cell.text}, seed {seed}: {reason}.")
   return [*dict.fromkeys(notes), *([f"Made by {made}."] if made else [])]
+
+
+def picked(entries: Sequence[Entry]) -> list[str]:
+  """Returns a sentence for each thing that was picked, and the part of the clients' data it was picked on."""
+  found: dict[tuple[str, str], dict[str, None]] = {}
+  for entry in entries:
+    for what, part in entry.picked.items():
+      found.setdefault((what, part), {})[entry.cell.method] = None
+  return [
+    f"The {what} was picked on the clients' {part} parts{', which is optimistic' * (part == 'test')}: "
+    f"{', '.join(methods)}."
+    for (what, part), methods in found.items()
+  ]
 
 
 def drawn(
