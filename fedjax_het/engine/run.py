@@ -52,11 +52,13 @@ class Chunk(NamedTuple):
 
 
 def chunks(
-  engine: Runs, state: State, rounds: int, eval_every: int | None, late_evaluations: int = 0
-) -> Iterator[Chunk]:
+  engine: Runs, state: State, rounds: int, eval_every: int | None, late_evaluations: int = 0,
+  judge: Callable[[Runs, State], Evaluations] | None = None,
+) -> Iterator[Chunk]:  # fmt: skip
   """Trains until `rounds` are done in chunks of about two seconds, with an evaluation every `eval_every`.
 
-  So many late evaluations are spread over the last fifth of the rounds, see `late_rounds`.
+  So many late evaluations are spread over the last fifth of the rounds, see `late_rounds`. `judge` evaluates;
+  by default it is `evaluate`.
   """
   done = engine.rounds_done(state)
   length, late_ones = 1, late_rounds(rounds, eval_every, late_evaluations)
@@ -69,7 +71,7 @@ def chunks(
     seconds = (time.perf_counter() - started) / length
     done += length
     found = engine.diverged(state, infos)
-    judged = evaluate(engine, state) if done == due else None
+    judged = (judge or evaluate)(engine, state) if done == due else None
     regular = is_due(done, rounds, eval_every)
     yield Chunk(state, infos, found, judged if regular else None, None if regular else judged)
     length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
