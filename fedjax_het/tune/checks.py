@@ -12,7 +12,7 @@ from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.tune.rungs import budget, members, rung_rounds
 from fedjax_het.tune.space import Dimension, Space, Span, checked_space, default_space
-from fedjax_het.workdir.folder import Workdir, as_json, leaves, read_record
+from fedjax_het.workdir.folder import Workdir, as_json, filled, leaves, read_record
 
 SETTINGS = "tune.json"
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # fields that may change on resume
@@ -57,10 +57,12 @@ def check_same(root: Workdir, whole: Mapping[str, Any]) -> None:
   if not path.exists():
     return
   stored = read_record(path)
-  if stored is None:
+  if stored is None or not isinstance(stored.get("config"), dict):
     problem = f"its {SETTINGS} cannot be read"
     raise SettingError("workdir", os.fspath(root), problem, "Put it back, or use another workdir.")
-  old, new = leaves(stored), leaves(json.loads(as_json(whole)))
+  old, new = (
+    leaves({**one, "config": filled(one["config"])}) for one in (stored, json.loads(as_json(whole)))
+  )
   differ = [name for name in sorted({*old, *new} - {*FREE_OF_ALL}) if old.get(name) != new.get(name)]
   if differ:
     first = differ[0]

@@ -48,6 +48,8 @@ from fedjax_het.workdir.folder import (
   write_atomic,
 )
 
+NAME = "tuning"  # the study's name in Optuna's storage
+
 
 @in_words()
 @in_float32()
@@ -158,10 +160,10 @@ class Study:
     self._maximize, self._direction = maximize, "maximize" if maximize else "minimize"
     self._batches, self._rungs = batches(trials, batch), rung_rounds(plan.rounds)
     self._total = budget(trials, batch, plan.rounds)
+    self._storage = self._optuna.storages.RDBStorage(f"sqlite:///{root.root / 'study.db'}")
     self._study = self._optuna.create_study(
-      study_name="tuning", storage=f"sqlite:///{root.root / 'study.db'}", direction=self._direction,
-      load_if_exists=True,
-    )  # fmt: skip
+      study_name=NAME, storage=self._storage, direction=self._direction, load_if_exists=True
+    )
 
   def run(
     self, where: Where, member_batch: int | None, checkpoint_seconds: float, progress: Progress,
@@ -202,6 +204,8 @@ class Study:
         progress.update(done, **self._best_so_far())
       if folder.is_dir():
         shutil.rmtree(folder)
+    if stop.made:
+      raise Stopped(f"Stopped by {stop.by.name}; the same command goes on from there.", stop.by)
 
   def trials(self) -> list[Trial]:
     """Returns what is known of all trials."""
@@ -242,14 +246,15 @@ class Study:
     return distributions.FloatDistribution(own.low, own.high, log=own.log)
 
   def _report(self, trials: list[int], end: int, metric: str, values: list[float], steps: list[int]) -> None:
-    """Stores what trials have reached at a rung; what an earlier start has stored stays."""
+    """Stores what trials have reached at a rung, again where an earlier start did, to the same bits."""
     self._study.set_user_attr("metric", metric)
+    study = self._storage.get_study_id_from_name(NAME)
     for number, value, count in zip(trials, values, steps):
-      known = self._study.trials[number]
-      trial = self._optuna.trial.Trial(self._study, known._trial_id)
-      trial.set_user_attr("client_steps", int(count))
-      if end not in known.intermediate_values:
-        trial.report(value, end)
+      trial = self._storage.get_trial_id_from_study_id_trial_number(study, number)
+      if self._study.trials[number].state.is_finished():
+        continue
+      self._storage.set_trial_user_attr(trial, "client_steps", int(count))
+      self._storage.set_trial_intermediate_value(trial, end, value)
 
   def _settle(self, trials: list[int], end: int, last: bool) -> list[int]:
     """Ends the trials that do not go on after a rung; returns the others."""
