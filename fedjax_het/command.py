@@ -8,6 +8,7 @@ from fedjax_het.output.terminal import protect_streams
 COMMANDS = {
   "run": ("fedjax_het.launcher", "launch", "one run, or a sweep as one program"),
   "reproduce": ("fedjax_het.tables.launcher", "launch", "a paper's table, compared with our figures"),
+  "tune": ("fedjax_het.tune.launcher", "launch", "numbers of a configuration, by validation"),
   "compare": ("fedjax_het.compare.launcher", "main", "a comparison of runs, as a page or a table"),
   "convert": ("fedjax_het.models.convert", "main", "conversion of a model's PyTorch weights"),
 }

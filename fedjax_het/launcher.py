@@ -33,6 +33,9 @@ from fedjax_het.program.command_line import (
 )
 from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
 from fedjax_het.program.stopping import outlive_save
+from fedjax_het.program.where import Where
+
+Work = Callable[[ConfigDict, dict[str, Any], Where], None]
 
 
 def define_flags(config: ConfigDict) -> None:
@@ -116,14 +119,17 @@ def take_config(argv: list[str]) -> tuple[list[str], ConfigDict]:
   return rest, quickstart.get_config() if chosen is None else read_config(chosen)
 
 
-def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any], put_in: list[str]) -> int:
+def main(
+  argv: list[str], varied: dict[str, Any], elements: Mapping[str, Any], put_in: list[str], work: Work
+) -> int:
   """Runs what the flags ask for; returns 0, or 1 after printing an error that the user can mend.
 
   Args:
     argv: what is left of the command line: the program's name.
-    grid: what a sweep varies.
+    varied: what `launch` took from the command line.
     elements: what the command line sets that absl's flags do not reach, see `is_beyond_flags`.
     put_in: sections that were put into the configuration for the command line to set.
+    work: see `launch`.
   """
   if len(argv) > 1:
     blank = next((flag for flag in ("list", "describe") if flags.FLAGS[flag].value == "true"), None)
@@ -141,31 +147,37 @@ def main(argv: list[str], grid: dict[str, list[Any]], elements: Mapping[str, Any
 
   if given.list is not None or given.describe is not None:
     return told(functools.partial(explain, overridden))
+
+  def run() -> None:
+    prepare_jax()
+    work(overridden(), varied, where_of_flags())
+
+  return told(run)
+
+
+def run_or_sweep(config: ConfigDict, grid: dict[str, Any], where: Where) -> None:
+  """Runs a configuration, or the members of a grid, as the flags say."""
   from fedjax_het.config.grid import check_sweep
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
   from fedjax_het.experiment.sweep import run_sweep
 
-  def run() -> None:
-    prepare_jax()
-    where, config = where_of_flags(), overridden()
-    if given.member_batch is not None and not grid:
-      raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
-    if given.dry_run:
-      if grid:
-        check_sweep(config, grid)
-      dry_run(config, where)
-      if grid:
-        say(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
-    elif grid:
-      run_sweep(
-        config, grid, given.workdir, where, member_batch=given.member_batch,
-        checkpoint_seconds=given.checkpoint_seconds,
-      )  # fmt: skip
-    else:
-      run_experiment(config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
-
-  return told(run)
+  given = flags.FLAGS
+  if given.member_batch is not None and not grid:
+    raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
+  if given.dry_run:
+    if grid:
+      check_sweep(config, grid)
+    dry_run(config, where)
+    if grid:
+      say(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
+  elif grid:
+    run_sweep(
+      config, grid, given.workdir, where, member_batch=given.member_batch,
+      checkpoint_seconds=given.checkpoint_seconds,
+    )  # fmt: skip
+  else:
+    run_experiment(config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
 
 
 def explain(config: Callable[[], ConfigDict]) -> None:
@@ -181,17 +193,28 @@ def explain(config: Callable[[], ConfigDict]) -> None:
     print_fields(config().to_dict(), described)
 
 
-def launch() -> None:
-  """Runs the program of the command line and exits with its status."""
+def launch(
+  take: Callable[[list[str]], tuple[list[str], dict[str, Any]]] = take_sweep, work: Work = run_or_sweep,
+  define: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+  """Runs the program of the command line and exits with its status.
+
+  Args:
+    take: splits what is varied from a command line: (the rest, dotted field -> values).
+    work: (configuration, what is varied, devices) does the program's work.
+    define: defines further flags.
+  """
   protect_streams()
   outlive_save()
   with mistakes_in_one_line():
     check_here()
     argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
-    argv, sweep = take_sweep(with_shipped(argv, "config"))
+    argv, varied = take(with_shipped(argv, "config"))
     argv, config = take_config(argv)
     put_in = with_empty_sections(config)
     sys.argv, elements = take_changes(argv, functools.partial(is_beyond_flags, config))
     define_flags(config)
-    show_in_help(__name__, machine.__name__)
-  app.run(functools.partial(main, grid=sweep, elements=elements, put_in=put_in), flags_parser=parse_flags)
+    define()
+    show_in_help(__name__, machine.__name__, define.__module__)
+  run = functools.partial(main, varied=varied, elements=elements, put_in=put_in, work=work)
+  app.run(run, flags_parser=parse_flags)

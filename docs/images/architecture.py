@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 # From the roof down: a room and what is in it. tests/docs/test_house.py holds the imports to this.
 FLOORS = (
   {"run": "the command line of a run", "reproduce": "of a paper's table",
-   "compare": "runs side by side", "command": "one for all"},
+   "tune": "trials by validation", "compare": "runs side by side", "command": "one for all"},
   {"launcher": "flags of a run or a sweep",
    "tables": "the papers' tables: their cells, what is printed, ours beside it"},
   {"experiment": "a run's life: what it builds, trains, records and reports"},

@@ -53,20 +53,23 @@ def name_of(values: Mapping[str, Any]) -> str:
   return ",".join(f"{path}={value}" for path, value in values.items())
 
 
-def check_one_program(grid: Mapping[str, Sequence[Any]]) -> None:
-  """Raises `SettingError` for a swept field that is neither the seed nor a number that can be traced."""
+def check_one_program(grid: Mapping[str, Sequence[Any]], said: str = "sweep") -> None:
+  """Raises `SettingError` for a varied field that is neither the seed nor a number that can be traced.
+
+  `said` is the flag that gives the fields, --sweep.FIELD or --space.FIELD.
+  """
   *most, last = known = varying()
   for path, values in grid.items():
     section, _, field = path.partition(".")
     if section in sections() and section not in ("seed", *known):
       problem = f"is not a seed, nor a number of {', '.join(most)} or {last}"
-      raise SettingError(f"sweep.{path}", list(values), problem, "Start a run of its own for each value.")
-    check_choice("sweep's field", section, ("seed", *known))
+      raise SettingError(f"{said}.{path}", list(values), problem, "Start a run of its own for each value.")
+    check_choice(f"{said}'s field", section, ("seed", *known))
     are_numbers = all(map(is_number, values))
     whole = all(isinstance(v, int) for v in values)
     if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
-      raise SettingError(f"sweep.{path}", list(values), "is not a list of numbers", "Sweep numbers only.")
+      raise SettingError(f"{said}.{path}", list(values), "is not a list of numbers", "Give numbers only.")
     if field in ("batch_size", "epochs", "per_class"):
       raise SettingError(
-        f"sweep.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
+        f"{said}.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
       )

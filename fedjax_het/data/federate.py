@@ -65,7 +65,7 @@ def federate(
     task: what is predicted, see `tasks`; classification by default.
     test_fraction: share of every client's rows held out for its test set, rounded down; 0.2 where neither
       this nor `split` is given.
-    valid_fraction: share of the remaining rows held out to choose λ on, rounded down.
+    valid_fraction: share of the remaining rows held out to choose λ and settings on, rounded down.
     standardize: columns of x, float32 [N, D], of which every client's rows become (x - mean) / deviation
       (the population's); a column whose training values are all equal, or all missing, becomes 0.
     pooled: whether means and deviations are of all clients' training rows.

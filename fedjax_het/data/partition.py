@@ -190,7 +190,7 @@ def client_dirichlet(
   labels = _labels(labels, num_clients)
   rng = generator(key)
   classes, left = np.unique(labels, return_counts=True)
-  logits = _log_dirichlet(rng, alpha, (num_clients, len(classes)))
+  logits = _log_dirichlet(rng, float(alpha), (num_clients, len(classes)))
   counts = np.zeros(logits.shape, np.int64)
   order = rng.permutation(num_clients)
   for client, size in zip(order, map(len, np.array_split(np.arange(len(labels)), num_clients))):

@@ -15,11 +15,11 @@ from fedjax_het.metrics.fairness import summarize
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Evaluations:
-  """Evaluations on the test parts, and on the validation parts if λ is selected there.
+  """Evaluations of all clients on the parts of their data that no model is trained on.
 
   Attributes:
     test: evaluation on the clients' test parts.
-    valid: evaluation on their validation parts; None without such parts, or with a single λ.
+    valid: evaluation on their validation parts; None without such parts.
     headlines: static; the task's `headline`, metric names in order of preference.
   """
 
@@ -34,8 +34,12 @@ class Evaluations:
 
   @property
   def decides(self) -> Evaluation:
-    """The evaluation that λ is selected on: the validation parts' if there are any, else the test parts'."""
-    return self.test if self.valid is None else self.valid
+    """The evaluation that λ is selected on: the validation parts' if there are any, else the test parts'.
+
+    With a single λ there is nothing to select, and it is the test parts'.
+    """
+    several = next(iter(self.test.personalized.values())).shape[-1] > 1
+    return self.valid if several and self.valid is not None else self.test
 
 
 class Pick(NamedTuple):

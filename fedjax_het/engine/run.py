@@ -30,6 +30,7 @@ from fedjax_het.output.progress import Progress, of_library
 from fedjax_het.parts import Algorithm
 
 SECONDS_A_CHUNK = 2.0
+Metrics = dict[str, dict[str, dict[str, float]]]  # model -> metric -> figure over the clients -> value
 
 
 class Chunk(NamedTuple):
@@ -51,11 +52,13 @@ class Chunk(NamedTuple):
 
 
 def chunks(
-  engine: Runs, state: State, rounds: int, eval_every: int | None, late_evaluations: int = 0
-) -> Iterator[Chunk]:
+  engine: Runs, state: State, rounds: int, eval_every: int | None, late_evaluations: int = 0,
+  judge: Callable[[Runs, State], Evaluations] | None = None,
+) -> Iterator[Chunk]:  # fmt: skip
   """Trains until `rounds` are done in chunks of about two seconds, with an evaluation every `eval_every`.
 
-  So many late evaluations are spread over the last fifth of the rounds, see `late_rounds`.
+  So many late evaluations are spread over the last fifth of the rounds, see `late_rounds`. `judge` evaluates;
+  by default it is `evaluate`.
   """
   done = engine.rounds_done(state)
   length, late_ones = 1, late_rounds(rounds, eval_every, late_evaluations)
@@ -68,17 +71,16 @@ def chunks(
     seconds = (time.perf_counter() - started) / length
     done += length
     found = engine.diverged(state, infos)
-    judged = evaluate(engine, state) if done == due else None
+    judged = (judge or evaluate)(engine, state) if done == due else None
     regular = is_due(done, rounds, eval_every)
     yield Chunk(state, infos, found, judged if regular else None, None if regular else judged)
     length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
 
 
 def evaluate(engine: Runs, state: State) -> Evaluations:
-  """Evaluates all clients on their test parts and, to select one of several λ, on their validation parts."""
+  """Evaluates all clients on their test parts and, where there are any, on their validation parts."""
   test = engine.evaluate(state)
-  several = next(iter(test.personalized.values())).shape[-1] > 1
-  valid = engine.evaluate(state, "valid") if several and engine.has_validation else None
+  valid = engine.evaluate(state, "valid") if engine.has_validation else None
   return Evaluations(test, valid, engine.task.headline)
 
 
@@ -87,17 +89,35 @@ def per_client(evaluations: Evaluations) -> dict[str, dict[str, np.ndarray]]:
 
   "global" is absent if the method has no global model. The headline is the first metric.
   """
-  best, test = pick(evaluations).column, evaluations.test
-  names = sorted(test.personalized, key=lambda name: name != evaluations.headline)
+  return _at(evaluations.test, pick(evaluations).column, evaluations.headline)
+
+
+def _at(seen: Evaluation, column: int, first: str) -> dict[str, dict[str, np.ndarray]]:
+  """Returns an evaluation's metrics at the λ of a column, with `first` as the first; see `per_client`."""
+  names = sorted(seen.personalized, key=lambda name: name != first)
   return {
-    "personalized": {name: test.personalized[name][:, best] for name in names},
-    **({"global": {name: test.global_[name] for name in names}} if test.global_ else {}),
+    "personalized": {name: seen.personalized[name][:, column] for name in names},
+    **({"global": {name: seen.global_[name] for name in names}} if seen.global_ else {}),
   }
 
 
-def summarize(evaluations: Evaluations) -> dict[str, dict[str, dict[str, float]]]:
+def summarize(evaluations: Evaluations) -> Metrics:
   """Returns {"personalized", "global"} -> metric -> mean, std, worst10, best10, gini, gap over clients."""
   return {kind: summarize_all(values) for kind, values in per_client(evaluations).items()}
+
+
+def on_validation(evaluations: Evaluations) -> Metrics:
+  """Returns `summarize` of the validation parts, of the same models at the same λ; {} without such parts."""
+  if evaluations.valid is None:
+    return {}
+  values = _at(evaluations.valid, pick(evaluations).column, evaluations.headline)
+  return {kind: summarize_all(own) for kind, own in values.items()}
+
+
+def judged(evaluations: Evaluations) -> dict[str, Metrics]:
+  """Returns {"metrics": `summarize`}, and {"valid": `on_validation`} where there are validation parts."""
+  valid = on_validation(evaluations)
+  return {"metrics": summarize(evaluations), **({"valid": valid} if valid else {})}
 
 
 def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
@@ -133,14 +153,14 @@ class Result(NamedTuple):
   Attributes:
     state: the final state.
     history: a dict for each evaluation: `round`, `train_loss` (mean over the rounds since the last
-      evaluation of `eval_every`) and `metrics`.
+      evaluation of `eval_every`), `metrics`, and `valid` where clients have validation parts.
     metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
     clients: the final values of each client: {"personalized", "global"} -> metric -> [K].
     evaluation: the final evaluation at every λ, on the test parts.
     infos: cohorts, coefficients and training losses of every round, NumPy arrays [T, S].
     weighted: model -> metric -> mean over the clients, weighted by their test examples, n_i / Σ n_j.
     picked: the selected λ of the personalised models in `metrics` and `clients`.
-    validation: the final evaluation on the validation parts if λ is selected there, else None.
+    validation: the final evaluation at every λ on the validation parts; None without such parts.
     test_sizes: numbers of test examples of the clients, int [K].
     models: () -> the trained models, see the property `trained`.
     left_out: model -> metric -> number of clients without a value, such as clients without test examples,
@@ -148,6 +168,7 @@ class Result(NamedTuple):
       was selected. Empty if all clients count.
     late: model -> metric -> {count, min, max, std} of the mean over the clients, over the judged rounds of
       the last fifth of the run; see `metrics.late`.
+    valid: as `metrics`, of the same models on the clients' validation parts; {} without such parts.
   """
 
   state: State
@@ -180,7 +201,7 @@ class Result(NamedTuple):
   def left_out(self) -> dict[str, dict[str, int]]:
     """See the class."""
     models: dict[str, Mapping[str, Any]] = dict(self.clients)
-    if self.validation is not None:
+    if self.validation is not None and self.picked.on == "validation":
       models["validation"] = {self.picked.by: self.validation.personalized[self.picked.by][:, 0]}
     return left_out_of_models(models)
 
@@ -189,9 +210,15 @@ class Result(NamedTuple):
     """See the class."""
     return late(((own["round"], own["metrics"]) for own in self.history), len(self.infos.cohort))
 
+  @property
+  def valid(self) -> Metrics:
+    """See the class."""
+    return self.history[-1].get("valid", {})
+
   def __repr__(self) -> str:
     """Returns the headline's mean over the clients and the names of the fields, without arrays."""
-    rounds, fields = len(self.infos.cohort), ", ".join((*self._fields, "late", "left_out", "weighted"))
+    rounds = len(self.infos.cohort)
+    fields = ", ".join((*self._fields, "late", "left_out", "valid", "weighted"))
     return f"Result({rounds} rounds: {in_short(self.metrics)}{without(self.left_out)}; has {fields})"
 
 
@@ -261,11 +288,10 @@ def run(
       figures = {"train_loss": float(np.mean(losses))}
       if chunk.evaluations is not None:
         last = chunk.evaluations
-        metrics = summarize(last)
-        history.append({"round": int(chunk.state.round), **figures, "metrics": metrics})
-        losses, figures = [], figures | headlines(metrics)
+        history.append({"round": int(chunk.state.round), **figures, **judged(last)})
+        losses, figures = [], figures | headlines(metrics := history[-1]["metrics"])
       elif chunk.late is not None:
-        history.append({"round": int(chunk.state.round), **figures, "metrics": summarize(chunk.late)})
+        history.append({"round": int(chunk.state.round), **figures, **judged(chunk.late)})
       bar.update(engine.rounds_done(chunk.state), **figures)
   every_round = jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
   picked = pick(last)

@@ -18,7 +18,16 @@ from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Pick, pick
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import check_rounds, chunks, fewer_late_rounds, in_short, showing, summarize
+from fedjax_het.engine.run import (
+  Metrics,
+  check_rounds,
+  chunks,
+  fewer_late_rounds,
+  in_short,
+  on_validation,
+  showing,
+  summarize,
+)
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.errors import SettingError, check_run_key, check_seed, listed, typed_keys
@@ -42,6 +51,7 @@ class Sweep(NamedTuple):
     diverged: for each member where it diverged, see `Divergence`, or None.
     late: for each member model -> metric -> {count, min, max, std} over the last fifth, as in `Result`.
     models: (number of a member) -> its trained models, to predict with, see `Trained`.
+    valid: for each member as `metrics`, on the validation parts, as in `Result`.
   """
 
   members: list[dict[str, Any]]
@@ -53,6 +63,7 @@ class Sweep(NamedTuple):
   diverged: list[Divergence | None]
   late: list[dict[str, dict[str, dict[str, Any]]]]
   models: Callable[[int], Trained] | None = None
+  valid: Sequence[Metrics] = ()
 
   @property
   def left_out(self) -> list[dict[str, dict[str, int]]]:
@@ -228,4 +239,5 @@ def sweep(
     diverged,
     [late(own, rounds) for own in judged],
     models,
+    [on_validation(own) for own in last],
   )

@@ -56,6 +56,7 @@ from fedjax_het.workdir.tracking import to_json
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # the free fields in the sweep's config.json
 PICTURE = "sweep.png"
+IN_TABLE = ("diverged", "metrics", "valid", "late", "synthetic")  # sections of members' summaries
 
 
 @in_words()
@@ -255,8 +256,7 @@ def _save(
     summaries = [found.get(run.root) or read_record(run.summary_path) or {} for run in sweep.runs]
     undrawn += _draw(sweep, summaries)
     rows = [
-      {"member": name_of(values), **values}
-      | {name: summary[name] for name in ("diverged", "metrics", "late", "synthetic") if name in summary}
+      {"member": name_of(values), **values} | {name: summary[name] for name in IN_TABLE if name in summary}
       for values, summary in zip(sweep.members, summaries)
     ]
     for run, own in zip(new.runs, new.plans):

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fedjax_het.engine.run import summarize
+from fedjax_het.engine.run import judged
 from fedjax_het.errors import SettingError, check_choice, check_number, check_range
 from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.parts import ClientUpdate
@@ -45,6 +45,7 @@ class Best(Study):
 
   `best` holds the `metric`, its `course` over the evaluations (`rounds`, `seconds` of training, and each
   model's mean over the clients), and for each model {value, round, seconds} of its first best evaluation.
+  Where clients have validation parts, `valid` in it has the same of the evaluation that is best on them.
   """
 
   name = "best"
@@ -72,21 +73,25 @@ class Best(Study):
 
   def checkpoint_state(self) -> dict[str, Any]:
     """Returns the metric's name and its course so far, for the checkpoint."""
-    return {"metric": self._metric, "course": self._course}
+    return {"metric": self._metric, "course": self._course, "valid": self._valid}
 
   def resume(self, rounds_done: int, checkpoint_state: Mapping[str, Any] | None) -> None:
     """Restores the metric's name and its course from a checkpoint."""
     self._metric: str | None = checkpoint_state["metric"] if checkpoint_state else None
-    self._course = {
-      name: list(own) for name, own in (checkpoint_state["course"] if checkpoint_state else {}).items()
-    }
+    known = checkpoint_state or {}
+    self._course = {name: list(own) for name, own in known.get("course", {}).items()}
+    self._valid = {name: list(own) for name, own in known.get("valid", {}).items()}
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
     """Appends an evaluation of `eval_every` to the course; late evaluations do not belong to it."""
     if now.evaluations is not None:
-      found = summarize(now.evaluations)
+      found, valid = (judged(now.evaluations).get(name, {}) for name in ("metrics", "valid"))
       self._metric = headline_of(found)
       means = {model: own[self._metric]["mean"] for model, own in found.items()}
+      before = len(self._course.get("rounds", ()))
+      for model, own in valid.items():  # a checkpoint of an earlier version has no values of its evaluations
+        values = self._valid.setdefault(model, [])
+        values += [None] * (before - len(values)) + [own[self._metric]["mean"]]
       for name, value in {"rounds": now.round, "seconds": now.seconds.get("train", 0.0), **means}.items():
         self._course.setdefault(name, []).append(value)
     return {}
@@ -96,9 +101,12 @@ class Best(Study):
     if self._metric is None:
       return {}
     course, metric = self._course, self._metric
-    found = {"metric": metric, "course": course}
-    found |= {model: best(course, model, metric) for model in MODELS if model in course}
-    sections = {"best": found}
+    found: dict[str, Any] = {"metric": metric, "course": course}
+    for model in (own for own in MODELS if own in course):
+      found[model] = best(course, model, metric)
+      if model in self._valid:
+        found[model]["valid"] = best(course, model, metric, self._valid[model])
+    sections: dict[str, Any] = {"best": found}
     levels = levels_of(to_accuracy=self.settings)
     if levels:
       sections["to_accuracy"] = {
@@ -129,9 +137,14 @@ class Best(Study):
     return Group(*map(Text, lines)) if lines else None
 
 
-def best(course: Mapping[str, list[Any]], model: str, metric: str) -> dict[str, Any]:
-  """Returns {value, round, seconds} of a course's best evaluation; all None if every value is NaN."""
-  values = _rising(course[model], metric)
+def best(
+  course: Mapping[str, list[Any]], model: str, metric: str, by: list[Any] | None = None
+) -> dict[str, Any]:
+  """Returns {value, round, seconds} of a course's best evaluation; all None if every value is NaN.
+
+  `by` has the values that decide which evaluation is best; by default those of the course.
+  """
+  values = _rising(course[model] if by is None else by, metric)
   if not np.isfinite(values).any():
     return {"value": None, "round": None, "seconds": None}
   return {"value": course[model][(place := int(np.nanargmax(values)))], **_at(course, place)}

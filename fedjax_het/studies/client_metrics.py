@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.engine.lambda_selection import Evaluations, headline
-from fedjax_het.engine.run import per_client, summarize
+from fedjax_het.engine.run import judged, per_client
 from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
@@ -44,7 +44,7 @@ def write_clients(folder: Path, evaluations: Evaluations, names: Sequence[str] =
 
 
 class ClientMetrics(Study):
-  """Study of all clients' metrics: `metrics` in metrics.jsonl and summary, `left_out`, a figure, a file.
+  """Study of all clients' metrics: `metrics` and `valid` of line and summary, `left_out`, a figure, a file.
 
   It writes accuracy_over_clients.png and clients.npz, whose arrays "MODEL/METRIC" hold each client's value at
   the end, float32 [K], NaN for a client without one, and `names` the clients' names where they have some.
@@ -53,11 +53,14 @@ class ClientMetrics(Study):
   name = "client_metrics"
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
-    """Returns {"metrics": model -> metric -> figures of `fairness.summarize`} after an evaluation."""
-    return {} if now.evaluations is None else {"metrics": summarize(now.evaluations)}
+    """Returns {"metrics": model -> metric -> figures of `fairness.summarize`} after an evaluation.
+
+    Where clients have validation parts, `valid` has these figures on them.
+    """
+    return {} if now.evaluations is None else {**judged(now.evaluations)}
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """Returns `metrics`, their means `weighted` by test examples, and how many clients are `left_out`.
+    """Returns `metrics`, `valid`, means `weighted` by test examples, and how many clients are `left_out`.
 
     `left_out` is model -> metric -> number of clients without a value. Also writes clients.npz.
     """
@@ -67,7 +70,7 @@ class ClientMetrics(Study):
       write_clients(self.run.folder, now.evaluations, self.run.data.encoder.clients)
     missing = left_out_of_models(values)
     sizes = np.asarray(self.run.data.test.size)
-    found: dict[str, Any] = {"metrics": summarize(now.evaluations)}
+    found: dict[str, Any] = {**judged(now.evaluations)}
     if not now.diverged:
       found["weighted"] = weighted_of_models(values, sizes)
     if missing and not now.diverged:
@@ -78,6 +81,8 @@ class ClientMetrics(Study):
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType:
     """Returns a table with a block of rows per model, or one block if both models' figures are equal."""
     notes = [Text(_weighted(summary["weighted"]))] if summary.get("weighted") else []
+    if summary.get("valid"):
+      notes.append(Text(_on_validation(summary["valid"])))
     if summary.get("left_out"):
       notes.append(Text(_left_out(summary["left_out"])))
     metrics = summary.get("metrics") or {}
@@ -157,6 +162,15 @@ def _weighted(means: Mapping[str, Mapping[str, float]]) -> str:
   told = {model: headline(own) for model, own in means.items() if own}
   return "each client counting by its test examples: " + ", ".join(
     f"{spelled(model)} {named(name)} {number(means[model][name], name)}" for model, name in told.items()
+  )
+
+
+def _on_validation(metrics: Mapping[str, Mapping[str, Any]]) -> str:
+  """Returns a sentence with the headline's mean of each model over the clients' validation parts."""
+  told = {model: headline(own) for model, own in metrics.items() if own}
+  return "over the clients' validation parts: " + ", ".join(
+    f"{spelled(model)} {named(name)} {number((metrics[model][name] or {}).get('mean'), name)}"
+    for model, name in told.items()
   )
 
 

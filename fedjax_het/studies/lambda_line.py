@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.lambda_selection import Evaluations, Pick, pick, picking
+from fedjax_het.engine.lambda_selection import Evaluations, Pick, mean_over_clients, pick, picking
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize
 from fedjax_het.parts import ClientUpdate
@@ -77,7 +77,8 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
   `picked_clients` say how it was picked. `validation` picks each client's λ on its validation part;
   `per_client_test_optimistic` picks it on the same test part that it is then reported on, as the authors'
   code does. `least_loss` is the loss at the λ whose mean loss over the clients' test parts is least, and that
-  λ, `at`; table 2.7 may mean it.
+  λ, `at`; table 2.7 may mean it. Its `valid` has the same at the λ whose mean loss over the validation parts
+  is least.
 
   Args:
     grid: λ, [Λ].
@@ -93,10 +94,16 @@ def lambda_report(grid: tuple[float, ...], evaluations: Evaluations) -> dict[str
     "picked_clients": int(picking(evaluations, picked).sum()),
   }
   losses = [_over_clients(column) for column in test.personalized["loss"].T]
-  means = np.array([own["mean"] for own in losses])
-  if not np.isnan(means).all():
-    least = int(np.nanargmin(means))
-    report["least_loss"] = losses[least] | {"at": grid[least]}
+
+  def least(seen: Evaluation) -> dict[str, Any] | None:
+    means = mean_over_clients(seen.personalized["loss"])
+    if np.isnan(means).all():
+      return None
+    column = int(np.nanargmin(means))
+    return losses[column] | {"at": grid[column]}
+
+  if own := least(test):
+    report["least_loss"] = own | ({"valid": least(valid)} if valid is not None else {})
   if valid is not None:
     chosen = best_lambda(valid, picked)
     report["validation"] = _over_clients(np.take_along_axis(values, chosen[:, None], axis=1)[:, 0])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_het.engine.run import summarize
+from fedjax_het.engine.run import judged as figures_of
 from fedjax_het.metrics.late import MARK, before_last_fifth, late, unsettled
 from fedjax_het.studies.study import Moment, Study
 from fedjax_het.studies.text import number
@@ -32,17 +32,17 @@ class Late(Study):
     self._judged = [[*own] for own in checkpoint_state or ()]
 
   def watch(self, infos, now: Moment) -> dict[str, Any]:
-    """Keeps the means of a judged round of the last fifth; returns `metrics` of a late evaluation."""
+    """Keeps the means of a judged round of the last fifth; returns the fields of a late evaluation."""
     judged = now.evaluations or now.late
     if judged is None or now.round <= before_last_fifth(self.run.config.rounds):
       return {}
-    figures = summarize(judged)
+    figures = figures_of(judged)
     means = {
       model: {metric: {"mean": own["mean"]} for metric, own in metrics.items()}
-      for model, metrics in figures.items()
+      for model, metrics in figures["metrics"].items()
     }
     self._judged.append([now.round, means])
-    return {} if now.late is None else {"metrics": figures}
+    return {} if now.late is None else {**figures}
 
   def section(self, now: Moment) -> dict[str, Any]:
     """Returns {"late": model -> metric -> {count, min, max, std}}."""

@@ -48,6 +48,7 @@ class Entry(NamedTuple):
     late: seed -> the range of its figure in the run's last fifth; without the seeds for which it is unknown,
       and empty for figures that are no means over the clients after the last round.
     budget: what a run took, a mean over the seeds that have a figure, see `metrics.budget`.
+    picked: what was picked for the figure and on which part, such as {"round": "test"}; see `picked_on`.
   """
 
   cell: Cell
@@ -58,6 +59,7 @@ class Entry(NamedTuple):
   missing: Sequence[int]
   late: Mapping[int, Late] = MappingProxyType({})
   budget: Mapping[str, float] = MappingProxyType({})
+  picked: Mapping[str, str] = MappingProxyType({})
 
   @property
   def moving(self) -> tuple[float, float] | None:
@@ -101,6 +103,8 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
   found = []
   folders = {id(one): ended.get(identity(one.plan)) for one in wanted}
   known = {one: outcome(folder) if folder else None for one, folder in folders.items()}
+  if table.pick == "valid":
+    known = {one: result and by_validation(result) for one, result in known.items()}
   places, shown = columns(table.cells), printed(table.cells, [*table.figures])
 
   def other(one: Wanted, figure: tuple[str, float] | Relative) -> dict[str, Any] | None:
@@ -131,7 +135,53 @@ def entries(table: Table, wanted: Sequence[Wanted], ended: Mapping[str, Path]) -
       paper = runs[0].cell.paper.get(metric, Figure())
       late = {seed: own for seed in ours if (own := late_of(results[seed] or {}, source)) is not None}
       budget = mean_budget([results[seed] or {} for seed in ours])
-      found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing, late, budget))
+      seen = next((results[seed] or {} for seed in ours), {})
+      picked = picked_on(seen, source, table.pick) if seen else {}
+      found.append(Entry(runs[0].cell, metric, paper, ours, failed, missing, late, budget, picked))
+  return found
+
+
+def by_validation(summary: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a summary in which what is picked on test parts is picked on validation parts instead.
+
+  `best.MODEL` becomes the test figure of the evaluation that is best on the validation parts,
+  `lambda.least_loss` that of the λ with the least loss there, and `lambda.per_client_test_optimistic` that of
+  each client's λ by its validation part. What was not judged on validation parts is left out.
+  """
+  found = dict(summary)
+  if isinstance(best := found.get("best"), Mapping):
+    models = {name: own["valid"] for name, own in best.items() if isinstance(own, Mapping) and "valid" in own}
+    found["best"] = {name: best[name] for name in ("metric", "course") if name in best} | models
+  if isinstance(line := found.get("lambda"), Mapping):
+    least = line.get("least_loss")
+    found["lambda"] = {
+      **line,
+      "least_loss": least.get("valid") if isinstance(least, Mapping) else None,
+      "per_client_test_optimistic": line.get("validation"),
+    }
+  return found
+
+
+def picked_on(summary: Mapping[str, Any], source: tuple[str, float] | Relative, pick: str) -> dict[str, str]:
+  """Returns what was picked for a figure of a run, and on which part of the clients' data.
+
+  Args:
+    summary: the run's summary.
+    source: see `Table.figures`.
+    pick: see `Table`.
+
+  Returns:
+    {"round": part} for a figure of the best round, and {"λ": part} for one of models at a picked λ, with the
+    parts "test" and "validation"; {} for a figure for which nothing was picked.
+  """
+  path = source.path if isinstance(source, Relative) else source[0]
+  section, part = path.split(".")[0], "validation" if pick == "valid" else "test"
+  found = {"round": part} if section == "best" else {}
+  if section == "lambda":
+    return {"λ": part} if path.split(".")[1:2] != ["validation"] else {"λ": "validation"}
+  of_line = at(summary, "lambda.picked_on")
+  if of_line in ("test", "validation") and (path == "best" or ".personalized" in path):
+    found["λ"] = of_line
   return found
 
 

@@ -36,6 +36,10 @@ def define_flags() -> None:
   flags.DEFINE_alias("runs", "workdir")
   flags.DEFINE_string("data_dir", None, "Folder of the data sets; the same as --config.data_dir.")
   flags.DEFINE_string("against", "", "Compare the other methods with this one, by either name.")
+  flags.DEFINE_enum(
+    "pick", "test", ["test", "valid"],
+    "The part of the clients' data on which a best round is picked; valid needs --config.valid_fraction.",
+  )  # fmt: skip
   flags.DEFINE_bool("dry_run", False, "Print the runs so far and the programs to start, and exit.")
   define_machine_flags()
 
@@ -61,6 +65,22 @@ def told_of(changes: Mapping[str, Any], configs: Sequence[Any]) -> str:
   own = [written(config) for config in configs]
   told = [path for path in changes if path not in silent and any(at(c, path) != changes[path] for c in own)]
   return ", ".join(f"{path}={changes[path]}" for path in told)
+
+
+def check_pick(pick: str, table: Any, runs: Sequence[Any]) -> None:
+  """Raises `SettingError` if validation parts are to pick and a run of the table has none.
+
+  A note says so where the table has no figure for which anything is picked on test parts.
+  """
+  from fedjax_het.tables.compare import picked_on
+
+  without = [one.cell.text for one in runs if not one.plan.valid_fraction]
+  if pick == "valid" and without:
+    problem = f"the clients of {without[0]} have no validation parts to pick on"
+    remedy = "Add --config.valid_fraction=0.1, with which the clients train on fewer rows."
+    raise SettingError("pick", pick, problem, remedy)
+  if pick == "valid" and not any(picked_on({}, source, pick) for source in table.figures.values()):
+    say("pick = valid: has no effect, as nothing is picked on test parts for the figures of this table.")
 
 
 def parse_seeds(texts: Sequence[str]) -> list[int]:
@@ -97,7 +117,7 @@ def make_table(changes: dict[str, Any]) -> None:
   cells = chosen(table.cells, parse_where(",".join(given.where)))
   table = with_keys(table, cells, ",".join(given.cell))
   fields = told_of(changes, [table.get_config(cell.text) for cell in cells])
-  table = table._replace(changed=", ".join(filter(None, (table.changed, fields))))
+  table = table._replace(changed=", ".join(filter(None, (table.changed, fields))), pick=given.pick)
   folder = folder_of("workdir", given.workdir or f"runs/{table.name}")
   if folder.exists() and not folder.is_dir():
     raise SettingError("workdir", str(folder), "is a file", "Name a folder.")
@@ -105,6 +125,7 @@ def make_table(changes: dict[str, Any]) -> None:
   prepare_jax()
   check_changes(changes)
   runs = wanted(table, cells, seeds, lambda config: change(config, changes))
+  check_pick(given.pick, table, runs)
   where = where_of_flags()
   check_where(where, runs)
   together = None if jax.default_backend() != "cpu" else where.devices or jax.device_count()

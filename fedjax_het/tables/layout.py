@@ -182,6 +182,7 @@ def footnotes(entries: Sequence[Entry], than: str, made: str = "", changed: str 
     notes.append("Nothing has run yet.")
   if any(entry.moving for entry in entries):
     notes.append(f"{WHAT}. The range is over all seeds.")
+  notes += picked(entries)
   few = [entry for entry in entries if entry.ours and entry.missing]
   if few:
     notes.append(f"{len(few)} figures are of fewer seeds than asked for.")
@@ -205,6 +206,19 @@ def budgets(entries: Sequence[Entry]) -> list[str]:
   took = [f"{method} {spans(own)}" for method, own in parts.items()]
   apart = [f"{f'{column}: ' * bool(column)}{note}" for column, own in of.items() for note in unequal(own)]
   return [*([f"A run took: {'; '.join(took)}."] if took else []), *apart]
+
+
+def picked(entries: Sequence[Entry]) -> list[str]:
+  """Returns a sentence for each thing that was picked, and the part of the clients' data it was picked on."""
+  found: dict[tuple[str, str], dict[str, None]] = {}
+  for entry in entries:
+    for what, part in entry.picked.items():
+      found.setdefault((what, part), {})[entry.cell.method] = None
+  return [
+    f"The {what} was picked on the clients' {part} parts{', which is optimistic' * (part == 'test')}: "
+    f"{', '.join(methods)}."
+    for (what, part), methods in found.items()
+  ]
 
 
 def drawn(

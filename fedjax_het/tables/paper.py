@@ -78,6 +78,7 @@ class Table(NamedTuple):
       printed one), or a `Relative`.
     cells: the cells, in the paper's order.
     changed: settings that differ from the table's, such as "rounds=50"; "" by default.
+    pick: the part of the clients' data on which a best round or λ is picked, "test" as printed, or "valid".
   """
 
   name: str
@@ -86,6 +87,7 @@ class Table(NamedTuple):
   figures: Mapping[str, tuple[str, float] | Relative]
   cells: Sequence[Cell]
   changed: str = ""
+  pick: str = "test"
 
 
 def read_table(path: str | Path) -> Table:

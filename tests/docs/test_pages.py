@@ -140,4 +140,5 @@ def test_a_command_of_a_page_runs(name, command, tmp_path):
     assert ("differences from" in done.stdout or files) and all((tmp_path / own).exists() for own in files)
   elif not any(argument.startswith(("--dry_run", *SHORT)) for argument in arguments):
     (workdir,) = (argument.removeprefix("--workdir=") for argument in arguments if "--workdir=" in argument)
-    assert (tmp_path / workdir / "summary.json").exists() or (tmp_path / workdir / "sweep.json").exists()
+    made = "summary.json", "sweep.json", "best/summary.json"
+    assert any((tmp_path / workdir / name).exists() for name in made)

@@ -42,7 +42,7 @@ def patterns(tree, path: tuple[str, ...] = ()) -> set[str]:
 def spelled(key: str, path: tuple[str, ...]) -> str:
   if key in ("personalized", "global"):
     return "MODEL"
-  if key in METRICS and path and path[0] in ("metrics", "weighted", "left_out", "unseen", "late"):
+  if key in METRICS and path and path[0] in ("metrics", "valid", "weighted", "left_out", "unseen", "late"):
     return "METRIC"
   figure = key in FIGURES and path[-1:] == ("METRIC",) and path[0] != "late"
   return "FIGURE" if figure else "N" if key.isdecimal() else key
@@ -109,7 +109,7 @@ def test_every_field_is_explained_and_every_explanation_is_of_a_field(found, fil
 @pytest.mark.slow
 def test_the_fields_of_a_sweep(found):
   kinds = {own.split(".")[1] for own in found["sweep.json"]}
-  assert kinds == {"member", "local", "metrics", "late", "diverged"}
+  assert kinds == {"member", "local", "metrics", "valid", "late", "diverged"}
 
 
 def test_the_page_names_every_figure_and_file():

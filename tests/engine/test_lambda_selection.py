@@ -148,7 +148,8 @@ def test_a_run_and_a_sweep_pick_on_validation(binary):
 
 
 @pytest.mark.slow
-def test_one_lambda_needs_no_validation(monkeypatch):
+def test_validation_parts_are_judged_where_there_are_any(monkeypatch):
+  """With them each judged round has `valid`; without them there is one evaluation, as ever."""
   real = fh.Engine.evaluate
   parts = []
 
@@ -157,8 +158,42 @@ def test_one_lambda_needs_no_validation(monkeypatch):
     return real(self, state, part)
 
   monkeypatch.setattr(fh.Engine, "evaluate", evaluate)
-  result = fh.run(fh.federated(fh.fedavg(mlp())), contrary(), key=KEY, rounds=1, cohort_size=1, devices=1)
-  assert parts == ["test"] and result.validation is None
+  settings = {
+    "key": KEY,
+    "rounds": 10,
+    "cohort_size": 2,
+    "eval_every": 5,
+    "late_evaluations": 2,
+    "devices": 1,
+  }
+  algorithm, data = fh.federated(fh.fedavg(mlp(), lr=0.1)), contrary()
+  result = fh.run(algorithm, data, **settings)
+  assert parts == ["test", "valid"] * 3 and result.picked.on == "own" and not result.left_out
+  assert [(own["round"], "valid" in own) for own in result.history] == [(5, True), (9, True), (10, True)]
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), result.model_of())
+  x, y = np.asarray(data.x, np.float64), np.asarray(data.y)
+  hidden = np.tanh(x @ params["fc1"]["kernel"] + params["fc1"]["bias"])
+  right = (hidden @ params["fc2"]["kernel"] + params["fc2"]["bias"]).argmax(1) == y
+  own = [right[start : start + size].mean() for start, size in zip(*map(np.asarray, data.valid))]
+  assert result.valid["global"]["top1"]["mean"] == pytest.approx(np.mean(own), abs=1e-6)
+  assert result.valid["global"]["top1"]["std"] == pytest.approx(np.std(own), abs=1e-6)
+  assert result.valid == result.history[-1]["valid"]
+  swept = fh.sweep(
+    lambda lr: fh.federated(fh.fedavg(mlp(), lr=lr)), {"lr": [0.1]}, seeds=KEY[None], data=data,
+    **{name: own for name, own in settings.items() if name != "key"},
+  )  # fmt: skip
+  assert swept.valid[0]["global"]["top1"] == pytest.approx(result.valid["global"]["top1"], abs=1e-6)
+  parts.clear()
+  there = data.valid
+  none = dataclasses.replace(
+    data, valid=type(there)(there.start, np.zeros_like(there.size)), limits=(20, 0, 12),
+    uniform=(False, True, True),
+  )  # fmt: skip
+  without = fh.run(algorithm, none, **settings)
+  assert parts == ["test"] * 3 and without.validation is None and without.valid == {}
+  assert not any("valid" in own for own in without.history)
+  assert without.metrics == result.metrics  # and training has the same bits
+  jax.tree.map(np.testing.assert_array_equal, without.model_of(), result.model_of())
 
 
 # As launched.

@@ -314,9 +314,12 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
   ("flag", "message"),
   [
     ("--config.roundz=3", "Did you mean 'rounds'"),
-    ("--config.zebra.name=pair", "Unknown setting: 'zebra'. Known: algorithm, cohort_size"),
-    ("--config.locl.lr=3", "Unknown setting: 'locl' Did you mean \"local\""),
-    ("--config.model.hidden=abc", "--config.model.hidden=abc"),
+    (
+      "--config.zebra.name=pair",
+      "config.zebra.name = 'pair': zebra is unknown to the configuration. Known: algorithm",
+    ),
+    ("--config.locl.lr=3", "locl is unknown to the configuration. Did you mean 'local'"),
+    ("--config.model.hidden=abc", "config.model.hidden = abc: is no whole number"),
     ("--config=configs/nope.py", "[Errno 2] No such file or directory: 'configs/nope.py'"),
     ("--config.model.layrs=3", "Did you mean 'layers'"),
     ("--config=configs/table_2_3.py:dataset=mnst", "Did you mean 'mnist'"),
