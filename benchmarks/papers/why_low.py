@@ -133,9 +133,10 @@ def picture(kept: dict[str, Any]) -> None:
         axis.plot(rows[:, 0], rows[:, 1], color=color, linewidth=0.9, alpha=0.8, label=label)
     axis.axhline(printed()["fedavg", 100].mean, color="0.3", linestyle=":", label="the thesis, table 2.3")
     axis.axvspan(400, 500, color="0.93", zorder=0)
-    axis.set(title=f"shards dealt {group.split('_', 2)[2].replace('_', '-')}", xlabel="round", ylim=(60, 100))
+    dealt = "at random" if group.endswith("random") else "round-robin"
+    axis.set(title=f"shards dealt {dealt}", xlabel="round", ylim=(60, 100))
   axes[0].set_ylabel("FedAvg, top-1 in percent, mean over 100 clients")
-  axes[1].legend(loc="lower right")
+  figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
   save(figure, place(PAGES, "why_low.png"))
 
 
