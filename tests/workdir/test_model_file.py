@@ -73,6 +73,30 @@ def test_a_missing_one_is_written_from_the_checkpoint(tmp_path, capsys):
   assert not (tmp_path / model_file.MODEL).exists()
 
 
+@pytest.mark.slow
+def test_clients_figures_and_the_partition_come_back_too(tmp_path, capsys):
+  """Of a complete run, bit for bit, from its last checkpoint; where that is gone, it is said."""
+  files = ["clients.npz", "partition.npz"]
+  run(tmp_path, algorithm={"name": "ditto"})
+  before = {name: dict(np.load(tmp_path / name)) for name in files}
+  summary = (tmp_path / "summary.json").read_bytes()
+  for name in files:
+    (tmp_path / name).unlink()
+  run(tmp_path, algorithm={"name": "ditto"})
+  for name, expected in before.items():
+    found = dict(np.load(tmp_path / name))
+    assert found.keys() == expected.keys()
+    for array, own in expected.items():
+      np.testing.assert_array_equal(found[array], own, err_msg=array)
+  assert (tmp_path / "summary.json").read_bytes() == summary
+  (tmp_path / "clients.npz").unlink()
+  (tmp_path / "checkpoints" / "2").rename(tmp_path / "elsewhere")
+  capsys.readouterr()
+  run(tmp_path, algorithm={"name": "ditto"})
+  said = " ".join(capsys.readouterr().out.split())
+  assert "clients.npz is missing" in said and "its checkpoint of round 2 is not there" in said
+
+
 def test_states_that_are_too_large_are_left_out_with_a_warning(tmp_path, monkeypatch, caplog):
   monkeypatch.setattr(model_file, "LARGEST", 10)
   client = ClientUpdate(*[None] * 6, global_model=lambda broadcast: broadcast.params)
