@@ -2,6 +2,7 @@
 
 import math
 import sys
+import types
 
 import pytest
 from absl import flags
@@ -9,8 +10,10 @@ from absl import flags
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.errors import SettingError
-from fedjax_het.tune import study
+from fedjax_het.tune import launcher, study
 from fedjax_het.tune.checks import about_study, import_optuna
+from fedjax_het.tune.report import Trial, in_short, plot_trials, trials_table
+from fedjax_het.tune.rung import Rung
 from fedjax_het.tune.rungs import batches, better_half, budget, members, rung_rounds
 from fedjax_het.tune.space import Span, checked_space, default_space, parse, take_space
 
@@ -126,3 +129,34 @@ def test_a_missing_optuna_is_an_error_that_names_the_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, "optuna", None)
   with pytest.raises(SettingError, match=r"needs Optuna, .*pip install 'fedjax_het\[tuning\]'"):
     import_optuna()
+
+
+def test_a_dry_run_of_the_command_says_the_space_and_the_cost(monkeypatch):
+  said, given = [], types.SimpleNamespace(dry_run=True, trials=4, batch=8)
+  monkeypatch.setattr(launcher, "flags", types.SimpleNamespace(FLAGS=given))
+  monkeypatch.setattr(launcher, "say", said.append)
+  launcher.tune(CONFIG, LR, None)
+  assert said == [*about_study(CONFIG, LR, 4, 8)] and "4 trials" in said[1]
+
+
+def test_the_table_and_the_picture_of_a_study(tmp_path):
+  """The best trial first, those that diverged last; a picture only where some value is known."""
+  trials = [
+    Trial(0, 0, {"local.lr": 0.1}, "pruned", "top1", {3: 0.5}, 10),
+    Trial(1, 0, {"local.lr": 0.2}, "complete", "top1", {3: 0.6, 6: 0.75}, 30),
+    Trial(2, 0, {"local.lr": 9.0}, "diverged", "top1", {3: math.nan}, 10),
+  ]
+  table = trials_table(trials, trials[1])
+  assert [*table.columns[0].cells] == ["1", "0", "2"] and next(iter(table.columns[-1].cells)) == "best"
+  assert in_short(trials, trials[1]) == "Best of 3 trials (50 client steps): --config.local.lr=0.2"
+  assert plot_trials(trials, True, tmp_path / "a.png", title="t").is_file()
+  assert plot_trials(trials[2:], True, tmp_path / "b.png", title="t") is None
+
+
+def test_a_rung_has_begun_with_its_first_checkpoint(tmp_path):
+  rung = Rung(tmp_path / "rung", 0, 3)
+  assert not rung.begun
+  (tmp_path / "rung" / "tmp").mkdir(parents=True)
+  assert not rung.begun
+  (tmp_path / "rung" / "2").mkdir()
+  assert rung.begun
