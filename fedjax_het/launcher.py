@@ -29,6 +29,7 @@ from fedjax_het.program.command_line import (
   parse_flags,
   show_in_help,
   take_changes,
+  take_dotted,
   told,
 )
 from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
@@ -77,14 +78,9 @@ def take_sweep(argv: list[str]) -> tuple[list[str], dict[str, list[Any]]]:
   Raises:
     SettingError: a sweep flag has no values or repeats a field.
   """
-  rest: list[str] = []
+  rest, given = take_dotted(argv, "sweep")
   grid: dict[str, list[Any]] = {}
-  for argument in argv:
-    name, _, values = argument.partition("=")
-    if not name.lstrip("-").startswith("sweep."):
-      rest.append(argument)
-      continue
-    path = name.lstrip("-").removeprefix("sweep.")
+  for path, values in given:
     if path in grid:
       remedy = f"Write --sweep.{path}={','.join([*map(str, grid[path]), values])}."
       raise SettingError(f"sweep.{path}", values, "was given before", remedy)

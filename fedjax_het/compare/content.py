@@ -143,13 +143,11 @@ def clients(run: Run) -> dict[str, Any]:
 
 def named_clients(run: Run) -> dict[str, dict[str, float | None]]:
   """Returns named clients' values, "MODEL/METRIC" -> name -> value; {} without names or above 200 clients."""
-  names = arrays_of(run.folder / client_metrics.FILE, "U").get("names")
-  if names is None or names.ndim != 1 or len(names) > MOST_CLIENTS:
+  names, values = client_metrics.read_clients(run.folder)
+  if names is None or len(names) > MOST_CLIENTS:
     return {}
   return {
-    name: dict(zip(map(str, names), short(values)))
-    for name, values in arrays_of(run.folder / client_metrics.FILE).items()
-    if values.shape == names.shape
+    name: dict(zip(map(str, names), short(own))) for name, own in values.items() if own.shape == names.shape
   }
 
 

@@ -1,4 +1,4 @@
-"""Comparison of runs as files: CSV with unrounded figures, LaTeX; and the table of single clients by name."""
+"""Renders a comparison of runs as CSV (unrounded) and LaTeX, and tables of budgets and of single clients."""
 
 import csv
 import io
@@ -14,8 +14,7 @@ from fedjax_het.compare.groups import Group, budget_of, unlike
 from fedjax_het.metrics.budget import BUDGETS, amount
 from fedjax_het.metrics.seeds import over_seeds, paired
 from fedjax_het.output import escape
-from fedjax_het.studies.client_metrics import FILE
-from fedjax_het.studies.stored import arrays_of
+from fedjax_het.studies.client_metrics import read_clients
 from fedjax_het.studies.text import named, number
 
 FIGURES = ("mean", "worst10", "std")
@@ -111,8 +110,8 @@ def clients(groups: Sequence[Group], metric: str, model: str) -> list[dict[str, 
   found: dict[str, dict[str, list[float]]] = {}
   for group in groups:
     for run in group.counted:
-      values = arrays_of(run.folder / FILE).get(f"{model}/{metric}")
-      names = arrays_of(run.folder / FILE, "U").get("names")
+      names, stored = read_clients(run.folder)
+      values = stored.get(f"{model}/{metric}")
       if values is None or values.ndim != 1:
         continue
       told = names if names is not None and names.shape == values.shape else np.arange(len(values))

@@ -28,7 +28,11 @@ def leave_out_empty(config: ConfigDict, names: list[str]) -> None:
 
 
 def is_beyond_flags(config: ConfigDict, path: str) -> bool:
-  """Returns whether ml_collections cannot set a path: in a tuple, a value or no section, or a None."""
+  """Returns whether ml_collections' own flags cannot set a field, given by its dotted path.
+
+  They cannot where the path leads into a tuple, a plain value or a section that is not there, or to a field
+  that a file set to None.
+  """
   node, (*above, field) = config, path.split(".")
   for section in above:
     if not isinstance(node, ConfigDict) or section not in node:

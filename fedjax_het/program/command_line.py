@@ -20,6 +20,28 @@ from fedjax_het.program.stopping import Stopped, end_now, heard
 DIVERGED = 3  # exit status of a run whose training loss became NaN or infinite
 
 
+def take_dotted(
+  argv: list[str], prefix: str, taken: Callable[[str], bool] = lambda path: True
+) -> tuple[list[str], list[tuple[str, str]]]:
+  """Splits --PREFIX.FIELD=TEXT arguments from a command line: (the rest, (FIELD, TEXT) in their order).
+
+  Args:
+    argv: the command line.
+    prefix: such as "config" or "sweep".
+    taken: (FIELD) -> whether it is taken; by default all are.
+  """
+  rest: list[str] = []
+  found: list[tuple[str, str]] = []
+  for argument in argv:
+    name, _, text = argument.partition("=")
+    start, _, path = name.lstrip("-").partition(".")
+    if start == prefix and "." in name and taken(path):
+      found.append((path, text))
+    else:
+      rest.append(argument)
+  return rest, found
+
+
 def take_changes(
   argv: list[str], taken: Callable[[str], bool] = lambda path: True
 ) -> tuple[list[str], dict[str, Any]]:
@@ -31,17 +53,13 @@ def take_changes(
     argv: the command line.
     taken: (FIELD) -> whether it is taken; by default all are.
   """
-  rest: list[str] = []
+  rest, given = take_dotted(argv, "config", taken)
   changes: dict[str, Any] = {}
-  for argument in argv:
-    name, _, value = argument.partition("=")
-    if name.lstrip("-").startswith("config.") and taken(name.lstrip("-").removeprefix("config.")):
-      try:
-        changes[name.lstrip("-").removeprefix("config.")] = ast.literal_eval(value)
-      except (ValueError, SyntaxError):
-        changes[name.lstrip("-").removeprefix("config.")] = value
-    else:
-      rest.append(argument)
+  for path, value in given:
+    try:
+      changes[path] = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+      changes[path] = value
   return rest, changes
 
 

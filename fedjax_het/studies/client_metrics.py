@@ -22,6 +22,7 @@ from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
 from fedjax_het.studies.late import WHAT, marked
 from fedjax_het.studies.plots import GREY, axis_label, decorate, plain, reading, save, spelled, styles
+from fedjax_het.studies.stored import arrays_of
 from fedjax_het.studies.study import Curve, Moment, Study, series
 from fedjax_het.studies.text import named, number
 
@@ -41,6 +42,14 @@ def write_clients(folder: Path, evaluations: Evaluations, names: Sequence[str] =
   if names:
     every["names"] = np.array(names)
   np.savez_compressed(folder / FILE, **every)
+
+
+def read_clients(folder: Path) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+  """Returns (clients' names, [K], or None without them; "MODEL/METRIC" -> values, [K]) of clients.npz."""
+  arrays = arrays_of(folder / FILE, "biufU")
+  names = arrays.get("names")
+  values = {name: own for name, own in arrays.items() if own.dtype.kind != "U"}
+  return None if names is None or names.dtype.kind != "U" or names.ndim != 1 else names, values
 
 
 class ClientMetrics(Study):

@@ -10,6 +10,7 @@ from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import is_number, with_values
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import METHODS
+from fedjax_het.program.command_line import take_dotted
 from fedjax_het.settings import FromRound
 
 HOW = "Write low:high, low:high:log, or a,b,c."
@@ -47,14 +48,9 @@ def take_space(argv: list[str]) -> tuple[list[str], dict[str, Dimension]]:
   Raises:
     SettingError: a field has no range or list of numbers, or is given twice.
   """
-  rest: list[str] = []
+  rest, given = take_dotted(argv, "space")
   space: dict[str, Dimension] = {}
-  for argument in argv:
-    name, _, text = argument.partition("=")
-    if not name.lstrip("-").startswith("space."):
-      rest.append(argument)
-      continue
-    path = name.lstrip("-").removeprefix("space.")
+  for path, text in given:
     if path in space:
       raise SettingError(f"space.{path}", text, "was given before", "Give each field once.")
     space[path] = parse(f"space.{path}", text)

@@ -1,4 +1,4 @@
-"""encoder.npz: the names of a run's clients and labels, and the constants that its rows were prepared by."""
+"""encoder.npz: names of a run's clients and labels, and the constants that fill and scale columns."""
 
 from pathlib import Path
 
