@@ -30,7 +30,7 @@ from fedjax_het.models import GENERATORS, MODELS, Generative
 from fedjax_het.settings import Setting, settings_of
 
 # Parameters of factories that no configuration sets: they are offered, name another method, or are objects.
-NOT_SETTABLE = ("model", "rounds", "optimizer", "name")
+NOT_SETTABLE = ("model", "rounds", "name")
 
 
 class Preparation(NamedTuple):

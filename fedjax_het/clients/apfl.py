@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.local_settings import LocalSettings, local_training
-from fedjax_het.clients.objective import decayed, loss_gradient, updates_barrier
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.objective import updates_barrier
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import line, received, supervised
-from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.local import Batch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import Share, checked
@@ -73,28 +74,25 @@ def apfl(
     model: the model that clients train.
     alpha: α in [0, 1]; the initial value if α is adaptive.
     adaptive: whether each client learns its α.
-    **local: local training, see `LocalSettings`, of both models; `lr` and `lr_decay` are also α's.
+    **local: local training, see `LocalSettings`, of both models; their learning rate is also α's.
 
   Raises:
     SettingError: a setting is out of range.
   """
-  local, tx_of = local_training(local)
-  lr, lr_decay = local["lr"], local["lr_decay"]
-  epochs, batch_size = local["epochs"], local["batch_size"]
+  recipe = recipe_of(model, local)
 
   def start(broadcast, state: Own, context) -> Pair:
-    tx = tx_of(context)
+    tx = recipe.optimizer(context)
     federated = sgd.start(broadcast.params, broadcast.stats, tx)
     return Pair(federated, sgd.start(*model.split(state.local), tx), state.alpha)
 
   def run_steps(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
-    rate = decayed(lr, lr_decay, context.round)
-    tx = tx_of(context)
+    rate, tx = recipe.rate(context.round), recipe.optimizer(context)
 
     def step(work: Pair, batch: Batch) -> Pair:
       (w, w_state, w_loss, steps, w_stats), (v, v_state, v_loss, _, v_stats), alpha = work
-      loss, gradient, w_stats = loss_gradient(model, w, w_stats, batch)
-      mixed_loss, mixed, v_stats = loss_gradient(model, mix(v, w, alpha), v_stats, batch)
+      loss, gradient, w_stats = recipe.gradient(w, w_stats, batch)
+      mixed_loss, mixed, v_stats = recipe.gradient(mix(v, w, alpha), v_stats, batch)
       own = jax.tree.map(lambda g: alpha * g, mixed)
       if adaptive:
         along = sum(jax.tree.leaves(jax.tree.map(lambda a, b, g: jnp.sum((a - b) * g), v, w, mixed)))
@@ -108,7 +106,7 @@ def apfl(
         alpha,
       )
 
-    return for_each_batch(key, data, batch_size, epochs, step, work, first, last)
+    return recipe.for_each_batch(key, data, step, work, first, last)
 
   def finish(broadcast, state, data, context, work: Pair):
     upload = Message(work.federated.params, stats=work.federated.stats)
@@ -120,11 +118,9 @@ def apfl(
     local = model.split(state.local)
     return model.joined(mix(local.params, broadcast.params, state.alpha), local.stats)
 
-  training = LocalTraining(
-    lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish, gradients=2
-  )
+  training = LocalTraining(recipe.steps, start, run_steps, finish, gradients=2 * recipe.gradients)
   return supervised(
-    model, training, own_model, name="apfl", global_model=received(model),
+    recipe, training, own_model, name="apfl", global_model=received(model),
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.asarray(alpha, jnp.float32)),
-    line=line(model, batch_size, lambda state: state.local),
+    line=line(model, recipe.settings["batch_size"], lambda state: state.local),
   )  # fmt: skip

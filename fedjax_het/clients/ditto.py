@@ -17,11 +17,11 @@ import jax
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.sgd import afterwards, mean_loss
 from fedjax_het.clients.supervised import line, received, supervised
 from fedjax_het.data.container import ClientData
-from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message
 from fedjax_het.settings import Count, NonNegative, checked
@@ -38,12 +38,10 @@ class Pair(NamedTuple):
 
 def walk_both(
   key: jax.Array,
-  model: Model,
+  recipes: tuple[Recipe, Recipe],
   data: ClientData,
   work: Pair,
   optimizer: optax.GradientTransformation,
-  epochs: tuple[int, int],
-  batch_size: int,
   near: Callable[[PyTree, PyTree], PyTree],
   first: int | jax.Array = 0,
   last: int | jax.Array | None = None,
@@ -53,26 +51,19 @@ def walk_both(
 
   Args:
     key: typed PRNG key.
-    model: the model.
+    recipes: local training of the received model and of the personalised model.
     data: the client's examples.
     work: training states of both models.
     optimizer: optimiser of both models.
-    epochs: epochs of the received model and of the personalised model.
-    batch_size: B, mini-batch size.
     near: (gradient, params) -> gradient of the personalised model with the proximal term, see
       `sgd.proximal_gradient`.
     first: the first step to take, see `sgd.run_steps`; steps of both models are counted together.
     last: the step before which to stop; None takes all.
     at: (step, params) -> the model's parameters, see `sgd.run_steps`.
   """
-  received = sgd.run_steps(
-    key, model, data, work.received, optimizer, epochs[0], batch_size, None, first, last, at
-  )
-  first, last, key = afterwards(epochs[0] * steps_per_epoch(data, batch_size), first, last, key)
-  return Pair(
-    received,
-    sgd.run_steps(key, model, data, work.own, optimizer, epochs[1], batch_size, near, first, last, at),
-  )
+  received = sgd.run_steps(key, recipes[0], data, work.received, optimizer, None, first, last, at)
+  first, last, key = afterwards(recipes[0].steps(data), first, last, key)
+  return Pair(received, sgd.run_steps(key, recipes[1], data, work.own, optimizer, near, first, last, at))
 
 
 @checked
@@ -98,28 +89,27 @@ def ditto(
   Raises:
     SettingError: a setting is out of range.
   """
-  local, tx_of = local_training(local)
-  epochs, batch_size = local["epochs"], local["batch_size"]
-  own_epochs = epochs if local_epochs is None else local_epochs
+  recipe = recipe_of(model, local)
+  recipes = recipe, recipe.with_epochs(local_epochs)
 
   def start(broadcast, state, context) -> Pair:
-    tx = tx_of(context)
+    tx = recipe.optimizer(context)
     return Pair(sgd.start(broadcast.params, broadcast.stats, tx), sgd.start(*model.split(state), tx))
 
   def run_steps(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
-    near, passes = sgd.proximal_gradient(broadcast.params, lam), (epochs, own_epochs)
-    return walk_both(key, model, data, work, tx_of(context), passes, batch_size, near, first, last)
+    near = sgd.proximal_gradient(broadcast.params, lam)
+    return walk_both(key, recipes, data, work, recipe.optimizer(context), near, first, last)
 
   def finish(broadcast, state, data, context, work: Pair):
     upload = Message(work.received.params, stats=work.received.stats)
     return upload, model.joined(work.own.params, work.own.stats), mean_loss(*work)
 
   def steps(data):
-    return (epochs + own_epochs) * steps_per_epoch(data, batch_size)
+    return recipes[0].steps(data) + recipes[1].steps(data)
 
-  training = LocalTraining(steps, start, run_steps, finish)
+  training = LocalTraining(steps, start, run_steps, finish, recipe.gradients)
   return supervised(
-    model, training, lambda broadcast, state, *_: state, name="ditto",
+    recipe, training, lambda broadcast, state, *_: state, name="ditto",
     init=lambda key, broadcast, *_: received(model)(broadcast), global_model=received(model),
-    line=line(model, batch_size),
+    line=line(model, recipe.settings["batch_size"]),
   )  # fmt: skip

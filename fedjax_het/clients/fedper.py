@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Unpack
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import Head, joined, parting
-from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import supervised
-from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import checked
@@ -48,8 +48,7 @@ def fedper(
   Raises:
     SettingError: a setting is out of range; when a run is set up, the model lacks a layer of the head.
   """
-  local, tx_of = local_training(local)
-  epochs, batch_size = local["epochs"], local["batch_size"]
+  recipe = recipe_of(model, local)
   part = parting(model, head)
 
   def parted(params: PyTree, stats: PyTree) -> tuple[Message, Own]:
@@ -61,11 +60,10 @@ def fedper(
     return joined(broadcast.params, state.params), broadcast.stats if shares_body else state.stats
 
   def start(broadcast, state, context):
-    return sgd.start(*whole(broadcast, state), tx_of(context))
+    return sgd.start(*whole(broadcast, state), recipe.optimizer(context))
 
   def run_steps(key, broadcast, state, data, context, local, first, last):
-    tx = tx_of(context)
-    return sgd.run_steps(key, model, data, local, tx, epochs, batch_size, None, first, last)
+    return sgd.run_steps(key, recipe, data, local, recipe.optimizer(context), None, first, last)
 
   def finish(broadcast, state, data, context, local):
     return *parted(local.params, local.stats), Info.of_sum(local.loss, local.steps)
@@ -73,9 +71,9 @@ def fedper(
   def own_model(broadcast: Message, state: Own, *_) -> PyTree:
     return model.joined(*whole(broadcast, state))
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish)
+  training = LocalTraining(recipe.steps, start, run_steps, finish, recipe.gradients)
   return supervised(
-    model, training, own_model, name=name,
+    recipe, training, own_model, name=name,
     init_broadcast=lambda key: parted(model.init(key), model.stats)[0],
     init=lambda key, *_: parted(model.init(key), model.stats)[1],
   )  # fmt: skip

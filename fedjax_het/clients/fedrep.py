@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Unpack
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import Head, joined, parting, with_rest_fixed
-from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.sgd import afterwards, mean_loss
 from fedjax_het.clients.supervised import supervised
-from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message
 from fedjax_het.settings import Count, checked
@@ -53,23 +53,21 @@ def fedrep(
   Raises:
     SettingError: a setting is out of range; when a run is set up, the model lacks a layer of the head.
   """
-  local, tx_of = local_training(local)
-  epochs, batch_size = local["epochs"], local["batch_size"]
-  own_epochs = epochs if body_epochs is None else body_epochs
+  recipe = recipe_of(model, local)
+  second = recipe.with_epochs(body_epochs)
   part = parting(model, head)
 
   def start(broadcast, state, context) -> Phases:
-    tx = tx_of(context)
+    tx = recipe.optimizer(context)
     return Phases(sgd.start(state, broadcast.stats, tx), sgd.start(broadcast.params, broadcast.stats, tx))
 
   def run_steps(key, broadcast, state, data, context, work: Phases, first, last) -> Phases:
-    tx = tx_of(context)
-    top = with_rest_fixed(model, broadcast.params)
-    own = sgd.run_steps(key, top, data, work.head, tx, epochs, batch_size, None, first, last)
-    steps = epochs * steps_per_epoch(data, batch_size)
-    first, last, key = afterwards(steps, first, last, key)
-    bottom = with_rest_fixed(model, own.params)
-    body = sgd.run_steps(key, bottom, data, work.body, tx, own_epochs, batch_size, None, first, last)
+    tx = recipe.optimizer(context)
+    top = recipe._replace(model=with_rest_fixed(model, broadcast.params))
+    own = sgd.run_steps(key, top, data, work.head, tx, None, first, last)
+    first, last, key = afterwards(recipe.steps(data), first, last, key)
+    bottom = second._replace(model=with_rest_fixed(model, own.params))
+    body = sgd.run_steps(key, bottom, data, work.body, tx, None, first, last)
     return Phases(own, body)
 
   def finish(broadcast, state, data, context, work: Phases):
@@ -79,11 +77,11 @@ def fedrep(
     return model.joined(joined(broadcast.params, state), broadcast.stats)
 
   def steps(data):
-    return (epochs + own_epochs) * steps_per_epoch(data, batch_size)
+    return recipe.steps(data) + second.steps(data)
 
-  training = LocalTraining(steps, start, run_steps, finish)
+  training = LocalTraining(steps, start, run_steps, finish, recipe.gradients)
   return supervised(
-    model, training, own_model, name="fedrep",
+    recipe, training, own_model, name="fedrep",
     init_broadcast=lambda key: Message(part(model.init(key)).body, stats=model.stats),
     init=lambda key, *_: part(model.init(key)).head,
   )  # fmt: skip

@@ -1,36 +1,76 @@
 """The settings of local training that client parts share, declared and documented once.
 
 A client part takes them as `**local: Unpack[LocalSettings]`, so that a call stays flat:
-`fh.superfed(model, nu=1.0, lr=0.05)`.
+`fh.superfed(model, nu=1.0, lr=0.05)`. `recipe.recipe_of` makes local training of them.
 """
 
-from collections.abc import Callable
-from typing import Annotated, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypedDict
 
 import optax
 
 from fedjax_het.clients import objective
-from fedjax_het.modes import promoting
 from fedjax_het.parts import Context
-from fedjax_het.settings import Count, Decay, Default, Fraction, NonNegative, Positive, with_defaults
+from fedjax_het.settings import Choice, Count, Decay, Default, Fraction, NonNegative, Positive, with_defaults
 
 OptimizerOf = Callable[[Context], optax.GradientTransformation]
 
+OPTIMIZERS: Mapping[str, Callable[[Mapping[str, Any]], objective.Optimizer]] = {
+  "sgd": lambda own: objective.momentum_sgd(own["momentum"], own["weight_decay"]),
+  "nesterov": lambda own: objective.momentum_sgd(own["momentum"], own["weight_decay"], nesterov=True),
+  "adam": lambda own: objective.adam(own["b1"], own["b2"], own["weight_decay"], own["eps"]),
+  "adamw": lambda own: objective.adam(own["b1"], own["b2"], own["weight_decay"], own["eps"], decoupled=True),
+}
+USED_BY = {  # settings that only some optimisers use -> those
+  **dict.fromkeys(("momentum",), ("sgd", "nesterov")),
+  **dict.fromkeys(("b1", "b2", "eps"), ("adam", "adamw")),
+}
+
+
+class OptimizerName(Choice):
+  """The name of an optimiser; a function is checked where the optimiser is made, see `recipe.recipe_of`."""
+
+  def check(self, setting: str, value: Any) -> None:
+    """See `Rule.check`."""
+    if isinstance(value, str):
+      super().check(setting, value)
+
 
 class LocalSettings(TypedDict, total=False):
-  """Local training by mini-batch SGD. In round t, counted from 0, a step on the mini-batch loss L is
+  """Local training in mini-batch steps. In round t, counted from 0, a step of `sgd` on the loss L is
 
-      m <- momentum·m + ∇L(θ) + weight_decay·θ,    θ <- θ - lr·lr_decay^t·m,    m = 0 before the first step.
+      m <- momentum·m + ∇L(θ) + weight_decay·θ,    θ <- θ - η_t·m,    m = 0 before the first step,
+      η_t = lr · lr_decay^t · s(t/T) · min(1, (t + 1)/warmup),
+
+  where s is the schedule. The optimiser's state is new in each round.
 
   Attributes:
     lr: local learning rate η > 0 in round 0.
     lr_decay: factor on η per round, in (0, 1].
-    momentum: momentum of local SGD, in [0, 1); its buffer starts at 0 in each round.
-    weight_decay: L2 weight decay of local SGD, >= 0.
+    momentum: momentum of `sgd` and `nesterov`, in [0, 1); its buffer starts at 0 in each round.
+    weight_decay: L2 weight decay >= 0, added to the gradient; with `adamw` decoupled from it.
     epochs: E, passes over a client's training examples per round.
     batch_size: B, mini-batch size in examples; a last partial batch is used.
-    optimizer: function η -> optax transformation that replaces SGD, its momentum and weight decay; its state
-      is new in each round.
+    optimizer: "sgd", "nesterov", "adam" or "adamw"; in Python also a function η -> optax transformation,
+      which replaces SGD, its momentum and weight decay. None is "sgd".
+    steps: mini-batch steps per round in the place of `epochs`, the same for every client: a client goes on
+      with a further epoch where its examples are used up. None goes by `epochs`.
+    min_epochs: the fewest epochs: each client draws its number in each round evenly from `min_epochs` to
+      `epochs`. None: always `epochs`.
+    clip_norm: largest L2 norm of a step's gradient over all trained parameters, after a method's own terms
+      and before weight decay, > 0; None for no bound.
+    schedule: s(u): "constant" is 1, "linear" 1 - u, "cosine" (1 + cos πu)/2.
+    schedule_rounds: T of the schedule, rounds; configurations give the run's.
+    warmup: rounds in which the rate rises linearly from lr/warmup to its value, >= 0.
+    b1: decay of Adam's first moment, in [0, 1).
+    b2: decay of Adam's second moment, in [0, 1).
+    eps: the number added to the square root in Adam's step, > 0.
+    label_smoothing: share a in [0, 1) of an even distribution over the classes in the labels that training
+      sees: (1 - a)·L(y) + a/C·Σ_c L(c). Metrics and the losses that mixings use have the plain labels.
+    sam_radius: ρ >= 0 of sharpness-aware steps, whose gradient is taken at θ + ρ g/‖g‖, g = ∇L(θ) (Foret et
+      al., ICLR 2021, equations 2 and 3); 0 for plain steps.
+    sam_adaptive: whether the point is θ + ρ θ² g/‖θ g‖ (ASAM; Kwon et al., ICML 2021, equation 9, with the
+      absolute parameters as T and no η).
   """
 
   lr: Annotated[Positive, Default(0.01)]
@@ -39,7 +79,19 @@ class LocalSettings(TypedDict, total=False):
   weight_decay: Annotated[NonNegative, Default(objective.WEIGHT_DECAY)]
   epochs: Annotated[Count, Default(10)]
   batch_size: Annotated[Count, Default(10)]
-  optimizer: Annotated[objective.Optimizer | None, Default(None)]
+  optimizer: Annotated[Annotated[str, OptimizerName(OPTIMIZERS)] | objective.Optimizer | None, Default("sgd")]
+  steps: Annotated[Count | None, Default(None)]
+  min_epochs: Annotated[Count | None, Default(None)]
+  clip_norm: Annotated[Positive | None, Default(None)]
+  schedule: Annotated[Annotated[str, Choice(objective.SCHEDULES)], Default("constant")]
+  schedule_rounds: Annotated[Count | None, Default(None)]
+  warmup: Annotated[NonNegative, Default(0.0)]
+  b1: Annotated[Fraction, Default(0.9)]
+  b2: Annotated[Fraction, Default(0.999)]
+  eps: Annotated[Positive, Default(1e-8)]
+  label_smoothing: Annotated[Fraction, Default(0.0)]
+  sam_radius: Annotated[NonNegative, Default(0.0)]
+  sam_adaptive: Annotated[bool, Default(False)]
 
 
 class AdamSettings(TypedDict, total=False):
@@ -62,21 +114,6 @@ class AdamSettings(TypedDict, total=False):
   epochs: Annotated[Count, Default(1)]
   steps: Annotated[Count | None, Default(None)]
   batch_size: Annotated[Count, Default(64)]
-
-
-def local_training(given: LocalSettings) -> tuple[LocalSettings, OptimizerOf]:
-  """Returns (the settings with their defaults, context -> the optimiser at that round's learning rate).
-
-  Raises:
-    SettingError: `optimizer` cannot be used, or settings of SGD are given beside it.
-  """
-  local = with_defaults(LocalSettings, given)
-  lr, lr_decay, own = local["lr"], local["lr_decay"], local["optimizer"]
-  momentum, weight_decay = local["momentum"], local["weight_decay"]
-  if own is not None:
-    objective.check_optimizer(own, lr, momentum=momentum, weight_decay=weight_decay)
-  make = own or objective.momentum_sgd(momentum, weight_decay)
-  return local, lambda context: promoting(make(objective.decayed(lr, lr_decay, context.round)))
 
 
 def adam_training(given: AdamSettings, lr_decay: float) -> tuple[AdamSettings, OptimizerOf]:

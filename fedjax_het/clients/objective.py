@@ -1,6 +1,6 @@
 """Loss, optimiser and learning-rate schedule that all client parts with a supervised loss share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from fedjax_het.models.layers.product import divided
 from fedjax_het.models.model import Model
 from fedjax_het.models.tried import check_outputs, check_statistics, mistakes_in_training
 from fedjax_het.modes import promoting
-from fedjax_het.tasks import mean_loss
+from fedjax_het.tasks import Task, mean_loss
 from fedjax_het.tasks.task import or_one
 
 PyTree = Any
@@ -94,29 +94,33 @@ def training_loss(model: Model, joined: PyTree, data: ClientData, batch_size: in
   return total / (jnp.asarray(data.length, jnp.float32) if weight is None else or_one(weight))
 
 
-def momentum_sgd(momentum: float = MOMENTUM, weight_decay: float = WEIGHT_DECAY) -> Optimizer:
+def momentum_sgd(
+  momentum: float = MOMENTUM, weight_decay: float = WEIGHT_DECAY, nesterov: bool = False
+) -> Optimizer:
   """Returns lr -> SGD with momentum and L2 weight decay, which is added to the gradient before momentum.
 
-  m <- momentum·m + (∇ + weight_decay·θ);  θ <- θ - lr·m.
+  With g = ∇ + weight_decay·θ,  m <- momentum·m + g;  θ <- θ - lr·m,  or with `nesterov`
+  θ <- θ - lr·(momentum·m + g).
   """
 
   def make(lr: float | jax.Array) -> optax.GradientTransformation:
     return optax.chain(
       optax.identity() if is_zero(weight_decay) else optax.add_decayed_weights(weight_decay),
-      optax.identity() if is_zero(momentum) else optax.trace(momentum),
+      optax.identity() if is_zero(momentum) else optax.trace(momentum, nesterov),
       optax.scale_by_learning_rate(lr),
     )
 
   return make
 
 
-def adam(b1: float, b2: float, weight_decay: float) -> Optimizer:
-  """Returns lr -> Adam with L2 weight decay added to the gradient before Adam, not decoupled as in AdamW."""
-  return lambda lr: optax.chain(
-    optax.add_decayed_weights(weight_decay),
-    promoting(scale_by_adam(b1, b2)),
-    optax.scale_by_learning_rate(lr),
-  )
+def adam(b1: float, b2: float, weight_decay: float, eps: float = 1e-8, decoupled: bool = False) -> Optimizer:
+  """Returns lr -> Adam with L2 weight decay added to the gradient before Adam, or `decoupled` as in AdamW."""
+
+  def make(lr: float | jax.Array) -> optax.GradientTransformation:
+    decay, scale = optax.add_decayed_weights(weight_decay), promoting(scale_by_adam(b1, b2, eps))
+    return optax.chain(*((scale, decay) if decoupled else (decay, scale)), optax.scale_by_learning_rate(lr))
+
+  return make
 
 
 def scale_by_adam(b1: float, b2: float, eps: float = 1e-8) -> optax.GradientTransformation:
@@ -174,6 +178,50 @@ def decayed(lr: float, lr_decay: float, round: int | jax.Array) -> jax.Array:
   return lr * (decay**round if isinstance(round, int) else lax.pow(decay, round))
 
 
+def linear(part: jax.Array) -> jax.Array:
+  """Returns 1 - u for the share u of the rounds, and 0 after the last."""
+  return jnp.maximum(1.0 - part, 0.0)
+
+
+def cosine(part: jax.Array) -> jax.Array:
+  """Returns (1 + cos πu)/2 for the share u of the rounds, and 0 after the last."""
+  return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(part, 1.0)))
+
+
+SCHEDULES: dict[str, Callable[[jax.Array], jax.Array]] = {
+  "constant": jnp.ones_like, "linear": linear, "cosine": cosine,
+}  # fmt: skip
+"""Schedules of the learning rate by name: (t/T) -> the factor on the rate."""
+
+
+def smoothed(task: Task, share: float | jax.Array) -> Task:
+  """Returns a task of C classes whose losses are those of smoothed labels, (1 - a)·L(y) + a/C·Σ_c L(c).
+
+  Class weights act as in PyTorch's cross_entropy(label_smoothing=a): L(c) has the weight of class c, and a
+  batch is divided by the weights of its labels.
+
+  Args:
+    task: the task.
+    share: a in [0, 1).
+
+  Raises:
+    SettingError: the labels are not classes.
+  """
+  if not task.classes:
+    problem = f"smooths labels that are classes, and those of {task.name} are none"
+    raise SettingError("label_smoothing", share, problem, "Leave it out.")
+
+  def losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    total, weight = task.losses(outputs, y)
+    count = max(outputs.shape[-1], 2)  # one logit tells two classes apart
+    each = jax.vmap(lambda label: task.losses(outputs, jnp.full_like(y, label))[0])(
+      jnp.arange(count, dtype=y.dtype)
+    )
+    return (1.0 - share) * total + share * each.mean(0), weight
+
+  return task._replace(losses=losses)
+
+
 def check_model(model: Any) -> None:
   """Raises `SettingError` if `model` is not a `Model`, such as a bare Flax module."""
   if not isinstance(model, Model):
@@ -181,17 +229,17 @@ def check_model(model: Any) -> None:
     raise SettingError("model", type(model).__name__, "is no fedjax_het.Model", remedy)
 
 
-def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Array) -> None:
-  """Checks a user's optimiser that replaces local SGD, and that SGD's settings are left at their defaults.
+def check_optimizer(make: Any, lr: float | jax.Array, given: Mapping[str, Any]) -> None:
+  """Checks a user's optimiser that replaces local SGD, and that no setting of ours is given beside it.
 
   Args:
     make: function η -> optax transformation.
     lr: η.
-    **of_sgd: the values of momentum and weight_decay.
+    given: the settings of our optimisers that are given, other than at their defaults.
 
   Raises:
     SettingError: `make` is not a function from η to an optax transformation; the transformation needs more
-      than gradient, state and parameters; or SGD's momentum or weight decay is set as well.
+      than gradient, state and parameters; or a setting of our optimisers is given as well.
   """
   remedy = "Give the function itself, such as optimizer=optax.adam, and the rate as lr."
   if not callable(make):
@@ -207,8 +255,6 @@ def check_optimizer(make: Any, lr: float | jax.Array, **of_sgd: float | jax.Arra
     name = getattr(make, "__name__", type(make).__name__)
     raise SettingError("optimizer", name, f"gives {type(made).__name__}, no optax transformation", remedy)
   check_transformation("optimizer", getattr(make, "__name__", type(make).__name__), made)
-  for name, usual in (("momentum", MOMENTUM), ("weight_decay", WEIGHT_DECAY)):
-    value = of_sgd[name]
-    if isinstance(value, jax.core.Tracer) or value != usual:
-      problem = "belongs to the SGD that optimizer replaces, and would have no effect"
-      raise SettingError(name, value, problem, "Leave it out, and set it within optimizer.")
+  for name, value in given.items():
+    problem = "belongs to the optimisers that optimizer replaces, and would have no effect"
+    raise SettingError(name, value, problem, "Leave it out, and set it within optimizer.")

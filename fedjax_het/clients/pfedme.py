@@ -20,11 +20,12 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.local_settings import LocalSettings, local_training
-from fedjax_het.clients.objective import decayed, loss_gradient, updates_barrier
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.objective import updates_barrier
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import line, received, supervised
 from fedjax_het.errors import check_range
-from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.local import Batch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import Count, Range, checked
@@ -66,9 +67,9 @@ def pfedme(
   Raises:
     SettingError: a setting is out of range, or η_w λ >= 2, with which w would diverge.
   """
-  local, tx_of = local_training(local)
-  lr_decay, epochs, batch_size = local["lr_decay"], local["epochs"], local["batch_size"]
-  outer = local["lr"] if outer_lr is None else outer_lr
+  recipe = recipe_of(model, local)
+  outer = recipe.settings["lr"] if outer_lr is None else outer_lr
+  of_outer = recipe._replace(settings={**recipe.settings, "lr": outer})
   check_range("outer_lr · lam", outer * lam, below=2.0)
 
   def start(broadcast, state, context) -> Work:
@@ -76,7 +77,7 @@ def pfedme(
     return Work(broadcast.params, own.params, own.stats, jnp.float32(0.0), jnp.int32(0))
 
   def run_steps(key, broadcast, state, data, context, work: Work, first, last) -> Work:
-    tx, rate = tx_of(context), decayed(outer, lr_decay, context.round)
+    tx, rate = recipe.optimizer(context), of_outer.rate(context.round)
 
     def step(work: Work, batch: Batch) -> Work:
       near = sgd.proximal_gradient(work.federated, lam)
@@ -84,7 +85,7 @@ def pfedme(
       def inner(r, carry):
         own, state, stats, total = carry
         again = batch._replace(key=jax.random.fold_in(batch.key, r))
-        loss, gradient, stats = loss_gradient(model, own, stats, again)
+        loss, gradient, stats = recipe.gradient(own, stats, again)
         updates, state = tx.update(near(gradient, own), state, own)
         return optax.apply_updates(own, updates_barrier(updates)), state, stats, total + loss
 
@@ -93,17 +94,15 @@ def pfedme(
       federated = jax.tree.map(lambda w, o: w - rate * lam * (w - o), work.federated, own)
       return Work(federated, own, stats, loss, work.steps + inner_steps)
 
-    return for_each_batch(key, data, batch_size, epochs, step, work, first, last)
+    return recipe.for_each_batch(key, data, step, work, first, last)
 
   def finish(broadcast, state, data, context, work: Work):
     info = Info.of_sum(work.loss, work.steps)
     return Message(work.federated, stats=work.stats), model.joined(work.own, work.stats), info
 
-  training = LocalTraining(
-    lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish, inner_steps
-  )
+  training = LocalTraining(recipe.steps, start, run_steps, finish, inner_steps * recipe.gradients)
   return supervised(
-    model, training, lambda broadcast, state, *_: state, name="pfedme",
+    recipe, training, lambda broadcast, state, *_: state, name="pfedme",
     init=lambda key, broadcast, *_: received(model)(broadcast), global_model=received(model),
-    line=line(model, batch_size),
+    line=line(model, recipe.settings["batch_size"]),
   )  # fmt: skip

@@ -23,11 +23,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.local_settings import LocalSettings, local_training
-from fedjax_het.clients.objective import decayed
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import received, supervised
 from fedjax_het.errors import SettingError, is_zero
-from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import checked
@@ -65,26 +64,25 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
   Raises:
     SettingError: a setting is out of range, or `optimizer` is given.
   """
-  if local.get("optimizer") is not None:
+  if local.get("optimizer") not in (None, "sgd"):
     problem = "replaces local SGD, out of whose steps SCAFFOLD reads the mean gradient"
     raise SettingError("optimizer", local["optimizer"], problem, "Leave it out.")
-  local, tx_of = local_training(local)
-  lr, lr_decay, momentum = local["lr"], local["lr_decay"], local["momentum"]
-  epochs, batch_size = local["epochs"], local["batch_size"]
+  recipe = recipe_of(model, local)
 
   def start(broadcast, state, context):
-    return sgd.start(broadcast.params, broadcast.stats, tx_of(context))
+    return sgd.start(broadcast.params, broadcast.stats, recipe.optimizer(context))
 
   def run_steps(key, broadcast, state, data, context, local, first, last):
-    tx = tx_of(context)
+    tx = recipe.optimizer(context)
 
     def correct(gradient, params):
       return jax.tree.map(lambda g, own, c: g - own + c, gradient, state, broadcast.even)
 
-    return sgd.run_steps(key, model, data, local, tx, epochs, batch_size, correct, first, last)
+    return sgd.run_steps(key, recipe, data, local, tx, correct, first, last)
 
   def finish(broadcast, state, data, context, local):
-    scale = 1.0 / (decayed(lr, lr_decay, context.round) * times_counted(local.steps, momentum))
+    weight = times_counted(local.steps, recipe.settings["momentum"])
+    scale = 1.0 / (recipe.rate(context.round) * weight)
     share = context.cohort_size / context.num_clients
     moved = jax.tree.map(
       lambda own, c, x, y: jnp.where(jnp.isinf(scale), own, own - c + scale * (x - y)),
@@ -98,9 +96,9 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
     params = model.init(key)
     return Message(params, stats=model.stats, even=jax.tree.map(jnp.zeros_like, params))
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish)
+  training = LocalTraining(recipe.steps, start, run_steps, finish, recipe.gradients)
   return supervised(
-    model, training, lambda broadcast, state, *_: received(model)(broadcast), name="scaffold",
+    recipe, training, lambda broadcast, state, *_: received(model)(broadcast), name="scaffold",
     init_broadcast=init_broadcast,
     init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),
     global_model=received(model),

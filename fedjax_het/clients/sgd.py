@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.clients.local_settings import LocalSettings, local_training
-from fedjax_het.clients.objective import loss_gradient, updates_barrier
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.objective import updates_barrier
+from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import received, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData
-from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.local import Batch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import NonNegative, checked
@@ -58,12 +59,10 @@ def proximal_gradient(center: PyTree, mu: float | jax.Array) -> Callable[[PyTree
 
 def run_steps(
   key: jax.Array,
-  model: Model,
+  recipe: Recipe,
   data: ClientData,
   local: Local,
   optimizer: optax.GradientTransformation,
-  epochs: int,
-  batch_size: int,
   correct: Callable[[PyTree, PyTree], PyTree] | None = None,
   first: int | jax.Array = 0,
   last: int | jax.Array | None = None,
@@ -73,12 +72,10 @@ def run_steps(
 
   Args:
     key: typed PRNG key of the round.
-    model: the model.
+    recipe: the model, its gradient and the order of the steps.
     data: the client's examples.
     local: state before the first step.
     optimizer: the optimiser.
-    epochs: E, passes over the data.
-    batch_size: B, mini-batch size.
     correct: (∇F_i, θ) -> the gradient to step along, for example with a proximal term; None for ∇F_i.
     first: the first step to take, see `for_each_batch`.
     last: the step before which to stop; None takes all.
@@ -88,14 +85,14 @@ def run_steps(
 
   def step(local: Local, batch: Batch) -> Local:
     here = None if at is None else functools.partial(at, Step(key, local.steps, batch.key))
-    loss, gradient, stats = loss_gradient(model, local.params, local.stats, batch, here)
+    loss, gradient, stats = recipe.gradient(local.params, local.stats, batch, here)
     if correct is not None:
       gradient = correct(gradient, local.params)
     updates, state = optimizer.update(gradient, local.optimizer, local.params)
     params = optax.apply_updates(local.params, updates_barrier(updates))
     return Local(params, state, local.loss + loss, local.steps + 1, stats)
 
-  return for_each_batch(key, data, batch_size, epochs, step, local, first, last)
+  return recipe.for_each_batch(key, data, step, local, first, last)
 
 
 def afterwards(
@@ -133,27 +130,27 @@ def fedprox(
   Raises:
     SettingError: a setting is out of range.
   """
-  local, tx_of = local_training(local)
-  epochs, batch_size = local["epochs"], local["batch_size"]
+  recipe = recipe_of(model, local)
 
   training = LocalTraining(
-    steps=lambda data: epochs * steps_per_epoch(data, batch_size),
+    steps=recipe.steps,
     start=lambda broadcast, state, context: start(
-      broadcast.params, broadcast.stats, tx_of(context)
+      broadcast.params, broadcast.stats, recipe.optimizer(context)
     ),
     run_steps=lambda key, broadcast, state, data, context, local, first, last: run_steps(
-      key, model, data, local, tx_of(context), epochs, batch_size,
+      key, recipe, data, local, recipe.optimizer(context),
       None if mu is None else proximal_gradient(broadcast.params, mu), first, last,
     ),
     finish=lambda broadcast, state, data, context, local: (
       Message(local.params, stats=local.stats), state, Info.of_sum(local.loss, local.steps)
     ),
+    gradients=recipe.gradients,
   )  # fmt: skip
 
   def own_model(broadcast: Message, state: PyTree, *_) -> PyTree:
     return received(model)(broadcast)
 
-  return supervised(model, training, own_model, name=name, global_model=received(model))
+  return supervised(recipe, training, own_model, name=name, global_model=received(model))
 
 
 @variant_of(fedprox, "mu", "name")

@@ -30,16 +30,16 @@ from jax import lax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.ditto import Pair, walk_both
 from fedjax_het.clients.heads import Head, Parted, joined, parting
-from fedjax_het.clients.local_settings import LocalSettings, local_training
+from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import check_model
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.regions import Regions, check_given, remarks_on
 from fedjax_het.clients.sgd import mean_loss
 from fedjax_het.clients.simplex import uniform_on_region, uniform_on_simplex
 from fedjax_het.clients.supervised import starts_within, supervised
 from fedjax_het.clients.variant import variant_of
-from fedjax_het.data.container import FederatedData
+from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError
-from fedjax_het.local import steps_per_epoch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Needs, Simplex, Studies
 from fedjax_het.settings import Choice, Count, NonNegative, Round, checked
@@ -135,9 +135,8 @@ def sosicfl_plus(
   if lam is None and local_epochs is not None and not isinstance(local_epochs, jax.Array):
     problem = "is for personalised endpoints, and with lam = None there are none"
     raise SettingError("local_epochs", local_epochs, problem, "Leave it out, or set lam.")
-  local, tx_of = local_training(local)
-  epochs, batch_size = local["epochs"], local["batch_size"]
-  own_epochs = epochs if local_epochs is None else local_epochs
+  recipe = recipe_of(model, local)
+  recipes = recipe, recipe.with_epochs(local_epochs)
   centers = jnp.asarray(regions.centers, jnp.float32)
   radius = regions.radius if isinstance(regions.radius, jax.Array) else np.float32(regions.radius)
   count = centers.shape[1]
@@ -188,16 +187,16 @@ def sosicfl_plus(
     return Owner(centers[context.client], jnp.float32(radius), *own)
 
   def start(broadcast, state: Owner, context):
-    tx = tx_of(context)
+    tx = recipe.optimizer(context)
     received = sgd.start(broadcast.params, broadcast.stats, tx)
     return received if lam is None else Pair(received, sgd.start(state.params, state.stats, tx))
 
   def run_steps(key, broadcast, state: Owner, data, context, work, first, last):
-    tx, of_region = tx_of(context), drawn(state, context.round)
+    tx, of_region = recipe.optimizer(context), drawn(state, context.round)
     if lam is None:
-      return sgd.run_steps(key, model, data, work, tx, epochs, batch_size, None, first, last, of_region)
-    near, passes = sgd.proximal_gradient(broadcast.params, lam), (epochs, own_epochs)
-    return walk_both(key, model, data, work, tx, passes, batch_size, near, first, last, of_region)
+      return sgd.run_steps(key, recipe, data, work, tx, None, first, last, of_region)
+    near = sgd.proximal_gradient(broadcast.params, lam)
+    return walk_both(key, recipes, data, work, tx, near, first, last, of_region)
 
   def finish(broadcast, state: Owner, data, context, work):
     if lam is None:
@@ -228,8 +227,8 @@ def sosicfl_plus(
     return model.joined(at(broadcast.params, middle), broadcast.stats)
 
   def remarks(data: FederatedData) -> Iterator[str]:
-    passes = epochs if lam is None else max(epochs, own_epochs)
-    most = passes * -(-data.limits[0] // batch_size)
+    yield from recipe.remarks(data)
+    most = max(own.steps_of(data.limits[0]) for own in recipes[: 1 if lam is None else 2])
     if points is not None and points >= most:
       whose = "" if lam is None else " of the server's endpoints, or of its own,"
       yield f"points = {points}: no client takes more than {most} steps{whose} a round, so each draws one."
@@ -237,10 +236,19 @@ def sosicfl_plus(
       yield from remarks_on(regions)
 
   never = jnp.isinf(jnp.asarray(start_round, jnp.float32))  # regions are then the whole simplex
-  passes = epochs if lam is None else epochs + own_epochs
-  training = LocalTraining(lambda data: passes * steps_per_epoch(data, batch_size), start, run_steps, finish)
+
+  def steps(data: ClientData) -> int | Array:
+    return recipe.steps(data) if lam is None else recipes[0].steps(data) + recipes[1].steps(data)
+
+  training = LocalTraining(steps, start, run_steps, finish, recipe.gradients)
   client = supervised(
-    model, training, own_model, name=name, init_broadcast=init_broadcast, init=init, global_model=global_model
+    recipe,
+    training,
+    own_model,
+    name=name,
+    init_broadcast=init_broadcast,
+    init=init,
+    global_model=global_model,
   )
   simplex = Simplex(
     lambda broadcast, alpha: model.joined(at(broadcast.params, alpha), broadcast.stats),

@@ -27,14 +27,15 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.local_settings import LocalSettings, local_training
-from fedjax_het.clients.objective import loss_gradient, updates_barrier
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.objective import updates_barrier
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.clients.supervised import line, received, starts_within, supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import is_zero
-from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.local import Batch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import Choice, NonNegative, Round, checked
@@ -136,15 +137,14 @@ def superfed(
   Raises:
     SettingError: a setting is out of range; from `check_rounds`, the run ends before L.
   """
-  local, tx_of = local_training(local)
-  epochs, batch_size = local["epochs"], local["batch_size"]
+  recipe = recipe_of(model, local)
 
   def step_on_line(center, tx, mixes, training: Line, batch: Batch) -> Line:
     federated, local = training.ends
     lam = draw_lambda(batch.key, federated, granularity)
     if mixes is not None:
       lam = jax.tree.map(lambda drawn: jnp.where(mixes, drawn, 0.0), lam)
-    loss, gradient, _ = loss_gradient(model, mix(federated, local, lam), training.stats, batch)
+    loss, gradient, _ = recipe.gradient(mix(federated, local, lam), training.stats, batch)
     a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
     gradients = Pair(  # eq. 2.3
       jax.tree.map(
@@ -158,27 +158,25 @@ def superfed(
     return Line(ends, Pair(*optimizers), training.loss + loss, training.steps + 1, training.stats)
 
   def run_steps(key, broadcast, state, data, context, training: Line, first, last) -> Line:
-    center, tx = broadcast.params, tx_of(context)
+    center, tx = broadcast.params, recipe.optimizer(context)
 
     def before(training):  # λ = 0: only the federated model is trained
       (federated, local), (own, other), loss, steps, stats = training
       trained = sgd.Local(federated, own, loss, steps, stats)
-      trained = sgd.run_steps(
-        key, model, data, trained, tx, epochs, batch_size, sgd.proximal_gradient(center, mu), first, last
-      )
+      trained = sgd.run_steps(key, recipe, data, trained, tx, sgd.proximal_gradient(center, mu), first, last)
       ends, optimizers = Pair(trained.params, local), Pair(trained.optimizer, other)
       return Line(ends, optimizers, trained.loss, trained.steps, trained.stats)
 
     def after(training, mixes=None):
       step = functools.partial(step_on_line, center, tx, mixes)
-      return for_each_batch(key, data, batch_size, epochs, step, training, first, last)
+      return recipe.for_each_batch(key, data, step, training, first, last)
 
     if nu_from == "first":
       return after(training, context.round >= start_round)
     return lax.cond(context.round >= start_round, after, before, training)
 
   def start(broadcast, state, context) -> Line:
-    ends, tx = Pair(broadcast.params, state), tx_of(context)
+    ends, tx = Pair(broadcast.params, state), recipe.optimizer(context)
     return Line(ends, Pair(*map(tx.init, ends)), jnp.float32(0.0), jnp.int32(0), broadcast.stats)
 
   def finish(broadcast, state, data, context, training: Line):
@@ -186,21 +184,22 @@ def superfed(
     if model.stateful:
       stats = lax.cond(
         context.round >= start_round,
-        lambda: own_statistics(model, federated, stats, data, batch_size),
+        lambda: own_statistics(model, federated, stats, data, recipe.settings["batch_size"]),
         lambda: stats,
       )
     info = Info.of_sum(training.loss, training.steps, {"cosine": cosine(federated, local)})
     return Message(federated, stats=stats), local, info
 
-  training = LocalTraining(lambda data: epochs * steps_per_epoch(data, batch_size), start, run_steps, finish)
-  between = line(model, batch_size)
+  training = LocalTraining(recipe.steps, start, run_steps, finish, recipe.gradients)
+  between = line(model, recipe.settings["batch_size"])
   client = supervised(
-    model, training, lambda broadcast, state, *_: received(model)(broadcast), global_model=received(model),
+    recipe, training, lambda broadcast, state, *_: received(model)(broadcast), global_model=received(model),
     name="superfed_mm" if granularity == "model" else "superfed_lm", line=between,
     init=lambda key, broadcast, data, context: model.init(jax.random.fold_in(key, context.client)),
   )  # fmt: skip
 
   def remarks(data: FederatedData) -> Iterator[str]:
+    yield from recipe.remarks(data)
     if nu_from == "first" and is_zero(start_round):
       yield 'nu_from = "first": no effect, as L = 0 is the first round.'
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from fedjax_het.clients.objective import check_model, training_loss
+from fedjax_het.clients.objective import training_loss
+from fedjax_het.clients.recipe import Recipe
 from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
@@ -82,7 +83,7 @@ def starts_within(
 
 
 def supervised(
-  model: Model,
+  recipe: Recipe,
   training: LocalTraining,
   own_model: Callable[[Message, PyTree, Context], PyTree],
   *,
@@ -92,23 +93,19 @@ def supervised(
   global_model: Callable[[Message], PyTree] | None = None,
   line: PersonalizeFn | None = None,
 ) -> ClientUpdate:
-  """Returns the client part of a method that trains `model`.
+  """Returns the client part of a method that trains the model of `recipe`.
 
   Args:
-    model: the model.
-    training: local training.
+    recipe: local training as the settings describe it; its remarks are the part's.
+    training: local training of the method.
     own_model: (broadcast, state, context) -> the personalised model: F_i is its loss, and it is evaluated.
     name: the method's name.
     init: initial client state, see `ClientUpdate`; by default a client keeps nothing.
     init_broadcast: the first broadcast, see `ClientUpdate`; by default the whole model is shared.
     global_model: the global model, see `ClientUpdate`.
     line: models between the received and a kept model, see `Studies`.
-
-  Raises:
-    SettingError: `model` is not a `Model`.
   """
-
-  check_model(model)
+  model = recipe.model
 
   def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
     return training_loss(model, own_model(broadcast, state, context), data)
@@ -124,5 +121,5 @@ def supervised(
     global_model=global_model,
     name=name,
     studies=Studies(line=line),
-    needs=Needs(sees_data=("personalize",) if line and model.stateful else ()),
+    needs=Needs(sees_data=("personalize",) if line and model.stateful else (), remarks=recipe.remarks),
   )

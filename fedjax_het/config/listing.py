@@ -4,20 +4,22 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.config.sections import Section, sections
 from fedjax_het.data.sources import FOLDERS
 from fedjax_het.errors import check_choice
 from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.output.terminal import console as new_console
-from fedjax_het.settings import NO_DEFAULT, Setting, origin_of
+from fedjax_het.settings import NO_DEFAULT, Setting, origin_of, settings_of
 
+LOCAL = "local training"  # stands for the settings of `LocalSettings` where all names are listed
 AS_EPOCHS = "as epochs"  # how the default of `Method.own_epochs` is shown
 WIDTH = 110  # width of output that is not a terminal
 LISTED = (  # sections whose names are printed, in this order
@@ -136,6 +138,9 @@ def print_list(name: str = "") -> None:
   if not name:
     for field, group in entries().items():
       _print_all(console, field, group)
+    local, table = settings_of(cast(Any, LocalSettings)), _grid(2)
+    table.add_row(LOCAL, ", ".join(f"{setting}={shown(one.default)}" for setting, one in local.items()))
+    console.print(Text("--config.local", "bold"), table, "", sep="\n")
     console.print("--list=NAME: what the settings of NAME mean (of a client part: in algorithm or local).")
     return
   having = [(field, entry) for field, group in entries().items() for entry in group]
@@ -149,12 +154,19 @@ def _print_all(console: Console, field: str, group: list[Entry]) -> None:
   console.print(Text(f"--config.{field}", "bold"))
   table = _grid(2)
   for entry in group:
-    defaults = {name: shown(own.default) for name, own in entry.settings.items()}
-    settings = (name + f"={default}" * bool(default) for name, default in defaults.items())
-    facts = entry.facts()
+    settings, facts = _brief(entry.settings), entry.facts()
     with_what = next((f"{label} {facts[label]}" for label in ("with", "note") if label in facts), "")
     table.add_row(entry.name, "\n".join(filter(None, (entry.about, ", ".join(settings), with_what))))
   console.print(table, "")
+
+
+def _brief(settings: Mapping[str, Setting]) -> list[str]:
+  """Returns "name=default" of each setting, with one name for all of `LocalSettings`."""
+  local = settings_of(cast(Any, LocalSettings))
+  together = {*local} <= {*settings}
+  own = {name: shown(one.default) for name, one in settings.items() if not (together and name in local)}
+  brief = [name + f"={default}" * bool(default) for name, default in own.items()]
+  return [*brief, LOCAL] if together else brief
 
 
 def _print_one(console: Console, field: str, entry: Entry) -> None:

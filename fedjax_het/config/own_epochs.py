@@ -1,4 +1,7 @@
-"""Additional passes of a method, such as Ditto's `local_epochs`, which equal `local.epochs` unless set.
+"""Settings that follow others unless set: the passes of a method's second training, and a schedule's rounds.
+
+The passes, such as Ditto's `local_epochs`, equal `local.epochs`; with `local.steps`, each training takes so
+many steps and no passes are filled in. The rounds T of a schedule of the learning rate are the run's.
 
 The configuration that a run writes to config.json always has these settings. A config.json without them was
 written by an earlier version of the library, which trained a fixed number of passes.
@@ -11,21 +14,26 @@ from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import with_values
 from fedjax_het.methods import CLIENTS
 
+SCHEDULE_ROUNDS = "local.schedule_rounds"
 PARTS = ("algorithm", "local")  # sections with settings of the client part
 
 
 def resolved(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, Any]:
-  """Returns a nested configuration with explicit numbers of the method's additional passes.
+  """Returns a nested configuration with explicit numbers of additional passes and of a schedule's rounds.
 
   Args:
     config: a configuration whose fields are checked.
     swept: dotted fields whose values a sweep gives; they are left as they are.
   """
   given = {**config["local"], **config["algorithm"]}
-  if not (missing := followers(config, swept)):
-    return dict(config)
-  epochs = given.get("epochs", CLIENTS[given["name"]].settings["epochs"].default)
-  return with_values(config, dict.fromkeys(missing, epochs))
+  found: dict[str, Any] = {}
+  if missing := followers(config, swept):
+    epochs = given.get("epochs", CLIENTS[given["name"]].settings["epochs"].default)
+    found |= dict.fromkeys(missing, epochs)
+  scheduled = given.get("schedule", "constant") != "constant" and given.get("schedule_rounds") is None
+  if scheduled and not {SCHEDULE_ROUNDS, "rounds"} & {*swept}:
+    found[SCHEDULE_ROUNDS] = config["rounds"]
+  return with_values(config, found) if found else dict(config)
 
 
 def of_earlier(stored: Any) -> Any:
@@ -82,6 +90,7 @@ def followers(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[st
   for name, own in CLIENTS[algorithm["name"]].own_epochs.items():
     path = f"{'local' if name in local else 'algorithm'}.{name}"
     unused = own.unless_none in given and given[own.unless_none] is None
-    if given.get(name) is None and path not in swept and not unused:
+    by_steps = given.get("steps") is not None
+    if given.get(name) is None and path not in swept and not (unused or by_steps):
       found[path] = own.before
   return found

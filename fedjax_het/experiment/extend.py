@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.own_epochs import SCHEDULE_ROUNDS, of_earlier
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
 from fedjax_het.errors import SettingError
@@ -56,7 +56,7 @@ def earlier_rounds(
     return None
   differ = {name for name in {*before, *now} if before.get(name) != now.get(name)}
   shares = CLIENTS[config["algorithm"]["name"]].shares
-  follow = {"eval_every", *(f"algorithm.{number}" for number in shares.values())}
+  follow = {"eval_every", SCHEDULE_ROUNDS, *(f"algorithm.{number}" for number in shares.values())}
   if differ - follow:
     return None
   begun = f"the run in {run.root} was begun with rounds = {old}"

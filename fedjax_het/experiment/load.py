@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.clients.objective import momentum_sgd
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.sgd import run_steps, start
 from fedjax_het.config.plan import plan
 from fedjax_het.data.container import FederatedData
@@ -23,6 +24,7 @@ from fedjax_het.errors import SettingError, check_range, check_whole, folder_of
 from fedjax_het.experiment.build import Experiment, build
 from fedjax_het.models import MODELS, Model
 from fedjax_het.modes import in_float32
+from fedjax_het.parts import Context
 from fedjax_het.studies.unseen import LOCAL
 from fedjax_het.workdir.encoder import read_encoder
 from fedjax_het.workdir.folder import Workdir, read_json_lines, read_record, workdir_of
@@ -89,18 +91,17 @@ class Run(Trained):
       test_fraction=0.0, scale=data.scale,
     )  # fmt: skip
     given = self.experiment.plan.client.settings
-    settings = {name: given[name] for name in LOCAL if name in given} | ({} if lr is None else {"lr": lr})
+    settings = cast(LocalSettings, {name: given[name] for name in LOCAL if name in given})
+    settings |= {} if lr is None else {"lr": lr}
     check_range("lr", settings.setdefault("lr", 0.01), above=0.0, below=np.inf)
-    optimizer = momentum_sgd(settings.get("momentum", 0.9), settings.get("weight_decay", 1e-4))(
-      settings["lr"]
-    )
-    batch_size = settings.get("batch_size", 10)
+    recipe = recipe_of(model, {**settings, "epochs": steps})
+    optimizer = recipe.optimizer(Context())
 
     @jax.jit
     def tune(params: Any, own: FederatedData) -> Any:
       local = start(*model.split(params), optimizer)
       order = jax.random.fold_in(self.experiment.key, 1_000_005)
-      local = run_steps(order, model, own.clients(jnp.int32(0)), local, optimizer, steps, batch_size)
+      local = run_steps(order, recipe, own.clients(jnp.int32(0)), local, optimizer)
       return model.joined(local.params, local.stats)
 
     params = tune(shared, own)

@@ -5,7 +5,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.clients.objective import momentum_sgd
+from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.sgd import run_steps, start
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.evaluate import evaluate_model
@@ -26,12 +27,13 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.metrics.fairness import summarize_all
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Message
+from fedjax_het.parts import ClientUpdate, Context, Message
 from fedjax_het.studies.plots import GREY, STYLES, axis_label, decorate, reading, save, spelled
 from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
 from fedjax_het.studies.text import named, number, spread
 
-LOCAL = ("lr", "momentum", "weight_decay", "batch_size")  # settings of local training, taken from the run
+BY_ROUND = ("lr_decay", "epochs", "steps", "min_epochs", "schedule", "schedule_rounds", "warmup")
+LOCAL = [name for name in LocalSettings.__annotations__ if name not in BY_ROUND]  # taken from the run
 
 
 class Unseen(Study):
@@ -44,11 +46,11 @@ class Unseen(Study):
     super().__init__(run)
     assert run.unseen is not None
     self._steps, given = run.config.unseen_steps, run.config.client.settings
-    settings = {name: given[name] for name in LOCAL if name in given}
+    local = cast(LocalSettings, {name: given[name] for name in LOCAL if name in given})
     judge = functools.partial(
       after_steps, jax.random.fold_in(run.key, 1_000_004), client=run.algorithm.client,
       model=run.model if isinstance(run.model, Model) else None,
-      **settings,
+      local=local,
     )  # fmt: skip
     self._judge, self._tune = jax.jit(judge), jax.jit(functools.partial(judge, steps=self._steps))
 
@@ -111,14 +113,11 @@ def after_steps(
   client: ClientUpdate,
   model: Model | None = None,
   steps: Sequence[int] = (),
-  lr: float = 0.01,
-  momentum: float = 0.9,
-  weight_decay: float = 1e-4,
-  batch_size: int = 10,
+  local: LocalSettings | None = None,
 ) -> list[dict[str, jax.Array]]:
   """Evaluates a global model on each client, before and after local steps of fine-tuning.
 
-  The steps are SGD on F_i(θ) from the global model, as FedAvg's clients take them in the first round: on
+  The steps minimise F_i(θ) from the global model, as FedAvg's clients do in the first round: on
   mini-batches of the client's training part, reshuffled in every epoch, and with η not decayed, since a
   client that joins late starts afresh. A longer training continues a shorter one. To be called under `jit`.
 
@@ -129,10 +128,7 @@ def after_steps(
     client: the client part, which defines the global model.
     model: the model that is trained; needed if there are steps.
     steps: increasing numbers of local steps after which to evaluate.
-    lr: η, the learning rate.
-    momentum: momentum of SGD.
-    weight_decay: weight decay of SGD.
-    batch_size: B, mini-batch size.
+    local: settings of local training, which is done at the learning rate of round 0; by default its defaults.
 
   Returns:
     For each of (0, *steps): metric of the clients' test parts -> float32 [U].
@@ -148,11 +144,12 @@ def after_steps(
     received = client.global_model(broadcast)
     found = [judged(received)]
     if model is not None and steps:
-      optimizer, order = momentum_sgd(momentum, weight_decay)(lr), jax.random.fold_in(key, i)
-      local = start(*model.split(received), optimizer)
+      recipe, order = recipe_of(model, {**(local or {}), "epochs": steps[-1]}), jax.random.fold_in(key, i)
+      optimizer = recipe.optimizer(Context())
+      work = start(*model.split(received), optimizer)
       for first, last in itertools.pairwise((0, *steps)):
-        local = run_steps(order, model, own, local, optimizer, steps[-1], batch_size, first=first, last=last)
-        found.append(judged(model.joined(local.params, local.stats)))
+        work = run_steps(order, recipe, own, work, optimizer, first=first, last=last)
+        found.append(judged(model.joined(work.params, work.stats)))
     return found
 
   return lax.map(one, jnp.arange(data.num_clients))

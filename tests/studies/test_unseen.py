@@ -160,7 +160,7 @@ def test_without_a_step_it_is_the_global_model(whole):
   local = {"lr": 0.05, "momentum": 0.5, "weight_decay": 0.01, "batch_size": 7}  # the run's own, undecayed
   assert {name: apart().local[name] for name in local} == local and apart().local.lr_decay < 1
   key, given = jax.random.fold_in(built.key, 1_000_004), {"client": built.algorithm.client}
-  given |= {"model": built.model, "steps": (1, 3, 8), **local}
+  given |= {"model": built.model, "steps": (1, 3, 8), "local": local}
   tuned = jax.jit(lambda data, broadcast: after_steps(key, data, broadcast, **given))
   later = tuned(built.unseen, jax.tree.map(np.asarray, trained.state.broadcast))[3]
   assert whole[1]["unseen"]["metrics"][3]["loss"]["mean"] == pytest.approx(
@@ -174,7 +174,13 @@ def test_steps_are_those_of_sgd_by_hand():
   params, steps = model.init(jax.random.key(1)), (1, 4, 13)
   found = jax.jit(
     lambda data, params: after_steps(
-      KEY, data, Message(params), client=fh.fedavg(model), model=model, steps=steps, batch_size=4, **settings
+      KEY,
+      data,
+      Message(params),
+      client=fh.fedavg(model),
+      model=model,
+      steps=steps,
+      local={"batch_size": 4, **settings},
     )
   )(data, params)
   assert len(found) == 4

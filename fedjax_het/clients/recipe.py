@@ -1,0 +1,192 @@
+"""`Recipe`: local training as the settings describe it, which every supervised client part follows.
+
+A method says what is its own, such as a proximal term or a second model. The gradient of a mini-batch, the
+number and the order of the steps, the learning rate and the optimiser are the recipe's.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.clients import objective
+from fedjax_het.clients.local_settings import OPTIMIZERS, USED_BY, LocalSettings
+from fedjax_het.data.container import Array, ClientData, FederatedData
+from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.models.model import Model
+from fedjax_het.modes import promoting
+from fedjax_het.parts import Context
+from fedjax_het.settings import with_defaults
+
+PyTree = Any
+EPOCHS = 2**31 - 3  # folded into a round's key for the number of epochs; epochs fold in 0, 1, ...
+
+
+class Recipe(NamedTuple):
+  """Local training of one model; `recipe_of` makes it.
+
+  Attributes:
+    model: the model.
+    settings: the settings, with their defaults.
+  """
+
+  model: Model
+  settings: LocalSettings
+
+  @property
+  def gradients(self) -> int:
+    """Returns the number of gradients that a step computes: 2 with sharpness-aware steps, else 1."""
+    return 1 if is_zero(self.settings["sam_radius"]) else 2
+
+  def rate(self, round: int | jax.Array) -> jax.Array:
+    """Computes η_t, the learning rate of a round t, float32 scalar; see `LocalSettings`."""
+    own = self.settings
+    rate = objective.decayed(own["lr"], own["lr_decay"], round)
+    if own["schedule"] != "constant":
+      assert own["schedule_rounds"] is not None
+      rate = rate * objective.SCHEDULES[own["schedule"]](
+        jnp.asarray(round, jnp.float32) / own["schedule_rounds"]
+      )
+    if not is_zero(own["warmup"]):
+      rate = rate * jnp.minimum(
+        1.0, (jnp.asarray(round, jnp.float32) + 1.0) / jnp.maximum(own["warmup"], 1.0)
+      )
+    return rate
+
+  def optimizer(self, context: Context) -> optax.GradientTransformation:
+    """Returns the optimiser at the learning rate of the context's round."""
+    own = self.settings
+    chosen = own["optimizer"] or "sgd"
+    make = OPTIMIZERS[chosen](own) if isinstance(chosen, str) else chosen
+    steps = make(self.rate(context.round))
+    if own["clip_norm"] is not None:
+      steps = optax.chain(optax.clip_by_global_norm(cast(float, own["clip_norm"])), steps)
+    return promoting(steps)
+
+  def gradient(
+    self, params: PyTree, stats: PyTree, batch: Batch, at: Callable[[PyTree], PyTree] | None = None
+  ) -> tuple[jax.Array, PyTree, PyTree]:
+    """Returns (loss at θ, the gradient to step along, updated statistics) of a mini-batch.
+
+    It is `objective.loss_gradient`, or with `sam_radius` = ρ > 0 the gradient at θ + ε, where
+
+        ε = ρ g / ‖g‖,  or with `sam_adaptive`  ε = ρ θ² g / ‖θ g‖,    g = ∇L(θ).
+
+    Args:
+      params: θ.
+      stats: the model's running statistics, which only the pass at θ updates.
+      batch: the mini-batch.
+      at: (θ) -> the model's parameters, see `objective.loss_gradient`.
+    """
+    model, own = self.trained, self.settings
+    loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, at)
+    if is_zero(own["sam_radius"]):
+      return loss, gradient, stats_after
+    scaled = jax.tree.map(lambda g, p: g * p, gradient, params) if own["sam_adaptive"] else gradient
+    factor = own["sam_radius"] / (optax.tree.norm(scaled) + 1e-12)
+    if own["sam_adaptive"]:
+      scaled = jax.tree.map(lambda g, p: g * p, scaled, params)
+    higher = jax.tree.map(lambda p, g: p + factor * g, params, scaled)
+    return loss, objective.loss_gradient(model, higher, stats, batch, at)[1], stats_after
+
+  @property
+  def trained(self) -> Model:
+    """Returns the model with the loss that training minimises, see `label_smoothing`."""
+    model, share = self.model, self.settings["label_smoothing"]
+    return model if is_zero(share) else model._replace(task=objective.smoothed(model.task, share))
+
+  def steps(self, data: ClientData) -> int | Array:
+    """Returns the most steps that a client takes in a round."""
+    return self.steps_of(data.length)
+
+  def steps_of(self, length: int | Array) -> int | Array:
+    """Returns the most steps that a client with so many examples takes in a round."""
+    own = self.settings
+    if own["steps"] is not None:
+      return own["steps"]
+    return own["epochs"] * ((length + own["batch_size"] - 1) // own["batch_size"])
+
+  def for_each_batch(
+    self,
+    key: jax.Array,
+    data: ClientData,
+    step: Callable[[PyTree, Batch], PyTree],
+    carry: PyTree,
+    first: int | jax.Array = 0,
+    last: int | jax.Array | None = None,
+  ) -> PyTree:
+    """Folds `step` over a client's mini-batches of one round, see `local.for_each_batch`."""
+    own = self.settings
+    epochs = own["epochs"]
+    most: int | jax.Array | None = None
+    if own["steps"] is not None:
+      epochs = most = own["steps"]
+    elif own["min_epochs"] is not None:
+      drawn = jax.random.randint(jax.random.fold_in(key, EPOCHS), (), own["min_epochs"], epochs + 1)
+      most = drawn * steps_per_epoch(data, own["batch_size"])
+    if most is not None:
+      last = jnp.int32(most) if last is None else jnp.minimum(last, most)
+    return for_each_batch(key, data, own["batch_size"], epochs, step, carry, first, last)
+
+  def with_epochs(self, epochs: int | None) -> "Recipe":
+    """Returns the recipe of a second local training with its own number of epochs; None keeps this one's."""
+    if epochs is None:
+      return self
+    own = {**self.settings, "epochs": epochs, "steps": None, "min_epochs": None}
+    return self._replace(settings=cast(LocalSettings, own))
+
+  def remarks(self, data: FederatedData) -> Iterator[str]:
+    """Yields a sentence for each setting, other than at its default, that has no effect beside the others."""
+    own, usual = cast(dict, self.settings), cast(dict, with_defaults(LocalSettings, {}))
+    for name, beside in self._unused().items():
+      if not isinstance(own[name], jax.Array) and own[name] != usual[name]:
+        yield f"{name} = {own[name]}: no effect beside {beside}."
+
+  def _unused(self) -> dict[str, str]:
+    """Returns the settings without effect -> the setting on which that depends, with its value."""
+    own = self.settings
+    found: dict[str, str] = {}
+    chosen = own["optimizer"] or "sgd"
+    if isinstance(chosen, str):
+      found |= {name: f"optimizer = {chosen}" for name, users in USED_BY.items() if chosen not in users}
+    if own["steps"] is not None:
+      found |= dict.fromkeys(("epochs", "min_epochs"), f"steps = {own['steps']}")
+    if own["schedule"] == "constant":
+      found["schedule_rounds"] = "schedule = constant"
+    if is_zero(own["sam_radius"]):
+      found["sam_adaptive"] = "sam_radius = 0"
+    return found
+
+
+def recipe_of(model: Model, given: LocalSettings) -> Recipe:
+  """Returns local training of `model` with these settings and the defaults of the others.
+
+  Raises:
+    SettingError: `model` is not a `Model`; `optimizer` is a function that cannot be used, or settings of our
+      optimisers are given beside it; `schedule` has no `schedule_rounds`; `min_epochs` is above `epochs`;
+      `label_smoothing` does not go with the model's task.
+  """
+  objective.check_model(model)
+  own = with_defaults(LocalSettings, given)
+  if own["optimizer"] is not None and not isinstance(own["optimizer"], str):
+    usual = with_defaults(LocalSettings, {})
+    ours = {name: own[name] for name in ("weight_decay", *USED_BY)}  # type: ignore[literal-required]
+    others = {
+      name: value for name, value in ours.items()
+      if isinstance(value, jax.Array) or value != usual[name]  # type: ignore[literal-required]
+    }  # fmt: skip
+    objective.check_optimizer(own["optimizer"], own["lr"], others)
+  if own["schedule"] != "constant" and own["schedule_rounds"] is None:
+    remedy = (
+      f"Give the run's number of rounds, such as schedule_rounds=100, with schedule={own['schedule']!r}."
+    )
+    raise SettingError("schedule_rounds", None, "the schedule does not know its end", remedy)
+  if own["min_epochs"] is not None and own["min_epochs"] > own["epochs"]:
+    problem = f"above epochs = {own['epochs']}"
+    raise SettingError("min_epochs", own["min_epochs"], problem, "Lower it, or raise epochs.")
+  recipe = Recipe(model, own)
+  recipe.trained  # noqa: B018 - checks the task
+  return recipe
