@@ -37,6 +37,7 @@ from fedjax_het.parts import (
   Message,
   Mixing,
   Needs,
+  Pooled,
   ServerUpdate,
   Studies,
   in_one_go,
@@ -45,7 +46,7 @@ from fedjax_het.tasks import Task
 
 __all__ = [
   "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
-  "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate",
+  "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Pooled", "Result", "ServerUpdate",
   "SettingError", "State", "Studies", "Sweep", "Task", "Trained", "apfl", "data", "ditto", "fedavg",
   "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go",
   "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "pfedme", "prepare_cpu",

@@ -18,7 +18,8 @@ def federated(
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
       `studies` are of another type, or its `needs` have a field that only client parts have; the mixing part
-      scales updates and the client part uploads none; the server part takes models and the client part
+      scales updates and the client part uploads none, or the server part sends each client a message of its
+      own; the server part takes models and the client part
       uploads signals, or the reverse; or the server part refuses the others, see `ServerUpdate.adapt_to`.
   """
   mixing = mixings.static() if mixing is None else mixing
@@ -35,6 +36,11 @@ def federated(
     raise SettingError(
       "mixing", parts.mixing.name, f"scales the clients' updates, and {parts.client.name} uploads no model",
       "Use a mixing that only weighs what is uploaded, such as static.",
+    )  # fmt: skip
+  if parts.mixing.scale is not None and parts.server.send is not None:
+    raise SettingError(
+      "mixing", parts.mixing.name, "scales the clients' updates from one broadcast, and "
+      f"{parts.server.name} sends each client its own", "Use a mixing that only weighs, such as static.",
     )  # fmt: skip
   if parts.server.takes_models != parts.client.needs.uploads_model:
     given, fitting = ("models", "sgd") if parts.client.needs.uploads_model else ("signals", "sgld")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message, Pooled
 from fedjax_het.tasks import Task
 
 PyTree = Any
@@ -45,11 +45,55 @@ def checked_clients(client: ClientUpdate, broadcast: Message, before: PyTree, se
       "client's update", upload.params, broadcast.params, "the upload's params", "the broadcast's",
       "Return params as received, or say needs=fh.Needs(uploads_model=False) with a server that takes them.",
     )  # fmt: skip
+  if sent[0].pooled != ():
+    check_pooled("client's update", broadcast, sent[0].pooled)
   first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), before)
   check_alike("client's update", state, first, "the new state", "the state of init", remedy)
   for name, value in info._asdict().items():
     check_scalars(f"info.{name} of the client's update", value)
   return sent
+
+
+def checked_first_pass(broadcast: Message, found: Any) -> Pooled:
+  """Returns what the cohort's first passes return; raises `SettingError` as `check_pooled` does."""
+  check_pooled("client's first_pass", broadcast, found)
+  return found
+
+
+def check_pooled(function: str, broadcast: Message, sent: Any) -> None:
+  """Raises `SettingError` unless `sent`, each leaf [S, ...], fits the broadcast's `pooled`."""
+  remedy = "Return fh.Pooled(values, weights), floats; init_broadcast has the first values in pooled."
+  if not isinstance(sent, Pooled):
+    problem = "is what it returns for Message.pooled"
+    raise SettingError(function, type(sent).__name__, problem, remedy)
+  one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sent)
+  check_alike(function, one.values, broadcast.pooled, "pooled values", "the broadcast's", remedy)
+  try:
+    each = jax.tree.broadcast(one.weights, one.values)
+  except ValueError:
+    problem = "is the form of the weights, and no prefix of that of the values"
+    raise SettingError(function, shapes(one.weights), problem, remedy) from None
+  for value, weight in zip(jax.tree.leaves(one.values), jax.tree.leaves(each)):
+    if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in (value, weight)):
+      raise SettingError(function, (shapes(value), shapes(weight)), "are no floats", remedy)
+    if weight.shape != value.shape[: len(weight.shape)]:
+      problem = f"is a weight for {shapes(value)}, and no leading part of its shape"
+      raise SettingError(function, shapes(weight), problem, remedy)
+
+
+def check_send(algorithm: Algorithm) -> None:
+  """Raises `SettingError` unless a server that addresses clients sends messages as the broadcast is."""
+  client, _, server, *_ = algorithm
+  if server.send is None:
+    return
+
+  def messages(key: jax.Array) -> tuple[Any, Message]:
+    broadcast = client.init_broadcast(key)
+    return server.received(server.sent(broadcast, server.init(broadcast)), jnp.int32(0)), broadcast
+
+  remedy = "Return broadcast._replace(params=...) with the structure, shapes and dtypes of the broadcast."
+  found, broadcast = jax.eval_shape(messages, jax.random.key(0))
+  check_alike("server's send", found, broadcast, "a client's message", "the broadcast", remedy, dtypes=True)
 
 
 def checked_loss(loss: jax.Array) -> jax.Array:
@@ -78,7 +122,7 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
 
   Its `scale` and `figures` are checked too.
   """
-  client, mixing, _ = algorithm
+  client, mixing, *_ = algorithm
 
   def upload(key: jax.Array, data: FederatedData, broadcast: Message) -> Message:
     own, context = data.clients(jnp.int32(0)), first_context(data, cohort_size)

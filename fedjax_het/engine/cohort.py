@@ -50,6 +50,11 @@ def round_keys(key: jax.Array, round: jax.Array) -> tuple[jax.Array, jax.Array, 
   return cohort, clients, server
 
 
+def first_pass_key(key: jax.Array, round: jax.Array) -> jax.Array:
+  """Returns a round's key of the clients' first pass, to fold their indices in."""
+  return jax.random.fold_in(jax.random.fold_in(key, round), 3)
+
+
 def cohort_of(key: jax.Array, round: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
   """Returns the cohort of a round, int32 [S], a function of the run's key and the round alone."""
   return sample_cohort(round_keys(key, round)[0], num_clients, cohort_size)

@@ -28,7 +28,7 @@ from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.modes import in_float32
 from fedjax_het.output.progress import Progress
-from fedjax_het.parts import ClientUpdate
+from fedjax_het.parts import Algorithm
 from fedjax_het.program.display import TERMINAL, Display
 from fedjax_het.program.stopping import Stopped, StopRequest
 from fedjax_het.program.where import EVERYWHERE, Where
@@ -186,15 +186,15 @@ def add_models(plan: Plan, run: Workdir, where: Where, display: Display, also: s
     A sentence on why that is impossible; [] if it is done.
   """
 
-  def made() -> tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]:
+  def made() -> tuple[Runs, jax.Array, list[tuple[Path, Algorithm]]]:
     experiment = build(plan)
-    return engine_of(experiment, where), experiment.key, [(run.root, experiment.algorithm.client)]
+    return engine_of(experiment, where), experiment.key, [(run.root, experiment.algorithm)]
 
   return models_of_checkpoint(run, plan.rounds, made, display, also)
 
 
 def models_of_checkpoint(
-  run: Workdir, rounds: int, made: Callable[[], tuple[Runs, jax.Array, list[tuple[Path, ClientUpdate]]]],
+  run: Workdir, rounds: int, made: Callable[[], tuple[Runs, jax.Array, list[tuple[Path, Algorithm]]]],
   display: Display, also: str = "",
 ) -> list[str]:  # fmt: skip
   """Writes the models of complete runs from their last checkpoint; see `add_models`.
@@ -202,7 +202,7 @@ def models_of_checkpoint(
   Args:
     run: the workdir with the checkpoints.
     rounds: the number of rounds of all runs.
-    made: () -> (engine, key or keys, (folder, client part) of each run).
+    made: () -> (engine, key or keys, (folder, algorithm) of each run).
     display: shows the work that is going on.
     also: clients.npz of one run, which is evaluated again; "" for models alone.
   """
@@ -215,8 +215,8 @@ def models_of_checkpoint(
           found = checkpoints.restore(engine.to_save(engine.init(key)))
           whole = checkpoints.latest() == rounds  # the newest checkpoint was readable
         if found is not None and whole:
-          for (folder, client), own in zip(runs, engine.split(found[0])):
-            write_model(folder, client, own)
+          for (folder, algorithm), own in zip(runs, engine.split(found[0])):
+            write_model(folder, algorithm, own)
           if also:
             assert isinstance(engine, Engine)
             evaluations = evaluate(engine, found[0])

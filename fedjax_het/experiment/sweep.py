@@ -32,7 +32,7 @@ from fedjax_het.experiment.more_members import (
 from fedjax_het.experiment.record import Record
 from fedjax_het.experiment.report import beside, made_of
 from fedjax_het.modes import in_float32
-from fedjax_het.parts import ClientUpdate
+from fedjax_het.parts import Algorithm
 from fedjax_het.program.display import TERMINAL, Display
 from fedjax_het.program.where import EVERYWHERE, Where
 from fedjax_het.studies import Study
@@ -134,10 +134,10 @@ def run_sweep(
     undrawn = _draw_missing(sweep, display)
     if not all((run.root / MODEL).is_file() for run in runs):
 
-      def made() -> tuple[Members, jax.Array, list[tuple[Path, ClientUpdate]]]:
+      def made() -> tuple[Members, jax.Array, list[tuple[Path, Algorithm]]]:
         engine, experiments, _ = build_members(sweep, where, member_batch)
-        clients = [experiment.algorithm.client for experiment in experiments]
-        return engine, _keys(experiments), [(run.root, client) for run, client in zip(runs, clients)]
+        algorithms = [experiment.algorithm for experiment in experiments]
+        return engine, _keys(experiments), [(run.root, own) for run, own in zip(runs, algorithms)]
 
       display.show(*models_of_checkpoint(root, rounds, made, display))
   else:

@@ -21,18 +21,19 @@ from fedjax_het.parts.client import (
   ClientUpdate,
   ClientUpdateFn,
   DataNotRequested,
+  FirstPassFn,
   InitBroadcastFn,
   LocalTraining,
   LossFn,
   in_one_go,
 )
-from fedjax_het.parts.message import Context, Feedback, Info, Message, PyTree
+from fedjax_het.parts.message import Context, Feedback, Info, Message, Pooled, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs, PersonalizeFn, Simplex, Studies
-from fedjax_het.parts.server import Algorithm, ServerUpdate
+from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
 
 __all__ = [
   "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context", "DataNotRequested", "Feedback",
-  "Info", "InitBroadcastFn", "LocalTraining", "LossFn", "Message", "Mixing", "Needs", "PersonalizeFn",
-  "PyTree", "ServerUpdate", "Simplex", "Studies", "in_one_go",
+  "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn", "Message", "Mixing", "Needs",
+  "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate", "Simplex", "Studies", "in_one_go",
 ]  # fmt: skip
