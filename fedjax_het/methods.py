@@ -167,6 +167,7 @@ def _by_name(*entries: Method) -> dict[str, Method]:
 _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
+_KRUM = "Blanchard et al., NeurIPS 2017"
 _SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
 CLIENTS = _by_name(
@@ -215,6 +216,9 @@ MIXINGS = _by_name(
          _AAGGFF, "p and K x K sums"),
   Method("aaggff_d", mixing.aaggff_d, "exponentiated gradient on p, for cohorts out of millions of clients",
          _AAGGFF, "p and K sums"),
+  Method("krum", mixing.krum, "the one upload nearest to its neighbours", _KRUM),
+  Method("multi_krum", mixing.multi_krum, "the mean of the uploads nearest to their neighbours", _KRUM),
+  Method("norm_bound", mixing.norm_bound, "static mixing of updates up to a length", "Sun et al., 2019"),
 )  # fmt: skip
 SERVERS = _by_name(
   Method("sgd", server.sgd, "a gradient step on the pseudo-gradient; lr = 1 gives the average", _FEDAVG),

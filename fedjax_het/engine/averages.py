@@ -40,13 +40,13 @@ def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:
   if not isinstance(sent, Pooled):
     return own
 
-  def term(value: jax.Array, weight: jax.Array) -> jax.Array:
+  def product(value: jax.Array, weight: jax.Array) -> jax.Array:
     weight = _over(weight, value)
     return jnp.where(weight > 0, weight * value, 0.0)
 
   each = jax.tree.broadcast(sent.weights, sent.values)
   ones = jnp.ones(len(jax.tree.leaves(sent.weights)[0]))
-  total, weight = weighted_sum(ones, (jax.tree.map(term, sent.values, each), sent.weights), mesh)
+  total, weight = weighted_sum(ones, (jax.tree.map(product, sent.values, each), sent.weights), mesh)
 
   def mean(total: jax.Array, weight: jax.Array, own: jax.Array) -> jax.Array:
     some = weight > 0  # by a factor: XLA compiles a division differently on several devices
@@ -59,6 +59,15 @@ def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:
 def _over(weight: jax.Array, value: jax.Array) -> jax.Array:
   """Returns the weights with trailing axes of length 1, to be multiplied with values."""
   return weight.reshape(*weight.shape, *[1] * (value.ndim - weight.ndim))
+
+
+def without_unread(uploads: Message, coefficients: jax.Array) -> Message:
+  """Returns the uploads with zeros for those of the coefficient 0, which may be NaN; see `Needs.covers`."""
+
+  def one(leaf: jax.Array) -> jax.Array:
+    return jnp.where(_over(coefficients, leaf) == 0, jnp.zeros((), leaf.dtype), leaf)
+
+  return jax.tree.map(one, uploads)
 
 
 def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:

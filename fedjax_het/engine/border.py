@@ -117,10 +117,27 @@ def checked_server(before: tuple[Message, PyTree], found: Any) -> Any:
   return found
 
 
+def checked_aggregate(uploads: Message, state: PyTree, found: Any) -> tuple[Message, PyTree]:
+  """Returns (aggregate, state) of an aggregation part.
+
+  Raises:
+    SettingError: `found` is not such a pair, the aggregate has another form than an upload, whose leaves here
+      are [S, ...], or the state another than before.
+  """
+  remedy = "Return (aggregate, state): a message in the form of one upload, and the state as before."
+  if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Message)):
+    problem = "is what it returns, and no pair of a message and a state"
+    raise SettingError("aggregation's combine", type(found).__name__, problem, remedy)
+  one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), uploads)
+  for own, wanted, what, like in zip(found, (one, state), ("aggregate", "state"), ("an upload", "before")):
+    check_alike("aggregation's combine", own, wanted, f"the {what}", like, remedy, dtypes=True)
+  return found
+
+
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
   """Raises `SettingError` unless the mixing part returns float coefficients [S] and a state as before.
 
-  Its `scale` and `figures` are checked too.
+  Its `scale` and `figures` are checked too, and whether uploads have fields that no protecting part covers.
   """
   client, mixing, *_ = algorithm
 
@@ -143,9 +160,12 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
     losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
     heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
     more = (function and function(heard) for function in (mixing.scale, mixing.figures))
-    return state, mixing.update(state, heard), *more
+    covers = any(part.needs.covers is not None for part in (mixing, algorithm.aggregation))
+    return upload(key, data, broadcast) if covers else None, state, mixing.update(state, heard), *more
 
-  before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data)
+  sent, before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data)
+  if sent is not None:
+    algorithm.check_covered(sent)
   if not (isinstance(found, tuple) and len(found) == 2):
     given, problem = type(found).__name__, "is what its update gives, and no pair"
   elif not are_floats(found[0], cohort_size):

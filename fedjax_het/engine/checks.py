@@ -113,7 +113,9 @@ def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> No
 
 def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
   """Yields what the parts remark on these clients, see `Needs.remarks`."""
-  return (text for part in algorithm for text in part.needs.remarks(data))
+  yield from (text for part in algorithm for text in part.needs.remarks(data))
+  if not (algorithm.aggregation.uses_mixing or algorithm.mixing.even):
+    yield f"aggregation = {algorithm.aggregation.name}: every upload counts alike, whatever mixing says."
 
 
 def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData], more: Iterable[str] = ()) -> None:

@@ -1,7 +1,7 @@
 """One round of federated training, a pure function of the state.
 
 Sample the cohort -> gather its states -> a first pass, for methods that have one -> local training -> mixing
--> weighted sum -> server step -> scatter the states back.
+-> aggregation -> server step -> scatter the states back.
 """
 
 import functools
@@ -15,9 +15,15 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import balance
-from fedjax_het.engine.averages import average, pooled, scaled
-from fedjax_het.engine.border import checked_clients, checked_first_pass, checked_loss, checked_server
-from fedjax_het.engine.cohort import cohort_of, first_pass_key, round_keys
+from fedjax_het.engine.averages import average, pooled, scaled, without_unread
+from fedjax_het.engine.border import (
+  checked_aggregate,
+  checked_clients,
+  checked_first_pass,
+  checked_loss,
+  checked_server,
+)
+from fedjax_het.engine.cohort import AGGREGATION, FIRST_PASS, cohort_of, key_of, round_keys
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, Context, Feedback, Info
@@ -79,7 +85,7 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server = algorithm
+  client, mixing, server, aggregation = algorithm
   _, clients_key, server_key = round_keys(state.key, state.round)
   cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   view = data.clients(cohort)
@@ -107,7 +113,7 @@ def round_step(
 
   keys, shared = keys_of(clients_key), (server.sent(state.broadcast, state.server), state.round)
   if client.first_pass is not None:
-    first_keys = keys_of(first_pass_key(state.key, state.round))
+    first_keys = keys_of(key_of(FIRST_PASS, state.key, state.round))
     found = map_clients(survey, mesh, client_batch, shared, view, cohort, first_keys, before)
     found = checked_first_pass(state.broadcast, found)
     broadcast = state.broadcast._replace(pooled=pooled(found, state.broadcast.pooled, mesh))
@@ -127,10 +133,17 @@ def round_step(
   seen, sizes = constrain((cohort, view.size), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast)
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
-  mixed = uploads
+  mixed, kept = uploads, state.aggregation
+  if mixing.needs.covers is not None:
+    mixed = without_unread(uploads, coefficients)
   if mixing.scale is not None:
-    mixed = scaled(uploads, state.broadcast, constrain(mixing.scale(feedback), mesh))
-  aggregate = average(coefficients, mixed, state.broadcast, mesh)
+    mixed = scaled(mixed, state.broadcast, constrain(mixing.scale(feedback), mesh))
+  if aggregation.combine is None:
+    aggregate = average(coefficients, mixed, state.broadcast, mesh)
+  else:
+    key, mixed = key_of(AGGREGATION, state.key, state.round), constrain(mixed, mesh)
+    found = aggregation.combine(key, kept, coefficients, mixed, state.broadcast)
+    aggregate, kept = constrain(checked_aggregate(mixed, kept, found), mesh)
   asked_for = (feedback,) if server.takes_feedback else ()
   moved = server.update(server_key, state.server, state.broadcast, aggregate, *asked_for)
   broadcast, server_state = checked_server((state.broadcast, state.server), moved)
@@ -142,7 +155,7 @@ def round_step(
   figures = () if mixing.figures is None else mixing.figures(feedback)
   asked = losses() if losses.cache_info().currsize else None
   return (
-    State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
+    State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients, kept),
     RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh)),
   )
 

@@ -6,6 +6,7 @@ one part for each question that this raises:
 =================  =======================================================
 `ClientUpdate`     what a client does with the broadcast that it receives
 `Mixing`           the mixing coefficients of a round's clients
+`Aggregation`      how the uploads become one message; by default their mean
 `ServerUpdate`     how the server moves
 =================  =======================================================
 
@@ -16,6 +17,7 @@ client part and server part. `fedjax_het.federated` refuses parts that do not go
 Shapes: K clients in all, a cohort of S clients a round, batches of B examples.
 """
 
+from fedjax_het.parts.aggregation import Aggregation
 from fedjax_het.parts.client import (
   ClientInitFn,
   ClientUpdate,
@@ -33,7 +35,8 @@ from fedjax_het.parts.needs import Needs, PersonalizeFn, Simplex, Studies
 from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
 
 __all__ = [
-  "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context", "DataNotRequested", "Feedback",
-  "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn", "Message", "Mixing", "Needs",
-  "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate", "Simplex", "Studies", "in_one_go",
+  "Aggregation", "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
+  "DataNotRequested", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
+  "Message", "Mixing", "Needs", "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate", "Simplex",
+  "Studies", "in_one_go",
 ]  # fmt: skip

@@ -1,11 +1,12 @@
-"""The server part of an algorithm, and the algorithm that three parts make."""
+"""The server part of an algorithm, and the algorithm that the parts make."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 
-from fedjax_het.errors import renamed
+from fedjax_het.errors import SettingError, renamed
+from fedjax_het.parts.aggregation import Aggregation
 from fedjax_het.parts.client import ClientUpdate
 from fedjax_het.parts.message import Message, PyTree
 from fedjax_het.parts.mixing import Mixing
@@ -20,7 +21,7 @@ class ServerUpdate(NamedTuple):
     init: (first broadcast) -> state.
     update: (key, state, broadcast, aggregate) -> (next broadcast, state). The aggregate is Σ_i p_i upload_i
       leaf by leaf, of uploads that the mixing part may have scaled, see `Mixing.scale`; `Message` says how
-      the fields `even` and `pooled` are averaged.
+      the fields `even` and `pooled` are averaged. An `Aggregation` may combine the uploads otherwise.
     name: the method's name, for reports.
     needs: what the part requires of the run, see `Needs`.
     takes_models: whether the aggregate's params must be an average of models; False if they must be an
@@ -67,8 +68,22 @@ class Sent(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-  """A federated algorithm: client part, mixing part and server part; see `fedjax_het.federated`."""
+  """A federated algorithm: its client, mixing, server and aggregation part; see `fedjax_het.federated`."""
 
   client: ClientUpdate
   mixing: Mixing
   server: ServerUpdate
+  aggregation: Aggregation = Aggregation()
+
+  def check_covered(self, sent: Message) -> None:
+    """Raises `SettingError` if an upload `sent` has fields that `Needs.covers` leaves unprotected."""
+    fields = [name for name, own in sent._asdict().items() if jax.tree.leaves(own)]
+    for role in ("mixing", "aggregation"):
+      part = getattr(self, role)
+      covered = part.needs.covers
+      if covered is not None and (left := ", ".join(name for name in fields if name not in covered)):
+        raise SettingError(
+          role, part.name, f"protects {', '.join(covered)} of an upload, and {self.client.name} also sends "
+          f"{left}, which would be averaged as it comes",
+          "Use a method that sends nothing else, or an aggregation that covers it.",
+        )  # fmt: skip

@@ -36,6 +36,7 @@ PARTS = {  # the parts of a state, in words
   "server": "what the server keeps",
   "mixing": "what the mixing keeps",
   "clients": "what the clients keep",
+  "aggregation": "what the aggregation keeps",
 }
 FIELDS = (*State._fields, *(f"broadcast.{name}" for name in Message._fields))  # which later versions add to
 
