@@ -5,6 +5,7 @@ and no others', and an upload with the weight 0 is not read. All is computed in 
 1e19 counts as infinite.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,25 @@ import jax.numpy as jnp
 from fedjax_het.errors import SettingError
 
 PyTree = Any
+
+
+def enough(name: str, factor: int, byzantine: int | None) -> Callable[[int, int], None]:
+  """Returns (S, K) -> None, a `Needs.check_cohort` that refuses cohorts of S < factor·f + 3 clients.
+
+  Args:
+    name: the method's name.
+    factor: how many clients each dishonest upload asks for.
+    byzantine: f; None for as many as S allows, so that S >= 3.
+  """
+
+  def check_cohort(size: int, num: int) -> None:
+    least = factor * (byzantine or 0) + 3
+    if size < least:
+      remedy = f"Use {least} or more" + (", or a smaller byzantine." if byzantine else ".")
+      problem = f"{name} needs {factor}f + 3 = {least} clients or more for f = {byzantine or 0}"
+      raise SettingError("cohort_size", size, problem, remedy)
+
+  return check_cohort
 
 
 def over(weights: jax.Array, leaf: jax.Array) -> jax.Array:

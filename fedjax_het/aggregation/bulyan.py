@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from fedjax_het import vectors
 from fedjax_het.aggregation.coordinates import COVERED
-from fedjax_het.errors import SettingError
 from fedjax_het.parts import Aggregation, Needs
 from fedjax_het.settings import Whole, checked
 
@@ -53,13 +52,6 @@ def bulyan(byzantine: Annotated[int, Whole(0)] | None = None) -> Aggregation:
     SettingError: from `check_cohort`, S < 4f + 3.
   """
 
-  def check_cohort(size: int, num: int) -> None:
-    if size < 4 * (byzantine or 0) + 3:
-      raise SettingError(
-        "cohort_size", size, f"bulyan with byzantine = {byzantine} needs 4f + 3 clients or more",
-        f"Use {4 * (byzantine or 0) + 3} or more, or a smaller byzantine.",
-      )  # fmt: skip
-
   def combine(key, state, p, uploads, broadcast):
     f = (len(p) - 3) // 4 if byzantine is None else byzantine
     chosen = chosen_by_krum(vectors.squared_distances(uploads), f)
@@ -72,5 +64,5 @@ def bulyan(byzantine: Annotated[int, Whole(0)] | None = None) -> Aggregation:
 
     return vectors.in_kind_of(uploads, jax.tree.map(nearest, uploads)), state
 
-  needs = Needs(check_cohort=check_cohort, covers=COVERED)
+  needs = Needs(check_cohort=vectors.enough("bulyan", 4, byzantine), covers=COVERED)
   return Aggregation(combine=combine, name="bulyan", needs=needs, uses_mixing=False)

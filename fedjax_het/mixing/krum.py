@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import vectors
-from fedjax_het.errors import SettingError
 from fedjax_het.parts import Mixing, Needs
 from fedjax_het.settings import Whole, checked
 
@@ -35,20 +34,14 @@ def coefficients(distances: jax.Array, byzantine: int, kept: int) -> jax.Array:
 
 
 def _krum(name: str, byzantine: int | None, several: bool) -> Mixing:
-  def check_cohort(size: int, num: int) -> None:
-    if size < 2 * (byzantine or 0) + 3:
-      raise SettingError(
-        "cohort_size", size, f"{name} with byzantine = {byzantine} needs 2f + 3 clients or more",
-        f"Use {2 * (byzantine or 0) + 3} or more, or a smaller byzantine.",
-      )  # fmt: skip
-
   def update(state, feedback):
     size = feedback.sizes.shape[0]
     f = (size - 3) // 2 if byzantine is None else byzantine
     kept = size - f if several else 1
     return coefficients(vectors.squared_distances(feedback.uploads()), f, kept), state
 
-  needs = Needs(check_cohort=check_cohort, covers=("params", "extra", "stats"))
+  check = vectors.enough(name, 2, byzantine)
+  needs = Needs(check_cohort=check, covers=("params", "extra", "stats"))
   return Mixing(lambda sizes: (), update, name, needs=needs)
 
 

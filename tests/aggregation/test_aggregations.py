@@ -256,8 +256,9 @@ def test_a_round_aggregates_what_the_cohort_sent():
 
 @pytest.mark.slow
 def test_the_share_of_a_trimmed_mean_is_a_value_of_a_sweep():
-  data, shares = federation([8] * 6), [0.0, 0.2, 0.4]
-  make = lambda share: fh.federated(fedavg(), aggregation=aggregation.trimmed_mean(share))  # noqa: E731
+  """One of 0, which alone is the mean, is a member like the others."""
+  data, shares, even = federation([8] * 6), [0.0, 0.2, 0.4], fh.mixing.uniform()
+  make = lambda share: fh.federated(fedavg(), even, aggregation=aggregation.trimmed_mean(share))  # noqa: E731
   swept = fh.sweep(make, {"share": shares}, data=data, rounds=2, cohort_size=5)
   for member, share in enumerate(shares):
     alone = fh.run(make(share), data, rounds=2, cohort_size=5, key=jax.random.key(0))
