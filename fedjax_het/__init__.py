@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedjax_het import _starting as _starting
-from fedjax_het import data, metrics, mixing, models, server, tasks
+from fedjax_het import aggregation, data, metrics, mixing, models, server, tasks
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -29,6 +29,7 @@ from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import Model
 from fedjax_het.parts import (
+  Aggregation,
   Algorithm,
   ClientUpdate,
   Context,
@@ -38,6 +39,7 @@ from fedjax_het.parts import (
   Message,
   Mixing,
   Needs,
+  Pooled,
   ServerUpdate,
   Studies,
   in_one_go,
@@ -45,13 +47,13 @@ from fedjax_het.parts import (
 from fedjax_het.tasks import Task
 
 __all__ = [
-  "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info", "LocalTraining",
-  "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Result", "ServerUpdate",
-  "SettingError", "State", "Studies", "Sweep", "Task", "Trained", "apfl", "data", "ditto", "fedavg",
-  "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go",
-  "keep_programs", "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "pfedme",
-  "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed",
-  "superfed_lm", "superfed_mm", "sweep", "tasks",
+  "Aggregation", "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info",
+  "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Pooled", "Result",
+  "ServerUpdate", "SettingError", "State", "Studies", "Sweep", "Task", "Trained", "aggregation", "apfl",
+  "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox",
+  "fedrep", "in_one_go", "keep_programs", "lg_fedavg", "load_model", "load_run", "metrics", "mixing",
+  "models", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all",
+  "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks",
 ]  # fmt: skip
 
 

@@ -1,28 +1,51 @@
-"""Composes a federated algorithm of three parts."""
+"""Composes a federated algorithm of its parts."""
 
+import contextlib
 from typing import Any
+
+import jax
 
 from fedjax_het import mixing as mixings
 from fedjax_het import server as servers
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, ClientUpdate, Mixing, Needs, ServerUpdate, Studies
+from fedjax_het.parts import (
+  Aggregation,
+  Algorithm,
+  ClientUpdate,
+  Message,
+  Mixing,
+  Needs,
+  ServerUpdate,
+  Studies,
+)
 
-KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate)
+KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation)
 
 
 def federated(
-  client: ClientUpdate, mixing: Mixing | None = None, server: ServerUpdate | None = None
+  client: ClientUpdate,
+  mixing: Mixing | None = None,
+  server: ServerUpdate | None = None,
+  *,
+  aggregation: Aggregation | None = None,
 ) -> Algorithm:
   """Composes an algorithm; by default clients count by n_i and the server moves to their average.
+
+  An aggregation whose settings make it the weighted mean is left out, see `Aggregation.is_mean`.
 
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
       `studies` are of another type, or its `needs` have a field that only client parts have; the mixing part
-      scales updates and the client part uploads none; the server part takes models and the client part
-      uploads signals, or the reverse; or the server part refuses the others, see `ServerUpdate.adapt_to`.
+      scales updates and the client part uploads none, or the server part sends each client a message of its
+      own; the server part takes models and the client part
+      uploads signals, or the reverse; the mixing or aggregation part protects from dishonest uploads and the
+      client part sends fields that it does not act on, see `Needs.covers`; the aggregation part combines
+      updates and the client part uploads none; or the server part refuses the others, see
+      `ServerUpdate.adapt_to`.
   """
   mixing = mixings.static() if mixing is None else mixing
-  parts = Algorithm(client, mixing, servers.sgd() if server is None else server)
+  server = servers.sgd() if server is None else server
+  parts = Algorithm(client, mixing, server, Aggregation() if aggregation is None else aggregation)
   for role, part, kind in zip(Algorithm._fields, parts, KINDS):
     if not isinstance(part, kind):
       what = getattr(part, "__name__", type(part).__name__)
@@ -36,12 +59,31 @@ def federated(
       "mixing", parts.mixing.name, f"scales the clients' updates, and {parts.client.name} uploads no model",
       "Use a mixing that only weighs what is uploaded, such as static.",
     )  # fmt: skip
+  if parts.mixing.scale is not None and parts.server.send is not None:
+    raise SettingError(
+      "mixing", parts.mixing.name, "scales the clients' updates from one broadcast, and "
+      f"{parts.server.name} sends each client its own", "Use a mixing that only weighs, such as static.",
+    )  # fmt: skip
   if parts.server.takes_models != parts.client.needs.uploads_model:
     given, fitting = ("models", "sgd") if parts.client.needs.uploads_model else ("signals", "sgld")
     raise SettingError(
       "server", parts.server.name, f"does not take the {given} that {parts.client.name} uploads",
       f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
+  if parts.aggregation.is_mean(parts.mixing):
+    parts = parts._replace(aggregation=Aggregation())
+  if parts.aggregation.of_updates and not parts.client.needs.uploads_model:
+    raise SettingError(
+      "aggregation", parts.aggregation.name, f"combines clients' updates, and {parts.client.name} uploads no "
+      "model", "Use one that combines what is uploaded, such as median.",
+    )  # fmt: skip
+  if any(part.needs.covers is not None for part in (parts.mixing, parts.aggregation)):
+    # Uploads are known, and checked again, only with data. Here the client part may still be around a model
+    # that it refuses, such as the placeholder of a configuration that is checked.
+    first = Message(())
+    with contextlib.suppress(SettingError):
+      first = jax.eval_shape(parts.client.init_broadcast, jax.random.key(0))
+    parts.check_covered(first)
   if parts.server.adapt_to is None:
     return parts
   return parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))

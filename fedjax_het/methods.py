@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het import mixing, models, server
@@ -34,10 +35,10 @@ NOT_SETTABLE = ("model", "rounds", "name")
 
 
 class Preparation(NamedTuple):
-  """How an argument of a client part's factory is made of the clients' data, before the part is made.
+  """How an argument of a part's factory is made of the clients' data, before the part is made.
 
   Attributes:
-    argument: the argument's name.
+    argument: the argument's name; parts of one algorithm that have the same receive the same value.
     make: (label counts int [K, C], seed=, **settings) -> the argument. The settings have defaults, and belong
       to the method in a configuration.
     placeholder: (K, or None if it is not known yet; **settings) -> an argument with which the part can be
@@ -47,6 +48,19 @@ class Preparation(NamedTuple):
   argument: str
   make: Callable[..., Any]
   placeholder: Callable[..., Any]
+
+
+def counts_of_nobody(num_clients: int | None) -> np.ndarray:
+  """Returns a placeholder of label counts, int32 [K, 1]: one example of one class for each client."""
+  return np.ones((num_clients or 1, 1), np.int32)
+
+
+def label_counts(counts: ArrayLike, seed: int = 0) -> np.ndarray:
+  """Returns the label counts themselves, int32 [K, C]; nothing is drawn."""
+  return np.asarray(counts, np.int32)
+
+
+LABEL_COUNTS = Preparation("counts", label_counts, counts_of_nobody)  # for a part that takes them as `counts`
 
 
 class OwnEpochs(NamedTuple):
@@ -153,6 +167,7 @@ def _by_name(*entries: Method) -> dict[str, Method]:
 _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
+_KRUM = "Blanchard et al., NeurIPS 2017"
 _SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
 CLIENTS = _by_name(
@@ -201,6 +216,9 @@ MIXINGS = _by_name(
          _AAGGFF, "p and K x K sums"),
   Method("aaggff_d", mixing.aaggff_d, "exponentiated gradient on p, for cohorts out of millions of clients",
          _AAGGFF, "p and K sums"),
+  Method("krum", mixing.krum, "the one upload nearest to its neighbours", _KRUM),
+  Method("multi_krum", mixing.multi_krum, "the mean of the uploads nearest to their neighbours", _KRUM),
+  Method("norm_bound", mixing.norm_bound, "static mixing of updates up to a length", "Sun et al., 2019"),
 )  # fmt: skip
 SERVERS = _by_name(
   Method("sgd", server.sgd, "a gradient step on the pseudo-gradient; lr = 1 gives the average", _FEDAVG),

@@ -20,11 +20,12 @@ FLOORS = (
    "program": "devices, signals, mistakes in one line"},
   {"config": "from files and flags to the typed plan of a run"},
   {"methods": "their names, one table", "studies": "what is studied of a run, and its pictures"},
-  {"federated": "three parts make an algorithm"},
-  {"clients": "what a client does: θ, D", "mixing": "how much each counts: w",
-   "server": "how the server moves", "engine": "rounds, devices, evaluation"},
+  {"federated": "the parts make an algorithm"},
+  {"clients": "what a client does", "mixing": "how much each counts", "aggregation": "many to one",
+   "server": "how it moves", "engine": "rounds, devices, evaluation"},
   {"models": "Flax modules behind pure functions"},
-  {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step"},
+  {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step",
+   "vectors": "norms, distances"},
   {"data": "sources, partitions, the clients' rows in flat arrays"},
   {"tasks": "loss, metrics, valid labels", "output": "text made safe to show, progress"},
   {"metrics": "formulas, and names with units", "settings": "declared once: type, range, meaning"},
@@ -36,7 +37,7 @@ WAY = {  # the stops of a run, as the page tells them
   "engine": "6", "studies": "7",
 }  # fmt: skip
 METHODS, KNOWS_NO_METHOD, OTHERS = "#F6D9C9", "#CFE3F3", "#EEF1F4"
-COLOURS = dict.fromkeys(("clients", "mixing", "server", "langevin"), METHODS) | {
+COLOURS = dict.fromkeys(("clients", "mixing", "aggregation", "server", "langevin", "vectors"), METHODS) | {
   "engine": KNOWS_NO_METHOD, "local": KNOWS_NO_METHOD, "parts": KNOWS_NO_METHOD,
 }  # fmt: skip
 WIDTH, HEIGHT, GAP = 12.0, 0.9, 0.12

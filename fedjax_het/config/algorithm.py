@@ -14,7 +14,7 @@ from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
-from fedjax_het.methods import CLIENTS, METHODS
+from fedjax_het.methods import METHODS, Method
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.tasks import Task
@@ -27,23 +27,40 @@ def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
 
 
 def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
-  """Returns what `Method.prepare` makes of the clients' data for a plan; {} for most methods.
+  """Returns what the parts' `Method.prepare` make of the clients' data for a plan; {} for most methods.
 
   Raises:
     SettingError: the labels are not classes, or a setting does not go with the counts.
   """
-  client = CLIENTS[plan.parts["algorithm"]["name"]]
-  if client.prepares is None:
-    return {}
-  if not task.classes:
-    raise SettingError(
-      "algorithm.name", client.name, f"goes by the clients' counts of classes, and the labels of {task.name} "
-      "are none", "Use another method, or data whose labels are classes.",
-    )  # fmt: skip
-  seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(plan.seed), 5)))[-1]
-  given = {**plan.parts["local"], **plan.parts["algorithm"]}
-  with as_written(plan.parts, "algorithm", "local"):
-    return client.prepare(given, label_counts(data), seed=int(seed))
+  prepared: dict[str, Any] = {}
+  for section, method, given in _chosen(plan):
+    if method.prepares is None:
+      continue
+    if not task.classes:
+      raise SettingError(
+        f"{section}.name", method.name, "goes by the clients' counts of classes, and the labels of "
+        f"{task.name} are none", "Use another method, or data whose labels are classes.",
+      )  # fmt: skip
+    seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(plan.seed), 5)))[-1]
+    with as_written(plan.parts, section, "local"):
+      prepared |= method.prepare(given, label_counts(data), seed=int(seed))
+  return prepared
+
+
+def placeholders_of(plan: Plan) -> dict[str, Any]:
+  """Returns placeholders of what `prepared_of` makes, before data are read; see `Method.prepare`."""
+  prepared: dict[str, Any] = {}
+  for section, method, given in _chosen(plan):
+    with as_written(plan.parts, section, "local"):
+      prepared |= method.prepare(given, num_clients=plan.num_clients)
+  return prepared
+
+
+def _chosen(plan: Plan) -> Iterator[tuple[str, Method, Mapping[str, Any]]]:
+  """Yields (section, method, its settings) of each part of a plan."""
+  for section, table in METHODS.items():
+    own = plan.parts[section]
+    yield section, table[own["name"]], {**plan.parts["local"], **own} if section == "algorithm" else own
 
 
 def build_algorithm(
@@ -52,12 +69,12 @@ def build_algorithm(
   """Returns the parts that a plan chooses, around `model`; for `prepared` see `Method.prepare`."""
   parts = plan.parts
   with as_written(parts, "server"):
-    move = named("server", parts["server"], rounds=plan.rounds)
+    move = named("server", parts["server"], rounds=plan.rounds, **prepared)
   with as_written(parts, "algorithm", "local"):
     algorithm = in_rounds(parts["algorithm"], plan.rounds)
     client = named("algorithm", {**parts["local"], **algorithm}, model=model, **prepared)
   with as_written(parts, "mixing"):
-    mix = named("mixing", parts["mixing"])
+    mix = named("mixing", parts["mixing"], **prepared)
   for study in plan.watching:
     mix = study.observed(plan.given(study), mix, model)
   return federated(client, mix, move)

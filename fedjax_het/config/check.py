@@ -5,7 +5,7 @@ from typing import Any
 
 from fedjax_het import data as datasets
 from fedjax_het import models
-from fedjax_het.config.algorithm import as_written, build_algorithm
+from fedjax_het.config.algorithm import as_written, build_algorithm, placeholders_of
 from fedjax_het.config.known import check_known, check_method
 from fedjax_het.config.sections import Section
 from fedjax_het.config.typed import Plan
@@ -126,10 +126,7 @@ def check_parts(plan: Plan) -> None:
     SettingError: a setting of a part or a study is invalid, or the parts cannot be combined.
   """
   client = CLIENTS[plan.parts["algorithm"]["name"]]
-  given = {**plan.parts["local"], **plan.parts["algorithm"]}
-  with as_written(plan.parts, "algorithm", "local"):
-    prepared = client.prepare(given, num_clients=plan.num_clients)
-  algorithm = build_algorithm(plan, small_model(client), prepared)
+  algorithm = build_algorithm(plan, small_model(client), placeholders_of(plan))
   for study in plan.watching:
     if study.options:
       given = plan.given(study)

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.packing import packing
 from fedjax_het.engine.placement import AXIS, unknown
-from fedjax_het.parts import Context, LocalTraining
+from fedjax_het.parts import Context, LocalTraining, Message, Sent
 
 PyTree = Any
 
@@ -75,7 +75,8 @@ def train(
   mesh: Mesh,
   view: ClientData,
   context: Callable[[jax.Array, jax.Array], Context],
-  broadcast: PyTree,
+  received: Callable[[Sent, jax.Array], Message],
+  sent: Sent,
   round: jax.Array,
   cohort: jax.Array,
   keys: jax.Array,
@@ -88,7 +89,8 @@ def train(
     mesh: the D devices.
     view: the cohort's training examples.
     context: (client, round) -> the client's context.
-    broadcast: what the server sent.
+    received: (all that is sent, client) -> the client's message.
+    sent: all that the server sends.
     round: index of the round, int32 scalar.
     cohort: the clients' indices, int32 [S].
     keys: the clients' keys [S].
@@ -100,29 +102,32 @@ def train(
   plan = windows(steps, devices)
 
   def on_device(shared):
-    plan, broadcast, round, x, y, start, size, cohort, keys, states, steps = shared
+    plan, sent, round, x, y, start, size, cohort, keys, states, steps = shared
     d = lax.axis_index(AXIS)
     first, last, head, tail = plan.first[d], plan.last[d], plan.head[d], plan.tail[d]
 
     def client(j):
       i = jnp.minimum(first + j, count - 1)
       own = dataclasses.replace(view, x=x, y=y, start=start[i], size=size[i])
-      return keys[i], own, jax.tree.map(lambda leaf: leaf[i], states), context(cohort[i], round), steps[i]
+      state = jax.tree.map(lambda leaf: leaf[i], states)
+      return keys[i], received(sent, cohort[i]), state, own, context(cohort[i], round)
 
     def run_steps(j, work, from_, to):
-      key, own, state, where, _ = client(j)
-      return training.run_steps(key, broadcast, state, own, where, work, from_, to)
+      return training.run_steps(*client(j), work, from_, to)
 
     def begin(j):
-      _, _, state, where, _ = client(j)
+      _, broadcast, state, _, where = client(j)
       return training.start(broadcast, state, where)
 
     def end(j, work):
-      _, own, state, where, _ = client(j)
+      _, broadcast, state, own, where = client(j)
       return training.finish(broadcast, state, own, where, work)
 
+    def steps_of(j):
+      return steps[jnp.minimum(first + j, count - 1)]
+
     is_tail = (first + 1 == last) & (tail > 0)
-    early = jnp.where(head > 0, head, jnp.minimum(plan.handover, client(0)[4]))
+    early = jnp.where(head > 0, head, jnp.minimum(plan.handover, steps_of(0)))
     early = jnp.where((first < last) & ~is_tail, early, 0)
 
     def phase(turn, carry):
@@ -135,7 +140,7 @@ def train(
         work = lax.cond(goes_on, lambda: work, lambda: begin(j))
         work = lax.cond(cut, lambda: received, lambda: work)
         from_ = jnp.where(cut, tail, jnp.where(goes_on, early, 0))
-        work = run_steps(j, work, from_, jnp.where(late, client(j)[4], early))
+        work = run_steps(j, work, from_, jnp.where(late, steps_of(j), early))
         results = lax.cond(
           late,
           lambda: [leaf.at[j].set(one) for leaf, one in zip(results, packed.pack(end(j, work)))],
@@ -157,7 +162,7 @@ def train(
     # A loop of two turns, so that the clients' steps are compiled once.
     return packed.unpack(lax.fori_loop(0, unknown(2), phase, (work, work, packed.room(slots)))[2])
 
-  shared = (plan, broadcast, round, view.x, view.y, view.start, view.size, cohort, keys, states, steps)
+  shared = (plan, sent, round, view.x, view.y, view.start, view.size, cohort, keys, states, steps)
   mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(P(),), out_specs=P(AXIS), check_vma=False)
   slot = plan.finisher * slots + jnp.arange(count) - plan.first[plan.finisher]
   return jax.tree.map(lambda leaf: leaf[slot], mapped(shared))

@@ -245,7 +245,7 @@ class Runs(abc.ABC):
       if ids is not None and self.states.held is None:
         state = state._replace(clients=jax.tree.map(lambda leaf: leaf[ids], state.clients))
       return (), evaluate_clients(
-        of(algorithm.client), self.inside, self.cohort_size, batch, part, data, state, ids
+        of(algorithm.client), algorithm.server, self.inside, self.cohort_size, batch, part, data, state, ids
       )
 
     seen, args = parts_seen(of(self._client), part), functools.partial(self.states.of, state)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message, Pooled
 from fedjax_het.tasks import Task
 
 PyTree = Any
@@ -45,11 +45,55 @@ def checked_clients(client: ClientUpdate, broadcast: Message, before: PyTree, se
       "client's update", upload.params, broadcast.params, "the upload's params", "the broadcast's",
       "Return params as received, or say needs=fh.Needs(uploads_model=False) with a server that takes them.",
     )  # fmt: skip
+  if sent[0].pooled != ():
+    check_pooled("client's update", broadcast, sent[0].pooled)
   first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), before)
   check_alike("client's update", state, first, "the new state", "the state of init", remedy)
   for name, value in info._asdict().items():
     check_scalars(f"info.{name} of the client's update", value)
   return sent
+
+
+def checked_first_pass(broadcast: Message, found: Any) -> Pooled:
+  """Returns what the cohort's first passes return; raises `SettingError` as `check_pooled` does."""
+  check_pooled("client's first_pass", broadcast, found)
+  return found
+
+
+def check_pooled(function: str, broadcast: Message, sent: Any) -> None:
+  """Raises `SettingError` unless `sent`, each leaf [S, ...], fits the broadcast's `pooled`."""
+  remedy = "Return fh.Pooled(values, weights), floats; init_broadcast has the first values in pooled."
+  if not isinstance(sent, Pooled):
+    problem = "is what it returns for Message.pooled"
+    raise SettingError(function, type(sent).__name__, problem, remedy)
+  one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sent)
+  check_alike(function, one.values, broadcast.pooled, "pooled values", "the broadcast's", remedy)
+  try:
+    each = jax.tree.broadcast(one.weights, one.values)
+  except ValueError:
+    problem = "is the form of the weights, and no prefix of that of the values"
+    raise SettingError(function, shapes(one.weights), problem, remedy) from None
+  for value, weight in zip(jax.tree.leaves(one.values), jax.tree.leaves(each)):
+    if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in (value, weight)):
+      raise SettingError(function, (shapes(value), shapes(weight)), "are no floats", remedy)
+    if weight.shape != value.shape[: len(weight.shape)]:
+      problem = f"is a weight for {shapes(value)}, and no leading part of its shape"
+      raise SettingError(function, shapes(weight), problem, remedy)
+
+
+def check_send(algorithm: Algorithm) -> None:
+  """Raises `SettingError` unless a server that addresses clients sends messages as the broadcast is."""
+  client, _, server, *_ = algorithm
+  if server.send is None:
+    return
+
+  def messages(key: jax.Array) -> tuple[Any, Message]:
+    broadcast = client.init_broadcast(key)
+    return server.received(server.sent(broadcast, server.init(broadcast)), jnp.int32(0)), broadcast
+
+  remedy = "Return broadcast._replace(params=...) with the structure, shapes and dtypes of the broadcast."
+  found, broadcast = jax.eval_shape(messages, jax.random.key(0))
+  check_alike("server's send", found, broadcast, "a client's message", "the broadcast", remedy, dtypes=True)
 
 
 def checked_loss(loss: jax.Array) -> jax.Array:
@@ -73,12 +117,29 @@ def checked_server(before: tuple[Message, PyTree], found: Any) -> Any:
   return found
 
 
+def checked_aggregate(uploads: Message, state: PyTree, found: Any) -> tuple[Message, PyTree]:
+  """Returns (aggregate, state) of an aggregation part.
+
+  Raises:
+    SettingError: `found` is not such a pair, the aggregate has another form than an upload, whose leaves here
+      are [S, ...], or the state another than before.
+  """
+  remedy = "Return (aggregate, state): a message in the form of one upload, and the state as before."
+  if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Message)):
+    problem = "is what it returns, and no pair of a message and a state"
+    raise SettingError("aggregation's combine", type(found).__name__, problem, remedy)
+  one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), uploads)
+  for own, wanted, what, like in zip(found, (one, state), ("aggregate", "state"), ("an upload", "before")):
+    check_alike("aggregation's combine", own, wanted, f"the {what}", like, remedy, dtypes=True)
+  return found
+
+
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
   """Raises `SettingError` unless the mixing part returns float coefficients [S] and a state as before.
 
-  Its `scale` and `figures` are checked too.
+  Its `scale` and `figures` are checked too, and whether uploads have fields that no protecting part covers.
   """
-  client, mixing, _ = algorithm
+  client, mixing, *_ = algorithm
 
   def upload(key: jax.Array, data: FederatedData, broadcast: Message) -> Message:
     own, context = data.clients(jnp.int32(0)), first_context(data, cohort_size)
@@ -99,9 +160,12 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
     losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
     heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
     more = (function and function(heard) for function in (mixing.scale, mixing.figures))
-    return state, mixing.update(state, heard), *more
+    covers = any(part.needs.covers is not None for part in (mixing, algorithm.aggregation))
+    return upload(key, data, broadcast) if covers else None, state, mixing.update(state, heard), *more
 
-  before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data)
+  sent, before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data)
+  if sent is not None:
+    algorithm.check_covered(sent)
   if not (isinstance(found, tuple) and len(found) == 2):
     given, problem = type(found).__name__, "is what its update gives, and no pair"
   elif not are_floats(found[0], cohort_size):

@@ -15,7 +15,7 @@ from absl import logging
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
 from fedjax_het.data.scale import as_read
-from fedjax_het.engine.border import check_mixing, check_task, first_context
+from fedjax_het.engine.border import check_mixing, check_send, check_task, first_context
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Algorithm
@@ -85,6 +85,7 @@ def check_fit(
       ) from error  # fmt: skip
 
   check_cohort(algorithm, cohort_size, data[0].num_clients)
+  check_send(algorithm)
   check_mixing(algorithm, data[0], cohort_size)
   found = jax.eval_shape(outputs, jax.random.key(0), data[0], dict(settings))
   for each, rows in zip(data, used):
@@ -112,7 +113,9 @@ def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> No
 
 def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
   """Yields what the parts remark on these clients, see `Needs.remarks`."""
-  return (text for part in algorithm for text in part.needs.remarks(data))
+  yield from (text for part in algorithm for text in part.needs.remarks(data))
+  if not (algorithm.aggregation.uses_mixing or algorithm.mixing.even):
+    yield f"aggregation = {algorithm.aggregation.name}: every upload counts alike, whatever mixing says."
 
 
 def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData], more: Iterable[str] = ()) -> None:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from fedjax_het.engine.placement import replicated
 
+FIRST_PASS, AGGREGATION = 3, 4  # `round_keys` has 0 to 2
 AHEAD = 128  # number of rounds whose cohorts are drawn at once
 
 
@@ -48,6 +49,11 @@ def round_keys(key: jax.Array, round: jax.Array) -> tuple[jax.Array, jax.Array, 
   key = jax.random.fold_in(key, round)
   cohort, clients, server = (jax.random.fold_in(key, purpose) for purpose in range(3))
   return cohort, clients, server
+
+
+def key_of(purpose: int, key: jax.Array, round: jax.Array) -> jax.Array:
+  """Returns a round's key of what few methods draw: `FIRST_PASS`, to fold clients in, or `AGGREGATION`."""
+  return jax.random.fold_in(jax.random.fold_in(key, round), purpose)
 
 
 def cohort_of(key: jax.Array, round: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:

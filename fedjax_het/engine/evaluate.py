@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from fedjax_het.data.container import ClientData, FederatedData
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
-from fedjax_het.parts import ClientUpdate, Context
+from fedjax_het.parts import ClientUpdate, Context, ServerUpdate
 from fedjax_het.tasks import Task
 
 PyTree = Any
@@ -79,6 +79,7 @@ def same_arrays(first: PyTree, second: PyTree) -> bool:
 
 def evaluate_clients(
   client: ClientUpdate,
+  server: ServerUpdate,
   mesh: Mesh | None,
   cohort_size: int,
   client_batch: int | None,
@@ -91,6 +92,7 @@ def evaluate_clients(
 
   Args:
     client: the client part.
+    server: the server part, which says what each client receives.
     mesh: the devices; None for the one that runs this.
     cohort_size: S.
     client_batch: clients that a device evaluates at once; None for all.
@@ -104,7 +106,7 @@ def evaluate_clients(
   view, training = data.clients(everybody, part), data.clients(everybody)
 
   def one(shared, own: ClientData, i: jax.Array, slices: tuple[jax.Array, jax.Array], own_state: PyTree):
-    broadcast, round = shared
+    (sent, round), broadcast = shared, server.received(shared[0], i)
     rows = dataclasses.replace(training, x=own.x, y=own.y, start=slices[0], size=slices[1])
     context = Context(i, round, cohort_size, data.num_clients)
 
@@ -118,13 +120,13 @@ def evaluate_clients(
     each = lambda: lax.map(lambda lam: judged(personal(lam)), lambdas)  # noqa: E731
     if client.global_model is None:
       return each(), {}
-    model = client.global_model(broadcast)
+    model = client.global_model(sent.broadcast)
     values = judged(model)
     if same_arrays(personal(lambdas[0]), model):  # every client uses the global model: evaluated once
       return jax.tree.map(lambda value: jnp.repeat(value[None], len(lambdas), 0), values), values
     return each(), values
 
-  shared, slices = (state.broadcast, state.round), (training.start, training.size)
+  shared, slices = (server.sent(state.broadcast, state.server), state.round), (training.start, training.size)
   values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, state.clients)
   return Evaluation(*constrain(values, mesh))
 

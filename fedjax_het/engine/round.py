@@ -1,7 +1,7 @@
 """One round of federated training, a pure function of the state.
 
-Sample the cohort -> gather its states -> local training -> mixing -> weighted sum -> server step -> scatter
-the states back.
+Sample the cohort -> gather its states -> a first pass, for methods that have one -> local training -> mixing
+-> aggregation -> server step -> scatter the states back.
 """
 
 import functools
@@ -15,11 +15,18 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import balance
-from fedjax_het.engine.border import checked_clients, checked_loss, checked_server
-from fedjax_het.engine.cohort import cohort_of, round_keys
-from fedjax_het.engine.placement import constrain, map_clients, rounded, weighted_sum
+from fedjax_het.engine.averages import average, pooled, scaled, without_unread
+from fedjax_het.engine.border import (
+  checked_aggregate,
+  checked_clients,
+  checked_first_pass,
+  checked_loss,
+  checked_server,
+)
+from fedjax_het.engine.cohort import AGGREGATION, FIRST_PASS, cohort_of, key_of, round_keys
+from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, Context, Feedback, Info, Message
+from fedjax_het.parts import Algorithm, Context, Feedback, Info
 
 MAX_CHUNK = 128
 
@@ -78,31 +85,46 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server = algorithm
+  client, mixing, server, aggregation = algorithm
   _, clients_key, server_key = round_keys(state.key, state.round)
   cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   view = data.clients(cohort)
   places = cohort if slots is None else slots[cohort]
   before = jax.tree.map(lambda leaf: leaf[places], state.clients)
-  keys = jax.vmap(lambda i: jax.random.fold_in(clients_key, i))(cohort)
-  shared = (state.broadcast, state.round)
+
+  def keys_of(key: jax.Array) -> jax.Array:
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(cohort)
 
   def context(i: jax.Array, round: jax.Array) -> Context:
     return Context(i, round, cohort_size, data.num_clients)
 
+  def survey(shared, own, i, key, own_state):
+    sent, round = shared
+    assert client.first_pass is not None
+    return client.first_pass(key, server.received(sent, i), own_state, own, context(i, round))
+
   def train(shared, own, i, key, own_state):
-    broadcast, round = shared
-    return client.update(key, broadcast, own_state, own, context(i, round))
+    sent, round = shared
+    return client.update(key, server.received(sent, i), own_state, own, context(i, round))
 
   def judge(shared, own, i, own_state):
-    broadcast, round = shared
-    return checked_loss(client.loss(broadcast, own_state, own, context(i, round)))
+    sent, round = shared
+    return checked_loss(client.loss(server.received(sent, i), own_state, own, context(i, round)))
 
+  keys, shared = keys_of(clients_key), (server.sent(state.broadcast, state.server), state.round)
+  if client.first_pass is not None:
+    first_keys = keys_of(key_of(FIRST_PASS, state.key, state.round))
+    found = map_clients(survey, mesh, client_batch, shared, view, cohort, first_keys, before)
+    found = checked_first_pass(state.broadcast, found)
+    broadcast = state.broadcast._replace(pooled=pooled(found, state.broadcast.pooled, mesh))
+    state, shared = state._replace(broadcast=broadcast), (server.sent(broadcast, state.server), state.round)
   if mesh and client.training and balance.pays(mesh, view, client_batch):
-    sent = balance.train(client.training, mesh, view, context, *shared, cohort, keys, before)
+    trained = balance.train(
+      client.training, mesh, view, context, server.received, *shared, cohort, keys, before
+    )
   else:
-    sent = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before)
-  uploads, after, info = checked_clients(client, state.broadcast, before, sent)
+    trained = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before)
+  uploads, after, info = checked_clients(client, state.broadcast, before, trained)
   losses = functools.cache(
     lambda: constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
   )
@@ -111,11 +133,19 @@ def round_step(
   seen, sizes = constrain((cohort, view.size), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast)
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
-  mixed = uploads
+  mixed, kept = uploads, state.aggregation
+  if mixing.needs.covers is not None:
+    mixed = without_unread(uploads, coefficients)
   if mixing.scale is not None:
-    mixed = scaled(uploads, state.broadcast, constrain(mixing.scale(feedback), mesh))
-  aggregate = average(coefficients, mixed, mesh)
-  moved = server.update(server_key, state.server, state.broadcast, aggregate)
+    mixed = scaled(mixed, state.broadcast, constrain(mixing.scale(feedback), mesh))
+  if aggregation.combine is None:
+    aggregate = average(coefficients, mixed, state.broadcast, mesh)
+  else:
+    key, mixed = key_of(AGGREGATION, state.key, state.round), constrain(mixed, mesh)
+    found = aggregation.combine(key, kept, coefficients, mixed, state.broadcast)
+    aggregate, kept = constrain(checked_aggregate(mixed, kept, found), mesh)
+  asked_for = (feedback,) if server.takes_feedback else ()
+  moved = server.update(server_key, state.server, state.broadcast, aggregate, *asked_for)
   broadcast, server_state = checked_server((state.broadcast, state.server), moved)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
@@ -125,27 +155,9 @@ def round_step(
   figures = () if mixing.figures is None else mixing.figures(feedback)
   asked = losses() if losses.cache_info().currsize else None
   return (
-    State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients),
+    State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients, kept),
     RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh)),
   )
-
-
-def average(coefficients: jax.Array, uploads: Message, mesh: Mesh | None) -> Message:
-  """Computes Σ_i p_i u_i of the uploads' fields, and Σ_i u_i / S of `Message.even`."""
-  even = weighted_sum(
-    jnp.full_like(coefficients, 1.0 / len(coefficients)), Message((), even=uploads.even), mesh
-  )
-  return weighted_sum(coefficients, uploads._replace(even=()), mesh)._replace(even=even.even)
-
-
-def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
-  """Computes θ + s_i (θ_i - θ) of each client's params; the other fields are unchanged."""
-
-  def one(upload: jax.Array, base: jax.Array) -> jax.Array:
-    own = scale.reshape(-1, *[1] * base.ndim)
-    return rounded(base + own * (upload - base), upload.dtype)
-
-  return uploads._replace(params=jax.tree.map(one, uploads.params, broadcast.params))
 
 
 def many_rounds(

@@ -298,7 +298,7 @@ def run(
   return Result(
     chunk.state, history, metrics, per_client(last), last.test, every_round, picked, last.valid,
     np.asarray(data.test.size),
-    functools.partial(trained, made.client, data, chunk.state, cohort_size, picked.column),
+    functools.partial(trained, made, data, chunk.state, cohort_size, picked.column),
   )  # fmt: skip
 
 

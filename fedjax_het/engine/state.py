@@ -22,6 +22,7 @@ class State(NamedTuple):
     server: the server part's state.
     mixing: the mixing part's state.
     clients: the clients' states, each leaf [K, ...].
+    aggregation: the aggregation part's state.
   """
 
   key: jax.Array
@@ -30,6 +31,7 @@ class State(NamedTuple):
   server: PyTree
   mixing: PyTree
   clients: PyTree
+  aggregation: PyTree = ()
 
 
 def first_state(
@@ -52,6 +54,7 @@ def first_state(
     algorithm.server.init(broadcast),
     algorithm.mixing.init(sizes),
     clients(clients_key(key), broadcast),
+    algorithm.aggregation.init(broadcast),
   )
 
 

@@ -224,10 +224,10 @@ def sweep(
   final, picked = jax.tree.map(lambda leaf: leaf[: len(members)], chunk.state), [pick(own) for own in last]
 
   def models(member: int) -> Trained:
-    client = make_algorithm(**{name: members[member][name] for name in grid}).client
+    made = make_algorithm(**{name: members[member][name] for name in grid})
     own = data if isinstance(data, FederatedData) else data[member]
     state = jax.tree.map(lambda leaf: leaf[member], final)
-    return trained(client, own, state, cohort_size, picked[member].column)
+    return trained(made, own, state, cohort_size, picked[member].column)
 
   return Sweep(
     members,

@@ -25,7 +25,7 @@ from fedjax_het.engine.evaluate import ROWS_AT_ONCE, same_arrays
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, SettingError, folder_of, reading
 from fedjax_het.modes import in_float32
-from fedjax_het.parts import ClientUpdate, Context
+from fedjax_het.parts import Algorithm, Context
 from fedjax_het.tasks import Task
 
 PyTree = Any
@@ -143,19 +143,21 @@ class Trained:
 
 @in_float32()
 def trained(
-  client: ClientUpdate, data: FederatedData, state: State, cohort_size: int, column: int
+  algorithm: Algorithm, data: FederatedData, state: State, cohort_size: int, column: int
 ) -> Trained:
   """Returns the models of a final state for use.
 
   Args:
-    client: the client part.
+    algorithm: the parts, of which the client part makes models of what the server part sends.
     data: the clients' data, for their numbers of rows and the methods that read them to personalise.
-    state: the state after the last round; only its round, broadcast and clients are used.
+    state: the state after the last round; only its round, broadcast and clients are used, and the server
+      part's state if that addresses clients.
     cohort_size: S.
     column: index of the selected λ in `Studies.lambdas`.
   """
-  broadcast = jax.tree.map(jnp.asarray, state.broadcast)
-  shared = None if client.global_model is None else client.global_model(broadcast)
+  client, _, server, *_ = algorithm
+  sent = jax.tree.map(jnp.asarray, server.sent(state.broadcast, state.server))
+  shared = None if client.global_model is None else client.global_model(sent.broadcast)
   lam = jnp.float32(client.studies.lambdas[column])
 
   @in_float32()
@@ -163,7 +165,7 @@ def trained(
     own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), state.clients)
     context = Context(jnp.int32(i), jnp.int32(state.round), cohort_size, data.num_clients)
     rows = client.shown("personalize", data.clients(jnp.int32(i)))
-    found = client.personalize(broadcast, own, rows, context, lam)
+    found = client.personalize(server.received(sent, jnp.int32(i)), own, rows, context, lam)
     return shared if same_arrays(found, shared) else found
 
   example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.x)

@@ -203,7 +203,7 @@ def models_of_checkpoint(
           whole = checkpoints.latest() == rounds  # the newest checkpoint was readable
         if found is not None and whole:
           for run, experiment, own in zip(runs, experiments, engine.split(found[0])):
-            write_model(run.root, experiment.algorithm.client, own)
+            write_model(run.root, experiment.algorithm, own)
           if lost:
             assert isinstance(engine, Engine)
             evaluations = evaluate(engine, found[0])

@@ -160,11 +160,11 @@ def load_run(
   check_start(run, experiment.digests, numerics({}))
   if (encoder := read_encoder(run.root)) is not None:
     experiment = experiment._replace(data=dataclasses.replace(experiment.data, encoder=encoder))
-  client = experiment.algorithm.client
-  broadcast, clients = read_model(run.root, client, experiment.data)
-  state = State(experiment.key, jnp.int32(planned.rounds), broadcast, (), (), clients)
-  column = _column(client.studies.lambdas, summary)
-  used = trained(client, experiment.data, state, planned.cohort_size, column)
+  algorithm = experiment.algorithm
+  sent, clients = read_model(run.root, algorithm, experiment.data)
+  state = State(experiment.key, jnp.int32(planned.rounds), sent.broadcast, sent.server, (), clients)
+  column = _column(algorithm.client.studies.lambdas, summary)
+  used = trained(algorithm, experiment.data, state, planned.cohort_size, column)
   fields = {field.name: getattr(used, field.name) for field in dataclasses.fields(used)}
   return Run(
     **fields, folder=run, config=config, metrics=read_json_lines(run.metrics_path), summary=summary,

@@ -225,7 +225,7 @@ class Record(contextlib.AbstractContextManager):
 
   def keep_model(self, state: State) -> None:
     """Writes the final state's model, see `write_model`; every process calls it."""
-    write_model(self.run.root, self._experiment.algorithm.client, state)
+    write_model(self.run.root, self._experiment.algorithm, state)
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; only the shapes of `state` are used."""
@@ -314,16 +314,23 @@ def traffic(
 ) -> dict[str, int]:
   """Computes the bytes that the algorithm sends to (down) and receives from (up) clients in some rounds."""
 
-  def update(state, data):
+  client = algorithm.client
+
+  def uploads(state, data):
     own_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
     context = Context(0, state.round, cohort_size, data.num_clients)
-    return algorithm.client.update(state.key, state.broadcast, own_state, data.clients(0), context)[0]
+    given = state.key, state.broadcast, own_state, data.clients(0), context
+    return client.update(*given)[0], client.first_pass and client.first_pass(*given)
 
   def size(message: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
 
   visits = cohort_size * rounds
-  return {"up": visits * size(jax.eval_shape(update, state, data)), "down": visits * size(state.broadcast)}
+  again = state.broadcast.pooled if client.first_pass else ()  # after the first pass, to train with
+  return {
+    "up": visits * size(jax.eval_shape(uploads, state, data)),
+    "down": visits * size((state.broadcast, again)),
+  }  # fmt: skip
 
 
 def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:

@@ -6,6 +6,7 @@ one part for each question that this raises:
 =================  =======================================================
 `ClientUpdate`     what a client does with the broadcast that it receives
 `Mixing`           the mixing coefficients of a round's clients
+`Aggregation`      how the uploads become one message; by default their mean
 `ServerUpdate`     how the server moves
 =================  =======================================================
 
@@ -16,23 +17,26 @@ client part and server part. `fedjax_het.federated` refuses parts that do not go
 Shapes: K clients in all, a cohort of S clients a round, batches of B examples.
 """
 
+from fedjax_het.parts.aggregation import Aggregation
 from fedjax_het.parts.client import (
   ClientInitFn,
   ClientUpdate,
   ClientUpdateFn,
   DataNotRequested,
+  FirstPassFn,
   InitBroadcastFn,
   LocalTraining,
   LossFn,
   in_one_go,
 )
-from fedjax_het.parts.message import Context, Feedback, Info, Message, PyTree
+from fedjax_het.parts.message import Context, Feedback, Info, Message, Pooled, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs, PersonalizeFn, Simplex, Studies
-from fedjax_het.parts.server import Algorithm, ServerUpdate
+from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
 
 __all__ = [
-  "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context", "DataNotRequested", "Feedback",
-  "Info", "InitBroadcastFn", "LocalTraining", "LossFn", "Message", "Mixing", "Needs", "PersonalizeFn",
-  "PyTree", "ServerUpdate", "Simplex", "Studies", "in_one_go",
+  "Aggregation", "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
+  "DataNotRequested", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
+  "Message", "Mixing", "Needs", "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate", "Simplex",
+  "Studies", "in_one_go",
 ]  # fmt: skip

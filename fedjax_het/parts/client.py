@@ -8,7 +8,7 @@ import jax
 
 from fedjax_het.data.container import Array, ClientData
 from fedjax_het.errors import SettingError, renamed
-from fedjax_het.parts.message import Context, Info, Message, PyTree
+from fedjax_het.parts.message import Context, Info, Message, Pooled, PyTree
 from fedjax_het.parts.needs import Needs, PersonalizeFn, Studies
 from fedjax_het.tasks import Task, classification
 
@@ -101,6 +101,26 @@ class LossFn(Protocol):
   ) -> jax.Array: ...
 
 
+class FirstPassFn(Protocol):
+  """Computes what a client sends before the round's training, such as the gradient of F_i at the broadcast.
+
+  The cohort's v_i, pooled to Σ_i w_i v_i / Σ_i w_i, take the place of the broadcast's `pooled`: in what every
+  client of the cohort then trains on, and in the broadcast that mixing and server part see. An upload without
+  `pooled` leaves them so.
+
+  Args:
+    key: typed key, folded in from (seed, round, client), independent of the update's.
+    broadcast: the message that the server sent.
+    state: the client's state.
+    data: the client's training examples.
+    context: the client's and the round's index.
+  """
+
+  def __call__(  # noqa: D102
+    self, key: jax.Array, broadcast: Message, state: PyTree, data: ClientData, context: Context
+  ) -> Pooled: ...
+
+
 class DataNotRequested:
   """Placeholder for training examples that a function did not ask for; raises an error when it is read."""
 
@@ -139,6 +159,7 @@ class ClientUpdate(NamedTuple):
     name: the method's name, for reports.
     studies: what the method offers to evaluations and studies, see `Studies`.
     needs: what the method requires of the run, its data and the other parts, see `Needs`.
+    first_pass: see `FirstPassFn`; None for methods whose clients work once in a round.
   """
 
   init_broadcast: InitBroadcastFn
@@ -152,6 +173,7 @@ class ClientUpdate(NamedTuple):
   name: str = "custom"
   studies: Studies = Studies()
   needs: Needs = Needs()
+  first_pass: FirstPassFn | None = None
 
   @property
   def training(self) -> LocalTraining | None:

@@ -9,6 +9,20 @@ import jax.numpy as jnp
 PyTree = Any
 
 
+class Pooled(NamedTuple):
+  """Values that a client uploads in `Message.pooled`, with weights of its own.
+
+  Attributes:
+    values: a tree of floats v, with the structure and shapes of the broadcast's `pooled`.
+    weights: w >= 0, float; a tree prefix of `values`, as in `jax.vmap`: one array stands for a whole subtree.
+      Its shape is a leading part of the shape of each value that it weighs: () for one weight for the value,
+      [C] for one for each of C rows. A value whose weight is 0 is never read, so that it may be NaN.
+  """
+
+  values: PyTree
+  weights: PyTree
+
+
 class Message(NamedTuple):
   """A message from the server to clients (a broadcast) or back (an upload).
 
@@ -22,12 +36,16 @@ class Message(NamedTuple):
     extra: further values that are averaged like `params`, Σ_i p_i u_i.
     stats: a model's running statistics, averaged like `params`; no server optimiser moves them.
     even: values that are averaged with equal weights, Σ_i u_i / S, such as control variates.
+    pooled: values that are averaged with weights of their own, whatever p. Uploads `Pooled(v_i, w_i)` become
+      Σ_i w_i v_i / Σ_i w_i; where Σ_i w_i = 0, as for a class that no client of the cohort has, the
+      broadcast's value is kept. In a broadcast the values v alone. An upload that leaves it out has weight 0.
   """
 
   params: PyTree
   extra: PyTree = ()
   stats: PyTree = ()
   even: PyTree = ()
+  pooled: PyTree = ()
 
 
 class Context(NamedTuple):
@@ -69,7 +87,7 @@ class Info(NamedTuple):
 
 
 class Feedback(NamedTuple):
-  """The round's information for a mixing part.
+  """The round's information for a mixing part, and for a server part that asks for it.
 
   Attributes:
     cohort: indices of the sampled clients, int32 [S], without repetition.
@@ -78,7 +96,8 @@ class Feedback(NamedTuple):
     losses: () -> float32 [S], the losses F_i before local training. A call costs one forward pass over the
       cohort's data; without a call nothing is computed.
     uploads: () -> the cohort's uploads, each leaf [S, ...]. A call gathers them on every device.
-    broadcast: what the cohort received; the clients' updates are uploads minus broadcast.
+    broadcast: what the cohort received; the clients' updates are uploads minus broadcast. If the server part
+      addresses clients (`ServerUpdate.send`), the message that it made each client's of.
   """
 
   cohort: jax.Array

@@ -65,8 +65,8 @@ class Studies(NamedTuple):
 class Needs(NamedTuple):
   """Requirements of a part on the run and on the other parts; every check raises `SettingError`.
 
-  The defaults require nothing. The first five fields are honoured for every part, the others only for client
-  parts.
+  The defaults require nothing. The first five fields are honoured for every part, `covers` for mixing and
+  aggregation parts, the others only for client parts.
 
   Attributes:
     num_clients: K, for a part that was made for so many clients; None for any number.
@@ -81,6 +81,9 @@ class Needs(NamedTuple):
       difference is an update; False if they are a signal that only a matching server part understands.
     upload_norm: the bound on the L2 norm of an upload that is otherwise independent of the client's data;
       None if there is no such bound.
+    covers: fields of `Message` that a mixing or aggregation part protects from dishonest uploads: a client
+      part that sends others is refused, as those would be averaged unprotected. Uploads with the coefficient
+      0 are then not read, so that they may be NaN. None for parts that protect from nothing.
   """
 
   num_clients: int | None = None
@@ -91,6 +94,7 @@ class Needs(NamedTuple):
   sees_data: tuple[str, ...] = ()
   uploads_model: bool = True
   upload_norm: float | None = None
+  covers: tuple[str, ...] | None = None
 
   @property
   def of_client(self) -> tuple[str, ...]:

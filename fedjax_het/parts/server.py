@@ -1,11 +1,12 @@
-"""The server part of an algorithm, and the algorithm that three parts make."""
+"""The server part of an algorithm, and the algorithm that the parts make."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 
-from fedjax_het.errors import renamed
+from fedjax_het.errors import SettingError, renamed
+from fedjax_het.parts.aggregation import Aggregation
 from fedjax_het.parts.client import ClientUpdate
 from fedjax_het.parts.message import Message, PyTree
 from fedjax_het.parts.mixing import Mixing
@@ -20,13 +21,20 @@ class ServerUpdate(NamedTuple):
     init: (first broadcast) -> state.
     update: (key, state, broadcast, aggregate) -> (next broadcast, state). The aggregate is Σ_i p_i upload_i
       leaf by leaf, of uploads that the mixing part may have scaled, see `Mixing.scale`; `Message` says how
-      the field `even` is averaged.
+      the fields `even` and `pooled` are averaged. An `Aggregation` may combine the uploads otherwise.
     name: the method's name, for reports.
     needs: what the part requires of the run, see `Needs`.
     takes_models: whether the aggregate's params must be an average of models; False if they must be an
       average of signals, see `Needs.uploads_model`.
     adapt_to: (client part, mixing part) -> the server part for them, if it depends on them, for example on
       the labels of synthetic examples; `federated` calls it. None for most methods.
+    takes_feedback: whether `update` takes the round's `Feedback` as a fifth argument: who took part, and
+      `uploads()`, which are gathered on every device only if it calls for them.
+    send: (state, broadcast, i) -> the message for client i, int32 scalar, in the form of the broadcast; for a
+      server that sends clients different things, such as each its own model. It is called on the device that
+      trains or evaluates the client, so that no device holds the messages of a whole cohort, and its bits
+      depend neither on the cohort nor on the devices. None sends everybody the broadcast. The first states
+      of clients (`ClientUpdate.init`) and the global model are made of the broadcast itself.
   """
 
   init: Callable[[Message], PyTree]
@@ -35,11 +43,47 @@ class ServerUpdate(NamedTuple):
   needs: Needs = Needs()
   takes_models: bool = True
   adapt_to: "Callable[[ClientUpdate, Mixing], ServerUpdate] | None" = None
+  takes_feedback: bool = False
+  send: Callable[[PyTree, Message, jax.Array], Message] | None = None
+
+  def received(self, sent: "Sent", i: jax.Array) -> Message:
+    """Returns what client i receives."""
+    return sent.broadcast if self.send is None else self.send(sent.server, sent.broadcast, i)
+
+  def sent(self, broadcast: Message, state: PyTree) -> "Sent":
+    """Returns all that `received` reads: the server part's state only if it addresses clients."""
+    return Sent(broadcast, () if self.send is None else state)
+
+
+class Sent(NamedTuple):
+  """All that the clients' messages are made of, see `ServerUpdate.sent`.
+
+  Attributes:
+    broadcast: what the server sends everybody.
+    server: the server part's state; () for one that sends everybody the broadcast.
+  """
+
+  broadcast: Message
+  server: PyTree
 
 
 class Algorithm(NamedTuple):
-  """A federated algorithm: client part, mixing part and server part; see `fedjax_het.federated`."""
+  """A federated algorithm: its client, mixing, server and aggregation part; see `fedjax_het.federated`."""
 
   client: ClientUpdate
   mixing: Mixing
   server: ServerUpdate
+  aggregation: Aggregation = Aggregation()
+
+  def check_covered(self, sent: Message) -> None:
+    """Raises `SettingError` if an upload `sent` has fields that `Needs.covers` leaves unprotected."""
+    fields = [name for name, own in sent._asdict().items() if jax.tree.leaves(own)]
+    for role in ("mixing", "aggregation"):
+      part = getattr(self, role)
+      covered = part.needs.covers
+      if covered is not None and (left := ", ".join(name for name in fields if name not in covered)):
+        raise SettingError(
+          role, part.name, f"protects {', '.join(covered)} of an upload, and {self.client.name} also sends "
+          f"{left}, which would be averaged as it comes",
+          "Use a method that sends nothing else, or an aggregation that covers it.",
+        )  # fmt: skip

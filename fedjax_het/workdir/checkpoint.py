@@ -20,6 +20,7 @@ from fedjax_het.engine.capacity import in_words, size
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.state import State
 from fedjax_het.errors import NoRoom, SettingError, in_bytes, memory_there
+from fedjax_het.parts import Message
 from fedjax_het.workdir.claim import check_claim
 from fedjax_het.workdir.folder import free_name
 from fedjax_het.workdir.manifest import checksum_of_books, damage, has_manifest, write_manifest
@@ -35,7 +36,9 @@ PARTS = {  # the parts of a state, in words
   "server": "what the server keeps",
   "mixing": "what the mixing keeps",
   "clients": "what the clients keep",
+  "aggregation": "what the aggregation keeps",
 }
+FIELDS = (*State._fields, *(f"broadcast.{name}" for name in Message._fields))  # which later versions add to
 
 
 class Checkpoints:
@@ -176,8 +179,7 @@ class Checkpoints:
       return None, damaged
     try:
       self._check_structure(step, target)
-      reader = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-      state = reader.restore(folder / "state", args=ocp.args.StandardRestore(target))
+      state = restored(folder / "state", target)
       kept = json.loads((folder / "books" / "metadata").read_text(encoding="utf-8"))
       if not isinstance(kept, dict):
         raise KeyError("books")
@@ -212,6 +214,8 @@ class Checkpoints:
     folder = self.folder / str(step)
     stored = leaves_of(ocp.StandardCheckpointHandler().metadata(folder / "state").tree)
     expected = leaves_of(target)
+    new = {name for name in FIELDS if name not in stored and expected.get(name) == "empty"}
+    expected = {name: own for name, own in expected.items() if name not in new}
     if found := difference(stored, expected):
       part, there, here = found
       raise SettingError(
@@ -276,6 +280,17 @@ def of_machine(error: BaseException) -> bool:
   if isinstance(error, SettingError | MemoryError | OSError | jax.errors.JaxRuntimeError):
     return True
   return status_of(error) in MACHINE
+
+
+def restored(folder: Path, target: State) -> State:
+  """Reads a stored state as `target`; an earlier version's may lack `FIELDS` that are empty there."""
+  reader = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+  stored = ocp.StandardCheckpointHandler().metadata(folder).tree
+  wanted = ocp.tree.to_flat_dict(target)
+  own = ocp.tree.to_flat_dict(stored, keep_empty_nodes=True)
+  item = ocp.tree.from_flat_dict({name: wanted.get(name, leaf) for name, leaf in own.items()}, target=stored)
+  found = ocp.tree.to_flat_dict(reader.restore(folder, args=ocp.args.StandardRestore(item)))
+  return ocp.tree.from_flat_dict({**wanted, **found}, target=target)
 
 
 def leaves_of(tree: Any) -> dict[str, str]:

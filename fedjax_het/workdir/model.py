@@ -15,21 +15,22 @@ from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, in_bytes
 from fedjax_het.models.model import Variables
 from fedjax_het.models.weights import by_name
-from fedjax_het.parts import ClientUpdate, Context, Message
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Message, Sent
 from fedjax_het.workdir.folder import written_at_once
 
 MODEL = "model.npz"
 LARGEST = 10**9  # most bytes of clients' states that are written
 
 
-def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
+def write_model(folder: Path, algorithm: Algorithm, state: State) -> None:
   """Writes `folder`/model.npz atomically, with the state's bits; every process calls it, and one writes.
 
   The file holds
 
   - `params/...` and `stats/...`, the server's model and its running statistics, for a method that has one;
-  - `broadcast/params/...`, `broadcast/extra/...`, `broadcast/stats/...` and `broadcast/even/...`, what else
-    the server sends: a body without a head, the endpoints of a simplex, control variates;
+  - `broadcast/params/...`, `broadcast/extra/...` and so on, what else the server sends: a body without a
+    head, the endpoints of a simplex, control variates;
+  - `server/...`, the server part's state, if it makes each client's message of it;
   - `clients/...`, what the clients keep between rounds, each array [K, ...], unless all of it is larger than
     `LARGEST` bytes: then a warning says so, and the checkpoints alone have it.
 
@@ -37,10 +38,11 @@ def write_model(folder: Path, client: ClientUpdate, state: State) -> None:
 
   Args:
     folder: the run's.
-    client: the client part, which knows the server's model.
+    algorithm: the parts, of which the client part knows the server's model.
     state: the run's after its last round.
   """
-  arrays = of_the_server(client, jax.tree.map(on_host, state.broadcast))
+  sent = jax.tree.map(on_host, algorithm.server.sent(state.broadcast, state.server))
+  arrays = of_the_server(algorithm.client, sent.broadcast) | named("server", sent.server)
   if (taken := size(state.clients)) <= LARGEST:
     arrays |= named("clients", jax.tree.map(on_host, state.clients))
   elif writes():
@@ -68,12 +70,12 @@ def of_the_server(client: ClientUpdate, broadcast: Message) -> dict[str, np.ndar
   return found | {name: own for part in more for name, own in named(f"broadcast/{part}", more[part]).items()}
 
 
-def read_model(folder: Path, client: ClientUpdate, data: FederatedData) -> tuple[Message, Any]:
-  """Reads the broadcast and the clients' states [K, ...] that `write_model` wrote.
+def read_model(folder: Path, algorithm: Algorithm, data: FederatedData) -> tuple[Sent, Any]:
+  """Reads what the server sends and the clients' states [K, ...] that `write_model` wrote.
 
   Args:
     folder: the run's.
-    client: the client part.
+    algorithm: the parts.
     data: the clients' data, for the shapes of their states.
 
   Raises:
@@ -82,7 +84,7 @@ def read_model(folder: Path, client: ClientUpdate, data: FederatedData) -> tuple
   path = folder / MODEL
   if not path.is_file():
     raise DataError(f"{path} is missing. The run's command, started again, completes it and writes the file.")
-  found, key = read_arrays(path), jax.random.key(0)
+  found, key, client = read_arrays(path), jax.random.key(0), algorithm.client
   broadcast = jax.tree.map(np.asarray, client.init_broadcast(key))  # its leaves' identities name them
   model: Any = () if client.global_model is None else client.global_model(broadcast)
   params, stats = model if isinstance(model, Variables) else (model, ())
@@ -102,14 +104,18 @@ def read_model(folder: Path, client: ClientUpdate, data: FederatedData) -> tuple
     names = [name if name in found else of_model.get(id(leaf), name) for name, leaf in own.items()]
     return jax.tree.unflatten(jax.tree.structure(tree), map(read, names, own.values()))
 
+  def tree_of(name: str, tree: Any, leading: tuple[int, ...] = ()) -> Any:
+    leaves = [read(own, like, leading) for own, like in named(name, tree).items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
   parts = Message(**{part: of_part(part, tree) for part, tree in broadcast._asdict().items()})
+  sent = jax.eval_shape(lambda: algorithm.server.sent(broadcast, algorithm.server.init(broadcast)))
   shown = client.shown("init", data.clients(jax.numpy.int32(0)))
   context = Context(0, 0, 1, data.num_clients)
   states = jax.eval_shape(
     lambda: client.init(key, jax.tree.map(jax.numpy.asarray, broadcast), shown, context)
   )
-  leaves = [read(name, like, (data.num_clients,)) for name, like in named("clients", states).items()]
-  return parts, jax.tree.unflatten(jax.tree.structure(states), leaves)
+  return Sent(parts, tree_of("server", sent.server)), tree_of("clients", states, (data.num_clients,))
 
 
 def named(prefix: str, tree: Any) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ from small_parts import (
   synthesis,
 )
 
-from fedjax_het import server
+from fedjax_het import aggregation, server
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.data_store import Resident
@@ -54,6 +54,7 @@ CASES = {  # (model, batch size) -> algorithm
     server=server.sgld(ROUNDS, step_size=1.0, bounded=False),
   ),
   "part: control variate": lambda m, b: federated(scaffold(m, batch_size=b)),
+  "aggregation: median": lambda m, b: federated(scaffold(m, batch_size=b), aggregation=aggregation.median()),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),
@@ -234,7 +235,7 @@ def context_of(run, i, round):
 
 def plain_rounds(run):
   """The run as a Python loop over each round's cohort, in any order: (last host state, clients' infos)."""
-  client, mixing, server = run.algorithm
+  client, mixing, server, combined = run.algorithm
   data, key = run.data, jax.random.wrap_key_data(jnp.asarray(run.first.key))
   asks = not np.isnan(run.infos.losses).any()
   loss = jax.jit(client.loss)
@@ -246,6 +247,8 @@ def plain_rounds(run):
     p, mixing_state = mixing.update(mixing_state, feedback)
     aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
     aggregate = aggregate._replace(even=jax.tree.map(lambda leaf: leaf.mean(0), uploads.even))
+    if combined.combine:
+      aggregate, _ = combined.combine(key, (), p, uploads, broadcast)
     if mixing.scale:
       weights, base = p * mixing.scale(feedback), broadcast.params
       total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731

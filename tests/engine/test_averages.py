@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het.engine.averages import pooled, scaled
 from fedjax_het.engine.packing import SMALL, packing
 from fedjax_het.engine.placement import client_mesh, weighted_sum
-from fedjax_het.engine.round import scaled
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Message
+from fedjax_het.parts import Message, Pooled
 
 
 @pytest.mark.parametrize("count", [1, 5, 8])
@@ -91,3 +91,20 @@ def test_what_cannot_be_averaged_is_named(kind):
   leaf = jax.random.split(jax.random.key(0)) if kind == "key" else jnp.ones((2, 3), kind)
   with pytest.raises(SettingError, match=r"upload\['seen'\].*cannot be averaged"):
     weighted_sum(jnp.full(2, 0.5), {"seen": leaf}, None)
+
+
+def test_own_sums_on_any_number_of_devices():
+  """Values without weight are not read, and where no client has any weight the broadcast's value stays."""
+  rng = np.random.default_rng(0)
+  v, w = rng.normal(size=(5, 3, 4)).astype(np.float32), rng.integers(0, 3, (5, 3)).astype(np.float32)
+  w[:, 1] = 0.0
+  v[w == 0] = np.nan
+  scalar, own = rng.normal(size=5).astype(np.float32), {"rows": jnp.full((3, 4), 7.0), "one": jnp.float32(0)}
+  sent = Pooled({"rows": v, "one": scalar}, {"rows": w, "one": np.full(5, 2.0, np.float32)})
+  rows = np.nansum(w[..., None].astype(float) * v, axis=0) / np.maximum(w.sum(0), 1)[:, None]
+  rows[1] = 7.0
+  found = [jax.jit(pooled, static_argnums=2)(sent, own, client_mesh(devices)) for devices in (1, 2, 3)]
+  np.testing.assert_allclose(found[0]["rows"], rows, rtol=1e-6)
+  np.testing.assert_allclose(found[0]["one"], scalar.mean(), rtol=1e-6)
+  chex.assert_trees_all_equal(*found)
+  assert pooled((), own, None) is own

@@ -15,8 +15,8 @@ from fedjax_het import mixing, server
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.config.plan import plan
+from fedjax_het.engine.averages import scaled
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.round import scaled
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import federated
 from fedjax_het.mixing.fedmgda import cosines

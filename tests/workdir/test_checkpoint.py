@@ -38,6 +38,20 @@ def state(**parts) -> State:
   return jax.device_put(State(**whole), jax.sharding.SingleDeviceSharding(jax.devices()[0]))
 
 
+def test_a_field_that_an_earlier_version_lacked_is_empty(tmp_path):
+  """A checkpoint of a version whose messages and states had fewer fields continues, bit for bit."""
+  earlier = namedtuple("Message", Message._fields[:2])({"w": jnp.arange(3.0)}, {"lr": jnp.float32(2)})
+  checkpoints = Checkpoints(tmp_path / "checkpoints")
+  saved = state(broadcast=earlier)
+  checkpoints.save(3, namedtuple("State", State._fields[:6])(*saved[:6]), BOOKS)
+  checkpoints.close()
+  like = state(broadcast=Message(*earlier), round=jnp.int32(0))
+  (found, books), step = restore(tmp_path, like)
+  assert (step, books, type(found), type(found.broadcast)) == (3, BOOKS, State, Message)
+  like = like._replace(key=(), round=saved.round)
+  jax.tree.map(np.testing.assert_array_equal, found._replace(key=()), like)
+
+
 def snapshot(folder: Path) -> dict[str, bytes]:
   return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

@@ -10,6 +10,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.state import State
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.federated import federated
 from fedjax_het.models.weights import by_name, with_weights
 from fedjax_het.parts import ClientUpdate, Message
 from fedjax_het.program.where import Where
@@ -101,7 +102,7 @@ def test_states_that_are_too_large_are_left_out_with_a_warning(tmp_path, monkeyp
   monkeypatch.setattr(model_file, "LARGEST", 10)
   client = ClientUpdate(*[None] * 6, global_model=lambda broadcast: broadcast.params)
   state = State(None, None, Message({"w": np.arange(3.0)}), (), (), {"w": np.ones((5, 3))})
-  model_file.write_model(tmp_path, client, state)
+  model_file.write_model(tmp_path, federated(client), state)
   assert arrays(tmp_path).keys() == {"params/w"}
   assert "without the clients' states, which take 120 bytes; they are in the newest checkpoint" in caplog.text
 

@@ -1,0 +1,80 @@
+"""How a cohort's uploads become one message: each field's average, see `Message`."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fedjax_het.engine.placement import rounded, weighted_sum
+from fedjax_het.parts import Message, Pooled, PyTree
+
+
+def average(coefficients: jax.Array, uploads: Message, broadcast: Message, mesh: Mesh | None) -> Message:
+  """Computes the averages of all fields of the uploads.
+
+  Args:
+    coefficients: p, float32 [S].
+    uploads: the cohort's uploads, each leaf [S, ...].
+    broadcast: what the cohort received.
+    mesh: the devices; None for the one that runs this.
+
+  Returns:
+    Σ_i p_i u_i of the fields, but Σ_i u_i / S of `even` and Σ_i w_i v_i / Σ_i w_i of `pooled`.
+  """
+  even = weighted_sum(
+    jnp.full_like(coefficients, 1.0 / len(coefficients)), Message((), even=uploads.even), mesh
+  )
+  mixed = weighted_sum(coefficients, uploads._replace(even=(), pooled=()), mesh)
+  return mixed._replace(even=even.even, pooled=pooled(uploads.pooled, broadcast.pooled, mesh))
+
+
+def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:
+  """Computes Σ_i w_i v_i / Σ_i w_i, and the broadcast's `own` values where Σ_i w_i = 0 or nobody sent any.
+
+  Both sums go in the clients' order. Values with weight 0 are not read.
+
+  Args:
+    sent: the cohort's values and weights, each leaf [S, ...]; () if no client sends any.
+    own: the broadcast's values.
+    mesh: the devices; None for the one that runs this.
+  """
+  if not isinstance(sent, Pooled):
+    return own
+
+  def product(value: jax.Array, weight: jax.Array) -> jax.Array:
+    weight = _over(weight, value)
+    return jnp.where(weight > 0, weight * value, 0.0)
+
+  each = jax.tree.broadcast(sent.weights, sent.values)
+  ones = jnp.ones(len(jax.tree.leaves(sent.weights)[0]))
+  total, weight = weighted_sum(ones, (jax.tree.map(product, sent.values, each), sent.weights), mesh)
+
+  def mean(total: jax.Array, weight: jax.Array, own: jax.Array) -> jax.Array:
+    some = weight > 0  # by a factor: XLA compiles a division differently on several devices
+    factor = _over(1.0 / jnp.where(some, weight, 1.0), total)
+    return jnp.where(_over(some, total), total * factor, own).astype(own.dtype)
+
+  return jax.tree.map(mean, total, jax.tree.broadcast(weight, total), own)
+
+
+def _over(weight: jax.Array, value: jax.Array) -> jax.Array:
+  """Returns the weights with trailing axes of length 1, to be multiplied with values."""
+  return weight.reshape(*weight.shape, *[1] * (value.ndim - weight.ndim))
+
+
+def without_unread(uploads: Message, coefficients: jax.Array) -> Message:
+  """Returns the uploads with zeros for those of the coefficient 0, which may be NaN; see `Needs.covers`."""
+
+  def one(leaf: jax.Array) -> jax.Array:
+    return jnp.where(_over(coefficients, leaf) == 0, jnp.zeros((), leaf.dtype), leaf)
+
+  return jax.tree.map(one, uploads)
+
+
+def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
+  """Computes θ + s_i (θ_i - θ) of each client's params; the other fields are unchanged."""
+
+  def one(upload: jax.Array, base: jax.Array) -> jax.Array:
+    own = scale.reshape(-1, *[1] * base.ndim)
+    return rounded(base + own * (upload - base), upload.dtype)
+
+  return uploads._replace(params=jax.tree.map(one, uploads.params, broadcast.params))
