@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import objective
-from fedjax_het.clients.local_settings import OPTIMIZERS, USED_BY, LocalSettings
+from fedjax_het.clients.local_settings import OPTIMIZERS, SUMMING, USED_BY, LocalSettings
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
@@ -161,16 +161,25 @@ class Recipe(NamedTuple):
     return found
 
 
-def recipe_of(model: Model, given: LocalSettings) -> Recipe:
+def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   """Returns local training of `model` with these settings and the defaults of the others.
+
+  Args:
+    model: the model that clients train.
+    given: settings of local training.
+    reader: the name of a method that reads the mean gradient out of the update, for which the steps must be
+      SGD's; "" for other methods.
 
   Raises:
     SettingError: `model` is not a `Model`; `optimizer` is a function that cannot be used, or settings of our
-      optimisers are given beside it; `schedule` has no `schedule_rounds`; `min_epochs` is above `epochs`;
-      `label_smoothing` does not go with the model's task.
+      optimisers are given beside it, or it is not SGD and there is a `reader`; `schedule` has no
+      `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` does not go with the model's task.
   """
   objective.check_model(model)
   own = with_defaults(LocalSettings, given)
+  if reader and own["optimizer"] not in (None, *SUMMING):
+    problem = f"replaces local SGD, out of whose steps {reader} reads the mean gradient"
+    raise SettingError("optimizer", own["optimizer"], problem, "Leave it out.")
   if own["optimizer"] is not None and not isinstance(own["optimizer"], str):
     usual = with_defaults(LocalSettings, {})
     ours = {name: own[name] for name in ("weight_decay", *USED_BY)}  # type: ignore[literal-required]

@@ -26,7 +26,7 @@ from fedjax_het.clients import sgd
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import received, supervised
-from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.errors import is_zero
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import checked
@@ -64,10 +64,7 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
   Raises:
     SettingError: a setting is out of range, or `optimizer` is given.
   """
-  if local.get("optimizer") not in (None, "sgd"):
-    problem = "replaces local SGD, out of whose steps SCAFFOLD reads the mean gradient"
-    raise SettingError("optimizer", local["optimizer"], problem, "Leave it out.")
-  recipe = recipe_of(model, local)
+  recipe = recipe_of(model, local, reader="SCAFFOLD")
 
   def start(broadcast, state, context):
     return sgd.start(broadcast.params, broadcast.stats, recipe.optimizer(context))

@@ -125,7 +125,8 @@ def test_local_settings_stand_in_every_signature_and_in_the_help():
 def test_values_of_a_program_are_numbers_that_may_be_fractions():
   settings = CLIENTS["pfedme"].settings
   assert {name for name, own in settings.items() if own.is_value} == {
-    "lam", "outer_lr", "lr", "lr_decay", "momentum", "weight_decay",
+    "lam", "outer_lr", "lr", "lr_decay", "momentum", "weight_decay", "clip_norm", "warmup", "b1", "b2", "eps",
+    "label_smoothing", "sam_radius",
   }  # fmt: skip
   config = get_config("algorithm=superfed_mm").to_dict()
   assert {"algorithm.mu", "algorithm.nu", "local.lr", "local.momentum"} <= {*plan(config).numbers}
