@@ -10,6 +10,7 @@ from fedjax_het.config.own_epochs import followers, resolved
 from fedjax_het.config.sections import sections
 from fedjax_het.config.typed import Choice, Plan
 from fedjax_het.config.values import plain
+from fedjax_het.methods import CONDITIONS, METHODS
 from fedjax_het.studies import STUDIES, Study
 
 AS_GIVEN = (
@@ -17,7 +18,7 @@ AS_GIVEN = (
   "task", "label_noise", "rounds", "cohort_size", "seed", "eval_every",
   "late_evaluations",
 )  # fmt: skip
-PARTS = ("algorithm", "local", "mixing", "server")  # sections of the client, mixing and server part
+PARTS = ("local", *METHODS, *CONDITIONS)  # sections that choose and set the parts of the algorithm
 
 
 def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:

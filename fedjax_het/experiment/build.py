@@ -22,6 +22,7 @@ from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import fewer_late_rounds
 from fedjax_het.errors import SettingError
+from fedjax_het.methods import chosen
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.program.where import Where
@@ -94,7 +95,8 @@ def engine_of(experiment: Experiment, where: Where) -> Engine:
   if experiment.prepared:
     values["prepared"] = experiment.prepared
   sections = {**plan.parts, "task": plan.task}
-  with as_written(sections, "algorithm", "local", "task"):
+  others = [place for place, _, _ in chosen(plan.parts) if place != "algorithm"]
+  with as_written(sections, "algorithm", "local", "task", *others):
     return Engine(make, experiment.data, plan.cohort_size, settings=values, **where._asdict())
 
 
