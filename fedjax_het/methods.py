@@ -4,14 +4,14 @@ A new method is a file with its factory, and an entry in a table. `compositions`
 the parts allow.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het import aggregation, mixing, models, server
+from fedjax_het import mixing, models, server
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -167,7 +167,7 @@ def _by_name(*entries: Method) -> dict[str, Method]:
 _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
-_KRUM, _YIN = "Blanchard et al., NeurIPS 2017", "Yin et al., ICML 2018"
+_KRUM = "Blanchard et al., NeurIPS 2017"
 _SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
 CLIENTS = _by_name(
@@ -234,37 +234,7 @@ SERVERS = _by_name(
     "labels",
   ),
 )
-AGGREGATIONS = _by_name(
-  Method("mean", aggregation.mean, "the weighted mean, as if the section were left out", _FEDAVG),
-  Method("median", aggregation.median, "the median of each coordinate", _YIN),
-  Method("trimmed_mean", aggregation.trimmed_mean, "the mean of each coordinate without its ends", _YIN),
-  Method("geometric_median", aggregation.geometric_median, "the point nearest to all uploads (RFA)",
-         "Pillutla, Kakade, Harchaoui, IEEE TSP 2022"),
-  Method("centered_clipping", aggregation.centered_clipping,
-         "the last aggregate update, and differences from it clipped to a radius",
-         "Karimireddy, He, Jaggi, ICML 2021", "the last aggregate update"),
-  Method("bulyan", aggregation.bulyan, "Krum's choice, then means near the median of each coordinate",
-         "El Mhamdi, Guerraoui, Rouault, ICML 2018"),
-)  # fmt: skip
 METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
-CONDITIONS = {"aggregation": AGGREGATIONS}  # section that a configuration may leave out -> methods
-
-
-def chosen(parts: Mapping[str, Any]) -> Iterator[tuple[str, Method, Mapping[str, Any]]]:
-  """Yields (place, method, its section) for each part that the sections of a configuration choose.
-
-  A place is the section's name, or "SECTION.NUMBER" for one of several parts that a section chooses in order.
-
-  Args:
-    parts: section -> its fields, or a tuple of those; sections of `CONDITIONS` may be missing or empty.
-  """
-  for section, table in {**METHODS, **CONDITIONS}.items():
-    given = parts.get(section, ())
-    several = isinstance(given, list | tuple)
-    places = {f"{section}.{i}": own for i, own in enumerate(given)} if several else {section: given}
-    for place, own in places.items():
-      if own:
-        yield place, table[own["name"]], own
 
 
 def small_model(client: Method) -> Any:

@@ -1,4 +1,4 @@
-"""Builds an algorithm's parts from a plan."""
+"""Builds an algorithm's three parts from a plan."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -10,15 +10,20 @@ import numpy as np
 
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
-from fedjax_het.config.values import at
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
-from fedjax_het.methods import METHODS, Method, chosen
+from fedjax_het.methods import METHODS, Method
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.tasks import Task
+
+
+def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
+  """Makes the part of the method `config.name` with the other fields of `config`."""
+  settings = {setting: value for setting, value in config.items() if setting != "name"}
+  return METHODS[section][config["name"]].make(given, **settings)
 
 
 def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
@@ -28,7 +33,7 @@ def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
     SettingError: the labels are not classes, or a setting does not go with the counts.
   """
   prepared: dict[str, Any] = {}
-  for section, method, given in _chosen(plan.parts):
+  for section, method, given in _chosen(plan):
     if method.prepares is None:
       continue
     if not task.classes:
@@ -37,7 +42,7 @@ def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
         f"{task.name} are none", "Use another method, or data whose labels are classes.",
       )  # fmt: skip
     seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(plan.seed), 5)))[-1]
-    with as_written(plan.parts, *_homes(section)):
+    with as_written(plan.parts, section, "local"):
       prepared |= method.prepare(given, label_counts(data), seed=int(seed))
   return prepared
 
@@ -45,40 +50,34 @@ def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
 def placeholders_of(plan: Plan) -> dict[str, Any]:
   """Returns placeholders of what `prepared_of` makes, before data are read; see `Method.prepare`."""
   prepared: dict[str, Any] = {}
-  for section, method, given in _chosen(plan.parts):
-    with as_written(plan.parts, *_homes(section)):
+  for section, method, given in _chosen(plan):
+    with as_written(plan.parts, section, "local"):
       prepared |= method.prepare(given, num_clients=plan.num_clients)
   return prepared
 
 
-def _chosen(parts: Mapping[str, Any]) -> Iterator[tuple[str, Method, dict[str, Any]]]:
-  """Yields (place, method, its settings) of each part, see `methods.chosen`."""
-  for place, method, own in chosen(parts):
-    given = {**parts["local"], **own} if place == "algorithm" else own
-    yield place, method, {name: value for name, value in given.items() if name != "name"}
-
-
-def _homes(place: str) -> tuple[str, ...]:
-  """Returns the sections that may have the settings of the part that is chosen at a place."""
-  return (place, "local") if place == "algorithm" else (place,)
+def _chosen(plan: Plan) -> Iterator[tuple[str, Method, Mapping[str, Any]]]:
+  """Yields (section, method, its settings) of each part of a plan."""
+  for section, table in METHODS.items():
+    own = plan.parts[section]
+    yield section, table[own["name"]], {**plan.parts["local"], **own} if section == "algorithm" else own
 
 
 def build_algorithm(
   plan: Plan, model: Model | Generative, prepared: Mapping[str, Any] = MappingProxyType({})
 ) -> Algorithm:
   """Returns the parts that a plan chooses, around `model`; for `prepared` see `Method.prepare`."""
-  parts = {**plan.parts, "algorithm": in_rounds(plan.parts["algorithm"], plan.rounds)}
-  offered = {"model": model, "rounds": plan.rounds, **prepared}
-  made: dict[str, Any] = {}
-  for place, method, settings in _chosen(parts):
-    section, _, number = place.partition(".")
-    with as_written(plan.parts, *_homes(place)):
-      part = method.make(offered, **settings)
-    made[section] = (*made.get(section, ()), part) if number else part
-  client, mix, move = (made.pop(section) for section in METHODS)
+  parts = plan.parts
+  with as_written(parts, "server"):
+    move = named("server", parts["server"], rounds=plan.rounds, **prepared)
+  with as_written(parts, "algorithm", "local"):
+    algorithm = in_rounds(parts["algorithm"], plan.rounds)
+    client = named("algorithm", {**parts["local"], **algorithm}, model=model, **prepared)
+  with as_written(parts, "mixing"):
+    mix = named("mixing", parts["mixing"], **prepared)
   for study in plan.watching:
     mix = study.observed(plan.given(study), mix, model)
-  return federated(client, mix, move, **made)
+  return federated(client, mix, move)
 
 
 @contextlib.contextmanager
@@ -87,14 +86,13 @@ def as_written(config: Mapping[str, Any], *sections: str) -> Iterator[None]:
 
   Args:
     config: the configuration.
-    sections: sections with the part's settings; the error names the first one that has the setting. An
-      element of a section that is a tuple is "SECTION.NUMBER".
+    sections: sections with the part's settings; the error names the first one that has the setting.
   """
   try:
     yield
   except SettingError as error:
     name = error.setting.removeprefix(f"{sections[0]}'s ")
-    home = next((section for section in sections if name in at(config, section)), None)
+    home = next((section for section in sections if name in config[section]), None)
     if home is None or not str(error).startswith(f"{error.setting} = "):
       raise
     told = SettingError(f"{home}.{name}{str(error).removeprefix(error.setting)}")

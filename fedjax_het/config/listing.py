@@ -14,7 +14,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.config.sections import Section, sections
 from fedjax_het.data.sources import FOLDERS
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import CLIENTS, CONDITIONS, METHODS, Method, asked, partners
+from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.settings import NO_DEFAULT, Setting, origin_of, settings_of
@@ -23,8 +23,7 @@ LOCAL = "local training"  # stands for the settings of `LocalSettings` where all
 AS_EPOCHS = "as epochs"  # how the default of `Method.own_epochs` is shown
 WIDTH = 110  # width of output that is not a terminal
 LISTED = (  # sections whose names are printed, in this order
-  "algorithm", "mixing", "server", *CONDITIONS, "dataset_options", "model", "partition", "label_noise",
-  "task",
+  "algorithm", "mixing", "server", "dataset_options", "model", "partition", "label_noise", "task",
 )  # fmt: skip
 
 
@@ -114,7 +113,7 @@ def _facts(section: str, method: Method) -> dict[str, str]:
   if why := asked(method)[1]:
     note = f"its factory does not make it around a small model, so what it goes with is not known ({why})"
     return {"note": note} | known
-  found = {"with": goes_with(section, method.name)} if section in METHODS else {}
+  found = {"with": goes_with(section, method.name)}
   if method.models:
     found["model"] = among(method.models, MODELS | GENERATORS)
   return found | known

@@ -10,7 +10,6 @@ from fedjax_het.config.own_epochs import followers, resolved
 from fedjax_het.config.sections import sections
 from fedjax_het.config.typed import Choice, Plan
 from fedjax_het.config.values import plain
-from fedjax_het.methods import CONDITIONS, METHODS
 from fedjax_het.studies import STUDIES, Study
 
 AS_GIVEN = (
@@ -18,7 +17,7 @@ AS_GIVEN = (
   "task", "label_noise", "rounds", "cohort_size", "seed", "eval_every",
   "late_evaluations",
 )  # fmt: skip
-PARTS = ("local", *METHODS, *CONDITIONS)  # sections that choose and set the parts of the algorithm
+PARTS = ("algorithm", "local", "mixing", "server")  # sections of the client, mixing and server part
 
 
 def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fedjax_het.data.partition import PARTITIONERS, partition
 from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_digits
 from fedjax_het.engine.run import run
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import AGGREGATIONS, CLIENTS, MIXINGS, SERVERS, Method
+from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
 from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.settings import Setting, Whole, settings_of
 from fedjax_het.studies import STUDIES, Options, Study
@@ -129,7 +129,6 @@ CORE = (
   Section("local", "section", required=True, varies=True),
   _choice("mixing", lambda: MIXINGS, required=True, varies=True),
   _choice("server", lambda: SERVERS, required=True, varies=True),
-  _choice("aggregation", lambda: AGGREGATIONS, varies=True),
   _field("rounds", run),
   _field("cohort_size", run),
   Section("seed", required=True, setting=_SEED),

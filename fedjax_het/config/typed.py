@@ -37,8 +37,7 @@ class Plan:
     unseen_fraction: fraction of clients that never train; None for none.
     unseen_steps: numbers of local steps after which unseen clients are evaluated.
     model: the model, with its given options.
-    parts: the given sections of the parts: `algorithm`, `local`, `mixing`, `server`, and those of
-      `methods.CONDITIONS`, which may be empty.
+    parts: the given sections of the three parts: `algorithm`, `local`, `mixing` and `server`.
     rounds: T, the number of rounds.
     cohort_size: S, the number of clients in each round.
     seed: the seed of all random draws.

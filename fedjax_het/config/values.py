@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import chosen
+from fedjax_het.methods import METHODS
 
 
 def plain(config: Any) -> Any:
@@ -45,13 +45,6 @@ def replaced(node: Any, path: Sequence[str], value: Any, setting: str = "") -> A
   return {**node, first: replaced(node.get(first, {}), rest, value, setting)}
 
 
-def at(node: Any, path: str) -> Any:
-  """Returns what a nested configuration has at a dotted path; elements of tuples are reached by number."""
-  for name in path.split("."):
-    node = node[int(name)] if isinstance(node, list | tuple) else node[name]
-  return node
-
-
 def with_values(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a nested configuration with other values of some dotted fields."""
   changed = dict(config)
@@ -68,16 +61,17 @@ def numbers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
   setting of 0 stays a constant, and what it multiplies is left out.
 
   Args:
-    parts: the sections of a configuration that choose and set the parts, see `Plan.parts`.
+    parts: the sections `algorithm`, `local`, `mixing` and `server` of a configuration.
   """
   found = {}
-  for section, method, own in chosen(parts):
+  for section, table in METHODS.items():
+    own, method = parts[section], table[parts[section]["name"]]
     for name, setting in method.settings.items():
       if name in method.from_data:
         continue
       inherits = section == "algorithm" and name not in own and name in parts["local"]
-      place, given = ("local", parts["local"]) if inherits else (section, own)
-      value = given.get(name, setting.default)
+      place = "local" if inherits else section
+      value = parts[place].get(name, setting.default)
       if setting.is_value and is_number(value) and value:
         found[f"{place}.{name}"] = float(value)
   return found

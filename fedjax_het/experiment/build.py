@@ -22,7 +22,6 @@ from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import fewer_late_rounds
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import chosen
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.program.where import Where
@@ -95,8 +94,7 @@ def engine_of(experiment: Experiment, where: Where) -> Engine:
   if experiment.prepared:
     values["prepared"] = experiment.prepared
   sections = {**plan.parts, "task": plan.task}
-  others = [place for place, _, _ in chosen(plan.parts) if place != "algorithm"]
-  with as_written(sections, "algorithm", "local", "task", *others):
+  with as_written(sections, "algorithm", "local", "task"):
     return Engine(make, experiment.data, plan.cohort_size, settings=values, **where._asdict())
 
 
