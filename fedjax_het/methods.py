@@ -4,6 +4,8 @@ A new method is a file with its factory, and an entry in a table. `compositions`
 the parts allow.
 """
 
+import contextlib
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het import mixing, models, server
+from fedjax_het import aggregation, mixing, models, server
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -167,7 +169,7 @@ def _by_name(*entries: Method) -> dict[str, Method]:
 _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
-_KRUM = "Blanchard et al., NeurIPS 2017"
+_KRUM, _YIN = "Blanchard et al., NeurIPS 2017", "Yin et al., ICML 2018"
 _SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
 CLIENTS = _by_name(
@@ -234,7 +236,23 @@ SERVERS = _by_name(
     "labels",
   ),
 )
+AGGREGATIONS = _by_name(
+  Method("mean", aggregation.mean, "the mean weighted by the mixing", _FEDAVG),
+  Method("median", aggregation.median, "the median of each coordinate", _YIN),
+  Method("trimmed_mean", aggregation.trimmed_mean, "the mean of each coordinate without both ends", _YIN),
+  Method("geometric_median", aggregation.geometric_median, "the point nearest to all uploads (RFA)",
+         "Pillutla, Kakade, Harchaoui, IEEE TSP 2022"),
+  Method("centered_clipping", aggregation.centered_clipping, "clipped steps from the last aggregate update",
+         "Karimireddy, He, Jaggi, ICML 2021", "the aggregate update"),
+  Method("bulyan", aggregation.bulyan, "Krum's choice, then means near the median of each coordinate",
+         "El Mhamdi, Guerraoui, Rouault, ICML 2018"),
+)  # fmt: skip
 METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
+# Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
+CONDITIONS: dict[str, dict[str, Method]] = {"aggregation": AGGREGATIONS}
+TABLES = METHODS | CONDITIONS
+SEVERAL: tuple[str, ...] = ()  # sections of `CONDITIONS` that choose a tuple of parts, in order
+UNLESS_CHOSEN = {"aggregation": "mean"}  # section of `CONDITIONS` -> the method that leaving it out chooses
 
 
 def small_model(client: Method) -> Any:
@@ -279,8 +297,13 @@ def compositions() -> list[tuple[str, str, str]]:
 
 
 def partners(section: str, name: str) -> dict[str, list[str]]:
-  """Returns for each other section the methods that can be composed with this one, in the table's order."""
+  """Returns for each other section the methods that can be composed with this one, in the table's order.
+
+  A part of `CONDITIONS` is tried with each client part alone.
+  """
   sections = list(METHODS)
+  if section not in METHODS:
+    return {"algorithm": _composed_with(section, bare(TABLES[section][name]))}
   own = sections.index(section)
   having = [names for names in compositions() if names[own] == name]
   return {
@@ -288,3 +311,18 @@ def partners(section: str, name: str) -> dict[str, list[str]]:
     for other, table in METHODS.items()
     if other != section
   }
+
+
+def _composed_with(section: str, part: Any) -> list[str]:
+  """Returns the client parts that `federated` composes with a part of a section of `CONDITIONS`."""
+  condition: dict[str, Any] = {section: (part,) if section in SEVERAL else part}
+  clients, servers = (
+    {name: own for name, method in table.items() if (own := asked(method)[0]) is not None}
+    for table in (CLIENTS, SERVERS)
+  )
+  found = {}
+  for client, move in itertools.product(clients, servers):
+    with contextlib.suppress(SettingError, AttributeError, TypeError):  # as in `compositions`
+      federated(clients[client], None, servers[move], **condition)
+      found[client] = move
+  return [*found]
