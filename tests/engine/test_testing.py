@@ -83,7 +83,7 @@ def test_fedavg_keeps_every_promise(promise, trial):
   ids=["local only", "a model with norms", "a control variate", "all clients in each round"],
 )  # fmt: skip
 def test_others_keep_them_too(make, data):
-  testing.check(make(), data)
+  testing.check(Trial(make(), data, fewest=2))
 
 
 def changed(change):
@@ -120,7 +120,7 @@ def test_a_broken_promise_is_told(name, data):
   with pytest.raises(AssertionError):
     broken(Trial(changed(BROKEN[name]), data))
   with pytest.raises(AssertionError) as error:
-    testing.check(changed(BROKEN[name]), data)
+    testing.check(Trial(changed(BROKEN[name]), data))
   assert name in error.value.__notes__[0]
 
 
@@ -142,6 +142,8 @@ def test_nothing_changes_is_no_training(data, trial, monkeypatch):
 
 def test_one_device_is_skipped(data, trial):
   class One:
+    fewest = 1
+
     class engine:
       class mesh:
         size = 1
