@@ -33,6 +33,7 @@ from fedjax_het.program.command_line import (
   told,
 )
 from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
+from fedjax_het.program.packages import load_packages
 from fedjax_het.program.stopping import outlive_save
 from fedjax_het.program.where import Where
 
@@ -204,6 +205,7 @@ def launch(
   outlive_save()
   with mistakes_in_one_line():
     check_here()
+    load_packages()
     argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
     argv, varied = take(with_shipped(argv, "config"))
     argv, config = take_config(argv)

@@ -20,7 +20,7 @@ FLOORS = (
    "program": "devices, signals, mistakes in one line"},
   {"config": "from files and flags to the typed plan of a run"},
   {"methods": "their names, one table", "studies": "what is studied of a run, and its pictures"},
-  {"federated": "the parts make an algorithm"},
+  {"federated": "the parts make an algorithm", "testing": "what every algorithm promises"},
   {"clients": "what a client does", "mixing": "how much each counts", "aggregation": "many to one",
    "server": "how it moves", "engine": "rounds, devices, evaluation"},
   {"models": "Flax modules behind pure functions"},

@@ -44,9 +44,12 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   for field, value in config.items():
     if field not in known:
       raise SettingError(field, value, "unknown field of the configuration", near(field, known))
+  missing = [name for name, section in known.items() if section.required and name not in config]
+  if missing:
+    others = f", as are {', '.join(missing[1:])}" if missing[1:] else ""
+    remedy = "See configs/quickstart.py; --describe says what each field means."
+    raise SettingError(missing[0], None, f"is missing from the configuration{others}", remedy)
   for name, section in known.items():
-    if section.required and name not in config:
-      raise SettingError(name, None, "is missing from the configuration", "See configs/quickstart.py.")
     if section.kind in ("section", "choice"):
       check_section(name, config.get(name, {}))
   for name, section in known.items():

@@ -21,6 +21,7 @@ from fedjax_het.program.command_line import (
   told,
 )
 from fedjax_het.program.machine import define_machine_flags, prepare_jax, where_of_flags
+from fedjax_het.program.packages import load_packages
 from fedjax_het.program.stopping import outlive_save
 
 
@@ -160,6 +161,7 @@ def launch() -> None:
   outlive_save()
   with mistakes_in_one_line():
     check_here()
+    load_packages()
     sys.argv, changes = take_changes(sys.argv)
     define_flags()
     show_in_help(__name__, define_machine_flags.__module__)
