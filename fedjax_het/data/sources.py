@@ -34,7 +34,7 @@ from fedjax_het.data.reddit import load_reddit
 from fedjax_het.data.repeated import check_apart
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
-from fedjax_het.data.table import read_source
+from fedjax_het.data.table import TABLES, read_source
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
 from fedjax_het.errors import (
   DataError,
@@ -162,7 +162,13 @@ def kind_of(name: str) -> str:
 
 
 def check_dataset(name: str) -> None:
-  """Raises `SettingError` for an unknown data set; the error names the nearest."""
+  """Raises `SettingError` for an unknown data set; the error names the nearest, or how a path is written."""
+  if isinstance(name, str) and name not in names() and kind_of(name) not in OWN:
+    path = Path(name.partition(":")[2] or name)
+    if os.sep in name or path.suffix.lower() in TABLES:
+      kind = "file" if path.suffix.lower() in TABLES else "folder"
+      remedy = f"Write dataset={kind}:{path} for a {kind} of your own."
+      raise SettingError("dataset", name, "is a path, and of no known kind", remedy)
   if not isinstance(name, str) or kind_of(name) not in OWN:
     check_choice("dataset", name, (*names(), *OWN))
 

@@ -88,4 +88,4 @@ def about(space: Space, trials: int, batch: int, rounds: int) -> list[str]:
   counts = members(min(batch, trials), len(ends))
   rungs = ", ".join(f"{count} to round {end}" for count, end in zip(counts, ends))
   cost = f"{whole} rounds in all, as many as {whole / rounds:.3g} whole runs"
-  return [*lines, f"{trials} trials, {batch} at once, of which train {rungs}: {cost}"]
+  return [*lines, f"{trials} trials, {min(batch, trials)} at once, of which train {rungs}: {cost}"]
