@@ -123,7 +123,7 @@ def read_source(
   features = [feature for column in columns for feature in column.features]
   _check_finite(x, features, where)
   y, labels = _labels(np.asarray(frame[label]), f"{where}, column {label!r}", task)
-  groups = None if client is None else _groups(np.asarray(frame[client]), f"{where}, column {client!r}")
+  groups = None if client is None else groups_of(np.asarray(frame[client]), f"{where}, column {client!r}")
   if len(labels) > FEW and not isinstance(labels[0], str):
     notes.append(
       f"column {label!r} has {len(labels)} different numbers, each a class of its own; to predict them as"
@@ -296,7 +296,8 @@ def _check_finite(x: np.ndarray, features: Sequence[str], where: str) -> None:
     )
 
 
-def _groups(values: np.ndarray, where: str) -> np.ndarray:
+def groups_of(values: np.ndarray, where: str) -> np.ndarray:
+  """Returns whose each row is, whole numbers or texts; raises `DataError` for a row that is nobody's."""
   absent = np.flatnonzero(missing(values))
   if len(absent):
     raise DataError(
