@@ -35,7 +35,7 @@ def judged(group: Group, model: str, metric: str = "") -> str:
 
 
 def check_metric(groups: Sequence[Group], model: str, metric: str) -> None:
-  """Raises `SettingError` where no group has the metric that the tables shall show; "" is their own."""
+  """Raises `SettingError` if no group has the metric to be shown; "" is each task's headline metric."""
   if metric and not any(judged(group, model, metric) for group in groups):
     known = dict.fromkeys(
       name for group in groups for run in group.counted for name in group.metrics(run).get(model) or {}

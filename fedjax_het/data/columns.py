@@ -14,10 +14,10 @@ from fedjax_het.tasks.missing import missing
 
 WORDS = 64  # features of a text column, into which its words are hashed
 FEW = 20  # most different values of a text column that is one-hot by default
-NUMBER = re.compile(r"[-+]?(\d[\d ,.'’]*|\.\d+)([eE][-+]?\d+)?")  # with separators of thousands
+NUMBER = re.compile(r"[-+]?(\d[\d ,.'’]*|\.\d+)([eE][-+]?\d+)?")  # thousands may be separated
 OTHER_DATE = re.compile(
   r"(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})( .*)?"
-)  # which day or month?
+)  # day and month cannot be told apart
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
 READ_AS = (
   "Signs for thousands or decimals are named by thousands=',' or decimal=',', a word for missing values by"

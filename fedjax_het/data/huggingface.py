@@ -144,7 +144,7 @@ def _loaded(name: str, subset: str | None, split: str) -> Any:
     problem = f"cannot be read: {_first_line(error)}"
     remedy = "dataset_options.subset and dataset_options.split choose what is read."
     raise SettingError("dataset", f"hf:{name}", problem, remedy) from error
-  except Exception as error:  # of network and files, among them the package's own kinds
+  except Exception as error:  # network and file errors, among them kinds that only the package has
     remedy = "Without network, give a folder that Dataset.save_to_disk wrote: hf:FOLDER."
     raise DataError(
       f"hf:{name} cannot be read: {type(error).__name__}: {_first_line(error)}. {remedy}"
@@ -188,7 +188,7 @@ def _partitioned(dataset: Any, partitioner: Any) -> Any:
     partitioner.dataset = dataset.add_column(ROW, np.arange(len(dataset)))
     for i in range(partitioner.num_partitions):
       owners[np.asarray(partitioner.load_partition(i)[ROW], int)] = i
-  except Exception as error:  # of the partitioner, such as too many partitions, or a second data set
+  except Exception as error:  # partitioners raise any kind, such as for too many partitions
     raise SettingError(
       "partitioner", type(partitioner).__name__, f"refuses the data set: {_first_line(error)}",
       "Give a new one with other settings.",

@@ -23,7 +23,13 @@ from fedjax_het.tasks.missing import missing
 TABLES = (".csv", ".tsv", ".parquet")
 SHEETS = (".xlsx", ".xls", ".ods")
 MOST = 2**33  # most bytes of a table
-USES = {"train": 0, "test": 1, "0": 0, "1": 1, "-1": -1}  # of the values of a column `split`
+USES = {
+  "train": 0,
+  "test": 1,
+  "0": 0,
+  "1": 1,
+  "-1": -1,
+}  # values of a column `split` -> what `federate` takes
 READ = ("encoding", "delimiter", "decimal", "thousands", "missing")  # how a CSV file is read
 
 

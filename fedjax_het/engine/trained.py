@@ -238,7 +238,7 @@ def _exported(function: Callable[..., Any], first: tuple[Any, ...], example: PyT
   x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype), example)
   try:
     return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*first, x).serialize())
-  except Exception as error:  # of the model's own code, where a shape has to be a number
+  except Exception as error:  # the model's code may need a number where the shape has a symbol
     problem = f"cannot be exported for any number of rows ({type(error).__name__}: {str(error)[:200]})"
     raise SettingError("model", None, problem, "Use predict in a process that has the run.") from error
 
