@@ -72,7 +72,8 @@ def tables(
     parts.append(took)
     parts += [Text(note, style="bold") for note in unequal({own.label: budget_of(own) for own in groups})]
   early = [group for group in groups if not judged(group, model, wanted)]
-  parts += [Text(f"{group.label}: {group.state}") for group in early]
+  lacking = f", without {named(metric)} of the {spelled(model)} model" if (metric := wanted) else ""
+  parts += [Text(f"{group.label}: {group.state}{lacking}") for group in early]
   if known:
     note = (
       "mean, worst 10 % and spread (standard deviation) over the clients, each a mean over n seeds. ± is "
