@@ -101,7 +101,9 @@ def in_one_line(error: Exception) -> str:
     how = "Settings are given as --config.NAME=VALUE"
     if varied := re.match(r"Unknown command line flag '(sweep|space)'", text):
       how = f"A field is named behind the dot: --{varied[1]}.local.lr=0.01,0.1"
-    return f"{text.rstrip('.')}. {how}; --help lists the flags."
+      text = f"Unknown command line flag {varied[1]!r}"  # no flag is near it
+    text = text.rstrip(".")
+    return f"{text}{'' if text.endswith('?') else '.'} {how}; --help lists the flags."
   for message, problem, remedy in (
     (r"invalid literal for int\(\) with base 10: .*", "is no whole number", "Give one, such as 5."),
     (r"could not convert string to float: .*", "is no number", "Give one, such as 0.5."),
