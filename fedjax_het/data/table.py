@@ -114,13 +114,18 @@ def read_source(
   where, frame = read_frame(table, {**how, "missing": missing})
   numeric, categorical = _several("numeric", numeric), _several("categorical", categorical)
   text, drop = _several("text", text), _several("drop", drop)
+  use_of: dict[str, str] = {}  # column -> the setting that names it
   for setting, names in {
     "label": (label,), "client": (client,), "split": (split,), "numeric": numeric, "categorical": categorical,
     "text": text, "drop": drop,
   }.items():  # fmt: skip
     for name in names:
-      if name is not None:
-        check_choice(setting, name, frame.columns)
+      if name is None:
+        continue
+      check_choice(setting, name, frame.columns)
+      first = use_of.setdefault(name, setting)
+      if first != setting and not (setting == "drop" and first in ("label", "client", "split")):
+        raise SettingError(setting, name, f"names the column that {first} names", "Name it in one of them.")
   frame, unnamed = _labelled(frame, label, where, unlabelled)
   leave = [name for name in (label, client, split, *drop) if name is not None]
   columns, notes = described(frame, where, leave, numeric, categorical, text)
@@ -271,7 +276,7 @@ def _labels(values: np.ndarray, where: str, task: str) -> tuple[np.ndarray, tupl
   if task == "regression":
     return as_numbers(values, where).astype(np.float32), ()
   if values.dtype.kind == "f":
-    broken = np.flatnonzero(values % 1)
+    broken = np.flatnonzero(np.isinf(values) | (values != np.round(values)))
     if len(broken):
       raise DataError(
         f"{where}, row {broken[0] + 1}: {values[broken[0]]} is no class. Numbers are predicted by"
