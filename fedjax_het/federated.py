@@ -48,11 +48,11 @@ def federated(
   parts = Algorithm(client, mixing, server, Aggregation() if aggregation is None else aggregation)
   for role, part, kind in zip(Algorithm._fields, parts, KINDS):
     if not isinstance(part, kind):
-      what = getattr(part, "__name__", type(part).__name__)
-      raise SettingError(
-        role, what, f"is not a {kind.__name__}",
-        f"Call the factory: {what}(...)." if callable(part) else "Give client, mixing, server in this order.",
-      )  # fmt: skip
+      what = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
+      remedy = "Give client, mixing, server in this order."
+      if callable(part) or isinstance(part, str):
+        remedy = f"Call the factory: {what}(...)."
+      raise SettingError(role, what, f"is not {'an' if kind is Aggregation else 'a'} {kind.__name__}", remedy)
     check_fields(role, part)
   if parts.mixing.scale is not None and not parts.client.needs.uploads_model:
     raise SettingError(

@@ -223,7 +223,8 @@ def checked(factory: Any = None, *, whose: str = "") -> Any:
       if name in known:
         known[name].check(value)
       elif not takes_others:
-        settable = [own.name for own in known.values() if not own.required]
+        bound = {*places[: len(args)], *given}
+        settable = [own.name for own in known.values() if not own.required or own.name not in bound]
         check_choice(f"{factory.__name__}'s setting", name, settable or [NONE])
     return factory(*args, **given)
 

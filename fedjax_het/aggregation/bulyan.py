@@ -43,7 +43,7 @@ def chosen_by_krum(distances: jax.Array, byzantine: int) -> jax.Array:
 
 @checked
 def bulyan(byzantine: Annotated[int, Whole(0)] | None = None) -> Aggregation:
-  """Bulyan.
+  """Bulyan: Krum chooses uploads, and means near the median of each coordinate combine them.
 
   Args:
     byzantine: f >= 0, how many of a cohort's uploads may be dishonest; None for (S - 3) // 4, the most.

@@ -19,7 +19,12 @@ from fedjax_het.errors import is_zero
 from fedjax_het.parts import Aggregation, Needs
 from fedjax_het.settings import Range, checked
 
-COVERED = ("params", "extra", "stats", "even")  # what these act on; `pooled` has weights of the clients' own
+COVERED = (
+  "params",
+  "extra",
+  "stats",
+  "even",
+)  # fields that are combined; in `pooled` each client weighs its values
 LESS_THAN_HALF = Annotated[float, Range(low=0.0, below=0.5)]
 
 

@@ -21,7 +21,7 @@ from fedjax_het.tasks.task import or_one
 PyTree = Any
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # defaults of local SGD in the papers
 DROPOUT = 1  # folded into a step's key for dropout; the key itself is the method's
-MANY, LARGE = 64, 4096  # with at least MANY leaves, only those of more than LARGE numbers are ordered
+MANY, LARGE = 64, 4096  # a model of MANY leaves or more has only its LARGE ones ordered
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 

@@ -132,14 +132,14 @@ class Recipe(NamedTuple):
     return for_each_batch(key, data, own["batch_size"], epochs, step, carry, first, last)
 
   def with_epochs(self, epochs: int | None) -> "Recipe":
-    """Returns the recipe of a second local training with its own number of epochs; None keeps this one's."""
+    """Returns the recipe with another number of epochs, for a second local training; None keeps it."""
     if epochs is None:
       return self
     own = {**self.settings, "epochs": epochs, "steps": None, "min_epochs": None}
     return self._replace(settings=cast(LocalSettings, own))
 
   def remarks(self, data: FederatedData) -> Iterator[str]:
-    """Yields a sentence for each setting, other than at its default, that has no effect beside the others."""
+    """Yields a sentence for each setting that was changed and that the others leave without effect."""
     own, usual = cast(dict, self.settings), cast(dict, with_defaults(LocalSettings, {}))
     for name, beside in self._unused().items():
       if not isinstance(own[name], jax.Array) and own[name] != usual[name]:

@@ -16,7 +16,7 @@ from fedjax_het.metrics.catalogue import shown
 from fedjax_het.studies.plots import COLORS, axis_label, decorate, save, spelled
 from fedjax_het.studies.study import series
 
-# What a curve may be drawn over, and the label of the axis.
+# The horizontal axes over which a curve may be drawn -> their labels.
 AXES = {
   "round": "communication round",
   "client_steps": "client steps",
@@ -109,6 +109,6 @@ def plot_groups(
 
 
 def for_page(run: Run) -> dict[str, Any]:
-  """Returns a run's axes as lists for the page, without those of which nothing is known."""
+  """Returns a run's axes as lists for the page; an axis without any known value is left out."""
   known = {name: values for name, values in axes(run).items() if np.isfinite(values).any()}
   return {name: [float(f"{x:.6g}") if np.isfinite(x) else None for x in own] for name, own in known.items()}

@@ -35,7 +35,7 @@ def judged(group: Group, model: str, metric: str = "") -> str:
 
 
 def check_metric(groups: Sequence[Group], model: str, metric: str) -> None:
-  """Raises `SettingError` where no group has the metric that the tables shall show; "" is their own."""
+  """Raises `SettingError` if no group has the metric to be shown; "" is each task's headline metric."""
   if metric and not any(judged(group, model, metric) for group in groups):
     known = dict.fromkeys(
       name for group in groups for run in group.counted for name in group.metrics(run).get(model) or {}
@@ -72,7 +72,8 @@ def tables(
     parts.append(took)
     parts += [Text(note, style="bold") for note in unequal({own.label: budget_of(own) for own in groups})]
   early = [group for group in groups if not judged(group, model, wanted)]
-  parts += [Text(f"{group.label}: {group.state}") for group in early]
+  lacking = f", without {named(metric)} of the {spelled(model)} model" if (metric := wanted) else ""
+  parts += [Text(f"{group.label}: {group.state}{lacking}") for group in early]
   if known:
     note = (
       "mean, worst 10 % and spread (standard deviation) over the clients, each a mean over n seeds. ± is "

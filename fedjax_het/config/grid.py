@@ -1,6 +1,7 @@
 """The grid of a sweep: the fields that may vary within one program, the members, and their names."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedjax_het.config.plan import plan, written
@@ -8,7 +9,7 @@ from fedjax_het.config.sections import sections
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import is_number, with_values
 from fedjax_het.engine.sweep import grid_of
-from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.errors import SettingError, near
 from fedjax_het.studies import Study
 
 Values = TypeVar("Values")
@@ -45,7 +46,26 @@ def check_sweep(
       raise SettingError(f"sweep.{path}", list(values), "is in a section", f"Write {' or '.join(homes)}.")
   check_one_program(grid)
   members = grid_of(grid)
-  return members, [plan(with_values(config, values), studies) for values in members]
+  with said_by("sweep", grid):
+    return members, [plan(with_values(config, values), studies) for values in members]
+
+
+@contextlib.contextmanager
+def said_by(flag: str, varied: Collection[str]) -> Iterator[None]:
+  """Context manager in which an error of a varied field names it as its flag does: sweep.local.lr.
+
+  Args:
+    flag: "sweep" or "space".
+    varied: the fields that the flag gives.
+  """
+  try:
+    yield
+  except SettingError as error:
+    if error.setting not in varied:
+      raise
+    told = SettingError(f"{flag}.{error}")
+    told.setting = f"{flag}.{error.setting}"
+    raise told from error
 
 
 def name_of(values: Mapping[str, Any]) -> str:
@@ -64,7 +84,8 @@ def check_one_program(grid: Mapping[str, Sequence[Any]], said: str = "sweep") ->
     if section in sections() and section not in ("seed", *known):
       problem = f"is not a seed, nor a number of {', '.join(most)} or {last}"
       raise SettingError(f"{said}.{path}", list(values), problem, "Start a run of its own for each value.")
-    check_choice(f"{said}'s field", section, ("seed", *known))
+    if section not in ("seed", *known):
+      raise SettingError(f"{said}.{path}", list(values), "unknown", near(section, ("seed", *known)))
     are_numbers = all(map(is_number, values))
     whole = all(isinstance(v, int) for v in values)
     if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):

@@ -27,7 +27,7 @@ def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:
 
 
 def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[Study]] = ()) -> Plan:
-  """Reads and checks a configuration, once; a plan of these studies is returned as it is.
+  """Reads and checks a configuration; a plan that was made for these studies is returned unchanged.
 
   Args:
     config: nested fields.

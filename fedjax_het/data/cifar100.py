@@ -17,7 +17,7 @@ from fedjax_het.errors import DataError, check_choice, reading
 
 RECORD = 2 + 3 * 32 * 32
 ROWS = {"train": 50_000, "test": 10_000}
-MD5 = {  # of the pickles; no checksums of the binary files' contents are published
+MD5 = {  # published checksums of the pickles; there are none of the binary files' contents
   "train": "16019d7e3df5f24257cddd939b257f8d",
   "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
 }

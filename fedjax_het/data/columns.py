@@ -2,10 +2,11 @@
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import DataError, near
@@ -13,11 +14,16 @@ from fedjax_het.tasks.missing import missing
 
 WORDS = 64  # features of a text column, into which its words are hashed
 FEW = 20  # most different values of a text column that is one-hot by default
-NUMBER = re.compile(r"[-+]?(\d[\d ,.'’]*|\.\d+)([eE][-+]?\d+)?")  # with separators of thousands
+NUMBER = re.compile(r"[-+]?(\d[\d ,.'’]*|\.\d+)([eE][-+]?\d+)?")  # thousands may be separated
 OTHER_DATE = re.compile(
   r"(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{4}[./]\d{1,2}[./]\d{1,2})( .*)?"
-)  # which day or month?
+)  # day and month cannot be told apart
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?")
+READ_AS = (
+  "Signs for thousands or decimals are named by thousands=',' or decimal=',', a word for missing values by"
+  " missing=('?',), and a column of words by categorical=(...) or drop=(...)."
+)
+FILLED_IN = "Write a number, or leave the value empty, which counts as missing."
 
 
 class Column(NamedTuple):
@@ -29,12 +35,14 @@ class Column(NamedTuple):
     values: a category's values as texts, sorted, one feature each.
     gaps: whether a further feature says where a value is missing; the others are then NaN (number, date: the
       mean of the training rows takes its place) or 0.
+    absent: words that mean a missing value, such as "?".
   """
 
   name: str
   kind: Literal["number", "date", "category", "text"]
   values: tuple[str, ...] = ()
   gaps: bool = False
+  absent: tuple[str, ...] = ()
 
   @property
   def features(self) -> list[str]:
@@ -72,7 +80,7 @@ def encode(columns: Columns, table: Mapping[str, Any], where: object = "rows") -
   for column in columns:
     if column.name not in names:
       raise DataError(f"{where} lacks the column {column.name!r}. {near(column.name, map(str, names))}")
-    values = np.asarray(as_array("rows", table[column.name], "Give a list of numbers or texts."))
+    values = without(as_array("rows", table[column.name], "Give a list of numbers or texts."), column.absent)
     if values.ndim != 1 or (found and len(values) != len(found[0])):
       raise DataError(
         f"{where}, column {column.name!r} has values of shape {[*values.shape]}, not one for each row. Give"
@@ -98,11 +106,24 @@ def _features(column: Column, values: np.ndarray, where: str) -> np.ndarray:
         " one of them, or leave the value empty, which counts as missing."
       )
     return np.concatenate([one_hot.astype(np.float64), *gaps], axis=1)
-  numbers = as_days(values, where) if column.kind == "date" else as_numbers(values, where)
+  numbers = as_days(values, where) if column.kind == "date" else as_numbers(values, where, FILLED_IN)
   return np.concatenate([numbers[:, None], *gaps], axis=1)
 
 
-def as_numbers(values: np.ndarray, where: str) -> np.ndarray:
+def without(values: ArrayLike, absent: Collection[str]) -> np.ndarray:
+  """Returns values with None in the place of each of the words that mean a missing value."""
+  values = np.asarray(values)
+  if not absent or values.ndim != 1 or values.dtype.kind not in "OSU":
+    return values
+  gone = [isinstance(one, str) and one.strip() in absent for one in values.tolist()]
+  if not any(gone):
+    return values
+  found = values.astype(object)
+  found[gone] = None
+  return found
+
+
+def as_numbers(values: np.ndarray, where: str, remedy: str = READ_AS) -> np.ndarray:
   """Converts values to float64, NaN where missing; raises `DataError` naming the first that is no number."""
   if values.dtype.kind in "biuf":
     return values.astype(np.float64)
@@ -111,11 +132,7 @@ def as_numbers(values: np.ndarray, where: str) -> np.ndarray:
     try:
       found[row] = float(values[row])
     except (TypeError, ValueError):
-      raise DataError(
-        f"{where}, row {row + 1}: {str(values[row])[:40]!r} is no number. Signs for thousands or decimals are"
-        " named by thousands=',' or decimal=',', a word for missing values by missing=('?',), and a column"
-        " of words by categorical=(...) or drop=(...)."
-      ) from None
+      raise DataError(f"{where}, row {row + 1}: {str(values[row])[:40]!r} is no number. {remedy}") from None
   return found
 
 
@@ -187,7 +204,10 @@ def described(
         f" name it by categorical=({name!r},)."
       )
     elif sum(bool(NUMBER.fullmatch(one)) for one in texts) * 2 >= len(texts):
-      as_numbers(values, f"{where}, column {name!r}")  # raises
+      as_numbers(
+        values, f"{where}, column {name!r}"
+      )  # raises unless all are numbers that are written as texts
+      columns.append(Column(name, "number", (), gaps))
     elif (count := len({*texts})) <= FEW:
       columns.append(Column(name, "category", tuple(sorted({*texts})), gaps))
     else:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -115,7 +116,10 @@ class Encoder:
   def of_arrays(cls, found: Mapping[str, Any]) -> "Encoder":
     """Makes the encoder of what `arrays` returned."""
     said = json.loads(str(found["encoder"]))
-    columns = tuple(Column(name, kind, tuple(values), gaps) for name, kind, values, gaps in said["columns"])
+    columns = tuple(
+      Column(name, kind, tuple(values), gaps, *map(tuple, absent))
+      for name, kind, values, gaps, *absent in said["columns"]
+    )
     scaling = None
     if "standardize" in said:
       scaling = Scaling(found["mean"], found["deviation"], tuple(said["standardize"]))
@@ -144,7 +148,8 @@ def as_table(rows: Any) -> Mapping[str, Any]:
       for name in rows[0]:
         check_choice("rows", name, row)
     return {name: [row[name] for row in rows] for name in rows[0]}
-  raise SettingError(
-    "rows", type(rows).__name__, "no table with named columns",
-    "Give a pandas frame, a dict of lists, or a list of dicts.",
-  )  # fmt: skip
+  remedy = "Give a pandas frame, a dict of lists, or a list of dicts."
+  if isinstance(rows, str | os.PathLike):
+    rows = os.fspath(rows)
+    raise SettingError("rows", rows, "is a path, no table", f"Read it: pandas.read_csv({rows!r}).")
+  raise SettingError("rows", type(rows).__name__, "no table with named columns", remedy)

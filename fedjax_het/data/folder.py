@@ -74,7 +74,7 @@ def read_folder(
       height, width, _ = image.shape
       raise DataError(
         f"{path.resolve()} has {width} x {height} pixels, and {paths[0].name} {first.shape[1]} x"
-        f" {first.shape[0]}. Resize all by size=N (in configurations, dataset_options.size=N)."
+        f" {first.shape[0]}. Resize all by size=N."
       )
     x[i] = image
   groups = np.array([own[0] for own in parts]) if len(parts[0]) == 3 else None

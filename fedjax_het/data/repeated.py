@@ -29,7 +29,7 @@ def check_apart(where: object, x: Any, x_test: Any) -> tuple[str, ...]:
 
 
 def check_divided(where: object, x: Any, users: np.ndarray, split: np.ndarray) -> tuple[str, ...]:
-  """As `check_apart`, but compares each user's test rows (split 1) with its own training rows (split 0) only.
+  """Compares each user's test rows (split 1) with that user's training rows (split 0), see `check_apart`.
 
   Rows that two different users share, such as short texts or white images, are no sign of a copy.
 

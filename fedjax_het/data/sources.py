@@ -25,6 +25,7 @@ from fedjax_het.data.folder import read_folder
 from fedjax_het.data.from_tfds import HOSTS, load_tfds
 from fedjax_het.data.ham10000 import load_ham10000
 from fedjax_het.data.heart import ROWS, file_name, load_heart
+from fedjax_het.data.huggingface import read_huggingface
 from fedjax_het.data.idx import SHAPES, load_idx
 from fedjax_het.data.isic2019 import load_isic2019
 from fedjax_het.data.medmnist import CLASSES, load_medmnist
@@ -34,7 +35,7 @@ from fedjax_het.data.reddit import load_reddit
 from fedjax_het.data.repeated import check_apart
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
-from fedjax_het.data.table import read_source
+from fedjax_het.data.table import TABLES, read_source
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
 from fedjax_het.errors import (
   DataError,
@@ -150,19 +151,27 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
 }
 
 
-# A file or folder of one's own, whose path stands in the name -> its reader, which takes the path.
-OWN: dict[str, Callable[..., Source]] = {"file:PATH": read_source, "folder:PATH": read_folder}
-OF_PATH = ("table", "folder")  # the argument of a reader that is the path
+# A data set of one's own, whose path or name stands behind the colon -> its reader, which takes it.
+OWN: dict[str, Callable[..., Source]] = {
+  "file:PATH": read_source, "folder:PATH": read_folder, "hf:NAME": read_huggingface,
+}  # fmt: skip
+OF_PATH = ("table", "folder", "dataset")  # the argument of a reader that is the path
 
 
 def kind_of(name: str) -> str:
   """Returns the entry of a data set: its name, or "file:PATH" for "file:hospitals.csv"."""
   kind, _, path = name.partition(":") if isinstance(name, str) else (name, "", "")
-  return f"{kind}:PATH" if path and f"{kind}:PATH" in OWN else name
+  return next((own for own in OWN if path and own.startswith(f"{kind}:")), name)
 
 
 def check_dataset(name: str) -> None:
-  """Raises `SettingError` for an unknown data set; the error names the nearest."""
+  """Raises `SettingError` for an unknown data set; the error names the nearest, or how a path is written."""
+  if isinstance(name, str) and name not in names() and kind_of(name) not in OWN:
+    path = Path(name.partition(":")[2] or name)
+    if os.sep in name or path.suffix.lower() in TABLES:
+      kind = "file" if path.suffix.lower() in TABLES else "folder"
+      remedy = f"Write dataset={kind}:{path} for a {kind} of your own."
+      raise SettingError("dataset", name, "is a path, and of no known kind", remedy)
   if not isinstance(name, str) or kind_of(name) not in OWN:
     check_choice("dataset", name, (*names(), *OWN))
 
@@ -178,7 +187,8 @@ def load(
   """Loads the data set `name`; "digits" is bundled with scikit-learn and needs no folder.
 
   Args:
-    name: one of `names()`, or file:PATH (.csv, .parquet) or folder:PATH (of images).
+    name: one of `names()`, or file:PATH (.csv, .parquet), folder:PATH (of images), or hf:NAME (of Hugging
+      Face).
     data_dir: the folder with the data sets' folders; None or "" is $FEDJAX_HET_DATA, else ./data.
     resize: height and width in pixels to which images are resized; None keeps their size. Refused for other
       data.

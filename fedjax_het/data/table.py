@@ -10,19 +10,26 @@ from typing import Annotated, Any
 import jax
 import numpy as np
 
-from fedjax_het.data.columns import as_numbers, as_text, described, encode, numbers_of
+from fedjax_het.data.columns import FEW, as_numbers, as_text, described, encode, numbers_of, without
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source, lacking
 from fedjax_het.data.own import of_source
 from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, SettingError, check_choice, reading
-from fedjax_het.settings import Choice, checked
+from fedjax_het.settings import Choice, checked, settings_of
 from fedjax_het.tasks import TASKS, Task, check_task
 from fedjax_het.tasks.missing import missing
 
+TABLES = (".csv", ".tsv", ".parquet")
 SHEETS = (".xlsx", ".xls", ".ods")
 MOST = 2**33  # most bytes of a table
-USES = {"train": 0, "test": 1, "0": 0, "1": 1, "-1": -1}  # of the values of a column `split`
+USES = {
+  "train": 0,
+  "test": 1,
+  "0": 0,
+  "1": 1,
+  "-1": -1,
+}  # values of a column `split` -> what `federate` takes
 READ = ("encoding", "delimiter", "decimal", "thousands", "missing")  # how a CSV file is read
 
 
@@ -103,24 +110,36 @@ def read_source(
     missing: words that mean a missing value, besides nothing, NA, NaN, null and None.
   """
   how = {"encoding": encoding, "delimiter": delimiter, "decimal": decimal, "thousands": thousands}
-  where, frame = read_frame(table, {**how, "missing": _several("missing", missing)})
+  missing = _several("missing", missing)
+  where, frame = read_frame(table, {**how, "missing": missing})
   numeric, categorical = _several("numeric", numeric), _several("categorical", categorical)
   text, drop = _several("text", text), _several("drop", drop)
+  use_of: dict[str, str] = {}  # column -> the setting that names it
   for setting, names in {
     "label": (label,), "client": (client,), "split": (split,), "numeric": numeric, "categorical": categorical,
     "text": text, "drop": drop,
   }.items():  # fmt: skip
     for name in names:
-      if name is not None:
-        check_choice(setting, name, frame.columns)
+      if name is None:
+        continue
+      check_choice(setting, name, frame.columns)
+      first = use_of.setdefault(name, setting)
+      if first != setting and not (setting == "drop" and first in ("label", "client", "split")):
+        raise SettingError(setting, name, f"names the column that {first} names", "Name it in one of them.")
   frame, unnamed = _labelled(frame, label, where, unlabelled)
   leave = [name for name in (label, client, split, *drop) if name is not None]
   columns, notes = described(frame, where, leave, numeric, categorical, text)
+  columns = tuple(column._replace(absent=missing) for column in columns)  # later rows may have such words too
   x = encode(columns, frame, where)
   features = [feature for column in columns for feature in column.features]
   _check_finite(x, features, where)
   y, labels = _labels(np.asarray(frame[label]), f"{where}, column {label!r}", task)
-  groups = None if client is None else _groups(np.asarray(frame[client]), f"{where}, column {client!r}")
+  groups = None if client is None else groups_of(np.asarray(frame[client]), f"{where}, column {client!r}")
+  if len(labels) > FEW and not isinstance(labels[0], str):
+    notes.append(
+      f"column {label!r} has {len(labels)} different numbers, each a class of its own; to predict them as"
+      " amounts, name the task regression"
+    )
   if unnamed:
     notes.append(f"{unnamed} rows have no {label!r} and are left out")
   if groups is not None:
@@ -152,6 +171,7 @@ def read_frame(table: Any, how: Mapping[str, Any]) -> tuple[str, Any]:
       "table", _short(table), "needs pandas, which is not installed", "pip install 'fedjax_het[tables]'."
     ) from error
   if isinstance(table, pandas.DataFrame):
+    _check_unused(how, "is for files that are read as CSV, and the table is a frame")
     where, frame = "table", table.reset_index(drop=True)
   elif isinstance(table, str | os.PathLike) and "\0" not in os.fspath(table):
     path = Path(table).expanduser()
@@ -160,7 +180,11 @@ def read_frame(table: Any, how: Mapping[str, Any]) -> tuple[str, Any]:
       raise DataError(f"{where} is a spreadsheet. Save it as CSV, or give the frame of pandas.read_excel.")
     if not path.is_file():
       raise DataError(f"{where}: no such file. Give the path of a .csv or .parquet file.")
-    frame = _parquet(path, where) if path.suffix == ".parquet" else _csv(path, where, how)
+    if path.suffix == ".parquet":
+      _check_unused(how, f"is for files that are read as CSV, and {path.name} is Parquet")
+      frame = _parquet(path, where)
+    else:
+      frame = _csv(path, where, how)
   else:
     raise SettingError(
       "table", type(table).__name__, "no table", "Give a frame, or the path of a .csv or .parquet file."
@@ -172,7 +196,18 @@ def read_frame(table: Any, how: Mapping[str, Any]) -> tuple[str, Any]:
   if not len(frame):
     raise DataError(f"{where} has no rows.")
   frame.columns = names
+  for name in names:
+    values = np.asarray(frame[name])
+    if (found := without(values, how["missing"])) is not values:
+      frame[name] = found
   return where, frame
+
+
+def _check_unused(how: Mapping[str, Any], problem: str) -> None:
+  """Raises `SettingError` for a setting of reading CSV that differs from its default."""
+  for name in ("encoding", "delimiter", "decimal", "thousands"):
+    if how[name] != settings_of(read_source)[name].default:
+      raise SettingError(name, how[name], problem, "Leave it out.")
 
 
 def _parquet(path: Path, where: str) -> Any:
@@ -241,11 +276,11 @@ def _labels(values: np.ndarray, where: str, task: str) -> tuple[np.ndarray, tupl
   if task == "regression":
     return as_numbers(values, where).astype(np.float32), ()
   if values.dtype.kind == "f":
-    broken = np.flatnonzero(values % 1)
+    broken = np.flatnonzero(np.isinf(values) | (values != np.round(values)))
     if len(broken):
       raise DataError(
         f"{where}, row {broken[0] + 1}: {values[broken[0]]} is no class. Numbers are predicted by"
-        " task=fh.tasks.regression() (in configurations, dataset_options.task='regression')."
+        " task=fh.tasks.regression()."
       )
     values = values.astype(np.int64)
   if values.dtype.kind not in "iub":
@@ -272,7 +307,8 @@ def _check_finite(x: np.ndarray, features: Sequence[str], where: str) -> None:
     )
 
 
-def _groups(values: np.ndarray, where: str) -> np.ndarray:
+def groups_of(values: np.ndarray, where: str) -> np.ndarray:
+  """Returns whose each row is, whole numbers or texts; raises `DataError` for a row that is nobody's."""
   absent = np.flatnonzero(missing(values))
   if len(absent):
     raise DataError(

@@ -62,7 +62,7 @@ def _over(weight: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def without_unread(uploads: Message, coefficients: jax.Array) -> Message:
-  """Returns the uploads with zeros for those of the coefficient 0, which may be NaN; see `Needs.covers`."""
+  """Replaces uploads of coefficient 0, which may be NaN, by zeros; see `Needs.covers`."""
 
   def one(leaf: jax.Array) -> jax.Array:
     return jnp.where(_over(coefficients, leaf) == 0, jnp.zeros((), leaf.dtype), leaf)

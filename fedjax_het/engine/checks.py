@@ -105,7 +105,7 @@ def extent(data: FederatedData) -> tuple[float, float]:
 
 
 def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> None:
-  """Raises `SettingError` if a part refuses cohorts of S of K clients."""
+  """Raises `SettingError` if a part refuses cohorts of S clients out of K."""
   for part in algorithm:
     if part.needs.check_cohort is not None:
       part.needs.check_cohort(cohort_size, num_clients)

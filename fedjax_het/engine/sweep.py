@@ -206,7 +206,7 @@ def sweep(
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)
-  judged: list[list[tuple[int, Any]]] = [[] for _ in members]  # of the last fifth
+  judged: list[list[tuple[int, Any]]] = [[] for _ in members]  # evaluations of the last fifth of the run
   with showing(engine, rounds, progress) as bar:
     for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every, late_evaluations):
       infos.append(chunk.infos)

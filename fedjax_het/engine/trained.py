@@ -5,6 +5,7 @@ no pickles and no Python: arrays, JSON, and the model's program as `jax.export` 
 """
 
 import dataclasses
+import importlib.util
 import json
 import operator
 import os
@@ -92,8 +93,9 @@ class Trained:
     """Writes all models, the encoder and the program to one .npz, which `load_model` reads.
 
     Raises:
-      SettingError: the model cannot be exported for any number of rows.
+      SettingError: the model cannot be exported for any number of rows, or the extra `export` is missing.
     """
+    check_flatbuffers(path)
     models = [self.personal(i) for i in range(self.num_clients)]
     alone = self.shared is not None and all(same_arrays(own, self.shared) for own in models)
     leaves = [jax.tree.leaves(own) for own in models[: 0 if alone else None]]
@@ -117,6 +119,7 @@ class Trained:
     The program takes examples, float32 [n, D] for a table or else as they are stored, before missing values
     are filled and columns standardised, which it does. It returns (labels as numbers, probabilities).
     """
+    check_flatbuffers(path)
     params, scaling = self.model_of(client), self.encoder.scaling_of(self._number(client))
 
     def program(x: Any) -> Any:
@@ -178,8 +181,10 @@ def load_model(path: str | os.PathLike[str]) -> Trained:
 
   Raises:
     DataError: the file is missing, damaged, or another file.
+    SettingError: the extra `export` is missing.
   """
   where = folder_of("path", path)
+  check_flatbuffers(path)
   with reading(where.resolve()):
     found = read_arrays(where, MOST)
     if "program" not in found or "model" not in found:
@@ -198,6 +203,15 @@ def load_model(path: str | os.PathLike[str]) -> Trained:
     exported.call, _example(said["example"]), Encoder.of_arrays(found), said["num_clients"], shared,
     lambda i: tuple(leaf[i] for leaf in each) if each else shared,
   )  # fmt: skip
+
+
+def check_flatbuffers(path: str | os.PathLike[str]) -> None:
+  """Raises `SettingError` without the package by which JAX writes and reads programs in files."""
+  if importlib.util.find_spec("flatbuffers") is None:
+    remedy = "pip install 'fedjax_het[export]'."
+    raise SettingError(
+      "path", os.fspath(path), "needs the package flatbuffers, which is not installed", remedy
+    )
 
 
 def _program(task: Task, apply: Callable[..., jax.Array], scale: float | None) -> Callable[..., Any]:
@@ -224,7 +238,7 @@ def _exported(function: Callable[..., Any], first: tuple[Any, ...], example: PyT
   x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype), example)
   try:
     return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*first, x).serialize())
-  except Exception as error:  # of the model's own code, where a shape has to be a number
+  except Exception as error:  # the model's code may need a number where the shape has a symbol
     problem = f"cannot be exported for any number of rows ({type(error).__name__}: {str(error)[:200]})"
     raise SettingError("model", None, problem, "Use predict in a process that has the run.") from error
 

@@ -47,6 +47,8 @@ def reading(where: object, problem: str = "cannot be read, it is truncated or da
     raise
   except PermissionError as error:
     raise DataError(f"{error.filename or where} may not be read. Ask its owner.") from error
+  except FileNotFoundError as error:
+    raise DataError(f"{error.filename or where}: no such file.") from error
   except MemoryError as error:
     raise DataError(f"{where} {problem}: it asks for more memory than there is.") from error
   except DAMAGE as error:

@@ -1,7 +1,9 @@
 """Builds what a plan names: data, model and algorithm."""
 
+import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +20,15 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.encoder import with_names
 from fedjax_het.data.files import Source, digest
 from fedjax_het.data.own import names_of
+from fedjax_het.data.sources import OWN, kind_of
 from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import fewer_late_rounds
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import DataError, SettingError
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.program.where import Where
+from fedjax_het.settings import settings_of
 from fedjax_het.studies import Watched
 
 
@@ -123,6 +127,26 @@ def data_keys(plan: Plan, *of_run: jax.Array) -> tuple[jax.Array, ...]:
   return tuple(jax.random.fold_in(key, purpose) for purpose in range(len(of_run)))
 
 
+def options_of(dataset: str) -> Collection[str]:
+  """Returns the options of a file or folder of the user's own; none for data sets with a name."""
+  reader = OWN.get(kind_of(dataset))
+  return settings_of(reader) if reader else ()
+
+
+@contextlib.contextmanager
+def options_named(dataset: str) -> Iterator[None]:
+  """Context manager in which a remedy like `missing=('?',)` also says how a configuration writes it."""
+  try:
+    yield
+  except DataError as error:
+    found = [name for name in options_of(dataset) if re.search(rf"\b{name}=", str(error))]
+    if not found:
+      raise
+    raise DataError(
+      f"{error} In configurations, {found[0]} is --config.dataset_options.{found[0]}."
+    ) from error
+
+
 def build(plan: Plan) -> Experiment:
   """Reads and partitions the data, and builds model and algorithm.
 
@@ -135,14 +159,17 @@ def build(plan: Plan) -> Experiment:
     jax.random.fold_in(key, purpose) for purpose in range(5)
   )
   partition_key, split_key = data_keys(plan, partition_key, split_key)
-  with as_written({"dataset_options": plan.dataset_options}, "dataset_options"):
+  with as_written({"dataset_options": plan.dataset_options}, "dataset_options"), options_named(plan.dataset):
     source = datasets.load(plan.dataset, plan.data_dir, **plan.dataset_options)
   options = dict(plan.partition.settings)
   if plan.partition.name == "natural":
     if source.groups is None:
+      column = "client" in options_of(plan.dataset)
+      remedy = "Name the column that does: --config.dataset_options.client=COLUMN. " if column else ""
       raise SettingError(
-        "partition.name", "natural", f"{source.name} does not say whose its rows are", "Use iid or dirichlet."
-      )
+        "partition.name", "natural", f"{source.name} does not say whose its rows are",
+        f"{remedy}Use iid or dirichlet{' for clients without such a column' if column else ''}.",
+      )  # fmt: skip
     options["groups"] = source.groups
   elif plan.dataset_options.get("client") is not None:
     raise SettingError(

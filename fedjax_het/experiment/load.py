@@ -82,7 +82,10 @@ class Run(Trained):
       )
     if labels is None:
       label = self.config["dataset_options"].get("label")
-      labels = as_table(rows)[label] if label else ()
+      if label is None or label not in (table := as_table(rows)):
+        remedy = f"Give labels=[...]{f', or rows with the column {label!r}' if label else ''}."
+        raise SettingError("labels", None, "are missing", remedy)
+      labels = table[label]
     y = self._numbers(labels)
     encoder = _for_one(self.encoder, rows)
     x = encoder.encode(rows, 0)

@@ -68,7 +68,7 @@ def amount(name: str, value: float | None) -> str:
 
 
 def spans(values: Mapping[str, Sequence[float]]) -> str:
-  """Formats the least and most of each part of some runs' budgets, such as "37,500 client steps, 3.2 GB"."""
+  """Formats the range over runs of client steps, bytes and seconds, such as "37,500 client steps, 3.2 GB"."""
 
   def one(name: str, own: Sequence[float]) -> str:
     text = " to ".join(dict.fromkeys(amount(name, end) for end in (min(own), max(own))))

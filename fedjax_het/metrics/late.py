@@ -51,7 +51,7 @@ def late_rounds(rounds: int, eval_every: int | None, count: int) -> list[int]:
 
 
 def is_due(done: int, rounds: int, eval_every: int | None) -> bool:
-  """Returns whether the round `done` of T is judged without late evaluations."""
+  """Returns whether `eval_every` alone has an evaluation after round `done` of T."""
   return done == rounds or (eval_every is not None and done % eval_every == 0)
 
 

@@ -43,7 +43,10 @@ def model_factory(factory: Factory) -> Factory:
 
   @functools.wraps(made_of)
   def make(*args: Any, **options: Any) -> Any:
-    given = signature.bind(*args, **options).arguments
+    try:
+      given = signature.bind(*args, **options).arguments
+    except TypeError:
+      return made_of(*args, **options)  # raises an error that names the setting, or the function
     if "shape" in given and not trees:
       given["shape"] = shape_of(given["shape"])
     if "num_classes" in given:

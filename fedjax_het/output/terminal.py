@@ -67,7 +67,7 @@ class _Lasting(io.RawIOBase):
     self._raw, self._tells, self._lost = raw, tells, False
 
   def writable(self) -> bool:
-    """Returns True."""
+    """Returns True, as the stream can be written until it is closed."""
     return True
 
   def isatty(self) -> bool:

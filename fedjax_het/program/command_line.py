@@ -98,7 +98,12 @@ def in_one_line(error: Exception) -> str:
   if path := re.match(r"Could not parse '(.*)': SyntaxError", text):
     return f"--config.{path[1]}: names no field. Write --config.FIELD=VALUE; --describe has all fields."
   if text.startswith("Unknown command line flag"):
-    return text.rstrip(".") + ". Settings are given as --config.NAME=VALUE; --help lists the flags."
+    how = "Settings are given as --config.NAME=VALUE"
+    if varied := re.match(r"Unknown command line flag '(sweep|space)'", text):
+      how = f"A field is named behind the dot: --{varied[1]}.local.lr=0.01,0.1"
+      text = f"Unknown command line flag {varied[1]!r}"  # no flag is near it
+    text = text.rstrip(".")
+    return f"{text}{'' if text.endswith('?') else '.'} {how}; --help lists the flags."
   for message, problem, remedy in (
     (r"invalid literal for int\(\) with base 10: .*", "is no whole number", "Give one, such as 5."),
     (r"could not convert string to float: .*", "is no number", "Give one, such as 0.5."),

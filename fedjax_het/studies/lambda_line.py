@@ -28,8 +28,8 @@ GRID = tuple(i / 10 for i in range(11))
 class LambdaLine(Study):
   """Study that adds `lambda` to the summary and lambda_curve.png, for client parts with a line of models.
 
-  These are client parts with several `lambdas` or with a `line`. If personalised models are at one λ, or at a
-  λ specific to each client, the line is evaluated once, at the end.
+  A client part has such a line if its `Studies` have several `lambdas` or a `line`. If personalised models
+  are at one λ, or at a λ specific to each client, the line is evaluated once, at the end.
   """
 
   name = "lambda_line"

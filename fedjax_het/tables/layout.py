@@ -209,7 +209,7 @@ def budgets(entries: Sequence[Entry]) -> list[str]:
 
 
 def picked(entries: Sequence[Entry]) -> list[str]:
-  """Returns a sentence for each thing that was picked, and the part of the clients' data it was picked on."""
+  """Returns a sentence for each choice made by a metric (λ, the best round), with the data that decided."""
   found: dict[tuple[str, str], dict[str, None]] = {}
   for entry in entries:
     for what, part in entry.picked.items():

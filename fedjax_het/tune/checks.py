@@ -1,6 +1,7 @@
 """Checks of a tuning study that are possible before anything is trained, and what it says of itself."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +29,17 @@ def checked_study(
   if not planned.valid_fraction:
     problem = "trials are judged on clients' validation rows, and there are none"
     raise SettingError("valid_fraction", planned.valid_fraction, problem, "Add --config.valid_fraction=0.1.")
-  return planned, checked_space(config, default_space(planned) if space is None else space)
+  own = checked_space(config, default_space(planned) if space is None else space)
+  if own and points_of(own) == 1:
+    field, values = next((field, [*values]) for field, values in own.items())
+    remedy = "Give a range, low:high, or several numbers."
+    raise SettingError(f"space.{field}", values, "leaves nothing to choose", remedy)
+  return planned, own
+
+
+def points_of(space: Space) -> float:
+  """Returns the number of different configurations in a space; infinity if a field has a range."""
+  return math.prod(math.inf if isinstance(own, Span) else len(own) for own in space.values())
 
 
 def about_study(config: Any, space: Space | None, trials: int, batch: int) -> list[str]:
@@ -84,8 +95,10 @@ def about(space: Space, trials: int, batch: int, rounds: int) -> list[str]:
     f"space: {path}: {own if isinstance(own, Span) else 'one of ' + ', '.join(map(str, own))}"
     for path, own in space.items()
   ]
+  if (points := points_of(space)) < trials:
+    lines.append(f"the space has {points} points, fewer than trials: some are trained more than once")
   whole, ends = budget(trials, batch, rounds), rung_rounds(rounds)
   counts = members(min(batch, trials), len(ends))
   rungs = ", ".join(f"{count} to round {end}" for count, end in zip(counts, ends))
   cost = f"{whole} rounds in all, as many as {whole / rounds:.3g} whole runs"
-  return [*lines, f"{trials} trials, {batch} at once, of which train {rungs}: {cost}"]
+  return [*lines, f"{trials} trials, {min(batch, trials)} at once, of which train {rungs}: {cost}"]

@@ -49,7 +49,7 @@ class Rung(NamedTuple):
 
 
 class Judged(NamedTuple):
-  """What the trials of a rung have reached.
+  """The results of the trials of a rung.
 
   Attributes:
     metric: the headline metric of the personalised models.

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fedjax_het.config.grid import check_one_program, varying
+from fedjax_het.config.grid import check_one_program, said_by, varying
 from fedjax_het.config.plan import plan, written
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import chosen, is_number, with_values
@@ -125,13 +125,9 @@ def checked_space(config: Any, space: Space) -> dict[str, Dimension]:
     if homes:
       raise SettingError(f"space.{path}", ends, "is in a section", f"Write {' or '.join(homes)}.")
     check_one_program({path: ends}, "space")
-    for end in ends:
-      try:
+    with said_by("space", {path}):
+      for end in ends:
         plan(with_values(base, {path: end}))
-      except SettingError as error:
-        if error.setting == path:
-          error.args = (f"space.{error}",)
-        raise
     found[path] = own._replace(whole=True) if isinstance(own, Span) and _is_whole(base, path) else own
   return found
 

@@ -38,7 +38,7 @@ PARTS = {  # the parts of a state, in words
   "clients": "what the clients keep",
   "aggregation": "what the aggregation keeps",
 }
-FIELDS = (*State._fields, *(f"broadcast.{name}" for name in Message._fields))  # which later versions add to
+FIELDS = (*State._fields, *(f"broadcast.{name}" for name in Message._fields))  # later versions have more
 
 
 class Checkpoints:

@@ -159,7 +159,7 @@ def _spellings(folder: Path) -> set[Path]:
 
 
 def _above(folder: Path) -> Iterator[Path]:
-  """Returns the folders around a folder, in both spellings."""
+  """Yields the folders that contain a folder, by its path as given and with links resolved."""
   yield from {above for own in _spellings(folder) for above in own.parents}
 
 

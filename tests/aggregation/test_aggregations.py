@@ -202,7 +202,7 @@ def test_a_cohort_that_is_too_small_for_its_liars_is_refused(make, size, least):
 
 
 def test_no_part_and_what_is_none_are_refused():
-  with pytest.raises(fh.SettingError, match=r"aggregation = 'median': is not a Aggregation"):
+  with pytest.raises(fh.SettingError, match=r"aggregation = 'median': is not an Aggregation"):
     fh.federated(fedavg(), aggregation=aggregation.median)
   with pytest.raises(fh.SettingError, match="share"):
     aggregation.trimmed_mean(0.5)

@@ -91,6 +91,8 @@ def test_a_configuration_names_the_section():
     (lambda: fh.fedprox(mlp(), momentun=1), "fedprox's setting = 'momentun': unknown.* mean 'momentum'"),
     (lambda: fh.fedavg(mlp(), mu=0.1), "fedavg's setting = 'mu': unknown"),
     (lambda: fh.superfed(mlp(), nuu=0.1), "Did you mean 'nu'"),
+    (lambda: fh.models.two_nn((4,), 3, hiden=8), "two_nn's setting = 'hiden'.*mean 'hidden'"),
+    (lambda: fh.data.dirichlet(jax.random.key(0), [0, 1], 2, alfa=1.0), "= 'alfa'.* mean 'alpha'"),
     (lambda: fh.server.adam(0.1, beta=0.9), "adam's setting = 'beta': unknown"),
     (lambda: fh.server.sgld(5, 1.0, -1.0), "server's last_step_size = -1.0: out of range"),
     (lambda: fh.mixing.qffl(q=-1.0), "q = -1.0: out of range. It must be below inf and at least 0.0"),

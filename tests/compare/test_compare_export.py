@@ -54,6 +54,11 @@ def test_another_metric_is_shown_where_asked(runs):
   assert "loss of the personalised models" in text and f"{2 - np.mean(DITTO):.4f}" in text
   with pytest.raises(SettingError, match=r"metric = 'los': no run has it.* Did you mean 'loss'"):
     launcher.compare([str(runs)], plain=True, metric="los")
+  other = {"personalized": {"rmse": {name: 0.5 for name in ("mean", "std", "worst10")}}}
+  write_run(runs / "amounts", summary={"metrics": other}, line={"metrics": other}, algorithm__name="fedper")
+  assert "fedper: complete, without loss of the personalised model" in shown(
+    grouped(find([runs])), metric="loss"
+  )
 
 
 def test_the_baseline_by_the_beginning_of_its_label(runs):

@@ -114,7 +114,7 @@ def half_empty(table):
 
 @pytest.mark.parametrize(("change", "more", "message"), [
   (half_empty, {}, r"column 'diagnosis', row 1: no label; 30 of 60 rows.*unlabelled='drop'"),
-  (lambda t: t.assign(diagnosis=np.arange(60) + 0.5), {}, r"row 1: 0.5 is no class.*task='regression'"),
+  (lambda t: t.assign(diagnosis=np.arange(60) + 0.5), {}, r"row 1: 0.5 is no class.*fh.tasks.regression"),
   (lambda t: t.assign(diagnosis=np.arange(60)), {}, "60 different values in 60 rows"),
   (lambda t: t.assign(diagnosis="ill"), {}, "one value, 'ill', in all rows"),
   (lambda t: t.assign(hospital=[None] + ["Oslo"] * 59), {}, "column 'hospital', row 1: nobody's row"),
@@ -123,6 +123,9 @@ def half_empty(table):
   (lambda t: t.assign(set="valid"), {"split": "set"}, "row 1: 'valid' is none of train"),
   (lambda t: t, {"split": "sets"}, "split = 'sets': unknown"),
   (lambda t: t, {"standardize": "each"}, "standardize = 'each': unknown"),
+  (lambda t: t, {"split": "diagnosis"}, "split = 'diagnosis': names the column that label names"),
+  (lambda t: t, {"numeric": "age", "drop": ("age",)}, "drop = 'age': names the column that numeric names"),
+  (lambda t: t.assign(diagnosis=[np.inf, 1] * 30), {}, "row 1: inf is no class"),
   (lambda t: t[["hospital", "diagnosis"]], {}, "no column to learn from"),
   (lambda t: t.iloc[:0], {}, "has no rows"),
   (lambda t: t.assign(seen="31.12.2024"), {}, r"csv, column 'seen', row 1: '31.12.2024' may be.*2024-12-31"),
@@ -132,6 +135,33 @@ def half_empty(table):
 def test_what_cannot_be_is_named(tmp_path, change, more, message):
   with pytest.raises((fh.DataError, fh.SettingError), match=message):
     fh.data.from_table(written(tmp_path, change(frame())), label="diagnosis", client="hospital", **more)
+
+
+def test_words_for_missing_values_hold_in_frames_and_for_later_rows(tmp_path):
+  table = frame().assign(cost=["?", "7", "8.5"] * 20)  # also a column of numbers that are written as texts
+  how = {"label": "diagnosis", "client": "hospital", "missing": ("?",)}
+  of_file, of_frame = (fh.data.from_table(own, **how) for own in (written(tmp_path, table), table))
+  np.testing.assert_array_equal(of_file.x, of_frame.x)
+  encoder = Encoder.of_arrays(of_frame.encoder.arrays())
+  assert "cost is missing" in [feature for column in encoder.columns for feature in column.features]
+  again = encoder.encode(table.assign(smoker="?"))
+  np.testing.assert_array_equal(again, encoder.encode(table.assign(smoker=None, cost=[None, 7, 8.5] * 20)))
+  with pytest.raises(fh.DataError, match=r"'age', row 1: 'old' is no number. Write a number, or leave"):
+    encoder.encode(table.assign(age="old"))
+  with pytest.raises(
+    fh.SettingError, match=r"rows = 'new.csv': is a path, no table. Read it: pandas.read_csv"
+  ):
+    encoder.encode("new.csv")
+  with pytest.raises(
+    fh.SettingError, match=r"delimiter = ';': is for files that are read as CSV, and the table"
+  ):
+    fh.data.from_table(table, **how, delimiter=";")
+
+
+def test_a_column_of_amounts_as_label_is_noted():
+  table, said = frame().assign(diagnosis=[*range(30)] * 2), []
+  fh.data.from_table(table, label="diagnosis", client="hospital", tell=said.append)
+  assert any("'diagnosis' has 30 different numbers, each a class of its own" in one for one in said)
 
 
 def test_files_as_people_have_them(tmp_path):
@@ -217,13 +247,21 @@ def test_a_configuration_names_the_file(tmp_path):
   assert built.data.encoder.clients == whole.encoder.clients and built.data.x.shape == whole.x.shape
   assert built.data.encoder.columns == whole.encoder.columns
   for change, message in [
-    ({"dataset": "fil:x.csv"}, "dataset = 'fil:x.csv': unknown"),
+    ({"dataset": "fil:x.csv"}, "dataset = 'fil:x.csv': is a path.*Write dataset=file:x.csv for a file of"),
     ({"dataset_options": {"client": "hospital"}}, "dataset_options.label = None: is missing"),
     ({"dataset_options": {"labels": "x"}}, "labels"),
     ({"partition": {"name": "iid"}, "num_clients": 3}, "does not use the column dataset_options.client"),
+    (
+      {"dataset_options": {"label": "diagnosis"}},
+      "Name the column that does: --config.dataset_options.client=",
+    ),
   ]:
     with pytest.raises(fh.SettingError, match=message):
       build(plan(config | change))
+  written(tmp_path, frame().assign(diagnosis=[None, "ill", "well"] * 20))
+  message = "unlabelled='drop'. In configurations, unlabelled is --config.dataset_options.unlabelled."
+  with pytest.raises(fh.DataError, match=message):
+    build(plan(config))
 
 
 @pytest.mark.parametrize("bad", [3, 2.5, b"x", [1, 2], {"a": 1}, np.zeros(3), object(), float("nan"), [None]])

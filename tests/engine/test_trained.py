@@ -103,6 +103,17 @@ def test_a_saved_model_predicts_the_same(name, tmp_path):
     fh.load_model(tmp_path / "torn.npz")
 
 
+def test_files_of_models_name_the_package_that_they_need(tmp_path, monkeypatch):
+  used = ran("ditto", pooled=True)[2].trained
+  with pytest.raises(fh.DataError, match=r"nowhere.npz: no such file"):
+    fh.load_model(tmp_path / "nowhere.npz")
+  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+  message = r"path = '.*m.npz': needs the package flatbuffers, .*pip install 'fedjax_het\[export\]'"
+  for use in (used.save, used.export, fh.load_model):
+    with pytest.raises(fh.SettingError, match=message):
+      use(tmp_path / "m.npz")
+
+
 def test_numbers_and_several_labels_are_decided():
   logits = np.array([[2.0, -1.0, 0.0], [-3.0, 4.0, 1.0]], np.float32)
   assert fh.tasks.multilabel().decide(logits).tolist() == [[1, 0, 0], [0, 1, 1]]

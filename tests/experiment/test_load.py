@@ -156,6 +156,8 @@ def test_members_of_a_sweep_and_new_clients(tmp_path):
   assert fits[1] > fits[0]
   with pytest.raises(fh.SettingError, match=r"labels = 'sick': is no label of training. Known: ill, well"):
     run.adapted(few, ["sick"] * 40)
+  with pytest.raises(fh.SettingError, match=r"labels = None: are missing. Give labels=.*the column 'label'"):
+    run.adapted({name: column for name, column in few.items() if name != "label"})
 
 
 @pytest.mark.slow

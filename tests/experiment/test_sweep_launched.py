@@ -1,6 +1,7 @@
 """A launched sweep: one program, each member's folder as its own run would leave it."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -343,6 +344,9 @@ def test_sweep_flags_are_a_grid():
     take_sweep(["run", "--sweep.seed=0,1", "--sweep.seed=2"])
   for field in ("rounds", "partition.alpha", "landscape.points"):
     with pytest.raises(SettingError, match=f"sweep.{field} = .*is not a seed.*Start a run of its own"):
+      check_one_program({field: [1, 2]})
+  for field, message in [("seeds", "unknown. Did you mean 'seed'?"), ("learning.lr", "unknown. Known: ")]:
+    with pytest.raises(SettingError, match=rf"^sweep\.{field} = \[1, 2\]: {re.escape(message)}"):
       check_one_program({field: [1, 2]})
   with pytest.raises(SettingError, match=r"Write --sweep\.local\.lr=0\.1,0\.2\."):
     check_sweep(ConfigDict({"local": {"lr": 0.1}}), {"lr": [0.1, 0.2]})

@@ -13,6 +13,9 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
   "dataset": [
     (["--config.dataset=digit"], "dataset = 'digit': unknown. Did you mean 'digits'?"),
     (["--config.dataset=5"], "dataset = '5': unknown. Known: "),
+    (["--config.dataset=hospitals.csv"],
+     "dataset = 'hospitals.csv': is a path, and of no known kind. Write dataset=file:hospitals.csv"),
+    (["--config.dataset=/x/lesions"], "Write dataset=folder:/x/lesions for a folder of your own."),
     (["--config.dataset=('digits',)"], "Did you mean 'digits'?"),
     (["--config.dataset.name=digits"],
      "config.dataset.name = 'digits': dataset is a value, which has no fields."),
@@ -201,7 +204,11 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
   "sweeps": [
     (["--sweep.seed=0,0"], "sweep.seed = [0, 0]: has 0 twice."),
     (["--sweep.local.lr=0.1,nan"], "sweep.local.lr = '0.1,nan': 'nan' is no number."),
-    (["--sweep.local.lr=0.1,-1"], f"local.lr = -1: {ABOVE_0}"),
+    (["--sweep.local.lr=0.1,-1"], f"sweep.local.lr = -1: {ABOVE_0}"),
+    (["--sweep.algorithm.nuu=1,2"],
+     "sweep.algorithm.nuu = 1: unknown to superfed_mm. Did you mean 'nu'?"),
+    (["--sweep.seeds=0,1"], "sweep.seeds = [0, 1]: unknown. Did you mean 'seed'?"),
+    (["--sweep"], "A field is named behind the dot: --sweep.local.lr=0.01,0.1"),
     (["--sweep.lr=0.1,0.2"], "sweep.lr = [0.1, 0.2]: is in a section. Write --sweep.local.lr=0.1,0.2"),
     (["--sweep.local.epochs=1,2"], "sweep.local.epochs = [1, 2]: changes the program itself."),
     (["--sweep.unseen.steps.0=1,2"],

@@ -105,6 +105,11 @@ def test_a_study_is_refused_before_data_are_read(tmp_path, monkeypatch):
     (CONFIG, {"trials": 0}, "trials = 0"),
     (CONFIG, {"batch": 1}, "batch = 1"),
     (CONFIG, {"space": {"local.epochs": (1, 2)}}, "changes the program itself"),
+    (
+      CONFIG,
+      {"space": {"local.lr": (0.1,)}},
+      r"space.local.lr = \[0.1\]: leaves nothing to choose. Give a range",
+    ),
   ]:
     with pytest.raises(SettingError, match=problem):
       study.run_tune(config, **{"space": LR, "trials": 4, "workdir": str(tmp_path / "none")} | given)
@@ -123,6 +128,9 @@ def test_a_study_says_what_it_draws_and_costs():
     "210 rounds in all, as many as 7 whole runs"
   )
   assert "trials" not in flags.FLAGS  # of the command alone
+  few = about_study(CONFIG, {"local.lr": (0.1, 0.2), "server.lr": (0.5, 1.0)}, 6, 8)
+  assert few[2] == "the space has 4 points, fewer than trials: some are trained more than once"
+  assert few[3].startswith("6 trials, 6 at once, ")
 
 
 def test_a_missing_optuna_is_an_error_that_names_the_extra(monkeypatch):

@@ -188,7 +188,9 @@ def max_pool(
   sizes, edges = [], [(0, 0, 0)]
   for n, w, s, p in zip(x.shape[1:3], window, strides, sides):
     size = (n + 2 * p - w) // s + 1
-    if ceil and (n + 2 * p - w) % s and size * s < n + p:  # it starts before the padding's end
+    if (
+      ceil and (n + 2 * p - w) % s and size * s < n + p
+    ):  # a last partial window counts if it starts before the padding's end
       size += 1
     sizes.append(size)
     edges.append((p, (size - 1) * s + w - n - p, 0))
