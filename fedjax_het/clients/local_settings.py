@@ -4,12 +4,14 @@ A client part takes them as `**local: Unpack[LocalSettings]`, so that a call sta
 `fh.superfed(model, nu=1.0, lr=0.05)`. `recipe.recipe_of` makes local training of them.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
 import optax
 
 from fedjax_het.clients import objective
+from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.parts import Context
 from fedjax_het.settings import Choice, Count, Decay, Default, Fraction, NonNegative, Positive, with_defaults
 
@@ -28,12 +30,39 @@ USED_BY = {  # settings that only some optimisers use -> those
 }
 
 
+OURS = ("weight_decay", *USED_BY)  # settings of the optimisers above, which any other one replaces
+OF_OPTAX, RATE = "optax.", "learning_rate"
+
+
+def optimizer_of(chosen: Any) -> Any:
+  """Returns Optax's function for a name such as "optax.lion", "sgd" for None, and other values unchanged."""
+  if isinstance(chosen, str) and chosen.startswith(OF_OPTAX):
+    return getattr(optax, chosen.removeprefix(OF_OPTAX))
+  return chosen or "sgd"
+
+
+def unused_settings(chosen: Any) -> dict[str, str]:
+  """Returns the settings that an optimiser has no use for -> what it is called."""
+  if isinstance(chosen, str | None) and (name := chosen or "sgd") in OPTIMIZERS:
+    return {setting: name for setting, users in USED_BY.items() if name not in users}
+  return dict.fromkeys(OURS, str(chosen))
+
+
 class OptimizerName(Choice):
   """The name of an optimiser; a function is checked where the optimiser is made, see `recipe.recipe_of`."""
 
   def check(self, setting: str, value: Any) -> None:
     """See `Rule.check`."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value.startswith(OF_OPTAX):
+      functions = {name: own for name, own in vars(optax).items() if inspect.isfunction(own)}
+      takes_rate = [n for n, own in functions.items() if [*inspect.signature(own).parameters][:1] == [RATE]]
+      check_choice(setting, value, [f"{OF_OPTAX}{name}" for name in takes_rate])
+    elif isinstance(value, str) and "." in value:
+      remedy = "Start the run from that file."
+      raise SettingError(
+        setting, value, "a function of a configuration file, of which this is the name", remedy
+      )
+    elif isinstance(value, str):
       super().check(setting, value)
 
 
@@ -52,8 +81,8 @@ class LocalSettings(TypedDict, total=False):
     weight_decay: L2 weight decay >= 0, added to the gradient; with `adamw` decoupled from it.
     epochs: E, passes over a client's training examples per round.
     batch_size: B, mini-batch size in examples; a last partial batch is used.
-    optimizer: "sgd", "nesterov", "adam" or "adamw"; in Python also a function η -> optax transformation,
-      which replaces SGD, its momentum and weight decay. None is "sgd".
+    optimizer: "sgd", "nesterov", "adam" or "adamw"; or one that replaces SGD, its momentum and weight decay:
+      "optax.lion" and the like, or in Python a function η -> optax transformation. None is "sgd".
     steps: mini-batch steps per round in the place of `epochs`, the same for every client: a client goes on
       with a further epoch where its examples are used up. None goes by `epochs`.
     min_epochs: the fewest epochs: each client draws its number in each round evenly from `min_epochs` to

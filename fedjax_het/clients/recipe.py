@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import objective
-from fedjax_het.clients.local_settings import OPTIMIZERS, SUMMING, USED_BY, LocalSettings
+from fedjax_het.clients.local_settings import (
+  OPTIMIZERS,
+  OURS,
+  SUMMING,
+  LocalSettings,
+  optimizer_of,
+  unused_settings,
+)
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
@@ -59,8 +66,8 @@ class Recipe(NamedTuple):
   def optimizer(self, context: Context) -> optax.GradientTransformation:
     """Returns the optimiser at the learning rate of the context's round."""
     own = self.settings
-    chosen = own["optimizer"] or "sgd"
-    make = OPTIMIZERS[chosen](own) if isinstance(chosen, str) else chosen
+    chosen = own["optimizer"]
+    make = OPTIMIZERS[chosen](own) if isinstance(chosen, str) else cast(objective.Optimizer, chosen)
     steps = make(self.rate(context.round))
     if own["clip_norm"] is not None:
       steps = optax.chain(optax.clip_by_global_norm(cast(float, own["clip_norm"])), steps)
@@ -149,9 +156,8 @@ class Recipe(NamedTuple):
     """Returns the settings without effect -> the setting on which that depends, with its value."""
     own = self.settings
     found: dict[str, str] = {}
-    chosen = own["optimizer"] or "sgd"
-    if isinstance(chosen, str):
-      found |= {name: f"optimizer = {chosen}" for name, users in USED_BY.items() if chosen not in users}
+    if isinstance(chosen := own["optimizer"], str):
+      found |= {name: f"optimizer = {called}" for name, called in unused_settings(chosen).items()}
     if own["steps"] is not None:
       found |= dict.fromkeys(("epochs", "min_epochs"), f"steps = {own['steps']}")
     if own["schedule"] == "constant":
@@ -177,12 +183,13 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   """
   objective.check_model(model)
   own = with_defaults(LocalSettings, given)
-  if reader and own["optimizer"] not in (None, *SUMMING):
+  own["optimizer"] = optimizer_of(own["optimizer"])
+  if reader and own["optimizer"] not in SUMMING:
     problem = f"replaces local SGD, out of whose steps {reader} reads the mean gradient"
     raise SettingError("optimizer", own["optimizer"], problem, "Leave it out.")
-  if own["optimizer"] is not None and not isinstance(own["optimizer"], str):
+  if not isinstance(own["optimizer"], str):
     usual = with_defaults(LocalSettings, {})
-    ours = {name: own[name] for name in ("weight_decay", *USED_BY)}  # type: ignore[literal-required]
+    ours = {name: own[name] for name in OURS}  # type: ignore[literal-required]
     others = {
       name: value for name, value in ours.items()
       if isinstance(value, jax.Array) or value != usual[name]  # type: ignore[literal-required]

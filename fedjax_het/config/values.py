@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedjax_het.clients.local_settings import OPTIMIZERS, OURS
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import METHODS
 
@@ -64,10 +65,12 @@ def numbers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     parts: the sections `algorithm`, `local`, `mixing` and `server` of a configuration.
   """
   found = {}
+  chosen = {**parts["local"], **parts["algorithm"]}.get("optimizer")
+  unused = () if chosen in (*OPTIMIZERS, None) else OURS
   for section, table in METHODS.items():
     own, method = parts[section], table[parts[section]["name"]]
     for name, setting in method.settings.items():
-      if name in method.from_data:
+      if name in method.from_data or (section == "algorithm" and name in unused):
         continue
       inherits = section == "algorithm" and name not in own and name in parts["local"]
       place = "local" if inherits else section
