@@ -13,8 +13,19 @@ import optax
 from fedjax_het.clients import objective
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.parts import Context
-from fedjax_het.settings import Choice, Count, Decay, Default, Fraction, NonNegative, Positive, with_defaults
+from fedjax_het.settings import (
+  Choice,
+  Count,
+  Decay,
+  Default,
+  Fraction,
+  NonNegative,
+  Positive,
+  Whole,
+  with_defaults,
+)
 
+Pixels = Annotated[int, Whole(0)]
 OptimizerOf = Callable[[Context], optax.GradientTransformation]
 
 OPTIMIZERS: Mapping[str, Callable[[Mapping[str, Any]], objective.Optimizer]] = {
@@ -101,6 +112,12 @@ class LocalSettings(TypedDict, total=False):
       al., ICLR 2021, equations 2 and 3); 0 for plain steps.
     sam_adaptive: whether the point is θ + ρ θ² g/‖θ g‖ (ASAM; Kwon et al., ICML 2021, equation 9, with the
       absolute parameters as T and no η).
+    crop: pixels of the margin of zeros out of which each training image is cut at random; 0 for none.
+    flip: whether each training image is mirrored from left to right with probability 1/2.
+    cutout: side in pixels of a square that is set to 0 around a random pixel of each training image; 0 for
+      none.
+    mixup: α >= 0: each training example, and its loss, is mixed with another one of the batch by
+      λ ~ Beta(α, α); 0 for plain examples.
   """
 
   lr: Annotated[Positive, Default(0.01)]
@@ -122,6 +139,10 @@ class LocalSettings(TypedDict, total=False):
   label_smoothing: Annotated[Fraction, Default(0.0)]
   sam_radius: Annotated[NonNegative, Default(0.0)]
   sam_adaptive: Annotated[bool, Default(False)]
+  crop: Annotated[Pixels, Default(0)]
+  flip: Annotated[bool, Default(False)]
+  cutout: Annotated[Pixels, Default(0)]
+  mixup: Annotated[NonNegative, Default(0.0)]
 
 
 class AdamSettings(TypedDict, total=False):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import objective
+from fedjax_het.clients.augmentation import augmented, check_augmentation, mixed
 from fedjax_het.clients.local_settings import (
   OPTIMIZERS,
   OURS,
@@ -89,6 +90,7 @@ class Recipe(NamedTuple):
       at: (θ) -> the model's parameters, see `objective.loss_gradient`.
     """
     model, own = self.trained, self.settings
+    batch = augmented(batch, own)
     loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, at)
     if is_zero(own["sam_radius"]):
       return loss, gradient, stats_after
@@ -101,9 +103,11 @@ class Recipe(NamedTuple):
 
   @property
   def trained(self) -> Model:
-    """Returns the model with the loss that training minimises, see `label_smoothing`."""
+    """Returns the model with the loss that training minimises, see `label_smoothing` and `mixup`."""
     model, share = self.model, self.settings["label_smoothing"]
-    return model if is_zero(share) else model._replace(task=objective.smoothed(model.task, share))
+    task = model.task if is_zero(share) else objective.smoothed(model.task, share)
+    task = task if is_zero(self.settings["mixup"]) else mixed(task)
+    return model if task is model.task else model._replace(task=task)
 
   def steps(self, data: ClientData) -> int | Array:
     """Returns the most steps that a client takes in a round."""
@@ -179,7 +183,8 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   Raises:
     SettingError: `model` is not a `Model`; `optimizer` is a function that cannot be used, or settings of our
       optimisers are given beside it, or it is not SGD and there is a `reader`; `schedule` has no
-      `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` does not go with the model's task.
+      `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` does not go with the model's task;
+      images are augmented and the model takes others.
   """
   objective.check_model(model)
   own = with_defaults(LocalSettings, given)
@@ -203,6 +208,7 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   if own["min_epochs"] is not None and own["min_epochs"] > own["epochs"]:
     problem = f"above epochs = {own['epochs']}"
     raise SettingError("min_epochs", own["min_epochs"], problem, "Lower it, or raise epochs.")
+  check_augmentation(model.shape, own)
   recipe = Recipe(model, own)
   recipe.trained  # noqa: B018 - checks the task
   return recipe

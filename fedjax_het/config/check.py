@@ -85,6 +85,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_task(config.get("task", {}))
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
+  check_lora(config)
   partition, model = config["partition"], config["model"]
   with as_written(config, "partition"):
     datasets.check_tries(partition.get("balance", False), partition.get("max_tries"))
@@ -164,6 +165,23 @@ def check_label_noise(given: Mapping[str, Any]) -> None:
   if "ratio" not in settings:
     raise SettingError("label_noise.ratio", None, "is missing", "Give the share of labels to be changed.")
   LABEL_NOISES[given["name"]](2, **settings)
+
+
+def check_lora(config: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a section `lora` that cannot be, as far as that is known without the model."""
+  if not (given := config.get("lora", {})):
+    return
+  if "rank" not in given:
+    raise SettingError("lora.rank", None, "is missing", "Give the rank of the adapters, such as 4.")
+  name, method = config["model"]["name"], CLIENTS[config["algorithm"]["name"]]
+  if name in models.GENERATORS:
+    raise SettingError("lora", dict(given), f"adapts no {name}, which is a generator", "Leave it out.")
+  if given.get("variant") == "shared_a" and "head" not in method.settings:
+    owners = ", ".join(own for own, each in CLIENTS.items() if "head" in each.settings)
+    raise SettingError(
+      "lora.variant", "shared_a", f"clients keep B only by a method with a personal head, and {method.name} "
+      "has none", f"Use one of {owners}.",
+    )  # fmt: skip
 
 
 def check_unseen(plan: Plan, client: ClientUpdate) -> None:

@@ -16,7 +16,7 @@ from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_d
 from fedjax_het.engine.run import run
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
-from fedjax_het.models import COMMON, GENERATORS, MODELS
+from fedjax_het.models import COMMON, GENERATORS, MODELS, lora
 from fedjax_het.settings import Setting, Whole, settings_of
 from fedjax_het.studies import STUDIES, Options, Study
 from fedjax_het.studies.unseen import after_steps
@@ -97,8 +97,9 @@ _PARTITION_SEED = Setting(
   "what the partition and each client's split into train, valid and test follow from, in place of `seed`",
   "seed",
 )  # fmt: skip
+_OF_LORA = {name: own for name, own in settings_of(lora).items() if name != "model"}
 _OF_CLASSIFIER = {
-  name: Setting(name, default="" if name == "weights" else None, about=about)
+  name: Setting(name, default="" if name in ("weights", "frozen") else None, about=about)
   for name, about in COMMON.items()
 }
 
@@ -125,6 +126,7 @@ CORE = (
   _field("valid_fraction", federate),
   _choice("model", lambda: MODELS | GENERATORS, required=True, given=_OF_DATA,
           more=lambda chosen: {} if chosen in GENERATORS else _OF_CLASSIFIER),
+  Section("lora", "section", more=_settings(**_OF_LORA)),
   _choice("algorithm", lambda: CLIENTS, required=True, varies=True),
   Section("local", "section", required=True, varies=True),
   _choice("mixing", lambda: MIXINGS, required=True, varies=True),

@@ -37,6 +37,7 @@ class Plan:
     unseen_fraction: fraction of clients that never train; None for none.
     unseen_steps: numbers of local steps after which unseen clients are evaluated.
     model: the model, with its given options.
+    lora: the section `lora`; {} for a model that is trained in full.
     parts: the given sections of the three parts: `algorithm`, `local`, `mixing` and `server`.
     rounds: T, the number of rounds.
     cohort_size: S, the number of clients in each round.
@@ -60,6 +61,7 @@ class Plan:
   stratify: bool
   task: Mapping[str, Any]
   label_noise: Mapping[str, Any]
+  lora: Mapping[str, Any]
   unseen_fraction: float | None
   unseen_steps: tuple[int, ...]
   model: Choice
