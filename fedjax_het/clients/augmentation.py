@@ -8,7 +8,7 @@ Taylor, arXiv:1708.04552, 2017; mixup: Zhang et al., ICLR 2018, equation 2.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def augmented(batch: Batch, own: Mapping[str, Any]) -> Batch:
     return batch
   key = jax.random.fold_in(batch.key, AUGMENTS)
   crop_key, flip_key, cut_key, mix_key, partner_key = (jax.random.fold_in(key, use) for use in range(5))
-  x, y = batch.x, batch.y
+  x, y = batch.x, cast(Any, batch.y)
   if own["crop"]:
     x = cropped(x, jax.random.randint(crop_key, (len(x), 2), 0, 2 * own["crop"] + 1), own["crop"])
   if own["flip"]:

@@ -8,6 +8,7 @@ from fedjax_het import models
 from fedjax_het.config.algorithm import as_written, build_algorithm, placeholders_of
 from fedjax_het.config.known import check_known, check_method
 from fedjax_het.config.sections import Section
+from fedjax_het.config.tracking import check_tracking
 from fedjax_het.config.typed import Plan
 from fedjax_het.data.clients import count_apart
 from fedjax_het.data.label_noise import LABEL_NOISES
@@ -86,6 +87,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
   check_lora(config)
+  check_tracking(config.get("tracking", {}))
   partition, model = config["partition"], config["model"]
   with as_written(config, "partition"):
     datasets.check_tries(partition.get("balance", False), partition.get("max_tries"))

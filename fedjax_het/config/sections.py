@@ -6,8 +6,9 @@ A new section is a line in `CORE`; a study's comes from its `options`, through `
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
+from fedjax_het.config.tracking import TrackingSettings
 from fedjax_het.data.clients import split_clients
 from fedjax_het.data.federate import federate
 from fedjax_het.data.label_noise import LABEL_NOISES
@@ -43,6 +44,7 @@ class Section(NamedTuple):
     more: (choice) -> settings that it has in addition to the arguments of the chosen function.
     varies: whether its numbers may differ between the members of a sweep.
     options: the options of the study that it belongs to; None for other sections.
+    identifies: whether configurations that differ in it are different ones.
   """
 
   name: str
@@ -55,6 +57,7 @@ class Section(NamedTuple):
   varies: bool = False
   always: bool = False
   options: Options | None = None
+  identifies: bool = True
 
   @property
   def default(self) -> Any:
@@ -143,6 +146,8 @@ CORE = (
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
   Section("unseen", "section", more=_settings(fraction=settings_of(split_clients)["fraction"],
                                               steps=settings_of(after_steps)["steps"])),
+  Section("tracking", "section", more=_settings(**settings_of(cast(Any, TrackingSettings))),
+          identifies=False),
 )  # fmt: skip
 FIELDS = tuple(section.name for section in CORE if section.required)
 

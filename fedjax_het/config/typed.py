@@ -44,6 +44,7 @@ class Plan:
     seed: the seed of all random draws.
     eval_every: rounds between two evaluations; None for one after the last round.
     late_evaluations: judged rounds that the last fifth has at least.
+    tracking: the section `tracking`; {} for none.
     studies: given sections and fields of studies -> settings or value.
     watching: the studies that the plan was made for.
     as_epochs: settings of the method's additional passes that were not given, and equal `epochs`.
@@ -71,6 +72,7 @@ class Plan:
   seed: int
   eval_every: int | None
   late_evaluations: int
+  tracking: Mapping[str, Any]
   studies: Mapping[str, Any]
   watching: tuple[type[Study], ...]
   as_epochs: tuple[str, ...]

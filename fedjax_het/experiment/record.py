@@ -7,28 +7,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import numpy as np
 from absl import logging
 
 from fedjax_het.config.typed import Plan
-from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of, watched
-from fedjax_het.parts import Algorithm, Context
+from fedjax_het.experiment.traffic import traffic as traffic
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
 from fedjax_het.workdir.claim import check_claim
 from fedjax_het.workdir.encoder import write_encoder
-from fedjax_het.workdir.folder import Workdir, free_name, read_json_lines, write_atomic
+from fedjax_het.workdir.folder import Workdir, filled, free_name, leaves, read_json_lines, write_atomic
 from fedjax_het.workdir.model import write_model
 from fedjax_het.workdir.pictures import note_pictures, pictures
 from fedjax_het.workdir.provenance import check_start, note_start, numerics
+from fedjax_het.workdir.trackers import Trackers, check_installed
 from fedjax_het.workdir.tracking import Tracker, to_json
 
 
@@ -70,10 +69,15 @@ class Record(contextlib.AbstractContextManager):
       if own.name in self._studies:
         raise SettingError("studies", own.name, "the name of two", "Give one of them another name.")
       self._studies[own.name] = own(self._watched)
+    if writes:
+      check_installed(self._plan.tracking)
     self._tracker = Tracker(run) if writes else None
+    self._trackers: Trackers | None = None  # from `begin` on
 
   def __exit__(self, *exc: object) -> None:
     """Closes the files."""
+    if self._trackers:
+      self._trackers.close(failed=bool(exc and exc[0]))
     if self._tracker:
       self._tracker.close()
 
@@ -123,6 +127,8 @@ class Record(contextlib.AbstractContextManager):
       write_encoder(self.run.root, self._experiment.data.encoder)
       self.run.failed_path.unlink(missing_ok=True)
       self._take_up_metrics(rounds_done, books or {})
+      if self._plan.tracking and not self._trackers:
+        self._trackers = Trackers(self.run, self._plan.tracking, leaves(filled(self._plan.written)))
     for name, study in self._studies.items():
       with self._of_this_version() if kept.get(name) is not None else contextlib.nullcontext():
         study.resume(rounds_done, kept.get(name))
@@ -216,12 +222,18 @@ class Record(contextlib.AbstractContextManager):
     if now.evaluations is not None:
       for curve in self._curves([line]):
         latest.setdefault(curve.metric, float(curve.values[-1]))
-      if self._tracker:
-        self._tracker.log(line)
+      self._log(line)
       self._losses = []
-    elif now.late is not None and self._tracker:
-      self._tracker.log(line)
+    elif now.late is not None:
+      self._log(line)
     return {} if self.diverged else latest
+
+  def _log(self, line: Mapping[str, Any]) -> None:
+    """Writes the line of an evaluation."""
+    if self._tracker:
+      self._tracker.log(line)
+    if self._trackers:
+      self._trackers.log(line)
 
   def keep_model(self, state: State) -> None:
     """Writes the final state's model, see `write_model`; every process calls it."""
@@ -255,6 +267,9 @@ class Record(contextlib.AbstractContextManager):
         self._draw_first()
       self._draw(summary)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
+    if self._trackers:
+      pictures_there = sorted(self.run.figures.glob("*.png"))
+      self._trackers.finish(summary, [self.run.config_path, self.run.summary_path, *pictures_there])
     return summary
 
   def _asked(self, fields: dict[str, Any], ask: Callable[[Study], Mapping[str, Any]]) -> dict[str, Any]:
@@ -307,30 +322,6 @@ class Record(contextlib.AbstractContextManager):
 
   def _total(self, seconds: Seconds) -> dict[str, float]:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
-
-
-def traffic(
-  algorithm: Algorithm, data: FederatedData, state: State, cohort_size: int, rounds: int = 1
-) -> dict[str, int]:
-  """Computes the bytes that the algorithm sends to (down) and receives from (up) clients in some rounds."""
-
-  client = algorithm.client
-
-  def uploads(state, data):
-    own_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
-    context = Context(0, state.round, cohort_size, data.num_clients)
-    given = state.key, state.broadcast, own_state, data.clients(0), context
-    return client.update(*given)[0], client.first_pass and client.first_pass(*given)
-
-  def size(message: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
-
-  visits = cohort_size * rounds
-  again = state.broadcast.pooled if client.first_pass else ()  # after the first pass, to train with
-  return {
-    "up": visits * size(jax.eval_shape(uploads, state, data)),
-    "down": visits * size((state.broadcast, again)),
-  }  # fmt: skip
 
 
 def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
