@@ -15,6 +15,7 @@ from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.sources import check_dataset
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
+from fedjax_het.engine.stopping import check_stopping
 from fedjax_het.errors import (
   SettingError,
   check_choice,
@@ -87,6 +88,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
   check_lora(config)
+  check_stopping(config.get("stopping", {}), config["valid_fraction"], config["eval_every"])
   check_tracking(config.get("tracking", {}))
   partition, model = config["partition"], config["model"]
   with as_written(config, "partition"):
@@ -135,6 +137,9 @@ def check_parts(plan: Plan) -> None:
       given = plan.given(study)
       study.check(given, algorithm.client, plan.valid_fraction > 0)
   check_unseen(plan, algorithm.client)
+  if plan.stopping.get("model") == "global" and algorithm.client.global_model is None:
+    problem = f"{algorithm.client.name} has no global model"
+    raise SettingError("stopping.model", "global", problem, "Leave it out, for the personalised ones.")
   with as_written(plan.parts, "algorithm", "local"):
     check_rounds(plan.rounds, plan.eval_every, algorithm)
   if plan.num_clients is not None and plan.unseen_fraction is None:

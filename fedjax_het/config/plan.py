@@ -15,7 +15,7 @@ from fedjax_het.studies import STUDIES, Study
 AS_GIVEN = (
   "dataset", "data_dir", "dataset_options", "num_clients", "test_fraction", "valid_fraction", "stratify",
   "task", "label_noise", "lora", "rounds", "cohort_size", "seed", "eval_every",
-  "late_evaluations", "tracking",
+  "late_evaluations", "stopping", "tracking",
 )  # fmt: skip
 PARTS = ("algorithm", "local", "mixing", "server")  # sections of the client, mixing and server part
 

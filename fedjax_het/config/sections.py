@@ -15,6 +15,7 @@ from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS, partition
 from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_digits
 from fedjax_het.engine.run import run
+from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
 from fedjax_het.models import COMMON, GENERATORS, MODELS, lora
@@ -101,6 +102,7 @@ _PARTITION_SEED = Setting(
   "seed",
 )  # fmt: skip
 _OF_LORA = {name: own for name, own in settings_of(lora).items() if name != "model"}
+_OF_STOPPING = {name: own for name, own in settings_of(Stopping.__init__).items() if name != "self"}
 _OF_CLASSIFIER = {
   name: Setting(name, default="" if name in ("weights", "frozen") else None, about=about)
   for name, about in COMMON.items()
@@ -146,6 +148,7 @@ CORE = (
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
   Section("unseen", "section", more=_settings(fraction=settings_of(split_clients)["fraction"],
                                               steps=settings_of(after_steps)["steps"])),
+  Section("stopping", "section", more=_settings(**_OF_STOPPING)),
   Section("tracking", "section", more=_settings(**settings_of(cast(Any, TrackingSettings))),
           identifies=False),
 )  # fmt: skip

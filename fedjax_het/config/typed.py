@@ -44,6 +44,7 @@ class Plan:
     seed: the seed of all random draws.
     eval_every: rounds between two evaluations; None for one after the last round.
     late_evaluations: judged rounds that the last fifth has at least.
+    stopping: the section `stopping`; {} for a run of T rounds.
     tracking: the section `tracking`; {} for none.
     studies: given sections and fields of studies -> settings or value.
     watching: the studies that the plan was made for.
@@ -72,6 +73,7 @@ class Plan:
   seed: int
   eval_every: int | None
   late_evaluations: int
+  stopping: Mapping[str, Any]
   tracking: Mapping[str, Any]
   studies: Mapping[str, Any]
   watching: tuple[type[Study], ...]

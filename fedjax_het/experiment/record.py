@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from fedjax_het.config.typed import Plan
 from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
+from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of, watched
+from fedjax_het.experiment.recorded import missing_rounds as missing_rounds
+from fedjax_het.experiment.recorded import timeless as timeless
+from fedjax_het.experiment.recorded import with_nan
 from fedjax_het.experiment.traffic import traffic as traffic
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
@@ -43,6 +46,7 @@ class Record(contextlib.AbstractContextManager):
   Attributes:
     remarks: sentences on what this start may change in the last bits of a continued run.
     undrawn: reasons why pictures could not be drawn.
+    stopping: what ends the run early; None for a run of all its rounds.
 
   Raises:
     SettingError: two studies have one name, or the run began with JAX options that give other draws.
@@ -73,6 +77,7 @@ class Record(contextlib.AbstractContextManager):
       check_installed(self._plan.tracking)
     self._tracker = Tracker(run) if writes else None
     self._trackers: Trackers | None = None  # from `begin` on
+    self.stopping = Stopping(**self._plan.stopping) if self._plan.stopping else None
 
   def __exit__(self, *exc: object) -> None:
     """Closes the files."""
@@ -119,6 +124,8 @@ class Record(contextlib.AbstractContextManager):
         self._earlier = Seconds(**books["seconds"])
         self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
         kept = dict(books["yardsticks"])
+        if self.stopping:
+          self.stopping.state = dict(books.get("stopping") or {})
     else:
       kept = {}
     if self._tracker:
@@ -187,6 +194,7 @@ class Record(contextlib.AbstractContextManager):
       "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
       "lines": self._tracker.lines if self._tracker else [],
+      "stopping": self.stopping and self.stopping.state,
       "yardsticks": {name: study.checkpoint_state() for name, study in self._studies.items()},
     }  # fmt: skip
 
@@ -235,9 +243,10 @@ class Record(contextlib.AbstractContextManager):
     if self._trackers:
       self._trackers.log(line)
 
-  def keep_model(self, state: State) -> None:
-    """Writes the final state's model, see `write_model`; every process calls it."""
-    write_model(self.run.root, self._experiment.algorithm, state)
+  def keep_model(self, state: State, folder: str = "") -> None:
+    """Writes a state's model to a folder of the run's, see `write_model`; every process calls it."""
+    (self.run.root / folder).mkdir(exist_ok=True)
+    write_model(self.run.root / folder, self._experiment.algorithm, state)
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; only the shapes of `state` are used."""
@@ -248,15 +257,17 @@ class Record(contextlib.AbstractContextManager):
       "mixing": algorithm.mixing.name,
       "server": algorithm.server.name,
       "dataset": plan.dataset,
-      "rounds": plan.rounds,
+      "rounds": now.round,
       "num_clients": self._experiment.data.num_clients,
       "cohort_size": plan.cohort_size,
       "client_steps": self._steps,
       "seconds": self._total(seconds),
-      "bytes": traffic(algorithm, self._experiment.data, state, plan.cohort_size, plan.rounds),
+      "bytes": traffic(algorithm, self._experiment.data, state, plan.cohort_size, now.round),
     }
     if self._experiment.label_noise:
       summary["label_noise"] = self._experiment.label_noise
+    if self.stopping and self.stopping.state:
+      summary["stopping"] = {**self.stopping.state, "why": self.stopping.why or "All rounds are done."}
     if self.diverged:
       summary["diverged"] = self.diverged._asdict()
     summary = self._asked(summary, lambda study: study.section(now))
@@ -285,7 +296,7 @@ class Record(contextlib.AbstractContextManager):
     """Draws the pictures of a complete run from its files."""
     self.run.figures.mkdir(exist_ok=True)
     self._draw_first()
-    self._draw(_with_nan(summary))
+    self._draw(with_nan(summary))
 
   def _draw_first(self) -> None:
     """Draws the pictures that need no round."""
@@ -322,25 +333,3 @@ class Record(contextlib.AbstractContextManager):
 
   def _total(self, seconds: Seconds) -> dict[str, float]:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
-
-
-def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
-  """Returns the evaluations among the rounds done that metrics.jsonl has no line for, by round."""
-  known = {line.get("round") for line in read_json_lines(run.metrics_path)}
-  every = plan.eval_every or plan.rounds
-  last = {rounds_done} if rounds_done == plan.rounds else set()
-  return sorted({*range(every, rounds_done + 1, every), *last} - known)
-
-
-def _with_nan(tree: Any) -> Any:
-  """Replaces null in lists of a stored summary by NaN."""
-  if isinstance(tree, dict):
-    return {name: _with_nan(own) for name, own in tree.items()}
-  return [np.nan if own is None else _with_nan(own) for own in tree] if isinstance(tree, list) else tree
-
-
-def timeless(tree: Any) -> Any:
-  """Removes all `seconds` from a summary or from lines of metrics, so that repeated runs can be compared."""
-  if isinstance(tree, Mapping):
-    return {name: timeless(part) for name, part in tree.items() if name != "seconds"}
-  return [timeless(part) for part in tree] if isinstance(tree, list) else tree

@@ -162,6 +162,7 @@ def test_a_run_is_tracked_and_continues_with_other_trackers(tmp_path, where):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of packages that MLflow uses
 def test_mlflow_keeps_runs_and_a_sweep_in_a_store_of_sqlite(tmp_path, monkeypatch):
   mlflow = pytest.importorskip("mlflow")
   monkeypatch.undo()
@@ -189,6 +190,7 @@ def test_mlflow_keeps_runs_and_a_sweep_in_a_store_of_sqlite(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_wandb_writes_an_offline_run(tmp_path, monkeypatch):
   pytest.importorskip("wandb")
   monkeypatch.undo()
