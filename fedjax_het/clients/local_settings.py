@@ -4,15 +4,28 @@ A client part takes them as `**local: Unpack[LocalSettings]`, so that a call sta
 `fh.superfed(model, nu=1.0, lr=0.05)`. `recipe.recipe_of` makes local training of them.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
 import optax
 
 from fedjax_het.clients import objective
+from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.parts import Context
-from fedjax_het.settings import Choice, Count, Decay, Default, Fraction, NonNegative, Positive, with_defaults
+from fedjax_het.settings import (
+  Choice,
+  Count,
+  Decay,
+  Default,
+  Fraction,
+  NonNegative,
+  Positive,
+  Whole,
+  with_defaults,
+)
 
+Pixels = Annotated[int, Whole(0)]
 OptimizerOf = Callable[[Context], optax.GradientTransformation]
 
 OPTIMIZERS: Mapping[str, Callable[[Mapping[str, Any]], objective.Optimizer]] = {
@@ -28,12 +41,39 @@ USED_BY = {  # settings that only some optimisers use -> those
 }
 
 
+OURS = ("weight_decay", *USED_BY)  # settings of the optimisers above, which any other one replaces
+OF_OPTAX, RATE = "optax.", "learning_rate"
+
+
+def optimizer_of(chosen: Any) -> Any:
+  """Returns Optax's function for a name such as "optax.lion", "sgd" for None, and other values unchanged."""
+  if isinstance(chosen, str) and chosen.startswith(OF_OPTAX):
+    return getattr(optax, chosen.removeprefix(OF_OPTAX))
+  return chosen or "sgd"
+
+
+def unused_settings(chosen: Any) -> dict[str, str]:
+  """Returns the settings that an optimiser has no use for -> what it is called."""
+  if isinstance(chosen, str | None) and (name := chosen or "sgd") in OPTIMIZERS:
+    return {setting: name for setting, users in USED_BY.items() if name not in users}
+  return dict.fromkeys(OURS, str(chosen))
+
+
 class OptimizerName(Choice):
   """The name of an optimiser; a function is checked where the optimiser is made, see `recipe.recipe_of`."""
 
   def check(self, setting: str, value: Any) -> None:
     """See `Rule.check`."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value.startswith(OF_OPTAX):
+      functions = {name: own for name, own in vars(optax).items() if inspect.isfunction(own)}
+      takes_rate = [n for n, own in functions.items() if [*inspect.signature(own).parameters][:1] == [RATE]]
+      check_choice(setting, value, [f"{OF_OPTAX}{name}" for name in takes_rate])
+    elif isinstance(value, str) and "." in value:
+      remedy = "Start the run from that file."
+      raise SettingError(
+        setting, value, "a function of a configuration file, of which this is the name", remedy
+      )
+    elif isinstance(value, str):
       super().check(setting, value)
 
 
@@ -52,8 +92,8 @@ class LocalSettings(TypedDict, total=False):
     weight_decay: L2 weight decay >= 0, added to the gradient; with `adamw` decoupled from it.
     epochs: E, passes over a client's training examples per round.
     batch_size: B, mini-batch size in examples; a last partial batch is used.
-    optimizer: "sgd", "nesterov", "adam" or "adamw"; in Python also a function η -> optax transformation,
-      which replaces SGD, its momentum and weight decay. None is "sgd".
+    optimizer: "sgd", "nesterov", "adam" or "adamw"; or one that replaces SGD, its momentum and weight decay:
+      "optax.lion" and the like, or in Python a function η -> optax transformation. None is "sgd".
     steps: mini-batch steps per round in the place of `epochs`, the same for every client: a client goes on
       with a further epoch where its examples are used up. None goes by `epochs`.
     min_epochs: the fewest epochs: each client draws its number in each round evenly from `min_epochs` to
@@ -72,6 +112,12 @@ class LocalSettings(TypedDict, total=False):
       al., ICLR 2021, equations 2 and 3); 0 for plain steps.
     sam_adaptive: whether the point is θ + ρ θ² g/‖θ g‖ (ASAM; Kwon et al., ICML 2021, equation 9, with the
       absolute parameters as T and no η).
+    crop: pixels of the margin of zeros out of which each training image is cut at random; 0 for none.
+    flip: whether each training image is mirrored from left to right with probability 1/2.
+    cutout: side in pixels of a square that is set to 0 around a random pixel of each training image; 0 for
+      none.
+    mixup: α >= 0: each training example, and its loss, is mixed with another one of the batch by
+      λ ~ Beta(α, α); 0 for plain examples.
   """
 
   lr: Annotated[Positive, Default(0.01)]
@@ -93,6 +139,10 @@ class LocalSettings(TypedDict, total=False):
   label_smoothing: Annotated[Fraction, Default(0.0)]
   sam_radius: Annotated[NonNegative, Default(0.0)]
   sam_adaptive: Annotated[bool, Default(False)]
+  crop: Annotated[Pixels, Default(0)]
+  flip: Annotated[bool, Default(False)]
+  cutout: Annotated[Pixels, Default(0)]
+  mixup: Annotated[NonNegative, Default(0.0)]
 
 
 class AdamSettings(TypedDict, total=False):

@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import objective
-from fedjax_het.clients.local_settings import OPTIMIZERS, SUMMING, USED_BY, LocalSettings
+from fedjax_het.clients.augmentation import augmented, check_augmentation, mixed
+from fedjax_het.clients.local_settings import (
+  OPTIMIZERS,
+  OURS,
+  SUMMING,
+  LocalSettings,
+  optimizer_of,
+  unused_settings,
+)
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
@@ -59,8 +67,8 @@ class Recipe(NamedTuple):
   def optimizer(self, context: Context) -> optax.GradientTransformation:
     """Returns the optimiser at the learning rate of the context's round."""
     own = self.settings
-    chosen = own["optimizer"] or "sgd"
-    make = OPTIMIZERS[chosen](own) if isinstance(chosen, str) else chosen
+    chosen = own["optimizer"]
+    make = OPTIMIZERS[chosen](own) if isinstance(chosen, str) else cast(objective.Optimizer, chosen)
     steps = make(self.rate(context.round))
     if own["clip_norm"] is not None:
       steps = optax.chain(optax.clip_by_global_norm(cast(float, own["clip_norm"])), steps)
@@ -82,6 +90,7 @@ class Recipe(NamedTuple):
       at: (θ) -> the model's parameters, see `objective.loss_gradient`.
     """
     model, own = self.trained, self.settings
+    batch = augmented(batch, own)
     loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, at)
     if is_zero(own["sam_radius"]):
       return loss, gradient, stats_after
@@ -94,9 +103,11 @@ class Recipe(NamedTuple):
 
   @property
   def trained(self) -> Model:
-    """Returns the model with the loss that training minimises, see `label_smoothing`."""
+    """Returns the model with the loss that training minimises, see `label_smoothing` and `mixup`."""
     model, share = self.model, self.settings["label_smoothing"]
-    return model if is_zero(share) else model._replace(task=objective.smoothed(model.task, share))
+    task = model.task if is_zero(share) else objective.smoothed(model.task, share)
+    task = task if is_zero(self.settings["mixup"]) else mixed(task)
+    return model if task is model.task else model._replace(task=task)
 
   def steps(self, data: ClientData) -> int | Array:
     """Returns the most steps that a client takes in a round."""
@@ -149,9 +160,8 @@ class Recipe(NamedTuple):
     """Returns the settings without effect -> the setting on which that depends, with its value."""
     own = self.settings
     found: dict[str, str] = {}
-    chosen = own["optimizer"] or "sgd"
-    if isinstance(chosen, str):
-      found |= {name: f"optimizer = {chosen}" for name, users in USED_BY.items() if chosen not in users}
+    if isinstance(chosen := own["optimizer"], str):
+      found |= {name: f"optimizer = {called}" for name, called in unused_settings(chosen).items()}
     if own["steps"] is not None:
       found |= dict.fromkeys(("epochs", "min_epochs"), f"steps = {own['steps']}")
     if own["schedule"] == "constant":
@@ -173,16 +183,18 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   Raises:
     SettingError: `model` is not a `Model`; `optimizer` is a function that cannot be used, or settings of our
       optimisers are given beside it, or it is not SGD and there is a `reader`; `schedule` has no
-      `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` does not go with the model's task.
+      `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` does not go with the model's task;
+      images are augmented and the model takes others.
   """
   objective.check_model(model)
   own = with_defaults(LocalSettings, given)
-  if reader and own["optimizer"] not in (None, *SUMMING):
+  own["optimizer"] = optimizer_of(own["optimizer"])
+  if reader and own["optimizer"] not in SUMMING:
     problem = f"replaces local SGD, out of whose steps {reader} reads the mean gradient"
     raise SettingError("optimizer", own["optimizer"], problem, "Leave it out.")
-  if own["optimizer"] is not None and not isinstance(own["optimizer"], str):
+  if not isinstance(own["optimizer"], str):
     usual = with_defaults(LocalSettings, {})
-    ours = {name: own[name] for name in ("weight_decay", *USED_BY)}  # type: ignore[literal-required]
+    ours = {name: own[name] for name in OURS}  # type: ignore[literal-required]
     others = {
       name: value for name, value in ours.items()
       if isinstance(value, jax.Array) or value != usual[name]  # type: ignore[literal-required]
@@ -196,6 +208,7 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   if own["min_epochs"] is not None and own["min_epochs"] > own["epochs"]:
     problem = f"above epochs = {own['epochs']}"
     raise SettingError("min_epochs", own["min_epochs"], problem, "Lower it, or raise epochs.")
+  check_augmentation(model.shape, own)
   recipe = Recipe(model, own)
   recipe.trained  # noqa: B018 - checks the task
   return recipe

@@ -103,7 +103,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
   configs: dict[tuple[str, int], dict[str, Any]] = {}
   differing_data = _found(runs)
   for run in runs:
-    config = leaves(run.config, (*FREE, "seed"))
+    config = leaves(run.config, (*FREE, "seed", "tracking"))
     data = {field: run.found.get(field, UNKNOWN) for field in differing_data[_data_set(run)]}
     kind = as_json(leaves(with_defaults(run.config), (*FREE, "seed")) | data)
     config |= data

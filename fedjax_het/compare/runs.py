@@ -192,12 +192,14 @@ def _saved(folder: Path) -> int:
 
 
 def leaves(config: Mapping[str, Any], without: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
-  """Flattens a nested configuration: dotted field -> value."""
+  """Flattens a nested configuration without some fields and sections: dotted field -> value."""
   found: dict[str, Any] = {}
   for name, value in config.items():
     field = f"{prefix}{name}"
+    if field in without:
+      continue
     if isinstance(value, Mapping):
       found |= leaves(value, without, f"{field}.")
-    elif field not in without:
+    else:
       found[field] = value
   return found

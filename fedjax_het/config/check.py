@@ -8,12 +8,14 @@ from fedjax_het import models
 from fedjax_het.config.algorithm import as_written, build_algorithm, placeholders_of
 from fedjax_het.config.known import check_known, check_method
 from fedjax_het.config.sections import Section
+from fedjax_het.config.tracking import check_tracking
 from fedjax_het.config.typed import Plan
 from fedjax_het.data.clients import count_apart
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.sources import check_dataset
 from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.run import check_rounds
+from fedjax_het.engine.stopping import check_stopping
 from fedjax_het.errors import (
   SettingError,
   check_choice,
@@ -88,6 +90,9 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_task(config.get("task", {}))
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
+  check_lora(config)
+  check_stopping(config.get("stopping", {}), config["valid_fraction"], config["eval_every"])
+  check_tracking(config.get("tracking", {}))
   partition, model = config["partition"], config["model"]
   with as_written(config, "partition"):
     datasets.check_tries(partition.get("balance", False), partition.get("max_tries"))
@@ -135,6 +140,9 @@ def check_parts(plan: Plan) -> None:
       given = plan.given(study)
       study.check(given, algorithm.client, plan.valid_fraction > 0)
   check_unseen(plan, algorithm.client)
+  if plan.stopping.get("model") == "global" and algorithm.client.global_model is None:
+    problem = f"{algorithm.client.name} has no global model"
+    raise SettingError("stopping.model", "global", problem, "Leave it out, for the personalised ones.")
   with as_written(plan.parts, "algorithm", "local"):
     check_rounds(plan.rounds, plan.eval_every, algorithm)
   if plan.num_clients is not None and plan.unseen_fraction is None:
@@ -167,6 +175,23 @@ def check_label_noise(given: Mapping[str, Any]) -> None:
   if "ratio" not in settings:
     raise SettingError("label_noise.ratio", None, "is missing", "Give the share of labels to be changed.")
   LABEL_NOISES[given["name"]](2, **settings)
+
+
+def check_lora(config: Mapping[str, Any]) -> None:
+  """Raises `SettingError` for a section `lora` that cannot be, as far as that is known without the model."""
+  if not (given := config.get("lora", {})):
+    return
+  if "rank" not in given:
+    raise SettingError("lora.rank", None, "is missing", "Give the rank of the adapters, such as 4.")
+  name, method = config["model"]["name"], CLIENTS[config["algorithm"]["name"]]
+  if name in models.GENERATORS:
+    raise SettingError("lora", dict(given), f"adapts no {name}, which is a generator", "Leave it out.")
+  if given.get("variant") == "shared_a" and "head" not in method.settings:
+    owners = ", ".join(own for own, each in CLIENTS.items() if "head" in each.settings)
+    raise SettingError(
+      "lora.variant", "shared_a", f"clients keep B only by a method with a personal head, and {method.name} "
+      "has none", f"Use one of {owners}.",
+    )  # fmt: skip
 
 
 def check_unseen(plan: Plan, client: ClientUpdate) -> None:

@@ -39,6 +39,9 @@ def check_sweep(
     SettingError: a member is invalid, or cannot be one program with the others.
   """
   config = written(config)
+  if given := config.get("stopping"):
+    problem = "members of one program all train to the last round"
+    raise SettingError("stopping", given, problem, "Leave it out, or start a run of its own for each value.")
   for path, values in grid.items():
     given = ",".join(map(str, values))
     homes = [f"--sweep.{name}.{path}={given}" for name in varying() if path in config.get(name, {})]

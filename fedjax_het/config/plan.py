@@ -15,8 +15,8 @@ from fedjax_het.studies import STUDIES, Study
 
 AS_GIVEN = (
   "dataset", "data_dir", "dataset_options", "num_clients", "test_fraction", "valid_fraction", "stratify",
-  "task", "label_noise", "rounds", "cohort_size", "seed", "eval_every",
-  "late_evaluations",
+  "task", "label_noise", "lora", "rounds", "cohort_size", "seed", "eval_every",
+  "late_evaluations", "stopping", "tracking",
 )  # fmt: skip
 PARTS = ("local", *METHODS, *CONDITIONS)  # sections that choose parts and set them
 

@@ -9,7 +9,8 @@ HOMES = ("algorithm", "local")  # sections that may have a setting of the client
 
 
 def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a configuration's nested fields with every default filled in, and without its empty sections.
+  """Returns a configuration's nested fields with every default filled in, and without its empty sections
+  and those that say only where figures go.
 
   All settings of the client part are then in `algorithm`. Unknown fields are not changed.
 
@@ -23,6 +24,9 @@ def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     found["algorithm"] = {**found.pop("local"), **found["algorithm"]}
   for name, section in sections().items():
     given = found.get(name, section.default)
+    if not section.identifies:
+      found.pop(name, None)
+      continue
     if name == "local" or (section.required and name not in found):
       continue
     if section.kind == "field":

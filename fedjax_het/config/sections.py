@@ -7,17 +7,19 @@ from its `options`, through `fedjax_het.studies.STUDIES`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
+from fedjax_het.config.tracking import TrackingSettings
 from fedjax_het.data.clients import split_clients
 from fedjax_het.data.federate import federate
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS, partition
 from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_digits
 from fedjax_het.engine.run import run
+from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS, CONDITIONS, MIXINGS, SERVERS, SEVERAL, UNLESS_CHOSEN, Method
-from fedjax_het.models import COMMON, GENERATORS, MODELS
+from fedjax_het.models import COMMON, GENERATORS, MODELS, lora
 from fedjax_het.settings import Setting, Whole, settings_of
 from fedjax_het.studies import STUDIES, Options, Study
 from fedjax_het.studies.unseen import after_steps
@@ -45,6 +47,7 @@ class Section(NamedTuple):
     varies: whether its numbers may differ between the members of a sweep.
     options: the options of the study that it belongs to; None for other sections.
     unless_chosen: the name, if any, that a choice has where a configuration leaves the section out.
+    identifies: whether configurations that differ in it are different ones.
   """
 
   name: str
@@ -58,6 +61,7 @@ class Section(NamedTuple):
   always: bool = False
   options: Options | None = None
   unless_chosen: str = ""
+  identifies: bool = True
 
   @property
   def default(self) -> Any:
@@ -100,8 +104,10 @@ _PARTITION_SEED = Setting(
   "what the partition and each client's split into train, valid and test follow from, in place of `seed`",
   "seed",
 )  # fmt: skip
+_OF_LORA = {name: own for name, own in settings_of(lora).items() if name != "model"}
+_OF_STOPPING = {name: own for name, own in settings_of(Stopping.__init__).items() if name != "self"}
 _OF_CLASSIFIER = {
-  name: Setting(name, default="" if name == "weights" else None, about=about)
+  name: Setting(name, default="" if name in ("weights", "frozen") else None, about=about)
   for name, about in COMMON.items()
 }
 
@@ -135,6 +141,7 @@ CORE = (
   _field("valid_fraction", federate),
   _choice("model", lambda: MODELS | GENERATORS, required=True, given=_OF_DATA,
           more=lambda chosen: {} if chosen in GENERATORS else _OF_CLASSIFIER),
+  Section("lora", "section", more=_settings(**_OF_LORA)),
   _choice("algorithm", lambda: CLIENTS, required=True, varies=True),
   Section("local", "section", required=True, varies=True),
   _choice("mixing", lambda: MIXINGS, required=True, varies=True),
@@ -152,6 +159,9 @@ CORE = (
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
   Section("unseen", "section", more=_settings(fraction=settings_of(split_clients)["fraction"],
                                               steps=settings_of(after_steps)["steps"])),
+  Section("stopping", "section", more=_settings(**_OF_STOPPING)),
+  Section("tracking", "section", more=_settings(**settings_of(cast(Any, TrackingSettings))),
+          identifies=False),
 )  # fmt: skip
 FIELDS = tuple(section.name for section in CORE if section.required)
 

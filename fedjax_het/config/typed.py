@@ -37,6 +37,7 @@ class Plan:
     unseen_fraction: fraction of clients that never train; None for none.
     unseen_steps: numbers of local steps after which unseen clients are evaluated.
     model: the model, with its given options.
+    lora: the section `lora`; {} for a model that is trained in full.
     parts: the given sections of the parts: `algorithm`, `local`, `mixing`, `server`, and those of
       `methods.CONDITIONS`, which are {} or () if nothing is chosen.
     rounds: T, the number of rounds.
@@ -44,6 +45,8 @@ class Plan:
     seed: the seed of all random draws.
     eval_every: rounds between two evaluations; None for one after the last round.
     late_evaluations: judged rounds that the last fifth has at least.
+    stopping: the section `stopping`; {} for a run of T rounds.
+    tracking: the section `tracking`; {} for none.
     studies: given sections and fields of studies -> settings or value.
     watching: the studies that the plan was made for.
     as_epochs: settings of the method's additional passes that were not given, and equal `epochs`.
@@ -61,6 +64,7 @@ class Plan:
   stratify: bool
   task: Mapping[str, Any]
   label_noise: Mapping[str, Any]
+  lora: Mapping[str, Any]
   unseen_fraction: float | None
   unseen_steps: tuple[int, ...]
   model: Choice
@@ -70,6 +74,8 @@ class Plan:
   seed: int
   eval_every: int | None
   late_evaluations: int
+  stopping: Mapping[str, Any]
+  tracking: Mapping[str, Any]
   studies: Mapping[str, Any]
   watching: tuple[type[Study], ...]
   as_epochs: tuple[str, ...]

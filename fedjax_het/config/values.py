@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedjax_het.clients.local_settings import OPTIMIZERS, OURS
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import TABLES, Method
 
@@ -81,9 +82,11 @@ def numbers(parts: Mapping[str, Any]) -> dict[str, Any]:
     parts: the sections of a configuration that choose parts, and `local`.
   """
   found = {}
+  optimizer = {**parts["local"], **parts["algorithm"]}.get("optimizer")
+  unused = () if optimizer in (*OPTIMIZERS, None) else OURS
   for section, method, own in chosen(parts):
     for name, setting in method.settings.items():
-      if name in method.from_data:
+      if name in method.from_data or (section == "algorithm" and name in unused):
         continue
       inherits = section == "algorithm" and name not in own and name in parts["local"]
       place, given = ("local", parts["local"]) if inherits else (section, own)

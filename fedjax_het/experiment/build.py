@@ -221,6 +221,9 @@ def build(plan: Plan) -> Experiment:
   prepared = prepared_of(plan, data, task)
   with as_written({"model": plan.model.settings}, "model"):
     model = models.make(plan.model.name, shape, source.num_classes, task, **plan.model.settings)
+  if plan.lora and isinstance(model, Model):
+    with as_written({"lora": plan.lora}, "lora"):
+      model = models.lora(model, **plan.lora)
   algorithm = build_algorithm(plan, model, prepared)
   check_cohort(algorithm, plan.cohort_size, data.num_clients)
   built = Experiment(plan, algorithm, data, model, run_key, parts, source, unseen, report)

@@ -17,7 +17,7 @@ from fedjax_het.engine.capacity import in_words, memory_of_devices, peak_memory
 from fedjax_het.engine.flops import flops
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.record import traffic
-from fedjax_het.models import Generative, count_parameters
+from fedjax_het.models import Generative, Model, count_parameters, merged
 from fedjax_het.modes import in_float32
 from fedjax_het.output.terminal import console
 from fedjax_het.program.display import TERMINAL
@@ -35,16 +35,16 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     where: devices.
 
   Returns:
-    parameters: number of broadcast values, of a model or a synthetic set. trained: parameters of the model
-    that a client trains. data_bytes, client_state_bytes: bytes of all clients' data, on every device, and of
-    their states. states: where the clients' states are kept. memory_there: bytes of memory of this process's
-    devices; 2^63 - 1 if unknown. memory_bytes: bytes on one device during a chunk of rounds: arguments,
-    results that reuse no argument, temporaries. host_bytes: memory of the process, see `host_memory`;
-    None if unknown. bytes: {"up", "down"}, bytes sent per round. passes: a client's passes through its data
-    in a round, in words, including a method's additional ones. client_steps: expected number over the run.
-    flops_a_client_step: FLOPs of a forward and backward pass of the model on
-    one batch, see `flops`. seconds_at_least: FLOPs divided by the rate of a matrix product on this machine,
-    measured for half a second.
+    parameters: number of broadcast values, of a model or a synthetic set. trained: parameters of the
+    model that a client trains. whole: those and the model's frozen ones. data_bytes, client_state_bytes:
+    bytes of all clients' data, on every device, and of their states. states: where the clients' states
+    are kept. memory_there: bytes of memory of this process's devices; 2^63 - 1 if unknown. memory_bytes:
+    bytes on one device during a chunk of rounds: arguments, results that reuse no argument, temporaries.
+    host_bytes: memory of the process, see `host_memory`; None if unknown. bytes: {"up", "down"}, bytes
+    sent per round. passes: a client's passes through its data in a round, in words, including a method's
+    additional ones. client_steps: expected number over the run. flops_a_client_step: FLOPs of a forward
+    and backward pass of the model on one batch, see `flops`. seconds_at_least: FLOPs divided by the rate
+    of a matrix product on this machine, measured for half a second.
 
   Raises:
     SettingError, DataError: the run would raise them.
@@ -61,7 +61,8 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   on_host = "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
   found = {
     "parameters": count_parameters(shapes.broadcast.params),
-    "trained": count_parameters(jax.eval_shape(experiment.model.init, jax.random.key(0))),
+    "trained": count_parameters(params := jax.eval_shape(experiment.model.init, jax.random.key(0))),
+    "whole": count_parameters(of_whole(experiment.model, params)),
     "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
     "states": "over the devices" if engine.states.held is None else on_host,
     "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
@@ -82,6 +83,11 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   print_plan(found)
   TERMINAL.show(*notes_of(experiment))
   return found
+
+
+def of_whole(model: Model | Generative, params: Any) -> Any:
+  """Returns the shapes of a model's parameters, those that are frozen included."""
+  return jax.eval_shape(lambda own: merged(model, own), params) if isinstance(model, Model) else params
 
 
 def host_memory(found: Mapping[str, Any], devices: int) -> int | None:
@@ -148,7 +154,12 @@ def print_plan(plan: dict[str, Any]) -> None:
   table = Table("what", "how much", box=None, padding=(0, 2, 0, 0))
   mega = lambda count: f"{count / 1e6:,.1f} MB"  # noqa: E731
   for what, value in (
-    ("parameters of a client's model", f"{plan['trained']:,}"),
+    ("parameters of a client's model", f"{plan['whole']:,}"),
+    *(
+      [("of these trained, or adapters of them", f"{plan['trained']:,}")]
+      if plan["whole"] != plan["trained"]
+      else []
+    ),
     ("numbers that are broadcast", f"{plan['parameters']:,}"),
     ("data, on every device", mega(plan["data_bytes"])),
     (f"client states, {plan['states']}", mega(plan["client_state_bytes"])),

@@ -16,13 +16,13 @@ from fedjax_het.engine.base import Runs, Seconds
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.extend import earlier_rounds, take_up
+from fedjax_het.experiment.moments import moments, share
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.modes import in_float32
@@ -30,7 +30,7 @@ from fedjax_het.output.progress import Progress
 from fedjax_het.program.display import TERMINAL, Display
 from fedjax_het.program.stopping import Stopped, StopRequest
 from fedjax_het.program.where import EVERYWHERE, Where
-from fedjax_het.studies import Moment, Study
+from fedjax_het.studies import Study
 from fedjax_het.studies.client_metrics import FILE, write_clients
 from fedjax_het.workdir.checkpoint import Checkpoints
 from fedjax_het.workdir.claim import Lost, check_claim, check_claim_together
@@ -47,6 +47,7 @@ from fedjax_het.workdir.folder import (
 from fedjax_het.workdir.model import MODEL, write_model
 from fedjax_het.workdir.pictures import missing_pictures
 
+BEST = "best"  # the folder of the best round's model
 FREE = ("data_dir", "late_evaluations")  # fields that may change on resume
 
 
@@ -98,12 +99,13 @@ def run_experiment(
       experiment = build(planned)
       return engine_of(experiment, where), experiment.key, [experiment]
 
-    display.show(*models_of_checkpoint(run, [run], planned.rounds, made, display, lost))
+    rounds = summary.get("rounds", planned.rounds)  # fewer where it has stopped early
+    display.show(*models_of_checkpoint(run, [run], rounds, made, display, lost))
     with contextlib.ExitStack() as stack:
       claim = functools.partial(stack.enter_context, claimed(run, writes()))
       lacks = draw_missing(planned, run, claim, display)
     place = f"This run is complete; its files are in {run.root}."
-    if missing := missing_rounds(run, planned, planned.rounds):
+    if missing := missing_rounds(run, planned, rounds):
       place += f" But metrics.jsonl has lost its lines of rounds {', '.join(map(str, missing))}: without "
       place += "summary.json the same command takes them from the checkpoint, and ends the run again."
     return _show(run, summary, place, lacks, studies, display)
@@ -137,7 +139,8 @@ def _show(
 ) -> dict[str, Any]:  # fmt: skip
   """Shows a complete run and names missing pictures; returns its summary."""
   shown = made_of(run.summary_path, report, summary, studies)
-  display.show(shown, place, *not_drawn(undrawn), beside(run, "OTHER_RUN ..."))
+  why = summary.get("stopping", {}).get("why", "")
+  display.show(shown, *([why] if why else []), place, *not_drawn(undrawn), beside(run, "OTHER_RUN ..."))
   return summary
 
 
@@ -281,8 +284,13 @@ def _train(
 
   saved = time.monotonic()
   progress.begin(first)
+  (stopping,) = {record.stopping for record in records} if len(records) == 1 else {None}
+  if stopping and not engine.has_validation:
+    remedy = "Use a larger valid_fraction, or leave stopping out."
+    raise SettingError("stopping", dict(plan.stopping), "no client has validation examples", remedy)
+  rounds = first if stopping and stopping.why else plan.rounds  # it had ended early
   with StopRequest() as stop:
-    for chunk in chunks(engine, state, plan.rounds, plan.eval_every, plan.late_evaluations):
+    for chunk in chunks(engine, state, rounds, plan.eval_every, plan.late_evaluations):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
       check_claim_together(checkpoints.folder)
       latest = [
@@ -296,13 +304,16 @@ def _train(
       ]
       if alone:
         check_any_left([record.run.root.name for record in records], [record.diverged for record in records])
+      if stopping and evaluations is not None and stopping.watch(done, evaluations) and stopping.keep_best:
+        records[0].keep_model(engine.to_save(state), BEST)
+      rounds = done if stopping and stopping.why else plan.rounds
       asked, stop.save = stop.save, False
       must_stop, due = agreed(stop.made, asked or time.monotonic() - saved > checkpoint_seconds)
       if evaluations is not None or must_stop or due:
         books = {"runs": [record.checkpoint_state(seconds()) for record in records]}
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()
-      if must_stop and done < plan.rounds:
+      if must_stop and done < rounds:
         progress.update(done)
         raise Stopped(
           f"Stopped by {stop.by.name} after round {done}; the same command goes on from there.", stop.by
@@ -311,6 +322,8 @@ def _train(
       names = going[0] if going else ()
       means = {name: sum(own[name] for own in going) / len(going) for name in names}
       progress.update(done, **means | ({"diverged": len(latest) - len(going)} if going != latest else {}))
+      if done == rounds:
+        break
   if evaluations is None:  # an earlier start ended between the last checkpoint and the summary
     evaluations = evaluate(engine, state)
   states = jax.eval_shape(engine.split, state)
@@ -319,36 +332,13 @@ def _train(
   for record, own in zip(records, engine.split(engine.to_save(state))):
     record.keep_model(own)
   spent = seconds()  # taken before studies evaluate
-  if not checkpoints.holds(plan.rounds):  # a run with a summary also has its last checkpoint
+  if not checkpoints.holds(rounds):  # a run with a summary also has its last checkpoint
     logging.warning("The run's last checkpoint was removed under it; it is written again.")
     books = {"runs": [record.checkpoint_state(spent) for record in records]}
-    checkpoints.save(plan.rounds, engine.to_save(state), books)
+    checkpoints.save(rounds, engine.to_save(state), books)
     checkpoints.wait()
   with progress.doing("summary and pictures"):
     return state, [
       record.finish(own, now, spent)
       for record, own, now in zip(records, states, moments(engine, len(records), state, evaluations))
     ]
-
-
-def moments(
-  engine: Runs, runs: int, state: State, evaluations: Evaluations | None, late: Evaluations | None = None
-) -> list[Moment]:
-  """Returns the `Moment` of each of an engine's runs after a chunk of rounds."""
-  done, broadcasts = engine.rounds_done(state), functools.cache(lambda: engine.split(state.broadcast))
-  states = functools.cache(lambda: engine.split(state))
-  values, late_values = (own and engine.split(own) for own in (evaluations, late))
-  others = functools.cache(lambda of: engine.split(engine.evaluate(state, of=of)))
-
-  def one(run: int) -> Moment:
-    return Moment(
-      done, values[run] if values else None, False, lambda: broadcasts()[run], lambda: states()[run],
-      lambda of: others(of)[run], late=late_values[run] if late_values else None,
-    )  # fmt: skip
-
-  return [one(run) for run in range(runs)]
-
-
-def share(seconds: Seconds, runs: int) -> Seconds:
-  """Divides the time spent equally among an engine's runs."""
-  return Seconds(*(kind / runs for kind in seconds))

@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_het.config.own_epochs import SCHEDULE_ROUNDS, of_earlier
+from fedjax_het.config.own_epochs import of_earlier
+from fedjax_het.config.same import as_given
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import chosen
@@ -57,19 +58,21 @@ def earlier_rounds(
     return None
   differ = {name for name in {*before, *now} if before.get(name) != now.get(name)}
   shares = CLIENTS[config["algorithm"]["name"]].shares
-  follow = {"eval_every", SCHEDULE_ROUNDS, *(f"algorithm.{number}" for number in shares.values())}
+  follow = {"eval_every", *(f"algorithm.{number}" for number in ("schedule_rounds", *shares.values()))}
   if differ - follow:
     return None
   begun = f"the run in {run.root} was begun with rounds = {old}"
   if differ:
+    own = leaves(stored), leaves(config)
+    called = {name: as_given(name, *own) for name in sorted(differ)}
     were = [
-      f"{name} = {before.get(name, 'None')}, which would be {now.get(name, 'None')}"
-      for name in sorted(differ)
+      f"{said} = {before.get(name, 'None')}, which would be {now.get(name, 'None')}"
+      for name, said in called.items()
     ]
     flags = [
       f"--config.algorithm.{share}=None" for share, own in shares.items() if f"algorithm.{own}" in differ
     ]
-    flags += [f"--config.{name}={before.get(name, 'None')}" for name in sorted(differ)]
+    flags += [f"--config.{said}={before.get(name, 'None')}" for name, said in called.items()]
     remedy = f"Add {' '.join(flags)} to go on with the same run, or use another workdir."
     raise SettingError("rounds", new, f"{begun} and {', and '.join(were)} with this many", remedy)
   for place, method, _ in chosen(config):

@@ -22,13 +22,14 @@ from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.errors import SettingError, check_range, check_whole, folder_of
 from fedjax_het.experiment.build import Experiment, build
+from fedjax_het.experiment.experiment import BEST
 from fedjax_het.models import MODELS, Model
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Context
 from fedjax_het.studies.unseen import LOCAL
 from fedjax_het.workdir.encoder import read_encoder
 from fedjax_het.workdir.folder import Workdir, read_json_lines, read_record, workdir_of
-from fedjax_het.workdir.model import read_model
+from fedjax_het.workdir.model import MODEL, read_model
 from fedjax_het.workdir.provenance import check_start, numerics
 
 
@@ -128,6 +129,7 @@ def load_run(
   *,
   model: Model | Callable[..., Model] | None = None,
   data_dir: str | os.PathLike[str] | None = None,
+  best: bool = False,
 ) -> Run:
   """Loads a finished run: its configuration, its metrics, and its models from model.npz.
 
@@ -139,9 +141,11 @@ def load_run(
     model: for a run of a model that is not the library's: the model, or the factory (shape, num_classes,
       **options) that the configuration named.
     data_dir: where the data sets are, if not where they were.
+    best: whether its models are those of the best round by validation, which `stopping.keep_best` keeps; by
+      default those of the last round.
 
   Raises:
-    SettingError: the folder holds no finished run, or a run that diverged.
+    SettingError: the folder holds no finished run, or a run that diverged, or no model of the best round.
     DataError: the data, or model.npz, are missing or others than the run's.
   """
   folder_of("workdir", workdir)  # raises for what is no path
@@ -164,9 +168,14 @@ def load_run(
   if (encoder := read_encoder(run.root)) is not None:
     experiment = experiment._replace(data=dataclasses.replace(experiment.data, encoder=encoder))
   algorithm = experiment.algorithm
-  sent, clients = read_model(run.root, algorithm, experiment.data)
-  state = State(experiment.key, jnp.int32(planned.rounds), sent.broadcast, sent.server, (), clients)
-  column = _column(algorithm.client.studies.lambdas, summary)
+  stopped = summary.get("stopping", {})
+  if best and not (run.root / BEST / MODEL).is_file():
+    remedy = "Set --config.stopping.keep_best=True in the run."
+    raise SettingError("best", best, f"{run.root} has no model of its best round", remedy)
+  sent, clients = read_model(run.root / BEST if best else run.root, algorithm, experiment.data)
+  done = stopped["round"] if best else summary["rounds"]
+  state = State(experiment.key, jnp.int32(done), sent.broadcast, sent.server, (), clients)
+  column = stopped["column"] if best else _column(algorithm.client.studies.lambdas, summary)
   used = trained(algorithm, experiment.data, state, planned.cohort_size, column)
   fields = {field.name: getattr(used, field.name) for field in dataclasses.fields(used)}
   return Run(

@@ -7,28 +7,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import numpy as np
 from absl import logging
 
-from fedjax_het.config.typed import Plan
-from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
+from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of, watched
-from fedjax_het.parts import Algorithm, Context
+from fedjax_het.experiment.recorded import missing_rounds as missing_rounds
+from fedjax_het.experiment.recorded import timeless as timeless
+from fedjax_het.experiment.recorded import with_nan
+from fedjax_het.experiment.traffic import traffic as traffic
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
 from fedjax_het.workdir.claim import check_claim
 from fedjax_het.workdir.encoder import write_encoder
-from fedjax_het.workdir.folder import Workdir, free_name, read_json_lines, write_atomic
+from fedjax_het.workdir.folder import Workdir, filled, free_name, leaves, read_json_lines, write_atomic
 from fedjax_het.workdir.model import write_model
 from fedjax_het.workdir.pictures import note_pictures, pictures
 from fedjax_het.workdir.provenance import check_start, note_start, numerics
+from fedjax_het.workdir.trackers import Trackers, check_installed
 from fedjax_het.workdir.tracking import Tracker, to_json
 
 
@@ -44,6 +46,7 @@ class Record(contextlib.AbstractContextManager):
   Attributes:
     remarks: sentences on what this start may change in the last bits of a continued run.
     undrawn: reasons why pictures could not be drawn.
+    stopping: what ends the run early; None for a run of all its rounds.
 
   Raises:
     SettingError: two studies have one name, or the run began with JAX options that give other draws.
@@ -70,10 +73,16 @@ class Record(contextlib.AbstractContextManager):
       if own.name in self._studies:
         raise SettingError("studies", own.name, "the name of two", "Give one of them another name.")
       self._studies[own.name] = own(self._watched)
+    if writes:
+      check_installed(self._plan.tracking)
     self._tracker = Tracker(run) if writes else None
+    self._trackers: Trackers | None = None  # from `begin` on
+    self.stopping = Stopping(**self._plan.stopping) if self._plan.stopping else None
 
   def __exit__(self, *exc: object) -> None:
     """Closes the files."""
+    if self._trackers:
+      self._trackers.close(failed=bool(exc and exc[0]))
     if self._tracker:
       self._tracker.close()
 
@@ -115,6 +124,8 @@ class Record(contextlib.AbstractContextManager):
         self._earlier = Seconds(**books["seconds"])
         self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
         kept = dict(books["yardsticks"])
+        if self.stopping:
+          self.stopping.state = dict(books.get("stopping") or {})
     else:
       kept = {}
     if self._tracker:
@@ -123,6 +134,8 @@ class Record(contextlib.AbstractContextManager):
       write_encoder(self.run.root, self._experiment.data.encoder)
       self.run.failed_path.unlink(missing_ok=True)
       self._take_up_metrics(rounds_done, books or {})
+      if self._plan.tracking and not self._trackers:
+        self._trackers = Trackers(self.run, self._plan.tracking, leaves(filled(self._plan.written)))
     for name, study in self._studies.items():
       with self._of_this_version() if kept.get(name) is not None else contextlib.nullcontext():
         study.resume(rounds_done, kept.get(name))
@@ -181,6 +194,7 @@ class Record(contextlib.AbstractContextManager):
       "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
       "lines": self._tracker.lines if self._tracker else [],
+      "stopping": self.stopping and self.stopping.state,
       "yardsticks": {name: study.checkpoint_state() for name, study in self._studies.items()},
     }  # fmt: skip
 
@@ -216,16 +230,23 @@ class Record(contextlib.AbstractContextManager):
     if now.evaluations is not None:
       for curve in self._curves([line]):
         latest.setdefault(curve.metric, float(curve.values[-1]))
-      if self._tracker:
-        self._tracker.log(line)
+      self._log(line)
       self._losses = []
-    elif now.late is not None and self._tracker:
-      self._tracker.log(line)
+    elif now.late is not None:
+      self._log(line)
     return {} if self.diverged else latest
 
-  def keep_model(self, state: State) -> None:
-    """Writes the final state's model, see `write_model`; every process calls it."""
-    write_model(self.run.root, self._experiment.algorithm, state)
+  def _log(self, line: Mapping[str, Any]) -> None:
+    """Writes the line of an evaluation."""
+    if self._tracker:
+      self._tracker.log(line)
+    if self._trackers:
+      self._trackers.log(line)
+
+  def keep_model(self, state: State, folder: str = "") -> None:
+    """Writes a state's model to a folder of the run's, see `write_model`; every process calls it."""
+    (self.run.root / folder).mkdir(exist_ok=True)
+    write_model(self.run.root / folder, self._experiment.algorithm, state)
 
   def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
     """Writes the summary and the pictures; only the shapes of `state` are used."""
@@ -236,15 +257,17 @@ class Record(contextlib.AbstractContextManager):
       "mixing": algorithm.mixing.name,
       "server": algorithm.server.name,
       "dataset": plan.dataset,
-      "rounds": plan.rounds,
+      "rounds": now.round,
       "num_clients": self._experiment.data.num_clients,
       "cohort_size": plan.cohort_size,
       "client_steps": self._steps,
       "seconds": self._total(seconds),
-      "bytes": traffic(algorithm, self._experiment.data, state, plan.cohort_size, plan.rounds),
+      "bytes": traffic(algorithm, self._experiment.data, state, plan.cohort_size, now.round),
     }
     if self._experiment.label_noise:
       summary["label_noise"] = self._experiment.label_noise
+    if self.stopping and self.stopping.state:
+      summary["stopping"] = {**self.stopping.state, "why": self.stopping.why or "All rounds are done."}
     if self.diverged:
       summary["diverged"] = self.diverged._asdict()
     summary = self._asked(summary, lambda study: study.section(now))
@@ -255,6 +278,9 @@ class Record(contextlib.AbstractContextManager):
         self._draw_first()
       self._draw(summary)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
+    if self._trackers:
+      pictures_there = sorted(self.run.figures.glob("*.png"))
+      self._trackers.finish(summary, [self.run.config_path, self.run.summary_path, *pictures_there])
     return summary
 
   def _asked(self, fields: dict[str, Any], ask: Callable[[Study], Mapping[str, Any]]) -> dict[str, Any]:
@@ -270,7 +296,7 @@ class Record(contextlib.AbstractContextManager):
     """Draws the pictures of a complete run from its files."""
     self.run.figures.mkdir(exist_ok=True)
     self._draw_first()
-    self._draw(_with_nan(summary))
+    self._draw(with_nan(summary))
 
   def _draw_first(self) -> None:
     """Draws the pictures that need no round."""
@@ -307,49 +333,3 @@ class Record(contextlib.AbstractContextManager):
 
   def _total(self, seconds: Seconds) -> dict[str, float]:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
-
-
-def traffic(
-  algorithm: Algorithm, data: FederatedData, state: State, cohort_size: int, rounds: int = 1
-) -> dict[str, int]:
-  """Computes the bytes that the algorithm sends to (down) and receives from (up) clients in some rounds."""
-
-  client = algorithm.client
-
-  def uploads(state, data):
-    own_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
-    context = Context(0, state.round, cohort_size, data.num_clients)
-    given = state.key, state.broadcast, own_state, data.clients(0), context
-    return client.update(*given)[0], client.first_pass and client.first_pass(*given)
-
-  def size(message: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
-
-  visits = cohort_size * rounds
-  again = state.broadcast.pooled if client.first_pass else ()  # after the first pass, to train with
-  return {
-    "up": visits * size(jax.eval_shape(uploads, state, data)),
-    "down": visits * size((state.broadcast, again)),
-  }  # fmt: skip
-
-
-def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
-  """Returns the evaluations among the rounds done that metrics.jsonl has no line for, by round."""
-  known = {line.get("round") for line in read_json_lines(run.metrics_path)}
-  every = plan.eval_every or plan.rounds
-  last = {rounds_done} if rounds_done == plan.rounds else set()
-  return sorted({*range(every, rounds_done + 1, every), *last} - known)
-
-
-def _with_nan(tree: Any) -> Any:
-  """Replaces null in lists of a stored summary by NaN."""
-  if isinstance(tree, dict):
-    return {name: _with_nan(own) for name, own in tree.items()}
-  return [np.nan if own is None else _with_nan(own) for own in tree] if isinstance(tree, list) else tree
-
-
-def timeless(tree: Any) -> Any:
-  """Removes all `seconds` from a summary or from lines of metrics, so that repeated runs can be compared."""
-  if isinstance(tree, Mapping):
-    return {name: timeless(part) for name, part in tree.items() if name != "seconds"}
-  return [timeless(part) for part in tree] if isinstance(tree, list) else tree

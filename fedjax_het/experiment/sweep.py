@@ -18,9 +18,10 @@ from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.errors import SettingError, check_range
 from fedjax_het.experiment.build import Experiment, notes_of
-from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, share, train
+from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, train
 from fedjax_het.experiment.extend import earlier_rounds, take_up_members
 from fedjax_het.experiment.members import Sweep, build_members
+from fedjax_het.experiment.moments import share
 from fedjax_het.experiment.more_members import (
   added_checkpoints,
   being_kept,

@@ -9,6 +9,7 @@ from fedjax_het.errors import check_choice, check_whole
 from fedjax_het.models.from_flax import from_flax
 from fedjax_het.models.model import Model, count_parameters, standardized
 from fedjax_het.models.shapes import check_reads
+from fedjax_het.models.transforms import freeze, frozen, lora, merged
 from fedjax_het.models.weights.files import check_file
 from fedjax_het.models.weights.starting import Reader, save_weights, with_weights
 from fedjax_het.models.zoo.bert import bert, distilbert, minilm
@@ -65,6 +66,7 @@ COMMON = {  # options that every classifier takes, in addition to its factory's
   "mean": "number subtracted from every input, or one number per channel",
   "std": "above 0, number that inputs are then divided by, or one number per channel",
   "weights": "file of weights to start from, .npz or .safetensors",
+  "frozen": "comma-separated layers that are not trained, and neither sent nor counted",
 }
 
 
@@ -83,7 +85,8 @@ def make(
       `data.federate`.
     task: the learning task, see `tasks`; by default binary for 1 or 2 classes, else classification.
     **options: the factory's keyword arguments, such as `hidden`; classifiers also take the options in
-      `COMMON`: `mean` and `std`, see `standardized`, and `weights`, see `with_weights`.
+      `COMMON`: `mean` and `std`, see `standardized`, `weights`, see `with_weights`, and `frozen`, the layers
+      of `transforms.frozen`.
 
   Raises:
     SettingError: the model or an option is unknown, an option has the wrong type, `shape` is a tree and the
@@ -99,7 +102,7 @@ def make(
   factory = MODELS[name]
   for option in options:
     check_choice(f"{name}'s option", option, options_of(name))
-  weights = options.pop("weights", "")
+  weights, not_trained = options.pop("weights", ""), options.pop("frozen", "")
   given = not isinstance(weights, str) or weights != ""
   inputs = {option: options.pop(option) for option in COMMON if option in options}
   check_settings(f"{name}'s option", factory, options, ("shape", "num_classes"))
@@ -108,6 +111,8 @@ def make(
   model = factory(shape, task.outputs(num_classes), **options)._replace(task=task)
   if given:
     model = with_weights(model, weights, reader_of(name))
+  if not_trained != "":
+    model = freeze(model, not_trained, "frozen")
   return standardized(model, **inputs) if inputs else model
 
 
@@ -141,10 +146,13 @@ __all__ = [
   "energy_mlp",
   "femnist_cnn",
   "from_flax",
+  "frozen",
   "leaf_cnn",
   "logistic_regression",
+  "lora",
   "m5",
   "make",
+  "merged",
   "minilm",
   "mobilenet",
   "mobilenet_v2",

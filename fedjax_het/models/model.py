@@ -37,6 +37,8 @@ class Model(NamedTuple):
     task: the learning task, which defines the loss, the metrics and the valid labels.
     head: names of the layers that form the head, for methods that split a model into body and head; () if
       unspecified.
+    merge: (params) -> the parameters of the model that this one was made of, see `transforms.merged`; None
+      for a model whose parameters are all trained.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -48,6 +50,7 @@ class Model(NamedTuple):
   train: Callable[..., tuple[jax.Array, PyTree]] | None = None
   task: Task = classification()
   head: tuple[str, ...] = ()
+  merge: Callable[[PyTree], PyTree] | None = None
 
   @property
   def stateful(self) -> bool:

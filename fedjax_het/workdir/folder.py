@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import glob
+import inspect
 import itertools
 import json
 import os
@@ -14,6 +15,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import optax
 
 from fedjax_het.config.own_epochs import of_earlier
 from fedjax_het.config.same import as_given, with_defaults
@@ -348,11 +351,14 @@ def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-  """Converts mappings, arrays, NumPy scalars and paths for JSON."""
+  """Converts mappings, arrays, NumPy scalars, paths and functions, by their names, for JSON."""
   if isinstance(value, Mapping):
     return dict(value)
   if hasattr(value, "tolist"):
     return value.tolist()
   if isinstance(value, os.PathLike):
     return os.fspath(value)
+  if inspect.isfunction(value):
+    of_optax = getattr(optax, value.__name__, None) is value
+    return f"optax.{value.__name__}" if of_optax else f"{value.__module__}.{value.__qualname__}"
   raise TypeError(f"a config field holds {value!r} ({type(value).__name__}), which JSON cannot")

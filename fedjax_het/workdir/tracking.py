@@ -18,7 +18,7 @@ from fedjax_het.workdir.folder import Workdir, write_atomic
 
 def to_json(value: Any, indent: int | None = None) -> str:
   """Converts a nested record to strict JSON: arrays become lists, and NaN and infinities null."""
-  return json.dumps(_plain(value), indent=indent, allow_nan=False)
+  return json.dumps(plain_record(value), indent=indent, allow_nan=False)
 
 
 class Tracker(contextlib.AbstractContextManager):
@@ -50,7 +50,7 @@ class Tracker(contextlib.AbstractContextManager):
       record: nested dict with `round`, an int, which is the TensorBoard step of the tags `part/part/name`.
         Leaves are numbers, strings, None or arrays (also JAX's); TensorBoard gets finite numbers only.
     """
-    record = _plain(record)
+    record = plain_record(record)
     check_claim(self._workdir.metrics_path)
     self.keep()
     self.lines.append(to_json(record) + "\n")
@@ -137,14 +137,14 @@ def _event(kind: Any, step: int, **what: Any) -> Any:
   return kind(wall_time=time.time(), step=step, **what)
 
 
-def _plain(value: Any) -> Any:
+def plain_record(value: Any) -> Any:
   """Converts mappings, tuples and arrays to dicts, lists and numbers, with None for non-finite values."""
   if isinstance(value, Mapping):
-    return {str(name): _plain(part) for name, part in value.items()}
+    return {str(name): plain_record(part) for name, part in value.items()}
   if isinstance(value, list | tuple):
-    return [_plain(part) for part in value]
+    return [plain_record(part) for part in value]
   if hasattr(value, "tolist"):
-    return _plain(value.tolist())
+    return plain_record(value.tolist())
   if isinstance(value, float) and not math.isfinite(value):
     return None
   return value

@@ -50,7 +50,7 @@ def test_pairs_are_of_the_seeds_that_both_have():
 
 
 def test_runs_are_one_group_but_for_the_seed(seeds):
-  write_run(seeds / "elsewhere", seed=4, data_dir="/other")
+  write_run(seeds / "elsewhere", seed=4, data_dir="/other", tracking={"wandb": "offline"})
   write_run(seeds / "again", seed=1)
   groups = grouped(find([seeds]))
   members = {tuple(run.name for run in group.runs) for group in groups}
