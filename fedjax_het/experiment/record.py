@@ -1,25 +1,24 @@
 """The record of one run: its losses, its metrics over the rounds, and its summary."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import numpy as np
 from absl import logging
 
 from fedjax_het.config.typed import Plan
-from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of, watched
-from fedjax_het.parts import Algorithm, Context
+from fedjax_het.experiment.traffic import traffic
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
@@ -59,6 +58,7 @@ class Record(contextlib.AbstractContextManager):
     self._numerics = numerics(groups)
     self.remarks = check_start(run, experiment.digests, self._numerics)
     self._steps = 0
+    self._visits = 0  # of clients that did some work
     self._losses: list[float] = []  # losses of the rounds since the last evaluation
     self._earlier = Seconds()  # time of earlier starts
     self.undrawn: list[str] = []
@@ -112,6 +112,7 @@ class Record(contextlib.AbstractContextManager):
     if books is not None:
       with self._of_this_version():
         self._steps, self._losses = books["client_steps"], list(books["losses"])
+        self._visits = books.get("visits", rounds_done * self._plan.cohort_size)  # earlier versions: all
         self._earlier = Seconds(**books["seconds"])
         self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
         kept = dict(books["yardsticks"])
@@ -178,7 +179,8 @@ class Record(contextlib.AbstractContextManager):
   def checkpoint_state(self, seconds: Seconds) -> dict[str, Any]:
     """Returns what a checkpoint keeps in addition to the state."""
     return {
-      "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
+      "client_steps": self._steps, "visits": self._visits, "seconds": self._total(seconds),
+      "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
       "lines": self._tracker.lines if self._tracker else [],
       "yardsticks": {name: study.checkpoint_state() for name, study in self._studies.items()},
@@ -209,9 +211,10 @@ class Record(contextlib.AbstractContextManager):
       self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
+    self._visits += infos.cohort.size
     now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
-    line["client_steps"] = self._steps
+    line |= {"client_steps": self._steps, "bytes": self._bytes}
     line = self._asked(line, lambda study: study.watch(infos, now))
     if now.evaluations is not None:
       for curve in self._curves([line]):
@@ -227,8 +230,8 @@ class Record(contextlib.AbstractContextManager):
     """Writes the final state's model, see `write_model`; every process calls it."""
     write_model(self.run.root, self._experiment.algorithm, state)
 
-  def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
-    """Writes the summary and the pictures; only the shapes of `state` are used."""
+  def finish(self, now: Moment, seconds: Seconds) -> dict[str, Any]:
+    """Writes the summary and the pictures."""
     check_claim(self.run.root)
     plan, algorithm, now = self._plan, self._experiment.algorithm, self._known(now, seconds)
     summary: dict[str, Any] = {
@@ -241,7 +244,7 @@ class Record(contextlib.AbstractContextManager):
       "cohort_size": plan.cohort_size,
       "client_steps": self._steps,
       "seconds": self._total(seconds),
-      "bytes": traffic(algorithm, self._experiment.data, state, plan.cohort_size, plan.rounds),
+      "bytes": self._bytes,
     }
     if self._experiment.label_noise:
       summary["label_noise"] = self._experiment.label_noise
@@ -256,6 +259,17 @@ class Record(contextlib.AbstractContextManager):
       self._draw(summary)
       write_atomic(self.run.summary_path, to_json(summary, indent=2))
     return summary
+
+  @property
+  def _bytes(self) -> dict[str, int]:
+    """Bytes that were sent so far, to the server (up) and to the clients (down)."""
+    return {way: self._visits * each for way, each in self._each.items()}
+
+  @functools.cached_property
+  def _each(self) -> dict[str, int]:
+    """Bytes of one client's visit."""
+    size, data = self._plan.cohort_size, self._experiment.data
+    return {way: own // size for way, own in traffic(self._experiment.algorithm, data, size).items()}
 
   def _asked(self, fields: dict[str, Any], ask: Callable[[Study], Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the fields merged with those that the studies return when asked."""
@@ -307,30 +321,6 @@ class Record(contextlib.AbstractContextManager):
 
   def _total(self, seconds: Seconds) -> dict[str, float]:
     return {kind: getattr(self._earlier, kind) + now for kind, now in seconds._asdict().items()}
-
-
-def traffic(
-  algorithm: Algorithm, data: FederatedData, state: State, cohort_size: int, rounds: int = 1
-) -> dict[str, int]:
-  """Computes the bytes that the algorithm sends to (down) and receives from (up) clients in some rounds."""
-
-  client = algorithm.client
-
-  def uploads(state, data):
-    own_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
-    context = Context(0, state.round, cohort_size, data.num_clients)
-    given = state.key, state.broadcast, own_state, data.clients(0), context
-    return client.update(*given)[0], client.first_pass and client.first_pass(*given)
-
-  def size(message: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
-
-  visits = cohort_size * rounds
-  again = state.broadcast.pooled if client.first_pass else ()  # after the first pass, to train with
-  return {
-    "up": visits * size(jax.eval_shape(uploads, state, data)),
-    "down": visits * size((state.broadcast, again)),
-  }  # fmt: skip
 
 
 def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
