@@ -1,13 +1,14 @@
 """Composes a federated algorithm of its parts."""
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 from fedjax_het import mixing as mixings
 from fedjax_het import server as servers
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, listed
 from fedjax_het.parts import (
   Aggregation,
   Algorithm,
@@ -17,7 +18,9 @@ from fedjax_het.parts import (
   Needs,
   ServerUpdate,
   Studies,
+  Upload,
 )
+from fedjax_het.uploads import transformed
 
 KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation)
 
@@ -27,11 +30,20 @@ def federated(
   mixing: Mixing | None = None,
   server: ServerUpdate | None = None,
   *,
+  uploads: Iterable[Upload] = (),
   aggregation: Aggregation | None = None,
 ) -> Algorithm:
   """Composes an algorithm; by default clients count by n_i and the server moves to their average.
 
-  An aggregation whose settings make it the weighted mean is left out, see `Aggregation.is_mean`.
+  An aggregation whose settings make it the weighted mean is left out, see `Aggregation.is_mean`, and so is an
+  upload transform that does nothing, see `Upload.is_identity`.
+
+  Args:
+    client: what a client does.
+    mixing: how much each client counts.
+    server: how the server moves.
+    uploads: what becomes of an upload on its way, in this order; the client part returned has them inside.
+    aggregation: how uploads become one.
 
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
@@ -54,6 +66,8 @@ def federated(
         remedy = f"Call the factory: {what}(...)."
       raise SettingError(role, what, f"is not {'an' if kind is Aggregation else 'a'} {kind.__name__}", remedy)
     check_fields(role, part)
+  if wanted := [one for one in checked_transforms(uploads) if not one.is_identity]:
+    parts = parts._replace(client=transformed(client, wanted))
   if parts.mixing.scale is not None and not parts.client.needs.uploads_model:
     raise SettingError(
       "mixing", parts.mixing.name, f"scales the clients' updates, and {parts.client.name} uploads no model",
@@ -87,6 +101,20 @@ def federated(
   if parts.server.adapt_to is None:
     return parts
   return parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))
+
+
+def checked_transforms(uploads: Any) -> list[Upload]:
+  """Returns the upload transforms as a list; raises `SettingError` for anything else."""
+  if isinstance(uploads, Upload):
+    problem, remedy = "is one, and not a sequence of transforms", "Write uploads=[...]."
+    raise SettingError("uploads", uploads.name, problem, remedy)
+  found = listed("uploads", uploads, "transforms")
+  for place, one in enumerate(found):
+    if not isinstance(one, Upload):
+      what = getattr(one, "__name__", type(one).__name__)
+      remedy = f"Call the factory: {what}(...)." if callable(one) else "Give fh.uploads.clip(...), say."
+      raise SettingError(f"uploads.{place}", what, "is not an Upload", remedy)
+  return found
 
 
 def check_fields(role: str, part: Any) -> None:

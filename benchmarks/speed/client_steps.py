@@ -36,7 +36,7 @@ import numpy as np  # noqa: E402
 from benchmarks.provenance import PAGES, place, provenance  # noqa: E402
 from fedjax_het.engine.batched_runs import Members  # noqa: E402
 from fedjax_het.engine.sweep import grid_of  # noqa: E402
-from fedjax_het.experiment.record import traffic  # noqa: E402
+from fedjax_het.experiment.traffic import traffic  # noqa: E402
 from fedjax_het.methods import CLIENTS  # noqa: E402
 
 METHODS = (
@@ -89,7 +89,7 @@ def steps(
     algorithm = fh.federated(client)
     engines[name] = fh.Engine(algorithm, data, cohort)
     states[name], _ = engines[name].advance(engines[name].init(jax.random.key(1)), 1)
-    sent = traffic(algorithm, data, states[name], cohort)
+    sent = traffic(algorithm, data, cohort)
     found[name] = {"step_us": [], "visit_us": [], **{f"bytes_{way}": value for way, value in sent.items()}}
   for turn in range(turns):
     for name, engine in engines.items():

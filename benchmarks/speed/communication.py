@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import fedjax_het as fh
-from fedjax_het.experiment.record import traffic
+from fedjax_het.experiment.traffic import traffic
 
 DATASETS = {  # shape, classes
   "MNIST": ((32, 32, 1), 10), "CIFAR-10": ((32, 32, 3), 10), "OrganCMNIST": ((64, 64, 1), 11),
@@ -38,8 +38,7 @@ def main() -> None:
     for method, client in parts(shape, classes).items():
       server = fh.server.sgld(500) if method == "FedEvg" else None
       algorithm = fh.federated(client, server=server)
-      state = fh.Engine(algorithm, data, 1).init(jax.random.key(0))
-      rows[method] = traffic(algorithm, data, state, 1)
+      rows[method] = traffic(algorithm, data, 1)
     whole = sum(rows["FedAvg of ResNet-10"].values())
     for method, found in rows.items():
       up, down = (found[way] / 1e6 for way in ("up", "down"))

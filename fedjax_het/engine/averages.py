@@ -18,13 +18,13 @@ def average(coefficients: jax.Array, uploads: Message, broadcast: Message, mesh:
     mesh: the devices; None for the one that runs this.
 
   Returns:
-    Σ_i p_i u_i of the fields, but Σ_i u_i / S of `even` and Σ_i w_i v_i / Σ_i w_i of `pooled`.
+    Σ_i p_i u_i of the fields, but Σ_i u_i / S of `even` and `wire`, and Σ_i w_i v_i / Σ_i w_i of `pooled`.
   """
-  even = weighted_sum(
-    jnp.full_like(coefficients, 1.0 / len(coefficients)), Message((), even=uploads.even), mesh
-  )
-  mixed = weighted_sum(coefficients, uploads._replace(even=(), pooled=()), mesh)
-  return mixed._replace(even=even.even, pooled=pooled(uploads.pooled, broadcast.pooled, mesh))
+  equal = jnp.full_like(coefficients, 1.0 / len(coefficients))
+  even = weighted_sum(equal, Message((), even=uploads.even, wire=uploads.wire), mesh)
+  mixed = weighted_sum(coefficients, uploads._replace(even=(), pooled=(), wire=()), mesh)
+  own = pooled(uploads.pooled, broadcast.pooled, mesh)
+  return mixed._replace(even=even.even, pooled=own, wire=even.wire)
 
 
 def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:

@@ -134,26 +134,31 @@ def checked_aggregate(uploads: Message, state: PyTree, found: Any) -> tuple[Mess
   return found
 
 
+def one_upload(
+  client: ClientUpdate, key: jax.Array, data: FederatedData, broadcast: Message, cohort_size: int
+) -> Message:
+  """Returns client 0's upload in a form that `jax.eval_shape` computes without its steps, if it has some."""
+  own, context = data.clients(jnp.int32(0)), first_context(data, cohort_size)
+  state = init_client(client, key, broadcast, own, context)
+  if client.training is None:
+    return client.update(key, broadcast, state, own, context)[0]
+  work = client.training.start(broadcast, state, context)  # the steps change no shape
+  return client.training.finish(broadcast, state, own, context, work)[0]
+
+
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:
   """Raises `SettingError` unless the mixing part returns float coefficients [S] and a state as before.
 
-  Its `scale` and `figures` are checked too, and whether uploads have fields that no protecting part covers.
+  Its `scale` and `figures` are checked too, whether uploads have fields that no protecting part covers, and
+  whether upload transforms fit the uploads.
   """
   client, mixing, *_ = algorithm
-
-  def upload(key: jax.Array, data: FederatedData, broadcast: Message) -> Message:
-    own, context = data.clients(jnp.int32(0)), first_context(data, cohort_size)
-    state = init_client(client, key, broadcast, own, context)
-    if client.training is None:
-      return client.update(key, broadcast, state, own, context)[0]
-    work = client.training.start(broadcast, state, context)  # the steps change no shape
-    return client.training.finish(broadcast, state, own, context, work)[0]
 
   def mix(key: jax.Array, data: FederatedData) -> tuple[Any, ...]:
     sizes, broadcast = jnp.asarray(data.train.size), client.init_broadcast(key)
 
     def uploads() -> PyTree:
-      sent = upload(key, data, broadcast)
+      sent = one_upload(client, key, data, broadcast, cohort_size)
       return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (cohort_size, *leaf.shape)), sent)
 
     cohort, state = jnp.arange(cohort_size, dtype=jnp.int32), mixing.init(sizes)
@@ -161,7 +166,10 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
     heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
     more = (function and function(heard) for function in (mixing.scale, mixing.figures))
     covers = any(part.needs.covers is not None for part in (mixing, algorithm.aggregation))
-    return upload(key, data, broadcast) if covers else None, state, mixing.update(state, heard), *more
+    sent = (
+      one_upload(client, key, data, broadcast, cohort_size) if covers or client.needs.upload_bits else None
+    )
+    return sent, state, mixing.update(state, heard), *more
 
   sent, before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data)
   if sent is not None:

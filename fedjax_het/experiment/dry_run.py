@@ -16,7 +16,7 @@ from fedjax_het.engine.balance import sized
 from fedjax_het.engine.capacity import in_words, memory_of_devices, peak_memory
 from fedjax_het.engine.flops import flops
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
-from fedjax_het.experiment.record import traffic
+from fedjax_het.experiment.traffic import traffic
 from fedjax_het.models import Generative, Model, count_parameters, merged
 from fedjax_het.modes import in_float32
 from fedjax_het.output.terminal import console
@@ -70,7 +70,7 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     + memory.output_size_in_bytes
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes,
-    "bytes": traffic(experiment.algorithm, experiment.data, shapes, planned.cohort_size),
+    "bytes": traffic(experiment.algorithm, experiment.data, planned.cohort_size),
     "passes": passes(planned),
     "client_steps": round(float(steps)),
     "flops_a_client_step": each,

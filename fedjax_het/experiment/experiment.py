@@ -326,7 +326,6 @@ def _train(
         break
   if evaluations is None:  # an earlier start ended between the last checkpoint and the summary
     evaluations = evaluate(engine, state)
-  states = jax.eval_shape(engine.split, state)
   check_claim_together(checkpoints.folder)
   checkpoints.wait()
   for record, own in zip(records, engine.split(engine.to_save(state))):
@@ -339,6 +338,6 @@ def _train(
     checkpoints.wait()
   with progress.doing("summary and pictures"):
     return state, [
-      record.finish(own, now, spent)
-      for record, own, now in zip(records, states, moments(engine, len(records), state, evaluations))
+      record.finish(now, spent)
+      for record, now in zip(records, moments(engine, len(records), state, evaluations))
     ]

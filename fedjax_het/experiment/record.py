@@ -1,6 +1,7 @@
 """The record of one run: its losses, its metrics over the rounds, and its summary."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from fedjax_het.experiment.build import Experiment, notes_of, watched
 from fedjax_het.experiment.recorded import missing_rounds as missing_rounds
 from fedjax_het.experiment.recorded import timeless as timeless
 from fedjax_het.experiment.recorded import with_nan
-from fedjax_het.experiment.traffic import traffic as traffic
+from fedjax_het.experiment.traffic import traffic
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
@@ -62,6 +63,7 @@ class Record(contextlib.AbstractContextManager):
     self._numerics = numerics(groups)
     self.remarks = check_start(run, experiment.digests, self._numerics)
     self._steps = 0
+    self._visits = 0  # of clients that did some work
     self._losses: list[float] = []  # losses of the rounds since the last evaluation
     self._earlier = Seconds()  # time of earlier starts
     self.undrawn: list[str] = []
@@ -121,6 +123,7 @@ class Record(contextlib.AbstractContextManager):
     if books is not None:
       with self._of_this_version():
         self._steps, self._losses = books["client_steps"], list(books["losses"])
+        self._visits = books.get("visits", rounds_done * self._plan.cohort_size)  # earlier versions: all
         self._earlier = Seconds(**books["seconds"])
         self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
         kept = dict(books["yardsticks"])
@@ -191,7 +194,8 @@ class Record(contextlib.AbstractContextManager):
   def checkpoint_state(self, seconds: Seconds) -> dict[str, Any]:
     """Returns what a checkpoint keeps in addition to the state."""
     return {
-      "client_steps": self._steps, "seconds": self._total(seconds), "losses": self._losses,
+      "client_steps": self._steps, "visits": self._visits, "seconds": self._total(seconds),
+      "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
       "lines": self._tracker.lines if self._tracker else [],
       "stopping": self.stopping and self.stopping.state,
@@ -223,9 +227,10 @@ class Record(contextlib.AbstractContextManager):
       self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
+    self._visits += infos.cohort.size
     now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
-    line["client_steps"] = self._steps
+    line |= {"client_steps": self._steps, "bytes": self._bytes}
     line = self._asked(line, lambda study: study.watch(infos, now))
     if now.evaluations is not None:
       for curve in self._curves([line]):
@@ -248,8 +253,8 @@ class Record(contextlib.AbstractContextManager):
     (self.run.root / folder).mkdir(exist_ok=True)
     write_model(self.run.root / folder, self._experiment.algorithm, state)
 
-  def finish(self, state: State, now: Moment, seconds: Seconds) -> dict[str, Any]:
-    """Writes the summary and the pictures; only the shapes of `state` are used."""
+  def finish(self, now: Moment, seconds: Seconds) -> dict[str, Any]:
+    """Writes the summary and the pictures."""
     check_claim(self.run.root)
     plan, algorithm, now = self._plan, self._experiment.algorithm, self._known(now, seconds)
     summary: dict[str, Any] = {
@@ -262,7 +267,7 @@ class Record(contextlib.AbstractContextManager):
       "cohort_size": plan.cohort_size,
       "client_steps": self._steps,
       "seconds": self._total(seconds),
-      "bytes": traffic(algorithm, self._experiment.data, state, plan.cohort_size, now.round),
+      "bytes": self._bytes,
     }
     if self._experiment.label_noise:
       summary["label_noise"] = self._experiment.label_noise
@@ -282,6 +287,17 @@ class Record(contextlib.AbstractContextManager):
       pictures_there = sorted(self.run.figures.glob("*.png"))
       self._trackers.finish(summary, [self.run.config_path, self.run.summary_path, *pictures_there])
     return summary
+
+  @property
+  def _bytes(self) -> dict[str, int]:
+    """Bytes that were sent so far, to the server (up) and to the clients (down)."""
+    return {way: self._visits * each for way, each in self._each.items()}
+
+  @functools.cached_property
+  def _each(self) -> dict[str, int]:
+    """Bytes of one client's visit."""
+    size, data = self._plan.cohort_size, self._experiment.data
+    return {way: own // size for way, own in traffic(self._experiment.algorithm, data, size).items()}
 
   def _asked(self, fields: dict[str, Any], ask: Callable[[Study], Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the fields merged with those that the studies return when asked."""

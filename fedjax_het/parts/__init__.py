@@ -5,6 +5,7 @@ one part for each question that this raises:
 
 =================  =======================================================
 `ClientUpdate`     what a client does with the broadcast that it receives
+`Upload`           what becomes of an upload on its way
 `Mixing`           the mixing coefficients of a round's clients
 `Aggregation`      how the uploads become one message; by default their mean
 `ServerUpdate`     how the server moves
@@ -33,10 +34,11 @@ from fedjax_het.parts.message import Context, Feedback, Info, Message, Pooled, P
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs, PersonalizeFn, Simplex, Studies
 from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
+from fedjax_het.parts.upload import Upload, Way, Wire
 
 __all__ = [
   "Aggregation", "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
   "DataNotRequested", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
   "Message", "Mixing", "Needs", "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate", "Simplex",
-  "Studies", "in_one_go",
+  "Studies", "Upload", "Way", "Wire", "in_one_go",
 ]  # fmt: skip

@@ -39,6 +39,8 @@ class Message(NamedTuple):
     pooled: values that are averaged with weights of their own, whatever p. Uploads `Pooled(v_i, w_i)` become
       Σ_i w_i v_i / Σ_i w_i; where Σ_i w_i = 0, as for a class that no client of the cohort has, the
       broadcast's value is kept. In a broadcast the values v alone. An upload that leaves it out has weight 0.
+    wire: numbers that upload transforms share, such as the bound of an adaptive clip, averaged like `even`;
+      methods neither read nor write them.
   """
 
   params: PyTree
@@ -46,6 +48,7 @@ class Message(NamedTuple):
   stats: PyTree = ()
   even: PyTree = ()
   pooled: PyTree = ()
+  wire: PyTree = ()
 
 
 class Context(NamedTuple):

@@ -84,6 +84,10 @@ class Needs(NamedTuple):
     covers: fields of `Message` that a mixing or aggregation part protects from dishonest uploads: a client
       part that sends others is refused, as those would be averaged unprotected. Uploads with the coefficient
       0 are then not read, so that they may be NaN. None for parts that protect from nothing.
+    transformed: fields of an upload that transforms, such as quantisation, may change. Running statistics
+      are left out because rounding could make a variance negative.
+    upload_bits: (an upload's shapes) -> the bits that it needs on its way; None for an upload that is sent as
+      it is.
   """
 
   num_clients: int | None = None
@@ -95,9 +99,11 @@ class Needs(NamedTuple):
   uploads_model: bool = True
   upload_norm: float | None = None
   covers: tuple[str, ...] | None = None
+  transformed: tuple[str, ...] = ("params", "extra", "even")
+  upload_bits: Callable[[Message], int] | None = None
 
   @property
   def of_client(self) -> tuple[str, ...]:
     """Names of the fields that are set and that only client parts may set."""
-    names = ("sees_data", "uploads_model", "upload_norm")
+    names = ("sees_data", "uploads_model", "upload_norm", "transformed", "upload_bits")
     return tuple(name for name in names if getattr(self, name) != Needs._field_defaults[name])

@@ -244,7 +244,9 @@ def particles(
       fresh = client.init_broadcast(jax.random.fold_in(key, 2)).params
       x = jnp.where(copies.reshape(-1, *[1] * (x.ndim - 1)), fresh, x)
       latent = x if pixels == "sigmoid" else ()
-      return Message(DRAWN[pixels](x), extra), Particles(state.step + 1, state.labels, latent)
+      return aggregate._replace(params=DRAWN[pixels](x), extra=extra), Particles(
+        state.step + 1, state.labels, latent
+      )
 
     return part._replace(init=init, update=update, adapt_to=None)
 

@@ -91,7 +91,8 @@ def sgld(
   def update(key, step, broadcast: Message, aggregate: Message):
     gradient, extra = mean_gradient(broadcast, aggregate)
     beta = half_cosine(step, span, step_size, last_step_size)
-    return Message(langevin_step(key, broadcast.params, gradient, beta, noise, bounded), extra), step + 1
+    params = langevin_step(key, broadcast.params, gradient, beta, noise, bounded)
+    return aggregate._replace(params=params, extra=extra), step + 1
 
   return ServerUpdate(
     lambda broadcast: jnp.int32(0), update, "sgld", takes_models=False,

@@ -28,7 +28,8 @@ from small_parts import (
   synthesis,
 )
 
-from fedjax_het import aggregation, server
+from fedjax_het import aggregation, server, uploads
+from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.data_store import Resident
@@ -55,6 +56,10 @@ CASES = {  # (model, batch size) -> algorithm
   ),
   "part: control variate": lambda m, b: federated(scaffold(m, batch_size=b)),
   "aggregation: median": lambda m, b: federated(scaffold(m, batch_size=b), aggregation=aggregation.median()),
+  "uploads: 4 bits": lambda m, b: federated(scaffold(m, batch_size=b), uploads=[uploads.quantize(4)]),
+  "uploads: error feedback": lambda m, b: federated(
+    ditto(m, **LOCAL, batch_size=b), uploads=[uploads.clip(9.0), uploads.top_k(0.9), uploads.quantize()]
+  ),
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),

@@ -13,7 +13,7 @@ from small_parts import federation, float64, walk
 import fedjax_het as fh
 from fedjax_het.clients.energies import log_weight, of_class, signals
 from fedjax_het.clients.fedevg import contrast, labels_of, nearest
-from fedjax_het.experiment.record import traffic
+from fedjax_het.experiment.traffic import traffic
 from fedjax_het.langevin import langevin_step
 from fedjax_het.models import energy_mlp
 from fedjax_het.models.layers.basic import spectral_norm
@@ -233,8 +233,7 @@ def test_signed_energies_need_nothing_beside_the_examples():
   for energy, extra in (("signed", 0), ("raw", 6)):
     client = fh.fedevg(MODEL, per_class=2, energy=energy, batch_size=4, bounded=False)
     algorithm, data = fh.federated(client, server=sgld(5, bounded=False)), federation([9, 5])
-    state = fh.Engine(algorithm, data, 2).init(jax.random.key(0))
-    assert traffic(algorithm, data, state, 10) == {"up": 10 * 4 * 6 * 5, "down": 10 * 4 * (6 * 4 + extra)}
+    assert traffic(algorithm, data, 10) == {"up": 10 * 4 * 6 * 5, "down": 10 * 4 * (6 * 4 + extra)}
 
 
 @pytest.mark.slow
