@@ -22,6 +22,7 @@ from fedjax_het.experiment.recorded import missing_rounds as missing_rounds
 from fedjax_het.experiment.recorded import timeless as timeless
 from fedjax_het.experiment.recorded import with_nan
 from fedjax_het.experiment.traffic import traffic
+from fedjax_het.program.stopping import Stopped
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
 from fedjax_het.studies.study import series
@@ -84,7 +85,7 @@ class Record(contextlib.AbstractContextManager):
   def __exit__(self, *exc: object) -> None:
     """Closes the files."""
     if self._trackers:
-      self._trackers.close(failed=bool(exc and exc[0]))
+      self._trackers.close(failed=exc[1] is not None and not isinstance(exc[1], Stopped))
     if self._tracker:
       self._tracker.close()
 

@@ -64,6 +64,8 @@ def frozen(model: Model, layers: str) -> Model:
 
 def freeze(model: Model, layers: str, setting: str) -> Model:
   """Returns `frozen` of a model; errors call the argument `layers` by the name `setting`."""
+  if not isinstance(layers, str):
+    raise SettingError(setting, layers, "not names of layers", "Write them with commas, such as conv1,conv2.")
   kept, flat = _start_of(model)
   names = _names(setting, layers, model, flat)
   rest = {path: leaf for path, leaf in kept.items() if _inside(path, names)}

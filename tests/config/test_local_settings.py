@@ -9,6 +9,7 @@ import pytest
 from launching import config_of, small, start
 
 from fedjax_het.config.file import read_config
+from fedjax_het.config.grid import check_sweep
 from fedjax_het.config.own_epochs import passes
 from fedjax_het.config.plan import plan
 from fedjax_het.errors import SettingError
@@ -101,3 +102,9 @@ def test_an_unknown_optimiser_of_optax_is_refused_with_the_nearest():
 def test_a_run_by_a_function_ends_and_shows_its_summary_again(tmp_path):
   config = small(algorithm={"name": "fedavg"}, local={"lr": 0.01, "epochs": 1, "optimizer": optax.lion})
   assert start(config, str(tmp_path))["metrics"] == start(config, str(tmp_path))["metrics"]
+
+
+@pytest.mark.parametrize("field", ["min_epochs", "crop", "cutout", "epochs"])
+def test_numbers_that_change_the_program_are_no_values_of_a_sweep(field):
+  with pytest.raises(SettingError, match="changes the program itself"):
+    check_sweep(config_of(), {f"local.{field}": [1, 2]})

@@ -219,6 +219,7 @@ def test_frozen_layers_and_adapters_are_counted_as_sent():
   ("changes", "problem"),
   [
     ({"model": {"name": "two_nn", "frozen": "fc9"}}, r"model\.frozen = 'fc9': two_nn has no layer 'fc9'.*fc"),
+    ({"model": {"name": "two_nn", "frozen": 5}}, r"model\.frozen = 5: not names of layers"),
     ({"lora": {"rank": 2, "layers": "fc9"}}, r"lora\.layers = 'fc9': two_nn has no layer"),
     ({"lora": {"layers": "fc1"}}, r"lora\.rank = None: is missing"),
     ({"lora": {"rank": 0}}, r"lora\.rank = 0"),
