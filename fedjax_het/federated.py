@@ -16,13 +16,14 @@ from fedjax_het.parts import (
   Message,
   Mixing,
   Needs,
+  Participation,
   ServerUpdate,
   Studies,
   Upload,
 )
 from fedjax_het.uploads import transformed
 
-KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation)
+KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation)
 
 
 def federated(
@@ -32,6 +33,7 @@ def federated(
   *,
   uploads: Iterable[Upload] = (),
   aggregation: Aggregation | None = None,
+  participation: Participation | None = None,
 ) -> Algorithm:
   """Composes an algorithm; by default clients count by n_i and the server moves to their average.
 
@@ -52,12 +54,15 @@ def federated(
       own; the server part takes models and the client part
       uploads signals, or the reverse; the mixing or aggregation part protects from dishonest uploads and the
       client part sends fields that it does not act on, see `Needs.covers`; the aggregation part combines
-      updates and the client part uploads none; or the server part refuses the others, see
+      updates and the client part uploads none; the participation part leaves clients out, and another part
+      does not know of absent ones (`Mixing.takes_absent`); or the server part refuses the others, see
       `ServerUpdate.adapt_to`.
   """
   mixing = mixings.static() if mixing is None else mixing
   server = servers.sgd() if server is None else server
-  parts = Algorithm(client, mixing, server, Aggregation() if aggregation is None else aggregation)
+  aggregation = Aggregation() if aggregation is None else aggregation
+  participation = Participation() if participation is None else participation
+  parts = Algorithm(client, mixing, server, aggregation, participation)
   for role, part, kind in zip(Algorithm._fields, parts, KINDS):
     if not isinstance(part, kind):
       what = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
@@ -91,6 +96,8 @@ def federated(
       "aggregation", parts.aggregation.name, f"combines clients' updates, and {parts.client.name} uploads no "
       "model", "Use one that combines what is uploaded, such as median.",
     )  # fmt: skip
+  if parts.participation.draw is not None:
+    _check_absent(parts)
   if any(part.needs.covers is not None for part in (parts.mixing, parts.aggregation)):
     # Uploads are known, and checked again, only with data. Here the client part may still be around a model
     # that it refuses, such as the placeholder of a configuration that is checked.
@@ -115,6 +122,22 @@ def checked_transforms(uploads: Any) -> list[Upload]:
       remedy = f"Call the factory: {what}(...)." if callable(one) else "Give fh.uploads.clip(...), say."
       raise SettingError(f"uploads.{place}", what, "is not an Upload", remedy)
   return found
+
+
+def _check_absent(parts: Algorithm) -> None:
+  """Raises `SettingError` unless the other parts can do without clients that do not arrive."""
+  name, refused = parts.participation.name, ""
+  if not parts.mixing.takes_absent:
+    refused = f"mixing {parts.mixing.name} counts on a whole cohort"
+  elif parts.aggregation.combine is not None:
+    refused = f"aggregation {parts.aggregation.name} counts on a whole cohort"
+  elif parts.server.takes_feedback:
+    refused = f"server {parts.server.name} looks at a whole cohort"
+  elif parts.participation.cuts_work and parts.client.training is None:
+    refused = f"{parts.client.name} cannot stop before its last step"
+  if refused:
+    remedy = "Use parts that do not, such as static mixing and the mean, or leave participation out."
+    raise SettingError("participation", name, f"leaves clients or steps out, and {refused}", remedy)
 
 
 def check_fields(role: str, part: Any) -> None:

@@ -1,7 +1,6 @@
-"""Tables of the methods by name, read by the launcher, the tests, the benchmarks and the README's table.
+"""Tables of the methods by name; `compositions` lists the combinations that the parts allow.
 
-A new method is a file with its factory, and an entry in a table. `compositions` lists the combinations that
-the parts allow.
+A new method is a file with its factory, and an entry in a table.
 """
 
 import contextlib
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het import aggregation, mixing, models, server
+from fedjax_het import aggregation, mixing, models, participation, server
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -58,7 +57,7 @@ def counts_of_nobody(num_clients: int | None) -> np.ndarray:
 
 
 def label_counts(counts: ArrayLike, seed: int = 0) -> np.ndarray:
-  """Returns the label counts themselves, int32 [K, C]; nothing is drawn."""
+  """Returns the label counts themselves, int32 [K, C]."""
   return np.asarray(counts, np.int32)
 
 
@@ -247,12 +246,20 @@ AGGREGATIONS = _by_name(
   Method("bulyan", aggregation.bulyan, "Krum's choice, then means near the median of each coordinate",
          "El Mhamdi, Guerraoui, Rouault, ICML 2018"),
 )  # fmt: skip
+PARTICIPATIONS = _by_name(
+  Method("uniform", participation.uniform, "S of K clients, uniformly", _FEDAVG),
+  Method("available", participation.available, "S of those that are available, by chance", "-"),
+  Method("cyclic", participation.cyclic, "blocks of clients in turns, as day and night",
+         "Eichner et al., ICML 2019"),
+  Method("trace", participation.trace, "S of those that a file says are there", "-"),
+)  # fmt: skip
 METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
-# Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
-CONDITIONS: dict[str, dict[str, Method]] = {"aggregation": AGGREGATIONS}
+# Optional sections -> methods; each is an argument of `federated` too.
+CONDITIONS: dict[str, dict[str, Method]] = {"aggregation": AGGREGATIONS, "participation": PARTICIPATIONS}
 TABLES = METHODS | CONDITIONS
-SEVERAL: tuple[str, ...] = ()  # sections of `CONDITIONS` that choose a tuple of parts, in order
-UNLESS_CHOSEN = {"aggregation": "mean"}  # section of `CONDITIONS` -> the method that leaving it out chooses
+SEVERAL: tuple[str, ...] = ()  # sections of `CONDITIONS` with a tuple of parts
+# Section -> the method without it.
+UNLESS_CHOSEN = {"aggregation": "mean", "participation": "uniform"}
 
 
 def small_model(client: Method) -> Any:

@@ -110,6 +110,13 @@ class Default:
   value: Any
 
 
+@dataclasses.dataclass(frozen=True)
+class Neutral:
+  """The value with which a setting does nothing, 0 if this is not given; it stays a constant of a program."""
+
+  value: float
+
+
 Number = Annotated[float, Range(above=-math.inf, below=math.inf)]
 Positive = Annotated[float, Range(above=0.0, below=math.inf)]
 NonNegative = Annotated[float, Range(low=0.0, below=math.inf)]
@@ -133,6 +140,7 @@ class Setting:
     default: the value if it is left out; `NO_DEFAULT` if it is required.
     about: its line in the docstring.
     called: its name in errors, such as "server's lr".
+    neutral: the number with which it does nothing, see `Neutral`.
   """
 
   name: str
@@ -142,6 +150,7 @@ class Setting:
   default: Any = NO_DEFAULT
   about: str = ""
   called: str = ""
+  neutral: float = 0.0
 
   @property
   def is_value(self) -> bool:
@@ -345,6 +354,7 @@ def _setting(parameter: inspect.Parameter, about: str, whose: str) -> Setting:
   return Setting(
     parameter.name, tuple(kind for kind, _ in members), tuple(rules), unruled, parameter.default, about,
     whose + parameter.name,
+    next((mark.value for _, marks in members for mark in marks if isinstance(mark, Neutral)), 0.0),
   )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def _conditions(plan: Plan, prepared: Mapping[str, Any]) -> dict[str, Any]:
     made = []
     for place, given in each_of({section: plan.parts[section]}):
       if given:
-        with as_written({place: given}, place):
+        with as_written({place: TABLES[section][given["name"]].settings}, place):
           made.append(named(section, given, rounds=plan.rounds, **prepared))
     if made:
       found[section] = tuple(made) if section in SEVERAL else made[0]

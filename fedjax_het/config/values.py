@@ -76,7 +76,7 @@ def numbers(parts: Mapping[str, Any]) -> dict[str, Any]:
 
   These are all settings that may be fractions, defaults included, except those of `Method.from_data`. Runs
   that differ in these numbers alone are one program, and each has the bits of that member of a sweep. A
-  setting of 0 stays a constant, and what it multiplies is left out.
+  setting of 0, or of its `Neutral` value, stays a constant, and what it would do is left out.
 
   Args:
     parts: the sections of a configuration that choose parts, and `local`.
@@ -91,7 +91,7 @@ def numbers(parts: Mapping[str, Any]) -> dict[str, Any]:
       inherits = section == "algorithm" and name not in own and name in parts["local"]
       place, given = ("local", parts["local"]) if inherits else (section, own)
       value = given.get(name, setting.default)
-      if setting.is_value and is_number(value) and value:
+      if setting.is_value and is_number(value) and value not in (0, setting.neutral):
         found[f"{place}.{name}"] = float(value)
   return found
 

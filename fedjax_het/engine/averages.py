@@ -8,7 +8,10 @@ from fedjax_het.engine.placement import rounded, weighted_sum
 from fedjax_het.parts import Message, Pooled, PyTree
 
 
-def average(coefficients: jax.Array, uploads: Message, broadcast: Message, mesh: Mesh | None) -> Message:
+def average(
+  coefficients: jax.Array, uploads: Message, broadcast: Message, mesh: Mesh | None,
+  present: jax.Array | None = None,
+) -> Message:  # fmt: skip
   """Computes the averages of all fields of the uploads.
 
   Args:
@@ -16,15 +19,38 @@ def average(coefficients: jax.Array, uploads: Message, broadcast: Message, mesh:
     uploads: the cohort's uploads, each leaf [S, ...].
     broadcast: what the cohort received.
     mesh: the devices; None for the one that runs this.
+    present: whose uploads count for `even`, bool [S]; None for all. The others' are zero, see `arrived`.
 
   Returns:
     Σ_i p_i u_i of the fields, but Σ_i u_i / S of `even` and `wire`, and Σ_i w_i v_i / Σ_i w_i of `pooled`.
   """
-  equal = jnp.full_like(coefficients, 1.0 / len(coefficients))
-  even = weighted_sum(equal, Message((), even=uploads.even, wire=uploads.wire), mesh)
+  alike = jnp.full_like(coefficients, 1.0 / len(coefficients)) if present is None else shares(present)
+  even = weighted_sum(alike, Message((), even=uploads.even, wire=uploads.wire), mesh)
   mixed = weighted_sum(coefficients, uploads._replace(even=(), pooled=(), wire=()), mesh)
   own = pooled(uploads.pooled, broadcast.pooled, mesh)
   return mixed._replace(even=even.even, pooled=own, wire=even.wire)
+
+
+def shares(present: jax.Array) -> jax.Array:
+  """Returns 1 / (number of the present) for each that is present and 0 for the others, float32 [S]."""
+  return jnp.where(present, 1.0 / jnp.maximum(present.sum(), 1).astype(jnp.float32), 0.0)
+
+
+def arrived(tree: PyTree, present: jax.Array, otherwise: PyTree = None) -> PyTree:
+  """Returns rows [S, ...] with those of `otherwise`, by default zeros, where a client is not present."""
+
+  def one(leaf: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.where(_over(present, leaf), leaf, other)
+
+  zeros = jax.tree.map(jnp.zeros_like, tree) if otherwise is None else otherwise
+  return jax.tree.map(one, tree, zeros)
+
+
+def over_present(coefficients: jax.Array, present: jax.Array) -> jax.Array:
+  """Returns coefficients [S] renormalised over the present; equal ones if theirs are all 0."""
+  own = jnp.where(present, coefficients, 0.0)
+  total = own.sum()
+  return jnp.where(total > 0, own * (1.0 / jnp.where(total > 0, total, 1.0)), shares(present))
 
 
 def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:

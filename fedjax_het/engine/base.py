@@ -202,7 +202,7 @@ class Runs(abc.ABC):
       state = self.states.take_back(state, visit, after)
       self._book("train", started)
       parts.append(self._read(infos, count))
-      check_simplex(parts[-1].coefficients)
+      check_simplex(parts[-1].coefficients, parts[-1].present)
       now += count
     axis = len(self._runs)
     infos = jax.tree.map(lambda *pieces: np.concatenate(pieces, axis), *parts)

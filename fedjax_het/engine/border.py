@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message, Pooled
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Feedback, Info, Message, Pooled
 from fedjax_het.tasks import Task
 
 PyTree = Any
@@ -114,6 +114,24 @@ def checked_server(before: tuple[Message, PyTree], found: Any) -> Any:
     raise SettingError("server's update", type(found).__name__, "is what it returns, and no pair", remedy)
   for own, wanted, what in zip(found, before, ("broadcast", "state")):
     check_alike("server's update", own, wanted, f"the next {what}", "the one before", remedy, dtypes=True)
+  return found
+
+
+def checked_draw(state: PyTree, cohort_size: int, found: Any) -> Draw:
+  """Returns what a participation part draws, `Draw` with [S] in each field and its state as before.
+
+  Raises:
+    SettingError: it is something else.
+  """
+  remedy = "Return Draw(ids int32 [S], present bool [S], work and probability float32 [S], state)."
+  if not isinstance(found, Draw):
+    raise SettingError("participation's draw", type(found).__name__, "is what it returns", remedy)
+  for name, kind in (("ids", "int32"), ("present", "bool"), ("work", "float32"), ("probability", "float32")):
+    own = getattr(found, name)
+    if getattr(own, "shape", None) != (cohort_size,) or own.dtype != kind:
+      raise SettingError("participation's draw", shapes(own), f"is what {name} are, not {kind} [S]", remedy)
+  what = "the next state"
+  check_alike("participation's draw", found.state, state, what, "the one before", remedy, dtypes=True)
   return found
 
 

@@ -111,6 +111,16 @@ def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> No
       part.needs.check_cohort(cohort_size, num_clients)
 
 
+def check_ahead(algorithm: Algorithm, **flags: int | None) -> None:
+  """Raises `SettingError` for flags that need the cohorts before the rounds, which only the default has."""
+  for flag, value in flags.items():
+    if value is not None and algorithm.participation.draw is not None:
+      raise SettingError(
+        flag, value, f"participation {algorithm.participation.name} draws its cohorts round by round",
+        "Leave it out, or participation.",
+      )  # fmt: skip
+
+
 def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
   """Yields what the parts remark on these clients, see `Needs.remarks`."""
   yield from (text for part in algorithm for text in part.needs.remarks(data))
@@ -145,13 +155,16 @@ def tell_untested(data: Iterable[FederatedData]) -> None:
       )  # fmt: skip
 
 
-def check_simplex(coefficients: np.ndarray) -> None:
+def check_simplex(coefficients: np.ndarray, present: Any = ()) -> None:
   """Raises `SettingError` if coefficients [..., S] are below 0 or do not sum to 1.
 
-  NaN and infinite coefficients pass, as a run that diverges is reported elsewhere.
+  NaN and infinite coefficients pass, as a run that diverges is reported elsewhere, and those of a round in
+  which nobody is `present`, bool [..., S], or () if all are.
   """
   total = coefficients.sum(-1)
   wrong = np.isfinite(total) & ((np.abs(total - 1.0) > 1e-3) | (coefficients < -1e-6).any(-1))
+  if not isinstance(present, tuple):
+    wrong &= present.any(-1)
   if wrong.any():
     own = coefficients[wrong][0]
     problem = f"a round's coefficients sum to {own.sum():.4g}, the least is {own.min():.4g}"

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from fedjax_het.engine.placement import replicated
 
 FIRST_PASS, AGGREGATION = 3, 4  # `round_keys` has 0 to 2
+PARTICIPATION = 2**32 - 1  # folded into the run's key in the place of a round, which is below 2^31
 AHEAD = 128  # number of rounds whose cohorts are drawn at once
 
 

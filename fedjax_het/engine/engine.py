@@ -17,6 +17,7 @@ from fedjax_het.engine import placement
 from fedjax_het.engine.algorithm_maker import maker, traced
 from fedjax_het.engine.base import PROGRAMS, RunFn, Runs
 from fedjax_het.engine.capacity import check_fits, check_results, size
+from fedjax_het.engine.checks import check_ahead
 from fedjax_het.engine.client_store import OnHost, check_places
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import Resident, Streamed
@@ -84,6 +85,7 @@ class Engine(Runs):
     self._make = maker(algorithm, settings)
     self._numbers = dict(settings or {})
     super().__init__(self._make, [data], self._numbers, cohort_size, client_batch)
+    check_ahead(self._make(**self._numbers), device_rows=device_rows, device_states=device_states)
     self.data = data
     placement.check_devices(devices)
     self.mesh = placement.client_mesh(1 if without_jit() else devices)

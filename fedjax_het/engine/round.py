@@ -13,20 +13,21 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
-from fedjax_het.data.container import Array, FederatedData
+from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.engine import balance
-from fedjax_het.engine.averages import average, pooled, scaled, without_unread
+from fedjax_het.engine.averages import arrived, average, over_present, pooled, scaled, without_unread
 from fedjax_het.engine.border import (
   checked_aggregate,
   checked_clients,
+  checked_draw,
   checked_first_pass,
   checked_loss,
   checked_server,
 )
-from fedjax_het.engine.cohort import AGGREGATION, FIRST_PASS, cohort_of, key_of, round_keys
+from fedjax_het.engine.cohort import AGGREGATION, FIRST_PASS, PARTICIPATION, cohort_of, key_of, round_keys
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, Context, Feedback, Info
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message, Pooled
 
 MAX_CHUNK = 128
 
@@ -53,6 +54,8 @@ class RoundInfo(NamedTuple):
       the program that trains, and NaN in what the engine returns.
     clients: the clients' `Info`, each leaf [S].
     figures: the mixing part's diagnostics, see `Mixing.figures`; () if it has none.
+    present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
+      not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes.
   """
 
   cohort: jax.Array
@@ -60,6 +63,14 @@ class RoundInfo(NamedTuple):
   losses: Any
   clients: Info
   figures: Any = ()
+  present: Any = ()
+
+
+def over_arrived(infos: RoundInfo, values: Any) -> Any:
+  """Returns the means of the clients' values [rounds, S] over those that arrived, [rounds]; 0 over nobody."""
+  if isinstance(infos.present, tuple):
+    return values.mean(axis=1)
+  return values.sum(axis=1, where=infos.present) / infos.present.sum(axis=1).clip(1)
 
 
 def round_step(
@@ -85,9 +96,17 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server, aggregation = algorithm
+  client, mixing, server, aggregation, participation = algorithm
   _, clients_key, server_key = round_keys(state.key, state.round)
-  cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
+  drawn, present, count, first = None, None, cohort_size, state.broadcast
+  if participation.draw is None:
+    cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
+  else:
+    key = jax.random.fold_in(state.key, PARTICIPATION)
+    given = state.round, state.participation, data.num_clients, cohort_size
+    drawn = constrain(checked_draw(state.participation, cohort_size, participation.draw(key, *given)), mesh)
+    cohort, present = drawn.ids, drawn.present
+    count = present.sum(dtype=jnp.int32)
   view = data.clients(cohort)
   places = cohort if slots is None else slots[cohort]
   before = jax.tree.map(lambda leaf: leaf[places], state.clients)
@@ -95,58 +114,74 @@ def round_step(
   def keys_of(key: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(cohort)
 
-  def context(i: jax.Array, round: jax.Array) -> Context:
-    return Context(i, round, cohort_size, data.num_clients)
+  def context(i: jax.Array, round: jax.Array, count: int | jax.Array = cohort_size) -> Context:
+    return Context(i, round, count, data.num_clients)
 
   def survey(shared, own, i, key, own_state):
-    sent, round = shared
+    sent, *now = shared
     assert client.first_pass is not None
-    return client.first_pass(key, server.received(sent, i), own_state, own, context(i, round))
+    return client.first_pass(key, server.received(sent, i), own_state, own, context(i, *now))
 
-  def train(shared, own, i, key, own_state):
-    sent, round = shared
-    return client.update(key, server.received(sent, i), own_state, own, context(i, round))
+  def train(shared, own, i, key, own_state, last: Any = None):
+    sent, *now = shared
+    given = server.received(sent, i), own_state, own, context(i, *now)
+    return client.update(key, *given) if last is None else up_to(client, last, key, *given)
 
   def judge(shared, own, i, own_state):
-    sent, round = shared
-    return checked_loss(client.loss(server.received(sent, i), own_state, own, context(i, round)))
+    sent, *now = shared
+    return checked_loss(client.loss(server.received(sent, i), own_state, own, context(i, *now)))
 
-  keys, shared = keys_of(clients_key), (server.sent(state.broadcast, state.server), state.round)
+  keys, now = keys_of(clients_key), (state.round,) if drawn is None else (state.round, count)
+  shared = (server.sent(state.broadcast, state.server), *now)
   if client.first_pass is not None:
     first_keys = keys_of(key_of(FIRST_PASS, state.key, state.round))
-    found = map_clients(survey, mesh, client_batch, shared, view, cohort, first_keys, before)
-    found = checked_first_pass(state.broadcast, found)
+    surveyed = map_clients(survey, mesh, client_batch, shared, view, cohort, first_keys, before)
+    found = checked_first_pass(state.broadcast, surveyed)
+    if present is not None and isinstance(found, Pooled):
+      found = found._replace(weights=arrived(found.weights, present))
     broadcast = state.broadcast._replace(pooled=pooled(found, state.broadcast.pooled, mesh))
-    state, shared = state._replace(broadcast=broadcast), (server.sent(broadcast, state.server), state.round)
-  if mesh and client.training and balance.pays(mesh, view, client_batch):
+    state, shared = state._replace(broadcast=broadcast), (server.sent(broadcast, state.server), *now)
+  cut: Any = (shortened(client, view, drawn.work),) if drawn is not None and participation.cuts_work else ()
+  if drawn is None and mesh and client.training and balance.pays(mesh, view, client_batch):
     trained = balance.train(
-      client.training, mesh, view, context, server.received, *shared, cohort, keys, before
+      client.training, mesh, view, context, server.received, shared[0], state.round, cohort, keys, before
     )
   else:
-    trained = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before)
+    trained = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before, *cut)
   uploads, after, info = checked_clients(client, state.broadcast, before, trained)
+  if present is not None:
+    uploads, info = arrived(uploads, present), arrived(info, present)
+    after = arrived(after, present, before)
   losses = functools.cache(
     lambda: constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
   )
   # Replicated before and after: sums over a cohort that is split between devices would round differently.
   gathered = functools.cache(lambda: constrain(uploads, mesh))
   seen, sizes = constrain((cohort, view.size), mesh)
-  feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast)
+  feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast, present, info.steps,
+                      None if drawn is None else drawn.probability)  # fmt: skip
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
+  if present is not None:
+    coefficients = over_present(coefficients, present)
   mixed, kept = uploads, state.aggregation
   if mixing.needs.covers is not None:
     mixed = without_unread(uploads, coefficients)
   if mixing.scale is not None:
     mixed = scaled(mixed, state.broadcast, constrain(mixing.scale(feedback), mesh))
   if aggregation.combine is None:
-    aggregate = average(coefficients, mixed, state.broadcast, mesh)
+    aggregate = average(coefficients, mixed, state.broadcast, mesh, present)
   else:
     key, mixed = key_of(AGGREGATION, state.key, state.round), constrain(mixed, mesh)
-    found = aggregation.combine(key, kept, coefficients, mixed, state.broadcast)
-    aggregate, kept = constrain(checked_aggregate(mixed, kept, found), mesh)
+    combined = aggregation.combine(key, kept, coefficients, mixed, state.broadcast)
+    aggregate, kept = constrain(checked_aggregate(mixed, kept, combined), mesh)
   asked_for = (feedback,) if server.takes_feedback else ()
   moved = server.update(server_key, state.server, state.broadcast, aggregate, *asked_for)
   broadcast, server_state = checked_server((state.broadcast, state.server), moved)
+  if present is not None:
+    after_round = broadcast, server_state, mixing_state
+    broadcast, server_state, mixing_state = jax.tree.map(
+      lambda new, old: jnp.where(count > 0, new, old), after_round, (first, state.server, state.mixing)
+    )
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
     return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
@@ -155,9 +190,45 @@ def round_step(
   figures = () if mixing.figures is None else mixing.figures(feedback)
   asked = losses() if losses.cache_info().currsize else None
   return (
-    State(state.key, state.round + 1, broadcast, server_state, mixing_state, clients, kept),
-    RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh)),
+    State(
+      state.key,
+      state.round + 1,
+      broadcast,
+      server_state,
+      mixing_state,
+      clients,
+      kept,
+      state.participation if drawn is None else drawn.state,
+    ),
+    RoundInfo(
+      cohort,
+      coefficients,
+      asked,
+      constrain(info, mesh),
+      constrain(figures, mesh),
+      () if present is None else present,
+    ),
   )
+
+
+def shortened(client: ClientUpdate, view: ClientData, work: jax.Array) -> jax.Array:
+  """Returns the steps after which the clients stop, int32 [S]: their share of all, rounded up, at least 1."""
+  assert client.training is not None
+  steps = client.training.steps
+  whole = jax.vmap(lambda n: jnp.int32(steps(balance.sized(view, n))))(view.size)
+  return jnp.clip(jnp.ceil(work * whole - 1e-4).astype(jnp.int32), 1, whole)
+
+
+def up_to(
+  client: ClientUpdate, last: jax.Array, key: jax.Array, broadcast: Message, state: Any, data: ClientData,
+  context: Context,
+) -> tuple[Message, Any, Info]:  # fmt: skip
+  """Does a client's work up to the step `last`, int32 scalar; see `ClientUpdateFn`."""
+  training = client.training
+  assert training is not None
+  work = training.start(broadcast, state, context)
+  work = training.run_steps(key, broadcast, state, data, context, work, 0, last)
+  return training.finish(broadcast, state, data, context, work)
 
 
 def many_rounds(

@@ -23,6 +23,7 @@ class State(NamedTuple):
     mixing: the mixing part's state.
     clients: the clients' states, each leaf [K, ...].
     aggregation: the aggregation part's state.
+    participation: the participation part's state.
   """
 
   key: jax.Array
@@ -32,6 +33,7 @@ class State(NamedTuple):
   mixing: PyTree
   clients: PyTree
   aggregation: PyTree = ()
+  participation: PyTree = ()
 
 
 def first_state(
@@ -55,6 +57,7 @@ def first_state(
     algorithm.mixing.init(sizes),
     clients(clients_key(key), broadcast),
     algorithm.aggregation.init(broadcast),
+    algorithm.participation.init(sizes.shape[0]),
   )
 
 

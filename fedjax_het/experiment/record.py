@@ -13,7 +13,7 @@ from absl import logging
 
 from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
-from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.round import RoundInfo, over_arrived
 from fedjax_het.engine.state import State
 from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
@@ -225,7 +225,7 @@ class Record(contextlib.AbstractContextManager):
       self.diverged = found
       logging.warning("%s of %s; the other members go on.", found, self.run.root.name)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs give NaN
-      self._losses.extend(float(loss) for loss in infos.clients.loss.mean(axis=1))
+      self._losses.extend(float(loss) for loss in over_arrived(infos, infos.clients.loss))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
     self._visits += infos.cohort.size

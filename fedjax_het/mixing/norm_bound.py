@@ -32,4 +32,6 @@ def norm_bound(bound: Positive = 1.0) -> Mixing:
   def scale(feedback):
     return jnp.minimum(1.0, bound * (1.0 / jnp.maximum(lengths(feedback), 1e-30)))
 
-  return Mixing(lambda sizes: (), update, "norm_bound", scale, needs=Needs(covers=("params",)))
+  return Mixing(
+    lambda sizes: (), update, "norm_bound", scale, needs=Needs(covers=("params",)), takes_absent=True
+  )

@@ -17,7 +17,7 @@ def static() -> Mixing:
     sizes = feedback.sizes.astype(jnp.float32)
     return sizes / sizes.sum(), state
 
-  return Mixing(lambda sizes: (), update, "static")
+  return Mixing(lambda sizes: (), update, "static", takes_absent=True)
 
 
 @checked
@@ -28,7 +28,7 @@ def uniform() -> Mixing:
     cohort_size = feedback.sizes.shape[0]
     return jnp.full((cohort_size,), 1.0 / cohort_size), state
 
-  return Mixing(lambda sizes: (), update, "uniform", even=True)
+  return Mixing(lambda sizes: (), update, "uniform", even=True, takes_absent=True)
 
 
 def check_mixing(mixing: Any) -> None:

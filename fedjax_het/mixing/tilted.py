@@ -53,7 +53,7 @@ def tilted(
     return jax.nn.softmax(scores), state
 
   needs = Needs(check_cohort=None if response is None else beyond_one)
-  return Mixing(lambda sizes: (), update, name, needs=needs)
+  return Mixing(lambda sizes: (), update, name, needs=needs, takes_absent=True)
 
 
 @checked

@@ -4,6 +4,7 @@ The objective is  min_θ Σ_i w_i E_{ξ~D_i} L(ξ; θ).  Clients differ in θ, i
 one part for each question that this raises:
 
 =================  =======================================================
+`Participation`    who takes part, arrives, and how much of the work each does
 `ClientUpdate`     what a client does with the broadcast that it receives
 `Upload`           what becomes of an upload on its way
 `Mixing`           the mixing coefficients of a round's clients
@@ -33,12 +34,13 @@ from fedjax_het.parts.client import (
 from fedjax_het.parts.message import Context, Feedback, Info, Message, Pooled, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs, PersonalizeFn, Simplex, Studies
+from fedjax_het.parts.participation import Draw, Participation
 from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
 from fedjax_het.parts.upload import Upload, Way, Wire
 
 __all__ = [
   "Aggregation", "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
-  "DataNotRequested", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
-  "Message", "Mixing", "Needs", "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate", "Simplex",
-  "Studies", "Upload", "Way", "Wire", "in_one_go",
+  "DataNotRequested", "Draw", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
+  "Message", "Mixing", "Needs", "Participation", "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate",
+  "Simplex", "Studies", "Upload", "Way", "Wire", "in_one_go",
 ]  # fmt: skip

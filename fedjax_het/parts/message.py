@@ -59,7 +59,7 @@ class Context(NamedTuple):
   Attributes:
     client: index i of the client, from 0.
     round: index of the round, from 0; in an evaluation the number of finished rounds; 0 in `init`.
-    cohort_size: S, the number of clients in a cohort.
+    cohort_size: S, the number of clients in a cohort; in a round the number of those whose uploads arrive.
     num_clients: K, the number of clients.
   """
 
@@ -101,6 +101,9 @@ class Feedback(NamedTuple):
     uploads: () -> the cohort's uploads, each leaf [S, ...]. A call gathers them on every device.
     broadcast: what the cohort received; the clients' updates are uploads minus broadcast. If the server part
       addresses clients (`ServerUpdate.send`), the message that it made each client's of.
+    present: whose uploads arrived, bool [S]; None if all clients' do.
+    steps: the local steps that each client took, int32 [S].
+    probability: see `Draw.probability`; None if all clients' uploads arrive.
   """
 
   cohort: jax.Array
@@ -109,3 +112,6 @@ class Feedback(NamedTuple):
   losses: Callable[[], jax.Array]
   uploads: Callable[[], Message]
   broadcast: Message
+  present: jax.Array | None = None
+  steps: jax.Array | None = None
+  probability: jax.Array | None = None

@@ -25,6 +25,8 @@ class Mixing(NamedTuple):
       training. None for none.
     needs: what the part requires of the run, see `Needs`.
     even: whether p_i = 1/S in every round, whatever the clients' data.
+    takes_absent: whether p_i is the client's own weight over the cohort's sum, so that it is right among
+      those that arrive once the others are left out; others are refused where clients may be absent.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -34,3 +36,4 @@ class Mixing(NamedTuple):
   figures: Callable[[Feedback], Mapping[str, jax.Array]] | None = None
   needs: Needs = Needs()
   even: bool = False
+  takes_absent: bool = False

@@ -11,6 +11,7 @@ from fedjax_het.parts.client import ClientUpdate
 from fedjax_het.parts.message import Message, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs
+from fedjax_het.parts.participation import Participation
 
 
 @renamed(beside="adapt_to", **{name: f"needs.{name}" for name in Needs._fields})
@@ -68,12 +69,13 @@ class Sent(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-  """A federated algorithm: its client, mixing, server and aggregation part; see `fedjax_het.federated`."""
+  """A federated algorithm: its parts, one of each kind; see `fedjax_het.federated`."""
 
   client: ClientUpdate
   mixing: Mixing
   server: ServerUpdate
   aggregation: Aggregation = Aggregation()
+  participation: Participation = Participation()
 
   def check_covered(self, sent: Message) -> None:
     """Raises `SettingError` if an upload `sent` has fields that `Needs.covers` leaves unprotected."""

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_het.clients.heads import layers_of_head
-from fedjax_het.engine.round import RoundInfo
+from fedjax_het.engine.round import RoundInfo, over_arrived
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing import with_variance
 from fedjax_het.models import Generative, Model
@@ -88,4 +88,19 @@ class ClientFigures(RoundFigures):
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
     """Returns the client part's figures, name -> means over each round's cohort, [rounds]."""
     with np.errstate(over="ignore", invalid="ignore"):
-      return {name: values.mean(axis=1) for name, values in dict(infos.clients.figures).items()}
+      return {name: over_arrived(infos, own) for name, own in dict(infos.clients.figures).items()}
+
+
+class Arrivals(RoundFigures):
+  """Study that adds `participation` to metrics.jsonl, if not all clients of every cohort arrive."""
+
+  name = "arrivals"
+  options = None
+  field = "participation"
+
+  def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
+    """Returns the number of uploads that `arrived` and whether a round was `empty` of them, [rounds]."""
+    if isinstance(infos.present, tuple):
+      return {}
+    count = infos.present.sum(axis=1)
+    return {"arrived": count, "empty": (count == 0).astype(np.float32)}

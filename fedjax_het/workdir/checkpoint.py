@@ -29,7 +29,7 @@ from fedjax_het.workdir.quiet import quiet_background
 # Statuses of tensorstore for a file that is gone, cut or changed, and for a machine that fails.
 DAMAGE = ("NOT_FOUND", "DATA_LOSS", "OUT_OF_RANGE", "FAILED_PRECONDITION", "Error")
 MACHINE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "CANCELLED")
-PARTS = {  # the parts of a state, in words
+PARTS = {  # a state's parts
   "key": "the key of the draws",
   "round": "the round's number",
   "broadcast": "what the server sends",
@@ -37,6 +37,7 @@ PARTS = {  # the parts of a state, in words
   "mixing": "what the mixing keeps",
   "clients": "what the clients keep",
   "aggregation": "what the aggregation keeps",
+  "participation": "who takes part",
 }
 FIELDS = (*State._fields, *(f"broadcast.{name}" for name in Message._fields))  # later versions have more
 

@@ -12,7 +12,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.methods import CLIENTS, METHODS, TABLES, Method, bare, compositions, partners
 
-ENTRIES = [(section, name) for section, table in TABLES.items() for name in table]
+ENTRIES = [(section, name) for section, table in TABLES.items() for name in table if name != "trace"]
 
 
 @pytest.mark.parametrize("section, name", ENTRIES, ids=[name for _, name in ENTRIES])
@@ -20,7 +20,7 @@ def test_an_entry_is_what_it_makes(section, name):
   method = TABLES[section][name]
   part = bare(method)
   kinds = {"algorithm": fh.ClientUpdate, "mixing": fh.Mixing, "server": fh.ServerUpdate,
-           "aggregation": fh.Aggregation}  # fmt: skip
+           "aggregation": fh.Aggregation, "participation": fh.Participation}  # fmt: skip
   assert isinstance(part, kinds[section]) and part.name == method.name == name
   assert {*method.shares.values()} <= {*method.settings} and not {*method.shares} & {*method.settings}
   assert all(setting.default is not inspect.Parameter.empty for setting in method.settings.values())

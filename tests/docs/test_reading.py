@@ -68,7 +68,13 @@ def configurations() -> dict[str, ConfigDict]:
     "watched": with_values(get_config(), SMALL | watched),
     "own": with_values(
       get_config("algorithm=apfl"),
-      SMALL | {"algorithm": {"name": "apfl", "adaptive": True}, "num_clients": 3, "record_losses": True},
+      SMALL
+      | {
+        "algorithm": {"name": "apfl", "adaptive": True},
+        "num_clients": 3,
+        "record_losses": True,
+        "participation": {"name": "available", "probability": 0.8},
+      },
     ),
     "statistics": with_values(
       get_config("algorithm=superfed_mm"), few | {"model": {"name": "leaf_cnn", "width": 8, "norm": "batch"}}

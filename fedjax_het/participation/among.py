@@ -1,0 +1,92 @@
+"""Draws a cohort among those clients that are there, then who drops out and how much of the work is done."""
+
+from collections.abc import Callable
+from typing import Annotated, TypedDict
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.errors import is_zero
+from fedjax_het.parts import Draw, Participation
+from fedjax_het.parts.needs import Needs
+from fedjax_het.settings import Default, Fraction, Neutral, Range
+
+UpToOne = Annotated[float, Range(above=0.0, high=1.0), Neutral(1.0)]
+
+NO_NEEDS = Needs()
+
+
+class Arrival(TypedDict, total=False):
+  """Settings of what happens to a client after it was drawn.
+
+  Attributes:
+    dropout: probability that the upload of a client that has trained is lost.
+    least_work: a client takes a share of its local steps that is uniform on [least_work, 1].
+  """
+
+  dropout: Annotated[Fraction, Default(0.0)]
+  least_work: Annotated[UpToOne, Default(1.0)]
+
+
+def everybody_arrives(arrival: Arrival) -> bool:
+  """Returns whether these settings lose no upload and cut no work."""
+  return is_zero(arrival["dropout"]) and is_one(arrival["least_work"])
+
+
+def is_one(setting: float | jax.Array) -> bool:
+  """Returns whether a setting is the constant 1."""
+  return not isinstance(setting, jax.Array) and setting == 1
+
+
+def chosen(key: jax.Array, there: jax.Array, count: int) -> jax.Array:
+  """Draws `count` of K clients uniformly without replacement, those that are there first; int32 [count].
+
+  Args:
+    key: typed key.
+    there: whether each client is there, bool [K].
+    count: S.
+  """
+  scores = jnp.where(there, jax.random.uniform(key, there.shape), 2.0)
+  return jnp.argsort(scores)[:count].astype(jnp.int32)
+
+
+def expected(there: jax.Array, count: int) -> jax.Array:
+  """Computes E[min(S, A)] for A the number of clients there, independent with probabilities `there` [K].
+
+  A is taken as binomial with the mean probability, which is exact if all are equal: E[min(S, A)] is
+  Σ_{j=1..S} P(A >= j), and P(A >= j) the regularised incomplete beta function I_q(j, K - j + 1).
+  """
+  num = there.shape[0]
+  j = jnp.arange(1, count + 1, dtype=jnp.float32)
+  return jax.scipy.special.betainc(j, num - j + 1, there.mean()).sum()
+
+
+def among(
+  there: Callable[[jax.Array, jax.Array, int], tuple[jax.Array, jax.Array]],
+  name: str,
+  arrival: Arrival,
+  needs: Needs = NO_NEEDS,
+) -> Participation:
+  """Returns the part that draws S of the clients that are there; all of them if they are fewer.
+
+  Args:
+    there: (key of all rounds, round, K) -> (who is there, bool [K]; with which probability each is, float32
+      [K]: 0 or 1 for those that a plan decides).
+    name: the method's name.
+    arrival: see `Arrival`.
+    needs: see `Participation`.
+  """
+  dropout, least_work = arrival["dropout"], arrival["least_work"]
+
+  def draw(key, round, state, num_clients, cohort_size):
+    order, lost, cut = jax.random.split(jax.random.fold_in(key, round), 3)
+    present, probability = there(key, round, num_clients)
+    ids = chosen(order, present, cohort_size)
+    kept = jax.random.uniform(lost, (cohort_size,)) >= dropout
+    work = least_work + (1.0 - least_work) * jax.random.uniform(cut, (cohort_size,))
+    mean = jnp.maximum(probability.mean(), 1e-30)
+    taken = expected(probability, cohort_size) / (num_clients * mean)
+    inclusion = jnp.minimum(probability * taken, 1.0)[ids] * (1.0 - dropout)
+    return Draw(ids, present[ids] & kept, jnp.float32(work), jnp.float32(inclusion), state)
+
+  return Participation(draw, name=name, needs=needs, cuts_work=not is_one(least_work))

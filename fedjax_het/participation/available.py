@@ -1,0 +1,74 @@
+"""Participation by chance or by the clock: clients that are available now and then, or in turns."""
+
+from typing import Unpack
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.participation.among import Arrival, UpToOne, among, everybody_arrives, is_one
+from fedjax_het.parts import Needs, Participation
+from fedjax_het.settings import Count, Share, checked, with_defaults
+
+
+@checked
+def uniform(**arrival: Unpack[Arrival]) -> Participation:
+  """S of K clients, uniformly without replacement; with the defaults, all arrive and the part is left out.
+
+  Args:
+    **arrival: dropouts and partial work, see `Arrival`.
+  """
+  arrival = with_defaults(Arrival, arrival)
+  if everybody_arrives(arrival):
+    return Participation()
+  return among(lambda key, round, num: (jnp.ones(num, bool), jnp.ones(num)), "uniform", arrival)
+
+
+@checked
+def available(probability: UpToOne = 0.5, spread: Share = 0.0, **arrival: Unpack[Arrival]) -> Participation:
+  """S of the clients that are available in a round, each with its probability, independently of the others.
+
+  Args:
+    probability: q in (0, 1], the probability for all clients, or its mean.
+    spread: client i has q_i, drawn once, uniform on q ± spread and cut to [0, 1]; 0 for q_i = q.
+    **arrival: dropouts and partial work, see `Arrival`.
+  """
+  arrival = with_defaults(Arrival, arrival)
+  if is_one(probability) and is_zero(spread) and everybody_arrives(arrival):
+    return Participation()
+
+  def there(key, round, num):
+    own = 2.0 * jax.random.uniform(jax.random.fold_in(key, 2**32 - 1), (num,)) - 1.0
+    chances = jnp.clip(jnp.float32(probability) + jnp.float32(spread) * own, 0.0, 1.0)
+    now = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, round), 3), (num,))
+    return now < chances, chances
+
+  return among(there, "available", arrival)
+
+
+@checked
+def cyclic(blocks: Count = 2, period: Count = 1, **arrival: Unpack[Arrival]) -> Participation:
+  """Blocks of clients take turns, as day and night; the block of round t is ⌊t/period⌋ mod `blocks`.
+
+  Args:
+    blocks: number of blocks; client i of K is in block ⌊i·blocks/K⌋.
+    period: rounds after which the next block comes.
+    **arrival: dropouts and partial work, see `Arrival`.
+
+  Raises:
+    SettingError: from `check_cohort`, there are more blocks than clients.
+  """
+  arrival = with_defaults(Arrival, arrival)
+  if blocks == 1 and everybody_arrives(arrival):
+    return Participation()
+
+  def check_cohort(size: int, num: int) -> None:
+    if blocks > num:
+      raise SettingError("blocks", blocks, f"there are {num} clients", f"Use at most {num}.")
+
+  def there(key, round, num):
+    block = jnp.asarray([i * blocks // num for i in range(num)], jnp.int32)
+    now = block == (round // period) % blocks
+    return now, now.astype(jnp.float32)
+
+  return among(there, "cyclic", arrival, Needs(check_cohort=check_cohort))

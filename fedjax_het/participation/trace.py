@@ -1,0 +1,74 @@
+"""Participation by a recorded trace of who was there when."""
+
+from typing import Unpack
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.errors import DataError, SettingError
+from fedjax_het.participation.among import Arrival, among
+from fedjax_het.parts import Needs, Participation
+from fedjax_het.settings import checked, with_defaults
+
+
+def read_trace(path: str) -> np.ndarray:
+  """Reads lines "client, from round, to round"; int32 [lines, 3]. Lines that begin with # are comments.
+
+  Raises:
+    SettingError: the file cannot be read.
+    DataError: a line is not three whole numbers with client >= 0 and 0 <= from < to.
+  """
+  try:
+    with open(path, encoding="utf-8") as file:
+      lines = file.read().splitlines()
+  except (OSError, ValueError) as error:
+    raise SettingError(
+      "path", path, f"cannot be read ({error})", "Name a trace that you may read."
+    ) from error
+  found = []
+  for number, line in enumerate(lines, 1):
+    if not line.strip() or line.lstrip().startswith("#"):
+      continue
+    try:
+      client, first, last = (int(field) for field in line.split(","))
+      fits = 0 <= client < 2**31 and 0 <= first < last < 2**31
+    except ValueError:
+      fits = False
+    if not fits:
+      raise DataError(
+        f"{path}, line {number}: {line!r} is not client, from round, to round, with 0 <= from < to."
+      )
+    found.append((client, first, last))
+  if not found:
+    raise DataError(f"{path}: it has no lines.")
+  return np.array(found, np.int32)
+
+
+@checked
+def trace(path: str = "", **arrival: Unpack[Arrival]) -> Participation:
+  """S of the clients that a file has as present: client i in the rounds from <= t < to of its lines.
+
+  Args:
+    path: a text file with lines "client, from round, to round", all counted from 0.
+    **arrival: dropouts and partial work, see `Arrival`.
+
+  Raises:
+    SettingError: the file cannot be read; from `check_cohort`, it has a client that does not exist.
+    DataError: a line is not three such numbers.
+  """
+  if not path:
+    raise SettingError("path", path, "names no file", 'Name one with lines "client, from round, to round".')
+  lines = read_trace(path)
+
+  def check_cohort(size: int, num: int) -> None:
+    if (most := int(lines[:, 0].max())) >= num:
+      raise SettingError(
+        "path", path, f"it has a client {most}, and there are {num}", "Count clients from 0."
+      )
+
+  def there(key, round, num):
+    client, first, last = jnp.asarray(lines).T
+    now = jnp.zeros(num, bool).at[client].max((first <= round) & (round < last))
+    return now, now.astype(jnp.float32)
+
+  return among(there, "trace", with_defaults(Arrival, arrival), Needs(check_cohort=check_cohort))
