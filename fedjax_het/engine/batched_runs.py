@@ -169,7 +169,20 @@ class Members(Runs):
 
   def split(self, tree: PyTree) -> list[PyTree]:
     """See `Runs`."""
-    return [jax.tree.map(lambda leaf: leaf[m], tree) for m in range(self.count)]  # noqa: B023
+    leaves, form = jax.tree.flatten(tree)
+    there = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    found = []
+    for m in range(self.count):
+      # One program at a time: of several at once, each on other CPU devices, none might ever end.
+      own = iter(jax.block_until_ready(self._member(there, m)) if there else ())
+      each = [next(own) if isinstance(one, jax.Array) else one[m] for one in leaves]
+      found.append(jax.tree.unflatten(form, each))
+    return found
+
+  @functools.cached_property
+  def _member(self) -> Callable[[list[jax.Array], int], list[jax.Array]]:
+    """(arrays with an axis of members, m) -> those of member m."""
+    return jax.jit(lambda leaves, m: [leaf[m] for leaf in leaves])
 
   def to_save(self, state: State) -> State:
     """See `Runs`; without the repeated members."""

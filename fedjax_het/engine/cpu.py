@@ -18,7 +18,7 @@ OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 2}
 # not know, so that these are given only to versions that were tried.
 WAITING = {
   "xla_cpu_collective_call_warn_stuck_timeout_seconds": 600,
-  "xla_cpu_collective_call_terminate_timeout_seconds": 86_400,
+  "xla_cpu_collective_call_terminate_timeout_seconds": 3_600,
 }
 TRIED = (0, 13)  # jaxlib below this version knows them
 
@@ -30,7 +30,7 @@ def prepare_cpu(devices: int | None = None) -> None:
 
   Call it before the first use of a device. The launcher does so, and a program that uses the library on a CPU
   should. A number of devices in XLA_FLAGS or in JAX's configuration is kept. The devices may then wait for
-  each other for a day: XLA_FLAGS is given `WAITING`, except for what it sets.
+  each other for an hour: XLA_FLAGS is given `WAITING`, except for what it sets.
 
   Args:
     devices: number of CPU devices; by default the number of cores that this process may use.
