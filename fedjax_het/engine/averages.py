@@ -46,6 +46,12 @@ def arrived(tree: PyTree, present: jax.Array, otherwise: PyTree = None) -> PyTre
   return jax.tree.map(one, tree, zeros)
 
 
+def without_absent(values: jax.Array, present: jax.Array) -> jax.Array:
+  """Returns values [S] with the mean over the present in the places of the others; 0 if nobody is present."""
+  known = jnp.where(present, values, 0.0)
+  return jnp.where(present, values, known.sum() * (1.0 / jnp.maximum(present.sum(), 1)))
+
+
 def over_present(coefficients: jax.Array, present: jax.Array) -> jax.Array:
   """Returns coefficients [S] renormalised over the present; equal ones if theirs are all 0."""
   own = jnp.where(present, coefficients, 0.0)

@@ -15,7 +15,15 @@ from jax.sharding import Mesh
 
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.engine import balance
-from fedjax_het.engine.averages import arrived, average, over_present, pooled, scaled, without_unread
+from fedjax_het.engine.averages import (
+  arrived,
+  average,
+  over_present,
+  pooled,
+  scaled,
+  without_absent,
+  without_unread,
+)
 from fedjax_het.engine.border import (
   checked_aggregate,
   checked_clients,
@@ -152,9 +160,12 @@ def round_step(
   if present is not None:
     uploads, info = arrived(uploads, present), arrived(info, present)
     after = arrived(after, present, before)
-  losses = functools.cache(
-    lambda: constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
-  )
+
+  @functools.cache
+  def losses() -> jax.Array:
+    found = constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
+    return found if present is None else without_absent(found, present)
+
   # Replicated before and after: sums over a cohort that is split between devices would round differently.
   gathered = functools.cache(lambda: constrain(uploads, mesh))
   seen, sizes = constrain((cohort, view.size), mesh)

@@ -9,7 +9,7 @@ an online learner turns its gradient into p_{t+1}, and this round's models are a
   K, on an estimate of the gradient, C₁ = 0, C₂ = C, where C = P(i in 𝒮).
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +88,7 @@ def aaggff_d(
   Args:
     cdf: a name of `responses.CDFS`.
     sampling_probability: C in (0, 1], the probability that a client is in a cohort; None is S / K, its value
-      for cohorts drawn uniformly without replacement.
+      for cohorts drawn uniformly without replacement, or where clients may be absent `Draw.probability`.
     scale: see `aaggff_s`; estimated from the cohort's losses.
 
   Raises:
@@ -103,24 +103,36 @@ def aaggff_d(
     num, cohort = state.p.shape[0], feedback.cohort
     rate = cohort.shape[0] / num if sampling_probability is None else sampling_probability
     observed = respond(feedback.losses(), cdf, 0.0, rate, scale)
-    reference = observed.mean()
-    response = doubly_robust(observed, cohort, num, rate)
+    present, drawn = feedback.present, rate
+    if present is not None and sampling_probability is None:
+      drawn = jnp.where(present, jnp.maximum(feedback.probability, 1e-6), 1.0)
+    reference = mean_over(observed, present)
+    response = doubly_robust(observed, cohort, num, drawn, present=present)
     gradient = linearised_gradient(state.p, response, reference)
-    lipschitz = estimate_bound(0.0, rate, rate)
+    lipschitz = estimate_bound(0.0, rate, drawn if present is None else jnp.min(drawn))
     _, state = exponentiated_gradient(num, lipschitz).update(state, gradient)
     # Computed from the exponents, which still differ if all of the cohort's p_i underflow.
     coefficients = jax.nn.softmax(entropy_scores(state.total[cohort], state.steps, num, lipschitz))
     return coefficients, state
 
-  return Mixing(init, update, "aaggff_d", needs=Needs(check_cohort=beyond_one))
+  needs = Needs(check_cohort=beyond_one)
+  return Mixing(init, update, "aaggff_d", needs=needs, takes_absent=scale == "one")
+
+
+def mean_over(values: jax.Array, present: jax.Array | None) -> jax.Array:
+  """Returns the mean of values [S] over those that are present, bool [S]; None for all. 0 over nobody."""
+  if present is None:
+    return values.mean()
+  return jnp.where(present, values, 0.0).sum() / jnp.maximum(present.sum(), 1)
 
 
 def doubly_robust(
   observed: jax.Array,
   cohort: jax.Array,
   num: int,
-  sampling_probability: float,
+  sampling_probability: float | jax.Array,
   imputed: jax.Array | None = None,
+  present: jax.Array | None = None,
 ) -> jax.Array:
   """Estimates all clients' responses from a cohort's, doubly robust (equation 3.10).
 
@@ -140,14 +152,17 @@ def doubly_robust(
     observed: r_i of the cohort, float32 [S].
     cohort: indices of the cohort's clients, int32 [S].
     num: K, number of clients.
-    sampling_probability: C.
+    sampling_probability: C, or one for each client of the cohort, [S].
     imputed: r̄, float32 scalar; None is the mean of `observed`, as in the thesis.
+    present: whose response is observed, bool [S]; None for all. The others' are r̄.
 
   Returns:
     r̆, float32 [K].
   """
-  imputed = observed.mean() if imputed is None else imputed
+  imputed = mean_over(observed, present) if imputed is None else imputed
   estimate = imputed + (observed - imputed) / sampling_probability
+  if present is not None:
+    estimate = jnp.where(present, estimate, imputed)
   return jnp.full(num, imputed, observed.dtype).at[cohort].set(estimate)
 
 
@@ -178,7 +193,7 @@ def linearised_gradient(p: jax.Array, response: jax.Array, reference: jax.Array)
   return (reference * spread * inverse - response) * inverse
 
 
-def estimate_bound(low: float, high: float, sampling_probability: float) -> float:
+def estimate_bound(low: float, high: float, sampling_probability: float | jax.Array) -> Any:
   """Bound on AAggFF-D's gradient estimates, L̆∞ = C₂/(1 + C₁) + 2 (C₂ - C₁)/(C (1 + C₁)) >= |ğ_i|.
 
   Source: lemma 3.5. For responses in [0, C] it is C + 2.

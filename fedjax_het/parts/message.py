@@ -97,7 +97,7 @@ class Feedback(NamedTuple):
     sizes: their numbers of training examples, int32 [S].
     round: index of the round, from 0, int32 scalar.
     losses: () -> float32 [S], the losses F_i before local training. A call costs one forward pass over the
-      cohort's data; without a call nothing is computed.
+      cohort's data; without a call nothing is computed. An absent client's is the mean of the others'.
     uploads: () -> the cohort's uploads, each leaf [S, ...]. A call gathers them on every device.
     broadcast: what the cohort received; the clients' updates are uploads minus broadcast. If the server part
       addresses clients (`ServerUpdate.send`), the message that it made each client's of.

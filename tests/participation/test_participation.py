@@ -13,11 +13,13 @@ from fedjax_het.config.algorithm import build_algorithm
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.config.values import plain, with_values
+from fedjax_het.engine.averages import without_absent
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, small_model
-from fedjax_het.parts import Draw, Participation
+from fedjax_het.mixing.responses import respond
+from fedjax_het.parts import Draw, Feedback, Participation
 
 SIZES = (9, 1, 7, 3, 12, 2)
 ROUNDS, COHORT, LR, EPOCHS, BATCH = 6, 4, 0.1, 2, 4
@@ -241,3 +243,28 @@ def test_a_launched_run_without_absentees_is_the_plain_one():
     plan(with_values(config, {"participation.name": "trace"}))
   with pytest.raises(SettingError, match=r"participation\.dropout = 1\.0: out of range"):
     plan(with_values(config, {"participation.dropout": 1.0}))
+
+
+@pytest.mark.slow
+def test_aaggff_d_estimates_from_those_that_arrive():
+  """r̆_i = r̄ + (r_i - r̄)/π_i for the present, r̄ for all others, whatever the absent clients' losses are."""
+  num, cohort = 9, np.array([4, 0, 7, 2, 5], np.int32)
+  present, losses = np.array([True, False, True, True, False]), np.array([1.0, 9.0, 2.0, 0.5, 3.0])
+  chances = np.array([0.3, 0.4, 0.25, 0.4, 0.0])
+  part = fh.mixing.aaggff_d()
+  heard = without_absent(jnp.asarray(losses, jnp.float32), jnp.asarray(present))
+  np.testing.assert_allclose(heard, np.where(present, losses, 3.5 / 3), rtol=1e-6)
+  given = Feedback(
+    jnp.asarray(cohort), jnp.ones(5, jnp.int32), jnp.int32(0), lambda: heard, lambda: None, None,
+    jnp.asarray(present), None, jnp.asarray(chances, jnp.float32),
+  )  # fmt: skip
+  state = part.init(jnp.ones(num, jnp.int32))
+  _, after = part.update(state, given)
+  rate = len(cohort) / num
+  r = np.float64(respond(jnp.asarray(losses[present], jnp.float32), "normal", 0.0, rate))
+  mean = r.mean()
+  estimate = np.full(num, mean)
+  estimate[cohort[present]] = mean + (r - mean) / chances[present]
+  p = np.full(num, 1 / num)
+  gradient = -estimate / (1 + mean) + mean * (p @ (estimate - mean)) / (1 + mean) ** 2
+  np.testing.assert_allclose(after.total - state.total, gradient, rtol=1e-5)
