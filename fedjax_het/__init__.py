@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedjax_het import _starting as _starting
-from fedjax_het import aggregation, data, metrics, mixing, models, server, tasks, uploads
+from fedjax_het import aggregation, attacks, data, metrics, mixing, models, server, tasks, uploads
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -31,6 +31,7 @@ from fedjax_het.models import Model
 from fedjax_het.parts import (
   Aggregation,
   Algorithm,
+  Attack,
   ClientUpdate,
   Context,
   Feedback,
@@ -50,13 +51,14 @@ from fedjax_het.parts import (
 from fedjax_het.tasks import Task
 
 __all__ = [
-  "Aggregation", "Algorithm", "ClientUpdate", "Context", "DataError", "Engine", "Feedback", "Info",
-  "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Pooled", "Result",
-  "ServerUpdate", "SettingError", "State", "Studies", "Sweep", "Task", "Trained", "Upload", "Way", "Wire",
-  "aggregation", "apfl", "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate", "federated", "fedevg",
-  "fedper", "fedprox", "fedrep", "in_one_go", "keep_programs", "lg_fedavg", "load_model", "load_run",
-  "metrics", "mixing", "models", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl",
-  "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks", "uploads",
+  "Aggregation", "Algorithm", "Attack", "ClientUpdate", "Context", "DataError", "Engine", "Feedback",
+  "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Pooled",
+  "Result", "ServerUpdate", "SettingError", "State", "Studies", "Sweep", "Task", "Trained", "Upload", "Way",
+  "Wire", "aggregation", "apfl", "attacks", "data", "ditto", "fedavg", "fedcgan", "fedcvae", "federate",
+  "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "keep_programs", "lg_fedavg",
+  "load_model", "load_run", "metrics", "mixing", "models", "pfedme", "prepare_cpu", "regions", "run",
+  "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm",
+  "sweep", "tasks", "uploads",
 ]  # fmt: skip
 
 

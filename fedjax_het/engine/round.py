@@ -23,7 +23,8 @@ from fedjax_het.engine.border import (
   checked_loss,
   checked_server,
 )
-from fedjax_het.engine.cohort import AGGREGATION, FIRST_PASS, cohort_of, key_of, round_keys
+from fedjax_het.engine.cohort import AGGREGATION, ATTACK, FIRST_PASS, cohort_of, key_of, round_keys
+from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, Context, Feedback, Info
@@ -85,12 +86,15 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server, aggregation = algorithm
+  client, mixing, server, aggregation, attack = algorithm
   _, clients_key, server_key = round_keys(state.key, state.round)
   cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   view = data.clients(cohort)
   places = cohort if slots is None else slots[cohort]
   before = jax.tree.map(lambda leaf: leaf[places], state.clients)
+  liars = constrain(dishonest(state.key, attack.share, data.num_clients), mesh) if attack.there else None
+  if liars is not None and attack.data is not None:
+    client = corrupted(client, attack, liars, data.num_classes)
 
   def keys_of(key: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(cohort)
@@ -125,6 +129,10 @@ def round_step(
   else:
     trained = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before)
   uploads, after, info = checked_clients(client, state.broadcast, before, trained)
+  if liars is not None and attack.forge is not None:
+    key, uploads = key_of(ATTACK, state.key, state.round), constrain(uploads, mesh)
+    of_model = client.needs.uploads_model
+    uploads = constrain(forged(attack, key, uploads, liars[cohort], state.broadcast, of_model), mesh)
   losses = functools.cache(
     lambda: constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
   )
