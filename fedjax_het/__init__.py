@@ -3,7 +3,18 @@
 from typing import Any
 
 from fedjax_het import _starting as _starting
-from fedjax_het import aggregation, data, metrics, mixing, models, participation, server, tasks, uploads
+from fedjax_het import (
+  aggregation,
+  attacks,
+  data,
+  metrics,
+  mixing,
+  models,
+  participation,
+  server,
+  tasks,
+  uploads,
+)  # fmt: skip
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -31,6 +42,7 @@ from fedjax_het.models import Model
 from fedjax_het.parts import (
   Aggregation,
   Algorithm,
+  Attack,
   ClientUpdate,
   Context,
   Draw,
@@ -52,13 +64,13 @@ from fedjax_het.parts import (
 from fedjax_het.tasks import Task
 
 __all__ = [
-  "Aggregation", "Algorithm", "ClientUpdate", "Context", "DataError", "Draw", "Engine", "Feedback", "Info",
-  "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss", "Participation",
-  "Pooled", "Result", "ServerUpdate", "SettingError", "State", "Studies", "Sweep", "Task", "Trained",
-  "Upload", "Way", "Wire", "aggregation", "apfl", "data", "ditto", "fedavg", "fedcgan", "fedcvae",
-  "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go", "keep_programs",
-  "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "participation", "pfedme",
-  "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus",
+  "Aggregation", "Algorithm", "Attack", "ClientUpdate", "Context", "DataError", "Draw", "Engine",
+  "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss",
+  "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "State", "Studies", "Sweep", "Task",
+  "Trained", "Upload", "Way", "Wire", "aggregation", "apfl", "attacks", "data", "ditto", "fedavg",
+  "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go",
+  "keep_programs", "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "participation",
+  "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus",
   "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks", "uploads",
 ]  # fmt: skip
 

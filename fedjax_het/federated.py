@@ -8,10 +8,11 @@ import jax
 
 from fedjax_het import mixing as mixings
 from fedjax_het import server as servers
-from fedjax_het.errors import SettingError, listed
+from fedjax_het.errors import SettingError, is_zero, listed
 from fedjax_het.parts import (
   Aggregation,
   Algorithm,
+  Attack,
   ClientUpdate,
   Message,
   Mixing,
@@ -23,7 +24,7 @@ from fedjax_het.parts import (
 )
 from fedjax_het.uploads import transformed
 
-KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation)
+KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation, Attack)
 
 
 def federated(
@@ -34,11 +35,12 @@ def federated(
   uploads: Iterable[Upload] = (),
   aggregation: Aggregation | None = None,
   participation: Participation | None = None,
+  attack: Attack | None = None,
 ) -> Algorithm:
   """Composes an algorithm; by default clients count by n_i and the server moves to their average.
 
-  An aggregation whose settings make it the weighted mean is left out, see `Aggregation.is_mean`, and so is an
-  upload transform that does nothing, see `Upload.is_identity`.
+  An aggregation whose settings make it the weighted mean is left out, see `Aggregation.is_mean`, and so are
+  an upload transform that does nothing, see `Upload.is_identity`, and an attack of nobody.
 
   Args:
     client: what a client does.
@@ -46,6 +48,7 @@ def federated(
     server: how the server moves.
     uploads: what becomes of an upload on its way, in this order; the client part returned has them inside.
     aggregation: how uploads become one.
+    attack: what dishonest clients do.
 
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
@@ -60,9 +63,9 @@ def federated(
   """
   mixing = mixings.static() if mixing is None else mixing
   server = servers.sgd() if server is None else server
-  aggregation = Aggregation() if aggregation is None else aggregation
-  participation = Participation() if participation is None else participation
-  parts = Algorithm(client, mixing, server, aggregation, participation)
+  combined = Aggregation() if aggregation is None else aggregation
+  present = Participation() if participation is None else participation
+  parts = Algorithm(client, mixing, server, combined, present, Attack() if attack is None else attack)
   for role, part, kind in zip(Algorithm._fields, parts, KINDS):
     if not isinstance(part, kind):
       what = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
@@ -89,6 +92,7 @@ def federated(
       "server", parts.server.name, f"does not take the {given} that {parts.client.name} uploads",
       f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
+  parts = checked_attack(parts)
   if parts.aggregation.is_mean(parts.mixing):
     parts = parts._replace(aggregation=Aggregation())
   if parts.aggregation.of_updates and not parts.client.needs.uploads_model:
@@ -98,7 +102,7 @@ def federated(
     )  # fmt: skip
   if parts.participation.draw is not None:
     _check_absent(parts)
-  if any(part.needs.covers is not None for part in (parts.mixing, parts.aggregation)):
+  if parts.covering:
     # Uploads are known, and checked again, only with data. Here the client part may still be around a model
     # that it refuses, such as the placeholder of a configuration that is checked.
     first = Message(())
@@ -108,6 +112,20 @@ def federated(
   if parts.server.adapt_to is None:
     return parts
   return parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))
+
+
+def checked_attack(parts: Algorithm) -> Algorithm:
+  """Returns the parts without an attack of nobody; raises `SettingError` for one that cannot be."""
+  client, server, attack = parts.client, parts.server, parts.attack
+  if is_zero(attack.share):
+    return parts._replace(attack=Attack())
+  if attack.data is not None and not client.task.classes:
+    problem = f"changes classes, and the task is {client.task.name}"
+    raise SettingError("attack", attack.name, problem, "Use one that forges uploads, such as sign_flip.")
+  if attack.forge is not None and server.send is not None:
+    problem = f"forges updates of one broadcast, and {server.name} sends each client its own"
+    raise SettingError("attack", attack.name, problem, "Use one of rows, such as label_flip.")
+  return parts
 
 
 def checked_transforms(uploads: Any) -> list[Upload]:

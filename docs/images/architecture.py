@@ -22,8 +22,8 @@ FLOORS = (
   {"methods": "their names, one table", "studies": "what is studied of a run, and its pictures"},
   {"federated": "the parts make an algorithm", "testing": "what every algorithm promises"},
   {"clients": "what a client does", "mixing": "how much each counts", "uploads": "on their way",
-   "aggregation": "many to one", "participation": "who is there", "server": "how it moves",
-   "engine": "rounds, devices, evaluation"},
+   "attacks": "by liars", "aggregation": "many to one", "participation": "who is there",
+   "server": "how it moves", "engine": "rounds, devices, evaluation"},
   {"models": "Flax modules behind pure functions"},
   {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step",
    "vectors": "norms, distances"},
@@ -38,7 +38,17 @@ WAY = {  # the stops of a run, as the page tells them
   "engine": "6", "studies": "7",
 }  # fmt: skip
 METHODS, KNOWS_NO_METHOD, OTHERS = "#F6D9C9", "#CFE3F3", "#EEF1F4"
-OF_METHODS = ("clients", "mixing", "uploads", "aggregation", "participation", "server", "langevin", "vectors")
+OF_METHODS = (
+  "clients",
+  "mixing",
+  "uploads",
+  "attacks",
+  "aggregation",
+  "participation",
+  "server",
+  "langevin",
+  "vectors",
+)
 COLOURS = dict.fromkeys(OF_METHODS, METHODS) | {
   "engine": KNOWS_NO_METHOD, "local": KNOWS_NO_METHOD, "parts": KNOWS_NO_METHOD,
 }  # fmt: skip

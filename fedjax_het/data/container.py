@@ -6,6 +6,7 @@ and test parts.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -48,6 +49,7 @@ class ClientData:
     uniform: static; True where every client has exactly `limit` rows.
     scale: static; the factor that examples are multiplied by when a batch is read, see `scale_of`.
     rows: the row of x and y at each position, see `FederatedData`.
+    change: static; (index, x, y) -> (x, y), what becomes of rows as they are read; None for rows as they are.
   """
 
   x: PyTree
@@ -58,6 +60,7 @@ class ClientData:
   uniform: bool = dataclasses.field(metadata={"static": True})
   scale: float | None = dataclasses.field(default=None, metadata={"static": True})
   rows: Array | None = None
+  change: Callable[..., Any] | None = dataclasses.field(default=None, metadata={"static": True})
 
   @property
   def length(self) -> int | Array:
@@ -79,7 +82,8 @@ class ClientData:
     if self.rows is not None:
       rows = jnp.asarray(self.rows).at[rows].get(mode="clip")
     x, y = jax.tree.map(lambda leaf: jnp.asarray(leaf).at[rows].get(mode="clip"), (self.x, self.y))
-    return as_read(x, self.scale), y
+    x = as_read(x, self.scale)
+    return (x, y) if self.change is None else self.change(index, x, y)
 
 
 @jax.tree_util.register_dataclass

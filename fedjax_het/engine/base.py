@@ -21,6 +21,7 @@ from fedjax_het.engine.checks import check_fit, check_simplex
 from fedjax_het.engine.client_store import ClientStore, OnDevices
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import DataStore
+from fedjax_het.engine.dishonest import dishonest
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.evaluate import Evaluation, check_losses, evaluate_clients, parts_seen
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
@@ -41,6 +42,7 @@ PROGRAMS = {  # a program's key -> its name in messages
   "advance": "the rounds",
   "diverged": "the look at what diverged",
   "evaluate": "the evaluation",
+  "dishonest": "who attacks",
 }
 
 
@@ -109,6 +111,7 @@ class Runs(abc.ABC):
   inside: Mesh | None = None
   _settings: PyTree = ()  # the settings of all runs, on the devices
   _runs: tuple[slice, ...] = ()  # runs in the leading axis, if there is one
+  _no_data: Any = ()  # in the place of the data, for a program that reads none
 
   def __init__(
     self,
@@ -134,6 +137,9 @@ class Runs(abc.ABC):
     self.has_validation = any(each.limits[1] > 0 for each in data)
     self.seconds = Seconds()
     self._client = make_algorithm(**settings).client
+    there: list[bool] = []  # with the settings as the program has them: a share of 0 is one of several values
+    jax.eval_shape(lambda own: there.append(make_algorithm(**own).attack.there), dict(settings))
+    self._attacked = there[0]
     self.task = self._client.task
     self._compiled: dict[Any, Any] = {}
 
@@ -253,6 +259,18 @@ class Runs(abc.ABC):
     if searching():
       check_losses(found)
     return found
+
+  @in_float32()
+  def dishonest(self, state: State) -> np.ndarray | None:
+    """Returns which clients attack, bool [K], the same in every round; None without an attack."""
+    if not self._attacked:
+      return None
+
+    def one(algorithm, data, key, _):
+      return (), dishonest(key, algorithm.attack.share, self.num_clients)
+
+    _, found = self._call("dishonest", one, self._no_data, state.key, spends="eval")
+    return self._read(found, self.num_clients)
 
   def _init_client(
     self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array

@@ -90,7 +90,7 @@ class Members(Runs):
     each = equally_long([data] if isinstance(data, FederatedData) else data)
     super().__init__(make_algorithm, each, jax.tree.map(_first, settings), cohort_size, client_batch)
     self._form = form(each)
-    self.count, self._runs = count, (slice(count),)
+    self.count, self._runs, self._no_data = count, (slice(count),), Fields({}, {})
     placement.check_devices(devices)
     batch = member_batch or placement.default_client_batch()
     self._member_batch = batch and min(batch, count)
@@ -159,7 +159,7 @@ class Members(Runs):
     def one(algorithm, data, broadcast, _):
       return (), finite(broadcast)
 
-    _, sound = self._call("diverged", one, Fields({}, {}), state.broadcast, spends="train")
+    _, sound = self._call("diverged", one, self._no_data, state.broadcast, spends="train")
     first = self.rounds_done(state) - infos.cohort.shape[1]
     return [divergence(first, own, bool(now)) for own, now in zip(self.split(infos), np.asarray(sound))]
 

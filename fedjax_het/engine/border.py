@@ -183,10 +183,8 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
     losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
     heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
     more = (function and function(heard) for function in (mixing.scale, mixing.figures))
-    covers = any(part.needs.covers is not None for part in (mixing, algorithm.aggregation))
-    sent = (
-      one_upload(client, key, data, broadcast, cohort_size) if covers or client.needs.upload_bits else None
-    )
+    asked = algorithm.covering or client.needs.upload_bits
+    sent = one_upload(client, key, data, broadcast, cohort_size) if asked else None
     return sent, state, mixing.update(state, heard), *more
 
   sent, before, found, scale, figures = jax.eval_shape(mix, jax.random.key(0), data)

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from fedjax_het.engine.placement import replicated
 
-FIRST_PASS, AGGREGATION = 3, 4  # `round_keys` has 0 to 2
+FIRST_PASS, AGGREGATION, ATTACK = 3, 4, 7  # `round_keys` has 0 to 2
 PARTICIPATION = 2**32 - 1  # folded into the run's key in the place of a round, which is below 2^31
 AHEAD = 128  # number of rounds whose cohorts are drawn at once
 
@@ -53,7 +53,7 @@ def round_keys(key: jax.Array, round: jax.Array) -> tuple[jax.Array, jax.Array, 
 
 
 def key_of(purpose: int, key: jax.Array, round: jax.Array) -> jax.Array:
-  """Returns a round's key of what few methods draw: `FIRST_PASS`, to fold clients in, or `AGGREGATION`."""
+  """Returns a round's key of what few methods draw; clients are folded into that of `FIRST_PASS`."""
   return jax.random.fold_in(jax.random.fold_in(key, round), purpose)
 
 

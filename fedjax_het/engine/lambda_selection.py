@@ -21,11 +21,14 @@ class Evaluations:
     test: evaluation on the clients' test parts.
     valid: evaluation on their validation parts; None without such parts.
     headlines: static; the task's `headline`, metric names in order of preference.
+    attackers: dishonest clients' evaluation on their test parts, NaN for honest ones; None without an attack.
+      The others are then NaN for the dishonest ones, which no mean over the clients counts.
   """
 
   test: Evaluation
   valid: Evaluation | None = None
   headlines: tuple[str, ...] = dataclasses.field(default=("auroc", "top1"), metadata={"static": True})
+  attackers: Evaluation | None = None
 
   @property
   def headline(self) -> str:
@@ -40,6 +43,24 @@ class Evaluations:
     """
     several = next(iter(self.test.personalized.values())).shape[-1] > 1
     return self.valid if several and self.valid is not None else self.test
+
+
+def without_attackers(evaluations: Evaluations, who: np.ndarray) -> Evaluations:
+  """Returns the evaluations of the honest clients, and those of the dishonest ones as `attackers`.
+
+  Args:
+    evaluations: of all clients, of one run or of several, with leading axes.
+    who: which clients are dishonest, bool [..., K].
+  """
+
+  def only(seen: Evaluation, which: np.ndarray) -> Evaluation:
+    own = {name: np.where(which[..., None], values, np.nan) for name, values in seen.personalized.items()}
+    return Evaluation(own, {name: np.where(which, values, np.nan) for name, values in seen.global_.items()})
+
+  return dataclasses.replace(
+    evaluations, test=only(evaluations.test, ~who), attackers=only(evaluations.test, who),
+    valid=evaluations.valid and only(evaluations.valid, ~who),
+  )  # fmt: skip
 
 
 class Pick(NamedTuple):

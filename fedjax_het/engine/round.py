@@ -32,7 +32,16 @@ from fedjax_het.engine.border import (
   checked_loss,
   checked_server,
 )
-from fedjax_het.engine.cohort import AGGREGATION, FIRST_PASS, PARTICIPATION, cohort_of, key_of, round_keys
+from fedjax_het.engine.cohort import (
+  AGGREGATION,
+  ATTACK,
+  FIRST_PASS,
+  PARTICIPATION,
+  cohort_of,
+  key_of,
+  round_keys,
+)
+from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message, Pooled
@@ -104,7 +113,7 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server, aggregation, participation = algorithm
+  client, mixing, server, aggregation, participation, attack = algorithm
   _, clients_key, server_key = round_keys(state.key, state.round)
   drawn, present, count, first = None, None, cohort_size, state.broadcast
   if participation.draw is None:
@@ -118,6 +127,9 @@ def round_step(
   view = data.clients(cohort)
   places = cohort if slots is None else slots[cohort]
   before = jax.tree.map(lambda leaf: leaf[places], state.clients)
+  liars = constrain(dishonest(state.key, attack.share, data.num_clients), mesh) if attack.there else None
+  if liars is not None and attack.data is not None:
+    client = corrupted(client, attack, liars, data.num_classes)
 
   def keys_of(key: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(cohort)
@@ -157,6 +169,10 @@ def round_step(
   else:
     trained = map_clients(train, mesh, client_batch, shared, view, cohort, keys, before, *cut)
   uploads, after, info = checked_clients(client, state.broadcast, before, trained)
+  if liars is not None and attack.forge is not None:
+    key, uploads = key_of(ATTACK, state.key, state.round), constrain(uploads, mesh)
+    of_model = client.needs.uploads_model
+    uploads = constrain(forged(attack, key, uploads, liars[cohort], state.broadcast, of_model), mesh)
   if present is not None:
     uploads, info = arrived(uploads, present), arrived(info, present)
     after = arrived(after, present, before)

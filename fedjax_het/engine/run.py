@@ -17,7 +17,7 @@ from fedjax_het.engine.checks import tell_untested, warn
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
-from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick
+from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick, without_attackers
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.state import State
@@ -81,7 +81,13 @@ def evaluate(engine: Runs, state: State) -> Evaluations:
   """Evaluates all clients on their test parts and, where there are any, on their validation parts."""
   test = engine.evaluate(state)
   valid = engine.evaluate(state, "valid") if engine.has_validation else None
-  return Evaluations(test, valid, engine.task.headline)
+  return honest(Evaluations(test, valid, engine.task.headline), engine, state)
+
+
+def honest(evaluations: Evaluations, engine: Runs, state: State) -> Evaluations:
+  """Returns the evaluations with those of dishonest clients apart, if there are some."""
+  who = engine.dishonest(state)
+  return evaluations if who is None else without_attackers(evaluations, who)
 
 
 def per_client(evaluations: Evaluations) -> dict[str, dict[str, np.ndarray]]:
@@ -115,9 +121,17 @@ def on_validation(evaluations: Evaluations) -> Metrics:
 
 
 def judged(evaluations: Evaluations) -> dict[str, Metrics]:
-  """Returns {"metrics": `summarize`}, and {"valid": `on_validation`} where there are validation parts."""
-  valid = on_validation(evaluations)
-  return {"metrics": summarize(evaluations), **({"valid": valid} if valid else {})}
+  """Returns {"metrics": `summarize`}, and, where there are some, "valid" and "attackers".
+
+  `valid` is `on_validation`, and `attackers` is as `metrics`, over the dishonest clients.
+  """
+  found, valid = {"metrics": summarize(evaluations)}, on_validation(evaluations)
+  if valid:
+    found["valid"] = valid
+  if evaluations.attackers is not None:
+    own = _at(evaluations.attackers, pick(evaluations).column, evaluations.headline)
+    found["attackers"] = {kind: summarize_all(values) for kind, values in own.items()}
+  return found
 
 
 def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
@@ -153,7 +167,8 @@ class Result(NamedTuple):
   Attributes:
     state: the final state.
     history: a dict for each evaluation: `round`, `train_loss` (mean over the rounds since the last
-      evaluation of `eval_every`), `metrics`, and `valid` where clients have validation parts.
+      evaluation of `eval_every`), `metrics`, `valid` where clients have validation parts, and
+      `attackers`, whom `metrics` leaves out, where there are some.
     metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
     clients: the final values of each client: {"personalized", "global"} -> metric -> [K].
     evaluation: the final evaluation at every λ, on the test parts.

@@ -7,6 +7,7 @@ one part for each question that this raises:
 `Participation`    who takes part, arrives, and how much of the work each does
 `ClientUpdate`     what a client does with the broadcast that it receives
 `Upload`           what becomes of an upload on its way
+`Attack`           what dishonest clients do
 `Mixing`           the mixing coefficients of a round's clients
 `Aggregation`      how the uploads become one message; by default their mean
 `ServerUpdate`     how the server moves
@@ -20,6 +21,7 @@ Shapes: K clients in all, a cohort of S clients a round, batches of B examples.
 """
 
 from fedjax_het.parts.aggregation import Aggregation
+from fedjax_het.parts.attack import Attack
 from fedjax_het.parts.client import (
   ClientInitFn,
   ClientUpdate,
@@ -39,7 +41,7 @@ from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
 from fedjax_het.parts.upload import Upload, Way, Wire
 
 __all__ = [
-  "Aggregation", "Algorithm", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
+  "Aggregation", "Algorithm", "Attack", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
   "DataNotRequested", "Draw", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
   "Message", "Mixing", "Needs", "Participation", "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate",
   "Simplex", "Studies", "Upload", "Way", "Wire", "in_one_go",

@@ -65,8 +65,8 @@ class Studies(NamedTuple):
 class Needs(NamedTuple):
   """Requirements of a part on the run and on the other parts; every check raises `SettingError`.
 
-  The defaults require nothing. The first five fields are honoured for every part, `covers` for mixing and
-  aggregation parts, the others only for client parts.
+  The defaults require nothing. The first five fields are honoured for every part, `covers` for mixing,
+  aggregation and attack parts, the others only for client parts.
 
   Attributes:
     num_clients: K, for a part that was made for so many clients; None for any number.
@@ -81,9 +81,10 @@ class Needs(NamedTuple):
       difference is an update; False if they are a signal that only a matching server part understands.
     upload_norm: the bound on the L2 norm of an upload that is otherwise independent of the client's data;
       None if there is no such bound.
-    covers: fields of `Message` that a mixing or aggregation part protects from dishonest uploads: a client
-      part that sends others is refused, as those would be averaged unprotected. Uploads with the coefficient
-      0 are then not read, so that they may be NaN. None for parts that protect from nothing.
+    covers: fields of `Message` that a mixing or aggregation part protects from dishonest uploads, or that an
+      attack forges: a client part that sends others is refused, as those would be averaged unprotected. A
+      mixing's uploads with the coefficient 0 are then not read, so that they may be NaN. None for parts that
+      protect from nothing.
     transformed: fields of an upload that transforms, such as quantisation, may change. Running statistics
       are left out because rounding could make a variance negative.
     upload_bits: (an upload's shapes) -> the bits that it needs on its way; None for an upload that is sent as

@@ -7,6 +7,7 @@ import jax
 
 from fedjax_het.errors import SettingError, renamed
 from fedjax_het.parts.aggregation import Aggregation
+from fedjax_het.parts.attack import Attack
 from fedjax_het.parts.client import ClientUpdate
 from fedjax_het.parts.message import Message, PyTree
 from fedjax_het.parts.mixing import Mixing
@@ -69,23 +70,33 @@ class Sent(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-  """A federated algorithm: its parts, one of each kind; see `fedjax_het.federated`."""
+  """A federated algorithm: the parts of which `fedjax_het.federated` composes it."""
 
   client: ClientUpdate
   mixing: Mixing
   server: ServerUpdate
   aggregation: Aggregation = Aggregation()
   participation: Participation = Participation()
+  attack: Attack = Attack()
 
   def check_covered(self, sent: Message) -> None:
     """Raises `SettingError` if an upload `sent` has fields that `Needs.covers` leaves unprotected."""
     fields = [name for name, own in sent._asdict().items() if jax.tree.leaves(own)]
-    for role in ("mixing", "aggregation"):
+    for role in ("mixing", "aggregation", "attack"):
       part = getattr(self, role)
       covered = part.needs.covers
       if covered is not None and (left := ", ".join(name for name in fields if name not in covered)):
+        does, end, other = (
+          ("protects", "averaged as it comes", "an aggregation that covers it")
+          if role != "attack"
+          else ("forges", "sent honestly", "an attack of rows, such as label_flip")
+        )
         raise SettingError(
-          role, part.name, f"protects {', '.join(covered)} of an upload, and {self.client.name} also sends "
-          f"{left}, which would be averaged as it comes",
-          "Use a method that sends nothing else, or an aggregation that covers it.",
+          role, part.name, f"{does} {', '.join(covered)} of an upload, and {self.client.name} also sends "
+          f"{left}, which would be {end}", f"Use a method that sends nothing else, or {other}.",
         )  # fmt: skip
+
+  @property
+  def covering(self) -> bool:
+    """Whether a part has `Needs.covers`, so that uploads have to be checked."""
+    return any(part.needs.covers is not None for part in (self.mixing, self.aggregation, self.attack))

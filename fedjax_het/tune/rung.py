@@ -15,7 +15,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.config.values import with_values
 from fedjax_het.engine.base import Runs
 from fedjax_het.engine.lambda_selection import Evaluations
-from fedjax_het.engine.run import chunks, summarize
+from fedjax_het.engine.run import chunks, honest, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.members import Sweep, build_members
@@ -66,7 +66,7 @@ class Judged(NamedTuple):
 
 def on_validation(engine: Runs, state: State) -> Evaluations:
   """Evaluates all clients on their validation parts, which stand in the place of the test parts."""
-  return Evaluations(engine.evaluate(state, "valid"), None, engine.task.headline)
+  return honest(Evaluations(engine.evaluate(state, "valid"), None, engine.task.headline), engine, state)
 
 
 def train(

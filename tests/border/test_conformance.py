@@ -240,7 +240,7 @@ def context_of(run, i, round):
 
 def plain_rounds(run):
   """The run as a Python loop over each round's cohort, in any order: (last host state, clients' infos)."""
-  client, mixing, server, combined = run.algorithm
+  client, mixing, server, combined, *_ = run.algorithm
   data, key = run.data, jax.random.wrap_key_data(jnp.asarray(run.first.key))
   asks = not np.isnan(run.infos.losses).any()
   loss = jax.jit(client.loss)

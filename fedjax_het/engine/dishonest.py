@@ -1,0 +1,97 @@
+"""Dishonest clients: who they are, the rows that they train on, and what they send."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.data.container import ClientData
+from fedjax_het.errors import SettingError
+from fedjax_het.parts import Attack, ClientUpdate, LocalTraining, Message, PyTree, in_one_go
+
+WHO = 2**31  # folded into a run's key; no round has this number
+
+
+def dishonest(key: jax.Array, share: float | jax.Array, num_clients: int) -> jax.Array:
+  """Returns which clients attack, bool [K], of which round(share·K) do; a function of the run's key."""
+  order = jax.random.permutation(jax.random.fold_in(key, jnp.uint32(WHO)), num_clients)
+  return order < jnp.round(jnp.float32(share) * num_clients)
+
+
+def corrupted(client: ClientUpdate, attack: Attack, who: jax.Array, num_classes: int) -> ClientUpdate:
+  """Returns the client part whose dishonest clients train on the rows that the attack makes of theirs.
+
+  Args:
+    client: the client part.
+    attack: an attack with `data`.
+    who: which clients are dishonest, bool [K].
+    num_classes: C.
+  """
+  assert attack.data is not None
+  of_attack = attack.data
+
+  def seen(data: ClientData, context: Any) -> ClientData:
+    liar = who[context.client]
+
+    def change(index: jax.Array, x: PyTree, y: jax.Array) -> tuple[PyTree, jax.Array]:
+      found = of_attack(index, x, y, num_classes)
+      return jax.tree.map(lambda own, real: jnp.where(liar, own, real).astype(real.dtype), found, (x, y))
+
+    return dataclasses.replace(data, change=change)
+
+  def with_rows(function: Any, place: int) -> Any:
+    """Returns the function whose arguments at `place` and behind it are a client's data and context."""
+    if function is None:
+      return None
+
+    def call(*args):
+      return function(*args[:place], seen(args[place], args[place + 1]), *args[place + 1 :])
+
+    return call
+
+  def in_pieces(training: LocalTraining) -> LocalTraining:
+    return training._replace(run_steps=with_rows(training.run_steps, 3), finish=with_rows(training.finish, 2))
+
+  whole, training = with_rows(client.update, 3), client.training
+  return client._replace(
+    update=whole if training is None else in_one_go(in_pieces(training)),
+    loss=with_rows(client.loss, 2), first_pass=with_rows(client.first_pass, 3),
+  )  # fmt: skip
+
+
+def forged(
+  attack: Attack, key: jax.Array, uploads: Message, liars: jax.Array, broadcast: Message, of_model: bool
+) -> Message:
+  """Returns the cohort's uploads, of which those of dishonest clients are forged; the others keep their bits.
+
+  Args:
+    attack: an attack with `forge`.
+    key: the round's key of the attack.
+    uploads: the honest uploads, each leaf [S, ...].
+    liars: which of the cohort's clients are dishonest, bool [S].
+    broadcast: what the cohort received.
+    of_model: whether uploads are updates of the broadcast, see `Needs.uploads_model`.
+
+  Raises:
+    SettingError: `forge` returns another form than the updates'.
+  """
+  assert attack.forge is not None
+
+  def base(field: str) -> PyTree:
+    own, start = getattr(uploads, field), getattr(broadcast, field)
+    alike = jax.tree.map(lambda leaf: leaf.shape[1:], own) == jax.tree.map(jnp.shape, start)
+    return start if alike and of_model else jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), own)
+
+  bases = Message(*map(base, Message._fields))
+  updates = jax.tree.map(lambda u, z: u.astype(jnp.float32) - z.astype(jnp.float32), uploads, bases)
+  found = attack.forge(key, updates, liars)
+  if jax.tree.map(jnp.shape, found) != jax.tree.map(jnp.shape, updates):
+    raise SettingError("attack's forge", attack.name, "returns another form", "Return updates as given.")
+
+  def put(upload: jax.Array, start: jax.Array, own: jax.Array) -> jax.Array:
+    sent = start.astype(jnp.float32) + own
+    sent = (jnp.round(sent) if jnp.issubdtype(upload.dtype, jnp.integer) else sent).astype(upload.dtype)
+    return jnp.where(liars.reshape(-1, *[1] * (upload.ndim - 1)), sent, upload)
+
+  return jax.tree.map(put, uploads, bases, found)
