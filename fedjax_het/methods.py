@@ -4,6 +4,9 @@ A new method is a file with its factory, and an entry in a table. `compositions`
 the parts allow.
 """
 
+import contextlib
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het import mixing, models, server
+from fedjax_het import aggregation, attacks, mixing, models, server, uploads
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -90,6 +93,7 @@ class Method(NamedTuple):
     prepares: how an argument is made of the clients' data, see `prepare`; None for most methods.
     own_epochs: settings for the epochs of a second local training, see `OwnEpochs`.
     python_only: further parameters of the factory that no configuration sets.
+    neutral: values, other than 0, with which a setting's part does nothing; they stay constants.
   """
 
   name: str
@@ -101,6 +105,7 @@ class Method(NamedTuple):
   prepares: Preparation | None = None
   own_epochs: Mapping[str, OwnEpochs] = MappingProxyType({})
   python_only: tuple[str, ...] = ()
+  neutral: Mapping[str, float] = MappingProxyType({})
 
   @property
   def given(self) -> tuple[str, ...]:
@@ -167,7 +172,8 @@ def _by_name(*entries: Method) -> dict[str, Method]:
 _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
-_KRUM = "Blanchard et al., NeurIPS 2017"
+_KRUM, _YIN = "Blanchard et al., NeurIPS 2017", "Yin et al., ICML 2018"
+_STICH = "Stich, Cordonnier, Jaggi, NeurIPS 2018"
 _SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
 CLIENTS = _by_name(
@@ -234,7 +240,46 @@ SERVERS = _by_name(
     "labels",
   ),
 )
+AGGREGATIONS = _by_name(
+  Method("mean", aggregation.mean, "the mean weighted by the mixing", _FEDAVG),
+  Method("median", aggregation.median, "the median of each coordinate", _YIN),
+  Method("trimmed_mean", aggregation.trimmed_mean, "the mean of each coordinate without both ends", _YIN),
+  Method("geometric_median", aggregation.geometric_median, "the point nearest to all uploads (RFA)",
+         "Pillutla, Kakade, Harchaoui, IEEE TSP 2022"),
+  Method("centered_clipping", aggregation.centered_clipping, "clipped steps from the last aggregate update",
+         "Karimireddy, He, Jaggi, ICML 2021", "the aggregate update"),
+  Method("bulyan", aggregation.bulyan, "Krum's choice, then means near the median of each coordinate",
+         "El Mhamdi, Guerraoui, Rouault, ICML 2018"),
+)  # fmt: skip
+UPLOADS = _by_name(
+  Method("clip", uploads.clip, "a difference of a length at most, fixed or by a quantile",
+         "Andrew et al., NeurIPS 2021", neutral={"norm": math.inf}),
+  Method("gaussian", uploads.gaussian, "noise on every number", "Dwork et al., 2006"),
+  Method("top_k", uploads.top_k, "the largest numbers of each tensor", _STICH, "a client's error",
+         neutral={"share": 1.0}),
+  Method("random_k", uploads.random_k, "random numbers of each tensor", _STICH, "a client's error",
+         neutral={"share": 1.0}),
+  Method("quantize", uploads.quantize, "stochastic rounding to b bits", "Alistarh et al., NeurIPS 2017"),
+  Method("sign", uploads.sign, "signs and the mean magnitude of each tensor", "Karimireddy et al., ICML 2019",
+         "a client's error"),
+)  # fmt: skip
+ATTACKS = _by_name(
+  Method("sign_flip", attacks.sign_flip, "dishonest clients reverse their update", "Li et al., AAAI 2019"),
+  Method("gaussian", attacks.gaussian, "dishonest clients send noise", _KRUM),
+  Method("alie", attacks.alie, "they send a mean shifted within the spread", "Baruch et al., NeurIPS 2019"),
+  Method("ipm", attacks.ipm, "they send the negative honest mean", "Xie, Koyejo, Gupta, UAI 2020"),
+  Method("mimic", attacks.mimic, "they send what one honest client sends", "Karimireddy et al., ICLR 2022"),
+  Method("label_flip", attacks.label_flip, "they train on the labels C - 1 - y", "Fang et al., 2020"),
+  Method("backdoor", attacks.backdoor, "they train on a patch with a target class", "Gu et al., 2017"),
+)  # fmt: skip
 METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
+# Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
+CONDITIONS: dict[str, dict[str, Method]] = {
+  "uploads": UPLOADS, "attack": ATTACKS, "aggregation": AGGREGATIONS,
+}  # fmt: skip
+TABLES = METHODS | CONDITIONS
+SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose a tuple of parts, in order
+UNLESS_CHOSEN = {"aggregation": "mean"}  # section of `CONDITIONS` -> the method that leaving it out chooses
 
 
 def small_model(client: Method) -> Any:
@@ -279,8 +324,13 @@ def compositions() -> list[tuple[str, str, str]]:
 
 
 def partners(section: str, name: str) -> dict[str, list[str]]:
-  """Returns for each other section the methods that can be composed with this one, in the table's order."""
+  """Returns for each other section the methods that can be composed with this one, in the table's order.
+
+  A part of `CONDITIONS` is tried with each client part alone.
+  """
   sections = list(METHODS)
+  if section not in METHODS:
+    return {"algorithm": _composed_with(section, bare(TABLES[section][name]))}
   own = sections.index(section)
   having = [names for names in compositions() if names[own] == name]
   return {
@@ -288,3 +338,18 @@ def partners(section: str, name: str) -> dict[str, list[str]]:
     for other, table in METHODS.items()
     if other != section
   }
+
+
+def _composed_with(section: str, part: Any) -> list[str]:
+  """Returns the client parts that `federated` composes with a part of a section of `CONDITIONS`."""
+  condition: dict[str, Any] = {section: (part,) if section in SEVERAL else part}
+  clients, servers = (
+    {name: own for name, method in table.items() if (own := asked(method)[0]) is not None}
+    for table in (CLIENTS, SERVERS)
+  )
+  found = {}
+  for client, move in itertools.product(clients, servers):
+    with contextlib.suppress(SettingError, AttributeError, TypeError):  # as in `compositions`
+      federated(clients[client], None, servers[move], **condition)
+      found[client] = move
+  return [*found]

@@ -7,7 +7,9 @@ A row is a composition of parts on digits, as `devices.rows` lists them, trained
 devices. Its digest covers the broadcast, the states of the server, the mixing and the clients, the cohorts,
 the mixing coefficients, the training losses, and the metrics of an evaluation of every client. Digests of two
 commits are comparable only on one machine with one version of JAX. With --against the script prints the rows
-that differ and exits with 1 if there are any. --resume keeps the rows that the file of --out has.
+that differ and exits with 1 if there are any. --resume keeps the rows that the file of --out has. With
+--earlier_epochs the second local training of Ditto, FedRep and SosicFL+ has the number of epochs that was its
+default before commit 5597ca1, see `methods.OwnEpochs`; today's default is that of the first.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import numpy as np
 
 from benchmarks.checks import devices
 from benchmarks.provenance import provenance
+from fedjax_het.methods import METHODS
 
 
 def digest(tree: Any) -> str:
@@ -41,6 +44,7 @@ def main() -> None:
   parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
   parser.add_argument("--against", type=Path, help="the JSON file of another commit")
   parser.add_argument("--resume", action="store_true", help="keep the rows of --out, and run the others")
+  parser.add_argument("--earlier_epochs", action="store_true", help="defaults of methods before 5597ca1")
   args = parser.parse_args()
   report: dict = {**provenance(), "rows": {}}
   if args.resume and args.out.exists():
@@ -49,7 +53,8 @@ def main() -> None:
     row = f"{name}, {kind}, cohort {cohort}"
     if row in report["rows"]:
       continue
-    engine = devices.small(parts, kind, cohort)(2)
+    own = METHODS["algorithm"][parts[0]].own_epochs if args.earlier_epochs else {}
+    engine = devices.small(parts, kind, cohort, **{field: each.before for field, each in own.items()})(2)
     state, infos = engine.advance(engine.init(jax.random.key(1)), devices.ROUNDS)
     judged = engine.evaluate(state)
     report["rows"][row] = {

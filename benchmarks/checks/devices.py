@@ -81,9 +81,13 @@ def rows() -> list[tuple[str, tuple[str, ...], str, int]]:
   return found
 
 
-def small(parts: tuple[str, ...], kind: str, cohort: int) -> Callable[[int], fh.Engine]:
-  """(devices) -> what trains these parts, whose numbers are the program's values, as in launched runs."""
+def small(parts: tuple[str, ...], kind: str, cohort: int, **settings) -> Callable[[int], fh.Engine]:
+  """(devices) -> what trains these parts, whose numbers are the program's values, as in launched runs.
+
+  `settings` are the client part's.
+  """
   config = ConfigDict({**{section: {"name": own} for section, own in zip(METHODS, parts)}, "local": {}})
+  config.algorithm.update(settings)
   data = data_of(kind)
 
   def make(**values):

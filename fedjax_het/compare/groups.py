@@ -8,13 +8,14 @@ from fedjax_het.compare.runs import FOUND, Run, leaves
 from fedjax_het.config.same import with_defaults
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
+from fedjax_het.methods import CONDITIONS, METHODS
 from fedjax_het.metrics.budget import mean_budget
 from fedjax_het.metrics.late import unsettled
 from fedjax_het.studies import STUDIES
 from fedjax_het.workdir.folder import as_json
 
 NAMES = ("algorithm.name", "dataset", "mixing.name", "server.name")  # fields shown first in labels, by value
-PARTS = ("algorithm", "local", "mixing", "server")  # sections left out in labels: "nu=1.0"
+PARTS = ("local", *METHODS, *CONDITIONS)  # sections left out in labels: "nu=1.0"
 LAST = ("rounds", "eval_every")
 UNKNOWN = "not known"  # stands for the data of a run that has not recorded them
 OF_DATA = ("dataset", *FOUND, "num_clients", "test_fraction", "stratify", "unseen.fraction")

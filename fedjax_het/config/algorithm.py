@@ -1,4 +1,4 @@
-"""Builds an algorithm's three parts from a plan."""
+"""Builds an algorithm's parts from a plan."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -10,11 +10,12 @@ import numpy as np
 
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import chosen, each_of
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
-from fedjax_het.methods import METHODS, Method
+from fedjax_het.methods import CONDITIONS, SEVERAL, TABLES, Method
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.tasks import Task
@@ -23,7 +24,7 @@ from fedjax_het.tasks import Task
 def named(section: str, config: Mapping[str, Any], **given: Any) -> Any:
   """Makes the part of the method `config.name` with the other fields of `config`."""
   settings = {setting: value for setting, value in config.items() if setting != "name"}
-  return METHODS[section][config["name"]].make(given, **settings)
+  return TABLES[section][config["name"]].make(given, **settings)
 
 
 def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
@@ -57,10 +58,9 @@ def placeholders_of(plan: Plan) -> dict[str, Any]:
 
 
 def _chosen(plan: Plan) -> Iterator[tuple[str, Method, Mapping[str, Any]]]:
-  """Yields (section, method, its settings) of each part of a plan."""
-  for section, table in METHODS.items():
-    own = plan.parts[section]
-    yield section, table[own["name"]], {**plan.parts["local"], **own} if section == "algorithm" else own
+  """Yields (section, method, all of its settings) of each part of a plan."""
+  for place, method, own in chosen(plan.parts):
+    yield place, method, {**plan.parts["local"], **own} if place == "algorithm" else own
 
 
 def build_algorithm(
@@ -77,7 +77,21 @@ def build_algorithm(
     mix = named("mixing", parts["mixing"], **prepared)
   for study in plan.watching:
     mix = study.observed(plan.given(study), mix, model)
-  return federated(client, mix, move)
+  return federated(client, mix, move, **_conditions(plan, prepared))
+
+
+def _conditions(plan: Plan, prepared: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the further parts that a plan chooses, as arguments of `federated`."""
+  found: dict[str, Any] = {}
+  for section in CONDITIONS:
+    made = []
+    for place, given in each_of({section: plan.parts[section]}):
+      if given:
+        with as_written({place: given}, place):
+          made.append(named(section, given, rounds=plan.rounds, **prepared))
+    if made:
+      found[section] = tuple(made) if section in SEVERAL else made[0]
+  return found
 
 
 @contextlib.contextmanager

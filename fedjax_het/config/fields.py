@@ -11,8 +11,10 @@ from rich.text import Text
 
 from fedjax_het.config.listing import WIDTH, Entry, entry_of, shown
 from fedjax_het.config.sections import Section, sections
+from fedjax_het.config.values import each_of
 from fedjax_het.data.sources import kind_of
 from fedjax_het.errors import check_choice
+from fedjax_het.methods import CONDITIONS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.settings import NO_DEFAULT
 
@@ -57,14 +59,23 @@ def _of(section: Section, config: Mapping[str, Any]) -> Iterator[Field]:
   if own := section.setting:
     yield Field(section.name, own.about, own.kind, own.default, config.get(section.name, NO_DEFAULT))
     return
-  given, settings = config.get(section.name, {}), section.settings()
+  given, settings = config.get(section.name, section.default), section.settings()
+  if section.kind == "choices":
+    alone = section._replace(kind="choice")
+    for number, own in enumerate(given):
+      yield from _of(alone._replace(name=f"{section.name}.{number}"), {f"{section.name}.{number}": own})
+    if not given:
+      yield Field(section.name, f"a tuple of them, in order{MORE}", "tuple", (), NO_DEFAULT)
+    return
   if section.kind == "choice" and given.get("name"):
     entry = _chosen(section, f"{section.name}.name", given["name"])
     yield Field(f"{section.name}.name", f"{entry.about}{MORE}", "str", NO_DEFAULT, given["name"])
     settings = {**entry.settings}
   elif section.kind == "choice":
-    about = "the data set's own by default" if section.name == "task" else "which one; by default none"
-    yield Field(f"{section.name}.name", f"{about}{MORE}", "str", None, NO_DEFAULT)
+    default = section.unless_chosen or None
+    about = "the data set's own by default" if section.name == "task" else "which one"
+    about += "" if default or section.name == "task" else "; by default none"
+    yield Field(f"{section.name}.name", f"{about}{MORE}", "str", default, NO_DEFAULT)
     for name in section.table():
       settings |= {field: own for field, own in section.settings(name).items() if field in given}
   elif section.name == "dataset_options":
@@ -85,6 +96,8 @@ def _set(config: Mapping[str, Any]) -> Iterator[str]:
   for name, value in config.items():
     if isinstance(value, Mapping) or hasattr(value, "keys"):
       yield from (f"{name}.{field}" for field in value)
+    elif isinstance(value, list | tuple) and name in CONDITIONS:
+      yield from (f"{place}.{field}" for place, own in each_of({name: value}) for field in own)
     else:
       yield name
 

@@ -69,7 +69,7 @@ def check_one_program(grid: Mapping[str, Sequence[Any]], said: str = "sweep") ->
     whole = all(isinstance(v, int) for v in values)
     if not are_numbers or (section == "seed" and not whole) or (section != "seed") != bool(field):
       raise SettingError(f"{said}.{path}", list(values), "is not a list of numbers", "Give numbers only.")
-    if field in ("batch_size", "epochs", "per_class"):
+    if field.rpartition(".")[2] in ("batch_size", "epochs", "per_class"):
       raise SettingError(
         f"{said}.{path}", list(values), "changes the program itself", "Start a run of its own for each value."
       )

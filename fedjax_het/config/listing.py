@@ -14,7 +14,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.config.sections import Section, sections
 from fedjax_het.data.sources import FOLDERS
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
+from fedjax_het.methods import CLIENTS, CONDITIONS, METHODS, SEVERAL, Method, asked, partners
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.settings import NO_DEFAULT, Setting, origin_of, settings_of
@@ -23,8 +23,9 @@ LOCAL = "local training"  # stands for the settings of `LocalSettings` where all
 AS_EPOCHS = "as epochs"  # how the default of `Method.own_epochs` is shown
 WIDTH = 110  # width of output that is not a terminal
 LISTED = (  # sections whose names are printed, in this order
-  "algorithm", "mixing", "server", "dataset_options", "model", "partition", "label_noise", "task",
+  *METHODS, *CONDITIONS, "dataset_options", "model", "partition", "label_noise", "task",
 )  # fmt: skip
+FIELDS_OF = {"dataset_options": "dataset"} | {name: f"{name}.0.name" for name in SEVERAL}
 
 
 class Entry(NamedTuple):
@@ -87,7 +88,7 @@ def entries() -> dict[str, list[Entry]]:
   """Returns all names that a configuration can use, by the field that takes them."""
   known = sections()
   return {
-    "dataset" if section == "dataset_options" else f"{section}.name": [
+    FIELDS_OF.get(section, f"{section}.name"): [
       entry_of(known[section], name) for name in known[section].table()
     ]
     for section in LISTED

@@ -12,12 +12,10 @@ from fedjax_het.errors import SettingError, near
 
 def with_empty_sections(config: ConfigDict) -> list[str]:
   """Adds the missing sections to a configuration as empty ones; returns their names."""
-  found = [
-    name for name, one in sections().items() if one.kind in ("section", "choice") and name not in config
-  ]
-  for name in found:
-    config[name] = ConfigDict()
-  return found
+  found = {name: one for name, one in sections().items() if one.kind != "field" and name not in config}
+  for name, one in found.items():
+    config[name] = ConfigDict() if isinstance(one.default, dict) else one.default
+  return [*found]
 
 
 def leave_out_empty(config: ConfigDict, names: list[str]) -> None:

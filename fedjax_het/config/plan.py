@@ -10,6 +10,7 @@ from fedjax_het.config.own_epochs import followers, resolved
 from fedjax_het.config.sections import sections
 from fedjax_het.config.typed import Choice, Plan
 from fedjax_het.config.values import plain
+from fedjax_het.methods import CONDITIONS, METHODS
 from fedjax_het.studies import STUDIES, Study
 
 AS_GIVEN = (
@@ -17,7 +18,7 @@ AS_GIVEN = (
   "task", "label_noise", "rounds", "cohort_size", "seed", "eval_every",
   "late_evaluations",
 )  # fmt: skip
-PARTS = ("algorithm", "local", "mixing", "server")  # sections of the client, mixing and server part
+PARTS = ("local", *METHODS, *CONDITIONS)  # sections that choose parts and set them
 
 
 def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[S
     return config
   known, given = sections(studies), written(config)
   check_fields(given, known)
-  whole = resolved(given)
+  whole = {name: own for name, own in resolved(given).items() if own or name not in CONDITIONS}
   got = {name: whole.get(name, one.default) for name, one in known.items()}
   partition = known["partition"].filled(got["partition"], got["partition"]["name"])
   of_studies = {

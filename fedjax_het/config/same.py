@@ -28,10 +28,12 @@ def with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     if section.kind == "field":
       if not section.required:
         found[name] = given
+    elif given == {"name": section.unless_chosen}:
+      found.pop(name)
     elif isinstance(given, Mapping) and (given or section.always):
       chosen = found.get("dataset") if name == "dataset_options" else given.get("name")
       found[name] = section.filled(given, chosen)
-    elif section.kind == "choices" and isinstance(given, list | tuple):
+    elif section.kind == "choices" and given and isinstance(given, list | tuple):
       found[name] = [section.filled(own, own.get("name")) for own in given]
     elif not given:
       found.pop(name, None)

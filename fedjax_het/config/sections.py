@@ -2,7 +2,8 @@
 
 A field is declared by the argument of the function that takes it, whose docstring has its meaning.
 
-A new section is a line in `CORE`; a study's comes from its `options`, through `fedjax_het.studies.STUDIES`.
+A new section is a line in `CORE`, or a table in `methods.CONDITIONS` if it chooses parts; a study's comes
+from its `options`, through `fedjax_het.studies.STUDIES`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from fedjax_het.data.partition import PARTITIONERS, partition
 from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_digits
 from fedjax_het.engine.run import run
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
+from fedjax_het.methods import CLIENTS, CONDITIONS, MIXINGS, SERVERS, SEVERAL, UNLESS_CHOSEN, Method
 from fedjax_het.models import COMMON, GENERATORS, MODELS
 from fedjax_het.settings import Setting, Whole, settings_of
 from fedjax_het.studies import STUDIES, Options, Study
@@ -43,6 +44,7 @@ class Section(NamedTuple):
     more: (choice) -> settings that it has in addition to the arguments of the chosen function.
     varies: whether its numbers may differ between the members of a sweep.
     options: the options of the study that it belongs to; None for other sections.
+    unless_chosen: the name, if any, that a choice has where a configuration leaves the section out.
   """
 
   name: str
@@ -55,11 +57,12 @@ class Section(NamedTuple):
   varies: bool = False
   always: bool = False
   options: Options | None = None
+  unless_chosen: str = ""
 
   @property
   def default(self) -> Any:
-    """The value if a configuration leaves it out: the field's default, or {} for a section."""
-    return self.setting.default if self.setting else {}
+    """The value if a configuration leaves it out: the field's default, {} for a section, () for several."""
+    return self.setting.default if self.setting else () if self.kind == "choices" else {}
 
   def settings(self, chosen: Any = None) -> dict[str, Setting]:
     """Returns the settings of the section, or of its choice `chosen`, by name; {} for an unknown name."""
@@ -111,6 +114,13 @@ def _choice(name: str, table: Callable[[], Mapping[str, Any]], **more: Any) -> S
   return Section(name, "choice", table, **more)
 
 
+def _condition(name: str) -> Section:
+  return Section(
+    name, "choices" if name in SEVERAL else "choice", lambda: CONDITIONS[name], varies=True,
+    unless_chosen=UNLESS_CHOSEN.get(name, ""),
+  )  # fmt: skip
+
+
 def _settings(**known: Setting) -> Callable[[Any], Mapping[str, Setting]]:
   return lambda chosen: known
 
@@ -129,6 +139,7 @@ CORE = (
   Section("local", "section", required=True, varies=True),
   _choice("mixing", lambda: MIXINGS, required=True, varies=True),
   _choice("server", lambda: SERVERS, required=True, varies=True),
+  *map(_condition, CONDITIONS),
   _field("rounds", run),
   _field("cohort_size", run),
   Section("seed", required=True, setting=_SEED),

@@ -37,7 +37,8 @@ class Plan:
     unseen_fraction: fraction of clients that never train; None for none.
     unseen_steps: numbers of local steps after which unseen clients are evaluated.
     model: the model, with its given options.
-    parts: the given sections of the three parts: `algorithm`, `local`, `mixing` and `server`.
+    parts: the given sections of the parts: `algorithm`, `local`, `mixing`, `server`, and those of
+      `methods.CONDITIONS`, which are {} or () if nothing is chosen.
     rounds: T, the number of rounds.
     cohort_size: S, the number of clients in each round.
     seed: the seed of all random draws.
@@ -63,7 +64,7 @@ class Plan:
   unseen_fraction: float | None
   unseen_steps: tuple[int, ...]
   model: Choice
-  parts: Mapping[str, Mapping[str, Any]]
+  parts: Mapping[str, Any]
   rounds: int
   cohort_size: int
   seed: int

@@ -1,10 +1,10 @@
 """Values of a configuration by their dotted paths, and the numbers that a run's program takes as values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import METHODS
+from fedjax_het.methods import TABLES, Method
 
 
 def plain(config: Any) -> Any:
@@ -53,26 +53,43 @@ def with_values(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
   return changed
 
 
-def numbers(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def each_of(parts: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+  """Yields (place, section) of all sections; the place of one of a tuple of sections has its number."""
+  for name, given in parts.items():
+    if isinstance(given, Mapping):
+      yield name, given
+    elif isinstance(given, list | tuple):
+      yield from ((f"{name}.{number}", own) for number, own in enumerate(given))
+
+
+def chosen(parts: Mapping[str, Any]) -> Iterator[tuple[str, Method, Mapping[str, Any]]]:
+  """Yields (place, method, the section's settings and name) of each part that a configuration chooses."""
+  for place, given in each_of(parts):
+    table = TABLES.get(place.partition(".")[0])
+    if table and given:
+      yield place, table[given["name"]], given
+
+
+def numbers(parts: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the settings of the parts that a program takes as values: dotted field -> number.
 
   These are all settings that may be fractions, defaults included, except those of `Method.from_data`. Runs
   that differ in these numbers alone are one program, and each has the bits of that member of a sweep. A
-  setting of 0 stays a constant, and what it multiplies is left out.
+  setting of 0, or with a value in `Method.neutral`, stays a constant, and what it does is left out.
 
   Args:
-    parts: the sections `algorithm`, `local`, `mixing` and `server` of a configuration.
+    parts: the sections of a configuration that choose parts, and `local`.
   """
   found = {}
-  for section, table in METHODS.items():
-    own, method = parts[section], table[parts[section]["name"]]
+  for section, method, own in chosen(parts):
     for name, setting in method.settings.items():
       if name in method.from_data:
         continue
       inherits = section == "algorithm" and name not in own and name in parts["local"]
-      place = "local" if inherits else section
-      value = parts[place].get(name, setting.default)
-      if setting.is_value and is_number(value) and value:
+      place, given = ("local", parts["local"]) if inherits else (section, own)
+      value = given.get(name, setting.default)
+      constant = not value or value == method.neutral.get(name)
+      if setting.is_value and is_number(value) and not constant:
         found[f"{place}.{name}"] = float(value)
   return found
 

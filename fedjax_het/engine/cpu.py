@@ -6,11 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib.version
 
 from fedjax_het.errors import SettingError, check_whole
 
 # LLVM's second highest level: equally fast steps, 0.85 to 0.98 of the compile time (docs/results/starts.md).
 OPTIONS: dict[str, Any] = {"xla_backend_optimization_level": 2}
+
+# XLA ends a process one of whose CPU devices waits for another for longer than a minute, as happens where
+# clients differ much, or on a machine that has other work. It also ends a process for an option that it does
+# not know, so that these are given only to versions that were tried.
+WAITING = {
+  "xla_cpu_collective_call_warn_stuck_timeout_seconds": 600,
+  "xla_cpu_collective_call_terminate_timeout_seconds": 86_400,
+}
+TRIED = (0, 13)  # jaxlib below this version knows them
 
 MOST_A_CORE = 64  # CPU devices; with thousands per core the first collective never ends
 
@@ -19,7 +29,8 @@ def prepare_cpu(devices: int | None = None) -> None:
   """Makes every CPU core a JAX device, so that every core trains other clients.
 
   Call it before the first use of a device. The launcher does so, and a program that uses the library on a CPU
-  should. A number of devices in XLA_FLAGS or in JAX's configuration is kept.
+  should. A number of devices in XLA_FLAGS or in JAX's configuration is kept. The devices may then wait for
+  each other for a day: XLA_FLAGS is given `WAITING`, except for what it sets.
 
   Args:
     devices: number of CPU devices; by default the number of cores that this process may use.
@@ -40,6 +51,16 @@ def prepare_cpu(devices: int | None = None) -> None:
     except RuntimeError as error:
       remedy = "Start anew and call prepare_cpu() first."
       raise SettingError("prepare_cpu", devices, "JAX has used a device already", remedy) from error
+  wait_long()
+
+
+def wait_long() -> None:
+  """Adds the options `WAITING` to XLA_FLAGS; one that XLA_FLAGS or a file that it names sets is kept."""
+  text = os.environ.get("XLA_FLAGS", "").strip()
+  if jaxlib.version.__version_info__ >= TRIED or (text and not text.startswith("-")):
+    return
+  words = [f"--{name}={value}" for name, value in WAITING.items() if name not in xla_flags()]
+  os.environ["XLA_FLAGS"] = " ".join(filter(None, [text, *words]))
 
 
 def check_cores(devices: int) -> None:

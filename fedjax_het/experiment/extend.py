@@ -14,8 +14,9 @@ from typing import Any
 from fedjax_het.config.own_epochs import SCHEDULE_ROUNDS, of_earlier
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import chosen
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import CLIENTS, METHODS
+from fedjax_het.methods import CLIENTS
 from fedjax_het.workdir.folder import (
   TABLE,
   Workdir,
@@ -71,10 +72,9 @@ def earlier_rounds(
     flags += [f"--config.{name}={before.get(name, 'None')}" for name in sorted(differ)]
     remedy = f"Add {' '.join(flags)} to go on with the same run, or use another workdir."
     raise SettingError("rounds", new, f"{begun} and {', and '.join(were)} with this many", remedy)
-  for section, table in METHODS.items():
-    part = config[section]["name"]
-    if "rounds" in inspect.signature(table[part].factory).parameters:
-      problem = f"{begun}, and {section} = {part} goes by their number in every round"
+  for place, method, _ in chosen(config):
+    if "rounds" in inspect.signature(method.factory).parameters:
+      problem = f"{begun}, and {place} = {method.name} goes by their number in every round"
       raise SettingError("rounds", new, problem, "Use another workdir.")
   steps, usable = _steps(held or run), _usable(held or run, plan, old)
   done = max(steps, default=0)

@@ -11,7 +11,7 @@ from fedjax_het.config.grid import in_order
 from fedjax_het.config.own_epochs import of_earlier
 from fedjax_het.config.same import with_defaults
 from fedjax_het.config.typed import Plan
-from fedjax_het.config.values import with_values
+from fedjax_het.config.values import each_of, with_values
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.experiment.experiment import FREE
 from fedjax_het.tables.paper import Cell
@@ -145,7 +145,7 @@ def _is_member(path: Path) -> bool:
 
 def _numbers(plan: Plan) -> dict[str, Any]:
   """Returns the fields that may vary within a program, the seed and floats: dotted field -> value."""
-  fields = ((section, *field) for section, own in plan.parts.items() for field in own.items())
+  fields = ((section, *field) for section, own in each_of(plan.parts) for field in own.items())
   numbers = {f"{section}.{name}": value for section, name, value in fields if isinstance(value, float)}
   return {**numbers, "seed": plan.seed}
 

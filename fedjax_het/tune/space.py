@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from fedjax_het.config.grid import check_one_program, varying
 from fedjax_het.config.plan import plan, written
 from fedjax_het.config.typed import Plan
-from fedjax_het.config.values import is_number, with_values
+from fedjax_het.config.values import chosen, is_number, with_values
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import METHODS
 from fedjax_het.program.command_line import take_dotted
 from fedjax_het.settings import FromRound
 
@@ -139,9 +138,9 @@ def checked_space(config: Any, space: Space) -> dict[str, Dimension]:
 
 def _is_whole(config: Mapping[str, Any], path: str) -> bool:
   """Returns whether a setting takes whole numbers only."""
-  section, _, field = path.partition(".")
-  home = "algorithm" if section == "local" else section
-  setting = METHODS[home][config[home]["name"]].settings.get(field)
+  place, _, field = path.rpartition(".")
+  methods = {place: method for place, method, _ in chosen(config)}
+  setting = methods["algorithm" if place == "local" else place].settings.get(field)
   if setting is None:  # such as a share of the rounds, which the configuration converts
     return False
   return not setting.is_value or any(isinstance(rule, FromRound) for rule in setting.rules)

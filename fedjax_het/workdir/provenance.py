@@ -25,7 +25,11 @@ ROUNDING = (
   "jax_exec_time_optimization_effort", "jax_numpy_dtype_promotion", "jax_optimization_level",
 )  # fmt: skip
 ENVIRONMENT = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")  # likewise
-NO_NUMBERS = ("xla_dump", "xla_force_host_platform_device_count")  # change no number
+NO_NUMBERS = (
+  "xla_dump",
+  "xla_force_host_platform_device_count",
+  "xla_cpu_collective_call",
+)  # change no number
 
 
 def machine() -> str:

@@ -19,16 +19,16 @@ from fedjax_het.config.plan import plan
 from fedjax_het.config.sections import sections
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.quickstart import get_config
-from fedjax_het.methods import CLIENTS, METHODS, Method
+from fedjax_het.methods import CLIENTS, TABLES, Method
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.settings import Choice, Count, Default, Positive, Range, Whole, checked, settings_of
 
-ENTRIES = [(section, name) for section, table in METHODS.items() for name in table]
+ENTRIES = [(section, name) for section, table in TABLES.items() for name in table]
 
 
 @pytest.mark.parametrize("section, name", ENTRIES, ids=[name for _, name in ENTRIES])
 def test_every_setting_is_declared_with_its_range_and_its_meaning(section, name):
-  for setting in METHODS[section][name].settings.values():
+  for setting in TABLES[section][name].settings.values():
     assert setting.about and setting.types, setting.name
     assert setting.rules or not {*setting.types} & {int, float}, f"{setting.name} has no range"
 
@@ -58,7 +58,7 @@ def said(call) -> str:
 
 @pytest.mark.parametrize("section, name", ENTRIES, ids=[name for _, name in ENTRIES])
 def test_python_and_a_configuration_refuse_a_value_in_the_same_words(section, name):
-  method = METHODS[section][name]
+  method = TABLES[section][name]
   for setting in (own for own in method.settings.values() if own.name not in method.from_data):
     for value in bad_values(setting):
       if (setting.name, value) in (("lam", -2.5), ("baseline", -2.5)) and section == "mixing":

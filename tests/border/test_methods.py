@@ -10,16 +10,17 @@ import fedjax_het as fh
 from fedjax_het.config.algorithm import build_algorithm
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
-from fedjax_het.methods import CLIENTS, METHODS, Method, bare, compositions, partners
+from fedjax_het.methods import CLIENTS, METHODS, TABLES, Method, bare, compositions, partners
 
-ENTRIES = [(section, name) for section, table in METHODS.items() for name in table]
+ENTRIES = [(section, name) for section, table in TABLES.items() for name in table]
 
 
 @pytest.mark.parametrize("section, name", ENTRIES, ids=[name for _, name in ENTRIES])
 def test_an_entry_is_what_it_makes(section, name):
-  method = METHODS[section][name]
+  method = TABLES[section][name]
   part = bare(method)
-  kinds = {"algorithm": fh.ClientUpdate, "mixing": fh.Mixing, "server": fh.ServerUpdate}
+  kinds = {"algorithm": fh.ClientUpdate, "mixing": fh.Mixing, "server": fh.ServerUpdate,
+           "aggregation": fh.Aggregation}  # fmt: skip
   assert isinstance(part, kinds[section]) and part.name == method.name == name
   assert {*method.shares.values()} <= {*method.settings} and not {*method.shares} & {*method.settings}
   assert all(setting.default is not inspect.Parameter.empty for setting in method.settings.values())

@@ -10,7 +10,7 @@ from small_parts import federation, mlp
 
 import fedjax_het as fh
 from fedjax_het.errors import SettingError, check_range, check_whole
-from fedjax_het.methods import METHODS
+from fedjax_het.methods import TABLES
 
 BAD = [
   optax.cosine_decay_schedule(0.1, 10), "x", 1j, jnp.complex64(1), np.ones(2), jnp.ones(1), [0.1], {}, True,
@@ -19,18 +19,18 @@ BAD = [
 ]  # fmt: skip
 NUMBERS = [
   (section, name, setting)
-  for section, table in METHODS.items()
+  for section, table in TABLES.items()
   for name, method in table.items()
   for setting, own in method.settings.items()
   if {*own.types} & {int, float}
 ]
 
 
-@pytest.mark.parametrize("section", METHODS)
+@pytest.mark.parametrize("section", TABLES)
 def test_every_number_of_every_method_refuses_what_is_none(section):
   counts = np.random.default_rng(0).integers(0, 20, (12, 3)) + 1
   for name, setting in [own[1:] for own in NUMBERS if own[0] == section]:
-    method, own = METHODS[section][name], OWN.get(name, {})
+    method, own = TABLES[section][name], OWN.get(name, {})
     for value in BAD:
       with pytest.raises(SettingError, match=setting):
         if setting in method.from_data:

@@ -17,6 +17,7 @@ from fedjax_het.program import coordinator, machine
 from fedjax_het.program.coordinator import bind_address, parse_coordinator
 
 ROOT = Path(__file__).parents[2]
+TERMINATE = "xla_cpu_collective_call_terminate_timeout_seconds"
 
 
 def resolving(monkeypatch, **names):
@@ -115,6 +116,43 @@ def test_more_devices_than_cores_can_serve_are_refused_before_they_are_made(
   for bad in (0, -1, 2.5, "8"):
     with pytest.raises(SettingError, match="devices = "):
       cpu.prepare_cpu(bad)
+
+
+@pytest.mark.parametrize("given", ["", f"--{TERMINATE}=5 --xla_dump_to=x"])
+def test_devices_may_wait_for_each_other_unless_xla_flags_says_how_long(given, monkeypatch):
+  monkeypatch.setenv("XLA_FLAGS", given)
+  cpu.wait_long()
+  wanted = {name: str(value) for name, value in cpu.WAITING.items()}
+  assert cpu.xla_flags() == wanted | ({TERMINATE: "5", "xla_dump_to": "x"} if given else {})
+  before = os.environ["XLA_FLAGS"]
+  cpu.wait_long()
+  assert os.environ["XLA_FLAGS"] == before
+  monkeypatch.setenv("XLA_FLAGS", "options.txt")
+  cpu.wait_long()
+  assert os.environ["XLA_FLAGS"] == "options.txt"
+
+
+LATE = """
+import jax, numpy as np, sys
+import fedjax_het as fh
+from jax.sharding import Mesh, PartitionSpec as P
+fh.prepare_cpu(2)
+def late(x):
+  steps = jax.numpy.where(jax.lax.axis_index("c") == 0, int(sys.argv[1]), 1)
+  y = jax.lax.fori_loop(0, steps, lambda i, a: jax.numpy.tanh(a @ a), jax.numpy.ones((300, 300)) * x[0])
+  return jax.lax.psum(y.sum(), "c")
+mesh = Mesh(np.array(jax.devices()), ("c",))
+print(jax.jit(jax.shard_map(late, mesh=mesh, in_specs=P("c"), out_specs=P()))(jax.numpy.ones(2)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "steps"), [("1", 20_000), ("", 1)])
+def test_xla_knows_the_options_and_ends_a_process_by_them(seconds, steps):
+  flags = " ".join(f"--{name}={seconds}" for name in cpu.WAITING if seconds)
+  environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+  ended = subprocess.run([sys.executable, "-c", LATE, str(steps)], env=environment, capture_output=True)
+  assert (ended.returncode == 0) == (not seconds), ended.stderr
 
 
 @pytest.mark.parametrize(
