@@ -5,14 +5,9 @@ A new method is a file with its factory, and an entry in a table.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from fedjax_het import aggregation, mixing, models, participation, server
+from fedjax_het import aggregation, attacks, mixing, models, participation, server, uploads
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
 from fedjax_het.clients.fedevg import fedevg
@@ -26,139 +21,11 @@ from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
 from fedjax_het.clients.superfed import superfed_lm, superfed_mm
+from fedjax_het.entries import LABEL_COUNTS as LABEL_COUNTS
+from fedjax_het.entries import Method, OwnEpochs, Preparation
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
-from fedjax_het.models import GENERATORS, MODELS, Generative
-from fedjax_het.settings import Setting, settings_of
-
-# Parameters of factories that no configuration sets: they are offered, name another method, or are objects.
-NOT_SETTABLE = ("model", "rounds", "name")
-
-
-class Preparation(NamedTuple):
-  """How an argument of a part's factory is made of the clients' data, before the part is made.
-
-  Attributes:
-    argument: the argument's name; parts of one algorithm that have the same receive the same value.
-    make: (label counts int [K, C], seed=, **settings) -> the argument. The settings have defaults, and belong
-      to the method in a configuration.
-    placeholder: (K, or None if it is not known yet; **settings) -> an argument with which the part can be
-      made and its properties read before data are read; it checks the settings.
-  """
-
-  argument: str
-  make: Callable[..., Any]
-  placeholder: Callable[..., Any]
-
-
-def counts_of_nobody(num_clients: int | None) -> np.ndarray:
-  """Returns a placeholder of label counts, int32 [K, 1]: one example of one class for each client."""
-  return np.ones((num_clients or 1, 1), np.int32)
-
-
-def label_counts(counts: ArrayLike, seed: int = 0) -> np.ndarray:
-  """Returns the label counts themselves, int32 [K, C]."""
-  return np.asarray(counts, np.int32)
-
-
-LABEL_COUNTS = Preparation("counts", label_counts, counts_of_nobody)  # for a part that takes them as `counts`
-
-
-class OwnEpochs(NamedTuple):
-  """A setting for the epochs of a second local training of a method; as many as `epochs` by default.
-
-  Attributes:
-    before: the default of earlier versions, in whose config.json the setting may be missing.
-    unless_none: a setting that switches this training off if it is None; "" if there is none.
-  """
-
-  before: int
-  unless_none: str = ""
-
-
-class Method(NamedTuple):
-  """A method: its factory, and what is known of it without calling the factory.
-
-  Attributes:
-    name: the name in configurations.
-    factory: (**settings) -> the part. A client part's factory also takes the `model`, whose annotation,
-      `Model` or `Generative`, says which kind it trains. A part may take the run's `rounds`. All else has a
-      default.
-    about: a one-line description.
-    source: where the method was published.
-    keeps: the state that it keeps between rounds, in words.
-    shares: settings that a configuration gives as a share of the rounds -> the factory's setting in rounds.
-    prepares: how an argument is made of the clients' data, see `prepare`; None for most methods.
-    own_epochs: settings for the epochs of a second local training, see `OwnEpochs`.
-    python_only: further parameters of the factory that no configuration sets.
-  """
-
-  name: str
-  factory: Callable[..., Any]
-  about: str
-  source: str
-  keeps: str = "nothing"
-  shares: Mapping[str, str] = {}
-  prepares: Preparation | None = None
-  own_epochs: Mapping[str, OwnEpochs] = MappingProxyType({})
-  python_only: tuple[str, ...] = ()
-
-  @property
-  def given(self) -> tuple[str, ...]:
-    """The factory's parameters that no configuration sets."""
-    return (*NOT_SETTABLE, *self.python_only, *([self.prepares.argument] if self.prepares else []))
-
-  @property
-  def settings(self) -> dict[str, Setting]:
-    """The settings that a configuration may have, by name, including those of `from_data`."""
-    known = settings_of(self.factory)
-    return {name: own for name, own in known.items() if name not in self.given} | self.from_data
-
-  @property
-  def from_data(self) -> dict[str, Setting]:
-    """The settings, by name, that `prepare` uses instead of the factory."""
-    known = settings_of(self.prepares.make) if self.prepares else {}
-    return {name: own for name, own in known.items() if name not in ("counts", "seed")}
-
-  @property
-  def models(self) -> Mapping[str, Callable[..., Any]]:
-    """The models, by name, that a client part can train; {} for a mixing or a server part."""
-    if (model := settings_of(self.factory).get("model")) is None:
-      return {}
-    names = (getattr(kind, "__name__", str(kind)) for kind in model.types)  # as text where unresolved
-    return GENERATORS if any(name.endswith(Generative.__name__) for name in names) else MODELS
-
-  def make(self, offered: Mapping[str, Any], **settings: Any) -> Any:
-    """Returns the part with these settings and with the `offered` arguments that its factory takes.
-
-    Settings in `from_data` are ignored: the argument that `prepare` made of them is among the offered ones.
-    """
-    known = settings_of(self.factory)
-    own = {name: value for name, value in settings.items() if name not in self.from_data}
-    return self.factory(**{name: value for name, value in offered.items() if name in known} | own)
-
-  def prepare(
-    self, settings: Mapping[str, Any], counts: ArrayLike | None = None, *, seed: int = 0,
-    num_clients: int | None = None,
-  ) -> dict[str, Any]:  # fmt: skip
-    """Returns arguments for `make` that are computed from the clients' data; {} for most methods.
-
-    Args:
-      settings: the method's settings; those that are not in `from_data` are ignored.
-      counts: examples of each class that each client trains on, int [K, C]; None before data are read, for a
-        placeholder that suffices to read the part's properties.
-      seed: seed of the random draws.
-      num_clients: K for a placeholder, if it is known.
-
-    Raises:
-      SettingError: a setting is out of range, or does not fit the counts.
-    """
-    if self.prepares is None:
-      return {}
-    argument, make, placeholder = self.prepares
-    own = {name: value for name, value in settings.items() if name in self.from_data}
-    made = placeholder(num_clients, **own) if counts is None else make(counts, seed=seed, **own)
-    return {argument: made}
+from fedjax_het.models import MODELS
 
 
 def _by_name(*entries: Method) -> dict[str, Method]:
@@ -169,6 +36,7 @@ _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter 
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
 _KRUM, _YIN = "Blanchard et al., NeurIPS 2017", "Yin et al., ICML 2018"
+_STICH = "Stich, Cordonnier, Jaggi, NeurIPS 2018"
 _SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
 CLIENTS = _by_name(
@@ -253,12 +121,33 @@ PARTICIPATIONS = _by_name(
          "Eichner et al., ICML 2019"),
   Method("trace", participation.trace, "S of those that a file says are there", "-"),
 )  # fmt: skip
+UPLOADS = _by_name(
+  Method("clip", uploads.clip, "a difference of a length at most, fixed or by a quantile",
+         "Andrew et al., NeurIPS 2021"),
+  Method("gaussian", uploads.gaussian, "noise on every number", "Dwork et al., 2006"),
+  Method("top_k", uploads.top_k, "the largest numbers of each tensor", _STICH, "a client's error"),
+  Method("random_k", uploads.random_k, "random numbers of each tensor", _STICH, "a client's error"),
+  Method("quantize", uploads.quantize, "stochastic rounding to b bits", "Alistarh et al., NeurIPS 2017"),
+  Method("sign", uploads.sign, "signs and the mean magnitude of each tensor", "Karimireddy et al., ICML 2019",
+         "a client's error"),
+)  # fmt: skip
+ATTACKS = _by_name(
+  Method("sign_flip", attacks.sign_flip, "dishonest clients reverse their update", "Li et al., AAAI 2019"),
+  Method("gaussian", attacks.gaussian, "dishonest clients send noise", _KRUM),
+  Method("alie", attacks.alie, "they send a mean shifted within the spread", "Baruch et al., NeurIPS 2019"),
+  Method("ipm", attacks.ipm, "they send the negative honest mean", "Xie, Koyejo, Gupta, UAI 2020"),
+  Method("mimic", attacks.mimic, "they send what one honest client sends", "Karimireddy et al., ICLR 2022"),
+  Method("label_flip", attacks.label_flip, "they train on the labels C - 1 - y", "Fang et al., 2020"),
+  Method("backdoor", attacks.backdoor, "they train on a patch with a target class", "Gu et al., 2017"),
+)  # fmt: skip
 METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
-# Optional sections -> methods; each is an argument of `federated` too.
-CONDITIONS: dict[str, dict[str, Method]] = {"aggregation": AGGREGATIONS, "participation": PARTICIPATIONS}
+# Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
+CONDITIONS: dict[str, dict[str, Method]] = {
+  "participation": PARTICIPATIONS, "uploads": UPLOADS, "attack": ATTACKS, "aggregation": AGGREGATIONS,
+}  # fmt: skip
 TABLES = METHODS | CONDITIONS
-SEVERAL: tuple[str, ...] = ()  # sections of `CONDITIONS` with a tuple of parts
-# Section -> the method without it.
+SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose a tuple of parts, in order
+# Section of `CONDITIONS` -> the method that leaving it out chooses.
 UNLESS_CHOSEN = {"aggregation": "mean", "participation": "uniform"}
 
 

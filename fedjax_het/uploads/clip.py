@@ -18,9 +18,9 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Upload, Wire
-from fedjax_het.settings import Positive, Range, Share, checked
+from fedjax_het.settings import Neutral, Positive, Range, Share, checked
 
-Bound = Annotated[float, Range(above=0.0, on_host=True)]
+Bound = Annotated[float, Range(above=0.0, on_host=True), Neutral(math.inf)]
 RATE = 0.2
 
 

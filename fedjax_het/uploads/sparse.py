@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.parts import Upload, Wire
-from fedjax_het.settings import Range, checked
+from fedjax_het.settings import Neutral, Range, checked
 
-Part = Annotated[float, Range(above=0.0, high=1.0)]
+Part = Annotated[float, Range(above=0.0, high=1.0), Neutral(1.0)]
 
 
 def kept(share: float | jax.Array, size: int) -> jax.Array | np.ndarray:

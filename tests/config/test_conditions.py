@@ -121,3 +121,53 @@ def test_a_launched_run_is_combined_by_the_rule_and_a_sweep_has_its_numbers(tmp_
   alone = base | {"aggregation": {"name": "trimmed_mean", "share": 0.4}}
   again = run_experiment(alone, str(tmp_path / "alone"), Where(devices=1))
   assert again["metrics"] == members[1]["metrics"]
+
+
+def with_sections(**sections_) -> ConfigDict:
+  return ConfigDict(plain(CONFIG) | sections_)
+
+
+def test_uploads_are_chained_in_order_and_an_attack_is_chosen():
+  chain = ({"name": "top_k", "share": 0.1}, {"name": "quantize", "bits": 4})
+  own = plan(with_sections(uploads=chain, attack={"name": "alie", "share": 0.3}))
+  assert own.numbers["uploads.0.share"] == 0.1 and own.numbers["attack.share"] == 0.3
+  made = build_algorithm(own, small_model(methods.CLIENTS["fedavg"]))
+  assert made.attack.name == "alie" and made.client.needs.upload_bits is not None
+  reversed_ = build_algorithm(
+    plan(with_sections(uploads=chain[::-1])), small_model(methods.CLIENTS["fedavg"])
+  )
+  plain_ = build_algorithm(plan(CONFIG), small_model(methods.CLIENTS["fedavg"]))
+  assert plain_.client.needs.upload_bits is None and reversed_.attack.name == plain_.attack.name
+  _, plans = check_sweep(with_sections(uploads=chain), {"uploads.0.share": [0.1, 0.2]})
+  assert [one.written["uploads"][0]["share"] for one in plans] == [0.1, 0.2]
+
+
+def test_what_does_nothing_stays_a_constant_and_is_left_out():
+  idle = ({"name": "top_k", "share": 1.0}, {"name": "clip", "norm": float("inf")})
+  own = plan(with_sections(uploads=idle, attack={"name": "sign_flip", "share": 0.0}))
+  assert not [
+    name for name in own.numbers if name.startswith(("uploads.0.share", "uploads.1.norm", "attack.share"))
+  ]
+  made = build_algorithm(own, small_model(methods.CLIENTS["fedavg"]))
+  assert made.client.needs.upload_bits is None and not made.attack.there
+
+
+@pytest.mark.parametrize(
+  ("given", "words"),
+  [
+    ({"uploads": ({"name": "quantize", "bits": 99},)}, "uploads.0.bits = 99: out of range"),
+    (
+      {"uploads": ({"name": "clip"}, {"name": "top_kk"})},
+      "uploads.1.name = 'top_kk': unknown. Did you mean 'top_k'",
+    ),
+    ({"attack": {"name": "sign_flip", "share": 1.5}}, "attack.share = 1.5: out of range"),
+    ({"attack": {"share": 0.2}}, "attack = .*has no name"),
+    (
+      {"participation": {"name": "available", "probability": 2.0}},
+      "participation.probability = 2.0: out of range",
+    ),
+  ],
+)
+def test_conditions_that_cannot_be_are_refused_by_name(given, words):
+  with pytest.raises(SettingError, match=words):
+    plan(with_sections(**given))
