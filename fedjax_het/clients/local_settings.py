@@ -49,13 +49,14 @@ def optimizer_of(chosen: Any) -> Any:
   """Returns Optax's function for a name such as "optax.lion", "sgd" for None, and other values unchanged."""
   if isinstance(chosen, str) and chosen.startswith(OF_OPTAX):
     return getattr(optax, chosen.removeprefix(OF_OPTAX))
-  return chosen or "sgd"
+  return "sgd" if chosen is None else chosen
 
 
 def unused_settings(chosen: Any) -> dict[str, str]:
   """Returns the settings that an optimiser has no use for -> what it is called."""
-  if isinstance(chosen, str | None) and (name := chosen or "sgd") in OPTIMIZERS:
-    return {setting: name for setting, users in USED_BY.items() if name not in users}
+  made = optimizer_of(chosen)
+  if isinstance(made, str) and made in OPTIMIZERS:
+    return {setting: made for setting, users in USED_BY.items() if made not in users}
   return dict.fromkeys(OURS, str(chosen))
 
 

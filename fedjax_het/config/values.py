@@ -83,7 +83,8 @@ def numbers(parts: Mapping[str, Any]) -> dict[str, Any]:
   """
   found = {}
   optimizer = {**parts["local"], **parts["algorithm"]}.get("optimizer")
-  unused = () if optimizer in (*OPTIMIZERS, None) else OURS
+  ours = optimizer is None or (isinstance(optimizer, str) and optimizer in OPTIMIZERS)
+  unused = () if ours else OURS
   for section, method, own in chosen(parts):
     for name, setting in method.settings.items():
       if name in method.from_data or (section == "algorithm" and name in unused):

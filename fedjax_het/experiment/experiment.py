@@ -322,7 +322,7 @@ def _train(
       names = going[0] if going else ()
       means = {name: sum(own[name] for own in going) / len(going) for name in names}
       progress.update(done, **means | ({"diverged": len(latest) - len(going)} if going != latest else {}))
-      if done == rounds:
+      if done == rounds < plan.rounds:
         break
   if evaluations is None:  # an earlier start ended between the last checkpoint and the summary
     evaluations = evaluate(engine, state)

@@ -16,7 +16,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_range
 from fedjax_het.parts import Upload, Wire
 from fedjax_het.settings import Neutral, Positive, Range, Share, checked
 
@@ -48,6 +48,8 @@ def clip(norm: Bound = 1.0, quantile: Share | None = None, rate: Positive = RATE
     SettingError: a setting is out of range, `rate` is given without a quantile, or C is infinite with one.
   """
   adaptive, known = quantile is not None, not isinstance(norm, jax.Array)
+  if known and norm != math.inf:
+    check_range("norm", norm, above=0.0)
   if not adaptive and not isinstance(rate, jax.Array) and rate != RATE:
     raise SettingError("rate", rate, "has no effect without a quantile", "Leave it out, or set quantile.")
   if adaptive and known and norm == math.inf:

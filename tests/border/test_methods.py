@@ -20,7 +20,8 @@ def test_an_entry_is_what_it_makes(section, name):
   method = TABLES[section][name]
   part = bare(method)
   kinds = {"algorithm": fh.ClientUpdate, "mixing": fh.Mixing, "server": fh.ServerUpdate,
-           "aggregation": fh.Aggregation, "participation": fh.Participation}  # fmt: skip
+           "aggregation": fh.Aggregation, "participation": fh.Participation,
+           "uploads": fh.Upload, "attack": fh.Attack}  # fmt: skip
   assert isinstance(part, kinds[section]) and part.name == method.name == name
   assert {*method.shares.values()} <= {*method.settings} and not {*method.shares} & {*method.settings}
   assert all(setting.default is not inspect.Parameter.empty for setting in method.settings.values())

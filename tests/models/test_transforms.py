@@ -10,7 +10,6 @@ from small_parts import SIZES, federation, float64, linear, linear_loss_and_grad
 
 import fedjax_het as fh
 from fedjax_het.config.plan import plan
-from fedjax_het.engine.state import State
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.dry_run import dry_run
@@ -199,9 +198,7 @@ def _blobs():
 
 def traffic_of(config):
   built = build(plan(config))
-  broadcast = jax.eval_shape(built.algorithm.client.init_broadcast, built.key)
-  state = State(built.key, 0, broadcast, (), (), ())
-  return traffic(built.algorithm, built.data, state, 1)
+  return traffic(built.algorithm, built.data, 1)
 
 
 def test_frozen_layers_and_adapters_are_counted_as_sent():
