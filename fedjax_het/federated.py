@@ -1,6 +1,7 @@
 """Composes a federated algorithm of its parts."""
 
 import contextlib
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedjax_het.parts import (
   Algorithm,
   Attack,
   ClientUpdate,
+  InitBroadcastFn,
   Message,
   Mixing,
   Needs,
@@ -107,11 +109,17 @@ def federated(
     # that it refuses, such as the placeholder of a configuration that is checked.
     first = Message(())
     with contextlib.suppress(SettingError):
-      first = jax.eval_shape(parts.client.init_broadcast, jax.random.key(0))
+      first = first_shapes(parts.client.init_broadcast)  # type: ignore[arg-type]
     parts.check_covered(first)
   if parts.server.adapt_to is None:
     return parts
   return parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))
+
+
+@functools.lru_cache(maxsize=1)  # `methods.compositions` tries a client part with all other parts in turn
+def first_shapes(init_broadcast: InitBroadcastFn) -> Message:
+  """Returns the shapes of a client part's first broadcast."""
+  return jax.eval_shape(init_broadcast, jax.random.key(0))
 
 
 def checked_attack(parts: Algorithm) -> Algorithm:

@@ -39,9 +39,10 @@ EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
 def cases() -> dict[str, tuple[str, str, str]]:
   """Each method's name -> the first (client, mixing, server) that has it; each of these once."""
   found: dict[str, tuple[str, str, str]] = {}
+  composed = compositions()
   for place, table in enumerate(METHODS.values()):
     for name in table:
-      having = [names for names in compositions() if names[place] == name]
+      having = [names for names in composed if names[place] == name]
       if having and having[0] not in found.values():
         found[name] = having[0]
   return found
