@@ -19,6 +19,7 @@ from fedjax_het.program.where import Where
 
 ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("reading.md", "workdir.md"))
+JUDGED = "metrics", "valid", "weighted", "left_out", "unseen", "late", "attackers"
 FIGURES = "mean", "std", "worst10", "best10", "gini", "gap"
 SMALL = {"rounds": 2, "eval_every": 1, "cohort_size": 3, "model": {"name": "two_nn", "hidden": 8}}
 
@@ -42,7 +43,7 @@ def patterns(tree, path: tuple[str, ...] = ()) -> set[str]:
 def spelled(key: str, path: tuple[str, ...]) -> str:
   if key in ("personalized", "global"):
     return "MODEL"
-  if key in METRICS and path and path[0] in ("metrics", "valid", "weighted", "left_out", "unseen", "late"):
+  if key in METRICS and path and path[0] in JUDGED:
     return "METRIC"
   figure = key in FIGURES and path[-1:] == ("METRIC",) and path[0] != "late"
   return "FIGURE" if figure else "N" if key.isdecimal() else key
@@ -77,7 +78,12 @@ def configurations() -> dict[str, ConfigDict]:
       },
     ),
     "statistics": with_values(
-      get_config("algorithm=superfed_mm"), few | {"model": {"name": "leaf_cnn", "width": 8, "norm": "batch"}}
+      get_config("algorithm=superfed_mm"),
+      few
+      | {
+        "model": {"name": "leaf_cnn", "width": 8, "norm": "batch"},
+        "attack": {"name": "label_flip", "share": 0.3},
+      },
     ),
     "synthetic": with_values(
       cell("table_4_2", "dataset=digits,alpha=1.0,algorithm=fedevg"), few | {"downstream": judged}

@@ -316,7 +316,7 @@ def launch(*flags: str) -> subprocess.CompletedProcess:
     ("--config.roundz=3", "Did you mean 'rounds'"),
     (
       "--config.zebra.name=pair",
-      "config.zebra.name = 'pair': zebra is unknown to the configuration. Known: algorithm",
+      "config.zebra.name = 'pair': zebra is unknown to the configuration. Known: aggregation",
     ),
     ("--config.locl.lr=3", "locl is unknown to the configuration. Did you mean 'local'"),
     ("--config.model.hidden=abc", "config.model.hidden = abc: is no whole number"),
