@@ -21,6 +21,7 @@ from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.output.terminal import console
 from fedjax_het.program.stopping import Stopped
 from fedjax_het.program.where import Where
+from fedjax_het.studies import Moment
 from fedjax_het.studies import best as of_best
 from fedjax_het.tables import layout
 from fedjax_het.tables.compare import Late, entries
@@ -184,5 +185,5 @@ def test_runs_side_by_side_have_the_range_of_their_seeds(tmp_path):
 def test_best_counts_evaluations_alone():
   study = of_best.Best.__new__(of_best.Best)
   study.resume(0, None)
-  moment = experiment.Moment(17, None, False, dict, dict, dict, late=object())
+  moment = Moment(17, None, False, dict, dict, dict, late=object())
   assert study.watch(None, moment) == {} and study.checkpoint_state()["course"] == {}
