@@ -50,18 +50,19 @@ def federated(
     server: how the server moves.
     uploads: what becomes of an upload on its way, in this order; the client part returned has them inside.
     aggregation: how uploads become one.
+    participation: who takes part, who arrives, and how much of the work each does.
     attack: what dishonest clients do.
 
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
       `studies` are of another type, or its `needs` have a field that only client parts have; the mixing part
       scales updates and the client part uploads none, or the server part sends each client a message of its
-      own; the server part takes models and the client part
-      uploads signals, or the reverse; the mixing or aggregation part protects from dishonest uploads and the
-      client part sends fields that it does not act on, see `Needs.covers`; the aggregation part combines
-      updates and the client part uploads none; the participation part leaves clients out, and another part
-      does not know of absent ones (`Mixing.takes_absent`); or the server part refuses the others, see
-      `ServerUpdate.adapt_to`.
+      own; the server part takes models and the client part uploads signals, or the reverse; the mixing or
+      aggregation part protects from dishonest uploads and the client part sends fields that it does not act
+      on, see `Needs.covers`; the aggregation part combines updates and the client part uploads none; the
+      participation part leaves clients out, and another part does not know of absent ones
+      (`Mixing.takes_absent`); an attack changes classes that the task does not have, or forges updates that
+      have no one broadcast; or the server part refuses the others, see `ServerUpdate.adapt_to`.
   """
   mixing = mixings.static() if mixing is None else mixing
   server = servers.sgd() if server is None else server

@@ -60,7 +60,7 @@ def augmented(batch: Batch, own: Mapping[str, Any]) -> Batch:
 
 
 def cropped(x: jax.Array, corners: jax.Array, padding: int) -> jax.Array:
-  """Cuts images [B, H, W, C] of their size out of those with a margin of zeros.
+  """Adds a margin of zeros to images [B, H, W, C], and cuts H x W pixels out of each at the given corner.
 
   Args:
     x: images.

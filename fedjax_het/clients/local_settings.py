@@ -53,7 +53,7 @@ def optimizer_of(chosen: Any) -> Any:
 
 
 def unused_settings(chosen: Any) -> dict[str, str]:
-  """Returns the settings that an optimiser has no use for -> what it is called."""
+  """Returns setting -> the optimiser's name, for each setting that the chosen optimiser does not use."""
   made = optimizer_of(chosen)
   if isinstance(made, str) and made in OPTIMIZERS:
     return {setting: made for setting, users in USED_BY.items() if made not in users}

@@ -55,7 +55,11 @@ def checked_clients(client: ClientUpdate, broadcast: Message, before: PyTree, se
 
 
 def checked_first_pass(broadcast: Message, found: Any) -> Pooled:
-  """Returns what the cohort's first passes return; raises `SettingError` as `check_pooled` does."""
+  """Checks and returns what the cohort's clients return from `first_pass`, each leaf [S, ...].
+
+  Raises:
+    SettingError: it is no `Pooled`, or does not fit the broadcast's `pooled`, see `check_pooled`.
+  """
   check_pooled("client's first_pass", broadcast, found)
   return found
 

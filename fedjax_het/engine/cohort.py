@@ -11,7 +11,8 @@ from jax.sharding import Mesh
 from fedjax_het.engine.placement import replicated
 
 FIRST_PASS, AGGREGATION, ATTACK = 3, 4, 7  # `round_keys` has 0 to 2
-PARTICIPATION = 2**32 - 1  # folded into the run's key in the place of a round, which is below 2^31
+# Folded into the run's key in the place of a round, which is below 2^31.
+PARTICIPATION, DISHONEST = 2**32 - 1, 2**31
 AHEAD = 128  # number of rounds whose cohorts are drawn at once
 
 

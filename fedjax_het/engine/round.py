@@ -44,7 +44,7 @@ from fedjax_het.engine.cohort import (
 from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message, Pooled
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info
 
 MAX_CHUNK = 128
 
@@ -142,10 +142,9 @@ def round_step(
     assert client.first_pass is not None
     return client.first_pass(key, server.received(sent, i), own_state, own, context(i, *now))
 
-  def train(shared, own, i, key, own_state, last: Any = None):
+  def train(shared, own, i, key, own_state, *last):
     sent, *now = shared
-    given = server.received(sent, i), own_state, own, context(i, *now)
-    return client.update(key, *given) if last is None else up_to(client, last, key, *given)
+    return client.update(key, server.received(sent, i), own_state, own, context(i, *now), *last)
 
   def judge(shared, own, i, own_state):
     sent, *now = shared
@@ -157,7 +156,7 @@ def round_step(
     first_keys = keys_of(key_of(FIRST_PASS, state.key, state.round))
     surveyed = map_clients(survey, mesh, client_batch, shared, view, cohort, first_keys, before)
     found = checked_first_pass(state.broadcast, surveyed)
-    if present is not None and isinstance(found, Pooled):
+    if present is not None:
       found = found._replace(weights=arrived(found.weights, present))
     broadcast = state.broadcast._replace(pooled=pooled(found, state.broadcast.pooled, mesh))
     state, shared = state._replace(broadcast=broadcast), (server.sent(broadcast, state.server), *now)
@@ -218,24 +217,14 @@ def round_step(
   asked = losses() if losses.cache_info().currsize else None
   return (
     State(
-      state.key,
-      state.round + 1,
-      broadcast,
-      server_state,
-      mixing_state,
-      clients,
-      kept,
+      state.key, state.round + 1, broadcast, server_state, mixing_state, clients, kept,
       state.participation if drawn is None else drawn.state,
     ),
     RoundInfo(
-      cohort,
-      coefficients,
-      asked,
-      constrain(info, mesh),
-      constrain(figures, mesh),
+      cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh),
       () if present is None else present,
     ),
-  )
+  )  # fmt: skip
 
 
 def shortened(client: ClientUpdate, view: ClientData, work: jax.Array) -> jax.Array:
@@ -244,18 +233,6 @@ def shortened(client: ClientUpdate, view: ClientData, work: jax.Array) -> jax.Ar
   steps = client.training.steps
   whole = jax.vmap(lambda n: jnp.int32(steps(balance.sized(view, n))))(view.size)
   return jnp.clip(jnp.ceil(work * whole - 1e-4).astype(jnp.int32), 1, whole)
-
-
-def up_to(
-  client: ClientUpdate, last: jax.Array, key: jax.Array, broadcast: Message, state: Any, data: ClientData,
-  context: Context,
-) -> tuple[Message, Any, Info]:  # fmt: skip
-  """Does a client's work up to the step `last`, int32 scalar; see `ClientUpdateFn`."""
-  training = client.training
-  assert training is not None
-  work = training.start(broadcast, state, context)
-  work = training.run_steps(key, broadcast, state, data, context, work, 0, last)
-  return training.finish(broadcast, state, data, context, work)
 
 
 def many_rounds(

@@ -76,16 +76,22 @@ class LocalTraining(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class in_one_go:
-  """The `update` of a client part that runs a `LocalTraining` from the first to the last step."""
+  """The `update` of a client part that runs a `LocalTraining` from its first step to its last one."""
 
   training: LocalTraining
 
   def __call__(
-    self, key: jax.Array, broadcast: Message, state: PyTree, data: ClientData, context: Context
+    self,
+    key: jax.Array,
+    broadcast: Message,
+    state: PyTree,
+    data: ClientData,
+    context: Context,
+    last: jax.Array | None = None,
   ) -> tuple[Message, PyTree, Info]:
-    """See `ClientUpdateFn`."""
+    """See `ClientUpdateFn`; `last`, int32 scalar, is the step before which to stop, None for all steps."""
     work = self.training.start(broadcast, state, context)
-    work = self.training.run_steps(key, broadcast, state, data, context, work, 0, None)
+    work = self.training.run_steps(key, broadcast, state, data, context, work, 0, last)
     return self.training.finish(broadcast, state, data, context, work)
 
 
