@@ -44,7 +44,7 @@ from fedjax_het.engine.cohort import (
 from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message
 
 MAX_CHUNK = 128
 
@@ -113,9 +113,10 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server, aggregation, participation, attack = algorithm
-  _, clients_key, server_key = round_keys(state.key, state.round)
-  drawn, present, count, first = None, None, cohort_size, state.broadcast
+  client, mixing, server, _, participation, attack = algorithm
+  clients_key = round_keys(state.key, state.round)[1]
+  drawn, present, count = None, None, cohort_size
+  before_round = state.broadcast, state.server, state.mixing
   if participation.draw is None:
     cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   else:
@@ -186,6 +187,47 @@ def round_step(
   seen, sizes = constrain((cohort, view.size), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast, present, info.steps,
                       None if drawn is None else drawn.probability)  # fmt: skip
+  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads)
+  if present is not None:
+    moved = state.broadcast, state.server, state.mixing
+    broadcast, server_state, mixing_state = jax.tree.map(
+      lambda new, old: jnp.where(count > 0, new, old), moved, before_round
+    )
+    state = state._replace(broadcast=broadcast, server=server_state, mixing=mixing_state)
+
+  def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
+    return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
+
+  clients = jax.tree.map(scatter, state.clients, after)
+  figures = () if mixing.figures is None else mixing.figures(feedback)
+  asked = losses() if losses.cache_info().currsize else None
+  state = state._replace(clients=clients)
+  if drawn is not None:
+    state = state._replace(participation=drawn.state)
+  record = RoundInfo(
+    cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh),
+    () if present is None else present,
+  )  # fmt: skip
+  return state, record
+
+
+def server_step(
+  algorithm: Algorithm, mesh: Mesh | None, state: State, feedback: Feedback, uploads: Message
+) -> tuple[State, jax.Array]:
+  """Runs what follows local training in a round: mixing, aggregation, and the server's step.
+
+  Args:
+    algorithm: the parts.
+    mesh: the devices; None for the one that runs this.
+    state: the state before the round, except that its broadcast has what a first pass found.
+    feedback: what the mixing part, and a server part that asks for it, may look at.
+    uploads: the cohort's uploads, each leaf [S, ...].
+
+  Returns:
+    (state with one more finished round, and the clients' states unchanged; coefficients p, float32 [S]).
+  """
+  mixing, server, aggregation = algorithm.mixing, algorithm.server, algorithm.aggregation
+  present = feedback.present
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
   if present is not None:
     coefficients = over_present(coefficients, present)
@@ -201,30 +243,13 @@ def round_step(
     combined = aggregation.combine(key, kept, coefficients, mixed, state.broadcast)
     aggregate, kept = constrain(checked_aggregate(mixed, kept, combined), mesh)
   asked_for = (feedback,) if server.takes_feedback else ()
-  moved = server.update(server_key, state.server, state.broadcast, aggregate, *asked_for)
+  key = round_keys(state.key, state.round)[2]
+  moved = server.update(key, state.server, state.broadcast, aggregate, *asked_for)
   broadcast, server_state = checked_server((state.broadcast, state.server), moved)
-  if present is not None:
-    after_round = broadcast, server_state, mixing_state
-    broadcast, server_state, mixing_state = jax.tree.map(
-      lambda new, old: jnp.where(count > 0, new, old), after_round, (first, state.server, state.mixing)
-    )
-
-  def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
-    return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
-
-  clients = jax.tree.map(scatter, state.clients, after)
-  figures = () if mixing.figures is None else mixing.figures(feedback)
-  asked = losses() if losses.cache_info().currsize else None
-  return (
-    State(
-      state.key, state.round + 1, broadcast, server_state, mixing_state, clients, kept,
-      state.participation if drawn is None else drawn.state,
-    ),
-    RoundInfo(
-      cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh),
-      () if present is None else present,
-    ),
-  )  # fmt: skip
+  after = state._replace(
+    round=state.round + 1, broadcast=broadcast, server=server_state, mixing=mixing_state, aggregation=kept
+  )
+  return after, coefficients
 
 
 def shortened(client: ClientUpdate, view: ClientData, work: jax.Array) -> jax.Array:
