@@ -6,7 +6,8 @@
 The script makes each peer's virtual environment (peers/envs.py). Then it runs the library and the peers in
 turn, every run in a new process, and prints medians over the turns and ratios, each with its goal. A ratio is
 the median of the turns' ratios, with their range. All take SGD steps with the papers' momentum and weight
-decay; the library also takes plain ones. benchmarks/README.md describes the work and what each peer is given.
+decay; the library also takes plain ones. benchmarks/speed/README.md describes the work and what each peer is
+given.
 """
 
 import argparse
