@@ -156,14 +156,12 @@ def _check_absent(parts: Algorithm) -> None:
   name, refused = parts.participation.name, ""
   if not parts.mixing.takes_absent:
     refused = f"mixing {parts.mixing.name} counts on a whole cohort"
-  elif parts.aggregation.combine is not None:
-    refused = f"aggregation {parts.aggregation.name} counts on a whole cohort"
   elif parts.server.takes_feedback:
     refused = f"server {parts.server.name} looks at a whole cohort"
   elif parts.participation.cuts_work and parts.client.training is None:
     refused = f"{parts.client.name} cannot stop before its last step"
   if refused:
-    remedy = "Use parts that do not, such as static mixing and the mean, or leave participation out."
+    remedy = "Use parts that do not, such as static mixing, or leave participation out."
     raise SettingError("participation", name, f"leaves clients or steps out, and {refused}", remedy)
 
 

@@ -3,6 +3,9 @@
 Uploads may be dishonest. A NaN or infinite number makes the norm and the distances of its own upload infinite
 and no others', and an upload with the weight 0 is not read. All is computed in float32; a norm above about
 1e19 counts as infinite.
+
+Uploads may be absent: `present`, bool [S], says which m >= 1 of the S are there. The others are no vectors:
+they have no rank in an order and no distance.
 """
 
 from collections.abc import Callable
@@ -33,6 +36,15 @@ def enough(name: str, factor: int, byzantine: int | None) -> Callable[[int, int]
       raise SettingError("cohort_size", size, problem, remedy)
 
   return check_cohort
+
+
+def liars(byzantine: int | None, factor: int, count: jax.Array) -> jax.Array:
+  """Returns f for `count` uploads, int32: `byzantine`, but at most the largest f with count >= factor·f + 3.
+
+  That largest f, at least 0, is taken if `byzantine` is None.
+  """
+  most = jnp.maximum((count - 3) // factor, 0).astype(jnp.int32)
+  return most if byzantine is None else jnp.minimum(byzantine, most)
 
 
 def over(weights: jax.Array, leaf: jax.Array) -> jax.Array:
@@ -70,23 +82,23 @@ def squared_norms(stacked: PyTree) -> jax.Array:
   return _finite(jnp.stack([leaf.sum(1) for leaf in own]).sum(0))
 
 
-def ordered_mean(leaf: jax.Array, each_end: int | jax.Array) -> jax.Array:
-  """Computes the mean without the `each_end` least and largest of S numbers [S, ...]; NaN is the largest."""
-  count = leaf.shape[0]
-  ranks = over(jnp.arange(count), leaf)
+def ordered_mean(leaf: jax.Array, each_end: int | jax.Array, present: jax.Array) -> jax.Array:
+  """Computes the mean without the `each_end` least and largest of the m numbers; NaN is the largest."""
+  count, ranks = present.sum(), over(jnp.arange(leaf.shape[0]), leaf)
   inside = (ranks >= each_end) & (ranks < count - each_end)
-  total = jnp.where(inside, jnp.sort(leaf.astype(jnp.float32), axis=0), 0.0).sum(0)
+  there = jnp.where(over(present, leaf), leaf.astype(jnp.float32), jnp.nan)  # the last ranks
+  total = jnp.where(inside, jnp.sort(there, axis=0), 0.0).sum(0)
   return total * (1.0 / jnp.float32(count - 2 * each_end))
 
 
-def median(stacked: PyTree) -> PyTree:
-  """Computes the median of each coordinate, float32, the mean of the middle two if S is even."""
-  count = jax.tree.leaves(stacked)[0].shape[0]
-  return jax.tree.map(lambda leaf: ordered_mean(leaf, (count - 1) // 2), stacked)
+def median(stacked: PyTree, present: jax.Array) -> PyTree:
+  """Computes the median of each coordinate, float32, the mean of the middle two if m is even."""
+  middle = (present.sum() - 1) // 2
+  return jax.tree.map(lambda leaf: ordered_mean(leaf, middle, present), stacked)
 
 
-def squared_distances(stacked: PyTree) -> jax.Array:
-  """Computes ‖u_i - u_j‖², float32 [S, S]; +∞ to a vector that is not finite, and on the diagonal.
+def squared_distances(stacked: PyTree, present: jax.Array) -> jax.Array:
+  """Computes ‖u_i - u_j‖², float32 [S, S]; +∞ on the diagonal and to a vector that is absent or not finite.
 
   The distances come from the Gram matrix of the vectors' differences from their coordinate-wise median, so
   that they are exact to about 1e-7 of the squared distances from there.
@@ -96,17 +108,18 @@ def squared_distances(stacked: PyTree) -> jax.Array:
     flat = leaf.reshape(leaf.shape[0], -1)
     return jnp.dot(flat, flat.T, precision=jax.lax.Precision.HIGHEST)
 
-  own = sum(map(gram, jax.tree.leaves(differences(stacked, median(stacked)))))
+  own = sum(map(gram, jax.tree.leaves(differences(stacked, median(stacked, present)))))
   norms = jnp.diag(own)
   found = _finite(jnp.maximum(norms[:, None] + norms[None, :] - 2.0 * own, 0.0))
-  return jnp.where(jnp.eye(len(found), dtype=bool), jnp.inf, found)
+  apart = present[:, None] & present[None, :] & ~jnp.eye(len(found), dtype=bool)
+  return jnp.where(apart, found, jnp.inf)
 
 
 def krum_scores(distances: jax.Array, neighbours: int | jax.Array) -> jax.Array:
   """Computes for each vector the sum of its `neighbours` least squared distances, float32 [S].
 
   Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries, NeurIPS 2017, section 3: with f
-  of S vectors dishonest, the S - f - 2 nearest count.
+  of m vectors dishonest, the m - f - 2 nearest count.
   """
   ordered = jnp.sort(distances, axis=1)
   return jnp.where(jnp.arange(len(distances)) < neighbours, ordered, 0.0).sum(1)

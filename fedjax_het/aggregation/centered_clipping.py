@@ -30,7 +30,7 @@ def centered_clipping(radius: Positive = 10.0, iterations: Count = 1) -> Aggrega
   def init(broadcast):
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), broadcast)
 
-  def combine(key, state, p, uploads, broadcast):
+  def combine(key, state, p, uploads, broadcast, present):
     updates = vectors.differences(uploads, broadcast)
 
     def step(_, v):

@@ -1,10 +1,10 @@
 r"""Aggregations that treat every coordinate by itself: the mean, the median, the trimmed mean.
 
 Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates,
-ICML 2018, definitions 1 and 2. Of the S uploads' values u_1j, ..., u_Sj of a coordinate j
+ICML 2018, definitions 1 and 2. Of the values u_1j, ..., u_mj of a coordinate j in the m uploads that arrive
 
     median        the middle one, or the mean of the middle two,
-    trimmed mean  the mean of those that are left without the ⌊βS⌋ least and the ⌊βS⌋ largest.
+    trimmed mean  the mean of those that are left without the ⌊βm⌋ least and the ⌊βm⌋ largest.
 
 Every upload counts alike, whatever its mixing coefficient. A NaN counts as the largest value.
 """
@@ -36,22 +36,22 @@ def mean() -> Aggregation:
 
 @checked
 def median() -> Aggregation:
-  """The coordinate-wise median, which fewer than S/2 dishonest uploads cannot move arbitrarily."""
+  """The coordinate-wise median, which fewer than m/2 dishonest uploads cannot move arbitrarily."""
 
-  def combine(key, state, p, uploads, broadcast):
-    return vectors.in_kind_of(uploads, vectors.median(uploads)), state
+  def combine(key, state, p, uploads, broadcast, present):
+    return vectors.in_kind_of(uploads, vectors.median(uploads, present)), state
 
   return Aggregation(combine=combine, name="median", needs=Needs(covers=COVERED), uses_mixing=False)
 
 
-def trimmed(share: float | jax.Array, count: int) -> jax.Array:
-  """Computes ⌊βS⌋, float32; a product that rounding left just below a whole number counts as that number."""
-  return jnp.floor(jnp.float32(share) * count + 1e-4)
+def trimmed(share: float | jax.Array, count: int | jax.Array) -> jax.Array:
+  """Computes ⌊βm⌋, float32; a product that rounding left just below a whole number counts as that number."""
+  return jnp.minimum(jnp.floor(jnp.float32(share) * count + 1e-4), (count - 1) // 2)
 
 
 @checked
 def trimmed_mean(share: LESS_THAN_HALF = 0.1) -> Aggregation:
-  """The coordinate-wise mean of the uploads without the ⌊βS⌋ least and the ⌊βS⌋ largest.
+  """The coordinate-wise mean of the uploads without the ⌊βm⌋ least and the ⌊βm⌋ largest.
 
   Under uniform mixing β = 0 is the mean, and the part is left out.
 
@@ -59,9 +59,9 @@ def trimmed_mean(share: LESS_THAN_HALF = 0.1) -> Aggregation:
     share: β in [0, 1/2), at least the share of dishonest clients in a cohort.
   """
 
-  def combine(key, state, p, uploads, broadcast):
-    count = trimmed(share, len(p))
-    found = jax.tree.map(lambda leaf: vectors.ordered_mean(leaf, count), uploads)
+  def combine(key, state, p, uploads, broadcast, present):
+    count = trimmed(share, present.sum())
+    found = jax.tree.map(lambda leaf: vectors.ordered_mean(leaf, count, present), uploads)
     return vectors.in_kind_of(uploads, found), state
 
   return Aggregation(

@@ -27,7 +27,7 @@ def geometric_median(iterations: Count = 3, smoothing: Positive = 1e-6) -> Aggre
     smoothing: ν > 0, the distance below which an upload's weight no longer grows.
   """
 
-  def combine(key, state, p, uploads, broadcast):
+  def combine(key, state, p, uploads, broadcast, present):
     p = jnp.where(jnp.isfinite(vectors.squared_norms(uploads)), p, 0.0)
 
     def step(_, z):

@@ -1,6 +1,7 @@
 r"""Attacks on uploads: what dishonest clients send instead of their update Δ_i, seeing all honest updates.
 
-μ and σ are mean and population standard deviation of the cohort's honest updates, coordinate by coordinate.
+μ and σ are mean and population standard deviation of the cohort's honest updates, coordinate by coordinate,
+over those whose uploads arrive.
 
     sign_flip   -s Δ_i                its own update, reversed
     gaussian    N(0, σ² I)            noise
@@ -9,17 +10,15 @@ r"""Attacks on uploads: what dishonest clients send instead of their update Δ_i
     mimic       Δ_j, j the cohort's   Karimireddy, He, Jaggi, Byzantine-Robust Learning on Heterogeneous
                 first honest client   Datasets via Bucketing, ICLR 2022
 
-ALIE's z is given, or the largest that hides among S clients with m dishonest ones, of whom it takes
+ALIE's z is given, or the largest that hides among S clients that arrive, m of them dishonest, and takes
 ⌊S/2⌋ + 1 - m honest supporters: Φ(z) = (S - ⌊S/2⌋ - 1) / (S - m).
 """
 
-import statistics
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedjax_het.parts import Attack, Needs
 from fedjax_het.settings import NonNegative, Positive, Share, checked
@@ -51,11 +50,11 @@ def for_all(updates: PyTree, one: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf, own: jnp.broadcast_to(own, leaf.shape), updates, one)
 
 
-def hidden(size: int) -> np.ndarray:
-  """Computes ALIE's z of a cohort of S with m = 0, ..., S dishonest clients, float32 [S + 1]; 0 to 4."""
-  shares = [(size - size // 2 - 1) / max(size - m, 1) for m in range(size + 1)]
-  found = [statistics.NormalDist().inv_cdf(min(max(share, 0.5), 0.9999)) for share in shares]
-  return np.asarray(found, np.float32)
+def hidden(dishonest: jax.Array, present: jax.Array) -> jax.Array:
+  """Computes ALIE's z for the clients, bool [S], that are dishonest and that are present; 0 to 4."""
+  size, honest = present.sum(), (present & ~dishonest).sum()
+  share = (size - size // 2 - 1).astype(jnp.float32) / jnp.maximum(honest, 1)
+  return jax.scipy.special.ndtri(jnp.clip(share, 0.5, 0.9999))
 
 
 @checked
@@ -67,7 +66,7 @@ def sign_flip(share: Share = 0.2, scale: NonNegative = 10.0) -> Attack:
     scale: s >= 0.
   """
 
-  def forge(key, updates, dishonest):
+  def forge(key, updates, dishonest, present):
     return jax.tree.map(lambda leaf: -scale * leaf, updates)
 
   return Attack(share, forge=forge, needs=NEEDS, name="sign_flip")
@@ -82,7 +81,7 @@ def gaussian(share: Share = 0.2, std: NonNegative = 1.0) -> Attack:
     std: σ >= 0.
   """
 
-  def forge(key, updates, dishonest):
+  def forge(key, updates, dishonest, present):
     leaves, structure = jax.tree.flatten(updates)
     keys = jax.random.split(key, len(leaves))
     drawn = [std * jax.random.normal(own, leaf.shape) for own, leaf in zip(keys, leaves)]
@@ -100,14 +99,14 @@ def alie(share: Share = 0.2, z: NonNegative | None = 1.5) -> Attack:
     z: z >= 0; None for the largest that hides, which depends on how many of the cohort are dishonest.
   """
 
-  def forge(key, updates, dishonest):
-    away = jnp.asarray(hidden(len(dishonest)))[dishonest.sum()] if z is None else z
-    center = mean(updates, ~dishonest)
+  def forge(key, updates, dishonest, present):
+    away = hidden(dishonest, present) if z is None else z
+    center = mean(updates, present & ~dishonest)
 
     def square(update: PyTree) -> PyTree:
       return jax.tree.map(lambda leaf, own: jnp.square(leaf - own), update, center)
 
-    spread = jax.tree.map(jnp.sqrt, mean(updates, ~dishonest, square))
+    spread = jax.tree.map(jnp.sqrt, mean(updates, present & ~dishonest, square))
     return for_all(updates, jax.tree.map(lambda m, s: m - away * s, center, spread))
 
   return Attack(share, forge=forge, needs=NEEDS, name="alie")
@@ -122,8 +121,8 @@ def ipm(share: Share = 0.2, scale: Positive = 0.5) -> Attack:
     scale: ε > 0.
   """
 
-  def forge(key, updates, dishonest):
-    return for_all(updates, jax.tree.map(lambda m: -scale * m, mean(updates, ~dishonest)))
+  def forge(key, updates, dishonest, present):
+    return for_all(updates, jax.tree.map(lambda m: -scale * m, mean(updates, present & ~dishonest)))
 
   return Attack(share, forge=forge, needs=NEEDS, name="ipm")
 
@@ -136,8 +135,8 @@ def mimic(share: Share = 0.2) -> Attack:
     share: the share of dishonest clients.
   """
 
-  def forge(key, updates, dishonest):
-    first = jnp.argmin(dishonest)
+  def forge(key, updates, dishonest, present):
+    first = jnp.argmax(present & ~dishonest)
     return for_all(updates, jax.tree.map(lambda leaf: leaf[first], updates))
 
   return Attack(share, forge=forge, needs=NEEDS, name="mimic")

@@ -36,6 +36,11 @@ def shares(present: jax.Array) -> jax.Array:
   return jnp.where(present, 1.0 / jnp.maximum(present.sum(), 1).astype(jnp.float32), 0.0)
 
 
+def voting(present: jax.Array | None, cohort_size: int) -> jax.Array:
+  """Returns whose uploads count, bool [S]: everybody's in a round, thrown away, where nobody arrives."""
+  return jnp.ones(cohort_size, bool) if present is None else present | ~present.any()
+
+
 def arrived(tree: PyTree, present: jax.Array, otherwise: PyTree = None) -> PyTree:
   """Returns rows [S, ...] with those of `otherwise`, by default zeros, where a client is not present."""
 

@@ -60,8 +60,9 @@ def corrupted(client: ClientUpdate, attack: Attack, who: jax.Array, num_classes:
 
 
 def forged(
-  attack: Attack, key: jax.Array, uploads: Message, liars: jax.Array, broadcast: Message, of_model: bool
-) -> Message:
+  attack: Attack, key: jax.Array, uploads: Message, liars: jax.Array, broadcast: Message, present: jax.Array,
+  of_model: bool,
+) -> Message:  # fmt: skip
   """Returns the cohort's uploads, of which those of dishonest clients are forged; the others keep their bits.
 
   Args:
@@ -70,6 +71,7 @@ def forged(
     uploads: the honest uploads, each leaf [S, ...].
     liars: which of the cohort's clients are dishonest, bool [S].
     broadcast: what the cohort received.
+    present: whose uploads arrive, bool [S].
     of_model: whether uploads are updates of the broadcast, see `Needs.uploads_model`.
 
   Raises:
@@ -84,7 +86,7 @@ def forged(
 
   bases = Message(*map(base, Message._fields))
   updates = jax.tree.map(lambda u, z: u.astype(jnp.float32) - z.astype(jnp.float32), uploads, bases)
-  found = attack.forge(key, updates, liars)
+  found = attack.forge(key, updates, liars, present)
   if jax.tree.map(jnp.shape, found) != jax.tree.map(jnp.shape, updates):
     raise SettingError("attack's forge", attack.name, "returns another form", "Return updates as given.")
 

@@ -21,6 +21,7 @@ from fedjax_het.engine.averages import (
   over_present,
   pooled,
   scaled,
+  voting,
   without_absent,
   without_unread,
 )
@@ -116,7 +117,7 @@ def round_step(
   client, mixing, server, _, participation, attack = algorithm
   clients_key = round_keys(state.key, state.round)[1]
   drawn, present, count = None, None, cohort_size
-  before_round = state.broadcast, state.server, state.mixing
+  before_round = state.broadcast, state.server, state.mixing, state.aggregation
   if participation.draw is None:
     cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
   else:
@@ -125,6 +126,7 @@ def round_step(
     drawn = constrain(checked_draw(state.participation, cohort_size, participation.draw(key, *given)), mesh)
     cohort, present = drawn.ids, drawn.present
     count = present.sum(dtype=jnp.int32)
+  voters = voting(present, cohort_size)
   view = data.clients(cohort)
   places = cohort if slots is None else slots[cohort]
   before = jax.tree.map(lambda leaf: leaf[places], state.clients)
@@ -172,7 +174,7 @@ def round_step(
   if liars is not None and attack.forge is not None:
     key, uploads = key_of(ATTACK, state.key, state.round), constrain(uploads, mesh)
     of_model = client.needs.uploads_model
-    uploads = constrain(forged(attack, key, uploads, liars[cohort], state.broadcast, of_model), mesh)
+    uploads = constrain(forged(attack, key, uploads, liars[cohort], state.broadcast, voters, of_model), mesh)
   if present is not None:
     uploads, info = arrived(uploads, present), arrived(info, present)
     after = arrived(after, present, before)
@@ -189,11 +191,11 @@ def round_step(
                       None if drawn is None else drawn.probability)  # fmt: skip
   state, coefficients = server_step(algorithm, mesh, state, feedback, uploads)
   if present is not None:
-    moved = state.broadcast, state.server, state.mixing
-    broadcast, server_state, mixing_state = jax.tree.map(
+    moved = state.broadcast, state.server, state.mixing, state.aggregation
+    broadcast, server_state, mixing_state, kept = jax.tree.map(
       lambda new, old: jnp.where(count > 0, new, old), moved, before_round
     )
-    state = state._replace(broadcast=broadcast, server=server_state, mixing=mixing_state)
+    state = state._replace(broadcast=broadcast, server=server_state, mixing=mixing_state, aggregation=kept)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
     return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
@@ -240,7 +242,9 @@ def server_step(
     aggregate = average(coefficients, mixed, state.broadcast, mesh, present)
   else:
     key, mixed = key_of(AGGREGATION, state.key, state.round), constrain(mixed, mesh)
-    combined = aggregation.combine(key, kept, coefficients, mixed, state.broadcast)
+    combined = aggregation.combine(
+      key, kept, coefficients, mixed, state.broadcast, voting(present, len(coefficients))
+    )
     aggregate, kept = constrain(checked_aggregate(mixed, kept, combined), mesh)
   asked_for = (feedback,) if server.takes_feedback else ()
   key = round_keys(state.key, state.round)[2]

@@ -1,10 +1,13 @@
 r"""Krum and multi-Krum: mixing coefficients of the uploads that lie nearest to their neighbours.
 
 Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient
-Descent, NeurIPS 2017, section 3. With f of S uploads dishonest, 2f + 2 < S, an upload's score is the sum of
-the squared distances to the S - f - 2 nearest others. Krum takes the upload with the least score, p one-hot;
-multi-Krum the mean of the S - f uploads with the least scores. All fields of an upload are one vector; an
+Descent, NeurIPS 2017, section 3. With f of m uploads dishonest, 2f + 2 < m, an upload's score is the sum of
+the squared distances to the m - f - 2 nearest others. Krum takes the upload with the least score, p one-hot;
+multi-Krum the mean of the m - f uploads with the least scores. All fields of an upload are one vector; an
 upload that is not finite has an infinite score, and is not read.
+
+m is the number of uploads that arrive, S if all do. If m < 2f + 3, f is the most that m allows, at least 0:
+such a round is protected from fewer.
 """
 
 from typing import Annotated
@@ -19,30 +22,33 @@ from fedjax_het.settings import Whole, checked
 Byzantine = Annotated[int, Whole(0)]
 
 
-def coefficients(distances: jax.Array, byzantine: int, kept: int) -> jax.Array:
+def coefficients(
+  distances: jax.Array, byzantine: jax.Array, kept: int | jax.Array, present: jax.Array
+) -> jax.Array:
   """Computes p, float32 [S]: 1/kept for the `kept` uploads with the least scores, 0 for the others.
 
   Args:
-    distances: squared distances between the uploads, float32 [S, S], infinite on the diagonal.
+    distances: squared distances between the uploads, float32 [S, S], see `vectors.squared_distances`.
     byzantine: f.
     kept: how many are averaged; of equal scores the first.
+    present: whose uploads are there, bool [S].
   """
-  count = len(distances)
-  scores = vectors.krum_scores(distances, count - byzantine - 2)
-  best = jnp.argsort(scores, stable=True)[:kept]
-  return jnp.zeros(count, jnp.float32).at[best].set(1.0 / kept)
+  scores = vectors.krum_scores(distances, present.sum() - byzantine - 2)
+  order = jnp.lexsort((scores, ~present))
+  share = jnp.where(jnp.arange(len(order)) < kept, 1.0 / jnp.float32(kept), 0.0)
+  return jnp.zeros(len(order), jnp.float32).at[order].set(share)
 
 
 def _krum(name: str, byzantine: int | None, several: bool) -> Mixing:
   def update(state, feedback):
-    size = feedback.sizes.shape[0]
-    f = (size - 3) // 2 if byzantine is None else byzantine
-    kept = size - f if several else 1
-    return coefficients(vectors.squared_distances(feedback.uploads()), f, kept), state
+    present = jnp.ones(feedback.sizes.shape, bool) if feedback.present is None else feedback.present
+    f = vectors.liars(byzantine, 2, present.sum())
+    kept = present.sum() - f if several else 1
+    return coefficients(vectors.squared_distances(feedback.uploads(), present), f, kept, present), state
 
   check = vectors.enough(name, 2, byzantine)
   needs = Needs(check_cohort=check, covers=("params", "extra", "stats"))
-  return Mixing(lambda sizes: (), update, name, needs=needs)
+  return Mixing(lambda sizes: (), update, name, needs=needs, takes_absent=True)
 
 
 @checked
@@ -50,7 +56,7 @@ def krum(byzantine: Byzantine | None = None) -> Mixing:
   """Krum: the aggregate is the one upload that lies nearest to its neighbours.
 
   Args:
-    byzantine: f >= 0, how many of a cohort's uploads may be dishonest; None for (S - 3) // 2, the most.
+    byzantine: f >= 0, how many of a cohort's uploads may be dishonest; None for (m - 3) // 2, the most.
 
   Raises:
     SettingError: from `check_cohort`, S < 2f + 3.
@@ -60,10 +66,10 @@ def krum(byzantine: Byzantine | None = None) -> Mixing:
 
 @checked
 def multi_krum(byzantine: Byzantine | None = None) -> Mixing:
-  """Multi-Krum: the aggregate is the mean of the S - f uploads that lie nearest to their neighbours.
+  """Multi-Krum: the aggregate is the mean of the m - f uploads that lie nearest to their neighbours.
 
   Args:
-    byzantine: f >= 0, how many of a cohort's uploads may be dishonest; None for (S - 3) // 2, the most.
+    byzantine: f >= 0, how many of a cohort's uploads may be dishonest; None for (m - 3) // 2, the most.
 
   Raises:
     SettingError: from `check_cohort`, S < 2f + 3.

@@ -15,10 +15,12 @@ class Aggregation(NamedTuple):
 
   Attributes:
     init: (first broadcast) -> state.
-    combine: (key, state, p, uploads, broadcast) -> (aggregate, state). p are the mixing coefficients, float32
-      [S]; the uploads, each leaf [S, ...], may be scaled by the mixing part; the broadcast is what the cohort
-      received. The aggregate has the form of one upload. The uploads are gathered on every device. None for
-      the mean Σ_i p_i u_i, with `even` and `pooled` as `Message` says, for which nothing is gathered.
+    combine: (key, state, p, uploads, broadcast, present) -> (aggregate, state). p are the mixing
+      coefficients, float32 [S]; the uploads, each leaf [S, ...], may be scaled by the mixing part; the
+      broadcast is what the cohort received. `present`, bool [S], says whose uploads arrived, at least one:
+      the rows of the others are zeros with p = 0, and no votes. The aggregate has the form of one upload. The
+      uploads are gathered on every device. None for the mean Σ_i p_i u_i, with `even` and `pooled` as
+      `Message` says, for which nothing is gathered.
     name: the method's name, for reports.
     needs: what the part requires of the run, see `Needs`; `Needs.covers` are the fields that it combines.
     uses_mixing: whether p changes the aggregate.
@@ -29,7 +31,9 @@ class Aggregation(NamedTuple):
   """
 
   init: Callable[[Message], PyTree] = lambda broadcast: ()
-  combine: Callable[[jax.Array, PyTree, jax.Array, Message, Message], tuple[Message, PyTree]] | None = None
+  combine: (
+    Callable[[jax.Array, PyTree, jax.Array, Message, Message, jax.Array], tuple[Message, PyTree]] | None
+  ) = None
   name: str = "mean"
   needs: Needs = Needs()
   uses_mixing: bool = True

@@ -20,7 +20,8 @@ class Attack(NamedTuple):
     data: (index int [B], x [B, ...], y [B, ...], number of classes C) -> (x, y), the training rows of a
       dishonest client instead of the real ones; index is a row's number within the client. None for honest
       rows.
-    forge: (key, updates, dishonest bool [S]) -> updates, of which those of the dishonest clients are read.
+    forge: (key, updates, dishonest bool [S], present bool [S]) -> updates, of which those of the dishonest
+      clients are read; the attack sees the updates of the clients that are present, whose uploads arrive.
       Updates are trees, each leaf [S, ...], float32: of every field the difference from the broadcast, or the
       upload itself where it is a signal (`Needs.uploads_model`). None for updates as they are.
     name: the attack's name, for reports.
@@ -29,7 +30,7 @@ class Attack(NamedTuple):
 
   share: float | jax.Array = 0.0
   data: Callable[..., tuple[PyTree, jax.Array]] | None = None
-  forge: Callable[[jax.Array, PyTree, jax.Array], PyTree] | None = None
+  forge: Callable[[jax.Array, PyTree, jax.Array, jax.Array], PyTree] | None = None
   name: str = "none"
   needs: Needs = Needs()
 

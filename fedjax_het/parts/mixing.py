@@ -25,8 +25,9 @@ class Mixing(NamedTuple):
       training. None for none.
     needs: what the part requires of the run, see `Needs`.
     even: whether p_i = 1/S in every round, whatever the clients' data.
-    takes_absent: whether p_i is the client's own weight over the cohort's sum, so that it is right among
-      those that arrive once the others are left out; others are refused where clients may be absent.
+    takes_absent: whether p is right where clients are absent, because p_i is the client's own weight over the
+      cohort's sum, which is renormalised over those that arrive, or because the part reads
+      `Feedback.present`; others are refused where clients may be absent.
   """
 
   init: Callable[[jax.Array], PyTree]

@@ -33,9 +33,11 @@ PARTS = {  # name -> (the part, its oracle of (u [S, D], the broadcast [D]))
 }
 
 
-def combined(part, uploads, broadcast, state=None, p=P):
+def combined(part, uploads, broadcast, state=None, p=P, present=None):
   state = part.init(broadcast) if state is None else state
-  return jax.jit(part.combine)(jax.random.key(0), state, jnp.asarray(p, jnp.float32), uploads, broadcast)
+  present = jnp.ones(len(liars.flat(uploads)), bool) if present is None else jnp.asarray(present)
+  p = jnp.asarray(p, jnp.float32)
+  return jax.jit(part.combine)(jax.random.key(0), state, p, uploads, broadcast, present)
 
 
 @pytest.mark.parametrize("name, count", [*zip(PARTS, [S] * 7), ("median", 12), ("trimmed_mean", 12)])
@@ -46,6 +48,49 @@ def test_it_is_the_formula(name, count):
   np.testing.assert_allclose(
     liars.one(found), oracle(liars.flat(uploads), liars.one(broadcast)), rtol=1e-5, atol=2e-6
   )
+
+
+def some_of(count, m, bad=2):
+  """(m rows of a cohort, which of them are present, bool [count]; the others' uploads are zeros)."""
+  present = np.zeros(count, bool)
+  present[np.random.default_rng(m).permutation(count)[:m]] = True
+  uploads, broadcast = liars.cohort(count, bad)
+  there = jax.tree.map(lambda leaf: leaf * vectors.over(jnp.asarray(present), leaf), uploads)
+  return there, broadcast, present, liars.flat(uploads)[present]
+
+
+ABSENT = {  # name -> (the part, its oracle of (u [m, D] of those that are present, p [m], the broadcast [D]))
+  "median": (aggregation.median(), lambda u, p, _: np.median(u, axis=0)),
+  "trimmed_mean": (aggregation.trimmed_mean(0.28), lambda u, p, _: liars.trimmed_mean(u, int(0.28 * len(u)))),
+  "geometric_median": (aggregation.geometric_median(), lambda u, p, _: liars.geometric_median(u, p, 3, 1e-6)),
+  "centered_clipping": (
+    aggregation.centered_clipping(2.0, 2),
+    lambda u, p, base: base + liars.centered_clipping(u - base, p, 0.0 * base, 2.0, 2),
+  ),
+  "bulyan": (aggregation.bulyan(), lambda u, p, _: liars.bulyan(u, max((len(u) - 3) // 4, 0))),
+  "bulyan of one": (aggregation.bulyan(1), lambda u, p, _: liars.bulyan(u, int(len(u) >= 7))),
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_an_absent_client_has_no_vote(name):
+  """The rule on the rows that are present alone, by NumPy, for 11, 8, 5, 3, 2 and 1 of 11 clients."""
+  part, oracle = ABSENT[name]
+  for m in (11, 8, 5, 3, 2, 1):
+    uploads, broadcast, present, u = some_of(S, m)
+    p = np.where(present, P, 0.0) / P[present].sum()
+    found, _ = combined(part, uploads, broadcast, p=p, present=present)
+    expected = oracle(u, p[present], liars.one(broadcast))
+    np.testing.assert_allclose(liars.one(found), expected, rtol=1e-5, atol=1e-5, err_msg=f"{m} of {S}")
+
+
+@pytest.mark.parametrize("name", [name for name in ABSENT if name != "centered_clipping"])
+def test_a_liar_is_one_among_those_that_arrive(name):
+  """One NaN among 8 of 11 is among the largest and the farthest, not among the absent."""
+  uploads, broadcast, present, u = some_of(S, 8, bad=0)
+  sent = jax.tree.map(lambda leaf: leaf.at[np.flatnonzero(present)[-1]].set(jnp.nan), uploads)
+  found, _ = combined(ABSENT[name][0], sent, broadcast, p=np.where(present, 1 / 8, 0.0), present=present)
+  assert np.abs(liars.one(found) - u[:-1].mean(0)).max() < 0.6
 
 
 def test_clipping_is_centred_at_the_last_aggregate():
@@ -105,11 +150,30 @@ def test_krum_takes_the_nearest_to_their_neighbours(byzantine, several):
   np.testing.assert_allclose(p, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_krum_among_those_that_arrive(several):
+  """Also a NaN that arrives comes after all that are finite, and before the absent."""
+  for m, byzantine in ((11, None), (8, 2), (6, 2), (5, None), (3, 1), (2, None), (1, None)):
+    uploads, broadcast, present, u = some_of(S, m)
+    part = (fh.mixing.multi_krum if several else fh.mixing.krum)(byzantine)
+    most = max((m - 3) // 2, 0)
+    f = most if byzantine is None else min(byzantine, most)
+    given = heard(uploads, broadcast)._replace(present=jnp.asarray(present))
+    p, _ = jax.jit(lambda given=given, part=part: part.update((), given))()
+    kept, expected = m - f if several else 1, np.zeros(S)
+    best = np.argsort(liars.krum_scores(u, max(m - f - 2, 0)), kind="stable")[:kept]
+    expected[np.flatnonzero(present)[best]] = 1 / kept
+    np.testing.assert_allclose(p, expected, rtol=1e-6, err_msg=f"{m} of {S}")
+  sent = jax.tree.map(lambda leaf: leaf.at[np.flatnonzero(present)[0]].set(jnp.nan), uploads)
+  p, _ = fh.mixing.krum().update((), heard(sent, broadcast)._replace(present=jnp.asarray(present)))
+  assert p[np.flatnonzero(present)[0]] == 1  # it is alone
+
+
 def test_distances_are_those_of_the_updates_however_far_the_models_are():
   uploads, _ = liars.cohort(size=1.0)
   u = liars.flat(uploads)
   far = jax.tree.map(lambda leaf: leaf + 100.0, uploads)
-  found = np.asarray(vectors.squared_distances(far))
+  found = np.asarray(vectors.squared_distances(far, jnp.ones(S, bool)))
   expected = ((u[:, None] - u[None]) ** 2).sum(-1)
   others = ~np.eye(S, dtype=bool)
   np.testing.assert_allclose(found[others], expected[others], rtol=1e-3)
@@ -234,6 +298,22 @@ def test_a_run_has_the_same_bits_on_any_number_of_devices_and_in_any_chunks(name
 def test_a_run_with_a_robust_mixing_has_the_same_bits_on_any_number_of_devices(name):
   algorithm = fh.federated(fedavg(), getattr(fh.mixing, name)())
   chex.assert_trees_all_equal(*(trained(algorithm, devices) for devices in (1, 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["median", "trimmed_mean", "geometric_median", "centered_clipping", "bulyan",
+                                  "krum", "multi_krum", "norm_bound"])  # fmt: skip
+def test_a_run_with_dropouts_is_finite_and_the_same_on_any_number_of_devices(name):
+  """Most rounds have absentees, and some nobody, in which the aggregation's state stays too."""
+  if hasattr(fh.mixing, name):
+    chosen = dict(mixing=getattr(fh.mixing, name)())
+  else:
+    chosen = dict(aggregation=getattr(aggregation, name)())
+  part = fh.participation.available(0.3, dropout=0.3)
+  algorithm = fh.federated(fedavg(), participation=part, attack=fh.attacks.alie(0.2, None), **chosen)
+  one = trained(algorithm, 1, (8,))
+  assert np.isfinite(liars.one(one.broadcast)).all()
+  chex.assert_trees_all_equal(one, trained(algorithm, 2, (3, 5)))
 
 
 @pytest.mark.slow

@@ -253,7 +253,7 @@ def plain_rounds(run):
     aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
     aggregate = aggregate._replace(even=jax.tree.map(lambda leaf: leaf.mean(0), uploads.even))
     if combined.combine:
-      aggregate, _ = combined.combine(key, (), p, uploads, broadcast)
+      aggregate, _ = combined.combine(key, (), p, uploads, broadcast, jnp.ones(len(p), bool))
     if mixing.scale:
       weights, base = p * mixing.scale(feedback), broadcast.params
       total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731

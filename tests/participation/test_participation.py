@@ -221,8 +221,8 @@ def test_a_sweep_over_a_probability_is_one_program():
 def test_parts_that_count_on_a_whole_cohort_are_refused_by_name():
   client = fh.fedavg(linear())
   for parts, said in (
-    (dict(mixing=fh.mixing.krum()), "mixing krum counts on a whole cohort"),
-    (dict(aggregation=fh.aggregation.median()), "aggregation median counts on a whole cohort"),
+    (dict(mixing=fh.mixing.afl()), "mixing afl counts on a whole cohort"),
+    (dict(mixing=fh.mixing.fedmgda()), "mixing fedmgda counts on a whole cohort"),
   ):
     with pytest.raises(SettingError, match=f"participation = 'available': .* {said}"):
       federated(client, participation=HALF, **parts)
