@@ -4,15 +4,15 @@
     python benchmarks/papers/conditions.py --dataset mnist --data_dir DATA
     python benchmarks/papers/conditions.py --page
 
-K = 100 clients, Dirichlet(1) with equally many rows each, cohorts of 20, uniform mixing, a perceptron with
-two hidden layers, plain SGD for one epoch a round. A seed has a partition, a split, initial models, cohorts
-and attackers of its own, which all settings share; the five seeds and all settings that are values are one
-program. Figures are the global model's top-1 on the clients' own test rows after the last round, as the mean
-over the (honest) clients.
+K = 100 clients with digits, or with 10,000 images of MNIST, Dirichlet(1), equally many rows each; cohorts of
+20, uniform mixing, a perceptron with two hidden layers, plain SGD for one epoch a round. A seed has a
+partition, a split, initial models, cohorts and attackers of its own, which all settings share; the five seeds
+and all settings that are values are one program. Figures are the global model's top-1 on the clients' own
+test rows after the last round, as the mean over the (honest) clients.
 
 compression: top_k, random_k, quantize and sign at several strengths, and nothing; bytes are those of all
 uploads of the run. attacks: sign_flip, alie, ipm and label_flip at their defaults by five aggregations and by
-the share of attackers, 0 to 40 %. dropout: FedAvg and SCAFFOLD, whose uploads are lost with a probability of
+the share of attackers, up to 40 %. dropout: FedAvg and SCAFFOLD, whose uploads are lost with a probability of
 0 to 90 %. Each part is written to docs/results/raw/conditions.json when it is done, and the others stay.
 --page writes the tables of docs/results/conditions.md and the pictures, and trains nothing.
 """
@@ -45,15 +45,20 @@ START, END = "<!-- tables -->", "<!-- end of tables -->"
 
 
 class Task(NamedTuple):
-  """What is trained on a data set."""
+  """What is trained on the first `examples` of a data set's training images."""
 
   hidden: int
   lr: float
   batch_size: int
   rounds: int
+  examples: int
+  attackers: tuple[float, ...]
 
 
-TASKS = {"digits": Task(64, 0.1, 5, 50), "mnist": Task(64, 0.1, 40, 30)}
+TASKS = {
+  "digits": Task(64, 0.1, 5, 50, 1797, (0.0, 0.1, 0.2, 0.3, 0.4)),
+  "mnist": Task(32, 0.2, 20, 30, 10_000, (0.0, 0.2, 0.4)),
+}
 SHARES = (0.01, 0.03, 0.1, 0.3)
 BITS = (2, 3, 4, 8)
 ATTACKS = {
@@ -66,7 +71,7 @@ AGGREGATIONS: dict[str, Callable[[], fh.Aggregation]] = {
   "geometric_median": fh.aggregation.geometric_median,
   "centered_clipping": lambda: fh.aggregation.centered_clipping(radius=RADIUS),
 }  # fmt: skip
-ATTACKERS, DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.4), tuple(round(0.1 * i, 1) for i in range(10))
+DROPOUTS = tuple(round(0.1 * i, 1) for i in range(10))
 
 
 class Program(NamedTuple):
@@ -91,7 +96,7 @@ def compression(client: fh.ClientUpdate) -> Iterator[Program]:
   yield Program({"transform": "sign"}, lambda: sent(fh.uploads.sign()), {})
 
 
-def attacks(client: fh.ClientUpdate) -> Iterator[Program]:
+def attacks(client: fh.ClientUpdate, shares: tuple[float, ...]) -> Iterator[Program]:
   for attack, forged in ATTACKS.items():
     for name, aggregation in AGGREGATIONS.items():
 
@@ -100,7 +105,7 @@ def attacks(client: fh.ClientUpdate) -> Iterator[Program]:
           client, fh.mixing.uniform(), attack=forged(share=share), aggregation=aggregation()
         )
 
-      yield Program({"attack": attack, "aggregation": name}, make, {"share": ATTACKERS})
+      yield Program({"attack": attack, "aggregation": name}, make, {"share": shares})
 
 
 def dropout(client: fh.ClientUpdate, scaffold: fh.ClientUpdate) -> Iterator[Program]:
@@ -119,15 +124,15 @@ def programs(part: str, task: Task, source: Any) -> Iterator[Program]:
   client = fh.fedavg(model, momentum=0.0, weight_decay=0.0, **local)
   if part == "dropout":
     return dropout(client, fh.scaffold(model, momentum=0.0, weight_decay=0.0, **local))
-  return {"compression": compression, "attacks": attacks}[part](client)
+  return attacks(client, task.attackers) if part == "attacks" else compression(client)
 
 
-def data_of(source: Any) -> list[fh.data.FederatedData]:
+def data_of(source: Any, examples: int) -> list[fh.data.FederatedData]:
   """The clients' data of each seed."""
   found = []
   for seed in SEEDS:
     deal, split = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
-    parts = fh.data.dirichlet(deal, source.y, CLIENTS, ALPHA, balance=True)
+    parts = fh.data.dirichlet(deal, source.y[:examples], CLIENTS, ALPHA, balance=True)
     found.append(fh.federate(source.x, source.y, parts, split, num_classes=source.num_classes))
   return found
 
@@ -158,7 +163,7 @@ def as_text(record: dict[str, Any]) -> str:
 def measure(dataset: str, data_dir: str, part: str, rounds: int) -> dict[str, Any]:
   source, task = fh.data.load(dataset, data_dir), TASKS[dataset]
   task = task._replace(rounds=rounds or task.rounds)
-  data, found = data_of(source), []
+  data, found = data_of(source, task.examples), []
   for program in programs(part, task, source):
     for row in rows(program, data, task.rounds):
       print(json.dumps(row), flush=True)

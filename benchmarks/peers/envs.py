@@ -13,7 +13,7 @@ import sys
 
 PEERS = pathlib.Path(__file__).resolve().parent
 ENVS = PEERS.parent / ".envs"
-NAMES = ("pfl_research", "fedjax_google", "fluke", "flower", "torch_models")
+NAMES = ("pfl_research", "fedjax_google", "fluke", "flower", "torch_models", "byzfl")
 PYTHONS = ((3, 11), (3, 12))  # the peers' pinned wheels exist for these
 
 
