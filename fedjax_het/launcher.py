@@ -6,6 +6,7 @@ what a configuration can name, `--describe` the fields of this one.
 """
 
 import ast
+import contextlib
 import functools
 import math
 import sys
@@ -57,6 +58,9 @@ def define_flags(config: ConfigDict) -> None:
   flags.DEFINE_flag(flags.Flag(plain, None, "list", None, text, boolean=True))  # the value may be left out
   text = "Print all fields of the configuration, or with --describe=FIELD one or a section, and end."
   flags.DEFINE_flag(flags.Flag(plain, None, "describe", None, text, boolean=True))
+  flags.DEFINE_bool(
+    "profile", False, "Show where the time goes, and write a trace for Perfetto to WORKDIR/profile/."
+  )
   flags.DEFINE_bool("dry_run", False, "Print what the run would take (memory, bytes, steps), and end.")
   define_machine_flags()
 
@@ -157,24 +161,33 @@ def run_or_sweep(config: ConfigDict, grid: dict[str, Any], where: Where) -> None
   from fedjax_het.config.grid import check_sweep
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
+  from fedjax_het.experiment.profile import Profile
   from fedjax_het.experiment.sweep import run_sweep
+  from fedjax_het.program.display import TERMINAL
 
   given = flags.FLAGS
   if given.member_batch is not None and not grid:
     raise SettingError("member_batch", given.member_batch, "this is no sweep", "Add --sweep.FIELD=a,b,...")
+  if given.profile and given.dry_run:
+    raise SettingError("profile", True, "a dry run trains nothing", "Leave out --dry_run.")
+  shown = Profile(given.workdir) if given.profile else contextlib.nullcontext(TERMINAL)
   if given.dry_run:
     if grid:
       check_sweep(config, grid)
     dry_run(config, where)
     if grid:
       say(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
-  elif grid:
-    run_sweep(
-      config, grid, given.workdir, where, member_batch=given.member_batch,
-      checkpoint_seconds=given.checkpoint_seconds,
-    )  # fmt: skip
-  else:
-    run_experiment(config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds)
+    return
+  with shown as display:
+    if grid:
+      run_sweep(
+        config, grid, given.workdir, where, member_batch=given.member_batch,
+        checkpoint_seconds=given.checkpoint_seconds, display=display,
+      )  # fmt: skip
+    else:
+      run_experiment(
+        config, given.workdir, where, checkpoint_seconds=given.checkpoint_seconds, display=display
+      )
 
 
 def explain(config: Callable[[], ConfigDict]) -> None:

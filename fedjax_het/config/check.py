@@ -14,7 +14,7 @@ from fedjax_het.data.clients import count_apart
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.sources import check_dataset
 from fedjax_het.engine.checks import check_cohort
-from fedjax_het.engine.run import check_rounds
+from fedjax_het.engine.judged import check_eval_clients, check_rounds
 from fedjax_het.engine.stopping import check_stopping
 from fedjax_het.errors import (
   SettingError,
@@ -65,6 +65,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_dataset(config["dataset"])
   late_evaluations = config.get("late_evaluations", 0)
   check_rounds(config["rounds"], config["eval_every"], late_evaluations=late_evaluations)
+  check_eval_clients(config.get("eval_clients"), config["num_clients"])
   for field in ("test_fraction", "valid_fraction"):
     if field == "valid_fraction" or config[field] is not None:
       check_range(field, config[field], 0.0, below=1.0, on_host=True)
@@ -91,7 +92,9 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
   check_lora(config)
-  check_stopping(config.get("stopping", {}), config["valid_fraction"], config["eval_every"])
+  check_stopping(
+    config.get("stopping", {}), config["valid_fraction"], config["eval_every"], config.get("eval_clients")
+  )
   check_tracking(config.get("tracking", {}))
   partition, model = config["partition"], config["model"]
   with as_written(config, "partition"):

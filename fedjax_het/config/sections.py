@@ -152,6 +152,7 @@ CORE = (
   Section("seed", required=True, setting=_SEED),
   _field("eval_every", run),
   _field("late_evaluations", run, required=False),
+  _field("eval_clients", run, required=False),
   Section("dataset_options", "section", loaders, always=True, given=_OF_LOADER,
           more=_settings(resize=settings_of(load)["resize"])),
   _field("stratify", federate, required=False),

@@ -44,6 +44,7 @@ class Plan:
     cohort_size: S, the number of clients in each round.
     seed: the seed of all random draws.
     eval_every: rounds between two evaluations; None for one after the last round.
+    eval_clients: whom evaluations before the end are of; None for all clients.
     late_evaluations: judged rounds that the last fifth has at least.
     stopping: the section `stopping`; {} for a run of T rounds.
     tracking: the section `tracking`; {} for none.
@@ -73,6 +74,7 @@ class Plan:
   cohort_size: int
   seed: int
   eval_every: int | None
+  eval_clients: int | str | None
   late_evaluations: int
   stopping: Mapping[str, Any]
   tracking: Mapping[str, Any]

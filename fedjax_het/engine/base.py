@@ -1,11 +1,10 @@
 """`Runs`, the base class of engines: checks, compiled programs and their time."""
 
 import abc
-import contextlib
 import functools
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -19,11 +18,20 @@ from fedjax_het.engine.algorithm_maker import traced
 from fedjax_het.engine.capacity import check_program
 from fedjax_het.engine.checks import check_fit, check_simplex
 from fedjax_het.engine.client_store import ClientStore, OnDevices
+from fedjax_het.engine.compile_cache import uncollected
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import DataStore
 from fedjax_het.engine.dishonest import dishonest
 from fedjax_het.engine.divergence import Divergence
-from fedjax_het.engine.evaluate import Evaluation, check_losses, evaluate_clients, parts_seen
+from fedjax_het.engine.evaluate import (
+  Evaluation,
+  check_losses,
+  chosen,
+  evaluate_clients,
+  itself,
+  parts_seen,
+  spread,
+)
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
 from fedjax_het.errors import SettingError, check_whole
@@ -34,7 +42,7 @@ from fedjax_het.tasks import Task
 PyTree = Any
 RunFn = Callable[[Algorithm, Any, PyTree, PyTree], tuple[PyTree, PyTree]]
 OfFn = Callable[[ClientUpdate], ClientUpdate]
-DoingFn = Callable[[str], contextlib.AbstractContextManager[Any]]
+DoingFn = Callable[[str], AbstractContextManager[Any]]
 
 PROGRAMS = {  # a program's key -> its name in messages
   "init": "the first state",
@@ -43,24 +51,8 @@ PROGRAMS = {  # a program's key -> its name in messages
   "diverged": "the look at what diverged",
   "evaluate": "the evaluation",
   "dishonest": "who attacks",
+  "sample": "who is evaluated",
 }
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-  """Switches Python's cyclic garbage collector off, which runs often while a large model is traced."""
-  before = gc.isenabled()
-  gc.disable()
-  try:
-    yield
-  finally:
-    if before:
-      gc.enable()
-
-
-def itself(client: ClientUpdate) -> ClientUpdate:
-  """Returns the client part unchanged."""
-  return client
 
 
 class Seconds(NamedTuple):
@@ -103,7 +95,7 @@ class Runs(abc.ABC):
 
   groups: Mapping[str, int | None]
   seconds: Seconds
-  doing: DoingFn = contextlib.nullcontext
+  doing: DoingFn = nullcontext
   has_validation: bool
   task: Task
   examples: DataStore
@@ -231,23 +223,29 @@ class Runs(abc.ABC):
     return self.client_batch and min(self.client_batch, clients)
 
   @in_float32()
-  def evaluate(self, state: State, part: str = "test", of: OfFn = itself) -> Evaluation:
-    """Evaluates all clients on a part of their data.
+  def evaluate(
+    self, state: State, part: str = "test", of: OfFn = itself, clients: np.ndarray | None = None
+  ) -> Evaluation:
+    """Evaluates clients on a part of their data.
 
     Args:
       state: the state; it stays valid.
       part: "train", "valid" or "test".
       of: (client part) -> the client part whose models are evaluated, for example with another `personalize`
         or other `Studies.lambdas`. Each function is compiled once, so a new lambda per call compiles anew.
+      clients: which clients are evaluated, bool [K], or [M, K] for M runs, whose program then evaluates those
+        of any run; None for all.
 
     Returns:
-      The metrics of all clients on the host, float64.
+      The metrics of all K clients on the host, float64, NaN for clients that are not evaluated.
     """
+    some = None if clients is None else chosen(clients)
+    count = self.num_clients if some is None else len(some)
 
     def one(algorithm, data, state, ids):
       batch = self._group_of(self.num_clients)
       if batch is None and self.inside is not None:
-        batch = min(32, -(-self.num_clients // self.inside.size))
+        batch = min(32, -(-count // self.inside.size))
       if ids is not None and self.states.held is None:
         state = state._replace(clients=jax.tree.map(lambda leaf: leaf[ids], state.clients))
       return (), evaluate_clients(
@@ -255,7 +253,10 @@ class Runs(abc.ABC):
       )
 
     seen, args = parts_seen(of(self._client), part), functools.partial(self.states.of, state)
-    found = self._in_blocks(("evaluate", part, of), one, args, seen, "eval", np.float64)
+    name = ("evaluate", part, of, 0 if some is None else count)
+    found = self._in_blocks(name, one, args, seen, "eval", np.float64, ids=some)
+    if some is not None and clients is not None:
+      found = spread(found, some, clients)
     if searching():
       check_losses(found)
     return found
@@ -266,10 +267,18 @@ class Runs(abc.ABC):
     if not self._attacked:
       return None
 
-    def one(algorithm, data, key, _):
-      return (), dishonest(key, algorithm.attack.share, self.num_clients)
+    return self.by_key(
+      "dishonest", state, lambda own, key: dishonest(key, own.attack.share, self.num_clients)
+    )
 
-    _, found = self._call("dishonest", one, self._no_data, state.key, spends="eval")
+  @in_float32()
+  def by_key(self, name: Any, state: State, draw: Callable[[Algorithm, jax.Array], Array]) -> np.ndarray:
+    """Returns what `draw` makes of (algorithm, the run's key), [K], on the host."""
+
+    def one(algorithm, data, key, _):
+      return (), draw(algorithm, key)
+
+    _, found = self._call(name, one, self._no_data, state.key, spends="eval")
     return self._read(found, self.num_clients)
 
   def _init_client(
@@ -295,8 +304,9 @@ class Runs(abc.ABC):
   def _in_blocks(
     self, name: Any, function: RunFn, args: Callable[[Array | None], PyTree], parts: Sequence[str],
     spends: str, dtype: Any = None, room: Callable[..., np.ndarray] = np.empty,
+    ids: np.ndarray | None = None,
   ) -> Any:  # fmt: skip
-    """Applies a function to all clients block by block, and joins what the host reads.
+    """Applies a function to clients block by block, and joins what the host reads.
 
     Args:
       name: key of the program.
@@ -305,14 +315,16 @@ class Runs(abc.ABC):
       parts: parts of the data that the function reads.
       spends: the field of `Seconds` that the time counts for.
       dtype: dtype of the results; None keeps theirs.
-      room: (shape, dtype) -> the array that holds a leaf's results for all clients.
+      room: (shape, dtype) -> the array that holds a leaf's results for all these clients.
+      ids: the clients' indices; None for all.
     """
     axis, first, whole = len(self._runs), 0, None
+    count = self.num_clients if ids is None else len(ids)
 
     def for_all(leaf: np.ndarray) -> np.ndarray:  # joining blocks at the end would need twice the memory
-      return room((*leaf.shape[:axis], self.num_clients, *leaf.shape[axis + 1 :]), leaf.dtype)
+      return room((*leaf.shape[:axis], count, *leaf.shape[axis + 1 :]), leaf.dtype)
 
-    for block in self.examples.blocks(*parts, at_most=self.states.held):
+    for block in self.examples.blocks(*parts, at_most=self.states.held, ids=ids):
       _, found = self._call(name, function, block.data, args(block.ids), block.ids, spends=spends)
       some = self._read(found, block.real, dtype)
       whole = jax.tree.map(for_all, some) if whole is None else whole
@@ -327,11 +339,11 @@ class Runs(abc.ABC):
   ) -> tuple[PyTree, PyTree]:  # fmt: skip
     inputs, new = (self._settings, data, args, more), name not in self._compiled
     program = self._program(name, function, inputs, donate)
-    if new and not without_jit():
-      check_program(PROGRAMS[name if isinstance(name, str) else name[0]], program)
-    started = time.perf_counter()
     kind = name if isinstance(name, str) else name[0]
-    with contextlib.nullcontext() if without_jit() and kind != "evaluate" else not_searching():
+    if new and not without_jit():
+      check_program(PROGRAMS[kind], program)
+    started, searches = time.perf_counter(), without_jit() and kind != "evaluate"
+    with jax.profiler.TraceAnnotation(PROGRAMS[kind]), nullcontext() if searches else not_searching():
       results = jax.block_until_ready(program(*inputs))
     if kind != "evaluate":  # NaN in an evaluation means that a client has no such metric
       check_sound(PROGRAMS[kind], results)

@@ -12,7 +12,7 @@ from fedjax_het.engine.placement import replicated
 
 FIRST_PASS, AGGREGATION, ATTACK = 3, 4, 7  # `round_keys` has 0 to 2
 # Folded into the run's key in the place of a round, which is below 2^31.
-PARTICIPATION, DISHONEST = 2**32 - 1, 2**31
+PARTICIPATION, DISHONEST, SAMPLE = 2**32 - 1, 2**31, 2**31 + 1
 AHEAD = 128  # number of rounds whose cohorts are drawn at once
 
 
@@ -61,6 +61,11 @@ def key_of(purpose: int, key: jax.Array, round: jax.Array) -> jax.Array:
 def cohort_of(key: jax.Array, round: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
   """Returns the cohort of a round, int32 [S], a function of the run's key and the round alone."""
   return sample_cohort(round_keys(key, round)[0], num_clients, cohort_size)
+
+
+def drawn(key: jax.Array, purpose: int, num_clients: int, count: int | jax.Array) -> jax.Array:
+  """Draws `count` of K clients for the whole run, by the run's key alone, bool [K]."""
+  return jax.random.permutation(jax.random.fold_in(key, jnp.uint32(purpose)), num_clients) < count
 
 
 class CohortsAhead:

@@ -1,7 +1,10 @@
-"""The folder in which JAX keeps compiled programs, so that a second start of a program compiles nothing."""
+"""The folder in which JAX keeps compiled programs, for a later start, and compiling without interruptions."""
 
+import contextlib
+import gc
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -51,3 +54,15 @@ def default_cache() -> str:
   except RuntimeError:  # no HOME and no entry in /etc/passwd, as in containers
     home = ""
   return os.environ.get("JAX_COMPILATION_CACHE_DIR", home)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+  """Switches Python's cyclic garbage collector off, which runs often while a large model is traced."""
+  before = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    if before:
+      gc.enable()

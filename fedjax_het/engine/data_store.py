@@ -53,10 +53,15 @@ class Window(NamedTuple):
     return self.first <= round < self.last and np.array_equal(self.keys, keys)
 
 
-def equal_blocks(count: int, each: int) -> Iterator[tuple[np.ndarray, int]]:
-  """Yields blocks of `each` of the numbers below `count`, padded with the last, and their real lengths."""
-  for first in range(0, count, each):
-    yield np.minimum(np.arange(first, first + each, dtype=np.int32), count - 1), min(each, count - first)
+def equal_blocks(ids: np.ndarray, each: int) -> Iterator[tuple[np.ndarray, int]]:
+  """Yields blocks of `each` of some clients, int32 [each], padded with the last, and their real lengths."""
+  for first in range(0, len(ids), each):
+    yield ids[np.minimum(np.arange(first, first + each), len(ids) - 1)], min(each, len(ids) - first)
+
+
+def indices(num_clients: int, ids: np.ndarray | None) -> np.ndarray:
+  """Returns the indices of some clients, int32; of all K if `ids` is None."""
+  return np.arange(num_clients, dtype=np.int32) if ids is None else np.asarray(ids, np.int32)
 
 
 class Resident:
@@ -79,18 +84,20 @@ class Resident:
     """
     return self._data, np.iinfo(np.int32).max
 
-  def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
-    """Yields all clients in blocks, with their examples of some parts.
+  def blocks(self, *parts: str, at_most: int | None = None, ids: np.ndarray | None = None) -> Iterator[Block]:
+    """Yields clients in blocks, with their examples of some parts.
 
     Args:
       parts: "train", "valid" or "test".
       at_most: largest number of clients in a block.
+      ids: the clients' indices, int32; None for all.
     """
-    if at_most is None or at_most >= self._num_clients:
+    chosen = indices(self._num_clients, ids)
+    if ids is None and (at_most is None or at_most >= self._num_clients):
       yield Block(None, self._data, self._num_clients)
       return
-    for ids, real in equal_blocks(self._num_clients, at_most):
-      yield Block(ids, self._data, real)
+    for own, real in equal_blocks(chosen, min(at_most or len(chosen), len(chosen))):
+      yield Block(own, self._data, real)
 
   def shapes(self) -> PyTree:
     """Returns the shapes of the arrays that `rounds` returns."""
@@ -174,11 +181,11 @@ class Streamed:
       last += 1
     return Window(keys, first, last, self._gather([np.flatnonzero(own) for own in needed], "train"))
 
-  def blocks(self, *parts: str, at_most: int | None = None) -> Iterator[Block]:
+  def blocks(self, *parts: str, at_most: int | None = None, ids: np.ndarray | None = None) -> Iterator[Block]:
     """See `Resident`."""
     limit = sum(self._limits[PARTS.index(part)] for part in parts)
-    count = self._num_clients
-    numbered = equal_blocks(count, min(count, self._capacity // max(limit, 1), at_most or count))
+    count = len(chosen := indices(self._num_clients, ids))
+    numbered = equal_blocks(chosen, min(count, self._capacity // max(limit, 1), at_most or count))
 
     @in_float32()
     def block(ids: np.ndarray, real: int) -> Block:

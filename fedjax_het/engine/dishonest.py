@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.data.container import ClientData
-from fedjax_het.engine.cohort import DISHONEST
+from fedjax_het.engine.cohort import DISHONEST, drawn
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Attack, ClientUpdate, LocalTraining, Message, PyTree, in_one_go
 
 
 def dishonest(key: jax.Array, share: float | jax.Array, num_clients: int) -> jax.Array:
   """Draws the dishonest clients, bool [K]: round(share·K) of the K, by the run's key alone."""
-  order = jax.random.permutation(jax.random.fold_in(key, jnp.uint32(DISHONEST)), num_clients)
-  return order < jnp.round(jnp.float32(share) * num_clients)
+  return drawn(key, DISHONEST, num_clients, jnp.round(jnp.float32(share) * num_clients))
 
 
 def corrupted(client: ClientUpdate, attack: Attack, who: jax.Array, num_classes: int) -> ClientUpdate:

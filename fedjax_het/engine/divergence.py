@@ -82,4 +82,8 @@ def check_any_left(names: Sequence[str], found: Sequence[Divergence | None]) -> 
 
 def unknown(evaluations: Seen) -> Seen:
   """Returns NaN for every metric, as a diverged model would have the top-1 of the first class."""
-  return jax.tree.map(lambda values: np.full_like(values, np.nan), evaluations)
+
+  def without_value(values: np.ndarray) -> np.ndarray:
+    return values if values.dtype == bool else np.full_like(values, np.nan)  # flags say who was evaluated
+
+  return jax.tree.map(without_value, evaluations)

@@ -33,6 +33,11 @@ class Evaluation(NamedTuple):
   global_: dict[str, Any]
 
 
+def itself(client: ClientUpdate) -> ClientUpdate:
+  """Returns the client part unchanged."""
+  return client
+
+
 def rows_at_once(outputs: int) -> int:
   """Returns how many examples a model is applied to at once, given the number of outputs of each."""
   return min(ROWS_AT_ONCE, max(OUTPUTS_AT_ONCE // outputs, 1))
@@ -129,6 +134,45 @@ def evaluate_clients(
   shared, slices = (server.sent(state.broadcast, state.server), state.round), (training.start, training.size)
   values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, state.clients)
   return Evaluation(*constrain(values, mesh))
+
+
+def chosen(clients: np.ndarray) -> np.ndarray:
+  """Returns the indices of the clients that a program evaluates, int32 [n], for a choice of clients.
+
+  Of several runs these are the clients that any of them chose. n is the largest number of clients of a run,
+  at least 1, times a power of two, and at most K, so that a program serves several choices: the last index is
+  repeated.
+
+  Args:
+    clients: which clients are chosen, bool [K], or [M, K] for M runs.
+  """
+  rows = np.asarray(clients).reshape(-1, clients.shape[-1])
+  ids = np.flatnonzero(rows.any(0)).astype(np.int32)
+  if not len(ids):  # in a round in which no upload arrived
+    return np.zeros(1, np.int32)
+  room = int(rows.sum(1).max())
+  while room < len(ids):
+    room *= 2
+  return ids[np.minimum(np.arange(min(room, rows.shape[1])), len(ids) - 1)]
+
+
+def spread(found: Evaluation, ids: np.ndarray, clients: np.ndarray) -> Evaluation:
+  """Returns the metrics of all K clients, NaN for those that were not chosen, from those of some.
+
+  Args:
+    found: metrics of the clients `ids`, [n, ...], or [M, n, ...] for M runs.
+    ids: the clients' indices, int32 [n].
+    clients: which clients are chosen, bool [K], or [M, K].
+  """
+  axis = clients.ndim - 1
+  places: tuple[Any, ...] = (*[slice(None)] * axis, ids)
+
+  def everybody(leaf: np.ndarray) -> np.ndarray:
+    whole = np.full((*leaf.shape[:axis], clients.shape[-1], *leaf.shape[axis + 1 :]), np.nan)
+    whole[places] = leaf
+    return np.where(clients.reshape(*clients.shape, *[1] * (whole.ndim - axis - 1)), whole, np.nan)
+
+  return jax.tree.map(everybody, found)
 
 
 def check_losses(found: Evaluation) -> None:

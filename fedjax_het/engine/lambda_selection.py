@@ -23,12 +23,14 @@ class Evaluations:
     headlines: static; the task's `headline`, metric names in order of preference.
     attackers: dishonest clients' evaluation on their test parts, NaN for honest ones; None without an attack.
       The others are then NaN for the dishonest ones, which no mean over the clients counts.
+    clients: which clients were evaluated, bool [K]; the others' metrics are NaN. None for all.
   """
 
   test: Evaluation
   valid: Evaluation | None = None
   headlines: tuple[str, ...] = dataclasses.field(default=("auroc", "top1"), metadata={"static": True})
   attackers: Evaluation | None = None
+  clients: np.ndarray | None = None
 
   @property
   def headline(self) -> str:

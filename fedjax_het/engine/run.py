@@ -17,14 +17,21 @@ from fedjax_het.engine.checks import tell_untested, warn
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.judged import (
+  EvalClients,
+  all_are_judged,
+  check_eval_clients,
+  check_rounds,
+  fewer_late_rounds,
+  judged_clients,
+)
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick, without_attackers
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
-from fedjax_het.errors import check_whole
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
-from fedjax_het.metrics.late import before_last_fifth, is_due, late, late_rounds
+from fedjax_het.metrics.late import is_due, late, late_rounds
 from fedjax_het.modes import in_float32
 from fedjax_het.output.progress import Progress, of_library
 from fedjax_het.parts import Algorithm
@@ -53,12 +60,12 @@ class Chunk(NamedTuple):
 
 def chunks(
   engine: Runs, state: State, rounds: int, eval_every: int | None, late_evaluations: int = 0,
-  judge: Callable[[Runs, State], Evaluations] | None = None,
+  eval_clients: EvalClients = None, judge: Callable[[Runs, State], Evaluations] | None = None,
 ) -> Iterator[Chunk]:  # fmt: skip
   """Trains until `rounds` are done in chunks of about two seconds, with an evaluation every `eval_every`.
 
   So many late evaluations are spread over the last fifth of the rounds, see `late_rounds`. `judge` evaluates;
-  by default it is `evaluate`.
+  by default it is `evaluate`, of `judged_clients` before the last round and of all clients after it.
   """
   done = engine.rounds_done(state)
   length, late_ones = 1, late_rounds(rounds, eval_every, late_evaluations)
@@ -71,17 +78,28 @@ def chunks(
     seconds = (time.perf_counter() - started) / length
     done += length
     found = engine.diverged(state, infos)
-    judged = (judge or evaluate)(engine, state) if done == due else None
+    judged = None
+    if done == due and judge is None:
+      some = eval_clients if done < rounds else None
+      judged = evaluate(engine, state, judged_clients(engine, some, state, infos))
+    elif done == due and judge is not None:
+      judged = judge(engine, state)
     regular = is_due(done, rounds, eval_every)
     yield Chunk(state, infos, found, judged if regular else None, None if regular else judged)
     length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
 
 
-def evaluate(engine: Runs, state: State) -> Evaluations:
-  """Evaluates all clients on their test parts and, where there are any, on their validation parts."""
-  test = engine.evaluate(state)
-  valid = engine.evaluate(state, "valid") if engine.has_validation else None
-  return honest(Evaluations(test, valid, engine.task.headline), engine, state)
+def evaluate(engine: Runs, state: State, clients: np.ndarray | None = None) -> Evaluations:
+  """Evaluates clients on their test parts and, where there are any, on their validation parts.
+
+  Args:
+    engine: the engine.
+    state: the state; it stays valid.
+    clients: which clients, see `Runs.evaluate`; None for all.
+  """
+  test = engine.evaluate(state, clients=clients)
+  valid = engine.evaluate(state, "valid", clients=clients) if engine.has_validation else None
+  return honest(Evaluations(test, valid, engine.task.headline, clients=clients), engine, state)
 
 
 def honest(evaluations: Evaluations, engine: Runs, state: State) -> Evaluations:
@@ -120,12 +138,16 @@ def on_validation(evaluations: Evaluations) -> Metrics:
   return {kind: summarize_all(own) for kind, own in values.items()}
 
 
-def judged(evaluations: Evaluations) -> dict[str, Metrics]:
+def judged(evaluations: Evaluations) -> dict[str, Any]:
   """Returns {"metrics": `summarize`}, and, where there are some, "valid" and "attackers".
 
-  `valid` is `on_validation`, and `attackers` is as `metrics`, over the dishonest clients.
+  `valid` is `on_validation`, and `attackers` is as `metrics`, over the dishonest clients. Where not all
+  clients were evaluated, "evaluated" is how many were.
   """
-  found, valid = {"metrics": summarize(evaluations)}, on_validation(evaluations)
+  found: dict[str, Any] = {"metrics": summarize(evaluations)}
+  valid = on_validation(evaluations)
+  if evaluations.clients is not None:
+    found["evaluated"] = int(evaluations.clients.sum())
   if valid:
     found["valid"] = valid
   if evaluations.attackers is not None:
@@ -167,8 +189,9 @@ class Result(NamedTuple):
   Attributes:
     state: the final state.
     history: a dict for each evaluation: `round`, `train_loss` (mean over the rounds since the last
-      evaluation of `eval_every`), `metrics`, `valid` where clients have validation parts, and
-      `attackers`, whom `metrics` leaves out, where there are some.
+      evaluation of `eval_every`), `metrics`, `valid` where clients have validation parts,
+      `attackers`, whom `metrics` leaves out, where there are some, and `evaluated`, the number of clients
+      that were evaluated if these were not all.
     metrics: the final {"personalized", "global"} -> metric -> {mean, std, worst10, best10, gini, gap}.
     clients: the final values of each client: {"personalized", "global"} -> metric -> [K].
     evaluation: the final evaluation at every λ, on the test parts.
@@ -247,6 +270,7 @@ def run(
   key: jax.Array,
   eval_every: int | None = None,
   late_evaluations: int = 0,
+  eval_clients: EvalClients = None,
   client_batch: int | None = None,
   devices: int | None = None,
   device_rows: int | None = None,
@@ -269,6 +293,8 @@ def run(
     eval_every: rounds between evaluations; by default only at the end.
     late_evaluations: judged rounds that the last fifth of the run has at least, those of `eval_every` counted
       among them; they show whether the last round's figures have settled.
+    eval_clients: whom evaluations before the end are of: None for all clients, "participants" for those of
+      the round whose uploads arrived, or n for a sample of n, drawn once by the run's key. The end has all.
     client_batch: number of clients that a device trains at once; see `Engine`.
     devices: number of devices to use; by default all.
     device_rows: examples that a device holds at once if not all fit; see `Engine`.
@@ -291,13 +317,15 @@ def run(
       algorithm, data, cohort_size, client_batch=client_batch, devices=devices, device_rows=device_rows,
       device_states=device_states, states_folder=states_folder, settings=settings,
     )  # fmt: skip
-  warn([made], [data], fewer_late_rounds(rounds, late_evaluations))
+  check_eval_clients(eval_clients, engine.num_clients)
+  none = all_are_judged(eval_clients, rounds, eval_every, late_evaluations, engine.num_clients)
+  warn([made], [data], [*fewer_late_rounds(rounds, late_evaluations), *none])
   tell_untested([data])
   history: list[dict] = []
   losses: list[float] = []
   infos: list[RoundInfo] = []
   with showing(engine, rounds, progress) as bar:
-    for chunk in chunks(engine, engine.init(key), rounds, eval_every, late_evaluations):
+    for chunk in chunks(engine, engine.init(key), rounds, eval_every, late_evaluations, eval_clients):
       infos.append(chunk.infos)
       losses.extend(chunk.infos.clients.loss.mean(axis=1))
       figures = {"train_loss": float(np.mean(losses))}
@@ -315,30 +343,3 @@ def run(
     np.asarray(data.test.size),
     functools.partial(trained, made, data, chunk.state, cohort_size, picked.column),
   )  # fmt: skip
-
-
-def check_rounds(
-  rounds: int, eval_every: int | None, *algorithms: Algorithm, late_evaluations: int = 0
-) -> None:
-  """Raises `SettingError` for numbers of rounds that cannot be, or if a part refuses `rounds`.
-
-  rounds >= 1, eval_every >= 1 or None, late_evaluations >= 0.
-  """
-  check_whole("rounds", rounds, 1)
-  check_whole("late_evaluations", late_evaluations, 0)
-  if eval_every is not None:
-    check_whole("eval_every", eval_every, 1)
-  for check in (part.needs.check_rounds for own in algorithms for part in own):
-    if check is not None:
-      check(int(rounds))
-
-
-def fewer_late_rounds(rounds: int, late_evaluations: int) -> list[str]:
-  """Returns a note if the last fifth of a run has fewer rounds than `late_evaluations`; else none."""
-  there = rounds - before_last_fifth(rounds)
-  if late_evaluations <= there:
-    return []
-  own = f"{there} round{'s' * (there > 1)}"
-  return [
-    f"late_evaluations = {late_evaluations}, and the last fifth of {rounds} rounds has {own}: all are judged."
-  ]

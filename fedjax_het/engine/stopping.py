@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from fedjax_het.engine.judged import PARTICIPANTS, EvalClients
 from fedjax_het.engine.lambda_selection import Evaluations, headline, pick
 from fedjax_het.engine.run import on_validation
 from fedjax_het.errors import SettingError
@@ -69,7 +70,9 @@ class Stopping:
     )
 
 
-def check_stopping(given: Mapping[str, Any], valid_fraction: float, eval_every: int | None) -> None:
+def check_stopping(
+  given: Mapping[str, Any], valid_fraction: float, eval_every: int | None, eval_clients: EvalClients = None
+) -> None:
   """Raises `SettingError` for a section that cannot stop a run; {} is none."""
   if not given:
     return
@@ -81,3 +84,6 @@ def check_stopping(given: Mapping[str, Any], valid_fraction: float, eval_every: 
   if eval_every is None:
     remedy = "Set --config.eval_every, or leave stopping out."
     raise SettingError("stopping", dict(given), "only the last round is evaluated", remedy)
+  if eval_clients == PARTICIPANTS:
+    problem = "stopping compares evaluations, and each would be of other clients"
+    raise SettingError("eval_clients", eval_clients, problem, "Give a number, whose sample stays the same.")

@@ -16,18 +16,16 @@ from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.checks import tell_untested, warn
 from fedjax_het.engine.divergence import Divergence, check_any_left, unknown
 from fedjax_het.engine.evaluate import Evaluation
+from fedjax_het.engine.judged import (
+  EvalClients,
+  all_are_judged,
+  check_eval_clients,
+  check_rounds,
+  fewer_late_rounds,
+)
 from fedjax_het.engine.lambda_selection import Pick, pick
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import (
-  Metrics,
-  check_rounds,
-  chunks,
-  fewer_late_rounds,
-  in_short,
-  on_validation,
-  showing,
-  summarize,
-)
+from fedjax_het.engine.run import Metrics, chunks, in_short, on_validation, showing, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.errors import SettingError, check_run_key, check_seed, listed, typed_keys
@@ -141,6 +139,7 @@ def sweep(
   cohort_size: int,
   eval_every: int | None = None,
   late_evaluations: int = 0,
+  eval_clients: EvalClients = None,
   member_batch: int | None = None,
   client_batch: int | None = None,
   devices: int | None = None,
@@ -164,6 +163,8 @@ def sweep(
     cohort_size: S, clients sampled each round without replacement.
     eval_every: rounds between evaluations; by default only at the end.
     late_evaluations: judged rounds that the last fifth has at least; see `run`.
+    eval_clients: whom evaluations before the end are of, see `run`. Members of one seed judge the same
+      sample; the program evaluates for each member the clients of all members' samples.
     member_batch: number of members that a device runs side by side under `vmap`; by default one on a CPU,
       where stacked small products are slow for more than about a thousand parameters, and all elsewhere.
     client_batch: number of a member's clients that a device trains at once, with the same default.
@@ -207,8 +208,11 @@ def sweep(
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)
   judged: list[list[tuple[int, Any]]] = [[] for _ in members]  # evaluations of the last fifth of the run
+  check_eval_clients(eval_clients, engine.num_clients)
+  warn((), (), all_are_judged(eval_clients, rounds, eval_every, late_evaluations, engine.num_clients))
   with showing(engine, rounds, progress) as bar:
-    for chunk in chunks(engine, engine.init(keys[np.asarray(which)]), rounds, eval_every, late_evaluations):
+    start = engine.init(keys[np.asarray(which)])
+    for chunk in chunks(engine, start, rounds, eval_every, late_evaluations, eval_clients):
       infos.append(chunk.infos)
       done = engine.rounds_done(chunk.state)
       diverged = [was or now for was, now in zip(diverged, chunk.diverged)]

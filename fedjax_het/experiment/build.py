@@ -23,7 +23,7 @@ from fedjax_het.data.own import names_of
 from fedjax_het.data.sources import OWN, kind_of
 from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.run import fewer_late_rounds
+from fedjax_het.engine.judged import all_are_judged, check_eval_clients, fewer_late_rounds
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
@@ -74,6 +74,9 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
     *without_effect(plan, experiment.data),
     *rounded_to_nothing(plan.parts["algorithm"], plan.rounds),
     *fewer_late_rounds(plan.rounds, plan.late_evaluations),
+    *all_are_judged(
+      plan.eval_clients, plan.rounds, plan.eval_every, plan.late_evaluations, experiment.data.num_clients
+    ),
     *remarks_of(experiment.algorithm, experiment.data),
   )
 
@@ -226,6 +229,7 @@ def build(plan: Plan) -> Experiment:
       model = models.lora(model, **plan.lora)
   algorithm = build_algorithm(plan, model, prepared)
   check_cohort(algorithm, plan.cohort_size, data.num_clients)
+  check_eval_clients(plan.eval_clients, data.num_clients)
   built = Experiment(plan, algorithm, data, model, run_key, parts, source, unseen, report)
   for study in plan.watching:
     study.check_run(plan.given(study), watched(built))

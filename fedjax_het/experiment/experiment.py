@@ -16,6 +16,7 @@ from fedjax_het.engine.base import Runs, Seconds
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.divergence import check_any_left
 from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.processes import agreed, of_the_first, writes
 from fedjax_het.engine.run import chunks, evaluate
 from fedjax_het.engine.state import State
@@ -245,6 +246,7 @@ def train(
     (the final state, the runs' summaries).
   """
   display.show(*dict.fromkeys(remark for record in records for remark in record.remarks))
+  display.trains(engine)
   with contextlib.closing(checkpoints), display.progress(plan.rounds) as progress:
     engine.doing = progress.doing
     try:
@@ -261,6 +263,13 @@ def train(
         remedy = "Put it right, and start the same command again, which goes on from the last checkpoint."
         raise Lost("workdir", str(records[0].run.root), problem, remedy) from error
       raise
+
+
+def shown_of(evaluations: Evaluations | None) -> dict[str, float]:
+  """Returns {"evaluated": the number of clients}, for progress, of an evaluation that is not of all."""
+  if evaluations is None or evaluations.clients is None:
+    return {}
+  return {"evaluated": float(evaluations.clients.sum(-1).max())}
 
 
 def _train(
@@ -290,7 +299,8 @@ def _train(
     raise SettingError("stopping", dict(plan.stopping), "no client has validation examples", remedy)
   rounds = first if stopping and stopping.why else plan.rounds  # it had ended early
   with StopRequest() as stop:
-    for chunk in chunks(engine, state, rounds, plan.eval_every, plan.late_evaluations):
+    every, late = plan.eval_every, plan.late_evaluations
+    for chunk in chunks(engine, state, rounds, every, late, plan.eval_clients):
       state, done, evaluations = chunk.state, engine.rounds_done(chunk.state), chunk.evaluations
       check_claim_together(checkpoints.folder)
       latest = [
@@ -321,10 +331,12 @@ def _train(
       going = [figures for figures in latest if figures]
       names = going[0] if going else ()
       means = {name: sum(own[name] for own in going) / len(going) for name in names}
-      progress.update(done, **means | ({"diverged": len(latest) - len(going)} if going != latest else {}))
+      means |= {"diverged": len(latest) - len(going)} if going != latest else {}
+      progress.update(done, **means, **shown_of(evaluations))
       if done == rounds < plan.rounds:
         break
-  if evaluations is None:  # an earlier start ended between the last checkpoint and the summary
+  if evaluations is None or evaluations.clients is not None:
+    # An earlier start ended between the last checkpoint and the summary, or the last clients were a sample.
     evaluations = evaluate(engine, state)
   check_claim_together(checkpoints.folder)
   checkpoints.wait()

@@ -85,7 +85,8 @@ def earlier_rounds(
     problem = f"{begun}, and {done} are done"
     raise SettingError("rounds", new, problem, f"Ask for at least {done}, or use another workdir.")
   if steps and not usable:
-    problem = f"{begun}, and its only checkpoint is of round {done}, which is no multiple of eval_every"
+    why = "is no multiple of eval_every" if plan.eval_clients is None else "was evaluated on all clients"
+    problem = f"{begun}, and its only checkpoint is of round {done}, which {why}"
     raise SettingError("rounds", new, problem, "Use another workdir.")
   return old
 
@@ -94,7 +95,8 @@ def take_up(run: Workdir, plan: Plan, old: int, text: Config | None = None) -> N
   """Turns a claimed folder of T_old rounds into one of T rounds; can be repeated after a kill.
 
   The old summary becomes summary.T_old_rounds.json. Checkpoints of rounds at which a run of T rounds would
-  not evaluate are removed: T_old is such a round unless it is a multiple of `eval_every`.
+  not evaluate, or not all clients, are removed: T_old is such a round unless it is a multiple of `eval_every`
+  and `eval_clients` is None.
 
   Args:
     run: the folder.
@@ -139,9 +141,10 @@ def _steps(run: Workdir) -> list[int]:
 def _usable(run: Workdir, plan: Plan, old: int) -> list[int]:
   """Returns the rounds at which runs of T_old and of T rounds have the same state and record."""
   rounds, every = plan.rounds, plan.eval_every
+  again = every if plan.eval_clients is None else None  # else only the last round's evaluation is of all
   return [
     step for step in _steps(run)
-    if step < min(old, rounds) or (step <= rounds and every is not None and step % every == 0)
+    if step < min(old, rounds) or (step <= rounds and again is not None and step % again == 0)
   ]  # fmt: skip
 
 

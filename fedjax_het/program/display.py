@@ -5,6 +5,7 @@ import os
 
 from rich.console import Console, RenderableType
 
+from fedjax_het.engine.base import Runs
 from fedjax_het.engine.processes import writes
 from fedjax_het.output.progress import Progress, doing
 from fedjax_het.output.terminal import console as new_console
@@ -17,6 +18,9 @@ class Display:
   def doing(self, what: str) -> contextlib.AbstractContextManager[None]:
     """Context manager that shows the current work before there is a progress bar."""
     return doing(what, new_console(quiet=not writes()))
+
+  def trains(self, engine: Runs) -> None:
+    """Is called with the engine before it trains."""
 
   def progress(self, total: int) -> Progress:
     """Returns the progress display of `total` rounds."""

@@ -64,14 +64,16 @@ class ClientMetrics(Study):
   def watch(self, infos, now: Moment) -> dict[str, Any]:
     """Returns {"metrics": model -> metric -> figures of `fairness.summarize`} after an evaluation.
 
-    Where clients have validation parts, `valid` has these figures on them.
+    Where clients have validation parts, `valid` has these figures on them. `evaluated` is how many clients
+    were evaluated if not all were.
     """
     return {} if now.evaluations is None else {**judged(now.evaluations)}
 
   def section(self, now: Moment) -> dict[str, Any]:
     """Returns `metrics`, `valid`, means `weighted` by test examples, and how many clients are `left_out`.
 
-    `left_out` is model -> metric -> number of clients without a value. Also writes clients.npz.
+    `left_out` is model -> metric -> number of clients without a value, and `evaluated`, with `eval_clients`,
+    how many clients were evaluated at the end and before. Also writes clients.npz.
     """
     assert now.evaluations is not None
     values = per_client(now.evaluations)
@@ -84,6 +86,8 @@ class ClientMetrics(Study):
       found["weighted"] = weighted_of_models(values, sizes)
     if missing and not now.diverged:
       found["left_out"] = missing
+    if (before := self.run.config.eval_clients) is not None:
+      found["evaluated"] = {"end": self.run.data.num_clients, "before": before}
     return found
 
   @classmethod
@@ -92,6 +96,8 @@ class ClientMetrics(Study):
     notes = [Text(_weighted(summary["weighted"]))] if summary.get("weighted") else []
     if summary.get("valid"):
       notes.append(Text(_on_validation(summary["valid"])))
+    if own := summary.get("evaluated"):
+      notes.append(Text(f"evaluated clients: {own['end']} at the end, before {own['before']}"))
     if summary.get("left_out"):
       notes.append(Text(_left_out(summary["left_out"])))
     metrics = summary.get("metrics") or {}

@@ -84,6 +84,7 @@ class Plan(Protocol):
     unseen_steps: after how many local steps clients that never train are judged.
     rounds: T.
     eval_every: rounds between two evaluations; None for one after the last round.
+    eval_clients: whom evaluations before the end are of; None for all clients.
     studies: sections and fields of studies that the configuration gives, by name.
   """
 
@@ -97,6 +98,8 @@ class Plan(Protocol):
   def rounds(self) -> int: ...  # noqa: D102
   @property
   def eval_every(self) -> int | None: ...  # noqa: D102
+  @property
+  def eval_clients(self) -> int | str | None: ...  # noqa: D102
   @property
   def studies(self) -> Mapping[str, Any]: ...  # noqa: D102
 

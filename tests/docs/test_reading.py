@@ -73,6 +73,7 @@ def configurations() -> dict[str, ConfigDict]:
       | {
         "algorithm": {"name": "apfl", "adaptive": True},
         "num_clients": 3,
+        "eval_clients": 2,
         "record_losses": True,
         "participation": {"name": "available", "probability": 0.8},
       },

@@ -18,7 +18,7 @@ from fedjax_het.clients.sgd import fedavg
 from fedjax_het.clients.superfed import superfed
 from fedjax_het.data.container import view_axes
 from fedjax_het.engine import cpu
-from fedjax_het.engine.base import uncollected
+from fedjax_het.engine.compile_cache import uncollected
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.placement import client_mesh, map_clients, over_clients
 from fedjax_het.engine.round import MAX_CHUNK

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_het as fh
-from fedjax_het.engine.run import fewer_late_rounds
+from fedjax_het.engine.judged import fewer_late_rounds
 from fedjax_het.errors import SettingError
 from fedjax_het.metrics.late import is_due, late, late_rounds, over_rounds, unsettled
 

@@ -72,14 +72,15 @@ def calls() -> dict[str, Call]:
   engine = dict(client_batch=None, devices=None, device_rows=None)
   found = {
     "run": Call(fh.run, {
-      "algorithm": algorithm(), **run, "key": key, "eval_every": None, **engine, "device_states": None,
-      "states_folder": None, "settings": None, "progress": False,
+      "algorithm": algorithm(), **run, "key": key, "eval_every": None, "eval_clients": None, **engine,
+      "device_states": None, "states_folder": None, "settings": None, "progress": False,
     }),
     "run of settings": Call(fh.run, {
       "algorithm": algorithm, **run, "key": key, "settings": {"lr": 0.1}, "progress": False,
     }),
     "sweep": Call(fh.sweep, {
       "make_algorithm": algorithm, "grid": {"lr": [0.1]}, "seeds": [0, 1], **run, "eval_every": None,
+      "eval_clients": None,
       "member_batch": None, **engine, "progress": False,
     }),
     "sweep's values": Call(lambda values: fh.sweep(algorithm, {"lr": values}, **run), {"values": [0.1]}),

@@ -133,6 +133,8 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
     (["--config.seed=-1"], "seed = -1: out of range. It must be at least 0"),
     (["--config.seeds=1"], "seeds = 1: unknown field of the configuration. Did you mean 'seed'?"),
     (["--config.eval_every=0"], f"eval_every = 0: {LEAST_1}"),
+    (["--config.eval_clients=21"], "eval_clients = 21: there are 20 clients. Use 1 to 20, or leave it out."),
+    (["--config.eval_clients=participant"], "eval_clients = participant: names no group of clients."),
   ],
   "task": [
     (["--config.task.name=clasification"],
@@ -227,6 +229,7 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
 WITHOUT_EFFECT = [
   (["--config.data_dir=/x"], "data_dir = /x: has no effect, as digits comes with scikit-learn."),
   (["--config.eval_every=1000"], "eval_every = 1000: above rounds = 100"),
+  (["--config.eval_clients=20"], "eval_clients = 20: these are all clients"),
   (["--config.label_noise={'name':'pair','ratio':0}"], "label_noise.ratio = 0: no label is changed."),
   (["--config.valid_fraction=1e-9"], "valid_fraction = 1e-09: rounds down to no row of any client."),
   (["--config.algorithm.start=0.001"], "algorithm.start = 0.001 is none of 100 rounds"),
