@@ -1,5 +1,6 @@
 """fedjax_het: federated learning when clients' data differ, on one JAX engine."""
 
+import importlib
 from typing import Any
 
 from fedjax_het import _starting as _starting
@@ -68,15 +69,17 @@ __all__ = [
   "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss",
   "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "State", "Studies", "Sweep", "Task",
   "Trained", "Upload", "Way", "Wire", "aggregation", "apfl", "attacks", "data", "ditto", "fedavg",
-  "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "in_one_go",
-  "keep_programs", "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models", "participation",
-  "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus",
-  "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks", "uploads",
+  "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "flower",
+  "in_one_go", "keep_programs", "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models",
+  "participation", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all",
+  "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks", "uploads",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-  """Imports `load_run`, with all that a launched run needs, when it is first used."""
+  """Imports `load_run` and `flower`, with all that a launched run needs, when they are first used."""
+  if name == "flower":
+    return importlib.import_module("fedjax_het.flower")
   if name != "load_run":
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   from fedjax_het.experiment.load import load_run

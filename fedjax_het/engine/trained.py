@@ -108,7 +108,7 @@ class Trained:
     exported = _exported(
       lambda own, x: self.program(jax.tree.unflatten(tree, own), x), (abstract,), self.example
     )
-    said = {"num_clients": self.num_clients, "example": _described(self.example)}
+    said = {"num_clients": self.num_clients, "example": described(self.example)}
     arrays |= {"program": np.frombuffer(exported, np.uint8), "model": np.array(json.dumps(said))}
     with folder_of("path", path).open("wb") as file:
       np.savez(file, **arrays, **self.encoder.arrays())  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def load_model(path: str | os.PathLike[str]) -> Trained:
 
   shared, each = of("global/") or None, of("clients/")
   return Trained(
-    exported.call, _example(said["example"]), Encoder.of_arrays(found), said["num_clients"], shared,
+    exported.call, example_of(said["example"]), Encoder.of_arrays(found), said["num_clients"], shared,
     lambda i: tuple(leaf[i] for leaf in each) if each else shared,
   )  # fmt: skip
 
@@ -254,18 +254,19 @@ def _fitting(leaf: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
   return as_held(leaf, like.dtype, "rows")
 
 
-def _described(example: PyTree) -> Any:
+def described(example: PyTree) -> Any:
   """Returns a tree of dicts, lists and tuples of `jax.ShapeDtypeStruct` as JSON; tuples become lists."""
   if isinstance(example, jax.ShapeDtypeStruct):
     return {"shape": [*example.shape], "dtype": str(example.dtype)}
   if isinstance(example, dict):
-    return {"tree": {name: _described(own) for name, own in example.items()}}
-  return {"rows": [_described(own) for own in example]}
+    return {"tree": {name: described(own) for name, own in example.items()}}
+  return {"rows": [described(own) for own in example]}
 
 
-def _example(said: Any) -> PyTree:
+def example_of(said: Any) -> PyTree:
+  """Returns the tree that `described` described."""
   if "dtype" in said:
     return jax.ShapeDtypeStruct(tuple(said["shape"]), np.dtype(said["dtype"]))
   if "tree" in said:
-    return {name: _example(own) for name, own in said["tree"].items()}
-  return tuple(_example(own) for own in said["rows"])
+    return {name: example_of(own) for name, own in said["tree"].items()}
+  return tuple(example_of(own) for own in said["rows"])

@@ -53,7 +53,7 @@ def test_blocks_are_of_a_kind_that_is_run():
     assert {language for language, _ in blocks(page)} <= {"python", "sh", "diff", "csv", "toml"}, name
     for _, code in blocks(page):
       assert NOT_RUN not in code or re.match(rf"{NOT_RUN}\w.+\.\n.", code), name
-  assert sum(NOT_RUN in code for page in PAGES.values() for _, code in blocks(page)) == 16
+  assert sum(NOT_RUN in code for page in PAGES.values() for _, code in blocks(page)) == 20
   assert len(COMMANDS) > 15 and len(PYTHON) > 4
 
 
