@@ -15,6 +15,7 @@ from fedjax_het.models.weights.starting import Reader, save_weights, with_weight
 from fedjax_het.models.zoo.bert import bert, distilbert, minilm
 from fedjax_het.models.zoo.efficientnet import efficientnet_b0, efficientnet_lite0
 from fedjax_het.models.zoo.generative import GENERATORS, Generative
+from fedjax_het.models.zoo.gpt import gpt
 from fedjax_het.models.zoo.leaf_cnn import femnist_cnn, leaf_cnn
 from fedjax_het.models.zoo.m5 import m5
 from fedjax_het.models.zoo.mobilenet import mobilenet
@@ -45,6 +46,7 @@ MODELS: dict[str, Callable[..., Model]] = {
   "femnist_cnn": femnist_cnn,
   "m5": m5,
   "stacked_lstm": stacked_lstm,
+  "gpt": gpt,
   "bert": bert,
   "distilbert": distilbert,
   "minilm": minilm,
@@ -147,6 +149,7 @@ __all__ = [
   "femnist_cnn",
   "from_flax",
   "frozen",
+  "gpt",
   "leaf_cnn",
   "logistic_regression",
   "lora",

@@ -84,7 +84,7 @@ class _Layers(nn.Module):
 
 def of_flax(
   module: nn.Module | Callable[[Any, bool], jax.Array], shape: PyTree, num_classes: int, *,
-  dtype: Any = jnp.float32, name: str = "", head: Sequence[str] = (),
+  dtype: Any = jnp.float32, name: str = "", head: Sequence[str] = (), task: Task | None = None,
 ) -> Model:  # fmt: skip
   """Makes a model of one of the library's own modules: `from_flax` without trying its training.
 
@@ -92,7 +92,7 @@ def of_flax(
   (examples, whether in training) -> outputs that calls named layers serves as a module too.
   """
   module = module if isinstance(module, nn.Module) else _Layers(module)
-  return _declared(_built(module, shape, num_classes, dtype, name, None, head)[0], dtype)
+  return _declared(_built(module, shape, num_classes, dtype, name, task, head)[0], dtype)
 
 
 def _built(

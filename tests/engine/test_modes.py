@@ -166,7 +166,7 @@ def test_a_model_that_says_float64_computes_in_it():
 
 
 SHAPES = {
-  "m5": (8000, 1), "stacked_lstm": (20,), "text_pair": (2, 16), "mobilenet": (48, 48, 3),
+  "m5": (8000, 1), "stacked_lstm": (20,), "gpt": (20,), "text_pair": (2, 16), "mobilenet": (48, 48, 3),
   "bert": {"tokens": (16,), "mask": (16,)}, "distilbert": {"tokens": (16,), "mask": (16,)},
   "minilm": {"tokens": (16,), "mask": (16,)},
 }  # fmt: skip
@@ -176,7 +176,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_model_of_the_zoo_stays_float32_with_x64(name):
   shape = SHAPES.get(name, (32, 32, 3))
-  whole = name in ("stacked_lstm", "text_pair", "bert", "distilbert", "minilm")
+  whole = name in ("stacked_lstm", "gpt", "text_pair", "bert", "distilbert", "minilm")
   dtype = np.int32 if whole else np.float32
   is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
   x = jax.tree.map(lambda own: jax.ShapeDtypeStruct((2, *own), dtype), shape, is_leaf=is_shape)

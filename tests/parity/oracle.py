@@ -28,9 +28,9 @@ def close(ours, wanted, what, tolerance=TOLERANCE):
 
 def drawn(module, seed=0):
   """The module in float64, all its parameters and statistics drawn, so that none is a 0 or a 1."""
-  generator = torch.Generator().manual_seed(seed)
+  generator, kept = torch.Generator().manual_seed(seed), module.state_dict().keys()
   for name, value in [*module.named_parameters(), *module.named_buffers()]:
-    if not value.is_floating_point():
+    if name not in kept or not value.is_floating_point():  # constants, such as the rates of rotary positions
       continue
     noise = torch.randn(value.shape, generator=generator)
     if name.endswith("running_var"):

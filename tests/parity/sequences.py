@@ -1,9 +1,18 @@
-"""LSTMs, M5, LEAF's networks and BERT and its kin in PyTorch, of its layers and of transformers' models."""
+"""LSTMs, M5, LEAF's networks, BERT and its kin, GPTs: of PyTorch's layers and of transformers' models."""
 
 import originals  # noqa: F401  declares what transformers, by way of torchvision, asks for
 import torch
 from torch import nn
-from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertForSequenceClassification
+from transformers import (
+  BertConfig,
+  BertModel,
+  DistilBertConfig,
+  DistilBertForSequenceClassification,
+  GPT2Config,
+  GPT2LMHeadModel,
+  GPTNeoXConfig,
+  GPTNeoXForCausalLM,
+)
 
 
 class Outputs(nn.Module):
@@ -135,3 +144,58 @@ class DistilBert(nn.Module):
   def forward(self, x):
     states = self.distilbert(input_ids=x["tokens"], attention_mask=x["mask"]).last_hidden_state
     return self.classifier(torch.relu(self.pre_classifier(states[:, 0])))
+
+
+class Logits(nn.Module):
+  """transformers' logits alone."""
+
+  def __init__(self, lm):
+    super().__init__()
+    self.lm = lm
+
+  def forward(self, x):
+    return self.lm(input_ids=x).logits
+
+
+def gpt_2(classes, width, layers, heads, longest):
+  """transformers', with tied embeddings and learned positions."""
+  off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+  config = GPT2Config(
+    vocab_size=classes, n_positions=longest, n_embd=width, n_layer=layers, n_head=heads, **off
+  )
+  return GPT2LMHeadModel(config)
+
+
+def gpt_neox(classes, width, layers, heads):
+  """transformers', with rotary positions over whole heads and a layer of logits."""
+  config = GPTNeoXConfig(
+    vocab_size=classes, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+    intermediate_size=4 * width, hidden_act="gelu_new", use_parallel_residual=False,
+    max_position_embeddings=64, tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0},
+  )  # fmt: skip
+  return GPTNeoXForCausalLM(config)
+
+
+def as_gpt_2(heads):
+  """(state of GPT-NeoX) -> the same by GPT-2's names: its queries, keys and values lie head by head."""
+  parts = {
+    "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2", "attention.query_key_value": "attn.c_attn",
+    "attention.dense": "attn.c_proj", "mlp.dense_h_to_4h": "mlp.c_fc", "mlp.dense_4h_to_h": "mlp.c_proj",
+  }  # fmt: skip
+  whole = {"embed_in": "wte", "final_layer_norm": "ln_f", "lm_head": "lm_head"}
+
+  def read(state):
+    found = {}
+    for name, value in state.items():
+      module, _, leaf = name.removeprefix("lm.").removeprefix("gpt_neox.").rpartition(".")
+      if module.startswith("layers."):
+        _, number, part = module.split(".", 2)
+        if part == "attention.query_key_value":
+          value = value.reshape(heads, 3, -1, *value.shape[1:]).swapaxes(0, 1).reshape(value.shape)
+        found[f"h.{number}.{parts[part]}.{leaf}"] = value.T
+      elif module in whole:
+        found[f"{whole[module]}.{leaf}"] = value
+    return found
+
+  return read

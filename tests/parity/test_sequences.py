@@ -1,11 +1,24 @@
-"""LSTMs, M5, LEAF's networks and BERT and its kin beside PyTorch's layers and transformers' models."""
+"""LSTMs, M5, LEAF's networks, BERT and its kin, and GPTs beside PyTorch's layers and transformers' models."""
 
+import jax
 import numpy as np
 import pytest
 import torch
-from oracle import compare
-from sequences import M5, Bert, DistilBert, FemnistCNN, LeafCNN, StackedLSTM
+from oracle import arrays, compare, drawn
+from sequences import (
+  M5,
+  Bert,
+  DistilBert,
+  FemnistCNN,
+  LeafCNN,
+  Logits,
+  StackedLSTM,
+  as_gpt_2,
+  gpt_2,
+  gpt_neox,
+)
 
+import fedjax_het as fh
 from fedjax_het import models
 
 
@@ -59,3 +72,49 @@ def test_distilbert():
   ours, theirs = texts((4, 12), False)
   model = models.distilbert({part: (12,) for part in ours}, 5, **SIZES)
   compare(model, DistilBert(5, **SIZES), models.reader_of("distilbert"), inputs=(ours, theirs))
+
+
+DECODER = dict(width=24, layers=2, heads=3)
+
+
+def gpts(places):
+  """(our model, PyTorch's, the reader of its names)."""
+  reader = models.reader_of("gpt")
+  if places == "learned":
+    theirs = Logits(gpt_2(31, longest=16, **DECODER))
+    ours = models.gpt((12,), 31, longest=16, **DECODER)
+    return ours, theirs, lambda state: reader({name.removeprefix("lm."): own for name, own in state.items()})
+  ours = models.gpt((12,), 31, places="rotary", tied=False, **DECODER)
+  turned = as_gpt_2(3)
+  return ours, Logits(gpt_neox(31, **DECODER)), lambda state: reader(turned(state))
+
+
+@pytest.mark.parametrize("places", ["learned", "rotary"])
+def test_gpt(places):
+  ours, theirs, reader = gpts(places)
+  x = np.random.default_rng(0).integers(0, 31, (4, 12))
+  compare(ours, theirs, reader, inputs=(x, torch.tensor(x)))
+
+
+@pytest.mark.parametrize("places", ["learned", "rotary"])
+def test_a_client_s_perplexity_is_pytorchs(places):
+  """Of the same weights, over the client's test texts, whose padding PyTorch ignores as label -100."""
+  ours, theirs, reader = gpts(places)
+  rng = np.random.default_rng(1)
+  x = rng.integers(0, 31, (10, 12))
+  y = np.where(np.arange(12) < rng.integers(1, 13, 10)[:, None], rng.integers(0, 31, (10, 12)), -1)
+  drawn(theirs)
+  params, _ = reader(arrays(theirs.state_dict()))
+  with torch.no_grad():
+    logits, labels = theirs.eval()(torch.tensor(x)), torch.tensor(np.where(y < 0, -100, y))
+  split = (np.arange(10) > 5).astype(int)
+  loss = torch.nn.functional.cross_entropy(logits[6:].flatten(0, 1), labels[6:].flatten())
+  task = fh.tasks.next_token()
+  data = fh.data.from_groups(
+    jax.random.key(0), x, y, np.zeros(10, int), num_classes=31, task=task, split=split
+  )
+  model = ours._replace(init=lambda key: params)
+  algorithm = fh.federated(fh.fedavg(model, lr=1e-30))
+  found = fh.run(algorithm, data, rounds=1, cohort_size=1, key=jax.random.key(0), devices=1)
+  perplexity = found.clients["personalized"]["perplexity"]
+  np.testing.assert_allclose(perplexity, [np.exp(loss.item())], rtol=1e-5)

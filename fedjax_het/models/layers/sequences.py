@@ -26,7 +26,15 @@ class Embed(nn.Module):
   features: int
   std: float = 1.0
 
-  @nn.compact
+  def setup(self) -> None:
+    """Declares the table, float32 [V, features]."""
+    shape = (self.num_embeddings, self.features)
+    self.embedding = self.param("embedding", nn.initializers.normal(self.std), shape, jnp.float32)
+
+  def attend(self, h: jax.Array) -> jax.Array:
+    """Returns the products of h [..., features] with all rows, float32 [..., V], as tied logits are."""
+    return product(h, self.embedding.T)
+
   def __call__(self, ids: jax.Array) -> jax.Array:
     """Returns the rows of integer `ids`, float32 [..., features]; an id outside [0, V) gives NaN.
 
@@ -38,10 +46,8 @@ class Embed(nn.Module):
         "x", str(ids.dtype), "not token ids, which are integers",
         "Leave mean and std out, and store ids as int8, int16 or int32: uint8 is read as pixels are.",
       )  # fmt: skip
-    shape = (self.num_embeddings, self.features)
-    table = self.param("embedding", nn.initializers.normal(self.std), shape, jnp.float32)
     ids = jnp.where(ids < 0, self.num_embeddings, ids.astype(jnp.int32))
-    return table.at[ids].get(mode="fill", fill_value=jnp.nan)
+    return jnp.asarray(self.embedding).at[ids].get(mode="fill", fill_value=jnp.nan)
 
 
 @jax.custom_vjp
