@@ -46,8 +46,8 @@ def federated(
 
   Args:
     client: what a client does.
-    mixing: how much each client counts.
-    server: how the server moves.
+    mixing: how much each client counts; None for the part that the client part brings, else `static`.
+    server: how the server moves; None for the part that the client part brings, else `sgd`.
     uploads: what becomes of an upload on its way, in this order; the client part returned has them inside.
     aggregation: how uploads become one.
     participation: who takes part, who arrives, and how much of the work each does.
@@ -62,10 +62,16 @@ def federated(
       on, see `Needs.covers`; the aggregation part combines updates and the client part uploads none; the
       participation part leaves clients out, and another part does not know of absent ones
       (`Mixing.takes_absent`); an attack changes classes that the task does not have, or forges updates that
-      have no one broadcast; or the server part refuses the others, see `ServerUpdate.adapt_to`.
+      have no one broadcast; the client part brings another mixing or server part, see `Needs.brings`; or the
+      mixing or the server part refuses the others, see `ServerUpdate.adapt_to`.
   """
-  mixing = mixings.static() if mixing is None else mixing
-  server = servers.sgd() if server is None else server
+  brought = getattr(getattr(client, "needs", None), "brings", {})
+  for asked, own in (("mixing", mixing), ("server", server)):
+    if own is not None and asked in brought and getattr(own, "name", None) != brought[asked].name:
+      problem = f"{client.name} brings a {asked} part of its own, {brought[asked].name}"
+      raise SettingError(asked, getattr(own, "name", own), problem, f"Leave the {asked} out.")
+  mixing = brought.get("mixing", mixings.static()) if mixing is None else mixing
+  server = brought.get("server", servers.sgd()) if server is None else server
   combined = Aggregation() if aggregation is None else aggregation
   present = Participation() if participation is None else participation
   parts = Algorithm(client, mixing, server, combined, present, Attack() if attack is None else attack)
@@ -77,6 +83,8 @@ def federated(
         remedy = f"Call the factory: {what}(...)."
       raise SettingError(role, what, f"is not {'an' if kind is Aggregation else 'a'} {kind.__name__}", remedy)
     check_fields(role, part)
+  if parts.mixing.adapt_to is not None:
+    parts = parts._replace(mixing=parts.mixing.adapt_to(parts.client))
   if wanted := [one for one in checked_transforms(uploads) if not one.is_identity]:
     parts = parts._replace(client=transformed(client, wanted))
   if parts.mixing.scale is not None and not parts.client.needs.uploads_model:

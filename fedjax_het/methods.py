@@ -10,6 +10,7 @@ from typing import Any
 from fedjax_het import aggregation, attacks, mixing, models, participation, server, uploads
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
+from fedjax_het.clients.feddyn import feddyn, fedspeed
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.fedper import fedper
 from fedjax_het.clients.fedrep import fedrep
@@ -26,6 +27,7 @@ from fedjax_het.entries import Method, OwnEpochs, Preparation
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import MODELS
+from fedjax_het.parts import ClientUpdate
 
 
 def _by_name(*entries: Method) -> dict[str, Method]:
@@ -67,6 +69,10 @@ CLIENTS = _by_name(
   Method("sosicfl_plus", sosicfl_plus, "sosicfl, and a simplex of each client's own",
          _SOSICFL, "a client's region and simplex", _FROM_L, _REGIONS,
          {"local_epochs": OwnEpochs(10, "lam")}),
+  Method("feddyn", feddyn, "FedAvg with a penalty that makes the clients' optima meet",
+         "Acar et al., ICLR 2021", "a client's drift"),
+  Method("fedspeed", fedspeed, "feddyn along sharpness-aware gradients", "Sun et al., ICLR 2023",
+         "a client's drift"),
   Method("fedevg", fedevg, "energies of a shared synthetic set; models are not sent",
          _THESIS, "nothing, or a classifier (`persistent`)"),
   Method("fedcvae", fedcvae, "a conditional variational autoencoder, averaged", _THESIS),
@@ -151,6 +157,14 @@ SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose 
 UNLESS_CHOSEN = {"aggregation": "mean", "participation": "uniform"}
 
 
+DEFAULTS = {"mixing": "static", "server": "sgd"}  # which a client part's own ones replace, see `Needs.brings`
+
+
+def or_brought(client: ClientUpdate, section: str, name: str, part: Any) -> Any:
+  """Returns the part that a client part brings in the place of a section's default one, else `part`."""
+  return client.needs.brings.get(section, part) if name == DEFAULTS[section] else part
+
+
 def small_model(client: Method) -> Any:
   """Returns a model that a client part trains, for images of 2 x 2 pixels and three classes."""
   return models.make("logistic_regression" if client.models is MODELS else "cvae_mlp", (2, 2, 1), 3)
@@ -185,7 +199,7 @@ def compositions() -> list[tuple[str, str, str]]:
     for mix, m in mixings:
       for move, s in servers:
         try:
-          federated(c, m, s)
+          federated(c, or_brought(c, "mixing", mix, m), or_brought(c, "server", move, s))
         except (SettingError, AttributeError, TypeError):  # the latter two: something that is not a part
           continue
         found.append((client, mix, move))
@@ -219,6 +233,7 @@ def _composed_with(section: str, part: Any) -> list[str]:
   found = {}
   for client, move in itertools.product(clients, servers):
     with contextlib.suppress(SettingError, AttributeError, TypeError):  # as in `compositions`
-      federated(clients[client], None, servers[move], **condition)
+      own = clients[client]
+      federated(own, None, or_brought(own, "server", move, servers[move]), **condition)
       found[client] = move
   return [*found]

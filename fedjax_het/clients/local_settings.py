@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 import optax
 
 from fedjax_het.clients import objective
+from fedjax_het.clients.calibration import RULES
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.parts import Context
 from fedjax_het.settings import (
@@ -34,7 +35,7 @@ OPTIMIZERS: Mapping[str, Callable[[Mapping[str, Any]], objective.Optimizer]] = {
   "adam": lambda own: objective.adam(own["b1"], own["b2"], own["weight_decay"], own["eps"]),
   "adamw": lambda own: objective.adam(own["b1"], own["b2"], own["weight_decay"], own["eps"], decoupled=True),
 }
-SUMMING = ("sgd",)  # optimisers of whose update the mean gradient is read, see `scaffold.times_counted`
+SUMMING = ("sgd",)  # optimisers of whose update the mean gradient is read, see `counted.times_counted`
 USED_BY = {  # settings that only some optimisers use -> those
   **dict.fromkeys(("momentum",), ("sgd", "nesterov")),
   **dict.fromkeys(("b1", "b2", "eps"), ("adam", "adamw")),
@@ -119,6 +120,10 @@ class LocalSettings(TypedDict, total=False):
       none.
     mixup: α >= 0: each training example, and its loss, is mixed with another one of the batch by
       λ ~ Beta(α, α); 0 for plain examples.
+    calibration: cross entropy calibrated by the client's label counts: "none", "logit_adjustment", "fedlc" or
+      "fedrs", see `calibration`. Metrics and the losses that mixings use are of the plain logits.
+    calibration_strength: τ >= 0 of `calibration`.
+    decorrelate: β >= 0, weight of FedDecorr's penalty on correlated features, see `calibration.correlation`.
   """
 
   lr: Annotated[Positive, Default(0.01)]
@@ -144,6 +149,9 @@ class LocalSettings(TypedDict, total=False):
   flip: Annotated[bool, Default(False)]
   cutout: Annotated[Pixels, Default(0)]
   mixup: Annotated[NonNegative, Default(0.0)]
+  calibration: Annotated[Annotated[str, Choice(("none", *RULES))], Default("none")]
+  calibration_strength: Annotated[NonNegative, Default(1.0)]
+  decorrelate: Annotated[NonNegative, Default(0.0)]
 
 
 class AdamSettings(TypedDict, total=False):

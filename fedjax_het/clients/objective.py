@@ -1,7 +1,8 @@
 """Loss, optimiser and learning-rate schedule that all client parts with a supervised loss share."""
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +26,43 @@ MANY, LARGE = 64, 4096  # a model of MANY leaves or more has only its LARGE ones
 Optimizer = Callable[[float | jax.Array], optax.GradientTransformation]
 
 
-def batch_loss(model: Model, params: PyTree, stats: PyTree, batch: Batch) -> tuple[jax.Array, PyTree]:
-  """Returns the task's mean loss over a mini-batch's real examples, float32 scalar, and new statistics."""
+class Seen(NamedTuple):
+  """What a method's own term of the loss may look at.
+
+  Attributes:
+    outputs: the model's outputs in training mode, float32 [B, ...].
+    features: the input of its last layer, float32 [B, d], see `features.with_features`.
+    batch: the mini-batch; rows of weight 0 are padding.
+  """
+
+  outputs: jax.Array
+  features: jax.Array
+  batch: Batch
+
+
+Term = Callable[[PyTree, Seen], jax.Array]
+
+
+def batch_loss(
+  model: Model, params: PyTree, stats: PyTree, batch: Batch, term: Callable[[Seen], jax.Array] | None = None
+) -> tuple[jax.Array, PyTree]:
+  """Returns a mini-batch's loss, float32 scalar, and new statistics.
+
+  The loss is the task's mean loss over the real examples, plus `term`, for which the model has to return
+  `features.Featured`.
+  """
   key = jax.random.fold_in(batch.key, DROPOUT)
-  outputs, after = model.in_training(params, stats, batch.x, batch.weight, key)
+  found: Any
+  found, after = model.in_training(params, stats, batch.x, batch.weight, key)
+  outputs = found if term is None else found.outputs
   check_outputs(model, params, stats, batch.x, outputs)
-  return mean_loss(model.task, outputs, batch.y, batch.weight), after
+  loss = mean_loss(model.task, outputs, batch.y, batch.weight)
+  return loss if term is None else loss + term(Seen(outputs, found.features, batch)), after
 
 
 def loss_gradient(
   model: Model, params: PyTree, stats: PyTree, batch: Batch,
-  at: Callable[[PyTree], PyTree] | None = None,
+  at: Callable[[PyTree], PyTree] | None = None, term: Term | None = None,
 ) -> tuple[jax.Array, PyTree, PyTree]:  # fmt: skip
   """Returns (loss, gradient with respect to `params`, updated statistics) of a mini-batch, see `batch_loss`.
 
@@ -45,6 +72,7 @@ def loss_gradient(
     stats: the model's running statistics.
     batch: the mini-batch.
     at: (params) -> the model's parameters; None if `params` are the model's parameters.
+    term: (params, `Seen`) -> a method's own term of the loss, float32 scalar; None for none.
 
   Raises:
     SettingError: the model raises in training, or its gradient cannot be taken, or its statistics change
@@ -52,7 +80,8 @@ def loss_gradient(
   """
 
   def of(params: PyTree) -> tuple[jax.Array, PyTree]:
-    return batch_loss(model, params if at is None else at(params), stats, batch)
+    own = None if term is None else functools.partial(term, params)
+    return batch_loss(model, params if at is None else at(params), stats, batch, own)
 
   with mistakes_in_training(model):
     (loss, stats), gradient = jax.value_and_grad(of, has_aux=True)(params)

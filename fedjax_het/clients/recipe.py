@@ -13,6 +13,8 @@ import optax
 
 from fedjax_het.clients import objective
 from fedjax_het.clients.augmentation import augmented, check_augmentation, mixed
+from fedjax_het.clients.calibration import calibrated, check_classes, correlation, counts_of
+from fedjax_het.clients.counted import times_counted
 from fedjax_het.clients.local_settings import (
   OPTIMIZERS,
   OURS,
@@ -24,6 +26,7 @@ from fedjax_het.clients.local_settings import (
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.models.features import with_features
 from fedjax_het.models.model import Model
 from fedjax_het.modes import promoting
 from fedjax_het.parts import Context
@@ -39,10 +42,15 @@ class Recipe(NamedTuple):
   Attributes:
     model: the model.
     settings: the settings, with their defaults.
+    term: (θ, `objective.Seen`) -> a method's own term of a mini-batch's loss, float32 scalar; None for none.
+      With mixed examples (`mixup`) the batch's labels are (y, y', λ), see `augmentation.mixed`.
+    counts: the client's examples of each class, float32 [C]; None unless `fitted` found that they are needed.
   """
 
   model: Model
   settings: LocalSettings
+  term: objective.Term | None = None
+  counts: jax.Array | None = None
 
   @property
   def gradients(self) -> int:
@@ -89,9 +97,9 @@ class Recipe(NamedTuple):
       batch: the mini-batch.
       at: (θ) -> the model's parameters, see `objective.loss_gradient`.
     """
-    model, own = self.trained, self.settings
+    model, own, term = self.trained, self.settings, self._terms
     batch = augmented(batch, own)
-    loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, at)
+    loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, at, term)
     if is_zero(own["sam_radius"]):
       return loss, gradient, stats_after
     scaled = jax.tree.map(lambda g, p: g * p, gradient, params) if own["sam_adaptive"] else gradient
@@ -99,15 +107,47 @@ class Recipe(NamedTuple):
     if own["sam_adaptive"]:
       scaled = jax.tree.map(lambda g, p: g * p, scaled, params)
     higher = jax.tree.map(lambda p, g: p + factor * g, params, scaled)
-    return loss, objective.loss_gradient(model, higher, stats, batch, at)[1], stats_after
+    return loss, objective.loss_gradient(model, higher, stats, batch, at, term)[1], stats_after
 
   @property
   def trained(self) -> Model:
     """Returns the model with the loss that training minimises, see `label_smoothing` and `mixup`."""
-    model, share = self.model, self.settings["label_smoothing"]
-    task = model.task if is_zero(share) else objective.smoothed(model.task, share)
+    model, share, rule = self.model, self.settings["label_smoothing"], self.settings["calibration"]
+    task = model.task
+    if rule != "none":
+      check_classes("calibration", rule, task, model.num_classes)
+      counts = jnp.ones(model.num_classes) if self.counts is None else self.counts
+      task = calibrated(task, rule, self.settings["calibration_strength"], counts)
+    task = task if is_zero(share) else objective.smoothed(task, share)
     task = task if is_zero(self.settings["mixup"]) else mixed(task)
-    return model if task is model.task else model._replace(task=task)
+    model = model if task is model.task else model._replace(task=task)
+    return model if self._terms is None else with_features(model)
+
+  @property
+  def _terms(self) -> objective.Term | None:
+    """Returns the sum of the method's own term and of `decorrelate`; None if there is neither."""
+    own, weight = self.term, self.settings["decorrelate"]
+    if is_zero(weight):
+      return own
+
+    def both(params: PyTree, seen: objective.Seen) -> jax.Array:
+      penalty = weight * correlation(seen.features, seen.batch)
+      return penalty if own is None else own(params, seen) + penalty
+
+    return both
+
+  def fitted(self, data: ClientData) -> "Recipe":
+    """Returns the recipe for a client with these examples."""
+    if self.settings["calibration"] == "none" or self.counts is not None:
+      return self
+    return self._replace(counts=counts_of(data, self.model.num_classes))
+
+  @property
+  def counted(self) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
+    """See `LocalTraining.counted`; None for optimisers whose update is no sum of gradients."""
+    if self.settings["optimizer"] not in SUMMING:
+      return None
+    return lambda steps, round: times_counted(steps, self.settings["momentum"])
 
   def steps(self, data: ClientData) -> int | Array:
     """Returns the most steps that a client takes in a round."""
@@ -168,7 +208,21 @@ class Recipe(NamedTuple):
       found["schedule_rounds"] = "schedule = constant"
     if is_zero(own["sam_radius"]):
       found["sam_adaptive"] = "sam_radius = 0"
+    if own["calibration"] == "none":
+      found["calibration_strength"] = "calibration = none"
     return found
+
+
+def sharpened(given: LocalSettings, rho: float | jax.Array, name: str) -> LocalSettings:
+  """Returns settings with the radius ρ of a method of sharpness-aware steps, called `name`.
+
+  Raises:
+    SettingError: `sam_radius` is given as well.
+  """
+  if not is_zero(given.get("sam_radius", 0.0)):
+    problem = f"{name} sets the radius of its sharpness-aware steps by rho"
+    raise SettingError("sam_radius", given["sam_radius"], problem, "Set rho, and leave sam_radius out.")
+  return {**given, "sam_radius": rho}  # type: ignore[typeddict-item]
 
 
 def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:

@@ -83,6 +83,8 @@ def run_steps(
       objective is then F_i(at(step, θ)).
   """
 
+  recipe = recipe.fitted(data)
+
   def step(local: Local, batch: Batch) -> Local:
     here = None if at is None else functools.partial(at, Step(key, local.steps, batch.key))
     loss, gradient, stats = recipe.gradient(local.params, local.stats, batch, here)
@@ -145,6 +147,7 @@ def fedprox(
       Message(local.params, stats=local.stats), state, Info.of_sum(local.loss, local.steps)
     ),
     gradients=recipe.gradients,
+    counted=recipe.counted,
   )  # fmt: skip
 
   def own_model(broadcast: Message, state: PyTree, *_) -> PyTree:

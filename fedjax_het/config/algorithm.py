@@ -15,7 +15,7 @@ from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
-from fedjax_het.methods import CONDITIONS, SEVERAL, TABLES, Method
+from fedjax_het.methods import CONDITIONS, SEVERAL, TABLES, Method, or_brought
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.tasks import Task
@@ -75,6 +75,8 @@ def build_algorithm(
     client = named("algorithm", {**parts["local"], **algorithm}, model=model, **prepared)
   with as_written(parts, "mixing"):
     mix = named("mixing", parts["mixing"], **prepared)
+  mix = or_brought(client, "mixing", parts["mixing"]["name"], mix)
+  move = or_brought(client, "server", parts["server"]["name"], move)
   for study in plan.watching:
     mix = study.observed(plan.given(study), mix, model)
   return federated(client, mix, move, **_conditions(plan, prepared))

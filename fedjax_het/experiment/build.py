@@ -25,8 +25,9 @@ from fedjax_het.engine.checks import check_cohort, remarks_of
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.judged import all_are_judged, check_eval_clients, fewer_late_rounds
 from fedjax_het.errors import DataError, SettingError
+from fedjax_het.methods import TABLES
 from fedjax_het.models import Generative, Model
-from fedjax_het.parts import Algorithm
+from fedjax_het.parts import Algorithm, ClientUpdate
 from fedjax_het.program.where import Where
 from fedjax_het.settings import settings_of
 from fedjax_het.studies import Watched
@@ -72,6 +73,7 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
     *experiment.source.notes,
     *([] if own is None else [said]),
     *without_effect(plan, experiment.data),
+    *replaced_settings(plan, experiment.algorithm.client),
     *rounded_to_nothing(plan.parts["algorithm"], plan.rounds),
     *fewer_late_rounds(plan.rounds, plan.late_evaluations),
     *all_are_judged(
@@ -79,6 +81,15 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
     ),
     *remarks_of(experiment.algorithm, experiment.data),
   )
+
+
+def replaced_settings(plan: Plan, client: ClientUpdate) -> Iterator[str]:
+  """Yields a sentence for each setting of a section whose part the client part replaces by its own."""
+  for section, part in client.needs.brings.items():
+    known = TABLES[section][plan.parts[section]["name"]].settings
+    for name, value in plan.parts[section].items():
+      if name in known and value != known[name].default:
+        yield f"{section}.{name} = {value}: no effect, as {client.name} brings its own part, {part.name}."
 
 
 def without_effect(plan: Plan, data: FederatedData) -> Iterator[str]:

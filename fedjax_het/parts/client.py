@@ -65,6 +65,8 @@ class LocalTraining(NamedTuple):
       last - 1; `last` = None means the last step.
     finish: (broadcast, state, data, context, work) -> (upload, state, info).
     gradients: gradients that a step computes; used only in reports of the cost, see `Info.steps`.
+    counted: (n int32, round) -> a_n, the total weight of the gradients of n steps in the negative update
+      divided by the round's learning rate, float32, n for plain SGD; None if no such weights are known.
   """
 
   steps: Callable[[ClientData], int | Array]
@@ -72,6 +74,7 @@ class LocalTraining(NamedTuple):
   run_steps: Callable[..., PyTree]
   finish: Callable[[Message, PyTree, ClientData, Context, PyTree], tuple[Message, PyTree, Info]]
   gradients: int = 1
+  counted: Callable[[jax.Array, jax.Array], jax.Array] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

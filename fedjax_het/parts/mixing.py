@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 
 from fedjax_het.errors import renamed
+from fedjax_het.parts.client import ClientUpdate
 from fedjax_het.parts.message import Feedback, PyTree
 from fedjax_het.parts.needs import Needs
 
@@ -28,6 +29,8 @@ class Mixing(NamedTuple):
     takes_absent: whether p is right where clients are absent, because p_i is the client's own weight over the
       cohort's sum, which is renormalised over those that arrive, or because the part reads
       `Feedback.present`; others are refused where clients may be absent.
+    adapt_to: (client part) -> the mixing part for it, if it depends on it, for example on how its local steps
+      add up; `federated` calls it. None for most methods.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -38,3 +41,4 @@ class Mixing(NamedTuple):
   needs: Needs = Needs()
   even: bool = False
   takes_absent: bool = False
+  adapt_to: "Callable[[ClientUpdate], Mixing] | None" = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -89,6 +89,8 @@ class Needs(NamedTuple):
       are left out because rounding could make a variance negative.
     upload_bits: (an upload's shapes) -> the bits that it needs on its way; None for an upload that is sent as
       it is.
+    brings: "mixing" or "server" -> the part that belongs to the method, which takes the place of the default
+      one; `federated` refuses any other choice.
   """
 
   num_clients: int | None = None
@@ -102,9 +104,10 @@ class Needs(NamedTuple):
   covers: tuple[str, ...] | None = None
   transformed: tuple[str, ...] = ("params", "extra", "even")
   upload_bits: Callable[[Message], int] | None = None
+  brings: Mapping[str, Any] = MappingProxyType({})
 
   @property
   def of_client(self) -> tuple[str, ...]:
     """Names of the fields that are set and that only client parts may set."""
-    names = ("sees_data", "uploads_model", "upload_norm", "transformed", "upload_bits")
+    names = ("sees_data", "uploads_model", "upload_norm", "transformed", "upload_bits", "brings")
     return tuple(name for name in names if getattr(self, name) != Needs._field_defaults[name])

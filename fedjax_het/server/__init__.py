@@ -1,7 +1,8 @@
 """Server parts: steps of the global state along the clients' aggregate (`ServerUpdate`)."""
 
+from fedjax_het.server.drift import drift
 from fedjax_het.server.fedopt import adagrad, adam, optimizer, sgd, yogi
 from fedjax_het.server.particles import particles
 from fedjax_het.server.sgld import sgld
 
-__all__ = ["adagrad", "adam", "optimizer", "particles", "sgd", "sgld", "yogi"]
+__all__ = ["adagrad", "adam", "drift", "optimizer", "particles", "sgd", "sgld", "yogi"]

@@ -10,7 +10,7 @@ import fedjax_het as fh
 from fedjax_het.config.algorithm import build_algorithm
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
-from fedjax_het.methods import CLIENTS, METHODS, TABLES, Method, bare, compositions, partners
+from fedjax_het.methods import CLIENTS, METHODS, TABLES, Method, asked, bare, compositions, partners
 
 ENTRIES = [(section, name) for section, table in TABLES.items() for name in table if name != "trace"]
 
@@ -32,9 +32,11 @@ def test_what_goes_with_what():
 
   Robust mixings do not protect plain averages (`even`), which SCAFFOLD sends.
   """
-  found = compositions()
+  everything = compositions()
+  bringing = {name for name, own in CLIENTS.items() if (part := asked(own)[0]) and part.needs.brings}
+  found = [names for names in everything if names[0] not in bringing]
   robust, scaling = {"krum", "multi_krum", "norm_bound"}, {"fedmgda", "norm_bound"}
-  clients, servers = len(METHODS["algorithm"]) - 1, len(METHODS["server"]) - 2
+  clients, servers = len(METHODS["algorithm"]) - 1 - len(bringing), len(METHODS["server"]) - 2
   others = clients * len(METHODS["mixing"]) - len(robust)
   assert len(found) == others * servers + 2 * (len(METHODS["mixing"]) - len(scaling))
   assert "scaffold" not in {names[0] for names in found if names[1] in robust}

@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from fedjax_het.config.values import numbers, with_values
 from fedjax_het.federated import federated
-from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions
+from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions, or_brought
 from fedjax_het.models import GENERATORS, Model
 from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp
 from fedjax_het.parts import Algorithm, ClientUpdate
@@ -87,7 +87,10 @@ def maker(
   def make(**values):
     own = with_values(config.to_dict(), values)
     local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]}, num_clients)
-    mixing, server = MIXINGS[names[1]], SERVERS[names[2]]
-    return federated(local, mixing.make(own["mixing"]), server.make({"rounds": rounds, **own["server"]}))
+    mixing = MIXINGS[names[1]].make(own["mixing"])
+    server = SERVERS[names[2]].make({"rounds": rounds, **own["server"]})
+    return federated(
+      local, or_brought(local, "mixing", names[1], mixing), or_brought(local, "server", names[2], server)
+    )
 
   return make, numbers(config.to_dict())

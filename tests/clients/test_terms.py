@@ -1,0 +1,135 @@
+"""A method's own term, features, calibrated losses and FedDecorr, against plain NumPy."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_parts import CLASSES, float64, linear, mlp, one_client, rows_of
+
+import fedjax_het as fh
+from fedjax_het.clients.calibration import RULES, calibrated, correlation, counts_of
+from fedjax_het.clients.one_model import one_model
+from fedjax_het.clients.recipe import recipe_of
+from fedjax_het.errors import SettingError
+from fedjax_het.local import Batch
+from fedjax_het.models.features import feature_size, linear_head, with_features
+
+X = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+
+
+def test_features_are_the_input_of_the_last_layer():
+  """Of a plain function by the identity in its place, of a linen module as they pass."""
+  for model in (mlp(), fh.models.two_nn((4,), CLASSES, hidden=6)):
+    params = model.init(jax.random.key(0))
+    found = with_features(model).apply(params, X)
+    own = float64(params["fc1"])
+    kernel = np.asarray(own["kernel"])
+    z = X @ kernel + own["bias"]
+    if model.name == "mlp":
+      np.testing.assert_allclose(found.features, np.tanh(z), atol=1e-6)
+    np.testing.assert_array_equal(found.outputs, model.apply(params, X))
+    np.testing.assert_allclose(linear_head(model)(params)(found.features), found.outputs, atol=1e-6)
+    assert found.features.shape == (7, feature_size(model))
+
+
+def test_a_model_without_a_linear_head_is_refused():
+  nameless = mlp()._replace(head=())
+  with pytest.raises(SettingError, match="model = 'mlp': names no head"):
+    with_features(nameless)
+  with pytest.raises(SettingError, match=r"has a last layer fc/bias of"):
+    feature_size(linear())
+
+
+def by_hand(rule, logits, y, counts, tau):
+  """The loss of one row at a time, with sums over the classes that take part."""
+  found = []
+  for f, label in zip(logits, y):
+    total = 0.0
+    for c in range(len(f)):
+      if rule == "fedrs":
+        total += np.exp(f[c] if counts[c] else tau * f[c])
+      elif counts[c]:
+        total += (
+          np.exp(f[c]) * (counts[c] / counts.sum()) ** tau
+          if rule == "logit_adjustment"
+          else np.exp(f[c] - tau * counts[c] ** -0.25)
+        )
+    own = f[label]
+    own += {"logit_adjustment": tau * np.log(counts[label] / counts.sum()),
+            "fedlc": -tau * counts[label] ** -0.25, "fedrs": 0.0}[rule]  # fmt: skip
+    found.append(np.log(total) - own)
+  return np.array(found)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("counts", [(3, 0, 5), (2, 4, 1), (0, 9, 0)])
+def test_calibrated_losses_by_hand(rule, counts):
+  counts, logits = np.array(counts, np.float64), X[:, :3].astype(np.float64)
+  y = np.flatnonzero(counts)[np.arange(7) % (counts > 0).sum()]
+  task = calibrated(mlp().task, rule, 0.7, jnp.asarray(counts, jnp.float32))
+  found, weight = task.losses(jnp.asarray(logits, jnp.float32), jnp.asarray(y))
+  np.testing.assert_allclose(found, by_hand(rule, logits, y, counts, 0.7), rtol=2e-5, atol=1e-6)
+  gradient = jax.grad(lambda f: task.losses(f, jnp.asarray(y))[0].sum())(jnp.asarray(logits, jnp.float32))
+  assert weight is None and np.isfinite(gradient).all()
+
+
+def test_the_counts_are_the_client_s_own(ragged):
+  for i in (0, 1, 5):
+    _, y = rows_of(ragged, i)
+    np.testing.assert_array_equal(
+      counts_of(one_client(ragged, i), CLASSES), np.bincount(y, minlength=CLASSES)
+    )
+
+
+@pytest.mark.parametrize("real", [7, 5, 2, 1])
+def test_the_penalty_on_correlated_features_by_hand(real):
+  z = np.random.default_rng(1).normal(size=(7, 9)) @ np.random.default_rng(2).normal(size=(9, 9))
+  z[:, 3] = 0.5  # a feature without variance
+  wanted = 0.0
+  if real > 1:
+    own = z[:real] - z[:real].mean(0)
+    own = own / np.sqrt(own.var(0, ddof=1) + 1e-8)
+    wanted = np.square(own.T @ own / (real - 1)).sum() / 81
+  weight = jnp.asarray(np.arange(7) < real, jnp.float32)
+  batch = Batch(jnp.zeros((7, 1)), jnp.zeros(7, jnp.int32), weight, jax.random.key(0))
+  np.testing.assert_allclose(correlation(jnp.asarray(z, jnp.float32), batch), wanted, rtol=1e-5)
+  slope = jax.grad(lambda own: correlation(own, batch))(jnp.asarray(z, jnp.float32))
+  assert np.isfinite(slope).all()
+
+
+def client_round(part, data, client=8):
+  key = jax.random.key(0)
+  broadcast = part.init_broadcast(key)
+  state = part.init(key, broadcast, None, fh.Context(client))
+  return jax.jit(part.update)(key, broadcast, state, one_client(data, client), fh.Context(client, 0, 3, 12))
+
+
+def test_a_term_is_added_to_the_loss_and_to_its_gradient(ragged):
+  """A term of half the squared parameters is weight decay."""
+  local = dict(lr=0.1, epochs=1, batch_size=4, momentum=0.0)
+  half = lambda params, seen: 0.15 * sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params))  # noqa: E731
+  recipe = recipe_of(mlp(), dict(local, weight_decay=0.0))
+  training = one_model(recipe, term=lambda *_: half)
+  plain = fh.fedavg(mlp(), **local, weight_decay=0.3)
+  own = plain._replace(update=fh.in_one_go(training))
+  chex.assert_trees_all_close(
+    client_round(own, ragged)[0].params, client_round(plain, ragged)[0].params, rtol=1e-5, atol=1e-6
+  )
+
+
+@pytest.mark.parametrize("changed", [dict(calibration="fedlc"), dict(decorrelate=0.5)])
+def test_these_options_change_training_and_are_off_by_default(changed, ragged):
+  local = dict(lr=0.1, epochs=1, batch_size=4)
+  plain, off, on = (
+    client_round(fh.fedavg(mlp(), **local, **own), ragged)[0].params
+    for own in ({}, {"decorrelate": 0.0, "calibration": "none"}, changed)
+  )
+  chex.assert_trees_all_equal(plain, off)
+  assert not np.allclose(plain["fc1"]["kernel"], on["fc1"]["kernel"], atol=1e-6)
+
+
+def test_a_task_without_classes_is_refused():
+  model = fh.models.make("two_nn", (4,), 1, fh.tasks.regression())
+  with pytest.raises(SettingError, match="calibration = 'fedlc': goes by classes with a logit each"):
+    fh.fedavg(model, calibration="fedlc")
