@@ -90,7 +90,7 @@ def dynamic(recipe: Recipe, alpha: float | jax.Array, name: str) -> ClientUpdate
     init_broadcast=lambda key: Message(
       model.init(key), stats=model.stats, even=() if plain else Even(jnp.float32(1.0))
     ),
-    init=(lambda *_: ()) if plain else lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),
+    init=lambda key, broadcast, *_: () if plain else jax.tree.map(jnp.zeros_like, broadcast.params),
     global_model=received(model),
   )  # fmt: skip
   own: dict[str, Any] = {"mixing": mixing.uniform()} | ({} if plain else {"server": server.drift()})

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -72,11 +72,24 @@ def of_models() -> list[str]:
 
 
 def goes_with(section: str, name: str) -> str:
-  """Describes what a method can be composed with: "mixing: any but fedmgda; server: sgld", or "any"."""
-  each = {other: among(names, can_be_asked(other)) for other, names in partners(section, name).items()}
+  """Describes what a method can be composed with: "mixing: any but fedmgda; server: sgld", or "any".
+
+  Client parts that bring their own part of the section (`Needs.brings`) are not named there, but for them
+  that part is "its own".
+  """
+  each = {}
+  for other, names in partners(section, name).items():
+    free = [own for own in can_be_asked(other) if section not in brought_by(other, own)]
+    each[other] = among([own for own in names if own in free], free)
+  each |= dict.fromkeys(brought_by(section, name), "its own")
   if each.get("server") == among(of_models(), can_be_asked("server")):
     each["server"] = "models"
   return "; ".join(f"{other}: {names}" for other, names in each.items() if names != "any") or "any"
+
+
+def brought_by(section: str, name: str) -> Collection[str]:
+  """Returns the sections of which a client part brings its own part; none for other parts."""
+  return asked(CLIENTS[name])[0].needs.brings if section == "algorithm" else ()
 
 
 def path_of(method: Method) -> str:
