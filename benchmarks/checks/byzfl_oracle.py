@@ -57,16 +57,17 @@ def ours(updates: np.ndarray, honest: int, trim: int, f: int) -> dict[str, np.nd
   """Returns what the library makes of a cohort's updates, float32 [S, D], by the name of the rule."""
   size, key = len(updates), jax.random.key(0)
   even, broadcast = jnp.full(size, 1.0 / size), fh.Message(jnp.zeros(updates.shape[1]))
-  liars = jnp.arange(size) >= honest
+  liars, everybody = jnp.arange(size) >= honest, jnp.ones(size, bool)
 
   def combined(part: fh.Aggregation, state: Any = None, uploads: np.ndarray = updates) -> Any:
     state = part.init(broadcast) if state is None else state
-    return jax.jit(part.combine)(key, state, even, fh.Message(jnp.asarray(uploads)), broadcast)  # type: ignore[arg-type]
+    combine = jax.jit(part.combine)  # type: ignore[arg-type]
+    return combine(key, state, even, fh.Message(jnp.asarray(uploads)), broadcast, everybody)
 
   sent_by = fh.Message(jnp.asarray(updates))
 
   def sent(attack: fh.Attack) -> np.ndarray:
-    call = jax.jit(lambda uploads: forged(attack, key, uploads, liars, broadcast, True))
+    call = jax.jit(lambda uploads: forged(attack, key, uploads, liars, broadcast, everybody, True))
     return call(sent_by).params[-1]
 
   def krum() -> np.ndarray:
