@@ -1,10 +1,14 @@
-"""How a cohort's uploads become one message: each field's average, see `Message`."""
+"""How a cohort's uploads become one message: each field's average, see `Message`.
+
+`present`, bool [S], says whose uploads arrived; it is None if all did, and then nothing is masked.
+"""
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fedjax_het.engine.placement import rounded, weighted_sum
+from fedjax_het.engine.state import State
 from fedjax_het.parts import Message, Pooled, PyTree
 
 
@@ -41,8 +45,10 @@ def voting(present: jax.Array | None, cohort_size: int) -> jax.Array:
   return jnp.ones(cohort_size, bool) if present is None else present | ~present.any()
 
 
-def arrived(tree: PyTree, present: jax.Array, otherwise: PyTree = None) -> PyTree:
+def arrived(tree: PyTree, present: jax.Array | None, otherwise: PyTree = None) -> PyTree:
   """Returns rows [S, ...] with those of `otherwise`, by default zeros, where a client is not present."""
+  if present is None:
+    return tree
 
   def one(leaf: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.where(_over(present, leaf), leaf, other)
@@ -51,17 +57,35 @@ def arrived(tree: PyTree, present: jax.Array, otherwise: PyTree = None) -> PyTre
   return jax.tree.map(one, tree, zeros)
 
 
-def without_absent(values: jax.Array, present: jax.Array) -> jax.Array:
+def without_absent(values: jax.Array, present: jax.Array | None) -> jax.Array:
   """Returns values [S] with the mean over the present in the places of the others; 0 if nobody is present."""
+  if present is None:
+    return values
   known = jnp.where(present, values, 0.0)
   return jnp.where(present, values, known.sum() * (1.0 / jnp.maximum(present.sum(), 1)))
 
 
-def over_present(coefficients: jax.Array, present: jax.Array) -> jax.Array:
+def over_present(coefficients: jax.Array, present: jax.Array | None) -> jax.Array:
   """Returns coefficients [S] renormalised over the present; equal ones if theirs are all 0."""
+  if present is None:
+    return coefficients
   own = jnp.where(present, coefficients, 0.0)
   total = own.sum()
   return jnp.where(total > 0, own * (1.0 / jnp.where(total > 0, total, 1.0)), shares(present))
+
+
+def unless_empty(after: State, before: State, present: jax.Array | None) -> State:
+  """Returns the state after a round; if nobody was present, with the server's side as it was before."""
+  if present is None:
+    return after
+  names = "broadcast", "server", "mixing", "aggregation"
+
+  def kept(new: jax.Array, old: jax.Array) -> jax.Array:
+    return jnp.where(present.any(), new, old)
+
+  return after._replace(
+    **{name: jax.tree.map(kept, getattr(after, name), getattr(before, name)) for name in names}
+  )
 
 
 def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:

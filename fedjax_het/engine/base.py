@@ -34,7 +34,7 @@ from fedjax_het.engine.evaluate import (
 )
 from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
-from fedjax_het.errors import SettingError, check_whole
+from fedjax_het.errors import check_whole
 from fedjax_het.modes import check_sound, in_float32, not_searching, searching, without_jit
 from fedjax_het.parts import Algorithm, ClientUpdate, Context, Message
 from fedjax_het.tasks import Task
@@ -73,7 +73,7 @@ class Runs(abc.ABC):
   Args:
     make_algorithm: (**settings) -> algorithm.
     data: the clients' data, one for all runs or one per run.
-    settings: name -> number, for one run.
+    each: of each run its settings, name -> number.
     cohort_size: S, clients sampled each round without replacement.
     client_batch: clients of a run that a device trains at once.
 
@@ -84,6 +84,7 @@ class Runs(abc.ABC):
     task: the task of the client part.
     groups: numbers of clients, "client_batch", and for several runs of members, "member_batch", that a device
       computes at once; None for all. Results depend on them by rounding.
+    rows: R, the program's rows for a cohort, see `Participation.rows`.
     examples: where the clients' examples are stored.
     states: where the clients' states are stored.
     inside: mesh of devices over which each run's clients are spread; None if a run stays on one device.
@@ -98,6 +99,7 @@ class Runs(abc.ABC):
   doing: DoingFn = nullcontext
   has_validation: bool
   task: Task
+  rows: int
   examples: DataStore
   states: ClientStore = OnDevices()
   inside: Mesh | None = None
@@ -109,26 +111,24 @@ class Runs(abc.ABC):
     self,
     make_algorithm: Callable[..., Algorithm],
     data: Sequence[FederatedData],
-    settings: Mapping[str, Any],
+    each: Sequence[Mapping[str, Any]],
     cohort_size: int,
     client_batch: int | None,
   ):
+    settings = each[0]
     self.num_clients = data[0].num_clients
-    check_whole("cohort_size", cohort_size)
-    if not 1 <= cohort_size <= self.num_clients:
-      raise SettingError(
-        "cohort_size", cohort_size, f"there are {self.num_clients} clients", f"Use 1 to {self.num_clients}."
-      )
-    self.cohort_size = int(cohort_size)
     with traced(settings):
-      check_fit(make_algorithm, data, self.cohort_size, settings)
+      check_fit(make_algorithm, data, cohort_size, settings)
+    self.cohort_size = int(cohort_size)
     if client_batch is not None:
       check_whole("client_batch", client_batch, 1)
     self.client_batch = client_batch or placement.default_client_batch()
     self.groups = {"client_batch": self._group_of(self.num_clients)}
     self.has_validation = any(each.limits[1] > 0 for each in data)
     self.seconds = Seconds()
-    self._client = make_algorithm(**settings).client
+    made = [make_algorithm(**own) for own in each]
+    self._client = made[0].client
+    self.rows = max(one.participation.rows(self.num_clients, self.cohort_size) for one in made)
     there: list[bool] = []  # with the settings as the program has them: a share of 0 is one of several values
     jax.eval_shape(lambda own: there.append(make_algorithm(**own).attack.there), dict(settings))
     self._attacked = there[0]
@@ -189,7 +189,7 @@ class Runs(abc.ABC):
     now = self.rounds_done(state)
     last, parts = now + num_rounds, []
     while now < last:
-      data, until = self.examples.rounds(state.key, now)
+      data, until = self.examples.rounds(state.key, now, state.participation)
       started = time.perf_counter()
       visit = self.states.bring(state, now, min(until, last))
       self._book("train", started)
@@ -211,10 +211,10 @@ class Runs(abc.ABC):
   def _rounds(
     self, algorithm: Algorithm, data: FederatedData, state: State, more: Stretch
   ) -> tuple[State, RoundInfo]:
-    batch = self._group_of(self.cohort_size)
+    batch = self._group_of(self.rows)
 
     def step(state: State) -> tuple[State, RoundInfo]:
-      return round_step(algorithm, self.inside, self.cohort_size, batch, data, state, more.slots)
+      return round_step(algorithm, self.inside, self.rows, batch, data, state, more.slots)
 
     return many_rounds(step, state, more.rounds)
 

@@ -14,6 +14,8 @@ from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.base import RunFn, Runs
+from fedjax_het.engine.checks import check_ahead
+from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.data_store import DataStore, Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, divergence, finite
 from fedjax_het.engine.round import RoundInfo
@@ -88,7 +90,9 @@ class Members(Runs):
         if shape[:1] != (count,):
           raise SettingError(name, shape, f"not one value for each of {count} members", "Give [M].")
     each = equally_long([data] if isinstance(data, FederatedData) else data)
-    super().__init__(make_algorithm, each, jax.tree.map(_first, settings), cohort_size, client_batch)
+    own = [jax.tree.map(lambda values: _first(values[m:]), settings) for m in range(count)]  # noqa: B023
+    super().__init__(make_algorithm, each, own, cohort_size, client_batch)
+    check_ahead(make_algorithm(**own[0]), device_rows=device_rows)
     self._form = form(each)
     self.count, self._runs, self._no_data = count, (slice(count),), Fields({}, {})
     placement.check_devices(devices)
@@ -105,18 +109,23 @@ class Members(Runs):
     self._padded = np.minimum(np.arange(count + -count % (self.mesh.size * together)), count - 1)
     self._settings = self._spread(settings)
     self._sizes = np.broadcast_to([own.train.size for own in each], (count, self.num_clients))
-    self.examples = self._examples(each, device_rows, seeds)
+    self.examples = self._examples(each, settings, device_rows, seeds)
 
-  def _examples(self, data: list[FederatedData], device_rows: int | None, seeds: int | None) -> DataStore:
+  def _examples(
+    self, data: list[FederatedData], settings: PyTree, device_rows: int | None, seeds: int | None
+  ) -> DataStore:
     held = 1 if len(data) == 1 else len(self._padded) // self.mesh.size  # data sets that a device would hold
     room = np.inf if device_rows is None else device_rows
     if len(data[0].y) <= room:
       fields = smallest(data, held)
       if len(fields.common["y"]) <= room if "y" in fields.common else held * len(data[0].y) <= room:
         return Resident(self._place(fields), self.num_clients)
+    ahead = CohortsAhead(self.mesh, self.num_clients, self.rows, self._make, settings)
+    drawn_alike = self._make(**jax.tree.map(_first, settings)).participation.draw is None
+    different = (seeds if drawn_alike else None) or self.count  # else members draw with their settings
     return Streamed(
-      data, lambda some: self._place(stacked(some)), self.mesh, self.cohort_size, int(room), runs=self.count,
-      cohorts=(seeds or self.count) if len(data) == 1 else 1, held=held,
+      data, lambda some: self._place(stacked(some)), self.mesh, ahead, int(room), runs=self.count,
+      cohorts=different if len(data) == 1 else 1, held=held,
       together="personalize" in self._client.needs.sees_data,
     )  # fmt: skip
 
@@ -143,7 +152,7 @@ class Members(Runs):
         own = functools.partial(self._init_client, algorithm, key, broadcast, None)
         return () if sees else in_batches(own, jnp.arange(self.num_clients), self.num_clients)
 
-      return first_state(algorithm, key, sizes, clients), ()
+      return first_state(algorithm, key, sizes, self.cohort_size, clients), ()
 
     keys = self._spread(jax.random.key_data(key))
     args = keys, self._spread(self._sizes)

@@ -122,18 +122,20 @@ def checked_server(before: tuple[Message, PyTree], found: Any) -> Any:
 
 
 def checked_draw(state: PyTree, cohort_size: int, found: Any) -> Draw:
-  """Returns what a participation part draws, `Draw` with [S] in each field and its state as before.
+  """Returns what a participation part draws, `Draw` with [R] in each field and its state as before.
 
   Raises:
     SettingError: it is something else.
   """
-  remedy = "Return Draw(ids int32 [S], present bool [S], work and probability float32 [S], state)."
+  remedy = "Return Draw(ids int32 [R], present bool [R], work and probability float32 [R], state)."
   if not isinstance(found, Draw):
     raise SettingError("participation's draw", type(found).__name__, "is what it returns", remedy)
-  for name, kind in (("ids", "int32"), ("present", "bool"), ("work", "float32"), ("probability", "float32")):
+  found = found._replace(contacted=found.present if found.contacted is None else found.contacted)
+  kinds = dict(ids="int32", present="bool", work="float32", probability="float32", contacted="bool")
+  for name, kind in kinds.items():
     own = getattr(found, name)
     if getattr(own, "shape", None) != (cohort_size,) or own.dtype != kind:
-      raise SettingError("participation's draw", shapes(own), f"is what {name} are, not {kind} [S]", remedy)
+      raise SettingError("participation's draw", shapes(own), f"is what {name} are, not {kind} [R]", remedy)
   what = "the next state"
   check_alike("participation's draw", found.state, state, what, "the one before", remedy, dtypes=True)
   return found

@@ -17,7 +17,7 @@ from fedjax_het.data.rows import count_rows
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.border import check_mixing, check_send, check_task, first_context
 from fedjax_het.engine.state import init_client
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.parts import Algorithm
 from fedjax_het.tasks.task import check_metrics
 
@@ -37,12 +37,17 @@ def check_fit(
     settings: name -> number.
 
   Raises:
-    SettingError: a part refuses the clients or their examples, see `Needs`; a label is invalid for the task
-      or does not fit the model's outputs (with label, row and remedy); the task has an unknown metric; the
-      model cannot be applied to an example (with the model's error); or the mixing part or the task returns
-      other shapes than a round needs, see `border`.
+    SettingError: a cohort is empty or larger than the number of clients; a part refuses the clients or their
+      examples, see `Needs`; a label is invalid for the task or does not fit the model's outputs (with label,
+      row and remedy); the task has an unknown metric; the model cannot be applied to an example (with the
+      model's error); or the mixing part or the task returns other shapes than a round needs, see `border`.
   """
-  algorithm = make_algorithm(**settings)
+  num_clients = data[0].num_clients
+  check_whole("cohort_size", cohort_size)
+  if not 1 <= cohort_size <= num_clients:
+    problem = f"there are {num_clients} clients"
+    raise SettingError("cohort_size", cohort_size, problem, f"Use 1 to {num_clients}.")
+  cohort_size, algorithm = int(cohort_size), make_algorithm(**settings)
   for role in Algorithm._fields:
     part = getattr(algorithm, role)
     if part.needs.num_clients not in (None, data[0].num_clients):
@@ -112,13 +117,12 @@ def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> No
 
 
 def check_ahead(algorithm: Algorithm, **flags: int | None) -> None:
-  """Raises `SettingError` for flags that need the cohorts before the rounds, which only the default has."""
+  """Raises `SettingError` for flags that need the cohorts before the rounds are trained."""
+  part = algorithm.participation
   for flag, value in flags.items():
-    if value is not None and algorithm.participation.draw is not None:
-      raise SettingError(
-        flag, value, f"participation {algorithm.participation.name} draws its cohorts round by round",
-        "Leave it out, or participation.",
-      )  # fmt: skip
+    if value is not None and part.draw is not None and not part.ahead:
+      problem = f"participation {part.name} draws a cohort only after the round before it"
+      raise SettingError(flag, value, problem, "Leave it out, or use another participation.")
 
 
 def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:

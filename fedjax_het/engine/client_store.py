@@ -111,26 +111,28 @@ class OnHost:
   Args:
     mesh: the devices.
     num_clients: K.
-    cohort_size: S.
-    held: number of states that the devices hold at once, S to K.
+    cohorts: draws the coming rounds' cohorts.
+    held: number of states that the devices hold at once, at least those of one cohort.
     folder: a folder for the files, see `check_places`; None for memory.
 
   Raises:
     SettingError: `held` is smaller than a cohort.
   """
 
-  def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int, held: int, folder: str | None = None):
+  def __init__(
+    self, mesh: Mesh, num_clients: int, cohorts: CohortsAhead, held: int, folder: str | None = None
+  ):
     """See the class."""
-    check_held(held, cohort_size)
+    check_held(held, cohorts.rows)
     self.folder = None if folder is None else folder_of("states_folder", folder)
     self.held, self._num_clients, self._mesh = held, num_clients, mesh
-    self._cohorts = CohortsAhead(mesh, num_clients, cohort_size)
+    self._cohorts = cohorts
     self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
 
   def bring(self, state: State, first: int, last: int) -> Visit:
     """See `OnDevices`."""
     slots, visitors, count, end = np.full(self._num_clients, -1, np.int32), [], 0, first
-    cohorts = self._cohorts.of(self._cohorts.raw(state.key), first)
+    cohorts = self._cohorts.of(self._cohorts.raw(state.key, state.participation), first)
     for cohort in cohorts[: last - first, 0]:
       new = cohort[slots[cohort] < 0]
       if count + len(new) > self.held:

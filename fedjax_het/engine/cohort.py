@@ -1,6 +1,7 @@
 """Draws the cohorts of clients that take part in the rounds."""
 
-import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from fedjax_het.engine.placement import replicated
+from fedjax_het.parts import Algorithm, Draw, Participation, PyTree
 
 FIRST_PASS, AGGREGATION, ATTACK = 3, 4, 7  # `round_keys` has 0 to 2
 # Folded into the run's key in the place of a round, which is below 2^31.
@@ -68,31 +70,81 @@ def drawn(key: jax.Array, purpose: int, num_clients: int, count: int | jax.Array
   return jax.random.permutation(jax.random.fold_in(key, jnp.uint32(purpose)), num_clients) < count
 
 
+def participation_key(key: jax.Array) -> jax.Array:
+  """Returns the key of all draws of a participation part, for the run's key."""
+  return jax.random.fold_in(key, PARTICIPATION)
+
+
+def draw_of(
+  part: Participation, key: jax.Array, round: jax.Array, state: PyTree, num_clients: int, rows: int
+) -> Draw:
+  """Returns a round's draw for the run's key; by default the uniform cohort, whose other fields are None.
+
+  Args:
+    part: the participation part.
+    key: the run's key.
+    round: index of the round, int32 scalar.
+    state: the part's state.
+    num_clients: K.
+    rows: R, the number of rows of a cohort.
+  """
+  if part.draw is None:
+    everybody: Any = None
+    return Draw(cohort_of(key, round, num_clients, rows), everybody, everybody, everybody, state)
+  return part.draw(participation_key(key), round, state, num_clients, rows)
+
+
 class CohortsAhead:
   """Draws the cohorts of coming rounds on the host, so that data can be brought to the devices in time.
 
   Args:
     mesh: the devices.
     num_clients: K.
-    cohort_size: S.
+    rows: R, the number of rows of a cohort.
+    make: (**settings) -> algorithm, whose participation part draws; None for the uniform one.
+    settings: name -> numbers of the runs, each with a leading axis of runs.
+
+  Attributes:
+    rows: R.
   """
 
-  def __init__(self, mesh: Mesh, num_clients: int, cohort_size: int):
-    draw = functools.partial(cohort_of, num_clients=num_clients, cohort_size=cohort_size)
-    self._draw = jax.jit(jax.vmap(jax.vmap(draw, (0, None)), (None, 0)))
+  def __init__(
+    self, mesh: Mesh, num_clients: int, rows: int, make: Callable[..., Algorithm] | None = None,
+    settings: PyTree = (),
+  ):  # fmt: skip
+    def draw(settings: PyTree, key: jax.Array, state: PyTree, round: jax.Array) -> jax.Array:
+      part = Participation() if make is None else make(**settings).participation
+      return draw_of(part, key, round, state, num_clients, rows).ids
+
+    self.rows = rows
+    self._settings = {} if make is None else settings
+    self._draw = jax.jit(jax.vmap(jax.vmap(draw, (0, 0, 0, None)), (None, None, None, 0)))
     self._raw = jax.jit(jax.random.key_data, out_shardings=replicated(mesh))
+    self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
+    self._states: PyTree = ()  # of the participation parts, which do not change
     self._drawn = np.zeros(0), 0, np.zeros((0, 0, 0), np.int32)
 
-  def raw(self, keys: jax.Array) -> np.ndarray:
-    """Returns the raw data of R runs' typed keys, [R, ...]; of a single key [1, ...]."""
+  def raw(self, keys: jax.Array, states: PyTree = ()) -> np.ndarray:
+    """Returns the raw data of M runs' typed keys, [M, ...]; of a single key [1, ...].
+
+    Args:
+      keys: the keys.
+      states: the participation parts' states, with which the cohorts are drawn from now on.
+    """
     raw = np.asarray(self._raw(keys))
+    if jax.tree.leaves(states):
+      alone = keys.ndim == 0
+      self._states = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if alone else np.asarray(leaf),
+                                  self._whole(states))  # fmt: skip
     return raw.reshape(-1, raw.shape[-1])
 
   def of(self, keys: np.ndarray, first: int) -> np.ndarray:
-    """Returns cohorts of at least AHEAD / 2 rounds from `first` on for raw keys, int32 [rounds, R, S]."""
+    """Returns cohorts of at least AHEAD / 2 rounds from `first` on for raw keys, int32 [rounds, M, R]."""
     own, start, drawn = self._drawn
     if not (np.array_equal(keys, own) and 0 <= first - start <= AHEAD // 2):
       rounds = first + np.arange(AHEAD, dtype=np.int32)
-      drawn, start = np.asarray(self._draw(jax.random.wrap_key_data(jnp.asarray(keys)), rounds)), first
+      typed, states = jax.random.wrap_key_data(jnp.asarray(keys)), self._states
+      states = jax.tree.map(lambda leaf: leaf[: len(keys)], states)
+      drawn, start = np.asarray(self._draw(self._settings, typed, states, rounds)), first
       self._drawn = keys, start, drawn
     return drawn[first - start :]

@@ -75,12 +75,13 @@ class Resident:
   def __init__(self, data: PyTree, num_clients: int):
     self._data, self._num_clients = data, num_clients
 
-  def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
+  def rounds(self, keys: jax.Array, first: int, states: PyTree = ()) -> tuple[PyTree, int]:
     """Returns arrays on the devices for rounds from `first` on, and the first round that they do not serve.
 
     Args:
       keys: the runs' typed keys, or a single run's key.
       first: index of the round, from 0.
+      states: the participation parts' states.
     """
     return self._data, np.iinfo(np.int32).max
 
@@ -115,7 +116,7 @@ class Streamed:
     data: all clients' data as NumPy arrays, memory-mapped ones too: one for all runs, or one per run.
     put: copies a part of each data set, all of one length, to the devices.
     mesh: the devices.
-    cohort_size: S.
+    ahead: draws the coming rounds' cohorts.
     device_rows: number of examples that a device holds at once, half in each window.
     runs: number of runs.
     cohorts: number of different cohorts per data set in a round.
@@ -127,7 +128,7 @@ class Streamed:
   """
 
   def __init__(
-    self, data: Sequence[FederatedData], put: PutFn, mesh: Mesh, cohort_size: int, device_rows: int, *,
+    self, data: Sequence[FederatedData], put: PutFn, mesh: Mesh, ahead: CohortsAhead, device_rows: int, *,
     runs: int = 1, cohorts: int = 1, held: int = 1, together: bool = False,
   ):  # fmt: skip
     """See the class."""
@@ -137,7 +138,7 @@ class Streamed:
     self._limits = [max(own) for own in zip(*(each.limits for each in data))]
     train, *judged = self._limits
     largest = max(train + max(judged) if together else max(self._limits), 1)
-    visitors = min(cohort_size * cohorts, self._num_clients)
+    visitors = min(ahead.rows * cohorts, self._num_clients)
     most = max(int(np.sort(np.asarray(each.train.size))[-visitors:].sum()) for each in data)
     least = 2 * held * max(most, largest)
     if device_rows < least:
@@ -149,15 +150,15 @@ class Streamed:
         f"half of them is a window, and the largest {visitors} clients{of_each} have {least // 2} examples",
         f"{enough}Leave it out to keep all {everything} on the device.",
       )  # fmt: skip
-    self._cohorts = CohortsAhead(mesh, self._num_clients, cohort_size)
+    self._cohorts = ahead
     self._share = functools.partial(place, sharding=replicated(mesh))
     self._worker = ThreadPoolExecutor(1, "examples")
     self._now: Window | None = None
     self._next: Future[Window] | None = None
 
-  def rounds(self, keys: jax.Array, first: int) -> tuple[PyTree, int]:
+  def rounds(self, keys: jax.Array, first: int, states: PyTree = ()) -> tuple[PyTree, int]:
     """See `Resident`."""
-    raw = self._cohorts.raw(keys)[: self._runs]
+    raw = self._cohorts.raw(keys, states)[: self._runs]
     if self._now is None or not self._now.serves(raw, first):
       self._now, coming = None, self._next and self._next.result()
       self._now = coming if coming and coming.serves(raw, first) else self._window(raw, first)

@@ -19,6 +19,7 @@ from fedjax_het.engine.base import PROGRAMS, RunFn, Runs
 from fedjax_het.engine.capacity import check_fits, check_results, size
 from fedjax_het.engine.checks import check_ahead
 from fedjax_het.engine.client_store import OnHost, check_places
+from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import Resident, Streamed
 from fedjax_het.engine.divergence import check_finite, divergence, finite_here
@@ -84,19 +85,21 @@ class Engine(Runs):
       check_whole("device_rows", device_rows, 1)
     self._make = maker(algorithm, settings)
     self._numbers = dict(settings or {})
-    super().__init__(self._make, [data], self._numbers, cohort_size, client_batch)
+    super().__init__(self._make, [data], [self._numbers], cohort_size, client_batch)
     check_ahead(self._make(**self._numbers), device_rows=device_rows, device_states=device_states)
     self.data = data
     placement.check_devices(devices)
     self.mesh = placement.client_mesh(1 if without_jit() else devices)
     self.inside = None if without_jit() else self.mesh  # without jit one device trains all clients
     everywhere = placement.replicated(self.mesh)
+    own = jax.tree.map(lambda own: np.asarray(own)[None], self._numbers)
+    self._cohorts = CohortsAhead(self.mesh, self.num_clients, self.rows, self._make, own)
     self._settings = placement.place(jax.tree.map(np.asarray, self._numbers), everywhere)
     self.examples = (
       Resident(placement.place(data, everywhere), self.num_clients)
       if device_rows is None or device_rows >= len(data.y)
       else Streamed(
-        [data], lambda some: placement.place(some[0], everywhere), self.mesh, self.cohort_size, device_rows,
+        [data], lambda some: placement.place(some[0], everywhere), self.mesh, self._cohorts, device_rows,
         together="personalize" in self._client.needs.sees_data,
       )
     )  # fmt: skip
@@ -111,7 +114,7 @@ class Engine(Runs):
     if device_states < self.num_clients:
       if folder is None:
         check_fits("all clients' states on the host", self.num_clients * size(own), memory_there())
-      self.states = OnHost(self.mesh, self.num_clients, self.cohort_size, int(device_states), folder)
+      self.states = OnHost(self.mesh, self.num_clients, self._cohorts, int(device_states), folder)
 
   def _states_of(self, ids: np.ndarray) -> PyTree:
     """Returns the shapes of the states of these clients."""
@@ -168,7 +171,7 @@ class Engine(Runs):
       return mapped(everybody)
 
     later = lambda key, broadcast: ()  # noqa: E731
-    return first_state(algorithm, key, sizes, later if self._later else where_they_stay)
+    return first_state(algorithm, key, sizes, self.cohort_size, later if self._later else where_they_stay)
 
   def shardings(self, state: State) -> State:
     """Returns the sharding of each leaf of a state: client states split over devices, the rest replicated."""

@@ -21,6 +21,7 @@ from fedjax_het.engine.averages import (
   over_present,
   pooled,
   scaled,
+  unless_empty,
   voting,
   without_absent,
   without_unread,
@@ -37,15 +38,14 @@ from fedjax_het.engine.cohort import (
   AGGREGATION,
   ATTACK,
   FIRST_PASS,
-  PARTICIPATION,
-  cohort_of,
+  draw_of,
   key_of,
   round_keys,
 )
 from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Feedback, Info, Message
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Feedback, Info, Message
 
 MAX_CHUNK = 128
 
@@ -74,6 +74,7 @@ class RoundInfo(NamedTuple):
     figures: the mixing part's diagnostics, see `Mixing.figures`; () if it has none.
     present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
       not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes.
+    contacted: whom the server sent its broadcast, bool [S]; () if all clients.
   """
 
   cohort: jax.Array
@@ -82,6 +83,7 @@ class RoundInfo(NamedTuple):
   clients: Info
   figures: Any = ()
   present: Any = ()
+  contacted: Any = ()
 
 
 def over_arrived(infos: RoundInfo, values: Any) -> Any:
@@ -116,17 +118,11 @@ def round_step(
   """
   client, mixing, server, _, participation, attack = algorithm
   clients_key = round_keys(state.key, state.round)[1]
-  drawn, present, count = None, None, cohort_size
-  before_round = state.broadcast, state.server, state.mixing, state.aggregation
-  if participation.draw is None:
-    cohort = cohort_of(state.key, state.round, data.num_clients, cohort_size)
-  else:
-    key = jax.random.fold_in(state.key, PARTICIPATION)
-    given = state.round, state.participation, data.num_clients, cohort_size
-    drawn = constrain(checked_draw(state.participation, cohort_size, participation.draw(key, *given)), mesh)
-    cohort, present = drawn.ids, drawn.present
-    count = present.sum(dtype=jnp.int32)
-  voters = voting(present, cohort_size)
+  before_round = state
+  drawn = draw_of(participation, state.key, state.round, state.participation, data.num_clients, cohort_size)
+  if participation.draw is not None:
+    drawn = constrain(checked_draw(state.participation, cohort_size, drawn), mesh)
+  cohort, present = drawn.ids, drawn.present
   view = data.clients(cohort)
   places = cohort if slots is None else slots[cohort]
   before = jax.tree.map(lambda leaf: leaf[places], state.clients)
@@ -153,18 +149,20 @@ def round_step(
     sent, *now = shared
     return checked_loss(client.loss(server.received(sent, i), own_state, own, context(i, *now)))
 
-  keys, now = keys_of(clients_key), (state.round,) if drawn is None else (state.round, count)
+  keys, now = (
+    keys_of(clients_key),
+    (state.round,) if present is None else (state.round, present.sum(dtype=jnp.int32)),
+  )
   shared = (server.sent(state.broadcast, state.server), *now)
   if client.first_pass is not None:
     first_keys = keys_of(key_of(FIRST_PASS, state.key, state.round))
     surveyed = map_clients(survey, mesh, client_batch, shared, view, cohort, first_keys, before)
     found = checked_first_pass(state.broadcast, surveyed)
-    if present is not None:
-      found = found._replace(weights=arrived(found.weights, present))
+    found = found._replace(weights=arrived(found.weights, present))
     broadcast = state.broadcast._replace(pooled=pooled(found, state.broadcast.pooled, mesh))
     state, shared = state._replace(broadcast=broadcast), (server.sent(broadcast, state.server), *now)
-  cut: Any = (shortened(client, view, drawn.work),) if drawn is not None and participation.cuts_work else ()
-  if drawn is None and mesh and client.training and balance.pays(mesh, view, client_batch):
+  cut: Any = () if present is None or client.training is None else (shortened(client, view, drawn),)
+  if present is None and mesh and client.training and balance.pays(mesh, view, client_batch):
     trained = balance.train(
       client.training, mesh, view, context, server.received, shared[0], state.round, cohort, keys, before
     )
@@ -173,29 +171,22 @@ def round_step(
   uploads, after, info = checked_clients(client, state.broadcast, before, trained)
   if liars is not None and attack.forge is not None:
     key, uploads = key_of(ATTACK, state.key, state.round), constrain(uploads, mesh)
-    of_model = client.needs.uploads_model
-    uploads = constrain(forged(attack, key, uploads, liars[cohort], state.broadcast, voters, of_model), mesh)
-  if present is not None:
-    uploads, info = arrived(uploads, present), arrived(info, present)
-    after = arrived(after, present, before)
+    of_model, here = client.needs.uploads_model, voting(present, cohort_size)
+    uploads = constrain(forged(attack, key, uploads, liars[cohort], state.broadcast, here, of_model), mesh)
+  (uploads, info), after = arrived((uploads, info), present), arrived(after, present, before)
 
   @functools.cache
   def losses() -> jax.Array:
-    found = constrain(map_clients(judge, mesh, client_batch, shared, view, cohort, before), mesh)
-    return found if present is None else without_absent(found, present)
+    found = map_clients(judge, mesh, client_batch, shared, view, cohort, before)
+    return without_absent(constrain(found, mesh), present)
 
   # Replicated before and after: sums over a cohort that is split between devices would round differently.
   gathered = functools.cache(lambda: constrain(uploads, mesh))
   seen, sizes = constrain((cohort, view.size), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast, present, info.steps,
-                      None if drawn is None else drawn.probability)  # fmt: skip
+                      drawn.probability)  # fmt: skip
   state, coefficients = server_step(algorithm, mesh, state, feedback, uploads)
-  if present is not None:
-    moved = state.broadcast, state.server, state.mixing, state.aggregation
-    broadcast, server_state, mixing_state, kept = jax.tree.map(
-      lambda new, old: jnp.where(count > 0, new, old), moved, before_round
-    )
-    state = state._replace(broadcast=broadcast, server=server_state, mixing=mixing_state, aggregation=kept)
+  state = unless_empty(state, before_round, present)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
     return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
@@ -203,14 +194,9 @@ def round_step(
   clients = jax.tree.map(scatter, state.clients, after)
   figures = () if mixing.figures is None else mixing.figures(feedback)
   asked = losses() if losses.cache_info().currsize else None
-  state = state._replace(clients=clients)
-  if drawn is not None:
-    state = state._replace(participation=drawn.state)
-  record = RoundInfo(
-    cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh),
-    () if present is None else present,
-  )  # fmt: skip
-  return state, record
+  there = () if present is None else (present, drawn.contacted)
+  record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
+  return state._replace(clients=clients, participation=drawn.state), record
 
 
 def server_step(
@@ -231,8 +217,7 @@ def server_step(
   mixing, server, aggregation = algorithm.mixing, algorithm.server, algorithm.aggregation
   present = feedback.present
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
-  if present is not None:
-    coefficients = over_present(coefficients, present)
+  coefficients = over_present(coefficients, present)
   mixed, kept = uploads, state.aggregation
   if mixing.needs.covers is not None:
     mixed = without_unread(uploads, coefficients)
@@ -256,12 +241,16 @@ def server_step(
   return after, coefficients
 
 
-def shortened(client: ClientUpdate, view: ClientData, work: jax.Array) -> jax.Array:
-  """Returns the steps after which the clients stop, int32 [S]: their share of all, rounded up, at least 1."""
+def shortened(client: ClientUpdate, view: ClientData, drawn: Draw) -> jax.Array:
+  """Returns the steps after which the clients stop, int32 [S]: their share of all, rounded up, at least 1.
+
+  A client that does not arrive takes none, as nothing of its work is left.
+  """
   assert client.training is not None
   steps = client.training.steps
   whole = jax.vmap(lambda n: jnp.int32(steps(balance.sized(view, n))))(view.size)
-  return jnp.clip(jnp.ceil(work * whole - 1e-4).astype(jnp.int32), 1, whole)
+  done = jnp.clip(jnp.ceil(drawn.work * whole - 1e-4).astype(jnp.int32), 1, whole)
+  return jnp.where(drawn.present, done, 0)
 
 
 def many_rounds(

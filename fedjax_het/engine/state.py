@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.data.container import ClientData
+from fedjax_het.engine.cohort import participation_key
 from fedjax_het.local import trips
 from fedjax_het.parts import Algorithm, ClientUpdate, Context, Message, PyTree
 
@@ -37,14 +38,16 @@ class State(NamedTuple):
 
 
 def first_state(
-  algorithm: Algorithm, key: jax.Array, sizes: jax.Array, clients: Callable[[jax.Array, Message], PyTree]
-) -> State:
+  algorithm: Algorithm, key: jax.Array, sizes: jax.Array, cohort_size: int,
+  clients: Callable[[jax.Array, Message], PyTree],
+) -> State:  # fmt: skip
   """Returns the state before the first round.
 
   Args:
     algorithm: the parts.
     key: typed key.
     sizes: the clients' numbers of training examples, int32 [K].
+    cohort_size: S.
     clients: (typed key, first broadcast) -> the clients' states [K, ...], see `init_client`.
   """
   share_key, _, run_key = jax.random.split(key, 3)
@@ -57,7 +60,7 @@ def first_state(
     algorithm.mixing.init(sizes),
     clients(clients_key(key), broadcast),
     algorithm.aggregation.init(broadcast),
-    algorithm.participation.init(sizes.shape[0]),
+    algorithm.participation.init(participation_key(run_key), sizes, cohort_size),
   )
 
 

@@ -21,7 +21,7 @@ from fedjax_het.experiment.build import Experiment, notes_of, watched
 from fedjax_het.experiment.recorded import missing_rounds as missing_rounds
 from fedjax_het.experiment.recorded import timeless as timeless
 from fedjax_het.experiment.recorded import with_nan
-from fedjax_het.experiment.traffic import traffic
+from fedjax_het.experiment.traffic import traffic, visits
 from fedjax_het.program.stopping import Stopped
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
@@ -64,7 +64,7 @@ class Record(contextlib.AbstractContextManager):
     self._numerics = numerics(groups)
     self.remarks = check_start(run, experiment.digests, self._numerics)
     self._steps = 0
-    self._visits = 0  # of clients that did some work
+    self._visits = 0
     self._losses: list[float] = []  # losses of the rounds since the last evaluation
     self._earlier = Seconds()  # time of earlier starts
     self.undrawn: list[str] = []
@@ -228,7 +228,7 @@ class Record(contextlib.AbstractContextManager):
       self._losses.extend(float(loss) for loss in over_arrived(infos, infos.clients.loss))
       train_loss = float(np.mean(self._losses))
     self._steps += int(infos.clients.steps.sum())
-    self._visits += infos.cohort.size
+    self._visits += visits(infos)
     now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
     line |= {"client_steps": self._steps, "bytes": self._bytes}

@@ -6,6 +6,7 @@ import jax
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.border import first_context, one_upload
+from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import init_client
 from fedjax_het.parts import Algorithm
 
@@ -35,8 +36,13 @@ def traffic(algorithm: Algorithm, data: FederatedData, cohort_size: int, rounds:
   again = broadcast.pooled if client.first_pass else ()  # after the first pass, to train with
   bits = client.needs.upload_bits
   sent = bytes_of(upload) if bits is None else -(-bits(upload) // 8)
-  visits = cohort_size * rounds
-  return {"up": visits * (sent + bytes_of(first)), "down": visits * bytes_of((broadcast, again))}
+  count = cohort_size * rounds
+  return {"up": count * (sent + bytes_of(first)), "down": count * bytes_of((broadcast, again))}
+
+
+def visits(infos: RoundInfo) -> int:
+  """Returns how many clients some rounds sent the broadcast to, also those whose upload was lost."""
+  return infos.cohort.size if isinstance(infos.contacted, tuple) else int(infos.contacted.sum())
 
 
 def bytes_of(message: Any) -> int:

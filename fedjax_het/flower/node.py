@@ -63,7 +63,9 @@ def start(deployment: Deployment, data: FederatedData, ids: jax.Array, raw: jax.
 
     return in_batches(own, ids, count)
 
-  return first_state(algorithm, jax.random.wrap_key_data(raw), jnp.asarray(data.train.size), clients)
+  return first_state(
+    algorithm, jax.random.wrap_key_data(raw), jnp.asarray(data.train.size), deployment.size, clients
+  )
 
 
 def work(

@@ -126,7 +126,7 @@ def _compiled_step(deployment: Deployment, sizes: np.ndarray, data: FederatedDat
 
 def _begin(made: Deployment, key: jax.Array, sizes: jax.Array) -> State:
   """Returns the first state, without those of the clients."""
-  return first_state(made.algorithm, key, sizes, lambda *_: ())
+  return first_state(made.algorithm, key, sizes, made.size, lambda *_: ())
 
 
 def _received(made: Deployment, state: State, i: jax.Array) -> Message:

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import is_zero
-from fedjax_het.parts import Draw, Participation
+from fedjax_het.parts import Draw, Participation, PyTree
 from fedjax_het.parts.needs import Needs
 from fedjax_het.settings import Default, Fraction, Neutral, Range
 
 UpToOne = Annotated[float, Range(above=0.0, high=1.0), Neutral(1.0)]
 
 NO_NEEDS = Needs()
+InitFn = Callable[[jax.Array, jax.Array, int], PyTree]
 
 
 class Arrival(TypedDict, total=False):
@@ -62,31 +63,35 @@ def expected(there: jax.Array, count: int) -> jax.Array:
 
 
 def among(
-  there: Callable[[jax.Array, jax.Array, int], tuple[jax.Array, jax.Array]],
+  there: Callable[[jax.Array, jax.Array, PyTree, int], tuple[jax.Array, jax.Array]],
   name: str,
   arrival: Arrival,
   needs: Needs = NO_NEEDS,
+  init: InitFn = lambda key, sizes, cohort_size: (),
 ) -> Participation:
   """Returns the part that draws S of the clients that are there; all of them if they are fewer.
 
   Args:
-    there: (key of all rounds, round, K) -> (who is there, bool [K]; with which probability each is, float32
-      [K]: 0 or 1 for those that a plan decides).
+    there: (key of all rounds, round, state, K) -> (who is there, bool [K]; with which probability each is,
+      float32 [K]: 0 or 1 for those that a plan decides). Who is there depends on comparisons alone, not on
+      arithmetic that two programs may round differently.
     name: the method's name.
     arrival: see `Arrival`.
     needs: see `Participation`.
+    init: see `Participation`; the state stays as it is.
   """
   dropout, least_work = arrival["dropout"], arrival["least_work"]
 
   def draw(key, round, state, num_clients, cohort_size):
     order, lost, cut = jax.random.split(jax.random.fold_in(key, round), 3)
-    present, probability = there(key, round, num_clients)
+    present, probability = there(key, round, state, num_clients)
     ids = chosen(order, present, cohort_size)
     kept = jax.random.uniform(lost, (cohort_size,)) >= dropout
     work = least_work + (1.0 - least_work) * jax.random.uniform(cut, (cohort_size,))
     mean = jnp.maximum(probability.mean(), 1e-30)
     taken = expected(probability, cohort_size) / (num_clients * mean)
     inclusion = jnp.minimum(probability * taken, 1.0)[ids] * (1.0 - dropout)
-    return Draw(ids, present[ids] & kept, jnp.float32(work), jnp.float32(inclusion), state)
+    contacted = present[ids]
+    return Draw(ids, contacted & kept, jnp.float32(work), jnp.float32(inclusion), state, contacted)
 
-  return Participation(draw, name=name, needs=needs, cuts_work=not is_one(least_work))
+  return Participation(draw, init, name, needs, cuts_work=not is_one(least_work), ahead=True)

@@ -21,7 +21,7 @@ def uniform(**arrival: Unpack[Arrival]) -> Participation:
   arrival = with_defaults(Arrival, arrival)
   if everybody_arrives(arrival):
     return Participation()
-  return among(lambda key, round, num: (jnp.ones(num, bool), jnp.ones(num)), "uniform", arrival)
+  return among(lambda key, round, state, num: (jnp.ones(num, bool), jnp.ones(num)), "uniform", arrival)
 
 
 @checked
@@ -37,13 +37,18 @@ def available(probability: UpToOne = 0.5, spread: Share = 0.0, **arrival: Unpack
   if is_one(probability) and is_zero(spread) and everybody_arrives(arrival):
     return Participation()
 
-  def there(key, round, num):
-    own = 2.0 * jax.random.uniform(jax.random.fold_in(key, 2**32 - 1), (num,)) - 1.0
-    chances = jnp.clip(jnp.float32(probability) + jnp.float32(spread) * own, 0.0, 1.0)
+  def chances_of(key, sizes, cohort_size):
+    own = 2.0 * jax.random.uniform(jax.random.fold_in(key, 2**32 - 1), sizes.shape) - 1.0
+    return jnp.clip(jnp.float32(probability) + jnp.float32(spread) * own, 0.0, 1.0)
+
+  def there(key, round, state, num):
+    chances = jnp.full(num, probability, jnp.float32) if is_zero(spread) else state
     now = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, round), 3), (num,))
     return now < chances, chances
 
-  return among(there, "available", arrival)
+  if is_zero(spread):
+    return among(there, "available", arrival)
+  return among(there, "available", arrival, init=chances_of)
 
 
 @checked
@@ -66,7 +71,7 @@ def cyclic(blocks: Count = 2, period: Count = 1, **arrival: Unpack[Arrival]) -> 
     if blocks > num:
       raise SettingError("blocks", blocks, f"there are {num} clients", f"Use at most {num}.")
 
-  def there(key, round, num):
+  def there(key, round, state, num):
     block = jnp.asarray([i * blocks // num for i in range(num)], jnp.int32)
     now = block == (round // period) % blocks
     return now, now.astype(jnp.float32)

@@ -66,7 +66,7 @@ def trace(path: str = "", **arrival: Unpack[Arrival]) -> Participation:
         "path", path, f"it has a client {most}, and there are {num}", "Count clients from 0."
       )
 
-  def there(key, round, num):
+  def there(key, round, state, num):
     client, first, last = jnp.asarray(lines).T
     now = jnp.zeros(num, bool).at[client].max((first <= round) & (round < last))
     return now, now.astype(jnp.float32)

@@ -10,14 +10,16 @@ from fedjax_het.parts.needs import Needs
 
 
 class Draw(NamedTuple):
-  """A round's cohort of S rows.
+  """A round's cohort, in the R rows that a program has for it; R = S unless `Participation.rows` differs.
 
   Attributes:
-    ids: the clients' indices, int32 [S], without repetition, also where nobody is present.
-    present: whether the client's upload arrives, bool [S].
-    work: share in (0, 1] of its local steps that the client takes, float32 [S].
-    probability: the probability with which the client of this row is present in a round, float32 [S].
+    ids: the clients' indices, int32 [R], without repetition, also where nobody is present.
+    present: whether the client's upload arrives, bool [R].
+    work: share in (0, 1] of its local steps that the client takes, float32 [R].
+    probability: the probability with which the client of this row is present in a round, float32 [R].
     state: the part's next state.
+    contacted: whom the server sends its broadcast, bool [R]: those that are present, and those whose upload
+      is lost. None for those that are present.
   """
 
   ids: jax.Array
@@ -25,22 +27,28 @@ class Draw(NamedTuple):
   work: jax.Array
   probability: jax.Array
   state: PyTree = ()
+  contacted: jax.Array | None = None
 
 
 class Participation(NamedTuple):
   """Who takes part in a round; by default S of K clients, uniformly, all of whom arrive.
 
   Attributes:
-    draw: (key, round, state, K, S) -> `Draw`. The key is one for all rounds, so that what stays with a client
+    draw: (key, round, state, K, R) -> `Draw`. The key is one for all rounds, so that what stays with a client
       can be drawn from it; fold the round in for the rest. None for the default.
-    init: (K) -> state.
+    init: (key, sizes int32 [K], S) -> state, for the key of `draw` and the clients' numbers of examples.
     name: the method's name, for reports.
     needs: what the part requires of the run, see `Needs`.
     cuts_work: whether `Draw.work` may be below 1, for which client parts need a `LocalTraining`.
+    rows: (K, S) -> R, the number of rows that a program has for a cohort, S by default.
+    ahead: whether `draw` returns its state unchanged, so that the cohorts of coming rounds are known before
+      the rounds are trained, as `device_rows` and `device_states` need; others are refused beside these.
   """
 
   draw: Callable[[jax.Array, jax.Array, PyTree, int, int], Draw] | None = None
-  init: Callable[[int], PyTree] = lambda num_clients: ()
+  init: Callable[[jax.Array, jax.Array, int], PyTree] = lambda key, sizes, cohort_size: ()
   name: str = "uniform"
   needs: Needs = Needs()
   cuts_work: bool = False
+  ahead: bool = False
+  rows: Callable[[int, int], int] = lambda num_clients, cohort_size: cohort_size

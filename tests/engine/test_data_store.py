@@ -7,7 +7,7 @@ import pytest
 from small_parts import federation, mlp
 
 import fedjax_het as fh
-from fedjax_het.engine.cohort import cohort_of
+from fedjax_het.engine.cohort import CohortsAhead, cohort_of
 from fedjax_het.engine.data_store import Streamed
 from fedjax_het.engine.placement import client_mesh
 
@@ -41,7 +41,7 @@ def test_the_numbers_are_those_of_resident_examples():
 @pytest.mark.slow
 def test_windows_hold_their_cohorts_and_no_more():
   data, mesh = federation(SIZES), client_mesh(1)
-  examples = Streamed([data], lambda some: some[0], mesh, 3, 70)
+  examples = Streamed([data], lambda some: some[0], mesh, CohortsAhead(mesh, len(SIZES), 3), 70)
   cohorts = jax.vmap(lambda round: cohort_of(jax.random.key(1), round, len(SIZES), 3))(np.arange(100))
   first, windows = 0, set()
   while first < 40:

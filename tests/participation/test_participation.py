@@ -45,7 +45,8 @@ def scripted(present, work=1.0) -> Participation:
     there = jnp.asarray(present)[jnp.minimum(round, len(present) - 1)]
     return Draw(ids, there, jnp.full(cohort_size, work, jnp.float32), jnp.ones(cohort_size), state + there)
 
-  return Participation(draw, lambda num: jnp.zeros(COHORT, jnp.int32), "scripted", cuts_work=work < 1)
+  init = lambda key, sizes, cohort_size: jnp.zeros(COHORT, jnp.int32)  # noqa: E731
+  return Participation(draw, init, "scripted", cuts_work=work < 1)
 
 
 def test_settings_that_leave_nobody_out_are_the_plain_run():
@@ -162,7 +163,8 @@ def test_the_expected_size_of_a_cohort_against_the_binomial():
 
 def test_own_probabilities_stay_and_blocks_take_turns(tmp_path):
   part = participation.available(0.5, spread=0.5)
-  draws = [part.draw(jax.random.key(2), jnp.int32(t), (), 6, 6) for t in range(2)]
+  own = part.init(jax.random.key(2), jnp.ones(6, jnp.int32), 6)
+  draws = [part.draw(jax.random.key(2), jnp.int32(t), own, 6, 6) for t in range(2)]
   chances = [np.asarray(one.probability)[np.argsort(one.ids)] for one in draws]
   np.testing.assert_allclose(*chances)
   assert chances[0].std() > 0.05
@@ -191,6 +193,33 @@ def test_any_number_of_devices_has_the_same_bits(cohort):
   one = left(engine_of(HALF, client, 1, cohort))
   for devices in (2, 4):
     chex.assert_trees_all_equal(one, left(engine_of(HALF, client, devices, cohort)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["available", "cyclic", "uniform"])
+def test_rows_and_states_on_the_host_change_nothing(name):
+  part = {
+    "available": participation.available(0.6, 0.3, dropout=0.2, least_work=0.4),
+    "cyclic": participation.cyclic(3, 2), "uniform": participation.uniform(dropout=0.3),
+  }[name]  # fmt: skip
+  algorithm, data = federated(fh.ditto(linear(), **SGD), participation=part), federation(SIZES)
+  whole = left(Engine(algorithm, data, 3, devices=1))
+  for where in (dict(device_rows=70), dict(device_states=4), dict(device_rows=70, device_states=3)):
+    engine = Engine(algorithm, data, 3, devices=2, **where)
+    chex.assert_trees_all_equal(whole, left(engine))
+
+
+@pytest.mark.slow
+def test_members_whose_rows_are_on_the_host_draw_with_their_own_settings():
+  data = federation(SIZES * 5)
+
+  def make(q):
+    return federated(fh.fedavg(linear(), **SGD), participation=participation.available(q, 0.2))
+
+  more = dict(data=data, rounds=5, cohort_size=2, seeds=[0, 1])
+  here, there = (fh.sweep(make, {"q": [0.4, 0.8]}, **more, device_rows=rows) for rows in (None, 180))
+  chex.assert_trees_all_equal(here.infos.present, there.infos.present)
+  chex.assert_trees_all_equal(here.state.broadcast, there.state.broadcast)
 
 
 @pytest.mark.slow
@@ -226,8 +255,8 @@ def test_parts_that_count_on_a_whole_cohort_are_refused_by_name():
   ):
     with pytest.raises(SettingError, match=f"participation = 'available': .* {said}"):
       federated(client, participation=HALF, **parts)
-  with pytest.raises(SettingError, match="device_rows = 10: participation available draws its cohorts"):
-    Engine(federated(client, participation=HALF), federation(SIZES), 3, device_rows=10)
+  with pytest.raises(SettingError, match="device_rows = 10: participation scripted draws a cohort only"):
+    Engine(federated(client, participation=scripted([[True] * 3])), federation(SIZES), 3, device_rows=10)
 
 
 def test_a_launched_run_without_absentees_is_the_plain_one():
