@@ -20,10 +20,12 @@ from fedjax_het.data.partition import (
 )
 from fedjax_het.data.sources import Source, load, names
 from fedjax_het.data.table import from_table
+from fedjax_het.data.text import from_text, text_tokenizer
 
 __all__ = [
   "LABEL_NOISES", "PARTITIONERS", "ClientData", "FederatedData", "Source", "check_tries",
   "client_dirichlet", "dirichlet", "federate", "from_arrays", "from_folder", "from_groups",
-  "from_huggingface", "from_table", "iid", "label_counts", "label_noise", "load", "names", "natural",
-  "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients", "symmetric_flip",
+  "from_huggingface", "from_table", "from_text", "iid", "label_counts", "label_noise", "load", "names",
+  "natural", "pair_flip", "partition", "pathological", "primary_class", "select", "split_clients",
+  "symmetric_flip", "text_tokenizer",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_het.data.files import Source, check_rows, find, read_table
+from fedjax_het.data.tokens import encoded, read_tokenizer
 from fedjax_het.data.wordpiece import encode, framed, read_vocabulary
 from fedjax_het.errors import DataError, SettingError, check_choice, check_memory, check_whole, folder_of
 
@@ -59,9 +60,9 @@ def load_mqp(
 
   `groups` are the doctors, 1 to 11.
 
-  With tokenizer="wordpiece" a pair is one text, [CLS] a [SEP] b [SEP], and an example is a tree of `tokens`
-  int32, `mask` bool and `types` int8, [3048, length] each (see `framed`), which `bert` and its variants read.
-  With `apart` each question is a text, [CLS] a [SEP], and these arrays are [3048, 2, length].
+  With tokenizer="wordpiece" or "hf" a pair is one text, [CLS] a [SEP] b [SEP], and an example is a tree of
+  `tokens` int32, `mask` bool and `types` int8, [3048, length] each (see `framed`), which `bert` and its kin
+  read. With `apart` each question is a text, [CLS] a [SEP], and these arrays are [3048, 2, length].
 
   Args:
     folder: the folder with mqp.csv.
@@ -69,7 +70,8 @@ def load_mqp(
       the thesis; longer texts are cut, and shorter ones padded with 0.
     vocabulary: number of ids that words are hashed to, including the padding 0.
     ngrams: the largest n of the n-grams, in words.
-    tokenizer: "hash" (`tokenize`) or "wordpiece".
+    tokenizer: "hash" (`tokenize`), "wordpiece", or "hf": WordPiece by Hugging Face's `tokenizers`, with the
+      same ids for the same vocabulary; a tokenizer.json also says how texts are normalised.
     vocabulary_file: a text file with one WordPiece token a line, or a tokenizer.json; by default vocab.txt or
       bert_uncased_vocab.txt in `folder` or in its sibling folder weights.
     apart: whether the two questions are separate texts, for models that encode each and compare them;
@@ -82,7 +84,7 @@ def load_mqp(
     DataError: the file or the vocabulary file is missing, truncated or differs from what its authors ship.
     SettingError: an option is out of range, or belongs to the other tokenizer.
   """
-  check_choice("tokenizer", tokenizer, ("hash", "wordpiece"))
+  check_choice("tokenizer", tokenizer, ("hash", "wordpiece", "hf"))
   hashed = tokenizer == "hash"
   length = (LENGTH if hashed or apart else PIECES) if length is None else length
   check_whole("length", length, 1 if hashed else 3 if apart else 4)
@@ -100,7 +102,9 @@ def load_mqp(
   doctors: list[int] = []
   questions: list[Any] = []
   labels: list[int] = []
-  ids = {} if hashed else read_vocabulary(_vocabulary(folder, vocabulary_file))
+  file = Path() if hashed else _vocabulary(folder, vocabulary_file)
+  ids = {} if hashed else read_vocabulary(file)
+  theirs_of = read_tokenizer(file) if tokenizer == "hf" else None
   for where, (doctor, first, second, label) in read_table(path, 4):
     if doctor not in map(str, range(1, DOCTORS + 1)) or label not in ("0", "1"):
       raise DataError(f"{where} is not what its authors ship: doctor {doctor[:20]!r}, label {label[:20]!r}.")
@@ -108,7 +112,8 @@ def load_mqp(
     if hashed:
       questions.append([tokenize(text, length, vocabulary, ngrams) for text in (first, second)])
     else:
-      pieces = [encode(text, ids) for text in (first, second)]
+      pair = (first, second)
+      pieces = encoded(theirs_of, pair) if theirs_of else [encode(text, ids) for text in pair]
       texts = [framed([own], ids, length) for own in pieces] if apart else [framed(pieces, ids, length)]
       questions.append({name: np.squeeze([text[name] for text in texts]) for name in texts[0]})
     labels.append(int(label))
@@ -142,7 +147,7 @@ def _vocabulary(folder: Path, file: str) -> Path:
   if path is None:
     looked = file or ", ".join(str(place.resolve()) for place in places)
     raise DataError(
-      f"tokenizer='wordpiece' wants the vocabulary of bert-base-uncased: looked for {looked}."
+      f"tokenizer='wordpiece' and 'hf' want the vocabulary of bert-base-uncased: looked for {looked}."
       " Put it there, or name it by vocabulary_file, from https://huggingface.co/bert-base-uncased."
     )
   return path

@@ -36,6 +36,7 @@ from fedjax_het.data.repeated import check_apart
 from fedjax_het.data.shakespeare import load_shakespeare
 from fedjax_het.data.speech_commands import load_speech_commands
 from fedjax_het.data.table import TABLES, read_source
+from fedjax_het.data.text import read_text
 from fedjax_het.data.tiny_imagenet import load_tiny_imagenet
 from fedjax_het.errors import (
   DataError,
@@ -154,8 +155,9 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
 # A data set of one's own, whose path or name stands behind the colon -> its reader, which takes it.
 OWN: dict[str, Callable[..., Source]] = {
   "file:PATH": read_source, "folder:PATH": read_folder, "hf:NAME": read_huggingface,
+  "text:PATH": read_text,
 }  # fmt: skip
-OF_PATH = ("table", "folder", "dataset")  # the argument of a reader that is the path
+OF_PATH = ("table", "folder", "dataset", "corpus")  # the argument of a reader that is the path
 
 
 def kind_of(name: str) -> str:
@@ -187,8 +189,8 @@ def load(
   """Loads the data set `name`; "digits" is bundled with scikit-learn and needs no folder.
 
   Args:
-    name: one of `names()`, or file:PATH (.csv, .parquet), folder:PATH (of images), or hf:NAME (of Hugging
-      Face).
+    name: one of `names()`, or file:PATH (.csv, .parquet), folder:PATH (of images), text:PATH (of texts), or
+      hf:NAME (of Hugging Face).
     data_dir: the folder with the data sets' folders; None or "" is $FEDJAX_HET_DATA, else ./data.
     resize: height and width in pixels to which images are resized; None keeps their size. Refused for other
       data.
