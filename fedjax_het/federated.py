@@ -168,6 +168,14 @@ def _check_absent(parts: Algorithm) -> None:
     refused = f"server {parts.server.name} looks at a whole cohort"
   elif parts.participation.cuts_work and parts.client.training is None:
     refused = f"{parts.client.name} cannot stop before its last step"
+  elif parts.participation.unbiased and parts.mixing.population is None:
+    refused = (
+      f"mixing {parts.mixing.name} has no coefficients of all clients, by which they could be corrected"
+    )
+  elif parts.participation.unbiased and not (parts.client.needs.uploads_model and parts.server.send is None):
+    refused = f"{parts.client.name} or {parts.server.name} has no updates of one broadcast"
+  elif parts.participation.unbiased and parts.aggregation.combine is not None:
+    refused = f"aggregation {parts.aggregation.name} is no mean, of which there is an unbiased estimate"
   if refused:
     remedy = "Use parts that do not, such as static mixing, or leave participation out."
     raise SettingError("participation", name, f"leaves clients or steps out, and {refused}", remedy)

@@ -126,6 +126,10 @@ PARTICIPATIONS = _by_name(
   Method("cyclic", participation.cyclic, "blocks of clients in turns, as day and night",
          "Eichner et al., ICML 2019"),
   Method("trace", participation.trace, "S of those that a file says are there", "-"),
+  Method("poisson", participation.poisson, "each client independently, by chance",
+         "McMahan et al., ICLR 2018"),
+  Method("importance", participation.importance, "by weights, with unbiased aggregates",
+         "Chen, Horváth, Richtárik, TMLR 2022"),
 )  # fmt: skip
 UPLOADS = _by_name(
   Method("clip", uploads.clip, "a difference of a length at most, fixed or by a quantile",

@@ -75,6 +75,7 @@ class RoundInfo(NamedTuple):
     present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
       not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes.
     contacted: whom the server sent its broadcast, bool [S]; () if all clients.
+    beyond: how many clients were drawn and had no row, int32 scalar; () if there are rows for all.
   """
 
   cohort: jax.Array
@@ -84,6 +85,7 @@ class RoundInfo(NamedTuple):
   figures: Any = ()
   present: Any = ()
   contacted: Any = ()
+  beyond: Any = ()
 
 
 def over_arrived(infos: RoundInfo, values: Any) -> Any:
@@ -185,7 +187,13 @@ def round_step(
   seen, sizes = constrain((cohort, view.size), mesh)
   feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast, present, info.steps,
                       drawn.probability)  # fmt: skip
-  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads)
+  weights = None
+  if participation.unbiased:
+    assert mixing.population is not None
+    weights = constrain(
+      mixing.population(jnp.asarray(data.train.size))[cohort] * (1.0 / drawn.probability), mesh
+    )
+  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads, weights)
   state = unless_empty(state, before_round, present)
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
@@ -194,14 +202,15 @@ def round_step(
   clients = jax.tree.map(scatter, state.clients, after)
   figures = () if mixing.figures is None else mixing.figures(feedback)
   asked = losses() if losses.cache_info().currsize else None
-  there = () if present is None else (present, drawn.contacted)
+  there = () if present is None else (present, drawn.contacted, () if drawn.beyond is None else drawn.beyond)
   record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
   return state._replace(clients=clients, participation=drawn.state), record
 
 
 def server_step(
-  algorithm: Algorithm, mesh: Mesh | None, state: State, feedback: Feedback, uploads: Message
-) -> tuple[State, jax.Array]:
+  algorithm: Algorithm, mesh: Mesh | None, state: State, feedback: Feedback, uploads: Message,
+  weights: jax.Array | None = None,
+) -> tuple[State, jax.Array]:  # fmt: skip
   """Runs what follows local training in a round: mixing, aggregation, and the server's step.
 
   Args:
@@ -210,6 +219,7 @@ def server_step(
     state: the state before the round, except that its broadcast has what a first pass found.
     feedback: what the mixing part, and a server part that asks for it, may look at.
     uploads: the cohort's uploads, each leaf [S, ...].
+    weights: what an update counts, float32 [S], whatever the mixing says and with any sum; None for p.
 
   Returns:
     (state with one more finished round, and the clients' states unchanged; coefficients p, float32 [S]).
@@ -217,12 +227,15 @@ def server_step(
   mixing, server, aggregation = algorithm.mixing, algorithm.server, algorithm.aggregation
   present = feedback.present
   coefficients, mixing_state = constrain(mixing.update(state.mixing, feedback), mesh)
-  coefficients = over_present(coefficients, present)
+  coefficients = over_present(coefficients if weights is None else weights, present)
   mixed, kept = uploads, state.aggregation
   if mixing.needs.covers is not None:
     mixed = without_unread(uploads, coefficients)
   if mixing.scale is not None:
     mixed = scaled(mixed, state.broadcast, constrain(mixing.scale(feedback), mesh))
+  if weights is not None:
+    total = arrived(weights, present).sum()
+    mixed = scaled(mixed, state.broadcast, jnp.full_like(weights, total))
   if aggregation.combine is None:
     aggregate = average(coefficients, mixed, state.broadcast, mesh, present)
   else:

@@ -17,7 +17,10 @@ def static() -> Mixing:
     sizes = feedback.sizes.astype(jnp.float32)
     return sizes / sizes.sum(), state
 
-  return Mixing(lambda sizes: (), update, "static", takes_absent=True)
+  def population(sizes):
+    return sizes * (1.0 / sizes.sum().astype(jnp.float32))
+
+  return Mixing(lambda sizes: (), update, "static", takes_absent=True, population=population)
 
 
 @checked
@@ -28,7 +31,10 @@ def uniform() -> Mixing:
     cohort_size = feedback.sizes.shape[0]
     return jnp.full((cohort_size,), 1.0 / cohort_size), state
 
-  return Mixing(lambda sizes: (), update, "uniform", even=True, takes_absent=True)
+  def population(sizes):
+    return jnp.full(sizes.shape, 1.0 / len(sizes), jnp.float32)
+
+  return Mixing(lambda sizes: (), update, "uniform", even=True, takes_absent=True, population=population)
 
 
 def check_mixing(mixing: Any) -> None:

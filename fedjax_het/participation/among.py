@@ -68,8 +68,11 @@ def among(
   arrival: Arrival,
   needs: Needs = NO_NEEDS,
   init: InitFn = lambda key, sizes, cohort_size: (),
+  rows: Callable[[int, int], int] | None = None,
 ) -> Participation:
   """Returns the part that draws S of the clients that are there; all of them if they are fewer.
+
+  With `rows` all that are there are drawn, as far as these rows go.
 
   Args:
     there: (key of all rounds, round, state, K) -> (who is there, bool [K]; with which probability each is,
@@ -79,6 +82,7 @@ def among(
     arrival: see `Arrival`.
     needs: see `Participation`.
     init: see `Participation`; the state stays as it is.
+    rows: see `Participation`; None for S.
   """
   dropout, least_work = arrival["dropout"], arrival["least_work"]
 
@@ -88,10 +92,15 @@ def among(
     ids = chosen(order, present, cohort_size)
     kept = jax.random.uniform(lost, (cohort_size,)) >= dropout
     work = least_work + (1.0 - least_work) * jax.random.uniform(cut, (cohort_size,))
-    mean = jnp.maximum(probability.mean(), 1e-30)
-    taken = expected(probability, cohort_size) / (num_clients * mean)
-    inclusion = jnp.minimum(probability * taken, 1.0)[ids] * (1.0 - dropout)
-    contacted = present[ids]
-    return Draw(ids, contacted & kept, jnp.float32(work), jnp.float32(inclusion), state, contacted)
+    beyond = None
+    if rows is None:
+      mean = jnp.maximum(probability.mean(), 1e-30)
+      taken = expected(probability, cohort_size) / (num_clients * mean)
+      probability = jnp.minimum(probability * taken, 1.0)
+    else:
+      beyond = jnp.maximum(present.sum(dtype=jnp.int32) - cohort_size, 0)
+    inclusion, contacted = probability[ids] * (1.0 - dropout), present[ids]
+    return Draw(ids, contacted & kept, jnp.float32(work), jnp.float32(inclusion), state, contacted, beyond)
 
-  return Participation(draw, init, name, needs, cuts_work=not is_one(least_work), ahead=True)
+  part = Participation(draw, init, name, needs, cuts_work=not is_one(least_work), ahead=True)
+  return part if rows is None else part._replace(rows=rows)

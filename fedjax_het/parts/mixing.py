@@ -29,6 +29,8 @@ class Mixing(NamedTuple):
     takes_absent: whether p is right where clients are absent, because p_i is the client's own weight over the
       cohort's sum, which is renormalised over those that arrive, or because the part reads
       `Feedback.present`; others are refused where clients may be absent.
+    population: (sizes int32 [K]) -> w, float32 [K], the coefficients if all K clients took part, for a part
+      whose coefficients depend on the sizes alone; None for others, which `Participation.unbiased` refuses.
     adapt_to: (client part) -> the mixing part for it, if it depends on it, for example on how its local steps
       add up; `federated` calls it. None for most methods.
   """
@@ -41,4 +43,5 @@ class Mixing(NamedTuple):
   needs: Needs = Needs()
   even: bool = False
   takes_absent: bool = False
+  population: Callable[[jax.Array], jax.Array] | None = None
   adapt_to: "Callable[[ClientUpdate], Mixing] | None" = None

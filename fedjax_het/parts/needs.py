@@ -66,7 +66,7 @@ class Needs(NamedTuple):
   """Requirements of a part on the run and on the other parts; every check raises `SettingError`.
 
   The defaults require nothing. The first five fields are honoured for every part, `covers` for mixing,
-  aggregation and attack parts, the others only for client parts.
+  aggregation, participation and attack parts, the others only for client parts.
 
   Attributes:
     num_clients: K, for a part that was made for so many clients; None for any number.

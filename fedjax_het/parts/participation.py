@@ -20,6 +20,7 @@ class Draw(NamedTuple):
     state: the part's next state.
     contacted: whom the server sends its broadcast, bool [R]: those that are present, and those whose upload
       is lost. None for those that are present.
+    beyond: how many clients were drawn and had no row, int32 scalar; None for a part that draws R at most.
   """
 
   ids: jax.Array
@@ -28,6 +29,7 @@ class Draw(NamedTuple):
   probability: jax.Array
   state: PyTree = ()
   contacted: jax.Array | None = None
+  beyond: jax.Array | None = None
 
 
 class Participation(NamedTuple):
@@ -43,6 +45,8 @@ class Participation(NamedTuple):
     rows: (K, S) -> R, the number of rows that a program has for a cohort, S by default.
     ahead: whether `draw` returns its state unchanged, so that the cohorts of coming rounds are known before
       the rounds are trained, as `device_rows` and `device_states` need; others are refused beside these.
+    unbiased: whether the update of a client that arrives counts w_i / `Draw.probability`, w_i =
+      `Mixing.population`, so that the expectation of the aggregate is that of all K clients.
   """
 
   draw: Callable[[jax.Array, jax.Array, PyTree, int, int], Draw] | None = None
@@ -51,4 +55,5 @@ class Participation(NamedTuple):
   needs: Needs = Needs()
   cuts_work: bool = False
   ahead: bool = False
+  unbiased: bool = False
   rows: Callable[[int, int], int] = lambda num_clients, cohort_size: cohort_size

@@ -69,6 +69,14 @@ class Sent(NamedTuple):
   server: PyTree
 
 
+COVERING = {  # role -> what its part does with fields of `Needs.covers`, what is done with others, a remedy
+  "mixing": ("protects", "averaged as it comes", "an aggregation that covers it"),
+  "aggregation": ("protects", "averaged as it comes", "an aggregation that covers it"),
+  "attack": ("forges", "sent honestly", "an attack of rows, such as label_flip"),
+  "participation": ("corrects", "averaged as if all were drawn alike", "a participation such as poisson"),
+}
+
+
 class Algorithm(NamedTuple):
   """A federated algorithm: the parts of which `fedjax_het.federated` composes it."""
 
@@ -82,15 +90,10 @@ class Algorithm(NamedTuple):
   def check_covered(self, sent: Message) -> None:
     """Raises `SettingError` if an upload `sent` has fields that `Needs.covers` leaves unprotected."""
     fields = [name for name, own in sent._asdict().items() if jax.tree.leaves(own)]
-    for role in ("mixing", "aggregation", "attack"):
+    for role, (does, end, other) in COVERING.items():
       part = getattr(self, role)
       covered = part.needs.covers
       if covered is not None and (left := ", ".join(name for name in fields if name not in covered)):
-        does, end, other = (
-          ("protects", "averaged as it comes", "an aggregation that covers it")
-          if role != "attack"
-          else ("forges", "sent honestly", "an attack of rows, such as label_flip")
-        )
         raise SettingError(
           role, part.name, f"{does} {', '.join(covered)} of an upload, and {self.client.name} also sends "
           f"{left}, which would be {end}", f"Use a method that sends nothing else, or {other}.",
@@ -99,4 +102,4 @@ class Algorithm(NamedTuple):
   @property
   def covering(self) -> bool:
     """Whether a part has `Needs.covers`, so that uploads have to be checked."""
-    return any(part.needs.covers is not None for part in (self.mixing, self.aggregation, self.attack))
+    return any(part.needs.covers is not None for part in (getattr(self, role) for role in COVERING))

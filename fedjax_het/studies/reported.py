@@ -99,8 +99,9 @@ class Arrivals(RoundFigures):
   field = "participation"
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """Returns the number of uploads that `arrived` and whether a round was `empty` of them, [rounds]."""
+    """Returns how many uploads `arrived`, whether a round was `empty`, how many had no row, `beyond`."""
     if isinstance(infos.present, tuple):
       return {}
     count = infos.present.sum(axis=1)
-    return {"arrived": count, "empty": (count == 0).astype(np.float32)}
+    found = {"arrived": count, "empty": (count == 0).astype(np.float32)}
+    return found if isinstance(infos.beyond, tuple) else found | {"beyond": infos.beyond}
