@@ -210,3 +210,12 @@ def test_a_node_that_is_started_again_takes_its_place(monkeypatch, capsys):
 def test_without_flower_the_error_names_the_extra():
   with pytest.raises(SettingError, match=r"pip install 'fedjax_het\[flower\]'"):
     client_app()
+
+
+def test_parcels_travel_in_flowers_records():
+  pytest.importorskip("flwr", reason="the extra flower is not installed")
+  tree = {"a": jnp.float32(2.5), "b": jnp.full((2, 1), 0.5, jnp.bfloat16), "c": jnp.arange(3)}
+  said = {"round": 2, "key": [0, 2**32 - 1], "losses": False, "rows": "{}"}
+  arrays, back = apps._opened(apps._packed((to_arrays(tree), said)))
+  jax.tree.map(np.testing.assert_array_equal, of_arrays(arrays, tree, "It"), tree)
+  assert back == said and apps._opened(apps._packed(({}, {}))) == ({}, {})
