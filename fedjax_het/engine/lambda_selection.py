@@ -23,6 +23,7 @@ class Evaluations:
     headlines: static; the task's `headline`, metric names in order of preference.
     attackers: dishonest clients' evaluation on their test parts, NaN for honest ones; None without an attack.
       The others are then NaN for the dishonest ones, which no mean over the clients counts.
+    dishonest: which clients are dishonest, bool [K]; None without an attack.
     clients: which clients were evaluated, bool [K]; the others' metrics are NaN. None for all.
   """
 
@@ -31,6 +32,7 @@ class Evaluations:
   headlines: tuple[str, ...] = dataclasses.field(default=("auroc", "top1"), metadata={"static": True})
   attackers: Evaluation | None = None
   clients: np.ndarray | None = None
+  dishonest: np.ndarray | None = None
 
   @property
   def headline(self) -> str:
@@ -61,7 +63,7 @@ def without_attackers(evaluations: Evaluations, who: np.ndarray) -> Evaluations:
 
   return dataclasses.replace(
     evaluations, test=only(evaluations.test, ~who), attackers=only(evaluations.test, who),
-    valid=evaluations.valid and only(evaluations.valid, ~who),
+    valid=evaluations.valid and only(evaluations.valid, ~who), dishonest=who,
   )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
@@ -75,6 +76,7 @@ class RoundInfo(NamedTuple):
     present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
       not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes.
     contacted: whom the server sent its broadcast, bool [S]; () if all clients.
+    dishonest: which of the cohort's clients attack, bool [S]; () without an attack.
     beyond: how many clients were drawn and had no row, int32 scalar; () if there are rows for all.
   """
 
@@ -86,13 +88,21 @@ class RoundInfo(NamedTuple):
   present: Any = ()
   contacted: Any = ()
   beyond: Any = ()
+  dishonest: Any = ()
 
 
-def over_arrived(infos: RoundInfo, values: Any) -> Any:
-  """Returns the means of the clients' values [rounds, S] over those that arrived, [rounds]; 0 over nobody."""
-  if isinstance(infos.present, tuple):
-    return values.mean(axis=1)
-  return values.sum(axis=1, where=infos.present) / infos.present.sum(axis=1).clip(1)
+def over_arrived(infos: RoundInfo, values: Any, dishonest: bool = False) -> Any:
+  """Returns means of clients' values [..., rounds, S] over those that arrived, [..., rounds]; 0 over nobody.
+
+  Where there is an attack they are over the honest clients, or over the `dishonest` ones.
+  """
+  apart, all_arrive = not isinstance(infos.dishonest, tuple), isinstance(infos.present, tuple)
+  if all_arrive and not apart:
+    return values.mean(axis=-1)
+  here = np.ones(values.shape, bool) if all_arrive else infos.present
+  if apart:
+    here = here & (infos.dishonest == dishonest)
+  return values.sum(axis=-1, where=here) / here.sum(axis=-1).clip(1)
 
 
 def round_step(
@@ -204,6 +214,8 @@ def round_step(
   asked = losses() if losses.cache_info().currsize else None
   there = () if present is None else (present, drawn.contacted, () if drawn.beyond is None else drawn.beyond)
   record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
+  if liars is not None:
+    record = record._replace(dishonest=liars[cohort])
   return state._replace(clients=clients, participation=drawn.state), record
 
 

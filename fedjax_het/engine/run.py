@@ -27,7 +27,7 @@ from fedjax_het.engine.judged import (
 )
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick, without_attackers
 from fedjax_het.engine.processes import agreed, writes
-from fedjax_het.engine.round import MAX_CHUNK, RoundInfo
+from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, over_arrived
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
@@ -127,14 +127,23 @@ def _at(seen: Evaluation, column: int, first: str) -> dict[str, dict[str, np.nda
 
 def summarize(evaluations: Evaluations) -> Metrics:
   """Returns {"personalized", "global"} -> metric -> mean, std, worst10, best10, gini, gap over clients."""
-  return {kind: summarize_all(values) for kind, values in per_client(evaluations).items()}
+  return _summary(evaluations, evaluations.test)
 
 
 def on_validation(evaluations: Evaluations) -> Metrics:
   """Returns `summarize` of the validation parts, of the same models at the same λ; {} without such parts."""
-  if evaluations.valid is None:
+  return _summary(evaluations, evaluations.valid)
+
+
+def on_attackers(evaluations: Evaluations) -> Metrics:
+  """Returns `summarize` of the dishonest clients; {} without an attack."""
+  return _summary(evaluations, evaluations.attackers)
+
+
+def _summary(evaluations: Evaluations, seen: Evaluation | None) -> Metrics:
+  if seen is None:
     return {}
-  values = _at(evaluations.valid, pick(evaluations).column, evaluations.headline)
+  values = _at(seen, pick(evaluations).column, evaluations.headline)
   return {kind: summarize_all(own) for kind, own in values.items()}
 
 
@@ -145,15 +154,10 @@ def judged(evaluations: Evaluations) -> dict[str, Any]:
   clients were evaluated, "evaluated" is how many were.
   """
   found: dict[str, Any] = {"metrics": summarize(evaluations)}
-  valid = on_validation(evaluations)
   if evaluations.clients is not None:
     found["evaluated"] = int(evaluations.clients.sum())
-  if valid:
-    found["valid"] = valid
-  if evaluations.attackers is not None:
-    own = _at(evaluations.attackers, pick(evaluations).column, evaluations.headline)
-    found["attackers"] = {kind: summarize_all(values) for kind, values in own.items()}
-  return found
+  more = {"valid": on_validation(evaluations), "attackers": on_attackers(evaluations)}
+  return found | {name: own for name, own in more.items() if own}
 
 
 def headlines(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
@@ -201,11 +205,11 @@ class Result(NamedTuple):
     validation: the final evaluation at every λ on the validation parts; None without such parts.
     test_sizes: numbers of test examples of the clients, int [K].
     models: () -> the trained models, see the property `trained`.
+    dishonest: which clients attack, bool [K]; None without an attack.
     left_out: model -> metric -> number of clients without a value, such as clients without test examples,
       which do not count in `metrics`; and "validation" -> metric -> number of clients without a value when λ
       was selected. Empty if all clients count.
-    late: model -> metric -> {count, min, max, std} of the mean over the clients, over the judged rounds of
-      the last fifth of the run; see `metrics.late`.
+    late: model -> metric -> {count, min, max, std} of the mean over the clients, see `metrics.late`.
     valid: as `metrics`, of the same models on the clients' validation parts; {} without such parts.
   """
 
@@ -219,6 +223,7 @@ class Result(NamedTuple):
   validation: Evaluation | None
   test_sizes: np.ndarray | None = None
   models: Callable[[], Trained] | None = None
+  dishonest: np.ndarray | None = None
 
   @property
   def trained(self) -> Trained:
@@ -241,7 +246,7 @@ class Result(NamedTuple):
     models: dict[str, Mapping[str, Any]] = dict(self.clients)
     if self.validation is not None and self.picked.on == "validation":
       models["validation"] = {self.picked.by: self.validation.personalized[self.picked.by][:, 0]}
-    return left_out_of_models(models)
+    return left_out_of_models(models, self.dishonest)
 
   @property
   def late(self) -> dict[str, dict[str, dict[str, Any]]]:
@@ -327,7 +332,7 @@ def run(
   with showing(engine, rounds, progress) as bar:
     for chunk in chunks(engine, engine.init(key), rounds, eval_every, late_evaluations, eval_clients):
       infos.append(chunk.infos)
-      losses.extend(chunk.infos.clients.loss.mean(axis=1))
+      losses.extend(over_arrived(chunk.infos, chunk.infos.clients.loss))
       figures = {"train_loss": float(np.mean(losses))}
       if chunk.evaluations is not None:
         last = chunk.evaluations
@@ -341,5 +346,5 @@ def run(
   return Result(
     chunk.state, history, metrics, per_client(last), last.test, every_round, picked, last.valid,
     np.asarray(data.test.size),
-    functools.partial(trained, made, data, chunk.state, cohort_size, picked.column),
+    functools.partial(trained, made, data, chunk.state, cohort_size, picked.column), last.dishonest,
   )  # fmt: skip

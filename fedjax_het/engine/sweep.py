@@ -24,8 +24,8 @@ from fedjax_het.engine.judged import (
   fewer_late_rounds,
 )
 from fedjax_het.engine.lambda_selection import Pick, pick
-from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.run import Metrics, chunks, in_short, on_validation, showing, summarize
+from fedjax_het.engine.round import RoundInfo, over_arrived
+from fedjax_het.engine.run import Metrics, chunks, in_short, on_attackers, on_validation, showing, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.errors import SettingError, check_run_key, check_seed, listed, typed_keys
@@ -50,6 +50,8 @@ class Sweep(NamedTuple):
     late: for each member model -> metric -> {count, min, max, std} over the last fifth, as in `Result`.
     models: (number of a member) -> its trained models, to predict with, see `Trained`.
     valid: for each member as `metrics`, on the validation parts, as in `Result`.
+    attackers: for each member as `metrics`, over the dishonest clients, whom that leaves out; {} without any.
+    dishonest: which clients of each member attack, bool [M, K]; None without an attack.
   """
 
   members: list[dict[str, Any]]
@@ -62,6 +64,8 @@ class Sweep(NamedTuple):
   late: list[dict[str, dict[str, dict[str, Any]]]]
   models: Callable[[int], Trained] | None = None
   valid: Sequence[Metrics] = ()
+  attackers: Sequence[Metrics] = ()
+  dishonest: np.ndarray | None = None
 
   @property
   def left_out(self) -> list[dict[str, dict[str, int]]]:
@@ -70,7 +74,12 @@ class Sweep(NamedTuple):
     models = {"personalized": {name: own[:, :, 0] for name, own in last.personalized.items()}}
     models |= {"global": dict(last.global_)} if last.global_ else {}
     return [
-      {} if gone else left_out_of_models(jax.tree.map(lambda values: values[m], models))  # noqa: B023
+      {}
+      if gone
+      else left_out_of_models(
+        jax.tree.map(lambda values: values[m], models),  # noqa: B023
+        None if self.dishonest is None else self.dishonest[m],
+      )
       for m, gone in enumerate(self.diverged)
     ]
 
@@ -218,7 +227,7 @@ def sweep(
       diverged = [was or now for was, now in zip(diverged, chunk.diverged)]
       check_any_left([f"member {member}" for member in members], diverged)
       going = np.array([one is None for one in diverged])
-      figures = {"train_loss": float(chunk.infos.clients.loss[going].mean())}
+      figures = {"train_loss": float(over_arrived(chunk.infos, chunk.infos.clients.loss)[going].mean())}
       if (evaluations := chunk.evaluations or chunk.late) is not None:
         last = [unknown(own) if gone else own for gone, own in zip(diverged, engine.split(evaluations))]
         for each, own in zip(judged, last) if done > before_last_fifth(rounds) else ():
@@ -244,4 +253,6 @@ def sweep(
     [late(own, rounds) for own in judged],
     models,
     [on_validation(own) for own in last],
+    [on_attackers(own) for own in last],
+    None if last[0].dishonest is None else np.stack([own.dishonest for own in last]),
   )

@@ -92,8 +92,19 @@ def left_out(metrics: Mapping[str, ArrayLike]) -> dict[str, int]:
   return {name: count for name, count in counts.items() if count}
 
 
-def left_out_of_models(models: Mapping[str, Mapping[str, ArrayLike]]) -> dict[str, dict[str, int]]:
-  """Applies `left_out` to every model; models of which no client is left out are omitted."""
+def left_out_of_models(
+  models: Mapping[str, Mapping[str, ArrayLike]], dishonest: np.ndarray | None = None
+) -> dict[str, dict[str, int]]:
+  """Applies `left_out` to every model; models of which no client is left out are omitted.
+
+  `dishonest` clients, bool [K], do not count: their metrics are reported apart.
+  """
+  if dishonest is not None:
+    honest = {
+      model: {name: np.asarray(values)[~dishonest] for name, values in own.items()}
+      for model, own in models.items()
+    }
+    return left_out_of_models(honest)
   counts = {model: left_out(metrics) for model, metrics in models.items()}
   return {model: own for model, own in counts.items() if own}
 

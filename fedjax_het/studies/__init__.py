@@ -8,7 +8,7 @@ from fedjax_het.studies.late import Late
 from fedjax_het.studies.mixture import Mixture
 from fedjax_het.studies.official import OfficialTest
 from fedjax_het.studies.partition import Partition
-from fedjax_het.studies.reported import Arrivals, ClientFigures, RoundFigures
+from fedjax_het.studies.reported import Arrivals, Attacked, ClientFigures, RoundFigures
 from fedjax_het.studies.simplex import SimplexMap
 from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
 from fedjax_het.studies.synthetic import Synthetic
@@ -30,6 +30,7 @@ STUDIES: tuple[type[Study], ...] = (
   ClientFigures,
   RoundFigures,
   Arrivals,
+  Attacked,
 )
 
 __all__ = ["STUDIES", "Curve", "Moment", "Options", "Study", "Watched", "series"]

@@ -79,7 +79,7 @@ class ClientMetrics(Study):
     values = per_client(now.evaluations)
     if self.run.writes:
       write_clients(self.run.folder, now.evaluations, self.run.data.encoder.clients)
-    missing = left_out_of_models(values)
+    missing = left_out_of_models(values, now.evaluations.dishonest)
     sizes = np.asarray(self.run.data.test.size)
     found: dict[str, Any] = {**judged(now.evaluations)}
     if not now.diverged:

@@ -91,6 +91,22 @@ class ClientFigures(RoundFigures):
       return {name: over_arrived(infos, own) for name, own in dict(infos.clients.figures).items()}
 
 
+class Attacked(RoundFigures):
+  """Study that adds `attack` to metrics.jsonl, if some clients are dishonest."""
+
+  name = "attacked"
+  options = None
+  field = "attack"
+
+  def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
+    """Returns how many `attackers` a round's cohort has, and the mean `attackers_loss` of their training."""
+    if isinstance(infos.dishonest, tuple):
+      return {}
+    with np.errstate(over="ignore", invalid="ignore"):
+      loss = over_arrived(infos, infos.clients.loss, dishonest=True)
+    return {"attackers": infos.dishonest.sum(axis=1), "attackers_loss": loss}
+
+
 class Arrivals(RoundFigures):
   """Study that adds `participation` to metrics.jsonl, if not all clients of every cohort arrive."""
 

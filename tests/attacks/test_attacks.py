@@ -16,6 +16,7 @@ import fedjax_het as fh
 from fedjax_het import attacks
 from fedjax_het.engine.dishonest import dishonest, forged
 from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.round import RoundInfo, over_arrived
 from fedjax_het.engine.run import evaluate
 
 S, BAD = 11, np.arange(11) % 4 == 2
@@ -155,6 +156,22 @@ def test_nobody_is_left_out():
     assert fh.federated(plain.client, attack=attack).attack == plain.attack
 
 
+def test_training_losses_are_of_the_honest_clients_that_arrive():
+  rng = np.random.default_rng(0)
+  loss, present, bad = rng.normal(size=(2, 5, 4)), rng.random((2, 5, 4)) < 0.6, rng.random((2, 5, 4)) < 0.4
+  empty = dict(cohort=None, coefficients=None, losses=None, clients=None)
+  for info, here in (
+    (RoundInfo(**empty), np.ones_like(bad)), (RoundInfo(**empty, present=present), present),
+    (RoundInfo(**empty, dishonest=bad), ~bad),
+    (RoundInfo(**empty, present=present, dishonest=bad), present & ~bad),
+  ):  # fmt: skip
+    wanted = [[row[some].mean() if some.any() else 0.0 for row, some in zip(*own)] for own in zip(loss, here)]
+    np.testing.assert_allclose(over_arrived(info, loss), wanted)
+  found = over_arrived(RoundInfo(**empty, present=present, dishonest=bad), loss, dishonest=True)
+  some = present[0, 0] & bad[0, 0]
+  np.testing.assert_allclose(found[0, 0], loss[0, 0][some].mean() if some.any() else 0.0)
+
+
 # Runs.
 
 
@@ -227,6 +244,12 @@ def test_metrics_are_means_over_honest_clients_and_the_others_are_apart():
   np.testing.assert_allclose(
     last["attackers"]["global"]["loss"]["mean"], everybody.global_["loss"][who].mean()
   )
+  np.testing.assert_array_equal(result.dishonest, who)
+  assert not result.left_out  # all honest clients have test examples
+  infos, total = result.infos, 0.0
+  for cohort, loss in zip(infos.cohort, infos.clients.loss):
+    total += np.mean([own for i, own in zip(cohort, loss) if not who[i]]) / 3
+  assert last["train_loss"] == pytest.approx(total, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -242,3 +265,7 @@ def test_share_and_scale_are_values_of_a_sweep_and_seeds_draw_their_attackers():
     assert swept.metrics[member]["global"]["loss"]["mean"] == pytest.approx(
       alone.metrics["global"]["loss"]["mean"], rel=1e-5
     )
+    if own["share"]:
+      apart = alone.history[-1]["attackers"]["global"]["loss"]["mean"]
+      assert swept.attackers[member]["global"]["loss"]["mean"] == pytest.approx(apart, rel=1e-5)
+      assert swept.dishonest[member].sum() == 2 and swept.left_out[member] == alone.left_out
