@@ -3,9 +3,9 @@
     python benchmarks/papers/lora_mnist.py --data DATA [--toy] [--out docs/results/raw/lora_mnist.json]
 
 The first 30,000 training images are dealt to 100 clients, Dirichlet(0.5); ten take part in each of 20 rounds
-of one epoch. Each row is one program of three seeds (draws, split and first weights) and three rates, of which the
-best by the mean accuracy on the clients' validation parts is reported, on their test parts. No weights were
-trained before: what a row freezes is random.
+of one epoch. Each row is one program of three seeds (draws, split and first weights) and three rates, of
+which the best by the mean accuracy on the clients' validation parts is reported, on their test parts. No
+weights were trained before: what a row freezes is random.
 """
 
 import argparse

@@ -12,6 +12,7 @@ from fedjax_het.models.shapes import check_reads
 from fedjax_het.models.transforms import freeze, frozen, lora, merged
 from fedjax_het.models.weights.files import check_file
 from fedjax_het.models.weights.starting import Reader, save_weights, with_weights
+from fedjax_het.models.weights.torch_names import named as from_torch_names
 from fedjax_het.models.zoo.bert import bert, distilbert, minilm
 from fedjax_het.models.zoo.efficientnet import efficientnet_b0, efficientnet_lite0
 from fedjax_het.models.zoo.generative import GENERATORS, Generative
@@ -148,6 +149,7 @@ __all__ = [
   "energy_mlp",
   "femnist_cnn",
   "from_flax",
+  "from_torch_names",
   "frozen",
   "gpt",
   "leaf_cnn",

@@ -121,13 +121,3 @@ def test_augmenting_what_is_no_image_is_refused(settings):
     fh.fedavg(fh.models.two_nn((4,), 3), **settings)
   with pytest.raises(SettingError, match="crop = -1"):
     fh.fedavg(fh.models.two_nn((4, 4, 1), 3), crop=-1)
-
-
-@pytest.mark.slow
-def test_the_strength_of_mixup_may_be_swept():
-  x = RNG.normal(size=(60, 4, 4, 1)).astype(np.float32)
-  data = fh.data.from_arrays(jax.random.key(0), x, np.arange(60) % 3, num_clients=4)
-  model = fh.models.two_nn((4, 4, 1), 3, hidden=4)
-  make = lambda mixup: fh.federated(fh.fedavg(model, mixup=mixup, flip=True, epochs=1))  # noqa: E731
-  found = fh.sweep(make, {"mixup": [0.1, 1.0]}, data=data, rounds=2, cohort_size=2)
-  assert found is not None

@@ -88,6 +88,13 @@ def test_the_python_of_a_page_runs(name, tmp_path, monkeypatch):
       exec(compile(code, f"{name}.md", "exec"), names)
 
 
+def test_the_first_recipes_run():
+  names: dict = {"__name__": "page"}
+  for _, code in blocks(PAGES["recipes"], "python")[:2]:
+    exec(compile(code, "recipes.md", "exec"), names)
+  assert names["adamw"].training is not None
+
+
 def cells() -> list[dict]:
   return json.loads((ROOT / "docs" / "notebook.ipynb").read_text())["cells"]
 
