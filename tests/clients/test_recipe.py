@@ -24,11 +24,9 @@ from small_parts import (
 )
 
 import fedjax_het as fh
-from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.errors import SettingError
 from fedjax_het.methods import CLIENTS
-from fedjax_het.settings import settings_of
 
 KEY, ROUND, CLIENT, BATCH = jax.random.key(3), 4, 2, 4
 DATA = federation(SIZES)
@@ -284,36 +282,6 @@ OFF = {
 
 def test_what_is_off_changes_no_bit():
   jax.tree.map(np.testing.assert_array_equal, trained(**OFF)[1:3], trained()[1:3])
-
-
-VALUES = {
-  "lr": [0.05, 0.2], "lr_decay": [1.0, 0.5], "momentum": [0.0, 0.9], "weight_decay": [0.0, 0.2],
-  "b2": [0.999, 0.5], "mixup": [0.0, 0.5],
-  "warmup": [0.0, 5.0], "clip_norm": [1e9, 0.05], "label_smoothing": [0.0, 0.2], "sam_radius": [0.0, 0.3],
-  "b1": [0.9, 0.5], "eps": [1e-8, 1e-3],
-}  # fmt: skip
-
-
-def test_every_number_is_tried_as_a_value_of_a_sweep():
-  assert {name for name, own in settings_of(LocalSettings).items() if own.is_value} == {*VALUES}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VALUES)
-def test_numbers_vary_within_one_program(name):
-  """Each member is the run with its value alone; with the value that is off, the plain run, to rounding."""
-  more = {"optimizer": "adam"} if name in ("b1", "b2", "eps") else {}
-  given = dict(rounds=3, cohort_size=3, devices=1)
-
-  def make(**own):
-    return fh.federated(fh.fedavg(linear(), **{**LOCAL, **more, **own}))
-
-  found = fh.sweep(make, {name: VALUES[name]}, data=DATA, seeds=[3], **given)
-  for m, value in enumerate(VALUES[name]):
-    alone = fh.run(make(**{name: value}), DATA, key=KEY, **given)
-    own = jax.tree.map(lambda leaf: leaf[m], found.state.broadcast.params)
-    chex.assert_trees_all_close(own, alone.state.broadcast.params, rtol=1e-5, atol=1e-6)
-  assert not np.array_equal(found.infos.clients.loss[-1][0], found.infos.clients.loss[-1][1])
 
 
 def test_settings_without_effect_are_named():
