@@ -134,7 +134,9 @@ def configured(run: Mapping[str, Any]) -> Deployment:
       problem = "is made of counts of all clients' data, which no server has"
       raise SettingError(f"{place}.name", method.name, problem, "Use another, see --list.")
   experiment = build(planned)
-  if idle := [name for name in ("tracking", "studies", "late_evaluations") if getattr(planned, name)]:
+  if idle := [
+    name for name in ("tracking", "studies", "late_evaluations", "eval_clients") if getattr(planned, name)
+  ]:
     logging.warning("%s: without effect on Flower's engine.", ", ".join(idle))
   return Deployment(
     algorithm_maker(planned, experiment.model), lambda node: experiment.data, experiment.data.num_clients,
