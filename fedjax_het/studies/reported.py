@@ -99,12 +99,13 @@ class Attacked(RoundFigures):
   field = "attack"
 
   def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """Returns how many `attackers` a round's cohort has, and the mean `attackers_loss` of their training."""
+    """Returns how many `attackers` arrive in a round, and the mean `attackers_loss` of their training."""
     if isinstance(infos.dishonest, tuple):
       return {}
     with np.errstate(over="ignore", invalid="ignore"):
       loss = over_arrived(infos, infos.clients.loss, dishonest=True)
-    return {"attackers": infos.dishonest.sum(axis=1), "attackers_loss": loss}
+    here = infos.dishonest if isinstance(infos.present, tuple) else infos.dishonest & infos.present
+    return {"attackers": here.sum(axis=1), "attackers_loss": loss}
 
 
 class Arrivals(RoundFigures):
