@@ -89,7 +89,8 @@ def goes_with(section: str, name: str) -> str:
 
 def brought_by(section: str, name: str) -> Collection[str]:
   """Returns the sections of which a client part brings its own part; none for other parts."""
-  return asked(CLIENTS[name])[0].needs.brings if section == "algorithm" else ()
+  part = asked(CLIENTS[name])[0] if section == "algorithm" else None
+  return () if part is None else part.needs.brings
 
 
 def path_of(method: Method) -> str:
