@@ -1,4 +1,7 @@
-"""docs/adding.md as a new user takes it: its files and lines go into a copy of the package, and run there."""
+"""docs/adding.md and adding_conditions.md as a new user takes them.
+
+Their files and lines go into a copy of the package, and run there.
+"""
 
 import json
 import re
@@ -9,6 +12,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from quick_compiler import environment
@@ -21,7 +25,8 @@ from fedjax_het.experiment import quickstart
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text()
-SECTIONS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])
+PAGES = PAGE, (ROOT / "docs" / "adding_conditions.md").read_text()
+SECTIONS = dict(part.split("\n", 1) for page in PAGES for part in page.split("\n## ")[1:])
 SMALL = ["--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=3"]
 LEAVES = {  # fields of the summary that say that what was added did the work
   "A method": lambda summary: summary["algorithm"] == "signsgd",
@@ -30,6 +35,12 @@ LEAVES = {  # fields of the summary that say that what was added did the work
   "A data set": lambda summary: summary["dataset"] == "wine",
   "A task": lambda summary: [*summary["metrics"]["global"]] == ["mae", "loss"],
   "A study": lambda summary: summary["length"] > 10,
+  "An attack": lambda summary: summary["attackers"],
+}
+CHOSEN = {  # field of the configuration -> what was added
+  "A participation": lambda config: config["participation"]["name"] == "round_robin",
+  "An upload transform": lambda config: config["uploads"][0]["name"] == "short_floats",
+  "An aggregation": lambda config: config["aggregation"]["name"] == "near_median",
 }
 
 
@@ -85,8 +96,9 @@ def names() -> dict:
 
 
 def test_every_example_is_short_and_has_a_file_to_copy_from():
-  assert [name.removeprefix("A ") for name in SECTIONS] == [
+  assert [name.partition(" ")[2] for name in SECTIONS] == [
     "method", "mixing", "model", "data set", "task", "study",
+    "participation", "upload transform", "aggregation", "attack",
   ]  # fmt: skip
   for name, text in SECTIONS.items():
     assert files(text) and commands(text), name
@@ -113,6 +125,33 @@ def test_the_examples_go_together(names, tmp_path):
   assert last < 0.7 * first
 
 
+def test_the_conditions_go_together(names):
+  """Each beside its formula, in one run: turns of three clients, short floats, free riders, means of few."""
+  x = np.float32([1.0, 1.0 + 2**-10, -3.3])
+  (short,), _ = names["short_floats"](7).encode(None, [jnp.asarray(x)], (), None)
+  np.testing.assert_array_equal(short, np.asarray(jnp.asarray(x, jnp.bfloat16), np.float32))
+  u, present = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32), np.arange(7) != 2
+  combine = names["near_median"](1).combine
+  found, _ = combine(None, (), None, fh.Message(jnp.asarray(u)), None, jnp.asarray(present))
+  there = u[present]
+  nearest = np.argsort(np.abs(there - np.median(there, axis=0)), axis=0)[:5]
+  np.testing.assert_allclose(
+    found.params, np.take_along_axis(there, nearest, 0).mean(0), rtol=1e-5, atol=1e-6
+  )
+  source = fh.data.load("digits")
+  data = fh.federate(
+    source.x, source.y, np.split(np.arange(1792), 8), jax.random.key(1), num_classes=10
+  )  # fmt: skip
+  algorithm = fh.federated(
+    fh.fedavg(fh.models.make("logistic_regression", (8, 8, 1), 10), lr=0.05),
+    fh.mixing.uniform(), uploads=[names["short_floats"]()], aggregation=names["near_median"](),
+    attack=names["free_rider"](0.25), participation=names["round_robin"](0.1),
+  )  # fmt: skip
+  result = fh.run(algorithm, data, rounds=3, cohort_size=3, key=jax.random.key(2), devices=1)
+  np.testing.assert_array_equal(result.infos.cohort, [[0, 1, 2], [3, 4, 5], [6, 7, 0]])
+  assert np.isfinite(result.metrics["global"]["loss"]["mean"])
+
+
 def launched(folder: Path, package: Path, *arguments: str) -> str:
   env = environment(PYTHONPATH=str(package))
   done = subprocess.run(
@@ -137,7 +176,12 @@ def test_an_example_is_launched_from_the_page_alone(name, tmp_path):
     launched(tmp_path, tmp_path, *arguments, *small)
   summaries = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/summary.json")]
   assert len(summaries) == sum("--workdir" in " ".join(command) for command in commands(SECTIONS[name]))
-  assert all(LEAVES[name](summary) for summary in summaries)
+  if name in CHOSEN:
+    assert all(
+      CHOSEN[name](json.loads(path.read_text())) for path in (tmp_path / "runs").glob("*/config.json")
+    )
+  else:
+    assert all(LEAVES[name](summary) for summary in summaries)
 
 
 @pytest.mark.slow

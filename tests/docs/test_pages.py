@@ -2,8 +2,8 @@
 
 Python runs page by page, all blocks of a page in one namespace. Commands are started, with few rounds where a
 page has many; those that name DATA, which has to be fetched, only as far as their configuration: its fields
-are listed, or a table's runs are planned. docs/adding.md has its own test, docs/results/ records of what was
-run. The cells of docs/notebook.ipynb run in turn.
+are listed, or a table's runs are planned. docs/adding.md and adding_conditions.md have their own test;
+docs/results/ are records of what was run. The cells of docs/notebook.ipynb run in turn.
 """
 
 import json
@@ -26,7 +26,8 @@ matplotlib.use("agg")
 ROOT = Path(__file__).parents[2]
 NOT_RUN = "# Not run by the tests: "
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-ELSEWHERE = {"adding": "test_adding.py", "tasks": "test_readme.py"}  # whose Python runs there
+ADDING = ("adding", "adding_conditions")
+ELSEWHERE = {**dict.fromkeys(ADDING, "test_adding.py"), "tasks": "test_readme.py"}  # whose Python runs there
 FEW = "--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=2"
 SHORT = ("--list", "--describe", "--dry_run")  # commands that train nothing
 
@@ -43,7 +44,9 @@ def commands(page: str) -> list[list[str]]:
   return [shlex.split(line) for line in "".join(run).replace("\\\n", "").splitlines()]
 
 
-COMMANDS = [(name, command) for name, page in PAGES.items() if name != "adding" for command in commands(page)]
+COMMANDS = [
+  (name, command) for name, page in PAGES.items() if name not in ADDING for command in commands(page)
+]
 PYTHON = [name for name, page in PAGES.items() if blocks(page, "python") and name not in ELSEWHERE]
 
 
