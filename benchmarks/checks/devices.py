@@ -15,6 +15,7 @@ devices.md.
 
 import argparse
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,17 @@ import jax  # noqa: E402
 
 from fedjax_het.config.values import numbers, with_values  # noqa: E402
 from fedjax_het.experiment.build import build, engine_of  # noqa: E402
-from fedjax_het.methods import METHODS, partners  # noqa: E402
+from fedjax_het.methods import CONDITIONS, METHODS, SEVERAL, UNLESS_CHOSEN, or_brought, partners  # noqa: E402
 from fedjax_het.program.where import Where  # noqa: E402
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS, SHAPE = 5, (8, 8, 1)
+# Settings of conditions whose defaults leave nobody out, or nothing of the honest clients.
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+  "participation": {"uniform": {"dropout": 0.2}, "available": {"spread": 0.3, "dropout": 0.1}},
+  "attack": {"sign_flip": {"scale": 0.5}},
+  "uploads": {"gaussian": {"std": 0.01}, "top_k": {"share": 0.1}, "random_k": {"share": 0.1}},
+}
 NETWORKS = {"fedevg": "energy_mlp", "fedcgan": "cgan_mlp"}  # others train the first of their kind
 
 
@@ -64,7 +71,11 @@ def part(section: str, name: str, clients: int, **settings):
 
 
 def rows() -> list[tuple[str, tuple[str, ...], str, int]]:
-  """(name, its parts, clients, cohort) of each row: every client part, then FedAvg's with all other parts."""
+  """(name, its parts, clients, cohort) of each row.
+
+  Every client part; FedAvg's with all other parts; SCAFFOLD's, which has states, under every condition, whose
+  name "section: name" is a fourth part.
+  """
   found = []
   for name in METHODS["algorithm"]:
     parts = (name, *(names[0] for names in partners("algorithm", name).values()))
@@ -78,7 +89,24 @@ def rows() -> list[tuple[str, tuple[str, ...], str, int]]:
   for name in servers[1:]:
     parts = ("fedavg", mixings[0], name)
     found += [(f"fedavg, server {name}", parts, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
+  for section, table in CONDITIONS.items():
+    for name in table:
+      if name != UNLESS_CHOSEN.get(section) or name in SETTINGS.get(section, {}):
+        client = "ditto" if name == "importance" else "scaffold"  # it corrects no control variates
+        parts = (client, mixings[0], servers[0], f"{section}: {name}")
+        found += [(f"{client}, {section} {name}", parts, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
   return found
+
+
+def condition(section: str, name: str, folder: str) -> dict[str, Any]:
+  """The argument of `federated` that a condition is; a trace is written to the folder."""
+  settings = SETTINGS.get(section, {}).get(name, {})
+  if name == "trace":
+    path = Path(folder) / "trace.csv"
+    path.write_text("".join(f"{i}, {i % 3}, {ROUNDS + i}\n" for i in range(12)))
+    settings = {"path": str(path)}
+  made = CONDITIONS[section][name].make({"rounds": ROUNDS}, **settings)
+  return {section: (made,) if section in SEVERAL else made}
 
 
 def small(parts: tuple[str, ...], kind: str, cohort: int, **settings) -> Callable[[int], fh.Engine]:
@@ -88,11 +116,19 @@ def small(parts: tuple[str, ...], kind: str, cohort: int, **settings) -> Callabl
   """
   config = ConfigDict({**{section: {"name": own} for section, own in zip(METHODS, parts)}, "local": {}})
   config.algorithm.update(settings)
-  data = data_of(kind)
+  data, more = data_of(kind), {}
+  with tempfile.TemporaryDirectory() as folder:
+    for chosen in parts[3:]:
+      more |= condition(*chosen.split(": "), folder)
 
   def make(**values):
     own = with_values(config.to_dict(), values)
-    return fh.federated(*(part(section, clients=data.num_clients, **own[section]) for section in METHODS))
+    client, *others = (part(section, clients=data.num_clients, **own[section]) for section in METHODS)
+    mixing, server = (
+      or_brought(client, section, name, made)
+      for section, name, made in zip(("mixing", "server"), parts[1:3], others)
+    )
+    return fh.federated(client, mixing, server, **more)
 
   return lambda devices: fh.Engine(make, data, cohort, devices=devices, settings=numbers(config.to_dict()))
 
@@ -156,7 +192,7 @@ def page(report: dict) -> str:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--only", default="", help="methods, as the table names them; mnist for MNIST")
+  parser.add_argument("--only", default="", help="methods, as the table names them; mnist; conditions")
   parser.add_argument("--mnist", default="", metavar="DATA", help="the folder that has mnist/")
   parser.add_argument("--out", type=Path, default=PAGES, help="the folder of the page and of raw/")
   parser.add_argument("--resume", action="store_true", help="keep the rows that were run, and run the others")
@@ -181,7 +217,7 @@ def main() -> None:
     if not only or "mnist" in only:
       add(name, mnist(name, args.mnist), "MNIST, two classes each", 8, 20, True)
   for name, parts, kind, cohort in rows():
-    if not only or name in only:
+    if not only or name in only or ("conditions" in only and len(parts) > 3):
       add(name, small(parts, kind, cohort), kind, cohort, ROUNDS)
   if args.page:
     place(args.out, "devices.md").write_text(page(report))

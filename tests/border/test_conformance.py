@@ -1,4 +1,4 @@
-"""What every method promises, for every method of the table, and for parts of awkward shapes.
+"""What every method promises, for every method and condition of the tables, and for parts of awkward shapes.
 
 What costs is compiling, so a method's promises share its programs: a run on eight devices, two clients at a
 time, whose program takes other data and states, too; one client's update and one server's step, for a plain
@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EPOCHS, EVERYBODY, ROUNDS, algorithm, cases
+from cases import EPOCHS, EVERYBODY, OF_IMAGES, ROUNDS, algorithm, beside, cases, conditions, maker
+from plain_loop import context_of, plain_rounds
 from small_parts import (
   SIZES,
   federation,
   gram,
   mlp,
   one_client,
-  round_draws,
   scaffold,
   sgld,
   simplex,
@@ -39,10 +39,18 @@ from fedjax_het.engine.state import State
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import GENERATORS
-from fedjax_het.parts import Context, Feedback
 
 COHORT = 9  # of 12 clients: two each on four of eight devices, one on a fifth
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
+# Conditions, each beside a method whose clients have states and send another field than their model.
+CONDITIONS = {f"{section}: {name}": (section, name) for section, name in conditions()}
+
+
+def conditioned(condition: tuple[str, str], model, batch_size: int):
+  make, values = maker(beside(condition), model, condition=condition, batch_size=batch_size)
+  return make(**values)
+
+
 CASES = {  # (model, batch size) -> algorithm
   **{
     name: functools.partial(lambda names, m, b: algorithm(names, m, batch_size=b), names)
@@ -63,10 +71,14 @@ CASES = {  # (model, batch size) -> algorithm
   "part: Gram mixing": lambda m, b: federated(fedavg(m, **LOCAL, batch_size=b), gram()),
   "part: synthetic data": lambda m, b: federated(synthesis(m, batch_size=b), server=sgld()),
   "part: endpoints": lambda m, b: federated(simplex(m, batch_size=b)),
+  **{name: functools.partial(conditioned, one) for name, one in CONDITIONS.items() if one not in OF_IMAGES},
 }
 BATCH = 6  # as many as FedEvg's synthetic examples, which a step takes no more of than real ones
 GENERATIVE = [name for name, method in CLIENTS.items() if method.models is GENERATORS]
-EVALUATED = sorted({*CASES} - {*METHODS["mixing"], *METHODS["server"]})  # whose client part is their own
+OTHERS = [name for name, (section, _) in CONDITIONS.items() if section != "uploads"]
+EVALUATED = sorted(
+  {*CASES} - {*METHODS["mixing"], *METHODS["server"], *OTHERS}
+)  # their client part is their own
 ONE_OF_A_KIND = {"fedavg"}
 
 
@@ -125,9 +137,15 @@ class Run:
   @functools.cached_property
   def passes(self):
     """Local steps of a client with one batch: epochs, of however many models, and their inner steps."""
-    least = int(self.infos.clients.steps.min())
+    least = int(self.infos.clients.steps[self.present].min())
     assert least >= EPOCHS
     return least
+
+  @property
+  def present(self):
+    """Whose uploads arrived, bool [rounds, S]."""
+    there = self.infos.present
+    return np.ones(self.infos.cohort.shape, bool) if isinstance(there, tuple) else there
 
   @functools.cached_property
   def evaluation(self):
@@ -175,6 +193,9 @@ def run(request) -> Run:
 def test_every_method_of_the_table_has_a_case():
   covered = {name for names in cases().values() for name in names}
   assert not {name for table in METHODS.values() for name in table} - covered
+  assert {one for one in CONDITIONS.values()} - OF_IMAGES == {
+    CONDITIONS[name] for name in CASES if name in CONDITIONS
+  }
   assert covered >= {*EVERYBODY}
 
 
@@ -184,7 +205,8 @@ def test_something_was_trained(run):
     np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (run.first.broadcast, run.last.broadcast)))
   ]
   assert min(moved) > 1e-3
-  assert set(run.infos.clients.steps.ravel()) >= {run.passes, run.passes * 3}
+  batches = 2 if run.method in CONDITIONS else 3  # some leave the few clients with three batches out
+  assert set(run.infos.clients.steps[run.present]) >= {run.passes, run.passes * batches}
   assert finite(run.place(run.last), run.infos)
 
 
@@ -234,60 +256,9 @@ def test_where_a_client_lies_is_irrelevant(run):
     chex.assert_trees_all_equal(engine.evaluate(state), run.evaluation)
 
 
-def context_of(run, i, round):
-  return Context(jnp.int32(i), round, run.cohort, len(SIZES))
-
-
-def plain_rounds(run):
-  """The run as a Python loop over each round's cohort, in any order: (last host state, clients' infos)."""
-  client, mixing, server, combined, *_ = run.algorithm
-  data, key = run.data, jax.random.wrap_key_data(jnp.asarray(run.first.key))
-  asks = not np.isnan(run.infos.losses).any()
-  loss = jax.jit(client.loss)
-
-  @jax.jit
-  def serve(key, round, parts, ids, uploads, losses):
-    mixing_state, server_state, broadcast = parts
-    feedback = Feedback(ids, data.train.size[ids], round, lambda: losses, lambda: uploads, broadcast)
-    p, mixing_state = mixing.update(mixing_state, feedback)
-    aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
-    aggregate = aggregate._replace(even=jax.tree.map(lambda leaf: leaf.mean(0), uploads.even))
-    if combined.combine:
-      aggregate, _ = combined.combine(key, (), p, uploads, broadcast, jnp.ones(len(p), bool))
-    if mixing.scale:
-      weights, base = p * mixing.scale(feedback), broadcast.params
-      total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
-      aggregate = aggregate._replace(params=jax.tree.map(total, uploads.params, base))
-    broadcast, server_state = server.update(key, server_state, broadcast, aggregate)
-    return mixing_state, server_state, broadcast
-
-  state, infos = run.first, []
-  for t in range(ROUNDS):
-    cohort, keys, server_key = round_draws(state._replace(key=key), data.num_clients, run.cohort)
-    order = np.random.default_rng(t).permutation(run.cohort) if t else np.arange(run.cohort)
-    cohort = [cohort[slot] for slot in order]
-    clients, results, round = jax.tree.map(np.array, state.clients), [], jnp.int32(t)
-    losses = []
-    for i in cohort:
-      own, context = jax.tree.map(lambda leaf: leaf[i], state.clients), context_of(run, i, round)
-      if asks:
-        losses.append(loss(state.broadcast, own, one_client(data, i), context))
-      upload, own, info = run.update(keys[i], state.broadcast, own, one_client(data, i), context)
-      jax.tree.map(lambda everybody, one: everybody.__setitem__(i, one), clients, own)
-      results.append((upload, info))
-    uploads, info = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
-    losses = losses or [np.nan] * run.cohort
-    parts = state.mixing, state.server, state.broadcast
-    parts = serve(server_key, round, parts, jnp.array(cohort), uploads, jnp.stack(losses))
-    mixing_state, server_state, broadcast = jax.tree.map(np.array, parts)
-    state = State(state.key, np.int32(t + 1), broadcast, server_state, mixing_state, clients)
-    infos.append((order, info, np.stack(losses)))
-  return state, infos
-
-
 def test_a_round_is_a_loop_over_single_clients_in_any_order(run):
   """However many at once, and on however many devices."""
-  state, infos = plain_rounds(run)
+  state, infos = plain_rounds(run, ROUNDS)
   for t, (order, info, losses) in enumerate(infos):
     close((info, losses), jax.tree.map(lambda leaf: leaf[t, order], (run.infos.clients, run.infos.losses)))
   close(state, run.last)
@@ -317,7 +288,9 @@ def test_zero_gradients_give_finite_numbers(run):
   if run.method in EVALUATED:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(engine.evaluate(state)))
   if run.method not in GENERATIVE:  # whose model is another
-    np.testing.assert_allclose(infos.clients.loss, np.log(3), rtol=1e-6)
+    rounds = slice(0, 1) if run.method in CONDITIONS else slice(None)  # some add noise
+    losses = infos.clients.loss[rounds][run.present[rounds]]
+    np.testing.assert_allclose(losses, np.log(3), rtol=1e-6)
 
 
 def test_tiny_clients_are_safe(run):
@@ -332,4 +305,4 @@ def test_tiny_clients_are_safe(run):
     uniform=run.data.uniform,
   )
   state, infos = run.on(data).advance(run.place(run.first), ROUNDS)
-  assert finite(state, infos) and (infos.clients.steps == run.passes).all()
+  assert finite(state, infos) and (infos.clients.steps[run.present] == run.passes).all()

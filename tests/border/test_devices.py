@@ -8,7 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import cases, maker
+from cases import beside, cases, conditions, maker
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 from quick_compiler import FLAGS
@@ -30,9 +30,15 @@ as_users = pytest.mark.skipif(
 )
 
 
+CONDITIONS = {f"{section}: {name}": (section, name) for section, name in conditions()}
+
+
 def maker_of(method: str, sizes: str):
-  model = fh.models.two_nn(SHAPE, hidden=16)
-  return maker(cases()[method], model, rounds=ROUNDS, num_clients=len(SIZES[sizes]), epochs=1, batch_size=4)
+  """A method's, or a condition's beside a method whose clients have states."""
+  model, condition = fh.models.two_nn(SHAPE, hidden=16), CONDITIONS.get(method)
+  names = beside(condition) if condition else cases()[method]
+  count = len(SIZES[sizes])
+  return maker(names, model, ROUNDS, count, condition, epochs=1, batch_size=4)
 
 
 def data_of(sizes: str) -> fh.data.FederatedData:
@@ -54,7 +60,7 @@ def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", cases())
+@pytest.mark.parametrize("method", [*cases(), *CONDITIONS])
 def test_one_client_a_device_has_the_bits_of_many(method):
   chex.assert_trees_all_equal(
     run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS)

@@ -1,11 +1,23 @@
 """A small algorithm for every method of the table: settings offered to all, and what a few need instead."""
 
+from pathlib import Path
+
 import numpy as np
 from ml_collections import ConfigDict
 
 from fedjax_het.config.values import numbers, with_values
 from fedjax_het.federated import federated
-from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions, or_brought
+from fedjax_het.methods import (
+  CLIENTS,
+  CONDITIONS,
+  METHODS,
+  MIXINGS,
+  SERVERS,
+  SEVERAL,
+  UNLESS_CHOSEN,
+  compositions,
+  or_brought,
+)
 from fedjax_het.models import GENERATORS, Model
 from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp
 from fedjax_het.parts import Algorithm, ClientUpdate
@@ -31,6 +43,24 @@ OWN = {
   # Of copies but for noise, which it is large for.
   "particles": dict(pixels="free", step_size=1.0, temperature=1e-3),
 }
+# Settings of conditions with which they do something that stays near the honest clients, for few clients.
+OF_CONDITIONS = {
+  "participation": {
+    "uniform": dict(dropout=0.2),
+    "available": dict(probability=0.8, spread=0.1, dropout=0.1),
+    "cyclic": dict(period=2),
+    "trace": dict(path=str(Path(__file__).with_name("trace.csv"))),
+  },
+  "attack": {
+    "sign_flip": dict(share=0.3, scale=0.5),
+    "gaussian": dict(share=0.3, std=0.1),
+    **{name: dict(share=0.3) for name in CONDITIONS["attack"] if name not in ("sign_flip", "gaussian")},
+  },
+  "uploads": {"gaussian": dict(std=0.1), "top_k": dict(share=0.3), "random_k": dict(share=0.3)},
+}
+# A client part whose clients have states, beside conditions: it sends another field than its model, or not.
+BESIDE = {("participation", "importance"): "ditto"}
+OF_IMAGES = {("attack", "backdoor")}  # conditions that need examples with pixels
 NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
 NUM_CLIENTS = 12  # of the federations that these algorithms run on, where nobody says otherwise
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
@@ -46,6 +76,27 @@ def cases() -> dict[str, tuple[str, str, str]]:
       if having and having[0] not in found.values():
         found[name] = having[0]
   return found
+
+
+def conditions() -> list[tuple[str, str]]:
+  """(section, name) of every condition; leaving a section out is no case of its own."""
+  found = [(section, name) for section, table in CONDITIONS.items() for name in table]
+  plain = [
+    (section, name) for section, name in UNLESS_CHOSEN.items() if name not in OF_CONDITIONS.get(section, {})
+  ]
+  return [one for one in found if one not in plain]
+
+
+def beside(condition: tuple[str, str]) -> tuple[str, str, str]:
+  """The method that a condition is tested with."""
+  return BESIDE.get(condition, "scaffold"), "static", "sgd"
+
+
+def under(condition: tuple[str, str]) -> dict:
+  """The argument of `federated` that a condition is."""
+  section, name = condition
+  part = CONDITIONS[section][name].make({"rounds": ROUNDS}, **OF_CONDITIONS.get(section, {}).get(name, {}))
+  return {section: (part,) if section in SEVERAL else part}
 
 
 def client(
@@ -78,9 +129,11 @@ def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, *
 
 
 def maker(
-  names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, num_clients: int = NUM_CLIENTS, **offered
-):
+  names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, num_clients: int = NUM_CLIENTS,
+  condition: tuple[str, str] | None = None, **offered,
+):  # fmt: skip
   """What makes it of the numbers that a launched run's program takes as values, and these numbers."""
+  more = under(condition) if condition else {}
   sections = {section: {"name": name, **OWN.get(name, {})} for section, name in zip(METHODS, names)}
   config = ConfigDict({**sections, "local": {**OFFERED, **offered}})
 
@@ -89,8 +142,10 @@ def maker(
     local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]}, num_clients)
     mixing = MIXINGS[names[1]].make(own["mixing"])
     server = SERVERS[names[2]].make({"rounds": rounds, **own["server"]})
-    return federated(
-      local, or_brought(local, "mixing", names[1], mixing), or_brought(local, "server", names[2], server)
+    mixing, server = (
+      or_brought(local, "mixing", names[1], mixing),
+      or_brought(local, "server", names[2], server),
     )
+    return federated(local, mixing, server, **more)
 
   return make, numbers(config.to_dict())
