@@ -18,11 +18,26 @@ from fedjax_het import (
 )  # fmt: skip
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
+from fedjax_het.clients.fedadmm import fedadmm
+from fedjax_het.clients.fedbabu import fedbabu
+from fedjax_het.clients.fedbn import fedbn
+from fedjax_het.clients.fedcm import fedcm, mofedsam
+from fedjax_het.clients.feddc import feddc
+from fedjax_het.clients.feddyn import feddyn, fedspeed
+from fedjax_het.clients.fedem import fedem
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.fedper import fedper
+from fedjax_het.clients.fedproto import fedproto
 from fedjax_het.clients.fedrep import fedrep
+from fedjax_het.clients.fedrod import fedrod
+from fedjax_het.clients.finetuned import finetuned
 from fedjax_het.clients.generative import fedcgan, fedcvae
+from fedjax_het.clients.ifca import ifca
+from fedjax_het.clients.label_skew import fedlc, fedntd, fedrs
 from fedjax_het.clients.lg_fedavg import lg_fedavg
+from fedjax_het.clients.local_only import local_only
+from fedjax_het.clients.moon import moon
+from fedjax_het.clients.per_fedavg import per_fedavg
 from fedjax_het.clients.pfedme import pfedme
 from fedjax_het.clients.regions import regions
 from fedjax_het.clients.scaffold import scaffold
@@ -67,11 +82,13 @@ from fedjax_het.tasks import Task
 __all__ = [
   "Aggregation", "Algorithm", "Attack", "ClientUpdate", "Context", "DataError", "Draw", "Engine",
   "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss",
-  "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "State", "Studies", "Sweep", "Task",
-  "Trained", "Upload", "Way", "Wire", "aggregation", "apfl", "attacks", "data", "ditto", "fedavg",
-  "fedcgan", "fedcvae", "federate", "federated", "fedevg", "fedper", "fedprox", "fedrep", "flower",
-  "in_one_go", "keep_programs", "lg_fedavg", "load_model", "load_run", "metrics", "mixing", "models",
-  "participation", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all",
+  "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "State", "Studies", "Sweep",
+  "Task", "Trained", "Upload", "Way", "Wire", "aggregation", "apfl", "attacks", "data", "ditto",
+  "fedadmm", "fedavg", "fedbabu", "fedbn", "fedcgan", "fedcm", "fedcvae", "feddc", "feddyn", "fedem",
+  "federate", "federated", "fedevg", "fedlc", "fedntd", "fedper", "fedproto", "fedprox", "fedrep",
+  "fedrod", "fedrs", "fedspeed", "finetuned", "flower", "ifca", "in_one_go", "keep_programs", "lg_fedavg",
+  "load_model", "load_run", "local_only", "metrics", "mixing", "models", "mofedsam", "moon", "participation",
+  "per_fedavg", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all",
   "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks", "uploads",
 ]  # fmt: skip
 

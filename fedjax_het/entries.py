@@ -138,3 +138,8 @@ class Method(NamedTuple):
     own = {name: value for name, value in settings.items() if name in self.from_data}
     made = placeholder(num_clients, **own) if counts is None else make(counts, seed=seed, **own)
     return {argument: made}
+
+
+def by_name(*entries: Method) -> dict[str, Method]:
+  """Returns a table of methods, name -> method."""
+  return {entry.name: entry for entry in entries}

@@ -7,41 +7,49 @@ import contextlib
 import itertools
 from typing import Any
 
-from fedjax_het import aggregation, attacks, mixing, models, participation, server, uploads
+from fedjax_het import mixing, models, server
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
+from fedjax_het.clients.fedadmm import fedadmm
+from fedjax_het.clients.fedbabu import fedbabu
+from fedjax_het.clients.fedbn import fedbn
+from fedjax_het.clients.fedcm import fedcm, mofedsam
+from fedjax_het.clients.feddc import feddc
 from fedjax_het.clients.feddyn import feddyn, fedspeed
+from fedjax_het.clients.fedem import fedem
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.fedper import fedper
+from fedjax_het.clients.fedproto import fedproto
 from fedjax_het.clients.fedrep import fedrep
+from fedjax_het.clients.fedrod import fedrod
 from fedjax_het.clients.generative import fedcgan, fedcvae
+from fedjax_het.clients.ifca import ifca
+from fedjax_het.clients.label_skew import fedlc, fedntd, fedrs
 from fedjax_het.clients.lg_fedavg import lg_fedavg
+from fedjax_het.clients.local_only import local_only
+from fedjax_het.clients.moon import moon
+from fedjax_het.clients.per_fedavg import per_fedavg
 from fedjax_het.clients.pfedme import pfedme
 from fedjax_het.clients.regions import regions, regions_of_nothing
 from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
 from fedjax_het.clients.superfed import superfed_lm, superfed_mm
+from fedjax_het.conditions import CONDITIONS, SEVERAL
 from fedjax_het.entries import LABEL_COUNTS as LABEL_COUNTS
-from fedjax_het.entries import Method, OwnEpochs, Preparation
+from fedjax_het.entries import Method, OwnEpochs, Preparation, by_name
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.models import MODELS
 from fedjax_het.parts import ClientUpdate
 
-
-def _by_name(*entries: Method) -> dict[str, Method]:
-  return {entry.name: entry for entry in entries}
-
-
 _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter IV"
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
+_KRUM = "Blanchard et al., NeurIPS 2017"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
-_KRUM, _YIN = "Blanchard et al., NeurIPS 2017", "Yin et al., ICML 2018"
-_STICH = "Stich, Cordonnier, Jaggi, NeurIPS 2018"
 _SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
 
-CLIENTS = _by_name(
+CLIENTS = by_name(
   Method("fedavg", fedavg, "local SGD from the received model", _FEDAVG),
   Method("fedprox", fedprox, "FedAvg with a proximal term to the received model", "Li et al., MLSys 2020"),
   Method("scaffold", scaffold, "local SGD along gradients corrected by control variates",
@@ -73,12 +81,41 @@ CLIENTS = _by_name(
          "Acar et al., ICLR 2021", "a client's drift"),
   Method("fedspeed", fedspeed, "feddyn along sharpness-aware gradients", "Sun et al., ICLR 2023",
          "a client's drift"),
+  Method("local", local_only, "training at each client alone; nothing is sent", "-", "a client's own model"),
+  Method("moon", moon, "FedAvg whose features stay near the received model's", "Li, He, Song, CVPR 2021",
+         "a client's last model"),
+  Method("fedbn", fedbn, "FedAvg without the normalisation layers", "Li et al., ICLR 2021",
+         "a client's normalisation layers"),
+  Method("per_fedavg", per_fedavg, "a start for one gradient step on a client's data",
+         "Fallah, Mokhtari, Ozdaglar, NeurIPS 2020"),
+  Method("fedbabu", fedbabu, "a body trained under a random head; clients fine-tune", "Oh et al., ICLR 2022",
+         "the head"),
+  Method("fedproto", fedproto, "classes' mean features are shared, models are not", "Tan et al., AAAI 2022",
+         "a client's own model"),
+  Method("fedrod", fedrod, "a generic and a personal head on one body", "Chen and Chao, ICLR 2022",
+         "a client's head"),
+  Method("fedlc", fedlc, "FedAvg with logits calibrated by the client's label counts",
+         "Zhang et al., ICML 2022"),
+  Method("fedrs", fedrs, "FedAvg with smaller logits of classes that the client lacks",
+         "Li and Zhan, KDD 2021"),
+  Method("fedntd", fedntd, "FedAvg that distils the received model's other classes",
+         "Lee et al., NeurIPS 2022"),
+  Method("fedcm", fedcm, "FedAvg along the client's and the last round's gradient", "Xu et al., 2021"),
+  Method("mofedsam", mofedsam, "fedcm along sharpness-aware gradients", "Qu et al., ICML 2022"),
+  Method("feddc", feddc, "feddyn with gradients corrected as in SCAFFOLD", "Gao et al., CVPR 2022",
+         "a client's drift and gradient"),
+  Method("fedadmm", fedadmm, "augmented Lagrangians; the server adds what changed",
+         "Gong, Li, Freris, ICDE 2022", "a client's model and dual variable"),
+  Method("ifca", ifca, "several models, of which a client trains the one that fits",
+         "Ghosh et al., NeurIPS 2020"),
+  Method("fedem", fedem, "a mixture of shared models with weights of each client's own",
+         "Marfoq et al., NeurIPS 2021", "a client's weights"),
   Method("fedevg", fedevg, "energies of a shared synthetic set; models are not sent",
          _THESIS, "nothing, or a classifier (`persistent`)"),
   Method("fedcvae", fedcvae, "a conditional variational autoencoder, averaged", _THESIS),
   Method("fedcgan", fedcgan, "a conditional adversarial pair, averaged", _THESIS),
 )  # fmt: skip
-MIXINGS = _by_name(
+MIXINGS = by_name(
   Method("static", mixing.static, "p_i = n_i / n", _FEDAVG),
   Method("uniform", mixing.uniform, "p_i = 1 / S", _FEDAVG),
   Method("afl", mixing.afl, "projected ascent on p", "Mohri, Sivek, Suresh, ICML 2019", "p, K numbers"),
@@ -91,12 +128,19 @@ MIXINGS = _by_name(
          _AAGGFF, "p and K x K sums"),
   Method("aaggff_d", mixing.aaggff_d, "exponentiated gradient on p, for cohorts out of millions of clients",
          _AAGGFF, "p and K sums"),
+  Method("fednova", mixing.fednova, "updates divided by how much their steps count",
+         "Wang et al., NeurIPS 2020"),
+  Method("fedexp", mixing.fedexp, "longer server steps where updates point apart",
+         "Jhunjhunwala, Wang, Joshi, ICLR 2023"),
+  Method("feddisco", mixing.feddisco, "p_i ∝ n_i / n - a d_i + b, d_i the skew of the labels",
+         "Ye et al., ICML 2023", prepares=LABEL_COUNTS),
   Method("krum", mixing.krum, "the one upload nearest to its neighbours", _KRUM),
   Method("multi_krum", mixing.multi_krum, "the mean of the uploads nearest to their neighbours", _KRUM),
   Method("norm_bound", mixing.norm_bound, "static mixing of updates up to a length", "Sun et al., 2019"),
 )  # fmt: skip
-SERVERS = _by_name(
+SERVERS = by_name(
   Method("sgd", server.sgd, "a gradient step on the pseudo-gradient; lr = 1 gives the average", _FEDAVG),
+  Method("avgm", server.avgm, "server momentum", "Hsu, Qi, Brown, 2019", "a momentum"),
   Method("adam", server.adam, "FedAdam", _FEDOPT, "two moments"),
   Method("yogi", server.yogi, "FedYogi", _FEDOPT, "two moments"),
   Method("adagrad", server.adagrad, "FedAdagrad", _FEDOPT, "two moments"),
@@ -109,58 +153,8 @@ SERVERS = _by_name(
     "labels",
   ),
 )
-AGGREGATIONS = _by_name(
-  Method("mean", aggregation.mean, "the mean weighted by the mixing", _FEDAVG),
-  Method("median", aggregation.median, "the median of each coordinate", _YIN),
-  Method("trimmed_mean", aggregation.trimmed_mean, "the mean of each coordinate without both ends", _YIN),
-  Method("geometric_median", aggregation.geometric_median, "the point nearest to all uploads (RFA)",
-         "Pillutla, Kakade, Harchaoui, IEEE TSP 2022"),
-  Method("centered_clipping", aggregation.centered_clipping, "clipped steps from the last aggregate update",
-         "Karimireddy, He, Jaggi, ICML 2021", "the aggregate update"),
-  Method("bulyan", aggregation.bulyan, "Krum's choice, then means near the median of each coordinate",
-         "El Mhamdi, Guerraoui, Rouault, ICML 2018"),
-)  # fmt: skip
-PARTICIPATIONS = _by_name(
-  Method("uniform", participation.uniform, "S of K clients, uniformly", _FEDAVG),
-  Method("available", participation.available, "S of those that are available, by chance", "-"),
-  Method("cyclic", participation.cyclic, "blocks of clients in turns, as day and night",
-         "Eichner et al., ICML 2019"),
-  Method("trace", participation.trace, "S of those that a file says are there", "-"),
-  Method("poisson", participation.poisson, "each client independently, by chance",
-         "McMahan et al., ICLR 2018"),
-  Method("importance", participation.importance, "by weights, with unbiased aggregates",
-         "Chen, Horváth, Richtárik, TMLR 2022"),
-)  # fmt: skip
-UPLOADS = _by_name(
-  Method("clip", uploads.clip, "a difference of a length at most, fixed or by a quantile",
-         "Andrew et al., NeurIPS 2021"),
-  Method("gaussian", uploads.gaussian, "noise on every number", "Dwork et al., 2006"),
-  Method("top_k", uploads.top_k, "the largest numbers of each tensor", _STICH, "a client's error"),
-  Method("random_k", uploads.random_k, "random numbers of each tensor", _STICH, "a client's error"),
-  Method("quantize", uploads.quantize, "stochastic rounding to b bits", "Alistarh et al., NeurIPS 2017"),
-  Method("sign", uploads.sign, "signs and the mean magnitude of each tensor", "Karimireddy et al., ICML 2019",
-         "a client's error"),
-)  # fmt: skip
-ATTACKS = _by_name(
-  Method("sign_flip", attacks.sign_flip, "dishonest clients reverse their update", "Li et al., AAAI 2019"),
-  Method("gaussian", attacks.gaussian, "dishonest clients send noise", _KRUM),
-  Method("alie", attacks.alie, "they send a mean shifted within the spread", "Baruch et al., NeurIPS 2019"),
-  Method("ipm", attacks.ipm, "they send the negative honest mean", "Xie, Koyejo, Gupta, UAI 2020"),
-  Method("mimic", attacks.mimic, "they send what one honest client sends", "Karimireddy et al., ICLR 2022"),
-  Method("label_flip", attacks.label_flip, "they train on the labels C - 1 - y", "Fang et al., 2020"),
-  Method("backdoor", attacks.backdoor, "they train on a patch with a target class", "Gu et al., 2017"),
-)  # fmt: skip
 METHODS = {"algorithm": CLIENTS, "mixing": MIXINGS, "server": SERVERS}  # section -> methods
-# Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
-CONDITIONS: dict[str, dict[str, Method]] = {
-  "participation": PARTICIPATIONS, "uploads": UPLOADS, "attack": ATTACKS, "aggregation": AGGREGATIONS,
-}  # fmt: skip
 TABLES = METHODS | CONDITIONS
-SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose a tuple of parts, in order
-# Section of `CONDITIONS` -> the method that leaving it out chooses.
-UNLESS_CHOSEN = {"aggregation": "mean", "participation": "uniform"}
-
-
 DEFAULTS = {"mixing": "static", "server": "sgd"}  # which a client part's own ones replace, see `Needs.brings`
 
 

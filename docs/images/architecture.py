@@ -21,6 +21,7 @@ FLOORS = (
    "program": "devices, signals, mistakes in one line"},
   {"config": "from files and flags to the typed plan of a run"},
   {"methods": "their names, one table", "studies": "what is studied of a run, and its pictures"},
+  {"conditions": "participation, uploads, attacks, aggregation by name"},
   {"federated": "the parts make an algorithm", "testing": "what every algorithm promises",
    "entries": "what a table knows of a method"},
   {"clients": "what a client does"},

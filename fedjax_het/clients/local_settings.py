@@ -43,6 +43,7 @@ USED_BY = {  # settings that only some optimisers use -> those
 
 
 OURS = ("weight_decay", *USED_BY)  # settings of the optimisers above, which any other one replaces
+BY_ROUND = ("lr_decay", "epochs", "steps", "min_epochs", "schedule", "schedule_rounds", "warmup")
 OF_OPTAX, RATE = "optax.", "learning_rate"
 
 

@@ -213,6 +213,13 @@ class Recipe(NamedTuple):
     return found
 
 
+def check_plain_labels(recipe: Recipe, name: str) -> None:
+  """Raises `SettingError` if a method whose term reads labels, called `name`, is given mixed ones."""
+  if not is_zero(recipe.settings["mixup"]):
+    problem = f"mixes labels, and {name} reads the label of each example"
+    raise SettingError("mixup", recipe.settings["mixup"], problem, "Leave it out.")
+
+
 def sharpened(given: LocalSettings, rho: float | jax.Array, name: str) -> LocalSettings:
   """Returns settings with the radius ρ of a method of sharpness-aware steps, called `name`.
 

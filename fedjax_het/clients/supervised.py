@@ -120,6 +120,6 @@ def supervised(
     task=model.task,
     global_model=global_model,
     name=name,
-    studies=Studies(line=line),
+    studies=Studies(line=line, model=model),
     needs=Needs(sees_data=("personalize",) if line and model.stateful else (), remarks=recipe.remarks),
   )

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_het.compare.runs import FOUND, Run, leaves
+from fedjax_het.conditions import CONDITIONS
 from fedjax_het.config.same import with_defaults
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
-from fedjax_het.methods import CONDITIONS, METHODS
+from fedjax_het.methods import METHODS
 from fedjax_het.metrics.budget import mean_budget
 from fedjax_het.metrics.late import unsettled
 from fedjax_het.studies import STUDIES

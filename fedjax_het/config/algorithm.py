@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_het.clients.finetuned import finetuned
+from fedjax_het.clients.local_settings import BY_ROUND, LocalSettings
+from fedjax_het.conditions import CONDITIONS, SEVERAL
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import chosen, each_of
@@ -15,7 +18,7 @@ from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
-from fedjax_het.methods import CONDITIONS, SEVERAL, TABLES, Method, or_brought
+from fedjax_het.methods import TABLES, Method, or_brought
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm
 from fedjax_het.tasks import Task
@@ -73,6 +76,9 @@ def build_algorithm(
   with as_written(parts, "algorithm", "local"):
     algorithm = in_rounds(parts["algorithm"], plan.rounds)
     client = named("algorithm", {**parts["local"], **algorithm}, model=model, **prepared)
+  if plan.finetune:
+    with as_written({"finetune": plan.finetune, **parts}, "finetune", "local"):
+      client = finetuned(client, **{**at_evaluations(parts["local"]), **plan.finetune})
   with as_written(parts, "mixing"):
     mix = named("mixing", parts["mixing"], **prepared)
   mix = or_brought(client, "mixing", parts["mixing"]["name"], mix)
@@ -80,6 +86,12 @@ def build_algorithm(
   for study in plan.watching:
     mix = study.observed(plan.given(study), mix, model)
   return federated(client, mix, move, **_conditions(plan, prepared))
+
+
+def at_evaluations(local: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the settings of local training that fine-tuning at evaluations takes over from the rounds."""
+  known = {*LocalSettings.__annotations__} - {*BY_ROUND}
+  return {name: own for name, own in local.items() if name in known}
 
 
 def _conditions(plan: Plan, prepared: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from fedjax_het.conditions import CONDITIONS
 from fedjax_het.config.listing import WIDTH, Entry, entry_of, shown
 from fedjax_het.config.sections import Section, sections
 from fedjax_het.config.values import each_of
 from fedjax_het.data.sources import kind_of
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import CONDITIONS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.settings import NO_DEFAULT
 

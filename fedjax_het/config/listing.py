@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.conditions import CONDITIONS, SEVERAL
 from fedjax_het.config.sections import Section, sections
 from fedjax_het.data.sources import FOLDERS
 from fedjax_het.errors import check_choice
-from fedjax_het.methods import CLIENTS, CONDITIONS, METHODS, SEVERAL, Method, asked, partners
+from fedjax_het.methods import CLIENTS, METHODS, Method, asked, partners
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.output.terminal import console as new_console
 from fedjax_het.settings import NO_DEFAULT, Setting, origin_of, settings_of

@@ -5,17 +5,18 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from fedjax_het.conditions import CONDITIONS
 from fedjax_het.config.check import check_fields, check_parts
 from fedjax_het.config.own_epochs import followers, resolved
 from fedjax_het.config.sections import sections
 from fedjax_het.config.typed import Choice, Plan
 from fedjax_het.config.values import plain
-from fedjax_het.methods import CONDITIONS, METHODS
+from fedjax_het.methods import METHODS
 from fedjax_het.studies import STUDIES, Study
 
 AS_GIVEN = (
   "dataset", "data_dir", "dataset_options", "num_clients", "test_fraction", "valid_fraction", "stratify",
-  "task", "label_noise", "lora", "rounds", "cohort_size", "seed", "eval_every",
+  "task", "label_noise", "lora", "finetune", "rounds", "cohort_size", "seed", "eval_every",
   "late_evaluations", "eval_clients", "stopping", "tracking",
 )  # fmt: skip
 PARTS = ("local", *METHODS, *CONDITIONS)  # sections that choose parts and set them

@@ -2,13 +2,15 @@
 
 A field is declared by the argument of the function that takes it, whose docstring has its meaning.
 
-A new section is a line in `CORE`, or a table in `methods.CONDITIONS` if it chooses parts; a study's comes
+A new section is a line in `CORE`, or a table in `conditions.CONDITIONS` if it chooses parts; a study's comes
 from its `options`, through `fedjax_het.studies.STUDIES`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
+from fedjax_het.clients.finetuned import finetuned
+from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
 from fedjax_het.config.tracking import TrackingSettings
 from fedjax_het.data.clients import split_clients
 from fedjax_het.data.federate import federate
@@ -18,7 +20,7 @@ from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_d
 from fedjax_het.engine.run import run
 from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
-from fedjax_het.methods import CLIENTS, CONDITIONS, MIXINGS, SERVERS, SEVERAL, UNLESS_CHOSEN, Method
+from fedjax_het.methods import CLIENTS, MIXINGS, SERVERS, Method
 from fedjax_het.models import COMMON, GENERATORS, MODELS, lora
 from fedjax_het.settings import Setting, Whole, settings_of
 from fedjax_het.studies import STUDIES, Options, Study
@@ -105,6 +107,7 @@ _PARTITION_SEED = Setting(
   "seed",
 )  # fmt: skip
 _OF_LORA = {name: own for name, own in settings_of(lora).items() if name != "model"}
+_OF_FINETUNE = {name: own for name, own in settings_of(finetuned).items() if name != "client"}
 _OF_STOPPING = {name: own for name, own in settings_of(Stopping.__init__).items() if name != "self"}
 _OF_CLASSIFIER = {
   name: Setting(name, default="" if name in ("weights", "frozen") else None, about=about)
@@ -160,6 +163,7 @@ CORE = (
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
   Section("unseen", "section", more=_settings(fraction=settings_of(split_clients)["fraction"],
                                               steps=settings_of(after_steps)["steps"])),
+  Section("finetune", "section", more=_settings(**_OF_FINETUNE)),
   Section("stopping", "section", more=_settings(**_OF_STOPPING)),
   Section("tracking", "section", more=_settings(**settings_of(cast(Any, TrackingSettings))),
           identifies=False),

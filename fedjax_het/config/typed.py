@@ -38,8 +38,9 @@ class Plan:
     unseen_steps: numbers of local steps after which unseen clients are evaluated.
     model: the model, with its given options.
     lora: the section `lora`; {} for a model that is trained in full.
+    finetune: the section `finetune`; {} for personalised models that are evaluated as they are.
     parts: the given sections of the parts: `algorithm`, `local`, `mixing`, `server`, and those of
-      `methods.CONDITIONS`, which are {} or () if nothing is chosen.
+      `conditions.CONDITIONS`, which are {} or () if nothing is chosen.
     rounds: T, the number of rounds.
     cohort_size: S, the number of clients in each round.
     seed: the seed of all random draws.
@@ -66,6 +67,7 @@ class Plan:
   task: Mapping[str, Any]
   label_noise: Mapping[str, Any]
   lora: Mapping[str, Any]
+  finetune: Mapping[str, Any]
   unseen_fraction: float | None
   unseen_steps: tuple[int, ...]
   model: Choice

@@ -187,7 +187,8 @@ def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) ->
 
     cohort, state = jnp.arange(cohort_size, dtype=jnp.int32), mixing.init(sizes)
     losses = lambda: jnp.zeros(cohort_size)  # noqa: E731
-    heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast)
+    steps = jnp.ones(cohort_size, jnp.int32)
+    heard = Feedback(cohort, sizes[:cohort_size], jnp.int32(0), losses, uploads, broadcast, steps=steps)
     more = (function and function(heard) for function in (mixing.scale, mixing.figures))
     asked = algorithm.covering or client.needs.upload_bits
     sent = one_upload(client, key, data, broadcast, cohort_size) if asked else None

@@ -52,6 +52,8 @@ class Studies(NamedTuple):
     simplex: the simplex of models that the server keeps; None if there is none.
     synthesize: (key, broadcast) -> (x [M, ...], y int32 [M]), labelled synthetic examples ordered by class;
       None for a method that makes none.
+    model: the `models.Model` whose parameters, `Model.joined` with statistics, `ClientUpdate.personalize`
+      returns; None if a client is evaluated with something else.
     milestones: symbol -> index of the round in which the method's training changes; marked in pictures.
   """
 
@@ -60,6 +62,7 @@ class Studies(NamedTuple):
   simplex: Simplex | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   milestones: Mapping[str, float | Array] = MappingProxyType({})
+  model: Any = None
 
 
 class Needs(NamedTuple):

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_het.errors import SettingError, check_transformation
+from fedjax_het.errors import SettingError, check_transformation, is_zero
 from fedjax_het.modes import promoting
 from fedjax_het.parts import Message, ServerUpdate
 from fedjax_het.settings import Fraction, Positive, checked
@@ -67,6 +67,24 @@ def sgd(lr: Positive = 1.0) -> ServerUpdate:
     SettingError: η <= 0, or infinite.
   """
   return optimizer(optax.sgd(lr), "sgd")
+
+
+@checked(whose="server's ")
+def avgm(lr: Positive = 1.0, momentum: Fraction = 0.9, nesterov: bool = False) -> ServerUpdate:
+  """FedAvgM's server part, v <- β v + Δ and θ <- θ - η v, from v = 0.
+
+  Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+  Classification, 2019, section 4.3.
+
+  Args:
+    lr: the server's learning rate η > 0. A constant Δ moves the server by η/(1 - β) a round in the end.
+    momentum: β in [0, 1); 0 is `sgd`.
+    nesterov: whether the step is θ <- θ - η (Δ + β v).
+
+  Raises:
+    SettingError: a setting is out of range.
+  """
+  return optimizer(optax.sgd(lr) if is_zero(momentum) else optax.sgd(lr, momentum, nesterov), "avgm")
 
 
 class Moments(NamedTuple):

@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.local_settings import BY_ROUND, LocalSettings
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.sgd import run_steps, start
 from fedjax_het.data.container import FederatedData
@@ -32,7 +32,6 @@ from fedjax_het.studies.plots import GREY, STYLES, axis_label, decorate, reading
 from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
 from fedjax_het.studies.text import named, number, spread
 
-BY_ROUND = ("lr_decay", "epochs", "steps", "min_epochs", "schedule", "schedule_rounds", "warmup")
 LOCAL = [name for name in LocalSettings.__annotations__ if name not in BY_ROUND]  # taken from the run
 
 

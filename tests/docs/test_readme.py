@@ -30,15 +30,21 @@ def methods() -> str:
   for section, table in METHODS.items():
     part = section.replace("algorithm", "client")
     for name, method in table.items():
-      link = f"[`{name}`](fedjax_het/{path_of(method)})"
+      link = f"[`{name}`](../fedjax_het/{path_of(method)})"
       cells = part, link, method.about, method.keeps, goes_with(section, name)
       lines.append(f"| {' | '.join(cells)} |")
   return "\n".join(lines)
 
 
 def test_table_of_methods_is_the_library_s():
-  found = README.partition("<!-- methods -->\n")[2].partition("\n<!-- /methods -->")[0]
-  assert found == methods(), f"Put between the README's markers:\n{methods()}"
+  page = (ROOT / "docs" / "combinations.md").read_text()
+  found = page.partition("<!-- methods -->\n")[2].partition("\n<!-- /methods -->")[0]
+  assert found == methods(), f"Put between the page's markers:\n{methods()}"
+
+
+def test_the_readme_names_every_method():
+  listed = README.partition("## Methods\n")[2].partition("\n## ")[0]
+  assert {name for table in METHODS.values() for name in table} <= {*re.findall("`([a-z_]+)`", listed)}
 
 
 @pytest.mark.slow

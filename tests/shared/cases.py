@@ -140,7 +140,8 @@ def maker(
   def make(**values):
     own = with_values(config.to_dict(), values)
     local = client_of(names[0], model, rounds, {**own["local"], **own["algorithm"]}, num_clients)
-    mixing = MIXINGS[names[1]].make(own["mixing"])
+    counts = np.random.default_rng(0).integers(0, 20, (num_clients, 3)) + 1
+    mixing = MIXINGS[names[1]].make({**own["mixing"], **MIXINGS[names[1]].prepare({}, counts)})
     server = SERVERS[names[2]].make({"rounds": rounds, **own["server"]})
     mixing, server = (
       or_brought(local, "mixing", names[1], mixing),

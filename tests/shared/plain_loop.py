@@ -45,6 +45,19 @@ def seen_under(attack, data, who):
   return dataclasses.replace(data, x=jnp.asarray(x), y=jnp.asarray(y))
 
 
+def pooled(sent, before):
+  """Σ w v / Σ w of values v [S, ...] with weights of a leading shape; the value before where Σ w = 0."""
+  if sent == ():
+    return before
+
+  def one(weights, values, old):
+    own = weights.reshape(weights.shape + (1,) * (values.ndim - weights.ndim))
+    total = own.sum(0)
+    return jnp.where(total > 0, (own * values).sum(0) / jnp.where(total > 0, total, 1.0), old)
+
+  return jax.tree.map(one, jax.tree.broadcast(sent.weights, sent.values), sent.values, before)
+
+
 def plain_rounds(run, rounds: int):
   """The run as a Python loop over those of each round's cohort that arrive, in any order.
 
@@ -60,7 +73,7 @@ def plain_rounds(run, rounds: int):
   loss = jax.jit(client.loss)
 
   @jax.jit
-  def serve(keys, round, parts, ids, uploads, losses, weights):
+  def serve(keys, round, parts, ids, uploads, losses, steps, weights):
     (mixing_state, server_state, broadcast, kept), (attack_key, server_key) = parts, keys
     if attack.forge:
       assert client.needs.uploads_model
@@ -70,10 +83,13 @@ def plain_rounds(run, rounds: int):
         jnp.asarray(who)[ids].reshape(-1, *[1] * (own.ndim - 1)), base + new, own
       )
       uploads = jax.tree.map(pick, uploads, sent, broadcast)
-    feedback = Feedback(ids, data.train.size[ids], round, lambda: losses, lambda: uploads, broadcast)
+    feedback = Feedback(
+      ids, data.train.size[ids], round, lambda: losses, lambda: uploads, broadcast, steps=steps
+    )
     p, mixing_state = mixing.update(mixing_state, feedback)
     p = p if weights is None else weights / weights.sum()
-    aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
+    aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads._replace(pooled=()))
+    aggregate = aggregate._replace(pooled=pooled(uploads.pooled, broadcast.pooled))
     aggregate = aggregate._replace(even=jax.tree.map(lambda leaf: leaf.mean(0), uploads.even))
     if combined.combine:
       aggregate, kept = combined.combine(server_key, kept, p, uploads, broadcast, jnp.ones(len(p), bool))
@@ -113,6 +129,7 @@ def plain_rounds(run, rounds: int):
       ids,
       uploads,
       jnp.stack(losses),
+      info.steps,
       weights if weights is None else weights[order],
     )
     mixing_state, server_state, broadcast, kept = jax.tree.map(np.array, parts)

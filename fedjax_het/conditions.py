@@ -1,0 +1,57 @@
+"""Tables of the parts by name that stand for the conditions of a federation."""
+
+from fedjax_het import aggregation, attacks, participation, uploads
+from fedjax_het.entries import Method, by_name
+
+_FEDAVG = "McMahan et al., AISTATS 2017"
+_KRUM, _YIN = "Blanchard et al., NeurIPS 2017", "Yin et al., ICML 2018"
+_STICH = "Stich, Cordonnier, Jaggi, NeurIPS 2018"
+
+AGGREGATIONS = by_name(
+  Method("mean", aggregation.mean, "the mean weighted by the mixing", _FEDAVG),
+  Method("median", aggregation.median, "the median of each coordinate", _YIN),
+  Method("trimmed_mean", aggregation.trimmed_mean, "the mean of each coordinate without both ends", _YIN),
+  Method("geometric_median", aggregation.geometric_median, "the point nearest to all uploads (RFA)",
+         "Pillutla, Kakade, Harchaoui, IEEE TSP 2022"),
+  Method("centered_clipping", aggregation.centered_clipping, "clipped steps from the last aggregate update",
+         "Karimireddy, He, Jaggi, ICML 2021", "the aggregate update"),
+  Method("bulyan", aggregation.bulyan, "Krum's choice, then means near the median of each coordinate",
+         "El Mhamdi, Guerraoui, Rouault, ICML 2018"),
+)  # fmt: skip
+PARTICIPATIONS = by_name(
+  Method("uniform", participation.uniform, "S of K clients, uniformly", _FEDAVG),
+  Method("available", participation.available, "S of those that are available, by chance", "-"),
+  Method("cyclic", participation.cyclic, "blocks of clients in turns, as day and night",
+         "Eichner et al., ICML 2019"),
+  Method("trace", participation.trace, "S of those that a file says are there", "-"),
+  Method("poisson", participation.poisson, "each client independently, by chance",
+         "McMahan et al., ICLR 2018"),
+  Method("importance", participation.importance, "by weights, with unbiased aggregates",
+         "Chen, Horváth, Richtárik, TMLR 2022"),
+)  # fmt: skip
+UPLOADS = by_name(
+  Method("clip", uploads.clip, "a difference of a length at most, fixed or by a quantile",
+         "Andrew et al., NeurIPS 2021"),
+  Method("gaussian", uploads.gaussian, "noise on every number", "Dwork et al., 2006"),
+  Method("top_k", uploads.top_k, "the largest numbers of each tensor", _STICH, "a client's error"),
+  Method("random_k", uploads.random_k, "random numbers of each tensor", _STICH, "a client's error"),
+  Method("quantize", uploads.quantize, "stochastic rounding to b bits", "Alistarh et al., NeurIPS 2017"),
+  Method("sign", uploads.sign, "signs and the mean magnitude of each tensor", "Karimireddy et al., ICML 2019",
+         "a client's error"),
+)  # fmt: skip
+ATTACKS = by_name(
+  Method("sign_flip", attacks.sign_flip, "dishonest clients reverse their update", "Li et al., AAAI 2019"),
+  Method("gaussian", attacks.gaussian, "dishonest clients send noise", _KRUM),
+  Method("alie", attacks.alie, "they send a mean shifted within the spread", "Baruch et al., NeurIPS 2019"),
+  Method("ipm", attacks.ipm, "they send the negative honest mean", "Xie, Koyejo, Gupta, UAI 2020"),
+  Method("mimic", attacks.mimic, "they send what one honest client sends", "Karimireddy et al., ICLR 2022"),
+  Method("label_flip", attacks.label_flip, "they train on the labels C - 1 - y", "Fang et al., 2020"),
+  Method("backdoor", attacks.backdoor, "they train on a patch with a target class", "Gu et al., 2017"),
+)  # fmt: skip
+# Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
+CONDITIONS: dict[str, dict[str, Method]] = {
+  "participation": PARTICIPATIONS, "uploads": UPLOADS, "attack": ATTACKS, "aggregation": AGGREGATIONS,
+}  # fmt: skip
+SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose a tuple of parts, in order
+# Section of `CONDITIONS` -> the method that leaving it out chooses.
+UNLESS_CHOSEN = {"aggregation": "mean", "participation": "uniform"}
