@@ -7,9 +7,11 @@ from its `options`, through `fedjax_het.studies.STUDIES`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
 from fedjax_het.clients.finetuned import finetuned
+from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
 from fedjax_het.config.tracking import TrackingSettings
 from fedjax_het.data.clients import split_clients
@@ -107,7 +109,10 @@ _PARTITION_SEED = Setting(
   "seed",
 )  # fmt: skip
 _OF_LORA = {name: own for name, own in settings_of(lora).items() if name != "model"}
-_OF_FINETUNE = {name: own for name, own in settings_of(finetuned).items() if name != "client"}
+# Of fine-tuning: as in `local` unless given, but for its own two.
+_OF_FINETUNE = {
+  name: replace(own, default=None) for name, own in settings_of(cast(Any, LocalSettings)).items()
+} | {name: own for name, own in settings_of(finetuned).items() if name in ("layers", "epochs")}
 _OF_STOPPING = {name: own for name, own in settings_of(Stopping.__init__).items() if name != "self"}
 _OF_CLASSIFIER = {
   name: Setting(name, default="" if name in ("weights", "frozen") else None, about=about)

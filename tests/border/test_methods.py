@@ -28,17 +28,24 @@ def test_an_entry_is_what_it_makes(section, name):
 
 
 def test_what_goes_with_what():
-  """As the parts say: FedEvg uploads signals, two servers take them, two mixings scale updates.
+  """As the parts say: FedEvg uploads signals, two servers take them, four mixings scale updates.
 
-  Robust mixings do not protect plain averages (`even`), which SCAFFOLD sends.
+  Robust mixings do not protect plain averages (`even`), which SCAFFOLD sends. FedNova has to know how the
+  steps of a client part add up.
   """
   everything = compositions()
   bringing = {name for name, own in CLIENTS.items() if (part := asked(own)[0]) and part.needs.brings}
   found = [names for names in everything if names[0] not in bringing]
-  robust, scaling = {"krum", "multi_krum", "norm_bound"}, {"fedmgda", "norm_bound"}
-  clients, servers = len(METHODS["algorithm"]) - 1 - len(bringing), len(METHODS["server"]) - 2
-  others = clients * len(METHODS["mixing"]) - len(robust)
-  assert len(found) == others * servers + 2 * (len(METHODS["mixing"]) - len(scaling))
+  robust, scaling = {"krum", "multi_krum", "norm_bound"}, {"fedmgda", "norm_bound", "fednova", "fedexp"}
+  clients = [name for name in METHODS["algorithm"] if name not in {*bringing, "fedevg"}]
+  servers = [name for name in METHODS["server"] if name not in ("sgld", "particles")]
+  refused = {*itertools.product(clients, METHODS["mixing"], servers)} - {*found}
+  assert {names[1] for names in refused} == robust | {"fednova"}
+  assert {names[0] for names in refused if names[1] == "fednova"} == {
+    name for name in clients if not ((own := bare(CLIENTS[name]).training) and own.counted)
+  }
+  of_fedevg = [names for names in found if names[0] == "fedevg"]
+  assert len(of_fedevg) == 2 * (len(METHODS["mixing"]) - len(scaling))
   assert "scaffold" not in {names[0] for names in found if names[1] in robust}
   assert {names[2] for names in found if names[0] == "fedevg"} == {"sgld", "particles"}
   for name in ("sgld", "particles"):

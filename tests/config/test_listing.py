@@ -62,8 +62,8 @@ def test_all_names_are_printed_as_plain_text(capsys):
   assert "\x1b" not in out and max(map(len, out.splitlines())) <= listing.WIDTH
   for field, entry in ENTRIES:
     assert f"--config.{field}" in out and f"\n{entry.name} " in out
-  assert "with mixing: any but fedmgda, norm_bound; server: sgld, particles" in out
-  assert listing.of_models() == ["sgd", "adam", "yogi", "adagrad"]
+  assert "with mixing: any but fedmgda, fednova, fedexp, norm_bound; server: sgld, particles" in out
+  assert listing.of_models() == ["sgd", "avgm", "adam", "yogi", "adagrad"]
   assert listing.goes_with("mixing", "fedmgda") == "algorithm: any but fedevg; server: models"
   assert listing.goes_with("algorithm", "feddyn") == "mixing: its own; server: its own"
   assert out.count("clip_norm") == 1 and "model=" not in out and " rounds=" not in out

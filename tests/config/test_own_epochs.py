@@ -51,7 +51,9 @@ def stored(config):
 def test_all_settings_that_count_passes_of_a_method_s_own_are_known():
   found = {
     name: tuple(
-      own for own in method.settings if own.endswith("epochs") and own not in ("epochs", "min_epochs")
+      own
+      for own in method.settings
+      if own.endswith("epochs") and own not in ("epochs", "min_epochs", "finetune_epochs")  # of evaluations
     )
     for name, method in CLIENTS.items()
   }

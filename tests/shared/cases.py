@@ -5,19 +5,10 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
 from fedjax_het.config.values import numbers, with_values
 from fedjax_het.federated import federated
-from fedjax_het.methods import (
-  CLIENTS,
-  CONDITIONS,
-  METHODS,
-  MIXINGS,
-  SERVERS,
-  SEVERAL,
-  UNLESS_CHOSEN,
-  compositions,
-  or_brought,
-)
+from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions, or_brought
 from fedjax_het.models import GENERATORS, Model
 from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp
 from fedjax_het.parts import Algorithm, ClientUpdate
