@@ -108,7 +108,7 @@ def draw_compression(axis: Axes, rows: list[dict[str, Any]]) -> None:
   level = of_seeds(plain)
   axis.axhline(level.mean(), color="0.4", linewidth=1)
   axis.plot(plain["bytes"] / 1e6, level.mean(), "o", color="0.4")
-  axis.annotate("float32, uncompressed", (plain["bytes"] / 1e6, level.mean()), (0, 5),
+  axis.annotate("float32,\nno transform", (plain["bytes"] / 1e6, level.mean()), (6, -30),
                 textcoords="offset points", ha="right", color="0.3")  # fmt: skip
   for place_, (name, shown) in enumerate(TRANSFORMS.items()):
     own = chosen(rows, transform=name)
@@ -117,9 +117,12 @@ def draw_compression(axis: Axes, rows: list[dict[str, Any]]) -> None:
                   marker="os^D"[place_], capsize=2, label=shown)  # fmt: skip
     for row, x, values in zip(own, size, found):
       text = strength(row).replace(" bits", " b").replace("–", "1 b")
-      axis.annotate(text, (x, values.mean()), (4, -11), textcoords="offset points", fontsize=8,
+      beside = (-6, 9) if name == "quantize" else (4, -11)
+      axis.annotate(text, (x, values.mean()), beside, textcoords="offset points", fontsize=8,
                     color=f"C{place_}")  # fmt: skip
-  axis.set(xscale="log", xlabel="MB that all clients upload in the whole run (log scale)")
+  axis.set_xscale("log")
+  axis.set_xticks(ticks := [0.5, 1, 2, 5, 10, 20, 50], [f"{tick:g}" for tick in ticks])
+  axis.set(xlabel="MB that all clients upload in the whole run (log scale)")
   axis.grid(alpha=0.3)
 
 
@@ -129,10 +132,10 @@ def draw_attacks(axes: np.ndarray, rows: list[dict[str, Any]]) -> Any:
     table = np.array([
       [of_seeds(row).mean() for row in chosen(rows, attack=attack, aggregation=rule)] for rule in RULES
     ])  # fmt: skip
-    image = axis.imshow(np.nan_to_num(table), vmin=0, vmax=100, cmap="RdYlGn", aspect="auto")
+    image = axis.imshow(np.nan_to_num(table), vmin=0, vmax=100, cmap="viridis", aspect="auto")
     for i, j in np.ndindex(*table.shape):
       text = "diverged" if np.isnan(table[i, j]) else f"{table[i, j]:.0f}"
-      dark = np.nan_to_num(table[i, j]) < 15
+      dark = np.nan_to_num(table[i, j]) < 60
       axis.text(j, i, text, ha="center", va="center", color="white" if dark else "black",
                 fontsize=7 if text == "diverged" else 10)  # fmt: skip
     axis.set_title(shown)
@@ -153,12 +156,17 @@ def draw_dropout(axis: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def pictures(record: dict[str, Any], out: Path) -> None:
-  """The three pictures of those data sets that have all rows of a part."""
+  """A picture of each part, of those data sets that have it."""
   for part, draw, title in (
-    ("compression", draw_compression, "Accuracy against what is uploaded"),
-    ("dropout", draw_dropout, "Accuracy against lost uploads: mean of five seeds, and each seed (thin)"),
+    (
+      "compression",
+      draw_compression,
+      "Accuracy against what is uploaded:\nmean of five seeds, bars: standard deviation",
+    ),
+    ("dropout", draw_dropout, "Accuracy against lost uploads:\nmean of five seeds, and each seed (thin)"),
   ):
-    found = [name for name in NAMES if part in record.get(name, {})]
+    if not (found := [name for name in NAMES if part in record.get(name, {})]):
+      continue
     figure = Figure(figsize=(5.8 * len(found), 4.6), layout="constrained")
     for axis, name in zip(np.atleast_1d(figure.subplots(1, len(found))), found):
       draw(axis, record[name][part]["rows"])
@@ -167,7 +175,8 @@ def pictures(record: dict[str, Any], out: Path) -> None:
       axis.legend(loc="lower right" if part == "compression" else "lower left", frameon=False)
     figure.suptitle(title)
     save(figure, place(out, f"conditions_{part}.png"))
-  found = [name for name in NAMES if "attacks" in record.get(name, {})]
+  if not (found := [name for name in NAMES if "attacks" in record.get(name, {})]):
+    return
   figure = Figure(figsize=(14, 3.5 * len(found) + 0.7), layout="constrained")
   grid = figure.subplots(len(found), len(ATTACKS), sharey=True, squeeze=False)
   for axes, name in zip(grid, found):
@@ -176,5 +185,7 @@ def pictures(record: dict[str, Any], out: Path) -> None:
   for axis in grid[-1]:
     axis.set_xlabel("share of the clients that attack")
   figure.colorbar(image, ax=grid, label="top-1 of the global model, %", shrink=0.8)
-  figure.suptitle("Accuracy on the honest clients' test rows after the last round, mean of five seeds")
+  figure.suptitle(
+    "Accuracy on the honest clients' test rows, mean of five seeds (diverged: at least one of them did)"
+  )
   save(figure, place(out, "conditions_attacks.png"))

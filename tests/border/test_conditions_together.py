@@ -73,8 +73,8 @@ def test_the_bits_are_the_same_on_one_device_and_on_two_and_after_a_stop(name):
 
 
 def launch(name: str, workdir: Path, *more: str) -> subprocess.Popen:
-  of_client, of_mixing, _ = NAMES[name]
-  flags = [f"--config.mixing.name={of_mixing}"] if of_mixing != "static" else []
+  of_client, of_mixing, of_server = NAMES[name]
+  flags = [f"--config.mixing.name={of_mixing}", f"--config.server={{'name': '{of_server}'}}"]
   flags += ["--config.local.epochs=1", "--config.rounds=60", "--config.eval_every=5", "--config.seed=1"]
   command = [sys.executable, "-m", "fedjax_het.run", f"--workdir={workdir}", "--checkpoint_seconds=0"]
   command += [f"--config={ROOT}/configs/quickstart.py:algorithm={of_client}", *flags, *FLAGS, *more]
