@@ -37,10 +37,17 @@ if _CACHE:  # empty: no cache. A folder a worker: JAX's cache has no locks
 
 def pytest_addoption(parser):
   parser.addoption("--all", action="store_true", help="the whole suite, also the tests marked as slow")
+  parser.addoption("--every", action="store_true", help="also the tests marked as by_hand, which take hours")
 
 
 def pytest_collection_modifyitems(config, items):
-  slow = [] if config.getoption("--all") else [item for item in items if item.get_closest_marker("slow")]
+  left = {
+    "slow": config.getoption("--all") or config.getoption("--every"),
+    "by_hand": config.getoption("--every"),
+  }
+  slow = [
+    item for item in items if any(item.get_closest_marker(own) for own, taken in left.items() if not taken)
+  ]
   config.hook.pytest_deselected(items=slow)
   items[:] = [item for item in items if item not in slow]
   config.left_out = len(slow)

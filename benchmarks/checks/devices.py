@@ -31,7 +31,7 @@ fh.prepare_cpu(devices=8)
 
 import jax  # noqa: E402
 
-from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
+from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN  # noqa: E402
 from fedjax_het.config.values import numbers, with_values  # noqa: E402
 from fedjax_het.experiment.build import build, engine_of  # noqa: E402
 from fedjax_het.methods import METHODS, or_brought, partners  # noqa: E402

@@ -14,7 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EPOCHS, EVERYBODY, OF_IMAGES, ROUNDS, algorithm, beside, cases, conditions, maker
+from cases import (
+  EPOCHS,
+  EVERYBODY,
+  OF_IMAGES,
+  ROUNDS,
+  algorithm,
+  beside,
+  cases,
+  conditions,
+  maker,
+  slow_or_by_hand,
+)
 from plain_loop import context_of, plain_rounds
 from small_parts import (
   SIZES,
@@ -85,7 +96,9 @@ ONE_OF_A_KIND = {"fedavg"}
 
 def marked(methods):
   """The methods, of which only one of a kind is not slow."""
-  return [pytest.param(name, marks=[] if name in ONE_OF_A_KIND else pytest.mark.slow) for name in methods]
+  return [
+    pytest.param(name, marks=[] if name in ONE_OF_A_KIND else slow_or_by_hand(name)) for name in methods
+  ]
 
 
 every_client = pytest.mark.parametrize("run", marked(EVALUATED), indirect=True)

@@ -8,7 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import beside, cases, conditions, maker
+from cases import beside, cases, conditions, maker, slow_or_by_hand
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 from quick_compiler import FLAGS
@@ -59,8 +59,9 @@ def run(method: str, sizes: str, cohort: int, devices: int, client_batch: int = 
   return jax.tree.map(np.asarray, (state._replace(key=()), infos))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [*cases(), *CONDITIONS])
+@pytest.mark.parametrize(
+  "method", [pytest.param(name, marks=slow_or_by_hand(name)) for name in (*cases(), *CONDITIONS)]
+)
 def test_one_client_a_device_has_the_bits_of_many(method):
   chex.assert_trees_all_equal(
     run(method, "two batches", CLIENTS, devices=1), run(method, "two batches", CLIENTS, devices=CLIENTS)

@@ -1,6 +1,7 @@
 """The table of methods: entries agree with the parts they make, and composition is asked of the parts."""
 
 import inspect
+import itertools
 
 import pytest
 from cases import cases

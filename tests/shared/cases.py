@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from ml_collections import ConfigDict
 
 from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
@@ -54,6 +55,14 @@ BESIDE = {("participation", "importance"): "ditto"}
 OF_IMAGES = {("attack", "backdoor")}  # conditions that need examples with pixels
 NETWORKS = {"fedcgan": cgan_mlp}  # of a method that trains a generator; else an autoencoder
 NUM_CLIENTS = 12  # of the federations that these algorithms run on, where nobody says otherwise
+# Whose form another one has too, so that `pytest --all` leaves their promises to `pytest --every`.
+BY_HAND = {
+  "fedspeed", "moon", "fedbn", "per_fedavg", "fedbabu", "fedrod", "fedlc", "fedrs", "fedntd", "mofedsam",
+  "fedadmm", "fedem", "fedexp", "avgm", "participation: cyclic", "participation: trace", "uploads: clip",
+  "uploads: gaussian", "uploads: random_k", "uploads: sign", "attack: sign_flip", "attack: gaussian",
+  "attack: ipm", "attack: mimic", "attack: backdoor", "aggregation: median", "aggregation: trimmed_mean",
+  "aggregation: geometric_median",
+}  # fmt: skip
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
 
 
@@ -141,3 +150,8 @@ def maker(
     return federated(local, mixing, server, **more)
 
   return make, numbers(config.to_dict())
+
+
+def slow_or_by_hand(name: str) -> list[pytest.MarkDecorator]:
+  """Marks of the promises of a method or a condition that is not tested by default."""
+  return [pytest.mark.slow, *([pytest.mark.by_hand] if name in BY_HAND else [])]
