@@ -4,6 +4,7 @@ A new method is a file with its factory, and an entry in a table.
 """
 
 import contextlib
+import functools
 import itertools
 from typing import Any
 
@@ -187,6 +188,25 @@ def compositions() -> list[tuple[str, str, str]]:
 
   A part whose factory fails with a small model is left out, as it cannot be asked.
   """
+  return [*_composed(_Entries(own for table in METHODS.values() for own in table.items()))]
+
+
+class _Entries(tuple):
+  """Entries of the tables, (name, method), which are the same if they are the same objects."""
+
+  def __hash__(self) -> int:
+    return hash(tuple(id(method) for _, method in self))
+
+  def __eq__(self, other: object) -> bool:
+    return (
+      isinstance(other, _Entries)
+      and len(self) == len(other)
+      and all(a is b for (_, a), (_, b) in zip(self, other))
+    )
+
+
+@functools.lru_cache(maxsize=2)  # each of the thousands of combinations is tried; tables rarely change
+def _composed(entries: _Entries) -> list[tuple[str, str, str]]:
   parts = [
     {name: part for name, method in table.items() if (part := asked(method)[0]) is not None}
     for table in METHODS.values()

@@ -35,7 +35,9 @@ OPTIMIZERS: Mapping[str, Callable[[Mapping[str, Any]], objective.Optimizer]] = {
   "adam": lambda own: objective.adam(own["b1"], own["b2"], own["weight_decay"], own["eps"]),
   "adamw": lambda own: objective.adam(own["b1"], own["b2"], own["weight_decay"], own["eps"], decoupled=True),
 }
-SUMMING = ("sgd",)  # optimisers of whose update the mean gradient is read, see `counted.times_counted`
+SUMMING = (
+  "sgd",
+)  # optimisers of whose update the mean gradient is read, see `gradient_weights.times_counted`
 USED_BY = {  # settings that only some optimisers use -> those
   **dict.fromkeys(("momentum",), ("sgd", "nesterov")),
   **dict.fromkeys(("b1", "b2", "eps"), ("adam", "adamw")),

@@ -14,7 +14,7 @@ import optax
 from fedjax_het.clients import objective
 from fedjax_het.clients.augmentation import augmented, check_augmentation, mixed
 from fedjax_het.clients.calibration import calibrated, check_classes, correlation, counts_of
-from fedjax_het.clients.counted import times_counted
+from fedjax_het.clients.gradient_weights import times_counted
 from fedjax_het.clients.local_settings import (
   OPTIMIZERS,
   OURS,

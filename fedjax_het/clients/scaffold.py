@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.counted import times_counted
+from fedjax_het.clients.gradient_weights import times_counted
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import received, supervised

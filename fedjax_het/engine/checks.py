@@ -118,10 +118,10 @@ def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> No
 
 def check_ahead(algorithm: Algorithm, **flags: int | None) -> None:
   """Raises `SettingError` for flags that need the cohorts before the rounds are trained."""
-  part = algorithm.participation
+  chosen = algorithm.participation
   for flag, value in flags.items():
-    if value is not None and part.draw is not None and not part.ahead:
-      problem = f"participation {part.name} draws a cohort only after the round before it"
+    if value is not None and chosen.draw is not None and not chosen.ahead:
+      problem = f"participation {chosen.name} draws a cohort only after the round before it"
       raise SettingError(flag, value, problem, "Leave it out, or use another participation.")
 
 

@@ -1,5 +1,6 @@
 """Draws the cohorts of clients that take part in the rounds."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -118,9 +119,11 @@ class CohortsAhead:
 
     self.rows = rows
     self._settings = {} if make is None else settings
-    self._draw = jax.jit(jax.vmap(jax.vmap(draw, (0, 0, 0, None)), (None, None, None, 0)))
-    self._raw = jax.jit(jax.random.key_data, out_shardings=replicated(mesh))
-    self._whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))
+    # Made when they are called, so that nothing is compiled before a run's arguments are checked.
+    many = jax.vmap(jax.vmap(draw, (0, 0, 0, None)), (None, None, None, 0))
+    self._draw = functools.cache(lambda: jax.jit(many))
+    self._raw = functools.cache(lambda: jax.jit(jax.random.key_data, out_shardings=replicated(mesh)))
+    self._whole = functools.cache(lambda: jax.jit(lambda tree: tree, out_shardings=replicated(mesh)))
     self._states: PyTree = ()  # of the participation parts, which do not change
     self._drawn = np.zeros(0), 0, np.zeros((0, 0, 0), np.int32)
 
@@ -131,11 +134,11 @@ class CohortsAhead:
       keys: the keys.
       states: the participation parts' states, with which the cohorts are drawn from now on.
     """
-    raw = np.asarray(self._raw(keys))
+    raw = np.asarray(self._raw()(keys))
     if jax.tree.leaves(states):
       alone = keys.ndim == 0
       self._states = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if alone else np.asarray(leaf),
-                                  self._whole(states))  # fmt: skip
+                                  self._whole()(states))  # fmt: skip
     return raw.reshape(-1, raw.shape[-1])
 
   def of(self, keys: np.ndarray, first: int) -> np.ndarray:
@@ -145,6 +148,6 @@ class CohortsAhead:
       rounds = first + np.arange(AHEAD, dtype=np.int32)
       typed, states = jax.random.wrap_key_data(jnp.asarray(keys)), self._states
       states = jax.tree.map(lambda leaf: leaf[: len(keys)], states)
-      drawn, start = np.asarray(self._draw(self._settings, typed, states, rounds)), first
+      drawn, start = np.asarray(self._draw()(self._settings, typed, states, rounds)), first
       self._drawn = keys, start, drawn
     return drawn[first - start :]

@@ -24,11 +24,11 @@ def discrepancies(counts: ArrayLike, target: str) -> jax.Array:
 
   Args:
     counts: examples of each class of each client, int [K, C].
-    target: "uniform" over the classes, or "global", the distribution of all clients' labels.
+    target: "even" over the classes, or "global", the distribution of all clients' labels.
   """
   own = jnp.asarray(counts, jnp.float32)
   share = own / jnp.maximum(own.sum(1, keepdims=True), 1.0)
-  aim = jnp.full(own.shape[1], 1.0 / own.shape[1]) if target == "uniform" else own.sum(0) / own.sum()
+  aim = jnp.full(own.shape[1], 1.0 / own.shape[1]) if target == "even" else own.sum(0) / own.sum()
   ratio = jnp.where(share > 0, share, 1.0) / jnp.where(share > 0, aim, 1.0)
   return (share * jnp.log(ratio)).sum(1)
 
@@ -36,7 +36,7 @@ def discrepancies(counts: ArrayLike, target: str) -> jax.Array:
 @checked
 def feddisco(
   counts: ArrayLike, a: NonNegative = 0.5, b: NonNegative = 0.1,
-  target: Annotated[str, Choice(("uniform", "global"))] = "uniform",
+  target: Annotated[str, Choice(("even", "global"))] = "even",
 ) -> Mixing:  # fmt: skip
   """FedDisco's mixing part.
 
@@ -44,7 +44,7 @@ def feddisco(
     counts: examples of each class that each client trains on, int [K, C]; configurations give the data's.
     a: a >= 0, weight of the discrepancy; 0 with b = 0 is static mixing.
     b: b >= 0, added to each coefficient.
-    target: the distribution from which discrepancies are measured: "uniform" over the classes, or "global".
+    target: the distribution from which discrepancies are measured: "even" over the classes, or "global".
   """
   d = discrepancies(counts, target)
 

@@ -50,6 +50,7 @@ def test_the_drift_server_adds_the_mean_of_all_clients_drifts():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_feddyn_s_fixed_point_is_the_optimum_of_the_mean_of_the_losses(ragged):
   """Where FedAvg stands still elsewhere."""
   own = dict(lr=0.05, epochs=2, batch_size=100, momentum=0.0, weight_decay=0.05)
@@ -65,6 +66,7 @@ def test_feddyn_s_fixed_point_is_the_optimum_of_the_mean_of_the_losses(ragged):
   assert 8 * slope(feddyn(linear(), alpha=0.5, **own)) < slope(fh.fedavg(linear(), **own))
 
 
+@pytest.mark.slow
 def test_feddc_by_hand(ragged):
   part = feddc(linear(), alpha=0.2, **LOCAL)
   first = part.init_broadcast(jax.random.key(0))
@@ -81,6 +83,7 @@ def test_feddc_by_hand(ragged):
   close(upload.even.more, add(s, add(gradient, own, -1.0), SHARE), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fedadmm_by_hand(ragged):
   part = fedadmm(linear(), rho=0.2, **LOCAL)
   first = part.init_broadcast(jax.random.key(0))
@@ -97,6 +100,7 @@ def test_fedadmm_by_hand(ragged):
   close(after, type(after)(wanted, jax.tree.map(lambda leaf: 5.0 * leaf, later)))
 
 
+@pytest.mark.slow
 def test_fedcm_by_hand(ragged):
   part = fedcm(linear(), alpha=0.3, **LOCAL)
   first = part.init_broadcast(jax.random.key(0))._replace(

@@ -67,6 +67,7 @@ def test_fedntd_s_term_by_hand():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_fedrod_moves_the_shared_model_by_the_balanced_softmax_alone(ragged):
   plain = fh.fedavg(mlp(), **LOCAL, calibration="logit_adjustment")
   own = one_round(fedrod(mlp(), **LOCAL), ragged)
@@ -81,6 +82,7 @@ def test_fedrod_moves_the_shared_model_by_the_balanced_softmax_alone(ragged):
   np.testing.assert_allclose(once[3].kernel, head["kernel"] - LR * z.T @ slope, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fedproto_s_prototypes_and_term_by_hand(ragged):
   part = fedproto(mlp(), lam=0.7, **LOCAL)
   first = part.init_broadcast(jax.random.key(0))
@@ -119,6 +121,7 @@ def test_fedproto_predicts_the_nearest_known_prototype():
   np.testing.assert_array_equal(seen.argmax(1), away.argmin(1))
 
 
+@pytest.mark.slow
 def test_ifca_trains_the_model_that_fits_and_leaves_the_others(ragged):
   part, plain = ifca(linear(), models=3, **LOCAL), fh.fedavg(linear(), **LOCAL)
   first = part.init_broadcast(jax.random.key(0))
@@ -131,6 +134,7 @@ def test_ifca_trains_the_model_that_fits_and_leaves_the_others(ragged):
   assert [float(info.figures[f"share_{m}"]) for m in range(3)] == [float(m == best) for m in range(3)]
 
 
+@pytest.mark.slow
 def test_fedem_by_hand(ragged):
   part = fedem(linear(), models=2, **LOCAL)
   first = part.init_broadcast(jax.random.key(0))
@@ -163,6 +167,7 @@ def test_fedem_by_hand(ragged):
   close(upload.params, jax.tree.map(lambda *leaves: np.stack(leaves), *trained), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fedbn_keeps_the_layers_that_have_a_scale(ragged):
   class Net(nn.Module):
     @nn.compact
@@ -182,6 +187,7 @@ def test_fedbn_keeps_the_layers_that_have_a_scale(ragged):
   assert part.global_model is None and fedbn(mlp()).global_model is not None
 
 
+@pytest.mark.slow
 def test_fedbabu_trains_the_body_under_the_first_head(ragged):
   part = fedbabu(linear(), head="fc/bias", **LOCAL)
   _, state, upload, after, _ = one_round(part, ragged)
@@ -206,6 +212,7 @@ def test_fine_tuning_is_local_training_of_the_judged_model(ragged):
     finetuned(fedrod(mlp()))
 
 
+@pytest.mark.slow
 def test_local_sends_nothing(ragged):
   _, _, upload, after, _ = one_round(local_only(linear(), **LOCAL), ragged)
   assert jax.tree.leaves(upload) == []
@@ -226,6 +233,7 @@ def test_local_sends_nothing(ragged):
     lambda m: fedbn(m, **LOCAL),
   ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_without_its_term_it_is_fedavg_bit_for_bit(off, ragged):
   part = off(mlp())
   upload = one_round(part, ragged)[2]
@@ -234,6 +242,7 @@ def test_without_its_term_it_is_fedavg_bit_for_bit(off, ragged):
   assert jax.tree.leaves(upload) and len(jax.tree.leaves(upload)) == len(jax.tree.leaves(wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_one_model_of_ifca_or_fedem_is_fedavg(ragged):
   def course(part):
@@ -253,6 +262,7 @@ def test_one_model_of_ifca_or_fedem_is_fedavg(ragged):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_ifca_recovers_planted_clusters():
   """Of clients whose labels are turned by one: after a few rounds each group has a model of its own."""

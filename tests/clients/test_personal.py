@@ -9,7 +9,7 @@ from flax import nnx
 from small_parts import float64, linear, linear_loss_and_gradient, mlp, one_client, walk
 
 import fedjax_het as fh
-from fedjax_het.clients.counted import times_counted
+from fedjax_het.clients.gradient_weights import times_counted
 from fedjax_het.clients.heads import joined, layers_of_head, parting
 from fedjax_het.clients.sgd import LATER
 from fedjax_het.errors import SettingError

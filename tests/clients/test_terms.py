@@ -83,6 +83,7 @@ def test_the_counts_are_the_client_s_own(ragged):
 
 
 @pytest.mark.parametrize("real", [7, 5, 2, 1])
+@pytest.mark.slow
 def test_the_penalty_on_correlated_features_by_hand(real):
   z = np.random.default_rng(1).normal(size=(7, 9)) @ np.random.default_rng(2).normal(size=(9, 9))
   z[:, 3] = 0.5  # a feature without variance
@@ -105,6 +106,7 @@ def client_round(part, data, client=8):
   return jax.jit(part.update)(key, broadcast, state, one_client(data, client), fh.Context(client, 0, 3, 12))
 
 
+@pytest.mark.slow
 def test_a_term_is_added_to_the_loss_and_to_its_gradient(ragged):
   """A term of half the squared parameters is weight decay."""
   local = dict(lr=0.1, epochs=1, batch_size=4, momentum=0.0)
@@ -119,6 +121,7 @@ def test_a_term_is_added_to_the_loss_and_to_its_gradient(ragged):
 
 
 @pytest.mark.parametrize("changed", [dict(calibration="fedlc"), dict(decorrelate=0.5)])
+@pytest.mark.slow
 def test_these_options_change_training_and_are_off_by_default(changed, ragged):
   local = dict(lr=0.1, epochs=1, batch_size=4)
   plain, off, on = (

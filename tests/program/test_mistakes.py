@@ -31,10 +31,9 @@ LEFT = {  # a part chosen by its name alone -> the first of the settings that th
 }
 
 WHOSE = {  # has the setting, where only a few do
-  "server": "sgd, adam, yogi, adagrad",
   "mixing": "qffl",
   "partition": "dirichlet, client_dirichlet",
-  "algorithm": "fedprox, superfed_mm, superfed_lm",
+  "algorithm": "fedprox, superfed_mm, superfed_lm, moon",
 }
 
 
