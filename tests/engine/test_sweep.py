@@ -56,6 +56,7 @@ def test_settings_go_with_a_function_of_them():
     fh.run(make, data, settings={"mu": -1.0}, **given)
 
 
+@pytest.mark.slow
 def test_standard_error_shows_how_far_it_is_where_that_is_asked_for(capsys):
   given = dict(data=federation(SIZES), rounds=2, cohort_size=2)
   fh.sweep(make, {"lr": [0.1, 1e30]}, **given, progress=True)

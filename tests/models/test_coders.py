@@ -113,6 +113,7 @@ def test_image_generators_have_the_authors_sizes(factory, counts):
   assert {name: sum(leaf.size for leaf in jax.tree.leaves(own)) for name, own in parts.items()} == counts
 
 
+@pytest.mark.slow
 def test_the_discriminator_drops_half_of_what_it_sees():
   """Its losses change with the key also where the fakes do not, and those dropped are twice as strong."""
   model = Discriminator(3, 4)

@@ -3,6 +3,7 @@
 import re
 
 import jax
+import pytest
 from changed_configs import with_values
 from launching import small
 from ml_collections import ConfigDict
@@ -22,6 +23,7 @@ def compiled(caplog, config: ConfigDict, folder: str) -> list[str]:
   return re.findall(r"Finished XLA compilation of jit\((.+?)\) in", caplog.text)
 
 
+@pytest.mark.slow
 def test_no_program_is_for_a_shape_of_the_model(tmp_path, caplog):
   model = {"name": "leaf_cnn", "width": 8, "norm": "batch"}  # of arrays of a dozen shapes
   programs = compiled(caplog, with_values(small(), {"model": model}), str(tmp_path / "run"))
