@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import algorithm, cases
+from cases import BY_HAND, FORMS, algorithm, cases
 from small_parts import (
   SIZES,
   federation,
@@ -354,7 +354,10 @@ MANY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", MANY)
-@pytest.mark.parametrize("name", [name for name in CLIENTS if "clip_norm" in CLIENTS[name].settings])
+@pytest.mark.parametrize(
+  "name",
+  [name for name in CLIENTS if "clip_norm" in CLIENTS[name].settings and name not in (*BY_HAND, *FORMS)],
+)
 def test_every_method_trains_so(name, settings):
   """Other figures than plain training, finite, the same bits on one and on three devices."""
   own = {**MANY[settings]}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EPOCHS, EVERYBODY, ROUNDS, algorithm, cases
+from cases import EPOCHS, EVERYBODY, ROUNDS, algorithm, cases, in_other_tests
 from launching import records, small, start
 from small_parts import SIZES, federation
 from tiny_table import tiny_table, unchanged
@@ -22,7 +22,7 @@ from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 
 QUICK = {"fedavg", "aaggff_s"}
-EVERY_METHOD = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in cases()]
+EVERY_METHOD = [pytest.param(name, marks=[] if name in QUICK else in_other_tests(name)) for name in cases()]
 
 
 @contextlib.contextmanager
@@ -233,7 +233,7 @@ def test_without_jit_the_search_says_where():
 
 
 @pytest.mark.parametrize(
-  "method", [pytest.param(name, marks=[] if name == "fedavg" else pytest.mark.slow) for name in cases()]
+  "method", [pytest.param(name, marks=[] if name == "fedavg" else in_other_tests(name)) for name in cases()]
 )
 @pytest.mark.filterwarnings("ignore:No client is nearest", "ignore:Regions of")  # three clients, small ones
 def test_without_jit_a_run_is_the_compiled_one_but_for_rounding(method):

@@ -7,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from cases import BY_HAND, FORMS
 
 import fedjax_het as fh
 from fedjax_het.compare.content import content
@@ -26,8 +27,9 @@ CITIES = ("Köln", "Oslo", "Århus", "São Paulo")
 
 
 METHODS = [
-  name for name in CLIENTS if name not in ("superfed_mm", "fedevg") and "two_nn" in CLIENTS[name].models
-]
+  name for name in CLIENTS
+  if name not in ("superfed_mm", "fedevg", *BY_HAND, *FORMS) and "two_nn" in CLIENTS[name].models
+]  # fmt: skip
 
 
 def table(rows=200):

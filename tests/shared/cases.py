@@ -61,7 +61,9 @@ BY_HAND = {
   "fedadmm", "fedem", "fedexp", "avgm", "participation: cyclic", "participation: trace", "uploads: clip",
   "uploads: gaussian", "uploads: random_k", "uploads: sign", "attack: sign_flip", "attack: gaussian",
   "attack: ipm", "attack: mimic", "attack: backdoor", "aggregation: median", "aggregation: trimmed_mean",
-  "aggregation: geometric_median",
+  "aggregation: geometric_median", "participation: available", "participation: importance",
+  "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
+  "aggregation: centered_clipping", "fedcm", "feddc", "feddisco",
 }  # fmt: skip
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
 
@@ -150,6 +152,20 @@ def maker(
     return federated(local, mixing, server, **more)
 
   return make, numbers(config.to_dict())
+
+
+FORMS = (
+  "local",
+  "feddyn",
+  "fedproto",
+  "ifca",
+  "fednova",
+)  # new forms, whose promises are in the slower tests
+
+
+def in_other_tests(name: str) -> list[pytest.MarkDecorator]:
+  """Marks of a method in tests that are not its promises."""
+  return [pytest.mark.slow, *([pytest.mark.by_hand] if name in BY_HAND or name in FORMS else [])]
 
 
 def slow_or_by_hand(name: str) -> list[pytest.MarkDecorator]:
