@@ -36,7 +36,7 @@ def choose(which, parts, call, states):
   return lax.switch(which, [branch(i) for i in range(len(parts))], states)
 
 
-FEATURES = ("moon", "fedrod", "fedproto", "fedntd")  # clients that read features, of a model that names its last layer
+FEATURES = ("moon", "fedrod", "fedproto", "fedntd")  # of a model that names its last layer
 
 
 @functools.cache
