@@ -33,6 +33,27 @@ def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
   return jnp.sum(values * weight) / jnp.sum(weight)
 
 
+def sum_over_blocks(data: ClientData, of: Callable[..., PyTree], batch_size: int = 256) -> PyTree:
+  """Computes Σ of(x, y, inside) over blocks of all of a client's examples, in their order.
+
+  Args:
+    data: the client's examples.
+    of: (x [B, ...], y [B, ...], inside bool [B]) -> a tree of arrays. Rows that are not inside are copies of
+      the first one, and have to be left out of it.
+    batch_size: the most examples in a block, see `ClientData.block`.
+  """
+  block = data.block(batch_size)
+
+  def found(first: jax.Array) -> PyTree:
+    rows = first + jnp.arange(block)
+    inside = rows < data.length
+    return of(*data.take(jnp.where(inside, rows, 0)), inside)
+
+  starts = jnp.arange(0, data.limit, block)
+  nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(found, starts[0]))
+  return lax.scan(lambda sums, first: (jax.tree.map(jnp.add, sums, found(first)), None), nothing, starts)[0]
+
+
 def steps_per_epoch(data: ClientData, batch_size: int) -> int | Array:
   """Returns ceil(n_i / B), the steps of one epoch: a last partial batch is used, not dropped."""
   return (data.length + batch_size - 1) // batch_size

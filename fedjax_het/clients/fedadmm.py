@@ -18,7 +18,7 @@ from fedjax_het import mixing
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
-from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Message
 from fedjax_het.settings import Range, checked
@@ -63,9 +63,7 @@ def fedadmm(model: Model, *, rho: Penalty = 0.01, **local: Unpack[LocalSettings]
     return Message(moved, stats=local.stats), own
 
   part = supervised(
-    recipe, one_model(recipe, correct=correct, finish=finish),
-    lambda broadcast, *_: received(model)(broadcast), name="fedadmm",
+    recipe, one_model(recipe, correct=correct, finish=finish), name="fedadmm",
     init=lambda key, broadcast, *_: Own(broadcast.params, jax.tree.map(jnp.zeros_like, broadcast.params)),
-    global_model=received(model),
   )  # fmt: skip
   return part._replace(needs=part.needs._replace(brings={"mixing": mixing.uniform()}))

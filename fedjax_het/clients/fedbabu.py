@@ -10,7 +10,7 @@ from typing import Annotated, Any, Unpack, cast
 from fedjax_het.clients import sgd
 from fedjax_het.clients.finetuned import FinetuneSettings, Layers, finetuned
 from fedjax_het.clients.heads import Head, joined, parting, with_rest_fixed
-from fedjax_het.clients.local_settings import BY_ROUND, LocalSettings
+from fedjax_het.clients.local_settings import LocalSettings, at_evaluations
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.models import Model
@@ -67,6 +67,5 @@ def fedbabu(
   )  # fmt: skip
   if finetune_epochs == 0:
     return made
-  own = {name: value for name, value in local.items() if name not in BY_ROUND}
-  tuning = cast(FinetuneSettings, {**own, "epochs": finetune_epochs})
+  tuning = cast(FinetuneSettings, {**at_evaluations(local), "epochs": finetune_epochs})
   return finetuned(made, layers=finetune_layers, **tuning)._replace(name="fedbabu")

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of, sharpened
-from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.clients.supervised import supervised
+from fedjax_het.errors import is_one
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Message
 from fedjax_het.settings import Neutral, NonNegative, Range, checked
@@ -44,7 +45,7 @@ def fedcm(
     SettingError: a setting is out of range, or `optimizer` is given.
   """
   recipe = recipe_of(model, local, reader=name)
-  plain = isinstance(alpha, int | float) and alpha == 1.0
+  plain = is_one(alpha)
 
   def correct(broadcast, state, context):
     return lambda gradient, params: jax.tree.map(
@@ -52,8 +53,7 @@ def fedcm(
     )
 
   def finish(broadcast, state, context, local):
-    assert recipe.counted is not None
-    scale = 1.0 / (recipe.rate(context.round) * recipe.counted(local.steps, context.round))
+    scale = recipe.per_gradient(local.steps, context.round)
     mean = jax.tree.map(
       lambda m, x, y: jnp.where(jnp.isinf(scale), m, scale * (x - y)),
       broadcast.extra, broadcast.params, local.params,
@@ -65,10 +65,7 @@ def fedcm(
     return Message(params, () if plain else jax.tree.map(jnp.zeros_like, params), model.stats)
 
   training = one_model(recipe) if plain else one_model(recipe, correct=correct, finish=finish)
-  return supervised(
-    recipe, training, lambda broadcast, *_: received(model)(broadcast), name=name,
-    init_broadcast=init_broadcast, global_model=received(model),
-  )  # fmt: skip
+  return supervised(recipe, training, name=name, init_broadcast=init_broadcast)
 
 
 @checked

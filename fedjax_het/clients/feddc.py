@@ -23,10 +23,10 @@ from fedjax_het import mixing, server
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
-from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Message
-from fedjax_het.server.drift import Even
+from fedjax_het.server.drift import Even, share_of
 from fedjax_het.settings import NonNegative, checked
 
 PyTree = Any
@@ -64,9 +64,8 @@ def feddc(model: Model, *, alpha: NonNegative = 0.01, **local: Unpack[LocalSetti
     return along
 
   def finish(broadcast, state, context, local):
-    assert recipe.counted is not None
-    scale = 1.0 / (recipe.rate(context.round) * recipe.counted(local.steps, context.round))
-    share = jnp.float32(context.cohort_size) / jnp.float32(context.num_clients)
+    scale = recipe.per_gradient(local.steps, context.round)
+    share = share_of(context)
     update = jax.tree.map(jnp.subtract, local.params, broadcast.params)
     gradient = jax.tree.map(
       lambda own, s, d: jnp.where(jnp.isinf(scale), own, own - s - scale * d),
@@ -86,10 +85,8 @@ def feddc(model: Model, *, alpha: NonNegative = 0.01, **local: Unpack[LocalSetti
     return Message(params, stats=model.stats, even=Even(jnp.float32(1.0), zeros(params)))
 
   part = supervised(
-    recipe, one_model(recipe, correct=correct, finish=finish),
-    lambda broadcast, *_: received(model)(broadcast), name="feddc", init_broadcast=init_broadcast,
+    recipe, one_model(recipe, correct=correct, finish=finish), name="feddc", init_broadcast=init_broadcast,
     init=lambda key, broadcast, *_: Own(zeros(broadcast.params), zeros(broadcast.params)),
-    global_model=received(model),
   )  # fmt: skip
   brings = {"mixing": mixing.uniform(), "server": server.drift()}
   return part._replace(needs=part.needs._replace(brings=brings, transformed=("params",)))

@@ -24,11 +24,11 @@ from fedjax_het import mixing, server
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import Recipe, recipe_of, sharpened
-from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.errors import is_zero
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Message
-from fedjax_het.server.drift import Even
+from fedjax_het.server.drift import Even, share_of
 from fedjax_het.settings import NonNegative, checked
 
 PyTree = Any
@@ -80,18 +80,17 @@ def dynamic(recipe: Recipe, alpha: float | jax.Array, name: str) -> ClientUpdate
     return along
 
   def finish(broadcast, state, context, local):
-    share = jnp.float32(context.cohort_size) / jnp.float32(context.num_clients)
+    share = share_of(context)
     drift = jax.tree.map(lambda h, new, old: h + (new - old), state, local.params, broadcast.params)
     return Message(local.params, stats=local.stats, even=Even(share)), drift
 
   training = one_model(recipe) if plain else one_model(recipe, correct=correct, finish=finish)
   part = supervised(
-    recipe, training, lambda broadcast, *_: received(model)(broadcast), name=name,
+    recipe, training, name=name,
     init_broadcast=lambda key: Message(
       model.init(key), stats=model.stats, even=() if plain else Even(jnp.float32(1.0))
     ),
     init=lambda key, broadcast, *_: () if plain else jax.tree.map(jnp.zeros_like, broadcast.params),
-    global_model=received(model),
   )  # fmt: skip
   own: dict[str, Any] = {"mixing": mixing.uniform()} | ({} if plain else {"server": server.drift()})
   return part._replace(needs=part.needs._replace(brings=own, transformed=("params",)))

@@ -24,7 +24,7 @@ from fedjax_het.clients.recipe import check_plain_labels, recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError
-from fedjax_het.local import Batch
+from fedjax_het.local import Batch, sum_over_blocks
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import Whole, checked
@@ -47,20 +47,13 @@ def responsibilities(
   return jax.nn.softmax(jnp.log(jnp.maximum(weights, 1e-30))[:, None] - losses, axis=0)
 
 
-def mean_responsibilities(
-  model: Model, models: PyTree, weights: jax.Array, data: ClientData, batch_size: int = 256
-) -> jax.Array:
+def mean_responsibilities(model: Model, models: PyTree, weights: jax.Array, data: ClientData) -> jax.Array:
   """Computes the mean of q(m | s) over a client's examples, float32 [M]."""
-  block = data.block(batch_size)
 
-  def add(total: jax.Array, first: jax.Array) -> tuple[jax.Array, None]:
-    rows = first + jnp.arange(block)
-    inside = rows < data.length
-    x, y = data.take(jnp.where(inside, rows, 0))
-    return total + jnp.where(inside, responsibilities(model, models, weights, x, y), 0.0).sum(1), None
+  def of(x: Any, y: jax.Array, inside: jax.Array) -> jax.Array:
+    return jnp.where(inside, responsibilities(model, models, weights, x, y), 0.0).sum(1)
 
-  total, _ = jax.lax.scan(add, jnp.zeros_like(weights), jnp.arange(0, data.limit, block))
-  return total / jnp.float32(data.length)
+  return sum_over_blocks(data, of) / jnp.float32(data.length)
 
 
 @checked
@@ -115,11 +108,9 @@ def fedem(
     each = jax.vmap(lambda own: jax.nn.log_softmax(model.apply(own, x)))(params.models)
     return jax.nn.logsumexp(each, axis=0, b=params.weights[:, None, None])
 
-  judged, gradients = model._replace(apply=apply), models * recipe.gradients
-  made = supervised(
-    recipe._replace(model=judged), LocalTraining(recipe.steps, start, run_steps, finish, gradients),
+  return supervised(
+    recipe, LocalTraining(recipe.steps, start, run_steps, finish, models * recipe.gradients),
     lambda broadcast, state, *_: Mixture(broadcast.params, state), name="fedem",
     init_broadcast=lambda key: Message(jax.vmap(model.init)(jax.random.split(key, models))),
-    init=lambda *_: jnp.full(models, 1.0 / models),
+    init=lambda *_: jnp.full(models, 1.0 / models), apply=apply,
   )  # fmt: skip
-  return made._replace(apply=apply, studies=made.studies._replace(model=None))

@@ -24,7 +24,7 @@ from fedjax_het.clients.recipe import check_plain_labels, recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import is_zero
-from fedjax_het.local import weighted_mean
+from fedjax_het.local import sum_over_blocks, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.features import feature_size, with_features
 from fedjax_het.parts import ClientUpdate, Message, Pooled
@@ -52,29 +52,20 @@ class Personal(NamedTuple):
   prototypes: Prototypes
 
 
-def sums_by_class(
-  features: Any, data: ClientData, num_classes: int, batch_size: int = 256
-) -> tuple[jax.Array, jax.Array]:
+def sums_by_class(features: Any, data: ClientData, num_classes: int) -> tuple[jax.Array, jax.Array]:
   """Returns (Σ z of each class, float32 [C, d], number of examples n_c, float32 [C]) of a client's examples.
 
   Args:
     features: (x [B, ...]) -> z, float32 [B, d].
     data: the client's examples.
     num_classes: C.
-    batch_size: the most examples in one forward pass.
   """
-  block = data.block(batch_size)
 
-  def of(first: jax.Array) -> tuple[jax.Array, jax.Array]:
-    rows = first + jnp.arange(block)
-    inside = rows < data.length
-    x, y = data.take(jnp.where(inside, rows, 0))
+  def of(x: Any, y: jax.Array, inside: jax.Array) -> tuple[jax.Array, jax.Array]:
     own = jax.nn.one_hot(y, num_classes) * inside[:, None]
     return own.T @ features(x), own.sum(0)
 
-  starts = jnp.arange(0, data.limit, block)
-  zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of, starts[0]))
-  return jax.lax.scan(lambda sums, first: (jax.tree.map(jnp.add, sums, of(first)), None), zero, starts)[0]
+  return sum_over_blocks(data, of)
 
 
 @checked
@@ -138,11 +129,11 @@ def fedproto(
     away = jnp.square(seen.features[:, None] - params.prototypes.mean).sum(-1)
     return jnp.where(params.prototypes.known > 0, -away, -1e9)
 
-  judged = model._replace(apply=apply, stats=())
   made = supervised(
-    recipe._replace(model=judged), training._replace(finish=finish),
+    recipe, training._replace(finish=finish),
     lambda broadcast, state, *_: Personal(state, broadcast.pooled), name="fedproto",
     init_broadcast=init_broadcast, init=lambda key, *_: model.joined(model.init(key), model.stats),
+    apply=apply,
   )  # fmt: skip
   needs = made.needs._replace(brings={"mixing": mixing.uniform(), "server": server.sgd()})
-  return made._replace(apply=apply, studies=made.studies._replace(model=None), needs=needs)
+  return made._replace(needs=needs)

@@ -80,13 +80,10 @@ def fedrod(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
     seen = with_features(model).logits(params.shared, x)
     return seen.outputs + params.head(seen.features)
 
-  judged = model._replace(apply=apply, stats=())
   training = one_model(recipe, begin=begin, term=term, finish=finish, at=lambda step, own: own.shared)
-  made = supervised(
-    recipe._replace(model=judged), training,
+  return supervised(
+    recipe, training,
     lambda broadcast, state, *_: Personal(received(model)(broadcast), state), name="fedrod",
-    init_broadcast=lambda key: Message(model.init(key), stats=model.stats),
     init=lambda key, broadcast, *_: linear_head(model)(broadcast.params),
-    global_model=received(model),
+    global_model=received(model), apply=apply,
   )  # fmt: skip
-  return made._replace(apply=apply, studies=made.studies._replace(model=None))

@@ -30,7 +30,7 @@ Models = Annotated[int, Whole(1)]
 
 
 class Chosen(NamedTuple):
-  """Local training of the model that the client chose."""
+  """State of local training: which of the models the client chose, -1 before, and that model's training."""
 
   cluster: jax.Array
   local: Any

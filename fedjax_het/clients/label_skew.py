@@ -18,7 +18,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import check_plain_labels, recipe_of
 from fedjax_het.clients.supervised import received, supervised
-from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.errors import SettingError, is_one, is_zero
 from fedjax_het.local import weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate
@@ -35,10 +35,7 @@ def calibrated_by(given: LocalSettings, rule: str, strength: Any, name: str) -> 
 
 def _fedavg(model: Model, local: LocalSettings, name: str) -> ClientUpdate:
   recipe = recipe_of(model, local)
-  return supervised(
-    recipe, one_model(recipe), lambda broadcast, *_: received(model)(broadcast), name=name,
-    global_model=received(model),
-  )  # fmt: skip
+  return supervised(recipe, one_model(recipe), name=name)
 
 
 @checked
@@ -68,7 +65,7 @@ def fedrs(model: Model, *, alpha: Share = 0.5, **local: Unpack[LocalSettings]) -
   Raises:
     SettingError: a setting is out of range, the labels are no classes, or `calibration` is given.
   """
-  if isinstance(alpha, int | float) and alpha == 1.0:
+  if is_one(alpha):
     return _fedavg(model, local, "fedrs")
   return _fedavg(model, calibrated_by(local, "fedrs", alpha, "fedrs"), "fedrs")
 
@@ -115,7 +112,5 @@ def fedntd(
 
   if not is_zero(beta):
     check_plain_labels(recipe, "fedntd")
-  return supervised(
-    recipe, one_model(recipe, term=None if is_zero(beta) else term),
-    lambda broadcast, *_: received(model)(broadcast), name="fedntd", global_model=received(model),
-  )  # fmt: skip
+  training = one_model(recipe, term=None if is_zero(beta) else term)
+  return supervised(recipe, training, name="fedntd")

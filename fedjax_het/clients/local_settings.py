@@ -157,6 +157,13 @@ class LocalSettings(TypedDict, total=False):
   decorrelate: Annotated[NonNegative, Default(0.0)]
 
 
+def at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the settings of local training that training at an evaluation takes over from the rounds'."""
+  return {
+    name: own for name, own in given.items() if name in LocalSettings.__annotations__ and name not in BY_ROUND
+  }
+
+
 class AdamSettings(TypedDict, total=False):
   """Local training by Adam, as the generative methods use it.
 

@@ -66,8 +66,6 @@ def moon(
     return Message(local.params, stats=local.stats), model.joined(local.params, local.stats)
 
   return supervised(
-    recipe, one_model(recipe) if plain else one_model(recipe, term=term, finish=finish),
-    lambda broadcast, *_: received(model)(broadcast), name="moon",
+    recipe, one_model(recipe) if plain else one_model(recipe, term=term, finish=finish), name="moon",
     init=lambda key, broadcast, *_: () if plain else received(model)(broadcast),
-    global_model=received(model),
   )  # fmt: skip

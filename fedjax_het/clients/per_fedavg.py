@@ -22,7 +22,7 @@ from fedjax_het.clients import sgd
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import loss_gradient, training_loss, updates_barrier
 from fedjax_het.clients.recipe import Recipe, recipe_of
-from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import Batch
@@ -131,11 +131,9 @@ def per_fedavg(
     slope = jax.grad(lambda own: training_loss(model, own, data))(broadcast.params)
     return jax.tree.map(lambda w, g: w - alpha * g, broadcast.params, slope)
 
-  gradients = {"none": 2, "exact": 4, "difference": 4}[hessian]
-  part = supervised(
-    recipe, LocalTraining(recipe.steps, start, run_steps, finish, 1 if plain else gradients),
-    lambda broadcast, *_: received(model)(broadcast), name="per_fedavg", global_model=received(model),
-  )  # fmt: skip
+  gradients = 1 if plain else {"none": 2, "exact": 4, "difference": 4}[hessian]
+  training = LocalTraining(recipe.steps, start, run_steps, finish, gradients)
+  part = supervised(recipe, training, name="per_fedavg")
   if plain:
     return part
   return part._replace(personalize=personalize, needs=part.needs._replace(sees_data=("personalize",)))

@@ -149,6 +149,14 @@ class Recipe(NamedTuple):
       return None
     return lambda steps, round: times_counted(steps, self.settings["momentum"])
 
+  def per_gradient(self, steps: jax.Array, round: int | jax.Array) -> jax.Array:
+    """Computes 1 / (η a_n), float32 scalar; times x - y, the n steps from x to y, it is their mean gradient.
+
+    It is infinite where the rate has decayed so far that float32 cannot hold the quotient. For recipes of
+    local SGD only, see `recipe_of`'s `reader`.
+    """
+    return 1.0 / (self.rate(round) * times_counted(steps, self.settings["momentum"]))
+
   def steps(self, data: ClientData) -> int | Array:
     """Returns the most steps that a client takes in a round."""
     return self.steps_of(data.length)

@@ -23,10 +23,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.gradient_weights import times_counted
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.recipe import recipe_of
-from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import checked
@@ -59,8 +58,7 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
     return sgd.run_steps(key, recipe, data, local, tx, correct, first, last)
 
   def finish(broadcast, state, data, context, local):
-    weight = times_counted(local.steps, recipe.settings["momentum"])
-    scale = 1.0 / (recipe.rate(context.round) * weight)
+    scale = recipe.per_gradient(local.steps, context.round)
     share = context.cohort_size / context.num_clients
     moved = jax.tree.map(
       lambda own, c, x, y: jnp.where(jnp.isinf(scale), own, own - c + scale * (x - y)),
@@ -76,8 +74,6 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
 
   training = LocalTraining(recipe.steps, start, run_steps, finish, recipe.gradients)
   return supervised(
-    recipe, training, lambda broadcast, state, *_: received(model)(broadcast), name="scaffold",
-    init_broadcast=init_broadcast,
+    recipe, training, name="scaffold", init_broadcast=init_broadcast,
     init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),
-    global_model=received(model),
   )  # fmt: skip

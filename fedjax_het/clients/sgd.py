@@ -17,7 +17,7 @@ import optax
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import updates_barrier
 from fedjax_het.clients.recipe import Recipe, recipe_of
-from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.clients.supervised import supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData
 from fedjax_het.local import Batch
@@ -150,10 +150,7 @@ def fedprox(
     counted=recipe.counted,
   )  # fmt: skip
 
-  def own_model(broadcast: Message, state: PyTree, *_) -> PyTree:
-    return received(model)(broadcast)
-
-  return supervised(recipe, training, own_model, name=name, global_model=received(model))
+  return supervised(recipe, training, name=name)
 
 
 @variant_of(fedprox, "mu", "name")

@@ -85,13 +85,14 @@ def starts_within(
 def supervised(
   recipe: Recipe,
   training: LocalTraining,
-  own_model: Callable[[Message, PyTree, Context], PyTree],
+  own_model: Callable[[Message, PyTree, Context], PyTree] | None = None,
   *,
   name: str,
   init: Callable[..., PyTree] = lambda *_: (),
   init_broadcast: InitBroadcastFn | None = None,
   global_model: Callable[[Message], PyTree] | None = None,
   line: PersonalizeFn | None = None,
+  apply: Callable[[PyTree, jax.Array], jax.Array] | None = None,
 ) -> ClientUpdate:
   """Returns the client part of a method that trains the model of `recipe`.
 
@@ -99,27 +100,36 @@ def supervised(
     recipe: local training as the settings describe it; its remarks are the part's.
     training: local training of the method.
     own_model: (broadcast, state, context) -> the personalised model: F_i is its loss, and it is evaluated.
+      None for a method without one: the received model is then the personalised and the global one.
     name: the method's name.
     init: initial client state, see `ClientUpdate`; by default a client keeps nothing.
     init_broadcast: the first broadcast, see `ClientUpdate`; by default the whole model is shared.
     global_model: the global model, see `ClientUpdate`.
     line: models between the received and a kept model, see `Studies`.
+    apply: (personalised or global model, x [B, ...]) -> outputs, for a method whose personalised model is
+      more than parameters of the recipe's; None for `Model.logits`.
   """
   model = recipe.model
+  if own_model is None:
+    global_model = received(model)
+    own = lambda broadcast, state, context: received(model)(broadcast)  # noqa: E731
+  else:
+    own = own_model
+  judged = model if apply is None else model._replace(apply=apply, stats=())
 
   def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
-    return training_loss(model, own_model(broadcast, state, context), data)
+    return training_loss(judged, own(broadcast, state, context), data)
 
   return ClientUpdate(
     init_broadcast=init_broadcast or (lambda key: Message(model.init(key), stats=model.stats)),
     init=init,
     update=in_one_go(training),
     loss=loss,
-    personalize=lambda broadcast, state, data, context, lam: own_model(broadcast, state, context),
-    apply=model.logits,
+    personalize=lambda broadcast, state, data, context, lam: own(broadcast, state, context),
+    apply=model.logits if apply is None else apply,
     task=model.task,
     global_model=global_model,
     name=name,
-    studies=Studies(line=line, model=model),
+    studies=Studies(line=line, model=model if apply is None else None),
     needs=Needs(sees_data=("personalize",) if line and model.stateful else (), remarks=recipe.remarks),
   )

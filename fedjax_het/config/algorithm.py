@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_het.clients.finetuned import finetuned
-from fedjax_het.clients.local_settings import BY_ROUND, LocalSettings
+from fedjax_het.clients.local_settings import at_evaluations
 from fedjax_het.conditions import CONDITIONS, SEVERAL
 from fedjax_het.config.shares import in_rounds
 from fedjax_het.config.typed import Plan
@@ -86,12 +86,6 @@ def build_algorithm(
   for study in plan.watching:
     mix = study.observed(plan.given(study), mix, model)
   return federated(client, mix, move, **_conditions(plan, prepared))
-
-
-def at_evaluations(local: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the settings of local training that fine-tuning at evaluations takes over from the rounds."""
-  known = {*LocalSettings.__annotations__} - {*BY_ROUND}
-  return {name: own for name, own in local.items() if name in known}
 
 
 def _conditions(plan: Plan, prepared: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fedjax_het.errors.numbers import (
   check_range,
   check_seed,
   check_whole,
+  is_one,
   is_zero,
 )
 from fedjax_het.errors.renamed import renamed

@@ -130,6 +130,11 @@ def check_seed(setting: str, value: int) -> None:
   check_whole(setting, value, 0, 2**32 - 1)
 
 
+def is_one(setting: float | jax.Array) -> bool:
+  """Returns whether a setting is the constant 1."""
+  return not isinstance(setting, jax.Array) and setting == 1
+
+
 def is_zero(setting: float | jax.Array) -> bool:
   """Returns whether a setting is the constant 0, whose term can be left out of the program."""
   return not isinstance(setting, jax.Array) and setting == 0

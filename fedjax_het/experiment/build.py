@@ -84,7 +84,7 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
 
 
 def replaced_settings(plan: Plan, client: ClientUpdate) -> Iterator[str]:
-  """Yields a sentence for each setting of a section whose part the client part replaces by its own."""
+  """Yields a note for each mixing or server setting that a method's own part leaves without effect."""
   for section, part in client.needs.brings.items():
     known = TABLES[section][plan.parts[section]["name"]].settings
     for name, value in plan.parts[section].items():

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.local_settings import LocalSettings, at_evaluations
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.sgd import run_steps, start
 from fedjax_het.config.plan import plan
@@ -26,7 +26,6 @@ from fedjax_het.experiment.experiment import BEST
 from fedjax_het.models import MODELS, Model
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Context
-from fedjax_het.studies.unseen import LOCAL
 from fedjax_het.workdir.encoder import read_encoder
 from fedjax_het.workdir.folder import Workdir, read_json_lines, read_record, workdir_of
 from fedjax_het.workdir.model import MODEL, read_model
@@ -95,7 +94,7 @@ class Run(Trained):
       test_fraction=0.0, scale=data.scale,
     )  # fmt: skip
     given = self.experiment.plan.client.settings
-    settings = cast(LocalSettings, {name: given[name] for name in LOCAL if name in given})
+    settings = cast(LocalSettings, at_evaluations(given))
     settings |= {} if lr is None else {"lr": lr}
     check_range("lr", settings.setdefault("lr", 0.01), above=0.0, below=np.inf)
     recipe = recipe_of(model, {**settings, "epochs": steps})

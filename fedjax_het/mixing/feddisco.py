@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
+from fedjax_het.mixing.static import shares_of_examples
 from fedjax_het.parts import Feedback, Mixing, Needs
 from fedjax_het.settings import Choice, NonNegative, checked
 
@@ -49,9 +50,8 @@ def feddisco(
   d = discrepancies(counts, target)
 
   def update(state, feedback: Feedback):
-    sizes = feedback.sizes.astype(jnp.float32)
-    here = jnp.ones_like(sizes, bool) if feedback.present is None else feedback.present
-    static = jnp.where(here, sizes, 0.0) / jnp.maximum(jnp.where(here, sizes, 0.0).sum(), 1.0)
+    static = shares_of_examples(feedback)
+    here = jnp.ones_like(static, bool) if feedback.present is None else feedback.present
     own = jnp.where(here, d[feedback.cohort], 0.0)
     own = own / jnp.where(own.sum() > 0, own.sum(), 1.0)
     found = jnp.where(here, jax.nn.relu(static - a * own + b), 0.0)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import vectors
+from fedjax_het.mixing.static import shares_of_examples
 from fedjax_het.parts import Feedback, Mixing
 from fedjax_het.settings import Positive, checked
 
@@ -30,20 +31,15 @@ def fedexp(eps: Positive = 1e-3) -> Mixing:
     eps: ε > 0, in squared parameters.
   """
 
-  def weights(feedback: Feedback) -> jax.Array:
-    sizes = feedback.sizes.astype(jnp.float32)
-    sizes = sizes if feedback.present is None else jnp.where(feedback.present, sizes, 0.0)
-    return sizes / jnp.maximum(sizes.sum(), 1.0)
-
   def length(feedback: Feedback) -> jax.Array:
-    p = weights(feedback)
+    p = shares_of_examples(feedback)
     updates = vectors.differences(feedback.uploads().params, feedback.broadcast.params)
     mean = vectors.weighted_sum(p, updates)
     of_mean = sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(mean))
     return extrapolation(p, vectors.squared_norms(updates), jnp.asarray(of_mean), eps)
 
   return Mixing(
-    lambda sizes: (), lambda state, feedback: (weights(feedback), state), "fedexp",
+    lambda sizes: (), lambda state, feedback: (shares_of_examples(feedback), state), "fedexp",
     lambda feedback: jnp.full(feedback.sizes.shape, length(feedback)),
     figures=lambda feedback: {"server_step": length(feedback)}, takes_absent=True,
   )  # fmt: skip

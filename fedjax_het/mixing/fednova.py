@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
+from fedjax_het.mixing.static import shares_of_examples
 from fedjax_het.parts import ClientUpdate, Feedback, Mixing
 from fedjax_het.settings import checked
 
@@ -36,11 +37,6 @@ def fednova() -> Mixing:
     SettingError: (by `federated`) the client part does not say how its steps count.
   """
 
-  def weights(feedback: Feedback) -> jax.Array:
-    sizes = feedback.sizes.astype(jnp.float32)
-    sizes = sizes if feedback.present is None else jnp.where(feedback.present, sizes, 0.0)
-    return sizes / jnp.maximum(sizes.sum(), 1.0)
-
   def adapt_to(client: ClientUpdate) -> Mixing:
     if client.training is None or client.training.counted is None:
       problem = f"needs to know how the steps add up, and {client.name} with this optimizer does not say it"
@@ -49,7 +45,7 @@ def fednova() -> Mixing:
 
     def scale(feedback: Feedback) -> jax.Array:
       assert feedback.steps is not None
-      return normalised(weights(feedback), counted(feedback.steps, feedback.round))
+      return normalised(shares_of_examples(feedback), counted(feedback.steps, feedback.round))
 
     return part._replace(scale=scale, adapt_to=None)
 
@@ -58,7 +54,7 @@ def fednova() -> Mixing:
     raise SettingError("mixing", "fednova", problem, "Give it to fh.federated.")
 
   part = Mixing(
-    lambda sizes: (), lambda state, feedback: (weights(feedback), state), "fednova", lonely,
+    lambda sizes: (), lambda state, feedback: (shares_of_examples(feedback), state), "fednova", lonely,
     takes_absent=True, adapt_to=adapt_to,
   )  # fmt: skip
   return part

@@ -2,11 +2,19 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Mixing
+from fedjax_het.parts import Feedback, Mixing
 from fedjax_het.settings import checked
+
+
+def shares_of_examples(feedback: Feedback) -> jax.Array:
+  """Computes n_i / n over the clients whose uploads arrive, float32 [S]; 0 for absent ones."""
+  sizes = feedback.sizes.astype(jnp.float32)
+  sizes = sizes if feedback.present is None else jnp.where(feedback.present, sizes, 0.0)
+  return sizes / jnp.maximum(sizes.sum(), 1.0)
 
 
 @checked

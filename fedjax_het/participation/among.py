@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import is_zero
+from fedjax_het.errors import is_one, is_zero
 from fedjax_het.parts import Draw, Participation, PyTree
 from fedjax_het.parts.needs import Needs
 from fedjax_het.settings import Default, Fraction, Neutral, Range
@@ -32,11 +32,6 @@ class Arrival(TypedDict, total=False):
 def everybody_arrives(arrival: Arrival) -> bool:
   """Returns whether these settings lose no upload and cut no work."""
   return is_zero(arrival["dropout"]) and is_one(arrival["least_work"])
-
-
-def is_one(setting: float | jax.Array) -> bool:
-  """Returns whether a setting is the constant 1."""
-  return not isinstance(setting, jax.Array) and setting == 1
 
 
 def chosen(key: jax.Array, there: jax.Array, count: int) -> jax.Array:

@@ -5,8 +5,8 @@ from typing import Unpack
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError, is_zero
-from fedjax_het.participation.among import Arrival, UpToOne, among, everybody_arrives, is_one
+from fedjax_het.errors import SettingError, is_one, is_zero
+from fedjax_het.participation.among import Arrival, UpToOne, among, everybody_arrives
 from fedjax_het.parts import Needs, Participation
 from fedjax_het.settings import Count, Share, checked, with_defaults
 

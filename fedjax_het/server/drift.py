@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.parts import Message, ServerUpdate
+from fedjax_het.parts import Context, Message, ServerUpdate
 
 PyTree = Any
 
@@ -29,6 +29,11 @@ class Even(NamedTuple):
 
   share: jax.Array
   more: PyTree = ()
+
+
+def share_of(context: Context) -> jax.Array:
+  """Returns S/K, float32 scalar."""
+  return jnp.float32(context.cohort_size) / jnp.float32(context.num_clients)
 
 
 def drift() -> ServerUpdate:

@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_het.clients.local_settings import BY_ROUND, LocalSettings
+from fedjax_het.clients.local_settings import LocalSettings, at_evaluations
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.sgd import run_steps, start
 from fedjax_het.data.container import FederatedData
@@ -32,8 +32,6 @@ from fedjax_het.studies.plots import GREY, STYLES, axis_label, decorate, reading
 from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
 from fedjax_het.studies.text import named, number, spread
 
-LOCAL = [name for name in LocalSettings.__annotations__ if name not in BY_ROUND]  # taken from the run
-
 
 class Unseen(Study):
   """Study that adds `unseen` to metrics.jsonl and, also after local steps, to the summary; unseen.png."""
@@ -45,7 +43,7 @@ class Unseen(Study):
     super().__init__(run)
     assert run.unseen is not None
     self._steps, given = run.config.unseen_steps, run.config.client.settings
-    local = cast(LocalSettings, {name: given[name] for name in LOCAL if name in given})
+    local = cast(LocalSettings, at_evaluations(given))
     judge = functools.partial(
       after_steps, jax.random.fold_in(run.key, 1_000_004), client=run.algorithm.client,
       model=run.model if isinstance(run.model, Model) else None,

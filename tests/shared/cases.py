@@ -165,7 +165,7 @@ FORMS = (
 
 def in_other_tests(name: str) -> list[pytest.MarkDecorator]:
   """Marks of a method in tests that are not its promises."""
-  return [pytest.mark.slow, *([pytest.mark.by_hand] if name in BY_HAND or name in FORMS else [])]
+  return [pytest.mark.slow, pytest.mark.by_hand] if name in FORMS else slow_or_by_hand(name)
 
 
 def slow_or_by_hand(name: str) -> list[pytest.MarkDecorator]:

@@ -27,7 +27,7 @@ def one_round(part, data, broadcast=None, state=None, key=0, client=CLIENT):
   return broadcast, state, *jax.jit(part.update)(key, broadcast, state, one_client(data, client), context)
 
 
-def sgd(params, data, along, key=0, steps=None):
+def sgd(params, data, along, key=0):
   """Plain SGD with the gradient `along(∇F, params)`, float64: (parameters, number of steps)."""
   params, taken = float64(params), 0
   for x, y, _ in walk(jax.random.key(key), data, CLIENT, BATCH, LOCAL["epochs"]):
