@@ -175,10 +175,28 @@ def bare(method: Method) -> Any:
   return method.make(offered | ({"model": small_model(method)} if method.models else {}))
 
 
+class _Same:
+  """A method as the key of a cache, which is equal to itself alone; some fields of methods have no hash."""
+
+  def __init__(self, method: Method):
+    self.method = method
+
+  def __hash__(self) -> int:
+    return id(self.method)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _Same) and self.method is other.method
+
+
 def asked(method: Method) -> tuple[Any, str]:
   """Returns a method's part as `bare` makes it and ""; or None and the reason why its factory fails."""
+  return _asked(_Same(method))
+
+
+@functools.lru_cache(maxsize=256)  # a listing asks each method once for every other one
+def _asked(own: _Same) -> tuple[Any, str]:
   try:
-    return bare(method), ""
+    return bare(own.method), ""
   except Exception as error:  # a user's factory may raise anything
     return None, f"{type(error).__name__}: {error}"
 
@@ -188,29 +206,13 @@ def compositions() -> list[tuple[str, str, str]]:
 
   A part whose factory fails with a small model is left out, as it cannot be asked.
   """
-  return [*_composed(_Entries(own for table in METHODS.values() for own in table.items()))]
-
-
-class _Entries(tuple):
-  """Entries of the tables, (name, method), which are the same if they are the same objects."""
-
-  def __hash__(self) -> int:
-    return hash(tuple(id(method) for _, method in self))
-
-  def __eq__(self, other: object) -> bool:
-    return (
-      isinstance(other, _Entries)
-      and len(self) == len(other)
-      and all(a is b for (_, a), (_, b) in zip(self, other))
-    )
+  tables = tuple(tuple((name, _Same(own)) for name, own in table.items()) for table in METHODS.values())
+  return [*_composed(tables)]
 
 
 @functools.lru_cache(maxsize=2)  # each of the thousands of combinations is tried; tables rarely change
-def _composed(entries: _Entries) -> list[tuple[str, str, str]]:
-  parts = [
-    {name: part for name, method in table.items() if (part := asked(method)[0]) is not None}
-    for table in METHODS.values()
-  ]
+def _composed(tables: tuple[tuple[tuple[str, _Same], ...], ...]) -> list[tuple[str, str, str]]:
+  parts = [{name: part for name, own in table if (part := _asked(own)[0]) is not None} for table in tables]
   clients, mixings, servers = (part.items() for part in parts)
   found = []
   for client, c in clients:
