@@ -63,7 +63,8 @@ def pack_data(data: Path, out: Path) -> list[Path]:
       for path in sorted((data / "cifar10").glob(f"{batch}*.bin*"))[:1]:
         (out / part).mkdir(parents=True, exist_ok=True)
         content = path.read_bytes()
-        pack_batch(gzip.decompress(content) if path.suffix == ".gz" else content, out / part / batch)
+        stem = path.name.partition(".bin")[0]  # test_batch_first1000 for a part of the test images
+        pack_batch(gzip.decompress(content) if path.suffix == ".gz" else content, out / part / stem)
     found += [out / part] if (out / part).is_dir() else []
   return found
 
@@ -73,10 +74,8 @@ def unpack_data(data: Path) -> None:
   if (data / "cifar10").exists() or not all((data / part).is_dir() for part in PARTS):
     return
   (data / "cifar10").mkdir()
-  for part, batches in PARTS.items():
-    for batch in batches:
-      if (data / part / f"{batch}.webp").exists():
-        (data / "cifar10" / f"{batch}.bin").write_bytes(unpack_batch(data / part / batch))
+  for place in sorted(sheet.with_suffix("") for part in PARTS for sheet in (data / part).glob("*.webp")):
+    (data / "cifar10" / f"{place.name}.bin").write_bytes(unpack_batch(place))
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,9 @@ class State:
     """Returns {"ended", "calls"} of an entry."""
     return read_record(self.folder / f"{entry.name}.json") or {"ended": False, "calls": []}
 
-  def add(self, entry: Entry, seconds: float, ended: bool) -> None:
-    """Records a call."""
-    about = {"seconds": round(seconds, 1), **provenance()}
+  def add(self, entry: Entry, seconds: float, ended: bool, together: int = 1) -> None:
+    """Records a call, and how many entries shared the GPU during it."""
+    about = {"seconds": round(seconds, 1), "together": together, **provenance()}
     found = {"ended": ended, "calls": [*self.of(entry)["calls"], about]}
     (self.folder / f"{entry.name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
@@ -69,7 +70,7 @@ def expected(entry: Entry, spent: float = 0.0) -> float:
 
 def run(
   entries: Sequence[Entry], state: State, minutes: float, start: Start,
-  clock: Callable[[], float] = time.monotonic, tell: Callable[[str], None] = print,
+  clock: Callable[[], float] = time.monotonic, tell: Callable[[str], None] = print, together: int = 1,
 ) -> None:  # fmt: skip
   """Runs what fits.
 
@@ -80,24 +81,29 @@ def run(
     start: (entry, most seconds) -> whether it has ended.
     clock: seconds.
     tell: takes a line for the user.
+    together: entries at a time, which share the GPU: a cohort of five small networks does not fill one.
   """
   end = clock() + 60 * minutes
-  for entry in entries:
+
+  def call(entry: Entry) -> None:
     if state.of(entry)["ended"]:
-      continue
+      return
     left, asks = (end - clock()) / 60, expected(entry, state.spent(entry))
     if asks > left:
       tell(f"{entry.name}: {asks:.1f} minutes do not fit the {max(left, 0.0):.1f} that are left")
-      continue
+      return
     began = clock()
     try:
       ended = start(entry, 60 * min(left, LONGEST))
     except subprocess.CalledProcessError as error:
       tell(f"{entry.name}: failed with code {error.returncode}; see {entry.name}.log")
-      continue
-    state.add(entry, clock() - began, ended)
+      return
+    state.add(entry, clock() - began, ended, together)
     took = (clock() - began) / 60
     tell(f"{entry.name}: {'ended' if ended else 'goes on'} after {took:.1f} minutes ({asks:.1f} expected)")
+
+  with ThreadPoolExecutor(together) as workers:
+    list(workers.map(call, entries))  # a list, so that an error of a thread is raised here
 
 
 def filled(word: str, places: Mapping[str, str]) -> str:
@@ -107,17 +113,19 @@ def filled(word: str, places: Mapping[str, str]) -> str:
   return word
 
 
-def starter(runs: Path, data: Path, toy: bool) -> Start:
-  """Returns the function that starts an entry's command as a process, with its output in RUNS/queue."""
+def starter(runs: Path, data: Path, toy: bool, together: int = 1) -> Start:
+  """Returns the function that starts an entry's command as a process, with its output in RUNS/queue.
+
+  `together` processes divide nine tenths of the GPU's memory.
+  """
+  path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+  env = {**os.environ, "PYTHONPATH": path, "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / together:.2f}"}
 
   def start(entry: Entry, seconds: float) -> bool:
     places = {"RUNS": str(runs), "DATA": str(data), "OUT": str(runs / "queue" / f"{entry.name}.jsonl")}
     words = [filled(word, places) for word in (*entry.command.split(), *(entry.toy if toy else ()))]
     with (runs / "queue" / f"{entry.name}.log").open("a") as log:
-      own = subprocess.Popen(
-        [sys.executable, *words], stdout=log, stderr=log, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-      )  # fmt: skip
+      own = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log, cwd=ROOT, env=env)
       try:
         code = own.wait(timeout=seconds)
       except subprocess.TimeoutExpired:
@@ -244,6 +252,7 @@ def main() -> None:
   parser.add_argument("--runs", type=Path, help="folder of the runs and of the queue's records")
   parser.add_argument("--data_dir", type=Path, default=Path("data"), help="folder of the data sets")
   parser.add_argument("--minutes", type=float, default=9.0, help="the time that there is")
+  parser.add_argument("--together", type=int, default=1, help="entries at a time, which share the GPU")
   parser.add_argument("--only", nargs="*", default=[], help="entries whose names have one of these words")
   parser.add_argument("--from", dest="source", type=Path, help="the zip of an earlier call, unpacked first")
   parser.add_argument("--zip", type=Path, help="write the runs here in the end")
@@ -270,7 +279,8 @@ def main() -> None:
     minutes = max(minutes, 10_000.0)
   else:
     unpack_data(data)
-  run(entries, state, minutes, starter(runs, data, args.toy), tell=lambda line: print(line, flush=True))
+  start = starter(runs, data, args.toy, args.together)
+  run(entries, state, minutes, start, tell=lambda line: print(line, flush=True), together=args.together)
   if args.zip:
     pack(runs, state, args.zip)
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -66,6 +67,19 @@ def test_a_long_entry_goes_on_in_the_next_call(tmp_path):
   assert called(tmp_path, entries, 12.0, work)[0] == ["long"] and work["long"] == 0.0
 
 
+def test_entries_together_share_the_time(tmp_path):
+  """Three that wait for one another end only if they are started at once; one is recorded as one of three."""
+  meeting, entries = threading.Barrier(3, timeout=30.0), [Entry(name, "", 1.0, "") for name in "abc"]
+
+  def start(entry, seconds):
+    meeting.wait()
+    return True
+
+  state = gpu_queue.State(tmp_path)
+  gpu_queue.run(entries, state, 9.0, start, tell=lambda line: None, together=3)
+  assert all(state.of(entry)["ended"] and state.of(entry)["calls"][0]["together"] == 3 for entry in entries)
+
+
 def test_a_failure_does_not_stop_the_others(tmp_path):
   def start(entry, seconds):
     if entry.name == "bad":
@@ -104,7 +118,8 @@ def test_the_page_and_the_listing_have_every_entry():
 def test_cifar10_comes_back_byte_for_byte(tmp_path):
   rng = np.random.default_rng(0)
   content = {
-    name: rng.integers(0, 256, 130 * 3073, np.uint8).tobytes() for name in ("data_batch_1", "data_batch_4")
+    name: rng.integers(0, 256, 130 * 3073, np.uint8).tobytes()
+    for name in ("data_batch_1", "data_batch_4", "test_batch_first130")
   }
   (tmp_path / "data" / "cifar10").mkdir(parents=True)
   for name, own in content.items():
