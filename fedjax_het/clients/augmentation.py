@@ -52,7 +52,8 @@ def augmented(batch: Batch, own: Mapping[str, Any]) -> Batch:
   if not is_zero(alpha):
     if not jnp.issubdtype(x.dtype, jnp.floating):
       raise SettingError("mixup", alpha, f"mixes numbers, and the examples are {x.dtype}", "Leave it out.")
-    lam = jax.random.beta(mix_key, alpha, alpha, (len(x),), x.dtype)
+    drawn = jnp.where(alpha > 0, alpha, 1.0)  # Beta(0, 0), as one value of a sweep, mixes nothing
+    lam = jnp.where(alpha > 0, jax.random.beta(mix_key, drawn, drawn, (len(x),), x.dtype), 1.0)
     draws = jax.random.uniform(partner_key, (len(x),))
     partner = jnp.argsort(jnp.where(batch.weight > 0, draws, 2.0))  # real examples are the first ones
     x, y = mixture(x, lam, partner), (y, y[partner], lam)

@@ -40,5 +40,5 @@ def test_numbers_vary_within_one_program(name):
   for m, value in enumerate(VALUES[name]):
     alone = fh.run(make(**{name: value}), DATA, key=KEY, **given)
     own = jax.tree.map(lambda leaf: leaf[m], found.state.broadcast.params)
-    chex.assert_trees_all_close(own, alone.state.broadcast.params, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(own, alone.state.broadcast.params, rtol=1e-4, atol=1e-5)
   assert not np.array_equal(found.infos.clients.loss[-1][0], found.infos.clients.loss[-1][1])

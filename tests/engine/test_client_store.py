@@ -25,8 +25,13 @@ RAGGED, EVEN = (9, 1, 7, 3, 12, 2, 9, 1, 10, 5, 4, 11), (6,) * 12
 WITHOUT = {name for name, method in CLIENTS.items() if method.keeps.startswith("nothing")}
 
 
+def scaled():
+  """A model with a scale, which a client of FedBN keeps."""
+  return mlp()._replace(init=lambda key: mlp().init(key) | {"norm": {"scale": jax.numpy.ones(4)}})
+
+
 def engine(name="superfed_mm", sizes=RAGGED, cohort=3, devices=2, **where):
-  own = algorithm(cases()[name], mlp(), batch_size=4)
+  own = algorithm(cases()[name], scaled() if name == "fedbn" else mlp(), batch_size=4)
   return Engine(own, federation(sizes), cohort, devices=devices, **where)
 
 

@@ -153,9 +153,9 @@ def test_validation_parts_are_judged_where_there_are_any(monkeypatch):
   real = fh.Engine.evaluate
   parts = []
 
-  def evaluate(self, state, part="test"):
+  def evaluate(self, state, part="test", **named):
     parts.append(part)
-    return real(self, state, part)
+    return real(self, state, part, **named)
 
   monkeypatch.setattr(fh.Engine, "evaluate", evaluate)
   settings = {

@@ -134,7 +134,7 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
     (["--config.seeds=1"], "seeds = 1: unknown field of the configuration. Did you mean 'seed'?"),
     (["--config.eval_every=0"], f"eval_every = 0: {LEAST_1}"),
     (["--config.eval_clients=21"], "eval_clients = 21: there are 20 clients. Use 1 to 20, or leave it out."),
-    (["--config.eval_clients=participant"], "eval_clients = participant: names no group of clients."),
+    (["--config.eval_clients=participant"], "eval_clients = 'participant': names no group of clients."),
   ],
   "task": [
     (["--config.task.name=clasification"],

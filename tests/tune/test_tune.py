@@ -45,9 +45,9 @@ def lines(folder):
 def test_trials_are_members_of_a_sweep_by_validation_alone(tmp_path, monkeypatch):
   real, seen = Runs.evaluate, []
 
-  def evaluate(self, state, part="test", *more):
+  def evaluate(self, state, part="test", *more, **named):
     seen.append((type(self).__name__, part))
-    return real(self, state, part, *more)
+    return real(self, state, part, *more, **named)
 
   monkeypatch.setattr(Runs, "evaluate", evaluate)
   summary, trials = run_tune(small(), SPACE, str(tmp_path / "study"), ONE, trials=6, batch=4)
