@@ -3,7 +3,7 @@
     python benchmarks/papers/lora_mnist.py --data DATA [--toy] [--out docs/results/raw/lora_mnist.json]
 
 The first 30,000 training images are dealt to 100 clients, Dirichlet(0.5); ten take part in each of 20 rounds
-of one epoch. Each row is one program of three seeds (draws, split and first weights) and three rates, of
+of one epoch. Each row is one program of three seeds (draws, split and first weights) and four rates, of
 which the best by the mean accuracy on the clients' validation parts is reported, on their test parts. No
 weights were trained before: what a row freezes is random.
 """
@@ -24,7 +24,7 @@ import jax  # noqa: E402
 from benchmarks.provenance import RAW, provenance  # noqa: E402
 from fedjax_het.experiment.traffic import traffic  # noqa: E402
 
-CLIENTS, COHORT, SEEDS, RATES = 100, 10, (0, 1, 2), (0.03, 0.1, 0.3)
+CLIENTS, COHORT, SEEDS, RATES = 100, 10, (0, 1, 2), (0.01, 0.03, 0.1, 0.3)
 BODY = "conv1,conv2,fc1"
 ROWS: dict[str, Callable[[fh.Model], fh.Model]] = {
   "full": lambda model: model,

@@ -19,7 +19,6 @@ from typing import Annotated, Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import bdtrc
 
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.participation.among import Arrival, among
@@ -32,6 +31,8 @@ Probability = Annotated[float, Range(above=0.0, high=1.0)]
 
 def enough_rows(num_clients: int, probability: float) -> int:
   """Returns the least R >= 1 with P(A > R) < 1e-9 for A binomial with K draws of this probability."""
+  from scipy.special import bdtrc  # a third of a second to import, which few runs need
+
   beyond = bdtrc(np.arange(1, num_clients + 1), num_clients, min(probability, 1.0))
   return 1 + int(np.argmax(np.nan_to_num(beyond) < TAIL))
 

@@ -150,6 +150,7 @@ def test_krum_takes_the_nearest_to_their_neighbours(byzantine, several):
   np.testing.assert_allclose(p, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 def test_krum_among_those_that_arrive(several):
   """Also a NaN that arrives comes after all that are finite, and before the absent."""

@@ -92,6 +92,7 @@ def test_a_cohort_without_honest_clients_is_finite():
 # Who attacks, and on which rows.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share, num", [(0.2, 10), (0.25, 10), (0.3, 12), (0.0, 7), (1.0, 7), (0.1, 1003)])
 def test_a_share_of_all_clients_attacks(share, num):
   who = jax.jit(dishonest, static_argnums=2)

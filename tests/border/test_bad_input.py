@@ -12,6 +12,7 @@ from fedjax_het.errors import check_run_key
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 def test_a_part_of_all_bad_values_ends_in_an_error_of_the_library():
   assert list(faults(share=12)) == []
 

@@ -88,6 +88,7 @@ def no_part(model):
   """A method whose factory forgets to return its part."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("section", "factory", "note"),
   [

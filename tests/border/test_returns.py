@@ -39,6 +39,7 @@ def renamed(upload, state, info):
   return upload._replace(params={"other": jnp.zeros(3)}), state, info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "change, words",
   [
@@ -64,6 +65,7 @@ def test_what_a_client_returns(change, words):
   refused(words, sending(change))
 
 
+@pytest.mark.slow
 def test_a_signal_may_have_other_shapes_than_the_broadcast():
   """Its server part knows what arrives; but the next broadcast is like the one before."""
 

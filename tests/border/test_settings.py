@@ -6,7 +6,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import client, client_of
+from cases import client, client_of, in_other_tests
 from small_parts import mlp, one_client
 
 import fedjax_het as fh
@@ -28,9 +28,7 @@ def test_local_settings_out_of_range(name):
       client_of(name, mlp(), 4, {setting: BAD[setting]})
 
 
-@pytest.mark.parametrize(
-  "name", [pytest.param(name, marks=[] if name == "ditto" else pytest.mark.slow) for name in CUT]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=in_other_tests(name)) for name in CUT])
 def test_local_training_may_be_cut_at_any_step(name, ragged):
   """`walk` up to a step and from there on, with several steps a pass, is `update`."""
   part, data, context = (

@@ -93,6 +93,7 @@ def test_an_example_is_mixed_with_real_ones_alone_and_each_is_a_partner_once():
   np.testing.assert_array_equal(y, Y)
 
 
+@pytest.mark.slow
 def test_a_step_s_gradient_is_that_of_the_augmented_batch():
   model = fh.models.two_nn((5, 4, 2), 3, hidden=4)
   settings = {"crop": 1, "flip": True, "cutout": 2, "mixup": 0.5, "label_smoothing": 0.1}

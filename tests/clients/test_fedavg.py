@@ -108,6 +108,7 @@ def test_optimizer_instead_of_sgd(ragged):
   check(client, ragged, lr=0.1, lr_decay=0.5, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [fedavg, superfed])
 def test_a_learning_rate_in_the_optimizers_state_decays(part):
   """Steps of η_t along ones, both ends alike: θ_T = θ_0 - n (η + η/2 + η/4), n = 4 steps a round."""

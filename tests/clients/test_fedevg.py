@@ -99,6 +99,7 @@ def test_spectral_norm_is_the_largest_singular_value():
     np.testing.assert_allclose(jax.grad(spectral_norm)(kernel), np.outer(u[:, 0], vt[0]), atol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_local_step_by_hand():
   """One batch of all examples, one step of the chains, Adam's first step: -lr·sign(gradient)."""
   client = fh.fedevg(MODEL, per_class=2, chain_noise=0.0, weight_decay=0.0, clip=0.5, bounded=False, lr=1e-2,

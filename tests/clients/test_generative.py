@@ -28,6 +28,7 @@ def swish_net(params, h):
   return h
 
 
+@pytest.mark.slow
 def test_the_evidence_bound_by_hand():
   model = cvae_mlp((3,), 2, latent=2, hidden=4, beta=None)
   params, key = model.init(jax.random.key(0)), jax.random.key(1)
@@ -168,6 +169,7 @@ def test_a_client_moves_the_generator_for_its_own_classes_only():
   assert np.flatnonzero(moved.any(axis=1)).tolist() == [0, 1, 4]
 
 
+@pytest.mark.slow
 def test_local_steps_are_adams_by_hand():
   """Round 3 of FedCGAN: each part by its own loss and moments, the generator after the discriminator moved.
 
@@ -225,6 +227,7 @@ def test_a_classifier_generates_nothing():
     fedcvae(fh.models.two_nn((3,), 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", [cvae_mlp, cgan_mlp])
 def test_examples_have_their_shape_and_range(factory):
   model = factory((4, 3, 1), 5, hidden=8)

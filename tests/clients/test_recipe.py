@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import BY_HAND, FORMS, algorithm, cases
+from cases import REPRESENTATIVE, algorithm, cases
 from small_parts import (
   SIZES,
   federation,
@@ -245,6 +245,7 @@ def test_sharpness_aware_steps_by_hand(adaptive):
   assert fh.fedavg(linear(), sam_radius=radius).update.training.gradients == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "settings",
   [
@@ -356,7 +357,7 @@ MANY = {
 @pytest.mark.parametrize("settings", MANY)
 @pytest.mark.parametrize(
   "name",
-  [name for name in CLIENTS if "clip_norm" in CLIENTS[name].settings and name not in (*BY_HAND, *FORMS)],
+  [name for name in CLIENTS if "clip_norm" in CLIENTS[name].settings and name in REPRESENTATIVE],
 )
 def test_every_method_trains_so(name, settings):
   """Other figures than plain training, finite, the same bits on one and on three devices."""

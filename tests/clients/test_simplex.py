@@ -33,6 +33,7 @@ def by_rejection(rng, center, radius, count):
 QUICK = "inside", "corner"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CENTERS]
 )
@@ -54,6 +55,7 @@ def test_uniform_on_a_region(name):
   assert min(stats.ks_2samp(*pair).pvalue for pair in values) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("center", "radius", "low", "high"), [(0.8, 0.3, 0.65, 0.95), (0.9, 0.6, 0.6, 1.0)])
 def test_a_segment_is_exact(center, radius, low, high):
   keys = jax.random.split(jax.random.key(0), 5000)
@@ -139,6 +141,7 @@ def test_uniform_on_the_simplex():
   assert stats.kstest(x[:, 0], "beta", (1, 3)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [0.05, 0.3])
 def test_a_face_of_many_coordinates(radius):
   """Where two of twenty coordinates are large: how often one of them grows, and its variance, are known.

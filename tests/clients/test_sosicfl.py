@@ -37,6 +37,7 @@ def one_round(client, data, round=0):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "start_round, points", [(0, None), pytest.param(1, None, marks=pytest.mark.slow), (0, 3), (1, 1)]
 )
@@ -97,6 +98,7 @@ def test_endpoints_of_the_head_and_one_of_all_else(ragged):
   )
 
 
+@pytest.mark.slow
 def test_before_a_late_start_nobody_knows_his_region(ragged):
   """All use the middle of the simplex, also by their losses, which a mixing may ask for."""
   client = fh.sosicfl(mlp(), owned(), start_round=2, **PLAIN)
@@ -111,6 +113,7 @@ def test_before_a_late_start_nobody_knows_his_region(ragged):
   assert abs(before - after) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_round", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_test_points_average_the_predicted_probabilities(ragged, start_round):
   """P = (1/Ω) Σ softmax(w_α x), α uniform on the region (before t̃ on the simplex), whatever the round is."""

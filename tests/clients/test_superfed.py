@@ -88,6 +88,7 @@ def objective(model, ends, center, lam, x, y, mu, nu):
   return data + mu / 2 * jnp.sum((f - g) ** 2) + nu * cosine**2, data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_with_nu_from_the_first_round_both_ends_descend_at_lambda_0_before_the_start(ragged, momentum):
   """Algorithm 2.4 as printed: before L only λ is 0; by automatic differentiation of the objective."""

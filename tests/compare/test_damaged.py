@@ -257,6 +257,7 @@ def test_a_damaged_member_of_a_sweep_is_an_error_that_says_what_to_do(tmp_path):
       made_of(tmp_path, members_table, members, [good, good | wrong])
 
 
+@pytest.mark.slow
 def test_a_damaged_summary_leaves_a_table_with_the_others(tmp_path):
   cells = [Cell(method, {"algorithm": method.lower()}, {}) for method in "AB"]
   ratio = Relative("lambda", lambda own, other: own["mean"][0] / other["mean"][0], {"B": "A"})

@@ -57,6 +57,7 @@ def test_among(names, text):
   assert listing.among(names, "abcd") == text
 
 
+@pytest.mark.slow
 def test_all_names_are_printed_as_plain_text(capsys):
   out = printed(capsys)
   assert "\x1b" not in out and max(map(len, out.splitlines())) <= listing.WIDTH
@@ -84,6 +85,7 @@ def test_a_name_without_settings_and_an_unknown_one(capsys):
     listing.print_list("superfed")
 
 
+@pytest.mark.slow
 def test_a_new_entry_is_listed(capsys, monkeypatch):
   qffl = METHODS["mixing"]["qffl"]
   monkeypatch.setitem(METHODS["mixing"], "mine", Method("mine", qffl.factory, "a [new] one", "nobody"))

@@ -48,6 +48,7 @@ def test_a_plan_is_typed_frozen_and_has_the_defaults():
   assert judged["to_accuracy"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_run_checks_its_configuration_once(tmp_path, monkeypatch):
   made, real = [], building.build_algorithm
   from fedjax_het.config import check as checks

@@ -342,6 +342,7 @@ def test_distances_within_a_class_take_no_more_memory_than_the_set():
   assert memory.temp_size_in_bytes < 20 * 500 * 500
 
 
+@pytest.mark.slow
 def test_a_simplex_that_is_learnt_without_regions():
   """t̃ = ∞: clients draw on all of the simplex to the end, and are judged in its middle."""
   assert in_rounds({"name": "sosicfl", "start": 1.0}, 5)["start_round"] == np.inf

@@ -124,6 +124,7 @@ def test_client_dirichlet_clients_are_equally_large(seed, alpha, clients):
   assert max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.5, 5.0, 1e6])
 def test_client_dirichlet_draws_each_clients_own_distribution(alpha):
   """Of n rows drawn by q ~ Dir(α 1_C), E Σ_c (n_c/n)² = 1/n + (1 - 1/n)(α + 1)/(Cα + 1)."""

@@ -49,6 +49,7 @@ def test_small_leaves_travel_as_one():
   assert sent == ["all-gather"] and program.count(" all-gather(") == 2  # the large leaf's and theirs
 
 
+@pytest.mark.slow
 def test_packed_trees_are_whole_again():
   tree = {
     "a": jnp.arange(6.0).reshape(2, 3), "none": jnp.zeros((0, 4)), "large": jnp.ones(SMALL + 1),

@@ -4,7 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import algorithm, cases
+from cases import algorithm, cases, in_other_tests
 from launching import records, small
 from small_parts import federation, mlp
 
@@ -67,8 +67,9 @@ def test_also_with_streamed_examples_on_any_number_of_devices(expected, devices)
   chex.assert_trees_all_equal(followed(own, (4, 5)), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*CLIENTS} - WITHOUT))
+@pytest.mark.parametrize(
+  "name", [pytest.param(name, marks=in_other_tests(name)) for name in sorted({*CLIENTS} - WITHOUT)]
+)
 def test_of_every_method_that_keeps_states(name):
   own = engine(name, EVEN, cohort=4, device_states=6)
   chex.assert_trees_all_equal(followed(own, (3, 2)), followed(engine(name, EVEN, cohort=4), (5,)))
@@ -80,6 +81,7 @@ def test_a_method_without_states_has_none_to_hold(name):
     engine(name, device_states=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["superfed_mm", pytest.param("ditto", marks=pytest.mark.slow)])
 def test_states_on_a_disk_are_those_in_memory_and_leave_nothing_behind(tmp_path, name):
   own = engine(name, device_states=5, states_folder=str(tmp_path))
@@ -124,6 +126,7 @@ def test_states_that_no_checkpoint_could_hold_are_refused_before_training(tmp_pa
   assert Checkpoints(tmp_path / "run" / "checkpoints").latest() is None
 
 
+@pytest.mark.slow
 def test_a_visit_brings_no_more_than_its_cohorts():
   own = engine(device_states=5)
   state, last, seen = own.init(jax.random.key(3)), 0, []

@@ -61,6 +61,7 @@ def test_impossible_runs_are_named_before_any_compile(changed, message, ragged, 
     run(federated(fedavg(mlp())), ragged, **settings)
 
 
+@pytest.mark.slow
 def test_an_update_in_the_method_s_place_is_what_trains(ragged):
   """Also where the engine would cut the method's own: on devices that do not divide the cohort."""
   base = fedavg(mlp())
@@ -170,6 +171,7 @@ def test_order_is_random_and_new_each_epoch(ragged):
 # Placement.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 8))])
 @pytest.mark.parametrize("client_batch", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), None])
 def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):

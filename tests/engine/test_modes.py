@@ -22,6 +22,7 @@ from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 
 QUICK = {"fedavg", "aaggff_s"}
+EAGER = {"superfed_mm", "fedevg", "aaggff_s"}  # half a minute each; conformance has each method's update
 EVERY_METHOD = [pytest.param(name, marks=[] if name in QUICK else in_other_tests(name)) for name in cases()]
 
 
@@ -233,7 +234,11 @@ def test_without_jit_the_search_says_where():
 
 
 @pytest.mark.parametrize(
-  "method", [pytest.param(name, marks=[] if name == "fedavg" else in_other_tests(name)) for name in cases()]
+  "method",
+  [
+    pytest.param(name, marks=pytest.mark.slow if name in EAGER else [pytest.mark.slow, pytest.mark.by_hand])
+    for name in cases()
+  ],
 )
 @pytest.mark.filterwarnings("ignore:No client is nearest", "ignore:Regions of")  # three clients, small ones
 def test_without_jit_a_run_is_the_compiled_one_but_for_rounding(method):

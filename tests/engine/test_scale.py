@@ -187,6 +187,7 @@ def test_own_modules_of_floats_are_told_of_whole_numbers(module):
       square.apply(square.init(KEY), x.reshape(4, 2, 2, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [(4,), (2, 4)])
 def test_ids_of_texts_are_ids(axes):
   model = fh.models.from_flax(Words(), axes, 3, dtype=jnp.int32)

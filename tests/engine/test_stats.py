@@ -81,6 +81,7 @@ def statistics_by_hand(params, data, i, batch_size):
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("i", [0, 1, 2])  # of 40 examples, one, and seven
 def test_own_statistics_are_those_of_the_clients_batches(ragged, i):
   net = model()
@@ -126,6 +127,7 @@ def test_superfed_uploads_the_statistics_of_the_federated_model(ragged, granular
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [fh.superfed, fh.apfl, fh.ditto, fh.pfedme])
 def test_a_model_on_the_line_has_its_own_statistics(method, ragged):
   client = method(model(), **LOCAL)
@@ -167,6 +169,7 @@ def moved(stats, x, steps):
   chex.assert_trees_all_close(dict(stats["norm"]), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VISIT)
 def test_statistics_move_with_the_model_that_is_sent_and_with_the_one_that_is_kept(ragged, name):
   """Twice: what is kept goes on from where it was."""
@@ -241,6 +244,7 @@ def test_runs_map_resume_and_evaluate(method, ragged):
     assert evaluation.personalized["loss"][2, 3] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_dropout_is_on_in_training_alone(uniform):
   def losses(rate):
     client = METHODS["fedavg"](model(rate))

@@ -7,7 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from cases import BY_HAND, FORMS
+from cases import REPRESENTATIVE
 
 import fedjax_het as fh
 from fedjax_het.compare.content import content
@@ -28,7 +28,7 @@ CITIES = ("Köln", "Oslo", "Århus", "São Paulo")
 
 METHODS = [
   name for name in CLIENTS
-  if name not in ("superfed_mm", "fedevg", *BY_HAND, *FORMS) and "two_nn" in CLIENTS[name].models
+  if name in REPRESENTATIVE - {"superfed_mm", "fedevg"} and "two_nn" in CLIENTS[name].models
 ]  # fmt: skip
 
 

@@ -62,6 +62,7 @@ def test_what_only_the_data_can_refuse():
     prepared_of(plan(quick()), federation((5, 1)), fh.tasks.regression())
 
 
+@pytest.mark.slow
 def test_a_run_s_regions_are_of_its_own_clients_counts():
   one, other = (build(plan(quick(seed=seed, algorithm__endpoints=3, algorithm__rho=0.5))) for seed in (0, 1))
   counts, found = fh.data.label_counts(one.data), one.prepared["regions"]

@@ -89,6 +89,7 @@ def settings(data, **more):
   return {"data": data, "rounds": 10, "cohort_size": 3, "devices": 1, **more}
 
 
+@pytest.mark.slow
 def test_a_run_has_the_range_of_its_history_and_the_same_state(federation):
   algorithm = fh.federated(fh.fedavg(fh.models.logistic_regression((2, 2, 1), 3), lr=0.5))
   plain = fh.run(algorithm, key=jax.random.key(1), **settings(federation, eval_every=4))

@@ -255,6 +255,7 @@ def test_nobody_left_and_a_diverged_client():
     summarize(np.zeros((3, 2)))
 
 
+@pytest.mark.slow
 def test_a_client_of_one_class_is_left_out_of_auroc_and_counted():
   """Three of five clients have both classes: the figures are theirs, against scikit-learn's AUROC."""
   rng = np.random.default_rng(5)

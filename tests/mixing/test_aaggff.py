@@ -82,6 +82,7 @@ def every_cohort(clients, size):
   return [np.array(c) for c in itertools.combinations(range(clients), size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [2, 3, 6])
 def test_doubly_robust_response_over_every_cohort(clients):
   """Lemma 3.2 holds for an r̄ fixed before sampling; with the mean of the observed there is shrinkage."""

@@ -65,6 +65,7 @@ def moved(updates, epsilon=1.0, step="mean", sizes=SIZES):
   return np.float64(step_of(step)(jnp.float32(epsilon), jnp.float32(updates), jnp.float32(sizes)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 0.02, 0.2, 1.0])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_the_point_of_least_norm(epsilon, seed):

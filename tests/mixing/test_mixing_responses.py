@@ -52,6 +52,7 @@ def test_all_six_are_there():
   assert set(CDFS) == set(TABLE_3_3)
 
 
+@pytest.mark.slow
 @EVERY_CDF
 @settings(max_examples=50, deadline=None)
 @given(

@@ -20,6 +20,7 @@ from fedjax_het.models.weights.torch_names import kernel, named, of_flattened
 slow = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name, classes, options, count",
   [
@@ -99,6 +100,7 @@ def test_a_tree_is_refused_where_one_array_is_read(name, shape):
     models.make(name, shape, 2)
 
 
+@pytest.mark.slow
 def test_squeezenet_s_version_may_be_a_number():
   for version in (1, 1.0, "1.0", 1.1, "1.1"):
     model = models.make("squeezenet", (32, 32, 3), 10, version=version, width=0.1)
@@ -139,6 +141,7 @@ def test_a_task_is_made():
     models.make("two_nn", (3,), 2, task=fh.tasks.binary)
 
 
+@pytest.mark.slow
 def test_mobilenet_s_smallest_image_without_padding():
   model = models.mobilenet((33, 33, 3), 3, width=4)
   params = jax.jit(model.init)(jax.random.key(0))

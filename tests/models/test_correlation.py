@@ -62,7 +62,10 @@ def near(ours, theirs):
     np.testing.assert_allclose(own, their, rtol=0, atol=2e-5 * max(1.0, np.abs(their).max()))
 
 
-@pytest.mark.parametrize(("shapes", "settings"), CASES)
+@pytest.mark.parametrize(
+  ("shapes", "settings"),
+  [pytest.param(*case, marks=[] if i % 4 == 0 else pytest.mark.slow) for i, case in enumerate(CASES)],
+)
 def test_its_numbers_and_both_gradients(shapes, settings):
   x, kernel = drawn(*shapes)
   near(correlate(x, kernel, *settings), plain(x, kernel, *settings))
@@ -72,6 +75,7 @@ def test_its_numbers_and_both_gradients(shapes, settings):
   near(ours(x, kernel), theirs(x, kernel))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS[:4])
 def test_derivatives_of_the_second_order_forward_and_reverse(settings):
   x, kernel = drawn((6, 5), (3, 3))
@@ -88,6 +92,7 @@ def test_derivatives_of_the_second_order_forward_and_reverse(settings):
   near(of(correlate), of(xla))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0), (1, 2)])
 def test_stacks_of_clients(axes):
   rng = np.random.default_rng(1)

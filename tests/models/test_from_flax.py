@@ -56,6 +56,7 @@ def dense(params, h):
   return h @ np.asarray(params["kernel"], np.float64) + np.asarray(params["bias"], np.float64)
 
 
+@pytest.mark.slow
 def test_training_and_use_are_the_formula(kind):
   """Training normalises by the real rows, use by the statistics, which move by a tenth to the real rows'."""
   model = from_flax(module(kind, rate=0.0), (4,), 3)

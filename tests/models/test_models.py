@@ -52,6 +52,7 @@ def test_parameters_and_logits(name, shape, classes, count):
   assert model.apply(params, x).shape == (3, classes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name,shape", [("logistic_regression", (15,)), ("two_nn", (4,)), ("text_pair", (2, 8))]
 )
@@ -109,6 +110,7 @@ def test_convolution_of_stacked_clients(method):
   close(summed, jax.grad(lambda k: jax.vmap(lambda x, k: xla(x, k, 1))(x, k).sum())(k))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["patches", pytest.param("winograd", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("images", [9, pytest.param(17, marks=pytest.mark.slow)])
 def test_convolution_of_a_few_images_at_a_time(method, images, monkeypatch):
@@ -183,6 +185,7 @@ def test_max_pool_is_xlas(height, width, padding, ties):
   close(jax.tree.map(lambda leaf: leaf[0], stacked), ours, 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(8, 8), (14, 9), (7, 7), (3, 7), (16, 10)])
 def test_adaptive_pool_is_the_mean_over_cells(shape):
   x = np.asarray(normal(0, 2, *shape, 3))
@@ -194,6 +197,7 @@ def test_adaptive_pool_is_the_mean_over_cells(shape):
   close(adaptive_average_pool(jnp.asarray(x), (7, 7)), wanted, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 10, SMALL_BATCH + 1])
 def test_dense_gradient(batch):
   x, kernel = normal(0, batch, 12), normal(1, 12, 5)

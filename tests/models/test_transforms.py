@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import BY_HAND, FORMS, client
+from cases import REPRESENTATIVE, client
 from launching import config_of, small, start
 from small_parts import SIZES, federation, float64, linear, linear_loss_and_gradient, mlp, one_client, walk
 
@@ -21,7 +21,7 @@ from fedjax_het.parts import Context
 DATA, KEY, BATCH = federation(SIZES), jax.random.key(3), 4
 SUPERVISED = [
   name for name, method in CLIENTS.items()
-  if method.models is not GENERATORS and name not in (*BY_HAND, *FORMS)
+  if method.models is not GENERATORS and name in REPRESENTATIVE
 ]  # fmt: skip
 
 

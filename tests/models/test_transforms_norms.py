@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import BY_HAND, FORMS, client
+from cases import REPRESENTATIVE, client
 from flax import linen as nn
 
 import fedjax_het as fh
@@ -18,7 +18,7 @@ KEY = jax.random.key(3)
 RNG = np.random.default_rng(0)
 SUPERVISED = [
   name for name, method in CLIENTS.items()
-  if method.models is not GENERATORS and name not in (*BY_HAND, *FORMS)
+  if method.models is not GENERATORS and name in REPRESENTATIVE
 ]  # fmt: skip
 
 

@@ -131,6 +131,7 @@ def test_a_cohort_that_the_mixing_does_not_take_is_refused_with_the_other_checks
     build(plan(apart))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "update, text",
   [

@@ -135,6 +135,7 @@ sys.exit(told(run))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", ["StopRequest()", "contextlib.nullcontext()"])
 def test_ctrl_c_is_answered_where_python_cannot_hear_it_and_the_second_ends(opened):
   program = [sys.executable, "-c", DEAF.format(opened=opened)]
@@ -172,6 +173,7 @@ sys.exit(told(run))
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_python_dropped_is_repeated():
   ended = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=20.0)
   assert (ended.returncode, ended.stdout.strip()) == (130, "went on")  # perhaps before the line's end

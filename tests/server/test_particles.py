@@ -58,6 +58,7 @@ def some(shape=(4,), per_class=4):
   return x, fh.Message(weighted, weight), np.asarray(gradient, float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [np.arange(9) % 3, np.array([0, 0, 1, 1, 1, 1, 1, 2, 1])])
 def test_repulsion_is_the_kernel_s_gradient(labels):
   """Classes in any order, of two to six examples, and one of a single one, which nothing repels."""
@@ -80,6 +81,7 @@ def test_copies_stay_finite_and_together():
   assert not np.any(repulsion(jnp.ones((6, 2)), jnp.zeros(6, int)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pixels", ["bounded", "free", "sigmoid"])
 def test_a_step_by_hand(pixels):
   x, total, gradient = some()

@@ -65,6 +65,11 @@ BY_HAND = {
   "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco",
 }  # fmt: skip
+# One method of each form, with which `pytest --all` tests what all methods go through.
+REPRESENTATIVE = {
+  "fedavg", "scaffold", "fedrep", "apfl", "pfedme", "superfed_mm", "sosicfl_plus", "fedevg", "fedcgan",
+  "fedem", "aaggff_s", "fedmgda", "adam",
+}  # fmt: skip
 EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
 
 
@@ -154,18 +159,9 @@ def maker(
   return make, numbers(config.to_dict())
 
 
-FORMS = (
-  "local",
-  "feddyn",
-  "fedproto",
-  "ifca",
-  "fednova",
-)  # new forms, whose promises are in the slower tests
-
-
 def in_other_tests(name: str) -> list[pytest.MarkDecorator]:
-  """Marks of a method in tests that are not its promises."""
-  return [pytest.mark.slow, pytest.mark.by_hand] if name in FORMS else slow_or_by_hand(name)
+  """Marks of a method in tests of something else that all methods go through."""
+  return [pytest.mark.slow, *([] if name in REPRESENTATIVE else [pytest.mark.by_hand])]
 
 
 def slow_or_by_hand(name: str) -> list[pytest.MarkDecorator]:

@@ -18,6 +18,7 @@ def check_png(path):
   return pixels
 
 
+@pytest.mark.slow
 def test_learning_curve(tmp_path):
   """A panel a metric; a curve without numbers is not drawn, and one with holes is."""
   rounds = np.arange(0, 400, 10)

@@ -109,6 +109,7 @@ def test_one_endpoint_has_no_pictures():
   assert not fits(part(1)) and fits(part(2)) and not fits(offering(None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endpoints, files", [(2, 2), (3, 2), (5, 1)])
 def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
   titles, save = [], simplex_plots.save

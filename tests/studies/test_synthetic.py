@@ -107,6 +107,7 @@ def test_what_the_examples_are_worth(whole):
   assert found["real"]["frechet"] < found["frechet"] / 2
 
 
+@pytest.mark.slow
 def test_balanced_accuracy_is_scikit_learns_and_naming_one_class_is_worth_one_class():
   source, key = fh.data.load("digits"), jax.random.key(3)
   kept = np.flatnonzero((source.y < 3) & ((source.y > 0) | (np.arange(len(source.y)) % 9 == 0)))
@@ -176,6 +177,7 @@ def test_real_examples_are_worth_more(whole):
   assert real["downstream"] == real["real"]["downstream"] | {"model": "two_nn"}
 
 
+@pytest.mark.slow
 def test_all_studies_see_the_same_pixels():
   """Unbounded examples, and the same ones cut to [0, 1]: the same worth in every figure."""
   config = small(downstream__features="classifier", downstream__steps=20)

@@ -168,6 +168,7 @@ def test_without_a_step_it_is_the_global_model(whole):
   )
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_sgd_by_hand():
   """Momentum and weight decay, passes shuffled anew, partial batches, clients of 1 to 40 examples."""
   data, model, settings = federation(SIZES), linear(), {"lr": 0.2, "momentum": 0.9, "weight_decay": 0.01}

@@ -156,6 +156,7 @@ def ran(table, tmp_path_factory):
   return folder, wanted, called, between, found
 
 
+@pytest.mark.slow
 def test_a_stopped_table_goes_on(ran):
   _, _, called, between, found = ran
   assert called == ["fedavg", "fedper"]

@@ -88,6 +88,7 @@ def test_random_ones_are_sent(error_feedback):
     assert variance == pytest.approx((10 / 3 - 1) * (np.arange(1, 11) ** 2).sum(), rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "bits, block, norm", [(2, None, "max"), (4, 8, "l2"), (8, None, "l2"), (3, 5, "max")]
 )
@@ -137,6 +138,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS)
 def test_error_feedback_sums_to_the_updates(name):
   """Σ C(x_t) + e_T = Σ Δ_t: all that is not lost in the last round arrives."""

@@ -54,6 +54,7 @@ def test_a_claim_by_a_link_is_one_by_the_folder(tmp_path):
         check_claim(tmp_path / spelling / "run" / "checkpoints")
 
 
+@pytest.mark.slow
 def test_a_claim_ends_with_its_process(tmp_path):
   program = (
     "import os, sys; from fedjax_het.workdir.claim import claimed\n"

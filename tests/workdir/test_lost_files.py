@@ -131,6 +131,7 @@ def test_a_resumed_run_says_what_its_record_lost_and_has_it_again(whole, copy, h
   assert not aside.exists() or aside.read_bytes() == held
 
 
+@pytest.mark.slow
 def test_a_complete_run_that_lost_lines_says_how_to_have_them_again(whole, copy, monkeypatch):
   monkeypatch.setattr(experiment, "build", None)
   (copy / "metrics.jsonl").write_text("".join(lines(copy)[2:]))
@@ -229,6 +230,7 @@ def test_what_is_removed_under_a_run_is_there_at_its_end(whole, tmp_path, after,
   assert start(tiny(), str(run))["metrics"] == summary["metrics"]
 
 
+@pytest.mark.slow
 def test_metrics_that_become_a_folder_under_a_run_end_it_with_the_remedy(tmp_path, after):
   run = tmp_path / "run"
 
@@ -307,6 +309,7 @@ def test_pictures_that_are_missing_are_drawn_by_the_next_start_and_by_no_other(w
   assert start(tiny(), str(copy)) == whole[1]
 
 
+@pytest.mark.slow
 def test_pictures_whose_folder_was_removed_are_drawn_by_the_next_start(copy):
   shutil.rmtree(copy / "figures")
   shown = Shown()
@@ -315,6 +318,7 @@ def test_pictures_whose_folder_was_removed_are_drawn_by_the_next_start(copy):
   assert "Pictures are" not in " ".join(shown.texts)
 
 
+@pytest.mark.slow
 def test_pictures_that_cannot_be_drawn_are_said_to_be_missing_until_they_are(whole, copy, monkeypatch):
   real = Figure.savefig
 
