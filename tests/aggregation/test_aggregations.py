@@ -1,4 +1,4 @@
-"""Aggregations and robust mixings beside ten lines of NumPy each, and what they refuse."""
+"""Aggregations and robust mixings beside NumPy, and what they refuse."""
 
 import chex
 import jax
