@@ -108,9 +108,10 @@ def fedem(
     each = jax.vmap(lambda own: jax.nn.log_softmax(model.apply(own, x)))(params.models)
     return jax.nn.logsumexp(each, axis=0, b=params.weights[:, None, None])
 
-  return supervised(
+  made = supervised(
     recipe, LocalTraining(recipe.steps, start, run_steps, finish, models * recipe.gradients),
     lambda broadcast, state, *_: Mixture(broadcast.params, state), name="fedem",
     init_broadcast=lambda key: Message(jax.vmap(model.init)(jax.random.split(key, models))),
     init=lambda *_: jnp.full(models, 1.0 / models), apply=apply,
   )  # fmt: skip
+  return made._replace(studies=made.studies._replace(membership=lambda broadcast, state, *_: state))

@@ -136,4 +136,5 @@ def fedproto(
     apply=apply,
   )  # fmt: skip
   needs = made.needs._replace(brings={"mixing": mixing.uniform(), "server": server.sgd()})
-  return made._replace(needs=needs)
+  studies = made.studies._replace(prototypes=lambda broadcast: tuple(broadcast.pooled))
+  return made._replace(needs=needs, studies=studies)

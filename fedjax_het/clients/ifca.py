@@ -99,7 +99,12 @@ def ifca(
     lambda broadcast, *_: model.joined(*pick(broadcast.pooled, jnp.int32(0))), name="ifca",
     init_broadcast=init_broadcast,
   )  # fmt: skip
+
+  def membership(broadcast: Message, state: PyTree, data: Any, context: Any) -> jax.Array:
+    return jax.nn.one_hot(choice(broadcast, data), models)
+
   return made._replace(
+    studies=made.studies._replace(membership=membership),
     personalize=lambda broadcast, state, data, context, lam: own_model(broadcast, data),
     loss=lambda broadcast, state, data, context: training_loss(model, own_model(broadcast, data), data),
     needs=made.needs._replace(

@@ -1,4 +1,4 @@
-"""Makes what the sections `task`, `label_noise` and `unseen` say of the clients' data."""
+"""Makes what the sections `task`, `label_noise`, `feature_shift` and `unseen` say of the clients' data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_het.config.algorithm import as_written
 from fedjax_het.data.clients import select, split_clients
 from fedjax_het.data.container import FederatedData
+from fedjax_het.data.feature_shift import SHIFTS, feature_shift
 from fedjax_het.data.files import Source
 from fedjax_het.data.label_noise import LABEL_NOISES, label_noise
 from fedjax_het.errors import SettingError
@@ -77,21 +78,36 @@ def noise_report(given: Mapping[str, Any], data: FederatedData, clean: np.ndarra
   return {**given, "changed": float(np.mean(data.y[seen] != clean[seen]))}
 
 
+def shifted(
+  key: jax.Array, given: Mapping[str, Any], data: FederatedData
+) -> tuple[FederatedData, np.ndarray | None]:
+  """Transforms all clients' examples by a checked section `feature_shift`; {} leaves them.
+
+  Returns:
+    (the data, the clients' hidden clusters, int [K], or None where the section makes none).
+  """
+  if not given:
+    return data, None
+  settings = {field: value for field, value in given.items() if field != "name"}
+  shift = SHIFTS[given["name"]](**settings)
+  hidden = None if shift.clusters is None else shift.clusters(data.num_clients)
+  return feature_shift(key, data, shift), hidden
+
+
 def set_apart(
-  key: jax.Array, fraction: float | None, data: FederatedData, parts: list[np.ndarray]
-) -> tuple[FederatedData, list[np.ndarray], FederatedData | None]:
+  key: jax.Array, fraction: float | None, data: FederatedData
+) -> tuple[FederatedData, np.ndarray, FederatedData | None]:
   """Parts the clients into those that train and those that never do.
 
   Args:
     key: typed key of the draw.
     fraction: share of the clients that never train; None for none.
     data: all clients' data.
-    parts: their rows in the data set.
 
   Returns:
-    (data and rows of the clients that train, data of the others; None where there are none).
+    (data and numbers of the clients that train, data of the others; None where there are none).
   """
   if fraction is None:
-    return data, parts, None
+    return data, np.arange(data.num_clients), None
   seen, apart = split_clients(key, data.num_clients, fraction)
-  return select(data, seen), [parts[i] for i in seen], select(data, apart)
+  return select(data, seen), seen, select(data, apart)

@@ -24,7 +24,7 @@ LOCAL = "local training"  # stands for the settings of `LocalSettings` where all
 AS_EPOCHS = "as epochs"  # how the default of `Method.own_epochs` is shown
 WIDTH = 110  # width of output that is not a terminal
 LISTED = (  # sections whose names are printed, in this order
-  *METHODS, *CONDITIONS, "dataset_options", "model", "partition", "label_noise", "task",
+  *METHODS, *CONDITIONS, "dataset_options", "model", "partition", "label_noise", "feature_shift", "task",
 )  # fmt: skip
 FIELDS_OF = {"dataset_options": "dataset"} | {name: f"{name}.0.name" for name in SEVERAL}
 

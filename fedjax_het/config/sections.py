@@ -15,6 +15,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
 from fedjax_het.config.tracking import TrackingSettings
 from fedjax_het.data.clients import split_clients
+from fedjax_het.data.feature_shift import SHIFTS
 from fedjax_het.data.federate import federate
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS, partition
@@ -162,10 +163,11 @@ CORE = (
   _field("late_evaluations", run, required=False),
   _field("eval_clients", run, required=False),
   Section("dataset_options", "section", loaders, always=True, given=_OF_LOADER,
-          more=_settings(resize=settings_of(load)["resize"])),
+          more=_settings(**{name: settings_of(load)[name] for name in ("resize", "examples")})),
   _field("stratify", federate, required=False),
   _choice("task", lambda: TASKS, always=True),
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
+  _choice("feature_shift", lambda: SHIFTS),
   Section("unseen", "section", more=_settings(fraction=settings_of(split_clients)["fraction"],
                                               steps=settings_of(after_steps)["steps"])),
   Section("finetune", "section", more=_settings(**_OF_FINETUNE)),

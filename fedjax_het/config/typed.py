@@ -34,6 +34,7 @@ class Plan:
     stratify: whether each client's split keeps the class frequencies.
     task: the section `task`; {} is the data set's task.
     label_noise: the section `label_noise`, its name included; {} for none.
+    feature_shift: the section `feature_shift`, its name included; {} for none.
     unseen_fraction: fraction of clients that never train; None for none.
     unseen_steps: numbers of local steps after which unseen clients are evaluated.
     model: the model, with its given options.
@@ -66,6 +67,7 @@ class Plan:
   stratify: bool
   task: Mapping[str, Any]
   label_noise: Mapping[str, Any]
+  feature_shift: Mapping[str, Any]
   lora: Mapping[str, Any]
   finetune: Mapping[str, Any]
   unseen_fraction: float | None

@@ -11,6 +11,7 @@ natural may leave groups out.
                  data silos", section IV).
   client_dirichlet  each client's own label distribution drawn from a Dirichlet (Hsu et al. 2019).
   primary_class  groups of clients with primary classes: the 2-Fold and 5-Fold of SosicFL (Huang et al. 2021).
+  quantity_skew, power_law, label_quantity, extended_dirichlet: see `skews`.
   natural        the groups the data came with, all or those that are large enough, or some of them.
 """
 
@@ -21,13 +22,12 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.dealing import Parts, class_labels, cut, dealt, log_dirichlet
 from fedjax_het.data.natural import generator, natural, whole, wrong_count
 from fedjax_het.data.rows import as_array
+from fedjax_het.data.skews import extended_dirichlet, label_quantity, power_law, quantity_skew
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.settings import Choice, Count, HostShare, Range, Whole, check_settings, checked, settings_of
-from fedjax_het.tasks.missing import check_present
-
-Parts = list[np.ndarray]
 
 
 @checked
@@ -75,7 +75,7 @@ def pathological(
   Raises:
     SettingError: `num_clients`, `shards_per_client` or `deal` is not one of these.
   """
-  labels = _labels(labels, num_clients)
+  labels = class_labels(labels, num_clients)
   most = len(labels) // num_clients
   why = f"each of {num_clients} clients has about {most} of the {len(labels)} rows"
   whole("shards_per_client", shards_per_client, most, why=why)
@@ -129,7 +129,7 @@ def dirichlet(
   Raises:
     SettingError: a setting is out of range, or none of `max_tries` draws gave every client `min_size` rows.
   """
-  labels = _labels(labels, num_clients)
+  labels = class_labels(labels, num_clients)
   check_tries(balance, max_tries)
   tries = 1000 if max_tries is None else max_tries
   if min_size * num_clients > len(labels):
@@ -142,12 +142,12 @@ def dirichlet(
   rng = generator(key)
   classes, class_sizes = np.unique(labels, return_counts=True)
   for _ in range(tries):
-    logits = _log_dirichlet(rng, alpha, (len(classes), num_clients))
+    logits = log_dirichlet(rng, alpha, (len(classes), num_clients))
     if balance:
       counts = _fill_up(rng, logits, class_sizes)
     else:
       offsets = rng.random(len(classes))
-      counts = np.stack([_cut(q, n, u) for q, n, u in zip(logits, class_sizes, offsets)])
+      counts = np.stack([cut(q, n, u) for q, n, u in zip(logits, class_sizes, offsets)])
     if counts.sum(0).min() >= min_size:
       break
   else:
@@ -158,7 +158,7 @@ def dirichlet(
       "Set balance=True without max_tries (equally large clients, always possible), raise alpha or max_tries,"
       " or lower num_clients or min_size.",
     )  # fmt: skip
-  return _dealt(rng, labels, classes, counts)
+  return dealt(rng, labels, classes, counts)
 
 
 @checked
@@ -187,10 +187,10 @@ def client_dirichlet(
   classification", arXiv:1909.06335, section 3, whose concentration is C·α with a uniform prior; SosicFL,
   section 4.1, Dir_L(β) with β = α; Hahn's thesis, II-6 and IV-4, in words.
   """
-  labels = _labels(labels, num_clients)
+  labels = class_labels(labels, num_clients)
   rng = generator(key)
   classes, left = np.unique(labels, return_counts=True)
-  logits = _log_dirichlet(rng, float(alpha), (num_clients, len(classes)))
+  logits = log_dirichlet(rng, float(alpha), (num_clients, len(classes)))
   counts = np.zeros(logits.shape, np.int64)
   order = rng.permutation(num_clients)
   for client, size in zip(order, map(len, np.array_split(np.arange(len(labels)), num_clients))):
@@ -200,7 +200,7 @@ def client_dirichlet(
       taken = np.minimum(rng.multinomial(lacking, weights / weights.sum()), left)
       counts[client] += taken
       left -= taken
-  return _dealt(rng, labels, classes, counts.T)
+  return dealt(rng, labels, classes, counts.T)
 
 
 def check_tries(balance: bool, max_tries: int | None) -> None:
@@ -238,7 +238,7 @@ def primary_class(
 
   Source: SosicFL, section 4.1: 80 %, two and five groups, K = 100.
   """
-  labels = _labels(labels, num_clients)
+  labels = class_labels(labels, num_clients)
   classes = np.unique(labels)
   if len(classes) < 2:
     raise SettingError("labels", classes.tolist(), "hold a single class", "Folds need at least two.")
@@ -262,7 +262,19 @@ def primary_class(
 
 
 PARTITIONERS: dict[str, Callable[..., Parts]] = {
-  f.__name__: f for f in (iid, pathological, dirichlet, client_dirichlet, primary_class, natural)
+  f.__name__: f
+  for f in (
+    iid,
+    pathological,
+    dirichlet,
+    client_dirichlet,
+    primary_class,
+    quantity_skew,
+    power_law,
+    label_quantity,
+    extended_dirichlet,
+    natural,
+  )
 }
 
 
@@ -297,47 +309,6 @@ def partition(
   return parts
 
 
-def _labels(labels: ArrayLike, num_clients: int) -> np.ndarray:
-  """Returns `labels` as an array [N]; raises `SettingError` unless they are integers and 1 <= K <= N."""
-  given = as_array("labels", labels)
-  labels = np.asarray(given)
-  if given.ndim == 1:
-    check_present(given)
-  if labels.ndim != 1 or labels.dtype.kind not in "iub":
-    raise SettingError(
-      "labels",
-      (labels.shape, str(labels.dtype)),
-      "not a vector of integers",
-      "Give one class per row, or partition by iid or natural.",
-    )
-  whole("num_clients", num_clients, len(labels), why=f"there are {len(labels)} rows")
-  return labels
-
-
-def _log_dirichlet(rng: np.random.Generator, alpha: float, size: tuple[int, int]) -> np.ndarray:
-  """Draws log Gamma(α), a softmax of which is Dir(α 1), as log Gamma(α + 1) + log(U) / α: no underflow."""
-  return np.log(rng.standard_gamma(alpha + 1.0, size)) - rng.standard_exponential(size) / alpha
-
-
-def _dealt(rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> Parts:
-  """Deals the rows of each class at random to the clients, by `counts`, [C, K]."""
-  pieces = [
-    np.split(rng.permutation(np.flatnonzero(labels == c)), np.cumsum(row)[:-1])
-    for c, row in zip(classes, counts)
-  ]
-  return [np.concatenate(of_client) for of_client in zip(*pieces)]
-
-
-def _cut(logits: np.ndarray, count: int, offset: float) -> np.ndarray:
-  """Divides `count` rows in proportion to exp(logits), [K], into integers, [K], that sum to `count`.
-
-  Rounding with a uniform offset in [0, 1) makes each count unbiased.
-  """
-  weights = np.cumsum(np.exp(logits - logits.max()))
-  edges = np.floor(weights / weights[-1] * count + offset).astype(np.int64)
-  return np.diff(np.minimum(edges, count), prepend=0)
-
-
 def _fill_up(rng: np.random.Generator, logits: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
   """Counts [C, K] in proportion to exp(logits), where no client gets more than its N/K rows."""
   counts = np.zeros(logits.shape, np.int64)
@@ -346,7 +317,7 @@ def _fill_up(rng: np.random.Generator, logits: np.ndarray, class_sizes: np.ndarr
   for c in rng.permutation(len(class_sizes)):
     left = int(class_sizes[c])
     while left:  # each pass fills a client or ends the class, so there are at most K + C passes
-      taken = np.minimum(_cut(np.where(room > 0, logits[c], -np.inf), left, rng.random()), room)
+      taken = np.minimum(cut(np.where(room > 0, logits[c], -np.inf), left, rng.random()), room)
       counts[c] += taken
       room -= taken
       left -= int(taken.sum())

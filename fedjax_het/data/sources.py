@@ -184,7 +184,11 @@ def names() -> tuple[str, ...]:
 
 
 def load(
-  name: str, data_dir: str | os.PathLike[str] | None = None, resize: Count | None = None, **options: Any
+  name: str,
+  data_dir: str | os.PathLike[str] | None = None,
+  resize: Count | None = None,
+  examples: Count | None = None,
+  **options: Any,
 ) -> Source:
   """Loads the data set `name`; "digits" is bundled with scikit-learn and needs no folder.
 
@@ -194,11 +198,13 @@ def load(
     data_dir: the folder with the data sets' folders; None or "" is $FEDJAX_HET_DATA, else ./data.
     resize: height and width in pixels to which images are resized; None keeps their size. Refused for other
       data.
+    examples: how many examples to keep, drawn at random, the same in every run; None keeps all. An official
+      test set is kept whole.
     **options: options of the data set's loader, such as `leaky` of berka.
 
   Raises:
-    SettingError: the name or an option is unknown (the error names the nearest one), or `resize` is no size
-      or the data are no images.
+    SettingError: the name or an option is unknown (the error names the nearest one), `resize` is no size or
+      the data are no images, or there are fewer than `examples`.
     DataError: files are missing, truncated or differ from what their authors ship; the error says which,
       where they belong, and how to get them.
   """
@@ -208,7 +214,10 @@ def load(
   if resize is not None:
     check_whole("resize", resize, 1)
     resize = int(resize)
-    return resized(load(name, data_dir, **options), resize)
+    return resized(load(name, data_dir, examples=examples, **options), resize)
+  if examples is not None:
+    check_whole("examples", examples, 1)
+    return fewer(load(name, data_dir, **options), int(examples))
   kind = kind_of(name)
   known = OWN.get(kind) or (load_digits if name == "digits" else FOLDERS[name][1])
   check_settings(f"option of dataset {name!r}", known, options, ("folder", "name", *OF_PATH))
@@ -251,6 +260,22 @@ def load(
   for note in source.notes:
     logging.info("%s: %s", name, note)
   return source
+
+
+def fewer(source: Source, count: int) -> Source:
+  """Returns a source with `count` of its examples, in their order, drawn at random from a fixed seed.
+
+  Raises:
+    SettingError: there are fewer.
+  """
+  whole = len(source.y)
+  if count > whole:
+    raise SettingError("examples", count, f"{source.name} has {whole}", f"Use at most {whole}.")
+  rows = np.sort(np.random.default_rng(0).permutation(whole)[:count])
+  groups, split = (None if own is None else own[rows] for own in (source.groups, source.split))
+  note = f"{count:,} of {whole:,} examples, drawn at random, the same in every run"
+  x = jax.tree.map(lambda leaf: leaf[rows], source.x)
+  return source._replace(x=x, y=source.y[rows], groups=groups, split=split, notes=(*source.notes, note))
 
 
 @in_float32()

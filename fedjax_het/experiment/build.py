@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.config.algorithm import algorithm_maker, as_written, build_algorithm, prepared_of
-from fedjax_het.config.data import build_task, noise_report, noisy_labels, set_apart
+from fedjax_het.config.data import build_task, noise_report, noisy_labels, set_apart, shifted
 from fedjax_het.config.shares import rounded_to_nothing
 from fedjax_het.config.typed import Plan
 from fedjax_het.data.container import FederatedData
@@ -45,6 +45,7 @@ class Experiment(NamedTuple):
     parts: row numbers of each client in the data set, for pictures.
     source: the data set.
     unseen: the data of the clients that never train; None if there are none.
+    hidden: the clients' hidden clusters, int [K], where the section `feature_shift` makes some; else None.
     label_noise: the section `label_noise`, with the fraction `changed` of the clients' training and
       validation labels that differ from the true ones; None without noise.
     prepared: arguments of the client part that are made of the clients' data, see `Method.prepare`.
@@ -60,6 +61,7 @@ class Experiment(NamedTuple):
   parts: list[np.ndarray]
   source: Source
   unseen: FederatedData | None = None
+  hidden: np.ndarray | None = None
   label_noise: Mapping[str, Any] | None = None
   prepared: Mapping[str, Any] = {}
   digests: Mapping[str, str] = {}
@@ -169,8 +171,8 @@ def build(plan: Plan) -> Experiment:
     DataError: a data file is missing or damaged.
   """
   key = jax.random.key(plan.seed)
-  partition_key, split_key, run_key, noise_key, unseen_key = (
-    jax.random.fold_in(key, purpose) for purpose in range(5)
+  partition_key, split_key, run_key, noise_key, unseen_key, shift_key = (
+    jax.random.fold_in(key, purpose) for purpose in range(6)
   )
   partition_key, split_key = data_keys(plan, partition_key, split_key)
   with as_written({"dataset_options": plan.dataset_options}, "dataset_options"), options_named(plan.dataset):
@@ -226,9 +228,12 @@ def build(plan: Plan) -> Experiment:
   names = names_of(options["groups"], parts) if "groups" in options else ()
   data = with_names(data, clients=names, labels=source.labels, columns=source.columns)
   source = source._replace(notes=tuple(notes))
-  apart = functools.partial(set_apart, unseen_key, plan.unseen_fraction, parts=parts)
+  with as_written({"feature_shift": plan.feature_shift}, "feature_shift"):
+    data, hidden = shifted(shift_key, plan.feature_shift, data)
+  apart = functools.partial(set_apart, unseen_key, plan.unseen_fraction)
   clean = apart(data=laid_out(source.y))[0] if noise else None
-  data, parts, unseen = apart(data=data)
+  data, seen, unseen = apart(data=data)
+  parts, hidden = [parts[i] for i in seen], None if hidden is None else hidden[seen]
   report = noise_report(noise, data, clean.x) if clean else None
   shape = jax.tree.map(lambda leaf: leaf.shape[1:], source.x)
   task = build_task(plan.task, source, np.asarray(data.y)[data.train.rows()])
@@ -241,7 +246,7 @@ def build(plan: Plan) -> Experiment:
   algorithm = build_algorithm(plan, model, prepared)
   check_cohort(algorithm, plan.cohort_size, data.num_clients)
   check_eval_clients(plan.eval_clients, data.num_clients)
-  built = Experiment(plan, algorithm, data, model, run_key, parts, source, unseen, report)
+  built = Experiment(plan, algorithm, data, model, run_key, parts, source, unseen, hidden, report)
   for study in plan.watching:
     study.check_run(plan.given(study), watched(built))
   digests = {
@@ -259,5 +264,5 @@ def watched(experiment: Experiment, folder: Path = Path(), writes: bool = False)
     folder: its folder.
     writes: whether this process writes the files.
   """
-  plan, algorithm, data, model, key, parts, source, unseen, *_ = experiment
-  return Watched(plan, algorithm, data, source, parts, key, folder, writes, model, unseen)
+  plan, algorithm, data, model, key, parts, source, unseen, hidden, *_ = experiment
+  return Watched(plan, algorithm, data, source, parts, key, folder, writes, model, unseen, hidden)

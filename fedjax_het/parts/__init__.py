@@ -35,7 +35,7 @@ from fedjax_het.parts.client import (
 )
 from fedjax_het.parts.message import Context, Feedback, Info, Message, Pooled, PyTree
 from fedjax_het.parts.mixing import Mixing
-from fedjax_het.parts.needs import Needs, PersonalizeFn, Simplex, Studies
+from fedjax_het.parts.needs import MembershipFn, Needs, PersonalizeFn, Simplex, Studies
 from fedjax_het.parts.participation import Draw, Participation
 from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
 from fedjax_het.parts.upload import Upload, Way, Wire
@@ -43,6 +43,6 @@ from fedjax_het.parts.upload import Upload, Way, Wire
 __all__ = [
   "Aggregation", "Algorithm", "Attack", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
   "DataNotRequested", "Draw", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
-  "Message", "Mixing", "Needs", "Participation", "PersonalizeFn", "Pooled", "PyTree", "Sent", "ServerUpdate",
-  "Simplex", "Studies", "Upload", "Way", "Wire", "in_one_go",
+  "MembershipFn", "Message", "Mixing", "Needs", "Participation", "PersonalizeFn", "Pooled", "PyTree", "Sent",
+  "ServerUpdate", "Simplex", "Studies", "Upload", "Way", "Wire", "in_one_go",
 ]  # fmt: skip

@@ -40,6 +40,18 @@ class Simplex(NamedTuple):
   clusters: Array
 
 
+class MembershipFn(Protocol):
+  """Returns how much a client belongs to each of M groups, float32 [M] >= 0 with sum 1.
+
+  `broadcast` is what the client is sent. `data`, the client's training examples, is readable if
+  `Needs.sees_data` has "personalize".
+  """
+
+  def __call__(  # noqa: D102
+    self, broadcast: Message, state: PyTree, data: ClientData, context: Context
+  ) -> jax.Array: ...
+
+
 class Studies(NamedTuple):
   """Offers of a method to evaluations and studies, beyond one personalised and one global model.
 
@@ -54,6 +66,14 @@ class Studies(NamedTuple):
       None for a method that makes none.
     model: the `models.Model` whose parameters, `Model.joined` with statistics, `ClientUpdate.personalize`
       returns; None if a client is evaluated with something else.
+    membership: how much a client belongs to each of the method's groups: one of several models, or a share
+      of each; None for a method without groups.
+    groups: (broadcast, server state, client states [K, ...]) -> float32 [K, M], the same of all clients, for
+      a method whose server alone knows the groups. At most one of `membership` and `groups` is set.
+    graph: (broadcast, server state, client states [K, ...]) -> float32 [K, K] >= 0 with rows of sum 1: how
+      much what client i gets next is made of each client j; None for a method that mixes all clients alike.
+    prototypes: (broadcast) -> (each class's prototype, float32 [C, d]; whether there is one, [C]); None for a
+      method without prototypes.
     milestones: symbol -> index of the round in which the method's training changes; marked in pictures.
   """
 
@@ -62,6 +82,10 @@ class Studies(NamedTuple):
   simplex: Simplex | None = None
   synthesize: Callable[[jax.Array, Message], tuple[jax.Array, jax.Array]] | None = None
   milestones: Mapping[str, float | Array] = MappingProxyType({})
+  membership: MembershipFn | None = None
+  groups: Callable[[Message, PyTree, PyTree], jax.Array] | None = None
+  graph: Callable[[Message, PyTree, PyTree], jax.Array] | None = None
+  prototypes: Callable[[Message], tuple[jax.Array, jax.Array]] | None = None
   model: Any = None
 
 

@@ -2,12 +2,16 @@
 
 from fedjax_het.studies.best import Best
 from fedjax_het.studies.client_metrics import ClientMetrics
+from fedjax_het.studies.clusters import Clusters
+from fedjax_het.studies.feature_shift import FeatureShift
+from fedjax_het.studies.graph import Graph
 from fedjax_het.studies.lambda_line import LambdaLine
 from fedjax_het.studies.landscape import Landscape
 from fedjax_het.studies.late import Late
 from fedjax_het.studies.mixture import Mixture
 from fedjax_het.studies.official import OfficialTest
 from fedjax_het.studies.partition import Partition
+from fedjax_het.studies.prototypes import Prototypes
 from fedjax_het.studies.reported import Arrivals, Attacked, ClientFigures, RoundFigures
 from fedjax_het.studies.simplex import SimplexMap
 from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
@@ -23,7 +27,11 @@ STUDIES: tuple[type[Study], ...] = (
   LambdaLine,
   SimplexMap,
   Mixture,
+  Clusters,
+  Graph,
+  Prototypes,
   Partition,
+  FeatureShift,
   Synthetic,
   Unseen,
   Landscape,

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from fedjax_het.studies.plots import plain
+from fedjax_het.studies.plots import colours_of, plain
 from fedjax_het.studies.study import Study, Watched
 
 MOST_BARS = 40
@@ -126,7 +125,7 @@ def plot_partition(
 def _bars(figure: Figure, counts: np.ndarray, names: Sequence[str], classes: Sequence[str]) -> None:
   axes = figure.subplots()
   num_clients, num_classes = counts.shape
-  colours = _colours(num_classes)
+  colours = colours_of(num_classes)
   clients, left = np.arange(num_clients), np.zeros(num_clients)
   for c in range(num_classes):
     axes.barh(
@@ -172,13 +171,6 @@ def _sizes(figure: Figure, counts: np.ndarray) -> None:
   axes.bar(np.arange(len(counts)), np.sort(counts[:, 0])[::-1], width=1.0, color="0.55")
   axes.set(xlabel="clients, in order of their size", ylabel="rows", ylim=(0, None))
   axes.spines[["top", "right"]].set_visible(False)
-
-
-def _colours(count: int) -> np.ndarray:
-  """Returns `count` RGBA colours: up to twenty categorical ones, more along a rainbow colour map."""
-  if count <= 20:
-    return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))
-  return colormaps["turbo"](np.linspace(0, 1, count))
 
 
 def _span(values: np.ndarray) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -138,3 +139,10 @@ def axis_label(metric: str) -> str:
 def reading(value: float, metric: str) -> str:
   """Formats a value to which the metric's factor has been applied, with its unit."""
   return f"{value:.1f} %" if shown(metric).unit == "%" else f"{value:.4g}"
+
+
+def colours_of(count: int) -> np.ndarray:
+  """Returns `count` RGBA colours: up to twenty categorical ones, more along a rainbow colour map."""
+  if count <= 20:
+    return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))
+  return colormaps["turbo"](np.linspace(0, 1, count))

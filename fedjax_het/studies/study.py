@@ -85,6 +85,7 @@ class Plan(Protocol):
     rounds: T.
     eval_every: rounds between two evaluations; None for one after the last round.
     eval_clients: whom evaluations before the end are of; None for all clients.
+    feature_shift: the section `feature_shift`; {} for none.
     studies: sections and fields of studies that the configuration gives, by name.
   """
 
@@ -100,6 +101,8 @@ class Plan(Protocol):
   def eval_every(self) -> int | None: ...  # noqa: D102
   @property
   def eval_clients(self) -> int | str | None: ...  # noqa: D102
+  @property
+  def feature_shift(self) -> Mapping[str, Any]: ...  # noqa: D102
   @property
   def studies(self) -> Mapping[str, Any]: ...  # noqa: D102
 
@@ -118,6 +121,8 @@ class Watched(NamedTuple):
     writes: whether this process writes files.
     model: the model.
     unseen: the data of clients that never train; None if all clients may train.
+    hidden: the cluster that each client belongs to by its data, int [K], where that is known; methods do not
+      see it.
   """
 
   config: Plan
@@ -130,6 +135,7 @@ class Watched(NamedTuple):
   writes: bool = True
   model: Model | Generative | None = None
   unseen: FederatedData | None = None
+  hidden: np.ndarray | None = None
 
   @property
   def figures(self) -> Path:

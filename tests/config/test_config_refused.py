@@ -87,6 +87,10 @@ def test_a_number_that_cannot_be_is_named_as_it_is_written(path, value, told):
     ({"name": "primary_class", "num_folds": 1}, "num_folds = 1"),
     ({"name": "primary_class", "num_folds": 2, "fraction": 80}, "fraction = 80"),
     ({"name": "natural", "sample": 0}, "sample = 0"),
+    ({"name": "quantity_skew", "alpha": 0.0}, r"alpha = 0\.0"),
+    ({"name": "power_law", "exponent": -1.0}, r"exponent = -1\.0"),
+    ({"name": "label_quantity", "classes": 2}, "Did you mean 'classes_per_client'"),
+    ({"name": "extended_dirichlet", "alpha": 1.0, "classes_per_client": 0}, "classes_per_client = 0"),
   ],
 )
 def test_a_partition_that_cannot_be_is_refused_before_data_are_read(partition, named):

@@ -43,6 +43,16 @@ def calls(draw):
     clients *= folds
     options = {"num_folds": folds, "fraction": draw(st.sampled_from([0.0, 0.3, 0.8, 1.0]))}
     clients = min(clients, len(labels) // folds * folds)
+  if name in ("quantity_skew", "power_law"):
+    options = {"min_size": draw(st.integers(1, 4))}
+  if name == "quantity_skew":
+    options["alpha"] = draw(st.sampled_from([1e-6, 0.5, 1e6]))
+  if name in ("label_quantity", "extended_dirichlet"):
+    least = -(-num_classes // clients)
+    options = {"classes_per_client": draw(st.integers(least, num_classes))}
+    labels = np.concatenate([labels, np.tile(np.arange(num_classes, dtype=labels.dtype), 12)])
+  if name == "extended_dirichlet":
+    options |= {"alpha": draw(st.sampled_from([1e-6, 0.5, 1e6])), "min_size": options["classes_per_client"]}
   if name == "natural":
     groups = rng.permutation(
       np.concatenate([np.arange(clients), rng.integers(0, clients, len(labels) - clients)])
@@ -73,6 +83,10 @@ def test_every_row_goes_to_exactly_one_client_and_the_key_decides(call, seed):
     ("dirichlet", {"alpha": 0.5, "balance": True}),
     ("client_dirichlet", {"alpha": 0.5}),
     ("primary_class", {"num_folds": 5}),
+    ("quantity_skew", {"alpha": 0.5}),
+    ("power_law", {}),
+    ("label_quantity", {}),
+    ("extended_dirichlet", {"alpha": 0.5}),
   ],
 )
 def test_another_key_gives_another_partition(name, options):

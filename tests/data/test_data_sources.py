@@ -63,6 +63,27 @@ def test_digits_need_no_file(monkeypatch, found):
   assert source.num_classes == 10
 
 
+def test_some_of_the_examples_are_the_same_ones_in_every_run():
+  whole, part, again = (
+    sources.load("digits"),
+    sources.load("digits", examples=100),
+    sources.load("digits", examples=100),
+  )
+  place = {x.tobytes(): i for i, x in enumerate(whole.x)}
+  rows = [place[x.tobytes()] for x in part.x]
+  assert rows == sorted(rows) and len(set(rows)) == 100 and rows[-1] > 1000
+  np.testing.assert_array_equal(part.y, whole.y[rows])
+  np.testing.assert_array_equal(part.x, again.x)
+  assert "100 of 1,797 examples, drawn at random, the same in every run" in part.notes
+  assert sources.load("digits", resize=4, examples=50).x.shape == (50, 4, 4, 1)
+  grouped = sources.fewer(whole._replace(groups=np.arange(1797), split=np.arange(1797) % 3), 5)
+  np.testing.assert_array_equal(grouped.split, grouped.groups % 3)
+  with pytest.raises(SettingError, match=r"examples = 1798: digits has 1797\. Use at most 1797"):
+    sources.load("digits", examples=1798)
+  with pytest.raises(SettingError, match="examples = 0"):
+    sources.load("digits", examples=0)
+
+
 def test_images_are_resized_as_pillow_does():
   source = sources.load("digits")
   bytes_of = source._replace(x=(255 * source.x[:5]).astype(np.uint8))

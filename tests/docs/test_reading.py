@@ -90,6 +90,10 @@ def configurations() -> dict[str, ConfigDict]:
       cell("table_4_2", "dataset=digits,alpha=1.0,algorithm=fedevg"), few | {"downstream": judged}
     ),
     "simplex": with_values(cell("sosicfl_2", "dataset=digits,split=dir,algorithm=sosicfl"), few),
+    "clusters": with_values(
+      get_config("algorithm=ifca"), SMALL | {"feature_shift": {"name": "rotation", "clusters": 2}}
+    ),
+    "prototypes": with_values(get_config("algorithm=fedproto"), SMALL),
     "drawn": with_values(
       get_config("algorithm=fedavg"), SMALL | {"participation": {"name": "poisson", "capacity": 2}}
     ),

@@ -147,6 +147,23 @@ def calls() -> dict[str, Call]:
     "data.primary_class": Call(fh.data.primary_class, {
       "key": key, "labels": y, "num_clients": 6, "num_folds": 3, "fraction": 0.8,
     }),
+    "data.quantity_skew": Call(fh.data.quantity_skew, {
+      "key": key, "labels": y, "num_clients": 2, "alpha": 10.0, "min_size": 1,
+    }),
+    "data.power_law": Call(fh.data.power_law, {
+      "key": key, "labels": y, "num_clients": 2, "exponent": 1.0, "min_size": 1,
+    }),
+    "data.label_quantity": Call(fh.data.label_quantity, {
+      "key": key, "labels": y, "num_clients": 2, "classes_per_client": 2,
+    }),
+    "data.extended_dirichlet": Call(fh.data.extended_dirichlet, {
+      "key": key, "labels": y, "num_clients": 2, "alpha": 10.0, "classes_per_client": 2, "min_size": 1,
+    }),
+    "data.rotations": Call(fh.data.rotations, {"clusters": 2, "degrees": 90.0}),
+    "data.growing_noise": Call(fh.data.growing_noise, {"std": 0.1}),
+    "data.feature_shift": Call(fh.data.feature_shift, {
+      "key": key, "data": data(), "shift": fh.data.growing_noise(),
+    }),
     "data.natural": Call(fh.data.natural, {"groups": y, "min_size": 1, "sample": 2, "key": key}),
     "data.partition": Call(fh.data.partition, {"key": key, "name": "iid", "labels": y, "num_clients": 3}),
     "data.from_arrays": Call(fh.data.from_arrays, {
@@ -155,7 +172,9 @@ def calls() -> dict[str, Call]:
     "data.from_groups": Call(fh.data.from_groups, {
       "key": key, "x": x, "y": y, "groups": y, "num_classes": None,
     }),
-    "data.load": Call(fh.data.load, {"name": "digits", "data_dir": None, "resize": None}),
+    "data.load": Call(fh.data.load, {
+      "name": "digits", "data_dir": None, "resize": None, "examples": None,
+    }),
     "data.load heart": Call(lambda where: fh.data.load("heart", where), {"where": "/no/such"}),
     "data.select": Call(fh.data.select, {"data": data(), "clients": [0, 1]}),
     "data.label_counts": Call(fh.data.label_counts, {"data": data()}),

@@ -150,6 +150,15 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
       "config.task.class_weights.2 = 3: 2 is no number of an element, of which there are 2",
     ),
   ],
+  "feature_shift": [
+    (["--config.feature_shift.name=rotate"],
+     "feature_shift.name = 'rotate': unknown. Did you mean 'rotation'?"),
+    (["--config.feature_shift.std=0.5"], "feature_shift = {'std': 0.5}: has no name, and so no effect."),
+    (["--config.feature_shift={'name':'noise','std':-1}"], "feature_shift.std = -1: out of range."),
+    (["--config.feature_shift={'name':'rotation','clusters':0}"], f"feature_shift.clusters = 0: {LEAST_1}"),
+    (["--config.feature_shift={'name':'rotation','degres':90}"],
+     "feature_shift.degres = 90: unknown to rotation. Did you mean 'degrees'?"),
+  ],
   "label_noise": [
     (["--config.label_noise.name=symetric"],
      "label_noise.name = 'symetric': unknown. Did you mean 'symmetric'?"),
