@@ -21,14 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import fedjax_het as fh
-
-fh.prepare_cpu()
-
-from benchmarks.provenance import RAW, ROOT, place, provenance  # noqa: E402
-from fedjax_het.errors import SettingError  # noqa: E402
-from fedjax_het.experiment.experiment import run_experiment  # noqa: E402
-from fedjax_het.methods import CLIENTS  # noqa: E402
-from fedjax_het.program.where import Where  # noqa: E402
+from benchmarks.provenance import RAW, ROOT, place, provenance
+from fedjax_het.errors import SettingError
+from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.methods import CLIENTS
+from fedjax_het.program.where import Where
 
 SETTINGS = "shards", "rotated"
 get_config = runpy.run_path(str(ROOT / "configs" / "smoke.py"))["get_config"]
@@ -142,6 +139,7 @@ def main() -> None:
   parser.add_argument("--page", action="store_true", help="write the page, and run nothing")
   parser.add_argument("--out", type=Path, default=RAW.parent, help="folder, laid out as docs/results")
   args = parser.parse_args()
+  fh.prepare_cpu()
   raw = place(args.out, "smoke.json")
   rows = json.loads(raw.read_text()) if raw.exists() else {}
   wanted = args.only.split(",") if args.only else [*CLIENTS]
