@@ -9,27 +9,14 @@ import itertools
 from typing import Any
 
 from fedjax_het import mixing, models, server
+from fedjax_het.baselines import BASELINES
 from fedjax_het.clients.apfl import apfl
 from fedjax_het.clients.ditto import ditto
-from fedjax_het.clients.fedadmm import fedadmm
-from fedjax_het.clients.fedbabu import fedbabu
-from fedjax_het.clients.fedbn import fedbn
-from fedjax_het.clients.fedcm import fedcm, mofedsam
-from fedjax_het.clients.feddc import feddc
-from fedjax_het.clients.feddyn import feddyn, fedspeed
-from fedjax_het.clients.fedem import fedem
 from fedjax_het.clients.fedevg import fedevg
 from fedjax_het.clients.fedper import fedper
-from fedjax_het.clients.fedproto import fedproto
 from fedjax_het.clients.fedrep import fedrep
-from fedjax_het.clients.fedrod import fedrod
 from fedjax_het.clients.generative import fedcgan, fedcvae
-from fedjax_het.clients.ifca import ifca
-from fedjax_het.clients.label_skew import fedlc, fedntd, fedrs
 from fedjax_het.clients.lg_fedavg import lg_fedavg
-from fedjax_het.clients.local_only import local_only
-from fedjax_het.clients.moon import moon
-from fedjax_het.clients.per_fedavg import per_fedavg
 from fedjax_het.clients.pfedme import pfedme
 from fedjax_het.clients.regions import regions, regions_of_nothing
 from fedjax_het.clients.scaffold import scaffold
@@ -78,39 +65,7 @@ CLIENTS = by_name(
   Method("sosicfl_plus", sosicfl_plus, "sosicfl, and a simplex of each client's own",
          _SOSICFL, "a client's region and simplex", _FROM_L, _REGIONS,
          {"local_epochs": OwnEpochs(10, "lam")}),
-  Method("feddyn", feddyn, "FedAvg with a penalty that makes the clients' optima meet",
-         "Acar et al., ICLR 2021", "a client's drift"),
-  Method("fedspeed", fedspeed, "feddyn along sharpness-aware gradients", "Sun et al., ICLR 2023",
-         "a client's drift"),
-  Method("local", local_only, "training at each client alone; nothing is sent", "-", "a client's own model"),
-  Method("moon", moon, "FedAvg whose features stay near the received model's", "Li, He, Song, CVPR 2021",
-         "a client's last model"),
-  Method("fedbn", fedbn, "FedAvg without the normalisation layers", "Li et al., ICLR 2021",
-         "a client's normalisation layers"),
-  Method("per_fedavg", per_fedavg, "a start for one gradient step on a client's data",
-         "Fallah, Mokhtari, Ozdaglar, NeurIPS 2020"),
-  Method("fedbabu", fedbabu, "a body trained under a random head; clients fine-tune", "Oh et al., ICLR 2022",
-         "the head"),
-  Method("fedproto", fedproto, "classes' mean features are shared, models are not", "Tan et al., AAAI 2022",
-         "a client's own model"),
-  Method("fedrod", fedrod, "a generic and a personal head on one body", "Chen and Chao, ICLR 2022",
-         "a client's head"),
-  Method("fedlc", fedlc, "FedAvg with logits calibrated by the client's label counts",
-         "Zhang et al., ICML 2022"),
-  Method("fedrs", fedrs, "FedAvg with smaller logits of classes that the client lacks",
-         "Li and Zhan, KDD 2021"),
-  Method("fedntd", fedntd, "FedAvg that distils the received model's other classes",
-         "Lee et al., NeurIPS 2022"),
-  Method("fedcm", fedcm, "FedAvg along the client's and the last round's gradient", "Xu et al., 2021"),
-  Method("mofedsam", mofedsam, "fedcm along sharpness-aware gradients", "Qu et al., ICML 2022"),
-  Method("feddc", feddc, "feddyn with gradients corrected as in SCAFFOLD", "Gao et al., CVPR 2022",
-         "a client's drift and gradient"),
-  Method("fedadmm", fedadmm, "augmented Lagrangians; the server adds what changed",
-         "Gong, Li, Freris, ICDE 2022", "a client's model and dual variable"),
-  Method("ifca", ifca, "several models, of which a client trains the one that fits",
-         "Ghosh et al., NeurIPS 2020"),
-  Method("fedem", fedem, "a mixture of shared models with weights of each client's own",
-         "Marfoq et al., NeurIPS 2021", "a client's weights"),
+  *BASELINES,
   Method("fedevg", fedevg, "energies of a shared synthetic set; models are not sent",
          _THESIS, "nothing, or a classifier (`persistent`)"),
   Method("fedcvae", fedcvae, "a conditional variational autoencoder, averaged", _THESIS),

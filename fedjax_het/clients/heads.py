@@ -8,6 +8,7 @@ from flax import traverse_util
 from fedjax_het.clients.objective import check_model
 from fedjax_het.errors import SettingError, near
 from fedjax_het.models import Model
+from fedjax_het.models.features import last_layer
 from fedjax_het.models.model import within
 
 PyTree = Any
@@ -70,6 +71,11 @@ def parting(model: Model, head: Head) -> Callable[[PyTree], Parted]:
     return Parted(*map(traverse_util.unflatten_dict, (body, {path: flat[path] for path in inside})))
 
   return part
+
+
+def last_layer_apart(model: Model) -> Callable[[PyTree], Parted]:
+  """Returns `parting` with the last layer as head, which asks for the model's head only when it is called."""
+  return lambda params: parting(model, last_layer(model))(params)
 
 
 def layers_of_head(model: Any) -> Callable[[PyTree], dict[Path, Any]]:

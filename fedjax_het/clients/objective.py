@@ -33,36 +33,42 @@ class Seen(NamedTuple):
     outputs: the model's outputs in training mode, float32 [B, ...].
     features: the input of its last layer, float32 [B, d], see `features.with_features`.
     batch: the mini-batch; rows of weight 0 are padding.
+    stats: the model's running statistics before the batch.
   """
 
   outputs: jax.Array
   features: jax.Array
   batch: Batch
+  stats: PyTree = ()
 
 
 Term = Callable[[PyTree, Seen], jax.Array]
+Outputs = Callable[[PyTree, Seen], jax.Array]
 
 
 def batch_loss(
-  model: Model, params: PyTree, stats: PyTree, batch: Batch, term: Callable[[Seen], jax.Array] | None = None
-) -> tuple[jax.Array, PyTree]:
+  model: Model, params: PyTree, stats: PyTree, batch: Batch, term: Callable[[Seen], jax.Array] | None = None,
+  outputs: Callable[[Seen], jax.Array] | None = None,
+) -> tuple[jax.Array, PyTree]:  # fmt: skip
   """Returns a mini-batch's loss, float32 scalar, and new statistics.
 
-  The loss is the task's mean loss over the real examples, plus `term`, for which the model has to return
-  `features.Featured`.
+  The loss is the task's mean loss over the real examples, of the model's outputs or of those that `outputs`
+  makes, plus `term`. For either of these the model has to return `features.Featured`.
   """
   key = jax.random.fold_in(batch.key, DROPOUT)
   found: Any
   found, after = model.in_training(params, stats, batch.x, batch.weight, key)
-  outputs = found if term is None else found.outputs
-  check_outputs(model, params, stats, batch.x, outputs)
-  loss = mean_loss(model.task, outputs, batch.y, batch.weight)
-  return loss if term is None else loss + term(Seen(outputs, found.features, batch)), after
+  plain = term is None and outputs is None
+  own = found if plain else found.outputs
+  check_outputs(model, params, stats, batch.x, own)
+  seen: Any = None if plain else Seen(own, found.features, batch, stats)
+  loss = mean_loss(model.task, own if outputs is None else outputs(seen), batch.y, batch.weight)
+  return loss if term is None else loss + term(seen), after
 
 
 def loss_gradient(
   model: Model, params: PyTree, stats: PyTree, batch: Batch,
-  at: Callable[[PyTree], PyTree] | None = None, term: Term | None = None,
+  at: Callable[[PyTree], PyTree] | None = None, term: Term | None = None, outputs: Outputs | None = None,
 ) -> tuple[jax.Array, PyTree, PyTree]:  # fmt: skip
   """Returns (loss, gradient with respect to `params`, updated statistics) of a mini-batch, see `batch_loss`.
 
@@ -73,6 +79,7 @@ def loss_gradient(
     batch: the mini-batch.
     at: (params) -> the model's parameters; None if `params` are the model's parameters.
     term: (params, `Seen`) -> a method's own term of the loss, float32 scalar; None for none.
+    outputs: (params, `Seen`) -> the outputs that the task's loss is of; None for the model's.
 
   Raises:
     SettingError: the model raises in training, or its gradient cannot be taken, or its statistics change
@@ -80,8 +87,8 @@ def loss_gradient(
   """
 
   def of(params: PyTree) -> tuple[jax.Array, PyTree]:
-    own = None if term is None else functools.partial(term, params)
-    return batch_loss(model, params if at is None else at(params), stats, batch, own)
+    own, made = (each and functools.partial(each, params) for each in (term, outputs))
+    return batch_loss(model, params if at is None else at(params), stats, batch, own, made)
 
   with mistakes_in_training(model):
     (loss, stats), gradient = jax.value_and_grad(of, has_aux=True)(params)

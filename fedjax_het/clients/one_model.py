@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.objective import Term
+from fedjax_het.clients.objective import Outputs, Term
 from fedjax_het.clients.recipe import Recipe
 from fedjax_het.data.container import ClientData
 from fedjax_het.parts import Context, Info, LocalTraining, Message
@@ -23,6 +23,7 @@ def one_model(
   term: Callable[[Message, PyTree, Context], Term | None] | None = None,
   finish: Callable[[Message, PyTree, Context, sgd.Local], tuple[Message, PyTree]] | None = None,
   at: Callable[[sgd.Step, PyTree], PyTree] | None = None,
+  outputs: Callable[[Message, PyTree, Context], Outputs] | None = None,
 ) -> LocalTraining:
   """Returns FedAvg's local training with a method's own pieces; without any it is FedAvg's.
 
@@ -36,6 +37,8 @@ def one_model(
     finish: (broadcast, state, context, trained) -> (upload, next state); by default the trained model is
       uploaded and the state stays.
     at: see `sgd.run_steps`.
+    outputs: (broadcast, state, context) -> the outputs that the loss is of, see `Recipe.outputs`; None for
+      the model's.
   """
 
   def start(broadcast: Message, state: PyTree, context: Context) -> sgd.Local:
@@ -46,7 +49,9 @@ def one_model(
     key: jax.Array, broadcast: Message, state: PyTree, data: ClientData, context: Context, local: sgd.Local,
     first: Any, last: Any,
   ) -> sgd.Local:  # fmt: skip
-    own = recipe if term is None else recipe._replace(term=term(broadcast, state, context))
+    asked = broadcast, state, context
+    own = recipe if term is None else recipe._replace(term=term(*asked))
+    own = own if outputs is None else own._replace(outputs=outputs(*asked))
     along = None if correct is None else correct(broadcast, state, context)
     return sgd.run_steps(key, own, data, local, recipe.optimizer(context), along, first, last, at)
 

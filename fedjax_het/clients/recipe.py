@@ -44,6 +44,8 @@ class Recipe(NamedTuple):
     settings: the settings, with their defaults.
     term: (θ, `objective.Seen`) -> a method's own term of a mini-batch's loss, float32 scalar; None for none.
       With mixed examples (`mixup`) the batch's labels are (y, y', λ), see `augmentation.mixed`.
+    outputs: (θ, `objective.Seen`) -> the outputs that the loss is of, for a method that makes them of the
+      model's features; None for the model's outputs.
     counts: the client's examples of each class, float32 [C]; None unless `fitted` found that they are needed.
   """
 
@@ -51,6 +53,7 @@ class Recipe(NamedTuple):
   settings: LocalSettings
   term: objective.Term | None = None
   counts: jax.Array | None = None
+  outputs: objective.Outputs | None = None
 
   @property
   def gradients(self) -> int:
@@ -97,9 +100,9 @@ class Recipe(NamedTuple):
       batch: the mini-batch.
       at: (θ) -> the model's parameters, see `objective.loss_gradient`.
     """
-    model, own, term = self.trained, self.settings, self._terms
+    model, own, more = self.trained, self.settings, (at, self._terms, self.outputs)
     batch = augmented(batch, own)
-    loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, at, term)
+    loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, *more)
     if is_zero(own["sam_radius"]):
       return loss, gradient, stats_after
     scaled = jax.tree.map(lambda g, p: g * p, gradient, params) if own["sam_adaptive"] else gradient
@@ -107,7 +110,7 @@ class Recipe(NamedTuple):
     if own["sam_adaptive"]:
       scaled = jax.tree.map(lambda g, p: g * p, scaled, params)
     higher = jax.tree.map(lambda p, g: p + factor * g, params, scaled)
-    return loss, objective.loss_gradient(model, higher, stats, batch, at, term)[1], stats_after
+    return loss, objective.loss_gradient(model, higher, stats, batch, *more)[1], stats_after
 
   @property
   def trained(self) -> Model:
@@ -121,7 +124,7 @@ class Recipe(NamedTuple):
     task = task if is_zero(share) else objective.smoothed(task, share)
     task = task if is_zero(self.settings["mixup"]) else mixed(task)
     model = model if task is model.task else model._replace(task=task)
-    return model if self._terms is None else with_features(model)
+    return model if self._terms is None and self.outputs is None else with_features(model)
 
   @property
   def _terms(self) -> objective.Term | None:

@@ -75,7 +75,7 @@ def build_algorithm(
     move = named("server", parts["server"], rounds=plan.rounds, **prepared)
   with as_written(parts, "algorithm", "local"):
     algorithm = in_rounds(parts["algorithm"], plan.rounds)
-    client = named("algorithm", {**parts["local"], **algorithm}, model=model, **prepared)
+    client = named("algorithm", {**parts["local"], **algorithm}, model=model, rounds=plan.rounds, **prepared)
   if plan.finetune:
     with as_written({"finetune": plan.finetune, **parts}, "finetune", "local"):
       client = finetuned(client, **{**at_evaluations(parts["local"]), **plan.finetune})

@@ -50,6 +50,7 @@ class ClientData:
     scale: static; the factor that examples are multiplied by when a batch is read, see `scale_of`.
     rows: the row of x and y at each position, see `FederatedData`.
     change: static; (index, x, y) -> (x, y), what becomes of rows as they are read; None for rows as they are.
+    validation: the client's validation rows, where a method's `Needs.sees_data` has "validation"; else None.
   """
 
   x: PyTree
@@ -61,6 +62,7 @@ class ClientData:
   scale: float | None = dataclasses.field(default=None, metadata={"static": True})
   rows: Array | None = None
   change: Callable[..., Any] | None = dataclasses.field(default=None, metadata={"static": True})
+  validation: "ClientData | None" = None
 
   @property
   def length(self) -> int | Array:

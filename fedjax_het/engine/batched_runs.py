@@ -18,6 +18,7 @@ from fedjax_het.engine.checks import check_ahead
 from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.data_store import DataStore, Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, divergence, finite
+from fedjax_het.engine.evaluate import beside
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches
@@ -126,7 +127,7 @@ class Members(Runs):
     return Streamed(
       data, lambda some: self._place(stacked(some)), self.mesh, ahead, int(room), runs=self.count,
       cohorts=different if len(data) == 1 else 1, held=held,
-      together="personalize" in self._client.needs.sees_data,
+      beside=beside(self._client),
     )  # fmt: skip
 
   def _place(self, fields: Fields) -> Fields:

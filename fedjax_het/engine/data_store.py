@@ -121,7 +121,7 @@ class Streamed:
     runs: number of runs.
     cohorts: number of different cohorts per data set in a round.
     held: number of data sets that a device holds at once.
-    together: whether an evaluation also reads a client's training examples.
+    beside: parts that an evaluation reads of each client in addition to the one that is judged.
 
   Raises:
     SettingError: a window cannot hold every possible cohort, or the largest client's part.
@@ -129,15 +129,15 @@ class Streamed:
 
   def __init__(
     self, data: Sequence[FederatedData], put: PutFn, mesh: Mesh, ahead: CohortsAhead, device_rows: int, *,
-    runs: int = 1, cohorts: int = 1, held: int = 1, together: bool = False,
+    runs: int = 1, cohorts: int = 1, held: int = 1, beside: Sequence[str] = (),
   ):  # fmt: skip
     """See the class."""
     self._data, self._put, self._runs = data, put, runs
     self._capacity = device_rows // (2 * held)
     self._num_clients = data[0].num_clients
     self._limits = [max(own) for own in zip(*(each.limits for each in data))]
-    train, *judged = self._limits
-    largest = max(train + max(judged) if together else max(self._limits), 1)
+    limits = dict(zip(PARTS, self._limits))
+    largest = max(1, *(sum(limits[own] for own in {part, *beside}) for part in PARTS))
     visitors = min(ahead.rows * cohorts, self._num_clients)
     most = max(int(np.sort(np.asarray(each.train.size))[-visitors:].sum()) for each in data)
     least = 2 * held * max(most, largest)

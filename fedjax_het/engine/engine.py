@@ -23,6 +23,7 @@ from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import Resident, Streamed
 from fedjax_het.engine.divergence import check_finite, divergence, finite_here
+from fedjax_het.engine.evaluate import beside
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.errors import NoStates, check_run_key, check_whole, memory_there
@@ -100,7 +101,7 @@ class Engine(Runs):
       if device_rows is None or device_rows >= len(data.y)
       else Streamed(
         [data], lambda some: placement.place(some[0], everywhere), self.mesh, self._cohorts, device_rows,
-        together="personalize" in self._client.needs.sees_data,
+        beside=beside(self._client),
       )
     )  # fmt: skip
     if device_states is not None:

@@ -82,6 +82,12 @@ def same_arrays(first: PyTree, second: PyTree) -> bool:
   return all(place == other and one is another for (place, one), (other, another) in zip(ours, theirs))
 
 
+def with_validation(client: ClientUpdate, data: FederatedData, i: jax.Array) -> ClientData:
+  """Returns client i's training rows as `personalize` reads them, see `ClientData.validation`."""
+  valid = data.clients(i, "valid") if "valid" in beside(client) else None
+  return dataclasses.replace(data.clients(i), validation=valid)
+
+
 def evaluate_clients(
   client: ClientUpdate,
   server: ServerUpdate,
@@ -108,11 +114,16 @@ def evaluate_clients(
   """
   lambdas = jnp.asarray(client.studies.lambdas, jnp.float32)
   everybody = jnp.arange(data.num_clients) if ids is None else ids
-  view, training = data.clients(everybody, part), data.clients(everybody)
+  view = data.clients(everybody, part)
+  shown_parts = {name: data.clients(everybody, name) for name in ("train", *beside(client)[1:])}
 
-  def one(shared, own: ClientData, i: jax.Array, slices: tuple[jax.Array, jax.Array], own_state: PyTree):
+  def one(shared, own: ClientData, i: jax.Array, slices: dict[str, Any], own_state: PyTree):
     (sent, round), broadcast = shared, server.received(shared[0], i)
-    rows = dataclasses.replace(training, x=own.x, y=own.y, start=slices[0], size=slices[1])
+    found = {
+      name: dataclasses.replace(each, x=own.x, y=own.y, start=slices[name][0], size=slices[name][1])
+      for name, each in shown_parts.items()
+    }
+    rows = dataclasses.replace(found["train"], validation=found.get("valid"))
     context = Context(i, round, cohort_size, data.num_clients)
 
     def judged(params: PyTree) -> dict[str, jax.Array]:
@@ -131,7 +142,8 @@ def evaluate_clients(
       return jax.tree.map(lambda value: jnp.repeat(value[None], len(lambdas), 0), values), values
     return each(), values
 
-  shared, slices = (server.sent(state.broadcast, state.server), state.round), (training.start, training.size)
+  shared = server.sent(state.broadcast, state.server), state.round
+  slices = {name: (each.start, each.size) for name, each in shown_parts.items()}
   values = map_clients(one, mesh, client_batch, shared, view, everybody, slices, state.clients)
   return Evaluation(*constrain(values, mesh))
 
@@ -190,6 +202,13 @@ def check_losses(found: Evaluation) -> None:
       raise FloatingPointError(f"invalid value ({value}) in the evaluation: the {model} loss at {place}")
 
 
+def beside(client: ClientUpdate) -> tuple[str, ...]:
+  """Returns the parts of a client's data that `personalize` reads: none, "train", or "train" and "valid"."""
+  if "personalize" not in client.needs.sees_data:
+    return ()
+  return ("train", "valid") if "validation" in client.needs.sees_data else ("train",)
+
+
 def parts_seen(client: ClientUpdate, part: str) -> tuple[str, ...]:
   """Returns the parts of the data that an evaluation on `part` reads."""
-  return (part, "train") if "personalize" in client.needs.sees_data and part != "train" else (part,)
+  return tuple(dict.fromkeys((part, *beside(client))))

@@ -22,7 +22,7 @@ from fedjax_het.data.filled import Scaling
 from fedjax_het.data.rows import as_held, count_rows, rows_of
 from fedjax_het.data.scale import as_read
 from fedjax_het.data.untrusted import read_arrays
-from fedjax_het.engine.evaluate import ROWS_AT_ONCE, same_arrays
+from fedjax_het.engine.evaluate import ROWS_AT_ONCE, same_arrays, with_validation
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, SettingError, folder_of, reading
 from fedjax_het.modes import in_float32
@@ -167,7 +167,7 @@ def trained(
   def personal(i: int) -> PyTree:
     own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), state.clients)
     context = Context(jnp.int32(i), jnp.int32(state.round), cohort_size, data.num_clients)
-    rows = client.shown("personalize", data.clients(jnp.int32(i)))
+    rows = client.shown("personalize", with_validation(client, data, jnp.int32(i)))
     found = client.personalize(server.received(sent, jnp.int32(i)), own, rows, context, lam)
     return shared if same_arrays(found, shared) else found
 

@@ -84,19 +84,37 @@ def last_layer(model: Model) -> str:
 def linear_head(model: Model) -> Callable[[PyTree], LinearHead]:
   """Returns (params) -> the last layer's weights.
 
-  Raises:
-    SettingError: the model names no head; or, when called, the last layer is not one kernel [d, C] with or
-      without a bias.
+  When it is called, it raises `SettingError` if the model names no head, or the last layer is not one kernel
+  [d, C] with or without a bias.
   """
-  layer = last_layer(model)
 
   def of(params: PyTree) -> LinearHead:
+    layer = last_layer(model)
     own = _weights(layer, params)
     if not {"kernel"} <= {*own} <= {"kernel", "bias"} or own["kernel"].ndim != 2:
       problem = f"has a last layer {layer} of {sorted(own)}, and the method needs z W + b alone"
       raise SettingError("model", model.name, problem, "Use a model that ends in a dense layer.")
     kernel = own["kernel"]
     return LinearHead(kernel, own.get("bias", jnp.zeros(kernel.shape[1], kernel.dtype)))
+
+  return of
+
+
+def with_shift(model: Model) -> Callable[[PyTree, jax.Array], PyTree]:
+  """Returns (params, s [d]) -> parameters of the model whose last layer reads z + s in the place of z.
+
+  They differ in the last layer's bias alone, which becomes b + s W. When it is called, it raises
+  `SettingError` if the model names no head, or its last layer has no bias or is no dense one.
+  """
+
+  def of(params: PyTree, shift: jax.Array) -> PyTree:
+    layer = last_layer(model)
+    kernel, flat = linear_head(model)(params).kernel, traverse_util.flatten_dict(params)
+    biases = [path for path in flat if within(path, layer) and path[-1] == "bias"]
+    if not biases:
+      problem = f"has a last layer {layer} without a bias, and the method moves its features"
+      raise SettingError("model", model.name, problem, "Use a model that ends in a dense layer with a bias.")
+    return traverse_util.unflatten_dict(flat | {path: flat[path] + shift @ kernel for path in biases})
 
   return of
 

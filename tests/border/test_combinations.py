@@ -36,7 +36,9 @@ def choose(which, parts, call, states):
   return lax.switch(which, [branch(i) for i in range(len(parts))], states)
 
 
-FEATURES = ("moon", "fedrod", "fedproto", "fedntd")  # of a model that names its last layer
+FEATURES = (  # of a model that names its last layer
+  "moon", "fedrod", "fedproto", "fedntd", "feddbe", "fedphp", "gpfl", "fedcp", "knn_per",
+)  # fmt: skip
 
 
 @functools.cache

@@ -19,6 +19,11 @@ OFFERED = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
 ADAM = dict(lr=1e-3, lr_decay=0.99)
 OWN = {
   "fedprox": dict(mu=0.1),
+  "fedala": dict(passes=3),
+  "feddbe": dict(kappa=1.0, momentum_mean=0.5),
+  "fedphp": dict(lam=0.3),
+  "fedcp": dict(lam=0.5),
+  "knn_per": dict(k=3),
   "scaffold": dict(momentum=0.5),
   "fedrep": dict(body_epochs=1),
   "apfl": dict(adaptive=True),
@@ -63,7 +68,8 @@ BY_HAND = {
   "attack: ipm", "attack: mimic", "attack: backdoor", "aggregation: median", "aggregation: trimmed_mean",
   "aggregation: geometric_median", "participation: available", "participation: importance",
   "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
-  "aggregation: centered_clipping", "fedcm", "feddc", "feddisco",
+  "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
+  "fedsmoo",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
 REPRESENTATIVE = {
@@ -123,7 +129,7 @@ def client_of(
   halfway = {own: rounds // 2 for own in method.shares.values()}
   counts = np.random.default_rng(0).integers(0, 20, (num_clients, 3)) + 1
   prepared = method.prepare({"endpoints": 3}, counts)
-  made = method.make({"model": model, **prepared, **halfway, **settings})
+  made = method.make({"model": model, "rounds": rounds, **prepared, **halfway, **settings})
   return made._replace(
     needs=made.needs._replace(check_examples=None)
   )  # the federations' examples are no pixels

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from small_parts import SIZES, one_client, round_draws
 
-from fedjax_het.engine.cohort import ATTACK, PARTICIPATION, key_of, round_keys
+from fedjax_het.engine.cohort import ATTACK, FIRST_PASS, PARTICIPATION, key_of, round_keys
 from fedjax_het.engine.dishonest import dishonest
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Context, Feedback
@@ -71,6 +71,7 @@ def plain_rounds(run, rounds: int):
   data = seen_under(attack, run.data, who)
   asks = not np.isnan(run.infos.losses).any()
   loss = jax.jit(client.loss)
+  survey = client.first_pass and jax.jit(client.first_pass)
 
   @jax.jit
   def serve(keys, round, parts, ids, uploads, losses, steps, weights):
@@ -106,6 +107,18 @@ def plain_rounds(run, rounds: int):
     order = np.random.default_rng(t).permutation(len(cohort)) if t else np.arange(len(cohort))
     clients, results, round = jax.tree.map(np.array, state.clients), {}, jnp.int32(t)
     losses = {}
+    if survey:
+      first = key_of(FIRST_PASS, key, round)
+      found = [
+        survey(
+          jax.random.fold_in(first, i), state.broadcast, jax.tree.map(lambda leaf, i=i: leaf[i], clients),
+          one_client(data, i), context_of(run, i, round, len(cohort)),
+        )
+        for i in cohort
+      ]  # fmt: skip
+      found = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+      sent = state.broadcast._replace(pooled=pooled(found, state.broadcast.pooled))
+      state = state._replace(broadcast=sent)
     for slot in order:
       i = cohort[slot]
       own, context = jax.tree.map(lambda leaf: leaf[i], state.clients), context_of(run, i, round, len(cohort))
