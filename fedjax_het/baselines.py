@@ -3,16 +3,23 @@
 A new one is a file with its factory, and an entry here.
 """
 
+from fedjax_het.clients.apple import apple
+from fedjax_het.clients.cfl import cfl
 from fedjax_het.clients.fedadmm import fedadmm
 from fedjax_het.clients.fedala import fedala
+from fedjax_het.clients.fedamp import fedamp, heurfedamp
+from fedjax_het.clients.fedas import fedas
 from fedjax_het.clients.fedbabu import fedbabu
 from fedjax_het.clients.fedbn import fedbn
+from fedjax_het.clients.fedcac import fedcac
 from fedjax_het.clients.fedcm import fedcm, mofedsam
 from fedjax_het.clients.fedcp import fedcp
 from fedjax_het.clients.feddbe import feddbe
 from fedjax_het.clients.feddc import feddc
 from fedjax_het.clients.feddyn import feddyn, fedspeed
 from fedjax_het.clients.fedem import fedem
+from fedjax_het.clients.fedfomo import fedfomo
+from fedjax_het.clients.fedpac import fedpac
 from fedjax_het.clients.fedphp import fedphp
 from fedjax_het.clients.fedproto import fedproto
 from fedjax_het.clients.fedrod import fedrod
@@ -25,7 +32,8 @@ from fedjax_het.clients.local_only import local_only
 from fedjax_het.clients.mime import mime, mimelite
 from fedjax_het.clients.moon import moon
 from fedjax_het.clients.per_fedavg import per_fedavg
-from fedjax_het.entries import Method
+from fedjax_het.clients.pfedhn import pfedhn
+from fedjax_het.entries import SIZES, Method
 
 BASELINES = (
   Method("feddyn", feddyn, "FedAvg with a penalty that makes the clients' optima meet",
@@ -78,4 +86,22 @@ BASELINES = (
          "Ghosh et al., NeurIPS 2020"),
   Method("fedem", fedem, "a mixture of shared models with weights of each client's own",
          "Marfoq et al., NeurIPS 2021", "a client's weights"),
+  Method("fedamp", fedamp, "each client's own average, in which similar models count more",
+         "Huang et al., AAAI 2021", "a client's model, twice", prepares=SIZES),
+  Method("heurfedamp", heurfedamp, "fedamp with attention by cosines", "Huang et al., AAAI 2021",
+         "a client's model, twice", prepares=SIZES),
+  Method("fedfomo", fedfomo, "clients move towards others' models that do better on their own rows",
+         "Zhang et al., ICLR 2021", "a client's model, twice, and K x K affinities", prepares=SIZES),
+  Method("cfl", cfl, "clusters, split in two where their updates cancel", "Sattler et al., IEEE TNNLS 2020",
+         "each cluster's model", prepares=SIZES),
+  Method("apple", apple, "mixtures of all clients' core models, with weights that clients learn",
+         "Luo and Wu, IJCAI 2022", "a client's core model and K weights", prepares=SIZES),
+  Method("fedcac", fedcac, "critical parameters are averaged with similar clients, the others with all",
+         "Wu et al., ICCV 2023", "what each client is sent", prepares=SIZES),
+  Method("fedpac", fedpac, "aligned features, and a mixture of all heads for each client",
+         "Xu, Tong, Huang, ICLR 2023", "a client's head", prepares=SIZES),
+  Method("fedas", fedas, "the received body is aligned with the client's own; clients count by information",
+         "Yang, Huang, Ye, CVPR 2024", "a client's own model"),
+  Method("pfedhn", pfedhn, "a network makes each client's model of a vector of its own",
+         "Shamsian et al., ICML 2021", "the network and a client's vector", prepares=SIZES),
 )  # fmt: skip

@@ -20,14 +20,16 @@ class Preparation(NamedTuple):
   Attributes:
     argument: the argument's name; parts of one algorithm that have the same receive the same value.
     make: (label counts int [K, C], seed=, **settings) -> the argument. The settings have defaults, and belong
-      to the method in a configuration.
+      to the method in a configuration. Without `classes` all examples count as of one class, C = 1.
     placeholder: (K, or None if it is not known yet; **settings) -> an argument with which the part can be
       made and its properties read before data are read; it checks the settings.
+    classes: whether it goes by the labels, which then have to be classes.
   """
 
   argument: str
   make: Callable[..., Any]
   placeholder: Callable[..., Any]
+  classes: bool = True
 
 
 def counts_of_nobody(num_clients: int | None) -> np.ndarray:
@@ -40,7 +42,19 @@ def label_counts(counts: ArrayLike, seed: int = 0) -> np.ndarray:
   return np.asarray(counts, np.int32)
 
 
+def sizes_of_nobody(num_clients: int | None) -> np.ndarray:
+  """Returns a placeholder of the clients' numbers of examples, int32 [K]: one for each client."""
+  return np.ones(num_clients or 1, np.int32)
+
+
+def client_sizes(counts: ArrayLike, seed: int = 0) -> np.ndarray:
+  """Returns each client's number of training examples, int32 [K]."""
+  return np.asarray(counts, np.int32).sum(1)
+
+
 LABEL_COUNTS = Preparation("counts", label_counts, counts_of_nobody)  # for a part that takes them as `counts`
+# For a part that takes the clients' numbers of training examples as `sizes`, and so knows how many there are.
+SIZES = Preparation("sizes", client_sizes, sizes_of_nobody, classes=False)
 
 
 class OwnEpochs(NamedTuple):
@@ -134,10 +148,10 @@ class Method(NamedTuple):
     """
     if self.prepares is None:
       return {}
-    argument, make, placeholder = self.prepares
+    of = self.prepares
     own = {name: value for name, value in settings.items() if name in self.from_data}
-    made = placeholder(num_clients, **own) if counts is None else make(counts, seed=seed, **own)
-    return {argument: made}
+    made = of.placeholder(num_clients, **own) if counts is None else of.make(counts, seed=seed, **own)
+    return {of.argument: made}
 
 
 def by_name(*entries: Method) -> dict[str, Method]:

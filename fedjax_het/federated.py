@@ -59,11 +59,11 @@ def federated(
       scales updates and the client part uploads none, or the server part sends each client a message of its
       own; the server part takes models and the client part uploads signals, or the reverse; the mixing or
       aggregation part protects from dishonest uploads and the client part sends fields that it does not act
-      on, see `Needs.covers`; the aggregation part combines updates and the client part uploads none; the
-      participation part leaves clients out, and another part does not know of absent ones
-      (`Mixing.takes_absent`); an attack changes classes that the task does not have, or forges updates that
-      have no one broadcast; the client part brings another mixing or server part, see `Needs.brings`; or the
-      mixing or the server part refuses the others, see `ServerUpdate.adapt_to`.
+      on, see `Needs.covers`; the aggregation part combines updates and the client part uploads none, or the
+      server part reads no aggregate; the participation part leaves clients out, and another part does not
+      know of absent ones (`Mixing.takes_absent`); an attack changes classes that the task does not have, or
+      forges updates that have no one broadcast; the client part brings another mixing or server part, see
+      `Needs.brings`; or the mixing or the server part refuses the others, see `ServerUpdate.adapt_to`.
   """
   brought = getattr(getattr(client, "needs", None), "brings", {})
   for asked, own in (("mixing", mixing), ("server", server)):
@@ -111,6 +111,9 @@ def federated(
       "aggregation", parts.aggregation.name, f"combines clients' updates, and {parts.client.name} uploads no "
       "model", "Use one that combines what is uploaded, such as median.",
     )  # fmt: skip
+  if parts.aggregation.combine is not None and not parts.server.uses_aggregate:
+    problem = f"makes one upload of all, and server {parts.server.name} looks at each"
+    raise SettingError("aggregation", parts.aggregation.name, problem, "Leave the aggregation out.")
   if parts.participation.draw is not None:
     _check_absent(parts)
   if parts.covering:

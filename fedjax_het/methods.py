@@ -25,6 +25,7 @@ from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
 from fedjax_het.clients.superfed import superfed_lm, superfed_mm
 from fedjax_het.conditions import CONDITIONS, SEVERAL
 from fedjax_het.entries import LABEL_COUNTS as LABEL_COUNTS
+from fedjax_het.entries import SIZES as SIZES
 from fedjax_het.entries import Method, OwnEpochs, Preparation, by_name
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated

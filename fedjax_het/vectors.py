@@ -104,15 +104,37 @@ def squared_distances(stacked: PyTree, present: jax.Array) -> jax.Array:
   that they are exact to about 1e-7 of the squared distances from there.
   """
 
+  found = apart(products(differences(stacked, median(stacked, present))))
+  return jnp.where(present[:, None] & present[None, :], found, jnp.inf)
+
+
+def products(stacked: PyTree) -> jax.Array:
+  """Computes the inner products <u_i, u_j> over all leaves, float32 [S, S]."""
+
   def gram(leaf: jax.Array) -> jax.Array:
-    flat = leaf.reshape(leaf.shape[0], -1)
+    flat = leaf.reshape(leaf.shape[0], -1).astype(jnp.float32)
     return jnp.dot(flat, flat.T, precision=jax.lax.Precision.HIGHEST)
 
-  own = sum(map(gram, jax.tree.leaves(differences(stacked, median(stacked, present)))))
-  norms = jnp.diag(own)
-  found = _finite(jnp.maximum(norms[:, None] + norms[None, :] - 2.0 * own, 0.0))
-  apart = present[:, None] & present[None, :] & ~jnp.eye(len(found), dtype=bool)
-  return jnp.where(apart, found, jnp.inf)
+  return sum(map(gram, jax.tree.leaves(stacked)), jnp.float32(0.0))
+
+
+def apart(gram: jax.Array) -> jax.Array:
+  """Computes ‖u_i - u_j‖², float32 [S, S], of inner products; +∞ on the diagonal and where it is not finite.
+
+  It is exact to about 1e-7 of the squared norms, which are small where the u_i are differences from a point
+  that is near to all of them.
+  """
+  norms = jnp.diag(gram)
+  found = _finite(jnp.maximum(norms[:, None] + norms[None, :] - 2.0 * gram, 0.0))
+  return jnp.where(jnp.eye(len(found), dtype=bool), jnp.inf, found)
+
+
+def cosines(stacked: PyTree) -> jax.Array:
+  """Computes the cosines of the angles between vectors, float32 [S, S]; 0 for a vector that is 0."""
+  gram = products(stacked)
+  norms = jnp.diag(gram)
+  factor = jnp.where(norms > 0, jax.lax.rsqrt(jnp.where(norms > 0, norms, 1.0)), 0.0)
+  return factor[:, None] * gram * factor[None, :]
 
 
 def krum_scores(distances: jax.Array, neighbours: int | jax.Array) -> jax.Array:

@@ -40,14 +40,15 @@ def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
   for section, method, given in _chosen(plan):
     if method.prepares is None:
       continue
-    if not task.classes:
+    if method.prepares.classes and not task.classes:
       raise SettingError(
         f"{section}.name", method.name, "goes by the clients' counts of classes, and the labels of "
         f"{task.name} are none", "Use another method, or data whose labels are classes.",
       )  # fmt: skip
     seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(plan.seed), 5)))[-1]
     with as_written(plan.parts, section, "local"):
-      prepared |= method.prepare(given, label_counts(data), seed=int(seed))
+      counts = label_counts(data) if method.prepares.classes else np.asarray(data.train.size)[:, None]
+      prepared |= method.prepare(given, counts, seed=int(seed))
   return prepared
 
 

@@ -50,7 +50,7 @@ class ClientData:
     scale: static; the factor that examples are multiplied by when a batch is read, see `scale_of`.
     rows: the row of x and y at each position, see `FederatedData`.
     change: static; (index, x, y) -> (x, y), what becomes of rows as they are read; None for rows as they are.
-    validation: the client's validation rows, where a method's `Needs.sees_data` has "validation"; else None.
+    validation: the client's validation rows, where a method's `Needs.sees_data` asks for them; else None.
   """
 
   x: PyTree

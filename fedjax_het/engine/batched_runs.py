@@ -127,7 +127,7 @@ class Members(Runs):
     return Streamed(
       data, lambda some: self._place(stacked(some)), self.mesh, ahead, int(room), runs=self.count,
       cohorts=different if len(data) == 1 else 1, held=held,
-      beside=beside(self._client),
+      beside=beside(self._client), validation="update" in self._client.needs.sees_data,
     )  # fmt: skip
 
   def _place(self, fields: Fields) -> Fields:

@@ -122,6 +122,7 @@ class Streamed:
     cohorts: number of different cohorts per data set in a round.
     held: number of data sets that a device holds at once.
     beside: parts that an evaluation reads of each client in addition to the one that is judged.
+    validation: whether rounds also read the clients' validation examples.
 
   Raises:
     SettingError: a window cannot hold every possible cohort, or the largest client's part.
@@ -129,17 +130,18 @@ class Streamed:
 
   def __init__(
     self, data: Sequence[FederatedData], put: PutFn, mesh: Mesh, ahead: CohortsAhead, device_rows: int, *,
-    runs: int = 1, cohorts: int = 1, held: int = 1, beside: Sequence[str] = (),
+    runs: int = 1, cohorts: int = 1, held: int = 1, beside: Sequence[str] = (), validation: bool = False,
   ):  # fmt: skip
     """See the class."""
     self._data, self._put, self._runs = data, put, runs
     self._capacity = device_rows // (2 * held)
     self._num_clients = data[0].num_clients
+    self._shown = ("train", "valid") if validation else ("train",)
     self._limits = [max(own) for own in zip(*(each.limits for each in data))]
     limits = dict(zip(PARTS, self._limits))
     largest = max(1, *(sum(limits[own] for own in {part, *beside}) for part in PARTS))
     visitors = min(ahead.rows * cohorts, self._num_clients)
-    most = max(int(np.sort(np.asarray(each.train.size))[-visitors:].sum()) for each in data)
+    most = max(int(np.sort(self._sizes(each))[-visitors:].sum()) for each in data)
     least = 2 * held * max(most, largest)
     if device_rows < least:
       of_each = f" of each of {held} members" if held > 1 else ""
@@ -156,6 +158,10 @@ class Streamed:
     self._now: Window | None = None
     self._next: Future[Window] | None = None
 
+  def _sizes(self, data: FederatedData) -> np.ndarray:
+    """Returns how many examples of each client rounds read, int [K]."""
+    return np.sum([np.asarray(getattr(data, part).size) for part in self._shown], axis=0)
+
   def rounds(self, keys: jax.Array, first: int, states: PyTree = ()) -> tuple[PyTree, int]:
     """See `Resident`."""
     raw = self._cohorts.raw(keys, states)[: self._runs]
@@ -168,7 +174,7 @@ class Streamed:
   @in_float32()  # the context holds for one thread, and this runs in another
   def _window(self, keys: np.ndarray, first: int) -> Window:
     """Returns a window of as many rounds from `first` on as the capacity allows."""
-    sizes = [np.asarray(each.train.size) for each in self._data]
+    sizes = [self._sizes(each) for each in self._data]
     needed, rows = np.zeros((len(sizes), self._num_clients), bool), np.zeros(len(sizes), int)
     last = first
     drawn = self._cohorts.of(keys, first)
@@ -180,7 +186,7 @@ class Streamed:
       for own, more in zip(needed, new):
         own[more] = True
       last += 1
-    return Window(keys, first, last, self._gather([np.flatnonzero(own) for own in needed], "train"))
+    return Window(keys, first, last, self._gather([np.flatnonzero(own) for own in needed], *self._shown))
 
   def blocks(self, *parts: str, at_most: int | None = None, ids: np.ndarray | None = None) -> Iterator[Block]:
     """See `Resident`."""
@@ -229,7 +235,7 @@ class Streamed:
     nobody = [np.zeros(0, int)] * len(self._data)
     return jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
-      self._gather(nobody, "train"),
+      self._gather(nobody, *self._shown),
     )
 
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.cohort import DISHONEST, drawn
+from fedjax_het.engine.shown import with_rows
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Attack, ClientUpdate, LocalTraining, Message, PyTree, in_one_go
+from fedjax_het.parts import Attack, ClientUpdate, Message, PyTree
 
 
 def dishonest(key: jax.Array, share: float | jax.Array, num_clients: int) -> jax.Array:
@@ -38,24 +39,7 @@ def corrupted(client: ClientUpdate, attack: Attack, who: jax.Array, num_classes:
 
     return dataclasses.replace(data, change=change)
 
-  def with_rows(function: Any, place: int) -> Any:
-    """Returns the function whose arguments at `place` and behind it are a client's data and context."""
-    if function is None:
-      return None
-
-    def call(*args):
-      return function(*args[:place], seen(args[place], args[place + 1]), *args[place + 1 :])
-
-    return call
-
-  def in_pieces(training: LocalTraining) -> LocalTraining:
-    return training._replace(run_steps=with_rows(training.run_steps, 3), finish=with_rows(training.finish, 2))
-
-  whole, training = with_rows(client.update, 3), client.training
-  return client._replace(
-    update=whole if training is None else in_one_go(in_pieces(training)),
-    loss=with_rows(client.loss, 2), first_pass=with_rows(client.first_pass, 3),
-  )  # fmt: skip
+  return with_rows(client, seen)
 
 
 def forged(

@@ -101,7 +101,7 @@ class Engine(Runs):
       if device_rows is None or device_rows >= len(data.y)
       else Streamed(
         [data], lambda some: placement.place(some[0], everywhere), self.mesh, self._cohorts, device_rows,
-        beside=beside(self._client),
+        beside=beside(self._client), validation="update" in self._client.needs.sees_data,
       )
     )  # fmt: skip
     if device_states is not None:

@@ -28,6 +28,7 @@ from fedjax_het.engine.averages import (
   without_unread,
 )
 from fedjax_het.engine.border import (
+  check_scalars,
   checked_aggregate,
   checked_clients,
   checked_draw,
@@ -45,6 +46,7 @@ from fedjax_het.engine.cohort import (
 )
 from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
+from fedjax_het.engine.shown import shown_validation
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Feedback, Info, Message
 
@@ -72,7 +74,7 @@ class RoundInfo(NamedTuple):
     losses: F_i before local training, float32 [S]. If the mixing part does not ask for them, they are None in
       the program that trains, and NaN in what the engine returns.
     clients: the clients' `Info`, each leaf [S].
-    figures: the mixing part's diagnostics, see `Mixing.figures`; () if it has none.
+    figures: diagnostics of the mixing and the server part, see `Mixing.figures`; () if there are none.
     present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
       not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes.
     contacted: whom the server sent its broadcast, bool [S]; () if all clients.
@@ -141,6 +143,7 @@ def round_step(
   liars = constrain(dishonest(state.key, attack.share, data.num_clients), mesh) if attack.there else None
   if liars is not None and attack.data is not None:
     client = corrupted(client, attack, liars, data.num_classes)
+  client = shown_validation(client, data)
 
   def keys_of(key: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(cohort)
@@ -210,13 +213,24 @@ def round_step(
     return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
 
   clients = jax.tree.map(scatter, state.clients, after)
-  figures = () if mixing.figures is None else mixing.figures(feedback)
+  figures = figures_of(algorithm, state, feedback)
   asked = losses() if losses.cache_info().currsize else None
   there = () if present is None else (present, drawn.contacted, () if drawn.beyond is None else drawn.beyond)
   record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
   if liars is not None:
     record = record._replace(dishonest=liars[cohort])
   return state._replace(clients=clients, participation=drawn.state), record
+
+
+def figures_of(algorithm: Algorithm, state: State, feedback: Feedback) -> Any:
+  """Returns what mixing and server part report of a round, by name; () if nothing. `state` is that after."""
+  mixing, server = algorithm.mixing.figures, algorithm.server.figures
+  found = {} if mixing is None else {**mixing(feedback)}
+  if server is not None:
+    own = server(state.server, feedback)
+    check_scalars("server's figures", own)
+    found |= own
+  return found if mixing or server else ()
 
 
 def server_step(

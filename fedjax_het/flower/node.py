@@ -18,6 +18,7 @@ from fedjax_het.engine.checks import check_fit
 from fedjax_het.engine.cohort import round_keys
 from fedjax_het.engine.evaluate import Evaluation, evaluate_clients
 from fedjax_het.engine.placement import map_clients
+from fedjax_het.engine.shown import shown_validation
 from fedjax_het.engine.state import State, first_state, in_batches, init_client
 from fedjax_het.engine.trained import described
 from fedjax_het.errors import DataError, SettingError
@@ -83,7 +84,8 @@ def work(
   Returns:
     ((uploads, infos, F or ()), new states), each leaf [n, ...].
   """
-  client, server = deployment.algorithm.client, addressed(deployment.algorithm).server
+  client = shown_validation(deployment.algorithm.client, data)
+  server = addressed(deployment.algorithm).server
   view, key = data.clients(ids), round_keys(state.key, state.round)[1]
   keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 

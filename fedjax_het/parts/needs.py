@@ -103,8 +103,8 @@ class Needs(NamedTuple):
       outside the range that the part works in.
     remarks: (data) -> sentences on settings that have no effect, or an unexpected one, with these clients. A
       launched run shows them; `run` and `sweep` issue them as warnings.
-    sees_data: those of "init" and "personalize" that read the client's training examples, and "validation"
-      if "personalize" also reads its validation rows, as `ClientData.validation`.
+    sees_data: those of "init" and "personalize" that read the client's training examples; "validation" if
+      "personalize", and "update" if the update also reads its validation rows, as `ClientData.validation`.
     uploads_model: whether an upload's params are the broadcast's params after local training, so that their
       difference is an update; False if they are a signal that only a matching server part understands.
     upload_norm: the bound on the L2 norm of an upload that is otherwise independent of the client's data;

@@ -1,6 +1,6 @@
 """The server part of an algorithm, and the algorithm that the parts make."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ from fedjax_het.errors import SettingError, renamed
 from fedjax_het.parts.aggregation import Aggregation
 from fedjax_het.parts.attack import Attack
 from fedjax_het.parts.client import ClientUpdate
-from fedjax_het.parts.message import Message, PyTree
+from fedjax_het.parts.message import Feedback, Message, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs
 from fedjax_het.parts.participation import Participation
@@ -37,16 +37,22 @@ class ServerUpdate(NamedTuple):
       trains or evaluates the client, so that no device holds the messages of a whole cohort, and its bits
       depend neither on the cohort nor on the devices. None sends everybody the broadcast. The first states
       of clients (`ClientUpdate.init`) and the global model are made of the broadcast itself.
+    figures: (state after the round, feedback) -> name -> float32 scalar, per-round diagnostics for logging;
+      never fed back into training. None for none.
+    uses_aggregate: whether `update` reads the aggregate; `federated` refuses an aggregation part beside one
+      that does not.
   """
 
   init: Callable[[Message], PyTree]
-  update: Callable[[jax.Array, PyTree, Message, Message], tuple[Message, PyTree]]
+  update: Callable[..., tuple[Message, PyTree]]
   name: str = "custom"
   needs: Needs = Needs()
   takes_models: bool = True
   adapt_to: "Callable[[ClientUpdate, Mixing], ServerUpdate] | None" = None
   takes_feedback: bool = False
   send: Callable[[PyTree, Message, jax.Array], Message] | None = None
+  figures: Callable[[PyTree, Feedback], Mapping[str, jax.Array]] | None = None
+  uses_aggregate: bool = True
 
   def received(self, sent: "Sent", i: jax.Array) -> Message:
     """Returns what client i receives."""

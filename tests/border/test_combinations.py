@@ -37,7 +37,7 @@ def choose(which, parts, call, states):
 
 
 FEATURES = (  # of a model that names its last layer
-  "moon", "fedrod", "fedproto", "fedntd", "feddbe", "fedphp", "gpfl", "fedcp", "knn_per",
+  "moon", "fedrod", "fedproto", "fedntd", "feddbe", "fedphp", "gpfl", "fedcp", "knn_per", "fedpac", "fedas",
 )  # fmt: skip
 
 
@@ -68,8 +68,10 @@ def program(of_client):
     def scale(feedback):
       return lax.switch(mixing, [lambda of=of: of(feedback) for of in scales])
 
-    def serve(key, states, broadcast, aggregate):
-      call = lambda part, state: part.update(key, state, broadcast, aggregate)  # noqa: E731
+    def serve(key, states, broadcast, aggregate, feedback):
+      def call(part, state):
+        return part.update(key, state, broadcast, aggregate, *([feedback] if part.takes_feedback else []))
+
       return choose(server, servers, call, states)
 
     return federated(
@@ -80,7 +82,8 @@ def program(of_client):
       ),
       ServerUpdate(
         lambda broadcast: tuple(part.init(broadcast) for part in servers), serve,
-        takes_models=of_model.needs.uploads_model,
+        takes_models=of_model.needs.uploads_model, takes_feedback=True,
+        send=servers[0].send and (lambda states, broadcast, i: servers[0].send(states[0], broadcast, i)),
       ),
     )  # fmt: skip
 

@@ -30,6 +30,11 @@ OWN = {
   "pfedme": dict(lam=2.0, inner_steps=2),
   "ditto": dict(local_epochs=1),
   "sosicfl_plus": dict(local_epochs=1),
+  "fedfomo": dict(models=3),
+  "cfl": dict(eps1=9.0, eps2=0.01, warmup_rounds=1, clusters=3),
+  "apple": dict(weights_lr=0.01),
+  "fedcac": dict(beta=9.0),
+  "pfedhn": dict(hidden=4, server_lr=0.1),
   "fedevg": dict(ADAM, per_class=2, lam=0.0, bounded=False),
   "fedcvae": ADAM,
   "fedcgan": ADAM,
@@ -69,6 +74,7 @@ BY_HAND = {
   "aggregation: geometric_median", "participation: available", "participation: importance",
   "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
+  "heurfedamp",
   "fedsmoo",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
@@ -76,7 +82,7 @@ REPRESENTATIVE = {
   "fedavg", "scaffold", "fedrep", "apfl", "pfedme", "superfed_mm", "sosicfl_plus", "fedevg", "fedcgan",
   "fedem", "aaggff_s", "fedmgda", "adam",
 }  # fmt: skip
-EVERYBODY = ("aaggff_s",)  # whose cohorts are all clients
+EVERYBODY = ("aaggff_s", "cfl")  # whose cohorts are all clients
 
 
 def cases() -> dict[str, tuple[str, str, str]]:

@@ -98,7 +98,8 @@ def plain_rounds(run, rounds: int):
       base, weights = broadcast.params, p * mixing.scale(feedback) if weights is None else weights
       total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
       aggregate = aggregate._replace(params=jax.tree.map(total, uploads.params, base))
-    broadcast, server_state = server.update(server_key, server_state, broadcast, aggregate)
+    heard = (feedback,) if server.takes_feedback else ()
+    broadcast, server_state = server.update(server_key, server_state, broadcast, aggregate, *heard)
     return mixing_state, server_state, broadcast, kept
 
   state, infos = run.first, []
@@ -122,9 +123,10 @@ def plain_rounds(run, rounds: int):
     for slot in order:
       i = cohort[slot]
       own, context = jax.tree.map(lambda leaf: leaf[i], state.clients), context_of(run, i, round, len(cohort))
+      received = server.received(server.sent(state.broadcast, state.server), i)
       if asks:
-        losses[slot] = loss(state.broadcast, own, one_client(data, i), context)
-      upload, own, info = run.update(keys[i], state.broadcast, own, one_client(data, i), context)
+        losses[slot] = loss(received, own, one_client(data, i), context)
+      upload, own, info = run.update(keys[i], received, own, one_client(data, i), context)
       jax.tree.map(lambda everybody, one: everybody.__setitem__(i, one), clients, own)
       results[slot] = upload, info
     if (
