@@ -44,5 +44,5 @@ def adaptive(a: jax.Array, b: jax.Array, weight: jax.Array) -> jax.Array:
   """
   both, there = jax.lax.stop_gradient(jnp.concatenate([a, b])), jnp.concatenate([weight, weight])
   count = there.sum()
-  middle = there @ distances(both, both) @ there / jnp.maximum(count * (count - 1.0), 1.0) + 1e-8
+  middle = there @ distances(both, both) @ there / (count * (count - 1.0)) + 1e-8
   return mmd(a, b, weight, [middle * 2.0**i for i in range(-2, 3)])

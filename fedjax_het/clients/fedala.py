@@ -92,7 +92,7 @@ def learnt(
   padded = -(-data.limit // size) * size
   key = jax.random.fold_in(key, WEIGHTS)
   order = shuffle(key, data, padded)
-  count = jnp.maximum(jnp.floor(share * jnp.float32(data.length) + 1e-4).astype(jnp.int32), 1)
+  count = jnp.maximum(jnp.floor(share * jnp.float32(data.length)).astype(jnp.int32), 1)
 
   def one_pass(weights: PyTree, passes: jax.Array) -> tuple[PyTree, jax.Array]:
     def step(s: jax.Array, carry: tuple[PyTree, jax.Array]) -> tuple[PyTree, jax.Array]:

@@ -106,7 +106,7 @@ def fedcp(model: Model, *, lam: NonNegative = 5.0, **local: Unpack[LocalSettings
     return Trained(body, broadcast.params.policy, state), broadcast.stats
 
   def outputs(broadcast, state, context):
-    shared, own_context = jax.lax.stop_gradient((head_of(broadcast.params.model), context_of(state)))
+    shared, own_context = head_of(broadcast.params.model), context_of(state)
 
     def of(own: Trained, seen):
       key = jax.random.fold_in(seen.batch.key, NOISE)

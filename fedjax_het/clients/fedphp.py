@@ -5,7 +5,7 @@ section 3; the rule was read in the authors' code. In its s-th participation, co
 that it has on average in T rounds, a client trains θ from the received model on
 
     (1 - λ) L_task + λ R(θ, q_i),      q_i <- μ_i q_i + (1 - μ_i) θ_i  afterwards,
-    μ_i = μ min(s / max(S T / K, 1), 1),
+    μ_i = μ min(s / (S T / K), 1),
 
 where its private model q_i stays as it is during the round. Clients are judged by q_i. R is either the cross
 entropy with q_i's softened probabilities, -mean_x Σ_c softmax(f_{q_i}(x) / τ)_c log softmax(f_θ(x))_c ("kd"),
@@ -48,7 +48,7 @@ def inherited(mu: float | jax.Array, times: jax.Array, expected: jax.Array) -> j
     times: s, the client's earlier participations.
     expected: S T / K.
   """
-  return mu * jnp.minimum(times.astype(jnp.float32) / jnp.maximum(expected, 1.0), 1.0)
+  return mu * jnp.minimum(times.astype(jnp.float32) / expected, 1.0)
 
 
 @checked

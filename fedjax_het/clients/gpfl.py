@@ -187,7 +187,7 @@ def gpfl(
 
   def init(key, broadcast, data, context) -> Own:
     counts = counts_of(data, model.num_classes)
-    return Own(part(model.init(key)).head, counts / jnp.maximum(counts.sum(), 1.0))
+    return Own(part(model.init(key)).head, counts / counts.sum())
 
   def own_model(broadcast, state, *_) -> Personal:
     params = joined(broadcast.params.body, state.head)

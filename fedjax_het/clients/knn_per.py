@@ -30,6 +30,7 @@ from fedjax_het.settings import Count, Positive, checked
 
 PyTree = Any
 LAMBDAS = tuple(round(0.1 * i, 1) for i in range(11))
+FAR = -1e30  # the exponent of a place without a neighbour
 LEAST = 1e-12  # of a probability whose logarithm is taken
 
 
@@ -63,12 +64,10 @@ def neighbours(
     num_classes: C.
   """
   own, other = (jnp.square(rows).sum(-1) for rows in (features, memory.features))
-  squares = jnp.maximum(own[:, None] + other - 2.0 * features @ memory.features.T, 0.0)
+  squares = own[:, None] + other - 2.0 * features @ memory.features.T
   nearest, which = jax.lax.top_k(jnp.where(usable, -squares, -jnp.inf), min(k, len(memory.labels)))
   there = jnp.isfinite(nearest)
-  logits = jnp.where(there, nearest / (features.shape[1] * sigma), -jnp.inf)
-  weights = jnp.where(there, jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True, initial=-1e30)), 0.0)
-  share = weights / jnp.maximum(weights.sum(1, keepdims=True), LEAST)
+  share = jax.nn.softmax(jnp.where(there, nearest / (features.shape[1] * sigma), FAR)) * there
   votes = jax.nn.one_hot(memory.labels[which], num_classes)
   return (share[:, :, None] * votes).sum(1), there.any(1)
 
@@ -107,7 +106,7 @@ def knn_per(
     starts = jnp.arange(0, data.limit, block)
 
     def one(start: jax.Array) -> Any:
-      rows = jnp.minimum(start + jnp.arange(block), data.limit - 1)
+      rows = start + jnp.arange(block)
       return of(rows, *data.take(rows))
 
     found = jax.lax.map(one, starts)
@@ -138,8 +137,7 @@ def knn_per(
       return -jnp.log(jnp.maximum(chosen, LEAST))
 
     inside = (jnp.arange(data.limit) < data.length)[:, None]
-    total = jnp.where(inside, by_blocks(data, of), 0.0).sum(0)
-    return total / jnp.maximum(jnp.float32(data.length), 1.0)
+    return jnp.where(inside, by_blocks(data, of), 0.0).sum(0) / jnp.float32(data.length)
 
   def personalize(broadcast, state, data: ClientData, context, lam) -> Personal:
     joint = received(model)(broadcast)

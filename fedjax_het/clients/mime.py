@@ -76,7 +76,7 @@ def with_remark(part: ClientUpdate, given: LocalSettings) -> ClientUpdate:
 
   def remarks(data: FederatedData):
     yield from said(data)
-    if not is_zero(momentum):
+    if not isinstance(momentum, jax.Array) and momentum != 0:
       yield f"momentum = {momentum}: no effect beside {part.name}, which has the server's; set beta."
 
   return part._replace(needs=part.needs._replace(remarks=remarks))

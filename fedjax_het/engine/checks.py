@@ -16,7 +16,6 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.data.rows import count_rows
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.border import check_mixing, check_send, check_task, first_context
-from fedjax_het.engine.evaluate import with_validation
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.parts import Algorithm
@@ -76,7 +75,7 @@ def check_fit(
     own, broadcast = data.clients(0), client.init_broadcast(key)
     context = first_context(data, cohort_size)
     state, (x, _) = init_client(client, key, broadcast, own, context), own.take(jnp.arange(1))
-    shown = client.shown("personalize", with_validation(client, data, jnp.int32(0)))
+    shown = client.shown("personalize", own)
     params = client.personalize(broadcast, state, shown, context, jnp.float32(client.studies.lambdas[0]))
     try:
       return client.apply(params, x)

@@ -78,7 +78,7 @@ def check_outputs(model: Model, params: PyTree, stats: PyTree, x: PyTree, output
   if model.train is None or (shape[:1] == rows and shape[1:][-1:] == (model.num_classes,)):
     return
   used = jax.eval_shape(lambda *own: model.logits(model.joined(*own[:2]), own[2]), params, stats, x)
-  _check_alike(model, outputs, used, "model")
+  _check_alike(model, outputs, getattr(used, "outputs", used), "model")  # of `features.with_features`
 
 
 def _check_alike(model: Model, outputs: Any, used: Any, setting: str) -> None:

@@ -21,6 +21,7 @@ from small_parts import (
 import fedjax_het as fh
 from fedjax_het.clients.knn_per import knn_per
 from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.trained import trained
 
 # kNN-Per
 
@@ -34,7 +35,7 @@ def nearest_by_hand(z, y, query, k, sigma):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client", [8, 1])
-@pytest.mark.parametrize("validates", [False, True])
+@pytest.mark.parametrize("validates", [False, True, None])  # None: others have validation rows
 def test_knn_per_by_hand(client, validates, ragged):
   k, sigma = 3, 0.4
   part = knn_per(mlp(), k=k, sigma=sigma, **LOCAL)
@@ -50,6 +51,9 @@ def test_knn_per_by_hand(client, validates, ragged):
     rows = [(nearest_by_hand(z, y, q, k, sigma), f, c) for q, f, c in zip(
       z_of(judged_x), f_of(judged_x), judged_y)]  # fmt: skip
   else:
+    if validates is None:
+      none = dataclasses.replace(one_client(ragged, 4), size=jnp.int32(0))
+      data = dataclasses.replace(data, validation=none)
     rows = [
       (nearest_by_hand(np.delete(z, i, 0), np.delete(y, i), z[i], k, sigma), f_of(x)[i], y[i])
       for i in range(len(y))
@@ -67,6 +71,8 @@ def test_knn_per_by_hand(client, validates, ragged):
   ]
   outputs = part.apply(found, queries.astype(np.float32))
   np.testing.assert_allclose(jax.nn.softmax(outputs), wanted, rtol=1e-4, atol=1e-5)
+  alone = part.apply(found._replace(lam=jnp.float32(1.0)), queries.astype(np.float32))
+  assert np.isfinite(alone).all()  # also of a class that no neighbour has
 
 
 @pytest.mark.slow
@@ -95,9 +101,10 @@ def test_knn_per_sees_validation_rows_in_evaluations_wherever_rows_lie():
   def judged(**where):
     engine = Engine(fh.federated(part), data, 2, devices=1, **where)
     state = engine.init(jax.random.key(1))
-    return state.broadcast, engine.evaluate(state)
+    return state, engine.evaluate(state)
 
-  sent, found = judged()
+  state, found = judged()
+  sent, used = state.broadcast, trained(fh.federated(part), data, state, 2, 0)
   chex.assert_trees_all_equal(found, judged(device_rows=118)[1])
   lambdas, personalize = [], jax.jit(part.personalize)
   for i in range(4):
@@ -107,5 +114,6 @@ def test_knn_per_sees_validation_rows_in_evaluations_wherever_rows_lie():
     right = (part.apply(model, rows).argmax(1) == labels).mean()
     np.testing.assert_allclose(found.personalized["top1"][i, 0], right, atol=1e-6)
     alone = personalize(sent, (), one_client(data, i), fh.Context(i), 0.0)
+    assert used.personal(i).lam == model.lam
     lambdas.append(float(model.lam - alone.lam))
   assert any(lambdas)  # or validation rows would have chosen as training rows do

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from float64_steps import KEY, by_hand, cross_entropy, features, near, read
 from one_round import BATCH, CLIENT, LOCAL, like, one_round
 from small_parts import (
@@ -14,15 +15,20 @@ from small_parts import (
   mlp,
   one_client,
   rows_of,
+  walk,
 )
 
 import fedjax_het as fh
 from fedjax_het.clients.discrepancy import adaptive, mmd
+from fedjax_het.clients.fedala import Own as FedalaState
+from fedjax_het.clients.fedala import fedala
 from fedjax_het.clients.fedcp import fedcp
 from fedjax_het.clients.feddbe import Center, feddbe
 from fedjax_het.clients.fedphp import fedphp
+from fedjax_het.clients.fedsmoo import fedsmoo
 from fedjax_het.clients.gpfl import gpfl
 from fedjax_het.clients.knn_per import knn_per
+from fedjax_het.clients.mime import mime
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.models.features import with_shift
@@ -71,6 +77,9 @@ def test_feddbe_without_its_parts_is_fedavg_bit_for_bit(ragged):
   plain = feddbe(mlp(), kappa=0.0, own_vector=False, **LOCAL)
   chex.assert_trees_all_equal(one_round(plain, ragged)[2], wanted)
   assert plain.first_pass is None
+  nameless = feddbe(mlp()._replace(num_classes=0), own_vector=False, **LOCAL)  # whose logits are counted
+  named = feddbe(mlp(), own_vector=False, **LOCAL)
+  chex.assert_trees_all_equal(one_round(nameless, ragged)[2], one_round(named, ragged)[2])
   _, b, _, after, _ = one_round(feddbe(mlp(), kappa=0.0, **LOCAL), ragged)
   assert not b.any() and after.all()
 
@@ -271,6 +280,43 @@ def test_fedcp_by_hand(ragged):
 def test_fedcp_without_discrepancy_takes_no_second_pass(ragged):
   off, on = (fedcp(mlp(), lam=lam, **LOCAL | dict(steps=1)) for lam in (0.0, 1e-7))
   chex.assert_trees_all_close(one_round(off, ragged)[2], one_round(on, ragged)[2], rtol=1e-5, atol=1e-6)
+
+
+class Net(nn.Module):
+  """Normalises the examples, so that the statistics depend on these alone, and what it makes of them."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    h = nn.BatchNorm(not train, momentum=0.9, name="norm")(x)
+    h = nn.BatchNorm(not train, momentum=0.9, name="inner")(nn.Dense(5, name="hidden")(h))
+    return nn.Dense(CLASSES, name="out")(nn.relu(h))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [fedala, feddbe, fedphp, gpfl, fedcp, knn_per, mime, fedsmoo])
+def test_running_statistics_are_those_of_local_training(method, ragged):
+  """Once for each batch, whatever else a step asks the model for; and a client's own model uses them."""
+  part = method(fh.models.from_flax(Net(), (4,), CLASSES, head=("out",)), **LOCAL)
+  data, context = one_client(ragged, CLIENT), fh.Context(CLIENT, 0, 3, 12)
+  first = part.init_broadcast(KEY)
+  inner = jax.tree.map(jnp.abs, like(first.stats["inner"]))
+  first = first._replace(stats=first.stats | {"inner": inner})
+  state = part.init(KEY, first, data, context)
+  if isinstance(state, FedalaState):
+    state = state._replace(head=like(state.head))
+  upload = one_round(part, ragged, first, state)[2]
+  mean, var = (float64(first.stats["norm"])[name] for name in ("mean", "var"))
+  for x, _, _ in walk(KEY, ragged, CLIENT, BATCH, LOCAL["epochs"]):
+    mean, var = 0.9 * mean + 0.1 * x.mean(0), 0.9 * var + 0.1 * x.var(0)
+  near(upload.stats["norm"], {"mean": mean, "var": var})
+  judged = jax.jit(part.personalize)(first, state, data, context, 0.0)
+  other = jax.jit(part.personalize)(
+    first._replace(stats=part.init_broadcast(KEY).stats), state, data, context, 0.0
+  )
+  x = data.take(jnp.arange(5))[0]
+  found = part.apply(judged, x)
+  assert np.isfinite(found).all()
+  assert method is fedphp or not np.allclose(found, part.apply(other, x))  # whose own model is the kept one
 
 
 def test_methods_of_classes_refuse_other_labels():

@@ -91,6 +91,7 @@ def test_local_momentum_beside_the_server_s_is_remarked(ragged):
       f"momentum = 0.9: no effect beside {part.name}, which has the server's; set beta."
     ]
     assert not [*method(linear(), momentum=0.0).needs.remarks(ragged)]
+    assert part.training.gradients == (2 if method is mime else 1)
     with pytest.raises(SettingError, match=f"'adam': replaces SGD, whose momentum {part.name} takes"):
       method(linear(), optimizer="adam")
 
@@ -128,6 +129,7 @@ def test_without_ascents_fedsmoo_is_feddyn_and_brings_its_server(ragged):
   part = fedsmoo(linear(), lam=0.2, rho=0.0, **LOCAL)
   plain = feddyn(linear(), alpha=0.2, **LOCAL)
   chex.assert_trees_all_equal(one_round(part, ragged)[2:4], one_round(plain, ragged)[2:4])
+  assert part.training.gradients == 1 and fedsmoo(linear()).training.gradients == 2
   for one in (part, fedsmoo(linear())):
     assert one.needs.brings["server"].name == "drift" and one.needs.brings["mixing"].name == "uniform"
   with pytest.raises(SettingError, match=r"sam_radius = 0.2: fedsmoo sets the radius"):
