@@ -58,7 +58,8 @@ def keys_of(**keys: Any) -> frozenset[tuple[str, str]]:
 
 def tables() -> dict[str, Table]:
   """The papers' tables that have a configuration, by name."""
-  return {path.stem: read_table(path.with_suffix(".py")) for path in sorted((ROOT / "configs").glob("*.csv"))}
+  tables = sorted(path for path in (ROOT / "configs").glob("*.csv") if not path.stem.startswith("peers_"))
+  return {path.stem: read_table(path.with_suffix(".py")) for path in tables}
 
 
 def printed(known: Mapping[str, Table]) -> list[Figure]:

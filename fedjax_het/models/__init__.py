@@ -18,6 +18,7 @@ from fedjax_het.models.zoo.efficientnet import efficientnet_b0, efficientnet_lit
 from fedjax_het.models.zoo.generative import GENERATORS, Generative
 from fedjax_het.models.zoo.gpt import gpt
 from fedjax_het.models.zoo.leaf_cnn import femnist_cnn, leaf_cnn
+from fedjax_het.models.zoo.lenet import lenet
 from fedjax_het.models.zoo.m5 import m5
 from fedjax_het.models.zoo.mobilenet import mobilenet
 from fedjax_het.models.zoo.mobilenet_v2 import mobilenet_v2
@@ -39,6 +40,7 @@ MODELS: dict[str, Callable[..., Model]] = {
   "two_nn": two_nn,
   "two_cnn": two_cnn,
   "simple_cnn": simple_cnn,
+  "lenet": lenet,
   "logistic_regression": logistic_regression,
   "text_pair": text_pair,
   "energy_mlp": energy_mlp,
@@ -153,6 +155,7 @@ __all__ = [
   "frozen",
   "gpt",
   "leaf_cnn",
+  "lenet",
   "logistic_regression",
   "lora",
   "m5",

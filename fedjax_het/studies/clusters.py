@@ -212,7 +212,7 @@ def plot_clusters(
       axes.set_yticks(places, [f"hidden {h}" for h in np.unique(truth)])
     elif own.shape[1] <= 40:
       axes.set_yticks(np.arange(own.shape[1]), [str(i) for i in order], fontsize=7)
-  shown = np.unique(np.linspace(0, len(counts) - 1, min(len(counts), 10)).round().astype(int))
+  shown = steps[:: -(-len(steps) // 10)]
   axes.set_xticks(shown, [str(np.asarray(rounds)[i]) for i in shown])
   axes.set_xlabel("round of the evaluation")
   if counts.shape[1] <= NAMED:
