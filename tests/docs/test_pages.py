@@ -1,8 +1,8 @@
 """Every block of code of every page runs as it stands, or says in its first line why it does not.
 
 Python runs page by page, all blocks of a page in one namespace. Commands are started. The first of a page
-that trains does so, with few rounds where the page has many; the others, and those that name DATA, which has to be
-fetched, go as far as their configuration: its fields are listed, or a table's runs are planned.
+that trains does so, with few rounds where the page has many; the others, and those that name DATA, which has
+to be fetched, go as far as their configuration: its fields are listed, or a table's runs are planned.
 docs/adding.md and adding_conditions.md have their own test; docs/results/ are records of what was run. The
 cells of docs/notebook.ipynb run in turn.
 """
