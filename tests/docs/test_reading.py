@@ -94,6 +94,7 @@ def configurations() -> dict[str, ConfigDict]:
       get_config("algorithm=ifca"), SMALL | {"feature_shift": {"name": "rotation", "clusters": 2}}
     ),
     "prototypes": with_values(get_config("algorithm=fedproto"), SMALL),
+    "learnt weights": with_values(get_config("algorithm=fedala"), SMALL),
     "drawn": with_values(
       get_config("algorithm=fedavg"), SMALL | {"participation": {"name": "poisson", "capacity": 2}}
     ),
