@@ -8,6 +8,7 @@ import pytest
 from float64_steps import KEY
 from one_round import BATCH, CLIENT, LOCAL, LR, add, close, like, one_round
 from small_parts import (
+  SIZES,
   float64,
   linear,
   linear_loss_and_gradient,
@@ -24,7 +25,7 @@ from fedjax_het.local import shuffle
 # FedALA
 
 
-def learnt_by_hand(params, own, weights, passes, key, data, share=0.7, rate=2.0):
+def learnt_by_hand(params, own, weights, passes, key, data, share=0.7, rate=2.0, prior=0.0):
   """(weights, losses of the last mini-batches) after passes over a share of the client's rows."""
   view = one_client(data, CLIENT)
   x, y = rows_of(data, CLIENT)
@@ -34,7 +35,7 @@ def learnt_by_hand(params, own, weights, passes, key, data, share=0.7, rate=2.0)
   for _ in range(passes):
     for first in range(0, len(order), BATCH):
       rows = order[first : first + BATCH]
-      mixed = {"fc": {"kernel": kernel, "bias": own + (bias - own) * weights}}
+      mixed = {"fc": {"kernel": kernel, "bias": own + (bias - own) * weights + prior}}
       loss, slope = linear_loss_and_gradient(mixed, x[rows], y[rows])
       weights = np.clip(weights - rate * slope["fc"]["bias"] * (bias - own), 0.0, 1.0)
     losses.append(loss)
@@ -78,7 +79,7 @@ def test_fedala_by_hand(times, ragged):
 
 @pytest.mark.slow
 def test_fedala_judges_the_mixture_of_the_next_round(ragged):
-  part = ala()
+  part = ala(calibration="logit_adjustment")
   first = part.init_broadcast(KEY)
   own, weights = np.array([1.0, -0.5, 0.7]), np.array([0.9, 0.3, 0.6])
   of = lambda bias: {"fc": {"bias": jnp.asarray(bias, jnp.float32)}}  # noqa: E731
@@ -86,7 +87,8 @@ def test_fedala_judges_the_mixture_of_the_next_round(ragged):
   found = part.personalize(first, state, one_client(ragged, CLIENT), context, 0.0)
   key = jax.random.fold_in(jax.random.fold_in(jax.random.key(WEIGHTS), CLIENT), 7)
   params = float64(first.params)
-  learnt, _ = learnt_by_hand(params, own, weights, 1, key, ragged)
+  prior = np.log(np.bincount(rows_of(ragged, CLIENT)[1]) / SIZES[CLIENT])  # by which losses are calibrated
+  learnt, _ = learnt_by_hand(params, own, weights, 1, key, ragged, prior=prior)
   close(found["fc"]["bias"], own + (params["fc"]["bias"] - own) * learnt)
   chex.assert_trees_all_equal(found["fc"]["kernel"], first.params["fc"]["kernel"])
   kept = {"fc": {**params["fc"], "bias": own + (params["fc"]["bias"] - own) * weights}}

@@ -26,7 +26,7 @@ from fedjax_het.clients.fedcp import fedcp
 from fedjax_het.clients.feddbe import Center, feddbe
 from fedjax_het.clients.fedphp import fedphp
 from fedjax_het.clients.fedsmoo import fedsmoo
-from fedjax_het.clients.gpfl import gpfl
+from fedjax_het.clients.gpfl import gpfl, lengths
 from fedjax_het.clients.knn_per import knn_per
 from fedjax_het.clients.mime import mime
 from fedjax_het.engine.engine import Engine
@@ -224,6 +224,11 @@ def test_gpfl_by_hand(ragged):
   z = valve(sent.valve, features(sent.body, x), shares @ old)
   near(judged, np.asarray(read(float64(state.head)["fc2"], z)))
   assert part.global_model is None and part.needs.sees_data == ("init",)
+
+
+def test_a_length_of_0_has_no_gradient():
+  np.testing.assert_allclose(lengths(jnp.array([[3.0, 4.0], [0.0, 0.0]])), [5.0, 0.0], atol=1e-5)
+  assert not jax.grad(lambda rows: lengths(rows).sum())(jnp.zeros((2, 3))).any()
 
 
 def test_gpfl_draws_its_layers_as_dense_ones_are(ragged):

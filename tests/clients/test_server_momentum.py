@@ -61,15 +61,16 @@ def test_two_rounds_of_mime_by_hand(method, ragged):
 @pytest.mark.slow
 def test_mime_of_one_client_with_one_batch_is_mimelite_after_its_first_gradient(ragged):
   """Where ∇f(θ; b) = c, the corrected gradient is the plain one; the first momentum is c's share already."""
-  own = dict(LOCAL, batch_size=64)
+  own = dict(LOCAL, batch_size=64, calibration="logit_adjustment")  # whose counts are the client's
   first = mime(linear(), beta=BETA, **own)
   sent = first.init_broadcast(jax.random.key(0))
-  center = slope(float64(sent.params), *rows_of(ragged, CLIENT))
+  once = one_round(fh.fedavg(linear(), **own | dict(epochs=1)), ragged)[2]
+  center = jax.tree.map(lambda a, b: (a - b) / LR, float64(sent.params), float64(once.params))
   momentum = like(sent.params, 0.2)
   found = first.first_pass(
     jax.random.key(0), sent._replace(pooled=momentum), (), ragged.clients(CLIENT), fh.Context(CLIENT)
   )
-  close(found.values, mixed((1 - BETA, BETA), (center, float64(momentum))))
+  close(found.values, mixed((1 - BETA, BETA), (center, float64(momentum))), rtol=1e-4, atol=1e-5)
   assert found.weights == SIZES[CLIENT]
   upload = one_round(first, ragged, sent._replace(pooled=found.values))[2]
   lite = mimelite(linear(), beta=BETA, **own)
@@ -125,6 +126,14 @@ def test_fedsmoo_by_hand(ragged):
   assert upload.even.share == pytest.approx(SHARE)
 
 
+@pytest.mark.slow
+def test_the_first_step_of_fedsmoo_is_a_sharpness_aware_one(ragged):
+  own = dict(LOCAL, steps=1, calibration="logit_adjustment")
+  upload = one_round(fedsmoo(mlp(), lam=0.3, rho=0.2, **own), ragged)[2]
+  wanted = one_round(fh.fedavg(mlp(), sam_radius=0.2, **own), ragged)[2]
+  chex.assert_trees_all_close(upload.params, wanted.params, rtol=1e-5, atol=1e-6)
+
+
 def test_without_ascents_fedsmoo_is_feddyn_and_brings_its_server(ragged):
   part = fedsmoo(linear(), lam=0.2, rho=0.0, **LOCAL)
   plain = feddyn(linear(), alpha=0.2, **LOCAL)
@@ -132,5 +141,6 @@ def test_without_ascents_fedsmoo_is_feddyn_and_brings_its_server(ragged):
   assert part.training.gradients == 1 and fedsmoo(linear()).training.gradients == 2
   for one in (part, fedsmoo(linear())):
     assert one.needs.brings["server"].name == "drift" and one.needs.brings["mixing"].name == "uniform"
+    assert one.needs.transformed == ("params",)
   with pytest.raises(SettingError, match=r"sam_radius = 0.2: fedsmoo sets the radius"):
     fedsmoo(linear(), sam_radius=0.2)
