@@ -53,7 +53,7 @@ class Personal(NamedTuple):
 def neighbours(
   memory: Memory, features: jax.Array, usable: jax.Array, k: int, sigma: float | jax.Array, num_classes: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns (p_kNN, float32 [B, C], whether there is a neighbour, bool [B]).
+  """Returns (p_kNN, float32 [B, C], whether there is a neighbour, bool [B]); without one p_kNN means nothing.
 
   Args:
     memory: the client's training examples.
@@ -67,7 +67,7 @@ def neighbours(
   squares = own[:, None] + other - 2.0 * features @ memory.features.T
   nearest, which = jax.lax.top_k(jnp.where(usable, -squares, -jnp.inf), min(k, len(memory.labels)))
   there = jnp.isfinite(nearest)
-  share = jax.nn.softmax(jnp.where(there, nearest / (features.shape[1] * sigma), FAR)) * there
+  share = jax.nn.softmax(jnp.where(there, nearest / (features.shape[1] * sigma), FAR))
   votes = jax.nn.one_hot(memory.labels[which], num_classes)
   return (share[:, :, None] * votes).sum(1), there.any(1)
 
@@ -134,7 +134,7 @@ def knn_per(
       nearby, there = neighbours(memory, found.features, usable, k, sigma, model.num_classes)
       each = [interpolated(nearby, there, found.outputs, jnp.float32(lam)) for lam in LAMBDAS]
       chosen = jnp.take_along_axis(jnp.stack(each, 1), y[:, None, None], axis=2)[:, :, 0]
-      return -jnp.log(jnp.maximum(chosen, LEAST))
+      return -jnp.log(chosen)
 
     inside = (jnp.arange(data.limit) < data.length)[:, None]
     return jnp.where(inside, by_blocks(data, of), 0.0).sum(0) / jnp.float32(data.length)
