@@ -93,6 +93,9 @@ def configurations() -> dict[str, ConfigDict]:
     "clusters": with_values(
       get_config("algorithm=ifca"), SMALL | {"feature_shift": {"name": "rotation", "clusters": 2}}
     ),
+    "graph": with_values(
+      get_config("algorithm=fedamp"), SMALL | {"feature_shift": {"name": "rotation", "clusters": 2}}
+    ),
     "prototypes": with_values(get_config("algorithm=fedproto"), SMALL),
     "learnt weights": with_values(get_config("algorithm=fedala"), SMALL),
     "drawn": with_values(
