@@ -5,6 +5,7 @@ A new one is a file with its factory, and an entry here.
 
 from fedjax_het.clients.apple import apple
 from fedjax_het.clients.cfl import cfl
+from fedjax_het.clients.fd import fd
 from fedjax_het.clients.fedadmm import fedadmm
 from fedjax_het.clients.fedala import fedala
 from fedjax_het.clients.fedamp import fedamp, heurfedamp
@@ -24,6 +25,7 @@ from fedjax_het.clients.fedphp import fedphp
 from fedjax_het.clients.fedproto import fedproto
 from fedjax_het.clients.fedrod import fedrod
 from fedjax_het.clients.fedsmoo import fedsmoo
+from fedjax_het.clients.fml import fml
 from fedjax_het.clients.gpfl import gpfl
 from fedjax_het.clients.ifca import ifca
 from fedjax_het.clients.knn_per import knn_per
@@ -104,4 +106,8 @@ BASELINES = (
          "Yang, Huang, Ye, CVPR 2024", "a client's own model"),
   Method("pfedhn", pfedhn, "a network makes each client's model of a vector of its own",
          "Shamsian et al., ICML 2021", "the network and a client's vector", prepares=SIZES),
+  Method("fml", fml, "a private and a shared model that teach each other", "Shen et al., 2020",
+         "a client's private model"),
+  Method("fd", fd, "classes' mean logits are shared, models are not", "Jeong et al., 2018",
+         "a client's own model"),
 )  # fmt: skip

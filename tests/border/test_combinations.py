@@ -37,7 +37,8 @@ def choose(which, parts, call, states):
 
 
 FEATURES = (  # of a model that names its last layer
-  "moon", "fedrod", "fedproto", "fedntd", "feddbe", "fedphp", "gpfl", "fedcp", "knn_per", "fedpac", "fedas",
+  "moon", "fedrod", "fedproto", "fedntd", "feddbe", "fedphp", "gpfl", "fedcp", "knn_per",
+  "fedpac", "fedas", "fml", "fd",
 )  # fmt: skip
 
 

@@ -85,7 +85,16 @@ CASES = {  # (model, batch size) -> algorithm
   **{name: functools.partial(conditioned, one) for name, one in CONDITIONS.items() if one not in OF_IMAGES},
 }
 BATCH = 6  # as many as FedEvg's synthetic examples, which a step takes no more of than real ones
-OWN_LOSS = ("moon", "fedrod", "fedlc", "fedphp", "gpfl", "fedcp")  # more, or another one, than cross entropy
+OWN_LOSS = (
+  "moon",
+  "fedrod",
+  "fedlc",
+  "fedphp",
+  "gpfl",
+  "fedcp",
+  "fml",
+  "fd",
+)  # more, or another one, than cross entropy
 GENERATIVE = [name for name, method in CLIENTS.items() if method.models is GENERATORS]
 OTHERS = [name for name, (section, _) in CONDITIONS.items() if section != "uploads"]
 EVALUATED = sorted(
