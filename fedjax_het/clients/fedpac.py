@@ -78,7 +78,7 @@ def fedpac(
   sizes: ArrayLike,
   *,
   lam: NonNegative = 1.0,
-  head_epochs: Count = 1,
+  head_passes: Count = 1,
   head_lr: Positive = 0.1,
   **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
@@ -90,7 +90,7 @@ def fedpac(
     model: the model that clients train; its last layer is a dense one.
     sizes: training examples of each client, int [K]; configurations give the data's.
     lam: λ >= 0, weight of the distance to the classes' means; 0 leaves it out.
-    head_epochs: epochs of the head, before those of the body.
+    head_passes: epochs of the head, before those of the body.
     head_lr: the head's learning rate in round 0.
     **local: local training, see `LocalSettings`; `epochs` and `lr` are the body's.
 
@@ -102,7 +102,7 @@ def fedpac(
   check_classes("model", model.name, model.task, model.num_classes)
   check_plain_labels(recipe, "fedpac")
   part = parting(model, "")
-  top = recipe.with_epochs(head_epochs)
+  top = recipe.with_epochs(head_passes)
   top = top._replace(settings=cast(LocalSettings, {**top.settings, "lr": head_lr}))
 
   def features(params: PyTree, stats: PyTree):

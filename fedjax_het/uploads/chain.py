@@ -172,9 +172,12 @@ def transformed(client: ClientUpdate, transforms: Sequence[Upload]) -> ClientUpd
   be transformed. Local training stays in pieces, see `LocalTraining`.
 
   Raises:
-    SettingError: while an update is traced, with error feedback, where a client sends a field in another
-      form than it received it.
+    SettingError: the client part has all its uploads sent as they are; or, while an update is traced, with
+      error feedback, where a client sends a field in another form than it received it.
   """
+  if not client.needs.transformed:
+    problem = f"changes nothing, as all that {client.name} uploads is sent as it is"
+    raise SettingError("uploads", transforms[0].name, problem, "Leave it out.")
   groups = grouped(transforms)
   chain, keeps = chained(groups), any(one.init is not None for one in groups)
   start_of = chain.init or list

@@ -53,7 +53,7 @@ def descend(params, layer, loss, key, data, epochs, rate, batch=BATCH):
 @pytest.mark.parametrize("known", [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
 def test_fedpac_s_round_of_a_client_by_hand(known, ragged):
   """Both phases, the pull to shared or own means, and what is said of the features before and after."""
-  part = fedpac(mlp(), SIZES, lam=0.7, head_epochs=2, head_lr=0.3, **LOCAL)
+  part = fedpac(mlp(), SIZES, lam=0.7, head_passes=2, head_lr=0.3, **LOCAL)
   first = part.init_broadcast(jax.random.key(0))
   shared = np.random.default_rng(0).normal(size=(CLASSES, 5))
   sent = first._replace(
@@ -140,7 +140,7 @@ def test_fedpac_of_one_client_without_its_term_is_fedrep():
   own = LOCAL | dict(epochs=1)
   first = mlp().init(jax.random.key(7))  # of FedRep's head, too
   start = mlp()._replace(init=lambda key: first)
-  found = run(fedpac(start, (30,), lam=0.0, head_epochs=1, head_lr=LR, **own)).broadcast.params
+  found = run(fedpac(start, (30,), lam=0.0, head_passes=1, head_lr=LR, **own)).broadcast.params
   wanted = run(fedrep(start, **own))
   chex.assert_trees_all_close(found["fc1"], wanted.broadcast.params["fc1"], rtol=1e-4, atol=1e-5)
 
