@@ -136,6 +136,8 @@ def feature_shift(key: jax.Array, data: FederatedData, shift: Shift) -> Federate
     SettingError: `key` is no key, `data` are no such data, or their examples cannot be transformed.
   """
   check_data(data)
+  if not isinstance(shift, Shift):
+    raise SettingError("shift", shift, "is no Shift", "Call a factory: fh.data.rotations(clusters=4), say.")
   key, count = check_key(key), data.num_clients
   if not isinstance(data.x, np.ndarray):
     problem = f"examples are a {type(data.x).__name__}, not one array"
