@@ -1,8 +1,8 @@
 r"""FedALA: each client starts from a mixture of its own and the received model, element by element.
 
-Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, equations 3
-to 5; the rule was read in the authors' code. With the client's trained model θ_i, the received θ and weights
-W_i in [0, 1] of the layers of the head, at first 1, a client starts from
+Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023; the rule was
+read in the authors' code. With the client's trained model θ_i, the received θ and weights W_i in [0, 1] of
+the layers of the head, at first 1, a client starts from
 
     θ̂_i = θ_i + (θ - θ_i) ⊙ W_i      in the head,      θ̂_i = θ      elsewhere.
 

@@ -1,8 +1,8 @@
 r"""FedPHP: a client inherits its own earlier models in a moving average, which teaches the received model.
 
-Li, Zhan, Shao, Li, Song, FedPHP: Federated Personalization with Inherited Private Models, ECML-PKDD 2021,
-section 3; the rule was read in the authors' code. In its s-th participation, counted from 0, of the S T / K
-that it has on average in T rounds, a client trains θ from the received model on
+Li, Zhan, Shao, Li, Song, FedPHP: Federated Personalization with Inherited Private Models, ECML-PKDD 2021; the
+rule was read in the authors' code. In its s-th participation, counted from 0, of the S T / K that it has on
+average in T rounds, a client trains θ from the received model on
 
     (1 - λ) L_task + λ R(θ, q_i),      q_i <- μ_i q_i + (1 - μ_i) θ_i  afterwards,
     μ_i = μ min(s / (S T / K), 1),
@@ -23,7 +23,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import received, supervised
-from fedjax_het.errors import is_zero
+from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.features import with_features
@@ -76,7 +76,7 @@ def fedphp(
 
   Raises:
     SettingError: a setting is out of range, or the labels are no classes and `transfer` is "kd"; when a run
-      is set up, the model has no features and `transfer` is "mmd".
+      is set up, the model has no features; from `check_rounds`, the run has another T.
   """
   recipe, taught = recipe_of(model, local), not is_zero(lam)
   if taught and transfer == "kd":
@@ -107,8 +107,15 @@ def fedphp(
 
   weaker = recipe._replace(model=model._replace(task=task._replace(losses=part_of_losses)))
   training = one_model(weaker, term=term, finish=finish) if taught else one_model(recipe, finish=finish)
-  return supervised(
+
+  def check_rounds(own: int) -> None:
+    if own != rounds:
+      problem = f"private models grow old over so many rounds, and the run has rounds = {own}"
+      raise SettingError("fedphp's rounds", rounds, problem, f"Use fedphp(..., rounds={own}).")
+
+  made = supervised(
     recipe, training, lambda broadcast, state, *_: state.private, name="fedphp",
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.int32(0)),
     global_model=received(model),
   )  # fmt: skip
+  return made._replace(needs=made.needs._replace(check_rounds=check_rounds))

@@ -324,6 +324,12 @@ def test_running_statistics_are_those_of_local_training(method, ragged):
   assert method is fedphp or not np.allclose(found, part.apply(other, x))  # whose own model is the kept one
 
 
+def test_fedphp_counts_the_rounds_of_the_run():
+  fedphp(mlp(), rounds=7).needs.check_rounds(7)
+  with pytest.raises(SettingError, match=r"fedphp's rounds = 7: .* the run has rounds = 8"):
+    fedphp(mlp(), rounds=7).needs.check_rounds(8)
+
+
 def test_methods_of_classes_refuse_other_labels():
   regression = fh.models.make("two_nn", (4,), 1, fh.tasks.regression(), hidden=4)
   for method in (gpfl, knn_per, fedphp):

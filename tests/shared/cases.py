@@ -74,8 +74,7 @@ BY_HAND = {
   "aggregation: geometric_median", "participation: available", "participation: importance",
   "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
-  "heurfedamp", "fedcac", "fedas", "pfedhn", "fd",
-  "fedsmoo",
+  "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
 REPRESENTATIVE = {
