@@ -30,7 +30,7 @@ METRICS = {
   "peers_niid_bench": ({"best"}, 60),
   "peers_moon": ({"official"}, 2),
   "peers_fl_simulator": ({"official"}, 64),
-  "peers_pfllib": ({"global", "personalized"}, 72),
+  "peers_pfllib": ({"global", "personalized"}, 76),
   "sosicfl_5": ({"global", "local", "global, in seconds", "local, in seconds"}, 336),
 }
 COLUMNS = {  # beside the data set
