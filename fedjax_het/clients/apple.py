@@ -1,14 +1,16 @@
 r"""APPLE: a client's model is a mixture of all clients' core models, with weights that it learns.
 
 Luo and Wu, Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning, IJCAI 2022,
-equations 3 to 6. Client i has a core model w_i, which it uploads, and weights p_i ∈ R^K, which it keeps, at
-first p0_j = n_j / n. It is sent all core models, and each step, with G = ∇F_i at θ_i = Σ_j p_ij w_j, moves
+equations 3 to 6. Client i has a core model w_i, which it uploads, and weights p_i ∈ R^K, which it keeps. It
+is sent all core models, and each step, with p0_j = n_j / n and G = ∇F_i at θ_i = Σ_j p_ij w_j, moves
 
     w_i <- w_i - η p_ii G,       p_ij <- p_ij - η_p (<G, w_j> + λ(t) μ (p_ij - p0_j)),
 
-where λ(t) = (1 + cos πt/L)/2 in the rounds t < L and 0 from round L on. θ_i is the client's model.
+where λ(t) = (1 + cos πt/L)/2 in the rounds t < L and 0 from round L on. θ_i is the client's model. The paper
+has p_i = p0 at first, by which p_ii G is K times as short as G, and takes hundreds of rounds. By default a
+client here starts with one half of itself, p_i = s e_i + (1 - s) p0 with s = 1/2.
 
-Checked against the authors' code (ljaiverson/pFL-APPLE): p_i at first, the two rates, λ and L. There the
+Checked against the authors' code (ljaiverson/pFL-APPLE): p0, the two rates, λ and L. There the
 penalty is μ λ ‖p - p0‖², twice the paper's, each core starts from a draw of its own, and p has momentum; here
 all cores start alike, as other methods' models do. The paper has all clients in every round; here the cores
 of absent ones stay. Another library has the mean of products for <G, w_j> and η K for η, and a default of
@@ -53,6 +55,7 @@ def apple(
   weights_lr: NonNegative = 0.001,
   mu: NonNegative = 0.1,
   until: Share = 0.2,
+  self_weight: Share = 0.5,
   rounds: int | None = None,
   **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
@@ -66,6 +69,7 @@ def apple(
     weights_lr: η_p >= 0, the rate of the weights, which falls by `lr_decay` as η does.
     mu: μ >= 0, how much the weights are held at n_j / n.
     until: L as a share of the run's rounds.
+    self_weight: s in [0, 1], how much of itself a client starts with; 0 is the paper's start.
     rounds: the run's rounds, which configurations give; None for λ = 1 in all rounds.
     **local: local training of the core, see `LocalSettings`; the weights have plain SGD.
 
@@ -101,8 +105,9 @@ def apple(
 
   def run_steps(key, broadcast, state, data, context, local, first_step, last):
     def at(step: sgd.Step, own: Trained) -> PyTree:
-      cores = jax.tree.map(lambda all_, mine: all_.at[context.client].set(mine), broadcast.extra, own.core)
-      return mixed(cores, own.weights)
+      weight, received = own.weights[context.client], pick(broadcast.extra, context.client)
+      moved = lambda all_, new, old: all_ + weight * (new - old)  # noqa: E731
+      return jax.tree.map(moved, mixed(broadcast.extra, own.weights), own.core, received)
 
     def held(gradient: Trained, own: Trained) -> Trained:
       return gradient._replace(weights=gradient.weights + hold(context.round) * (own.weights - first))
@@ -122,7 +127,9 @@ def apple(
     recipe, plain._replace(start=start, run_steps=run_steps, finish=end, counted=None),
     lambda broadcast, state, context: mixed(broadcast.extra, state), name="apple",
     init_broadcast=lambda key: Message((), extra=copies(model.init(key), num_clients)),
-    init=lambda *_: first,
+    init=lambda key, broadcast, data, context: (
+      self_weight * jax.nn.one_hot(context.client, num_clients) + (1.0 - self_weight) * first
+    ),
   )  # fmt: skip
   needs = part.needs._replace(
     brings={"mixing": mixing.uniform(), "server": of_cores()}, num_clients=num_clients, transformed=(),

@@ -133,7 +133,9 @@ def test_apple_by_hand(ragged):
   first = part.init_broadcast(jax.random.key(0))
   cores = like(first.extra, 0.5)
   p0 = sizes / sizes.sum()
-  np.testing.assert_allclose(part.init(None, first, None, None), p0, rtol=1e-6)
+  for own, s in ((part, 0.5), (apple(linear(), SIZES, self_weight=0.0), 0.0)):
+    start = own.init(None, first, None, fh.Context(CLIENT))
+    np.testing.assert_allclose(start, s * np.eye(K)[CLIENT] + (1 - s) * p0, rtol=1e-6)
   start = p0 + 0.1 * np.random.default_rng(1).normal(size=K)
   for t, held in ((1, 0.4 * (1 + np.cos(np.pi / 4)) / 2), (5, 0.0)):
     context = fh.Context(CLIENT, t, K, K)
