@@ -54,7 +54,7 @@ NOTES = {  # method -> a sentence on its figures
   "cfl": "no cluster is split before round 20, so that all clients share one model, as with FedAvg.",
   "fedbn": "TwoNN has no norm layers, so that it is FedAvg.",
   "apple": "each step mixes the core models of all 20 clients, which all of them are sent.",
-  "ifca": "two models, its default, for four hidden rotations; with four it finds them all in the first round.",
+  "ifca": "two models, its default, for four hidden rotations; with four it finds them in the first round.",
 }
 
 

@@ -74,7 +74,9 @@ BY_HAND = {
   "aggregation: geometric_median", "participation: available", "participation: importance",
   "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
-  "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl",
+  "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl", "fedprox", "lg_fedavg", "superfed_lm",
+  "sosicfl", "fedala", "feddbe", "fedfomo", "apple", "fml", "uniform", "qffl", "term", "propfair", "multi_krum",
+  "yogi", "adagrad",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
 REPRESENTATIVE = {
