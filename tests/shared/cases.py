@@ -75,8 +75,8 @@ BY_HAND = {
   "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
   "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl", "fedprox", "lg_fedavg", "superfed_lm",
-  "sosicfl", "fedala", "feddbe", "fedfomo", "apple", "fml", "uniform", "qffl", "term", "propfair", "multi_krum",
-  "yogi", "adagrad",
+  "sosicfl", "fedala", "feddbe", "fedfomo", "apple", "fml", "uniform", "qffl", "term", "propfair",
+  "multi_krum", "yogi", "adagrad",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
 REPRESENTATIVE = {
