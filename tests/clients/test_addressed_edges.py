@@ -20,6 +20,7 @@ from fedjax_het.clients.fedcac import fedcac
 from fedjax_het.clients.fedfomo import fedfomo
 from fedjax_het.clients.fedpac import fedpac
 from fedjax_het.clients.fml import fml
+from fedjax_het.clients.objective import training_loss
 from fedjax_het.clients.pfedhn import pfedhn
 from fedjax_het.errors import SettingError
 
@@ -175,3 +176,20 @@ def test_transforms_that_would_change_nothing_are_refused(make):
     SettingError, match=f"uploads = 'quantize': changes nothing, as all that {make.__name__}"
   ):
     fh.federated(make(mlp(), SIZES), uploads=[fh.uploads.quantize()])
+
+
+@pytest.mark.parametrize("make", [fedfomo, cfl])
+def test_remarks_on_local_training_stay(make, ragged):
+  told = [*make(mlp(), SIZES, steps=3, epochs=7).needs.remarks(ragged)]
+  assert "epochs = 7: no effect beside steps = 3." in told
+
+
+@pytest.mark.slow
+def test_a_batch_may_be_larger_than_all_clients_for_fedas(ragged):
+  """The trace is then that of the whole client's gradient."""
+  part = fedas(mlp(), align_lr=0.0, **LOCAL | dict(batch_size=999))
+  first = part.init_broadcast(jax.random.key(0))
+  state, data = part.init(jax.random.key(1), first, None, None), one_client(ragged, CLIENT)
+  upload, after, _ = jax.jit(part.update)(jax.random.key(0), first, state, data, fh.Context(CLIENT))
+  gradient = jax.grad(lambda own: training_loss(mlp(), own, data))(after)
+  np.testing.assert_allclose(upload.extra, optax.tree.norm(gradient) ** 2, rtol=1e-4)
