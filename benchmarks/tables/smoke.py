@@ -49,12 +49,13 @@ ONE_IMAGE = (
 )
 NOTES = {  # method -> a sentence on its figures
   "fedcvae": f"{ONE_IMAGE} 100 rounds on the shards give 12.8 %.",
-  "fedcgan": ONE_IMAGE,
-  "scaffold": "behind FedAvg on the shards, as in other libraries' tables of one or two classes a client.",
+  "fedcgan": f"{ONE_IMAGE} 100 rounds on the shards give 13.8 %.",
+  "scaffold": "behind FedAvg on the shards at the rate of 0.05; at 0.01 it has 86.8 % where FedAvg has 81.8 %.",
+  "feddc": "behind FedAvg on the shards at the rate of 0.05; at 0.01 it has 87.3 % where FedAvg has 81.8 %.",
   "cfl": "no cluster is split before round 20, so that all clients share one model, as with FedAvg.",
   "fedbn": "TwoNN has no norm layers, so that it is FedAvg.",
   "apple": "each step mixes the core models of all 20 clients, which all of them are sent.",
-  "ifca": "two models, its default, for four hidden rotations; with four it finds them in the first round.",
+  "ifca": "has two models by default; with four it finds the four hidden rotations in the first round.",
 }
 
 

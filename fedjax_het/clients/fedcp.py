@@ -84,7 +84,7 @@ def outputs_of(own: LinearHead, shared: LinearHead, share: jax.Array, features: 
 
 
 @checked
-def fedcp(model: Model, *, lam: NonNegative = 5.0, **local: Unpack[LocalSettings]) -> ClientUpdate:
+def fedcp(model: Model, *, lam: NonNegative = 0.5, **local: Unpack[LocalSettings]) -> ClientUpdate:
   """FedCP's client part; its state is the personal head, at first a copy of the global one. No global model.
 
   Args:

@@ -76,7 +76,7 @@ def tracking(model: Model, momentum: float | jax.Array) -> Model:
 def feddbe(
   model: Model,
   *,
-  kappa: NonNegative = 50.0,
+  kappa: NonNegative = 5.0,
   momentum_mean: Decay = 1.0,
   own_vector: bool = True,
   **local: Unpack[LocalSettings],
