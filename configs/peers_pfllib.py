@@ -8,8 +8,8 @@ deviation of three runs of the best of 2,000 rounds on the clients' test parts, 
 global model for FedAvg, FedProx and FedGen, of the personalised ones for all others. Twenty clients, all in
 every round, one epoch, B = 10, SGD without momentum. The page does not say the rate; 0.005 is the code's
 default. The network is `lenet` (32, 64, 512). `split` is path (two classes a client, ten on CIFAR-100) or dir
-(Dirichlet(0.1)). A method's own settings are its defaults here, not those of the page's runs, but for FedDBE's κ = 50 and
-FedCP's λ = 5.
+(Dirichlet(0.1)). A method's own settings are its defaults here, not those of the page's runs,
+but for FedDBE's κ = 50 and FedCP's λ = 5.
 
 There a client's test part is a quarter of its rows of the training and the official test set together; here
 it is a quarter of its rows of the training set. There a pathological class is shared out unevenly, here

@@ -50,8 +50,8 @@ ONE_IMAGE = (
 NOTES = {  # method -> a sentence on its figures
   "fedcvae": f"{ONE_IMAGE} 100 rounds on the shards give 12.8 %.",
   "fedcgan": f"{ONE_IMAGE} 100 rounds on the shards give 13.8 %.",
-  "scaffold": "behind FedAvg on the shards at the rate of 0.05; at 0.01 it has 86.8 % where FedAvg has 81.8 %.",
-  "feddc": "behind FedAvg on the shards at the rate of 0.05; at 0.01 it has 87.3 % where FedAvg has 81.8 %.",
+  "scaffold": "behind FedAvg on the shards at the rate 0.05; at 0.01 it has 86.8 % and FedAvg 81.8 %.",
+  "feddc": "behind FedAvg on the shards at the rate 0.05; at 0.01 it has 87.3 % and FedAvg 81.8 %.",
   "cfl": "no cluster is split before round 20, so that all clients share one model, as with FedAvg.",
   "fedbn": "TwoNN has no norm layers, so that it is FedAvg.",
   "apple": "each step mixes the core models of all 20 clients, which all of them are sent.",
