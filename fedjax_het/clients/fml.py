@@ -113,7 +113,7 @@ def taught(recipe: Recipe, teacher: PyTree, weight: float | jax.Array) -> Recipe
     return weight * total, own
 
   def teach(params: PyTree, seen: Seen) -> jax.Array:
-    fixed = jax.lax.stop_gradient(model.logits(teacher, seen.batch.x))
-    return (1.0 - weight) * weighted_mean(divergence(fixed, seen.outputs), seen.batch.weight)
+    apart = divergence(model.logits(teacher, seen.batch.x), seen.outputs)
+    return (1.0 - weight) * weighted_mean(apart, seen.batch.weight)
 
   return recipe._replace(model=model._replace(task=model.task._replace(losses=losses)), term=teach)

@@ -1,5 +1,6 @@
 """Edges of methods with a server of their own: few clients, limits, rates, and running statistics."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ from fedjax_het.clients.apple import apple
 from fedjax_het.clients.cfl import cfl
 from fedjax_het.clients.fedamp import fedamp, heurfedamp, with_rest
 from fedjax_het.clients.fedas import fedas
-from fedjax_het.clients.fedcac import fedcac
+from fedjax_het.clients.fedcac import critical, fedcac
 from fedjax_het.clients.fedfomo import fedfomo
 from fedjax_het.clients.fedpac import fedpac
 from fedjax_het.clients.fml import fml
@@ -193,3 +194,22 @@ def test_a_batch_may_be_larger_than_all_clients_for_fedas(ragged):
   upload, after, _ = jax.jit(part.update)(jax.random.key(0), first, state, data, fh.Context(CLIENT))
   gradient = jax.grad(lambda own: training_loss(mlp(), own, data))(after)
   np.testing.assert_allclose(upload.extra, optax.tree.norm(gradient) ** 2, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_who_is_in_which_cluster_does_not_depend_on_the_order_of_the_cohort():
+  part = cfl(linear(), np.ones(4), eps1=9.0, eps2=0.1, warmup_rounds=0)
+  sent = like(jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), linear().init(jax.random.key(0))))
+  sizes = jnp.array([1, 5, 2, 7])
+  order = jnp.array([2, 0, 3, 1])
+  found = served(part, fh.Message(sent), range(4), sizes=sizes)
+  moved = jax.tree.map(lambda leaf: leaf[order], sent)
+  other = served(part, fh.Message(moved), [2, 0, 3, 1], sizes=sizes[order])
+  assert int(found.number) == 2 and found.clusters.tolist() == other.clusters.tolist()
+  chex.assert_trees_all_close(found.models, other.models, rtol=1e-5, atol=1e-6)
+
+
+def test_the_critical_share_is_a_whole_number_of_numbers():
+  new, old = np.random.default_rng(0).normal(size=(2, 100)).astype(np.float32)
+  found = jax.jit(jax.vmap(lambda tau: critical(jnp.asarray(new), jnp.asarray(old), tau).sum()))
+  np.testing.assert_array_equal(found(jnp.arange(101) / 100), np.arange(101))
