@@ -33,7 +33,6 @@ LEFT = {  # a part chosen by its name alone -> the first of the settings that th
 WHOSE = {  # has the setting, where only a few do
   "mixing": "qffl",
   "partition": "dirichlet, client_dirichlet, quantity_skew, extended_dirichlet",
-  "algorithm": "fedprox, superfed_mm, superfed_lm, moon",
 }
 
 
