@@ -154,6 +154,16 @@ def causes() -> Iterator[Entry]:
       yield Entry(name, "decay and deal", time, command, ("cifar10",), toy, "why_low_cifar10")
 
 
+def peers() -> Iterator[Entry]:
+  """Flower's niid_bench at its own settings, one seed: four methods a split; no step of LeNet was timed."""
+  for dataset in ("mnist", "cifar10"):
+    for split in ("dir", "c2", "c1", "c3", "iid"):
+      name, about = f"peers_niid_bench.{dataset}.{split}", f"Flower's niid_bench, {dataset}, {split}"
+      where = f"dataset={dataset},split={split}"
+      toy = ("--config.num_clients=10",)
+      yield of_table(name, about, "peers_niid_bench", where, 7.0, toy=toy, timed=False, data=(dataset,))
+
+
 def measurements() -> Iterator[Entry]:
   """What gpu.md leaves open, and three workloads whose times FLUTE has published."""
   small = ("--small",)
@@ -200,4 +210,13 @@ FLUTE = (  # name, published time, minutes, data set, flags: of FLUTE's README; 
     "--config.model={'name':'stacked_lstm'} --config.dataset_options={'stride':80}",
   ),
 )  # fmt: skip
-ENTRIES = [*table_2_3(), *table_2_6(), *table_2_7(), *sosicfl(), *fedevg(), *causes(), *measurements()]
+ENTRIES = [
+  *table_2_3(),
+  *table_2_6(),
+  *table_2_7(),
+  *sosicfl(),
+  *fedevg(),
+  *causes(),
+  *peers(),
+  *measurements(),
+]
