@@ -160,7 +160,7 @@ def peers() -> Iterator[Entry]:
     for split in ("dir", "c2", "c1", "c3", "iid"):
       name, about = f"peers_niid_bench.{dataset}.{split}", f"Flower's niid_bench, {dataset}, {split}"
       where = f"dataset={dataset},split={split}"
-      toy = ("--config.num_clients=10",)
+      toy = ("--config.num_clients=10", "--config.record_official=False", "--config.test_fraction=0.2")
       yield of_table(name, about, "peers_niid_bench", where, 7.0, toy=toy, timed=False, data=(dataset,))
 
 
