@@ -128,7 +128,7 @@ def knn_per(
 
     def of(rows: jax.Array, x: PyTree, y: jax.Array) -> jax.Array:
       found = seen(joint, x)
-      usable = jnp.broadcast_to(memory.real, (len(rows), len(memory.real)))
+      usable = jnp.broadcast_to(memory.real, (rows.shape[0], len(memory.real)))
       if apart:
         usable = usable & (rows[:, None] != jnp.arange(len(memory.real)))
       nearby, there = neighbours(memory, found.features, usable, k, sigma, model.num_classes)
@@ -151,7 +151,7 @@ def knn_per(
     if not isinstance(params, Personal):
       return model.logits(params, x)
     found = seen(params.model, x)
-    usable = jnp.broadcast_to(params.memory.real, (len(x), len(params.memory.real)))
+    usable = jnp.broadcast_to(params.memory.real, (found.features.shape[0], len(params.memory.real)))
     nearby, there = neighbours(params.memory, found.features, usable, k, sigma, model.num_classes)
     return jnp.log(jnp.maximum(interpolated(nearby, there, found.outputs, params.lam), LEAST))
 

@@ -102,16 +102,20 @@ class Trained:
     arrays = {f"clients/{i}": np.stack(own) for i, own in enumerate(zip(*leaves))}
     if self.shared is not None:
       arrays |= {f"global/{i}": np.asarray(own) for i, own in enumerate(jax.tree.leaves(self.shared))}
-    params = self.shared if self.shared is not None else models[0]
-    kept, tree = jax.tree.flatten(params)
-    abstract = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in kept)
-    exported = _exported(
-      lambda own, x: self.program(jax.tree.unflatten(tree, own), x), (abstract,), self.example
-    )
+    first = self.shared if self.shared is not None else models[0]
+    arrays["program"] = np.frombuffer(self._exported_for(first), np.uint8)
+    if not alone and shapes_of(models[0]) != shapes_of(first):  # such as a memory beside the model
+      arrays["program_of_clients"] = np.frombuffer(self._exported_for(models[0]), np.uint8)
     said = {"num_clients": self.num_clients, "example": described(self.example)}
-    arrays |= {"program": np.frombuffer(exported, np.uint8), "model": np.array(json.dumps(said))}
+    arrays["model"] = np.array(json.dumps(said))
     with folder_of("path", path).open("wb") as file:
       np.savez(file, **arrays, **self.encoder.arrays())  # type: ignore[arg-type]
+
+  def _exported_for(self, params: PyTree) -> bytes:
+    """Serialises the program of (leaves, examples) for parameters of this form."""
+    kept, tree = jax.tree.flatten(params)
+    abstract = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in kept)
+    return _exported(lambda own, x: self.program(jax.tree.unflatten(tree, own), x), (abstract,), self.example)
 
   def export(self, path: str | os.PathLike[str], client: Any = None) -> None:
     """Writes one model as a program that runs with JAX alone, see docs/predictions.md.
@@ -191,6 +195,8 @@ def load_model(path: str | os.PathLike[str]) -> Trained:
       raise DataError(f"{where.resolve()} holds no models that Trained.save or run.save wrote.")
     said = json.loads(str(found["model"]))
     exported = jax.export.deserialize(bytearray(found["program"].tobytes()))
+    second = found.get("program_of_clients")
+    of_clients = exported if second is None else jax.export.deserialize(bytearray(second.tobytes()))
 
   def of(prefix: str) -> tuple[np.ndarray, ...]:
     names = sorted(
@@ -199,10 +205,20 @@ def load_model(path: str | os.PathLike[str]) -> Trained:
     return tuple(found[name] for name in names)
 
   shared, each = of("global/") or None, of("clients/")
+
+  def program(params: PyTree, x: Any) -> Any:
+    return (exported if params is shared else of_clients).call(params, x)
+
   return Trained(
-    exported.call, example_of(said["example"]), Encoder.of_arrays(found), said["num_clients"], shared,
+    program, example_of(said["example"]), Encoder.of_arrays(found), said["num_clients"], shared,
     lambda i: tuple(leaf[i] for leaf in each) if each else shared,
   )  # fmt: skip
+
+
+def shapes_of(params: PyTree) -> tuple[Any, list[tuple[int, ...]]]:
+  """Returns the structure of a tree of arrays and the shapes of its leaves."""
+  leaves, tree = jax.tree.flatten(params)
+  return tree, [leaf.shape for leaf in leaves]
 
 
 def check_flatbuffers(path: str | os.PathLike[str]) -> None:

@@ -149,7 +149,7 @@ def _seen(model: Model, layer: str, run: Callable[[PyTree], jax.Array], params: 
     flat |= {path: plain[path[-1]] for path in flat if within(path, layer)}
     found.append(run(traverse_util.unflatten_dict(flat)))
   features = found[-1]
-  if features.ndim != 2 or len(features) != len(outputs):
+  if features.ndim != 2 or features.shape[0] != outputs.shape[0]:
     problem = f"has features {[*features.shape]} for outputs {[*outputs.shape]}, and not one row an example"
     raise SettingError("model", model.name, problem, "Use a model whose last layer reads [B, d].")
   return Featured(outputs, features.astype(jnp.float32))

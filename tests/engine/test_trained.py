@@ -8,6 +8,7 @@ import pytest
 from flax import linen as nn
 
 import fedjax_het as fh
+from fedjax_het.methods import CLIENTS
 
 KEY = jax.random.key(0)
 
@@ -29,7 +30,10 @@ class Normed(nn.Module):
     return nn.Dense(3)(nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(8)(x))))
 
 
+# Whose clients' models have another form than the server's, or that read features.
+FEATURES = ("knn_per", "fedrod", "fedproto", "fedcp", "gpfl")
 METHODS = {
+  **{name: CLIENTS[name].factory for name in FEATURES},
   "fedavg": fh.fedavg, "ditto": fh.ditto, "superfed_mm": functools.partial(fh.superfed_mm, start_round=1),
   "fedper": fh.fedper, "apfl": fh.apfl, "fedprox": fh.fedprox, "scaffold": fh.scaffold, "pfedme": fh.pfedme,
   "lg_fedavg": fh.lg_fedavg, "fedrep": fh.fedrep,
@@ -43,7 +47,8 @@ def ran(name, pooled=False):
   model, method = fh.models.two_nn((4,), 3, hidden=8), METHODS[name]
   if method is None:
     model, method = fh.models.from_flax(Normed(), shape=(4,), num_classes=3), METHODS["superfed_mm"]
-  algorithm = fh.federated(method(model, lr=0.1), fh.mixing.static(), fh.server.sgd())
+  own = () if name in FEATURES else (fh.mixing.static(), fh.server.sgd())
+  algorithm = fh.federated(method(model, lr=0.1), *own)
   return x, data, fh.run(algorithm, data, rounds=3, cohort_size=2, key=KEY, progress=False)
 
 
@@ -53,6 +58,7 @@ def own_rows(x, data, number):
   return x[[int(np.flatnonzero(x[:, 3] == row[3])[0]) for row in held]]
 
 
+@pytest.mark.filterwarnings("ignore:knn_per chooses")
 @pytest.mark.parametrize("name", ["ditto", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS)])
 def test_predictions_are_the_run_s_own_row_by_row(name):
   x, data, result = ran(name)
@@ -83,6 +89,7 @@ def test_the_global_model_predicts_and_wrong_names_are_named():
     ran("ditto")[2].trained.predict(x[:3])
 
 
+@pytest.mark.filterwarnings("ignore:knn_per chooses")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_saved_model_predicts_the_same(name, tmp_path):
