@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError
 from fedjax_het.local import Batch
+from fedjax_het.models import Model
 from fedjax_het.tasks import Task
 
 NEVER = -1e9  # the logit of a class that takes no part
@@ -45,11 +46,18 @@ def counts_of(data: ClientData, num_classes: int) -> jax.Array:
   return jnp.zeros(num_classes).at[y].add(inside.astype(jnp.float32))
 
 
-def check_classes(setting: str, value: Any, task: Task, num_classes: int) -> None:
+def check_method(name: str, model: Model) -> None:
+  """Raises `SettingError` for a method of classes around a model of other labels."""
+  check_classes("algorithm", name, model.task, model.num_classes, "Choose another method.")
+
+
+def check_classes(
+  setting: str, value: Any, task: Task, num_classes: int, remedy: str = "Leave it out."
+) -> None:
   """Raises `SettingError` unless the labels are one class of two or more logits."""
   if not task.classes or num_classes == 1:
     problem = f"goes by classes with a logit each, and the labels of {task.name} have none"
-    raise SettingError(setting, value, problem, "Leave it out.")
+    raise SettingError(setting, value, problem, remedy)
 
 
 def calibrated(task: Task, rule: str, tau: float | jax.Array, counts: jax.Array) -> Task:

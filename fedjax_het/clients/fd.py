@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import mixing, server
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.fedproto import sums_by_class
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
@@ -72,7 +72,7 @@ def fd(
     SettingError: a setting is out of range, the labels are no classes, or `mixup` is given.
   """
   recipe = recipe_of(model, local)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fd", model)
   if not is_zero(lam):
     check_plain_labels(recipe, "fd")
 

@@ -25,7 +25,7 @@ import optax
 from jax import lax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.fedproto import sums_by_class
 from fedjax_het.clients.heads import joined, parting
 from fedjax_het.clients.local_settings import LocalSettings
@@ -70,7 +70,7 @@ def fedas(
       no linear head.
   """
   recipe, part = recipe_of(model, local), parting(model, "")
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fedas", model)
 
   def features(body: PyTree, head: PyTree, stats: PyTree):
     own = model.joined(joined(body, head), stats)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import updates_barrier
 from fedjax_het.clients.recipe import check_plain_labels, recipe_of
@@ -72,7 +72,7 @@ def fedem(
       running statistics.
   """
   recipe = recipe_of(model, local)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fedem", model)
   check_plain_labels(recipe, "fedem")
   if model.stateful:
     problem = "has running statistics, which depend on the examples' weights"

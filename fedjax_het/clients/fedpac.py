@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from fedjax_het import mixing
 from fedjax_het.clients import sgd
 from fedjax_het.clients.addressed import Mixed, combined, count_of, pick
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.fedproto import Prototypes, sums_by_class
 from fedjax_het.clients.heads import joined, parting
 from fedjax_het.clients.local_settings import LocalSettings
@@ -99,7 +99,7 @@ def fedpac(
       up, the model has no linear head.
   """
   recipe, num_clients = recipe_of(model, local), count_of(sizes)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fedpac", model)
   check_plain_labels(recipe, "fedpac")
   part = parting(model, "")
   top = recipe.with_epochs(head_passes)

@@ -80,7 +80,7 @@ def fedphp(
   """
   recipe, taught = recipe_of(model, local), not is_zero(lam)
   if taught and transfer == "kd":
-    check_classes("transfer", transfer, model.task, model.num_classes)
+    check_classes("transfer", transfer, model.task, model.num_classes, 'Use transfer="mmd".')
   task = model.task
 
   def part_of_losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:

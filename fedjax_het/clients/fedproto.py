@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import mixing, server
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import check_plain_labels, recipe_of
@@ -89,7 +89,7 @@ def fedproto(
       up, the model has no linear head.
   """
   recipe = recipe_of(model, local)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fedproto", model)
   if not is_zero(lam):
     check_plain_labels(recipe, "fedproto")
 

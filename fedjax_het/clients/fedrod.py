@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Unpack
 import jax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.label_skew import calibrated_by
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
@@ -57,7 +57,7 @@ def fedrod(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
     SettingError: a setting is out of range, the labels are no classes, `calibration` or `mixup` is given;
       when a run is set up, the model has no linear head.
   """
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fedrod", model)
   recipe = recipe_of(model, calibrated_by(local, "logit_adjustment", 1.0, "fedrod"))
   check_plain_labels(recipe, "fedrod")
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.clients import sgd
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import Seen, updates_barrier
 from fedjax_het.clients.recipe import Recipe, recipe_of
@@ -61,7 +61,7 @@ def fml(
     SettingError: a setting is out of range, or the labels are no classes.
   """
   recipe = recipe_of(model, local)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fml", model)
 
   def start(broadcast, state, context) -> Two:
     tx, own = recipe.optimizer(context), model.split(state)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.clients.calibration import check_classes, counts_of
+from fedjax_het.clients.calibration import check_method, counts_of
 from fedjax_het.clients.heads import joined, last_layer_apart
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
@@ -138,7 +138,7 @@ def gpfl(
       up, the model has no dense head.
   """
   recipe = recipe_of(model, local)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("gpfl", model)
   check_plain_labels(recipe, "gpfl")
   part, head_of = last_layer_apart(model), linear_head(model)
 

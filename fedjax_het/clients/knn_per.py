@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.clients.calibration import check_classes
+from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
@@ -95,7 +95,7 @@ def knn_per(
       no features.
   """
   recipe = recipe_of(model, local)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("knn_per", model)
 
   def seen(joint: PyTree, x: PyTree) -> Featured:
     return with_features(model).logits(joint, x)

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.clients.calibration import NEVER, check_classes
+from fedjax_het.clients.calibration import NEVER, check_method
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import check_plain_labels, recipe_of
@@ -100,7 +100,7 @@ def fedntd(
     SettingError: a setting is out of range, the labels are no classes, or `mixup` is given.
   """
   recipe = recipe_of(model, local)
-  check_classes("model", model.name, model.task, model.num_classes)
+  check_method("fedntd", model)
 
   def term(broadcast, state, context):
     def distil(params, seen):

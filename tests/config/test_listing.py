@@ -80,7 +80,7 @@ def test_one_method_is_explained(capsys):
 
 
 def test_a_name_without_settings_and_an_unknown_one(capsys):
-  assert "--config.partition.name=natural" in printed(capsys, "natural")
+  assert "--config.partition=\"{'name': 'natural'}\"" in printed(capsys, "natural")
   with pytest.raises(SettingError, match=r"list = 'superfed': unknown\. Did you mean 'superfed_mm'"):
     listing.print_list("superfed")
 
