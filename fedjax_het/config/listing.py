@@ -186,9 +186,9 @@ def _brief(settings: Mapping[str, Setting]) -> list[str]:
 
 
 def _print_one(console: Console, field: str, entry: Entry) -> None:
-  section, _, own = field.partition(".")
+  section, _, rest = field.partition(".")
   chosen = f"\"{{'name': '{entry.name}'}}\""  # the whole section: other settings of it may not fit
-  flag = f"--config.{section}={chosen}" if own == "name" else f"--config.{field}={entry.name}"
+  flag = f"--config.{section}={chosen}" if rest == "name" else f"--config.{field}={entry.name}"
   console.print(Text(flag, "bold"), Text(entry.about), "", sep="\n")
   facts, settings = _grid(2), _grid(3)
   known = entry.facts()
