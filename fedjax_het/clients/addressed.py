@@ -1,4 +1,4 @@
-"""What servers share that keep something for each of K clients: stacks [K, ...] with a row a client."""
+"""Stacks of trees, a row for each client or model, and what servers share that keep one for each client."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ def combined(weights: jax.Array, stack: PyTree) -> PyTree:
 
 
 class Mixed(NamedTuple):
-  """State of a server that makes each client's message of the cohort's uploads.
+  """State of a server that sends each client a mixture of its own of the clients' uploads.
 
   Attributes:
     weights: how much of what each client is sent is of each client, float32 [K, K], rows of sum 1.

@@ -1,4 +1,4 @@
-r"""Clustered federated learning: clients are split in two where their updates cancel and stay long.
+r"""Clustered federated learning: a cluster is split in two when its updates are long and nearly cancel.
 
 Sattler, Müller, Samek, Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under
 Privacy Constraints, IEEE TNNLS 2020, algorithm 1. At first all clients are one cluster c with one model. In a

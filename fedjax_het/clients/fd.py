@@ -13,38 +13,20 @@ client's own ones out. Other libraries have either d; no code of the authors was
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, Unpack
+from typing import Annotated, Unpack
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_het import mixing, server
 from fedjax_het.clients.calibration import check_method
-from fedjax_het.clients.fedproto import sums_by_class
+from fedjax_het.clients.fedproto import Prototypes, sharing_means
 from fedjax_het.clients.local_settings import LocalSettings
-from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import check_plain_labels, recipe_of
-from fedjax_het.clients.supervised import supervised
 from fedjax_het.errors import is_zero
 from fedjax_het.local import weighted_mean
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Message, Pooled
+from fedjax_het.parts import ClientUpdate
 from fedjax_het.settings import Choice, NonNegative, checked
-
-PyTree = Any
-
-
-class MeanLogits(NamedTuple):
-  """The classes' mean logits.
-
-  Attributes:
-    mean: f̄, float32 [C, C], a row a class.
-    known: 1 for a class that some client has sent, else 0, float32 [C].
-  """
-
-  mean: jax.Array
-  known: jax.Array
-
 
 DISTANCES: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {  # of logits [B, C] from the shared ones
   "cross_entropy": lambda f, mean: -(jax.nn.softmax(mean) * jax.nn.log_softmax(f)).sum(-1),
@@ -76,12 +58,8 @@ def fd(
   if not is_zero(lam):
     check_plain_labels(recipe, "fd")
 
-  def begin(broadcast, state, context):
-    own = model.split(state)
-    return own.params, own.stats
-
   def term(broadcast, state, context):
-    shared: MeanLogits = broadcast.pooled
+    shared: Prototypes = broadcast.pooled
 
     def pull(params, seen):
       away = DISTANCES[distance](seen.outputs, shared.mean[seen.batch.y])
@@ -89,22 +67,6 @@ def fd(
 
     return pull
 
-  training = one_model(recipe, begin=begin, term=None if is_zero(lam) else term)
-
-  def finish(broadcast, state, data, context, local):
-    own = model.joined(local.params, local.stats)
-    sums, counts = sums_by_class(lambda x: model.logits(own, x), data, model.num_classes)
-    mean = sums * (1.0 / jnp.maximum(counts, 1.0))[:, None]
-    _, _, info = training.finish(broadcast, state, data, context, local)
-    return Message((), pooled=Pooled(MeanLogits(mean, jnp.ones_like(counts)), counts)), own, info
-
-  def init_broadcast(key):
-    count = model.num_classes
-    return Message((), pooled=MeanLogits(jnp.zeros((count, count)), jnp.zeros(count)))
-
-  made = supervised(
-    recipe, training._replace(finish=finish), lambda broadcast, state, *_: state, name="fd",
-    init_broadcast=init_broadcast, init=lambda key, *_: model.joined(model.init(key), model.stats),
-  )  # fmt: skip
-  needs = made.needs._replace(brings={"mixing": mixing.uniform(), "server": server.sgd()})
-  return made._replace(needs=needs)
+  return sharing_means(
+    recipe, model.logits, lambda: model.num_classes, None if is_zero(lam) else term, name="fd"
+  )

@@ -25,7 +25,7 @@ from fedjax_het.clients.heads import Head, joined, parting, with_rest_fixed
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import Recipe, recipe_of
-from fedjax_het.clients.supervised import supervised
+from fedjax_het.clients.supervised import received, supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import is_zero
 from fedjax_het.local import Batch, shuffle, trips
@@ -66,7 +66,7 @@ def mixture(own: PyTree, received: PyTree, weights: PyTree) -> PyTree:
 
 
 def differ(own: PyTree, received: PyTree) -> jax.Array:
-  """Returns whether two trees differ anywhere, bool scalar."""
+  """Returns whether any number of two trees of arrays differs, bool scalar."""
   return jnp.any(jnp.stack(jax.tree.leaves(jax.tree.map(lambda a, b: (a != b).any(), own, received))))
 
 
@@ -199,6 +199,6 @@ def fedala(
   made = supervised(
     recipe, LocalTraining(recipe.steps, start, run_steps, finish, recipe.gradients),
     lambda broadcast, state, *_: model.joined(whole(broadcast, state, state.weights), broadcast.stats),
-    name="fedala", init=init, global_model=lambda broadcast: model.joined(broadcast.params, broadcast.stats),
+    name="fedala", init=init, global_model=received(model),
   )  # fmt: skip
   return made._replace(personalize=personalize, needs=made.needs._replace(sees_data=("personalize",)))

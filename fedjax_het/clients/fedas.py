@@ -26,7 +26,7 @@ from jax import lax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.calibration import check_method
-from fedjax_het.clients.fedproto import sums_by_class
+from fedjax_het.clients.fedproto import means_by_class
 from fedjax_het.clients.heads import joined, parting
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
@@ -80,8 +80,7 @@ def fedas(
     """Returns the received body after its alignment with the client's own one."""
     own = model.split(state)
     body, head = part(own.params)
-    sums, counts = sums_by_class(features(body, head, own.stats), data, model.num_classes)
-    means = sums * (1.0 / jnp.maximum(counts, 1.0))[:, None]
+    means, _ = means_by_class(features(body, head, own.stats), data, model.num_classes)
 
     def step(body: PyTree, batch: Batch) -> PyTree:
       def apart(body: PyTree) -> jax.Array:
@@ -111,7 +110,10 @@ def fedas(
     return Aligned(jnp.bool_(True), done)
 
   def information(params: PyTree, stats: PyTree, data: ClientData) -> jax.Array:
-    """Computes T_i, float32 scalar."""
+    """Computes the trace T_i of the empirical Fisher information, float32 scalar.
+
+    It is the sum over mini-batches of the squared norm of the gradient of the mean loss.
+    """
     size = min(recipe.settings["batch_size"], data.limit)
 
     def loss(own: PyTree, x: Any, y: jax.Array, inside: jax.Array) -> jax.Array:

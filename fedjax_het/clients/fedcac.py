@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from fedjax_het import mixing
+from fedjax_het import mixing, vectors
 from fedjax_het.clients.addressed import Mixed, combined, count_of, pick, reciprocal
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
@@ -98,11 +98,7 @@ def friendship(masks: PyTree, round: jax.Array, beta: float | jax.Array) -> jax.
     beta: β.
   """
 
-  def shared(leaf: jax.Array) -> jax.Array:
-    flat = leaf.reshape(leaf.shape[0], -1).astype(jnp.float32)
-    return jnp.dot(flat, flat.T, precision=jax.lax.Precision.HIGHEST)
-
-  both = sum(map(shared, jax.tree.leaves(masks)), jnp.float32(0.0))
+  both = vectors.products(masks)
   sizes, itself = jnp.diag(both), jnp.eye(len(both), dtype=bool)
   differ = sizes[:, None] + sizes[None, :] - 2.0 * both
   overlap = jnp.where(itself, -jnp.inf, 1.0 - differ * 0.5 * reciprocal(sizes)[:, None])

@@ -29,7 +29,7 @@ from fedjax_het import mixing
 from fedjax_het.clients import sgd
 from fedjax_het.clients.addressed import Mixed, combined, count_of, pick
 from fedjax_het.clients.calibration import check_method
-from fedjax_het.clients.fedproto import Prototypes, sums_by_class
+from fedjax_het.clients.fedproto import Prototypes, means_by_class, sums_by_class
 from fedjax_het.clients.heads import joined, parting
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.recipe import check_plain_labels, recipe_of
@@ -152,9 +152,9 @@ def fedpac(
 
   def finish(broadcast, state, data, context, work: Phases):
     params, stats = joined(work.body.params, work.head.params), work.body.stats
-    sums, counts = sums_by_class(features(params, stats), data, model.num_classes)
-    mean = Prototypes(sums * (1.0 / jnp.maximum(counts, 1.0))[:, None], jnp.ones_like(counts))
-    upload = Message(params, extra=work.described, stats=stats, pooled=Pooled(mean, counts))
+    mean, counts = means_by_class(features(params, stats), data, model.num_classes)
+    pooled = Pooled(Prototypes(mean, jnp.ones_like(counts)), counts)
+    upload = Message(params, extra=work.described, stats=stats, pooled=pooled)
     return upload, state, sgd.mean_loss(work.head, work.body)
 
   def init_broadcast(key):

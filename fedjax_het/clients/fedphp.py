@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from fedjax_het.clients.calibration import check_classes
 from fedjax_het.clients.discrepancy import adaptive
 from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.objective import weighted
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import received, supervised
@@ -81,11 +82,6 @@ def fedphp(
   recipe, taught = recipe_of(model, local), not is_zero(lam)
   if taught and transfer == "kd":
     check_classes("transfer", transfer, model.task, model.num_classes, 'Use transfer="mmd".')
-  task = model.task
-
-  def part_of_losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    losses, weight = task.losses(outputs, y)
-    return (1.0 - lam) * losses, weight
 
   def term(broadcast, state: Own, context):
     def lesson(params, seen):
@@ -105,7 +101,7 @@ def fedphp(
     private = jax.tree.map(lambda q, w: keep * q + (1.0 - keep) * w, state.private, trained)
     return Message(local.params, stats=local.stats), Own(private, state.times + 1)
 
-  weaker = recipe._replace(model=model._replace(task=task._replace(losses=part_of_losses)))
+  weaker = recipe._replace(model=model._replace(task=weighted(model.task, 1.0 - lam)))
   training = one_model(weaker, term=term, finish=finish) if taught else one_model(recipe, finish=finish)
 
   def check_rounds(own: int) -> None:

@@ -11,6 +11,7 @@ A class that no client has ever sent has no term. A client predicts the class of
 its own head. The authors' code averages clients' prototypes alike; the paper's weights are used here.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, Unpack
 
 import jax
@@ -20,7 +21,7 @@ from fedjax_het import mixing, server
 from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
-from fedjax_het.clients.recipe import check_plain_labels, recipe_of
+from fedjax_het.clients.recipe import Recipe, check_plain_labels, recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import is_zero
@@ -34,7 +35,7 @@ PyTree = Any
 
 
 class Prototypes(NamedTuple):
-  """The classes' prototypes.
+  """A vector for each class, such as the mean feature or the mean logits of its examples.
 
   Attributes:
     mean: C_c, float32 [C, d].
@@ -68,6 +69,58 @@ def sums_by_class(features: Any, data: ClientData, num_classes: int) -> tuple[ja
   return sum_over_blocks(data, of)
 
 
+def means_by_class(features: Any, data: ClientData, num_classes: int) -> tuple[jax.Array, jax.Array]:
+  """Returns (mean z of each class, 0 where it has no examples, float32 [C, d]; n_c), see `sums_by_class`."""
+  sums, counts = sums_by_class(features, data, num_classes)
+  return sums / jnp.maximum(counts, 1.0)[:, None], counts
+
+
+def sharing_means(
+  recipe: Recipe,
+  of: Callable[[PyTree, Any], jax.Array],
+  size: Callable[[], int],
+  term: Callable[..., Any] | None,
+  **more: Any,
+) -> ClientUpdate:
+  """Returns local training of a model of each client's own, of which the means of z by class are shared.
+
+  After local training a client uploads the mean of z over its examples of each class, weighted by their
+  number; the broadcast's `pooled` is `Prototypes`. The part brings uniform mixing and `server.sgd`.
+
+  Args:
+    recipe: local training.
+    of: (the client's model, joined with statistics, x [B, ...]) -> z, float32 [B, d].
+    size: () -> d.
+    term: see `one_model`; None for local training without a term.
+    **more: `name`, and other arguments of `supervised`; by default the personalised model is the client's.
+  """
+  model = recipe.model
+
+  def begin(broadcast, state, context):
+    own = model.split(state)
+    return own.params, own.stats
+
+  training = one_model(recipe, begin=begin, term=term)
+
+  def finish(broadcast, state, data, context, local):
+    own = model.joined(local.params, local.stats)
+    mean, counts = means_by_class(lambda x: of(own, x), data, model.num_classes)
+    _, _, info = training.finish(broadcast, state, data, context, local)
+    return Message((), pooled=Pooled(Prototypes(mean, jnp.ones_like(counts)), counts)), own, info
+
+  def init_broadcast(key):
+    count = model.num_classes
+    return Message((), pooled=Prototypes(jnp.zeros((count, size())), jnp.zeros(count)))
+
+  part = supervised(
+    recipe, training._replace(finish=finish),
+    **{"own_model": lambda broadcast, state, *_: state, **more},
+    init_broadcast=init_broadcast, init=lambda key, *_: model.joined(model.init(key), model.stats),
+  )  # fmt: skip
+  brings = {"mixing": mixing.uniform(), "server": server.sgd()}
+  return part._replace(needs=part.needs._replace(brings=brings))
+
+
 @checked
 def fedproto(
   model: Model,
@@ -93,10 +146,6 @@ def fedproto(
   if not is_zero(lam):
     check_plain_labels(recipe, "fedproto")
 
-  def begin(broadcast, state, context):
-    own = model.split(state)
-    return own.params, own.stats
-
   def term(broadcast, state, context):
     prototypes: Prototypes = broadcast.pooled
 
@@ -106,22 +155,6 @@ def fedproto(
 
     return pull
 
-  training = one_model(recipe, begin=begin, term=None if is_zero(lam) else term)
-
-  def finish(broadcast, state, data, context, local):
-    own = model.joined(local.params, local.stats)
-    sums, counts = sums_by_class(
-      lambda x: with_features(model).logits(own, x).features, data, model.num_classes
-    )
-    mean = sums / jnp.maximum(counts, 1.0)[:, None]
-    _, _, info = training.finish(broadcast, state, data, context, local)
-    pooled = Pooled(Prototypes(mean, jnp.ones_like(counts)), counts)
-    return Message((), pooled=pooled), own, info
-
-  def init_broadcast(key):
-    shape = model.num_classes, feature_size(model)
-    return Message((), pooled=Prototypes(jnp.zeros(shape), jnp.zeros(shape[0])))
-
   def apply(params: Any, x: jax.Array) -> jax.Array:
     seen = with_features(model).logits(params.model, x)
     if predict == "head":
@@ -129,12 +162,9 @@ def fedproto(
     away = jnp.square(seen.features[:, None] - params.prototypes.mean).sum(-1)
     return jnp.where(params.prototypes.known > 0, -away, -1e9)
 
-  made = supervised(
-    recipe, training._replace(finish=finish),
-    lambda broadcast, state, *_: Personal(state, broadcast.pooled), name="fedproto",
-    init_broadcast=init_broadcast, init=lambda key, *_: model.joined(model.init(key), model.stats),
-    apply=apply,
+  made = sharing_means(
+    recipe, lambda own, x: with_features(model).logits(own, x).features, lambda: feature_size(model),
+    None if is_zero(lam) else term, name="fedproto", apply=apply,
+    own_model=lambda broadcast, state, *_: Personal(state, broadcast.pooled),
   )  # fmt: skip
-  needs = made.needs._replace(brings={"mixing": mixing.uniform(), "server": server.sgd()})
-  studies = made.studies._replace(prototypes=lambda broadcast: tuple(broadcast.pooled))
-  return made._replace(needs=needs, studies=studies)
+  return made._replace(studies=made.studies._replace(prototypes=lambda broadcast: tuple(broadcast.pooled)))

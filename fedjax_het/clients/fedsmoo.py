@@ -22,7 +22,6 @@ from fedjax_het import mixing, server
 from fedjax_het.clients import sgd
 from fedjax_het.clients.feddyn import dynamic
 from fedjax_het.clients.local_settings import LocalSettings
-from fedjax_het.clients.objective import updates_barrier
 from fedjax_het.clients.recipe import recipe_of, sharpened
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.errors import is_zero
@@ -91,9 +90,7 @@ def fedsmoo(
         lambda g, w, center, h: g + lam * (w - center + h),
         higher, local.params, broadcast.params, state.drift,
       )  # fmt: skip
-      updates, kept = tx.update(along, local.optimizer, local.params)
-      params = optax.apply_updates(local.params, updates_barrier(updates))
-      return Work(sgd.Local(params, kept, local.loss + loss, local.steps + 1, stats), dual)
+      return Work(sgd.stepped(local, tx, along, loss, stats), dual)
 
     return recipe.for_each_batch(key, data, step, work, first, last)
 

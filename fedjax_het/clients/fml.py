@@ -15,15 +15,14 @@ from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.calibration import check_method
 from fedjax_het.clients.local_settings import LocalSettings
-from fedjax_het.clients.objective import Seen, updates_barrier
+from fedjax_het.clients.objective import Seen, weighted
 from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import received, supervised
-from fedjax_het.errors import is_zero
+from fedjax_het.errors import is_one
 from fedjax_het.local import Batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message
@@ -71,11 +70,9 @@ def fml(
     tx, fitted = recipe.optimizer(context), recipe.fitted(data)
 
     def one(own: sgd.Local, other: sgd.Local, weight: Any, batch: Batch) -> sgd.Local:
-      trained = fitted if _is_one(weight) else taught(fitted, model.joined(other.params, other.stats), weight)
+      trained = fitted if is_one(weight) else taught(fitted, model.joined(other.params, other.stats), weight)
       loss, gradient, stats = trained.gradient(own.params, own.stats, batch)
-      updates, kept = tx.update(gradient, own.optimizer, own.params)
-      params = optax.apply_updates(own.params, updates_barrier(updates))
-      return sgd.Local(params, kept, own.loss + loss, own.steps + 1, stats)
+      return sgd.stepped(own, tx, gradient, loss, stats)
 
     def step(work: Two, batch: Batch) -> Two:
       return Two(one(work.private, work.shared, alpha, batch), one(work.shared, work.private, beta, batch))
@@ -94,10 +91,6 @@ def fml(
   )  # fmt: skip
 
 
-def _is_one(weight: Any) -> bool:
-  return is_zero(1.0 - weight)
-
-
 def taught(recipe: Recipe, teacher: PyTree, weight: float | jax.Array) -> Recipe:
   """Returns the recipe of a·CE + (1 - a)·KL(teacher ‖ model) for a weight a of the labels.
 
@@ -108,12 +101,8 @@ def taught(recipe: Recipe, teacher: PyTree, weight: float | jax.Array) -> Recipe
   """
   model = recipe.model
 
-  def losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    total, own = model.task.losses(outputs, y)
-    return weight * total, own
-
   def teach(params: PyTree, seen: Seen) -> jax.Array:
     apart = divergence(model.logits(teacher, seen.batch.x), seen.outputs)
     return (1.0 - weight) * weighted_mean(apart, seen.batch.weight)
 
-  return recipe._replace(model=model._replace(task=model.task._replace(losses=losses)), term=teach)
+  return recipe._replace(model=model._replace(task=weighted(model.task, weight)), term=teach)

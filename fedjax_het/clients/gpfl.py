@@ -37,7 +37,14 @@ PyTree = Any
 
 
 class Normed(NamedTuple):
-  """A dense layer with relu and layer normalisation: kernel [d, m], bias, scale and offset [m], float32."""
+  """Parameters of a dense layer and of the layer normalisation that goes with it, float32.
+
+  Attributes:
+    kernel: the dense layer's kernel, [d, m].
+    bias: its bias, [m].
+    scale: the normalisation's scale, [m].
+    offset: the normalisation's offset, [m].
+  """
 
   kernel: jax.Array
   bias: jax.Array
@@ -117,7 +124,7 @@ def angular_losses(features: jax.Array, embeddings: jax.Array, y: jax.Array) -> 
 
 
 def lengths(rows: jax.Array) -> jax.Array:
-  """Computes ‖row‖, float32 [B], whose gradient at 0 is 0, of rows [B, d]."""
+  """Computes the L2 norm of each row, float32 [B], of rows [B, d]; the gradient of a zero row is 0."""
   return jnp.sqrt(jnp.maximum(jnp.square(rows).sum(-1), 1e-12))
 
 

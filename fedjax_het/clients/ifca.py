@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import mixing, server
+from fedjax_het.clients.addressed import copies, pick
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import training_loss
 from fedjax_het.clients.one_model import one_model
@@ -54,9 +55,6 @@ def ifca(
   """
   recipe = recipe_of(model, local)
 
-  def pick(models: PyTree, m: jax.Array) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[m], models)
-
   def choice(broadcast: Message, data: Any) -> jax.Array:
     losses = jax.lax.map(lambda own: training_loss(model, model.joined(*own), data), broadcast.pooled)
     return jnp.argmin(jnp.where(jnp.isfinite(losses), losses, jnp.inf)).astype(jnp.int32)
@@ -80,16 +78,13 @@ def ifca(
     params, stats = pick(broadcast.pooled, work.cluster)
     upload, _, info = plain.finish(Message(params, stats=stats), (), data, context, work.local)
     weights = jax.nn.one_hot(work.cluster, models) * jnp.float32(data.length)
-    values = jax.tree.map(
-      lambda leaf: jnp.broadcast_to(leaf, (models, *leaf.shape)), (upload.params, upload.stats)
-    )
+    values = copies((upload.params, upload.stats), models)
     shares = {f"share_{m}": jnp.float32(work.cluster == m) for m in range(models)}
     return Message((), pooled=Pooled(values, weights)), state, info._replace(figures=shares)
 
   def init_broadcast(key):
     params = jax.vmap(model.init)(jax.random.split(key, models))
-    stats = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (models, *jnp.shape(leaf))), model.stats)
-    return Message((), pooled=(params, stats))
+    return Message((), pooled=(params, copies(model.stats, models)))
 
   def own_model(broadcast: Message, data: Any) -> PyTree:
     return model.joined(*pick(broadcast.pooled, choice(broadcast, data)))

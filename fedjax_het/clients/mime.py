@@ -19,11 +19,9 @@ from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.local_settings import SUMMING, LocalSettings, optimizer_of
-from fedjax_het.clients.objective import updates_barrier
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import supervised
@@ -59,7 +57,12 @@ def next_momentum(momentum: PyTree, gradient: PyTree, beta: float | jax.Array) -
 
 
 def without_momentum(model: Model, given: LocalSettings, name: str) -> Recipe:
-  """Returns local training without momentum, for a method called `name`, which has the server's.
+  """Returns local training by SGD without momentum, for a method whose momentum comes from the server.
+
+  Args:
+    model: the model that clients train.
+    given: the settings of local training that the user gave.
+    name: the method's name, for the error.
 
   Raises:
     SettingError: `optimizer` is not SGD.
@@ -142,9 +145,7 @@ def mime(model: Model, *, beta: Fraction = 0.9, **local: Unpack[LocalSettings]) 
       loss, here, stats = own.gradient(local.params, local.stats, batch)
       there = own.gradient(broadcast.params, broadcast.stats, batch)[1]
       along = jax.tree.map(lambda m, g, old: m + (1.0 - beta) * (g - old), broadcast.pooled, here, there)
-      updates, kept = tx.update(along, local.optimizer, local.params)
-      params = optax.apply_updates(local.params, updates_barrier(updates))
-      return sgd.Local(params, kept, local.loss + loss, local.steps + 1, stats)
+      return sgd.stepped(local, tx, along, loss, stats)
 
     return recipe.for_each_batch(key, data, step, local, first, last)
 

@@ -230,6 +230,16 @@ SCHEDULES: dict[str, Callable[[jax.Array], jax.Array]] = {
 """Schedules of the learning rate by name: (t/T) -> the factor on the rate."""
 
 
+def weighted(task: Task, weight: float | jax.Array) -> Task:
+  """Returns the task with losses `weight` times as large; metrics have the plain ones."""
+
+  def losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    each, own = task.losses(outputs, y)
+    return weight * each, own
+
+  return task._replace(losses=losses)
+
+
 def smoothed(task: Task, share: float | jax.Array) -> Task:
   """Returns a task of C classes whose losses are those of smoothed labels, (1 - a)·L(y) + a/C·Σ_c L(c).
 

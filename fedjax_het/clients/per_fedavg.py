@@ -16,11 +16,10 @@ from typing import Annotated, Any, Unpack
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het.clients import sgd
 from fedjax_het.clients.local_settings import LocalSettings
-from fedjax_het.clients.objective import loss_gradient, training_loss, updates_barrier
+from fedjax_het.clients.objective import loss_gradient, training_loss
 from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.data.container import ClientData
@@ -118,9 +117,7 @@ def per_fedavg(
       other, third = (redrawn(jax.random.fold_in(batch.key, i), batch, data) for i in (2, 3))
       loss = loss_gradient(own, local.params, (), batch)[0]
       found = meta_gradient(gradient, local.params, (batch, other, third), alpha, hessian, delta)
-      updates, kept = tx.update(found, local.optimizer, local.params)
-      params = optax.apply_updates(local.params, updates_barrier(updates))
-      return sgd.Local(params, kept, local.loss + loss, local.steps + 1, local.stats)
+      return sgd.stepped(local, tx, found, loss, local.stats)
 
     return recipe.for_each_batch(key, data, step, local, first, last)
 

@@ -57,6 +57,23 @@ def proximal_gradient(center: PyTree, mu: float | jax.Array) -> Callable[[PyTree
   return lambda gradient, params: jax.tree.map(lambda g, a, b: g + mu * (a - b), gradient, params, center)
 
 
+def stepped(
+  local: Local, optimizer: optax.GradientTransformation, gradient: PyTree, loss: jax.Array, stats: PyTree
+) -> Local:
+  """Returns the training state after one step of the optimiser.
+
+  Args:
+    local: the state before the step.
+    optimizer: the optimiser.
+    gradient: what it steps along, a tree like the parameters.
+    loss: the mini-batch's loss, float32 scalar.
+    stats: the running statistics after the mini-batch.
+  """
+  updates, state = optimizer.update(gradient, local.optimizer, local.params)
+  params = optax.apply_updates(local.params, updates_barrier(updates))
+  return Local(params, state, local.loss + loss, local.steps + 1, stats)
+
+
 def run_steps(
   key: jax.Array,
   recipe: Recipe,
@@ -90,9 +107,7 @@ def run_steps(
     loss, gradient, stats = recipe.gradient(local.params, local.stats, batch, here)
     if correct is not None:
       gradient = correct(gradient, local.params)
-    updates, state = optimizer.update(gradient, local.optimizer, local.params)
-    params = optax.apply_updates(local.params, updates_barrier(updates))
-    return Local(params, state, local.loss + loss, local.steps + 1, stats)
+    return stepped(local, optimizer, gradient, loss, stats)
 
   return recipe.for_each_batch(key, data, step, local, first, last)
 

@@ -16,7 +16,6 @@ from typing import Annotated, NamedTuple
 
 import jax
 import numpy as np
-from scipy import ndimage
 
 from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
@@ -115,6 +114,8 @@ def turned(x: np.ndarray, degrees: float) -> np.ndarray:
   quarters, rest = divmod(degrees, 90.0)
   if not rest:
     return np.rot90(x, int(quarters), axes=(1, 2))
+  from scipy import ndimage  # imported here, as few runs turn images
+
   found = ndimage.rotate(x.astype(np.float32), degrees, axes=(2, 1), reshape=False, order=1)
   if x.dtype.kind in "iu":
     limits = np.iinfo(x.dtype)

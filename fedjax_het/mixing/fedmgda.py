@@ -22,6 +22,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import vectors
 from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.simplex import minimise_on_box_simplex
 from fedjax_het.parts import Feedback, Mixing, Needs, PyTree
@@ -60,12 +61,7 @@ def cosines(uploads: PyTree, broadcast: PyTree) -> jax.Array:
 
   The arguments are those of `normalised`.
   """
-
-  def of_leaf(u):
-    flat = u.reshape(u.shape[0], -1)
-    return jnp.dot(flat, flat.T, precision=jax.lax.Precision.HIGHEST)
-
-  return sum(map(of_leaf, jax.tree.leaves(normalised(uploads, broadcast)[0])))
+  return vectors.products(normalised(uploads, broadcast)[0])
 
 
 @checked

@@ -9,7 +9,8 @@ from one_round import BATCH, CLIENT, LOCAL, LR, add, like, one_round
 from small_parts import CLASSES, SIZES, federation, float64, mlp, rows_of, walk
 
 import fedjax_het as fh
-from fedjax_het.clients.fd import MeanLogits, fd
+from fedjax_het.clients.fd import fd
+from fedjax_het.clients.fedproto import Prototypes
 from fedjax_het.clients.fml import divergence, fml
 from fedjax_het.clients.local_only import local_only
 from fedjax_het.errors import SettingError
@@ -77,7 +78,7 @@ def test_fd_by_hand(distance, ragged):
   part = fd(mlp(), lam=0.7, distance=distance, **LOCAL)
   first = part.init_broadcast(jax.random.key(0))
   assert first.params == () and not first.pooled.known.any()
-  known = fh.Message((), pooled=MeanLogits(like(first.pooled.mean), jnp.array([1.0, 0.0, 1.0])))
+  known = fh.Message((), pooled=Prototypes(like(first.pooled.mean), jnp.array([1.0, 0.0, 1.0])))
   _, state, upload, after, _ = one_round(part, ragged, known)
 
   def loss(params, x, y):
