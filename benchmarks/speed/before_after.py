@@ -177,8 +177,8 @@ def starts(trees: dict[str, Path], turns: int) -> dict[str, dict[str, list[float
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--before", type=Path, help="a tree of the project at an earlier commit")
-  parser.add_argument("--turns", type=int, default=25)
-  parser.add_argument("--starts", type=int, default=3, help="turns of starts")
+  parser.add_argument("--turns", type=int, default=25, help="turns of steps; 0 for none")
+  parser.add_argument("--starts", type=int, default=3, help="turns of starts; 0 for none")
   parser.add_argument("--rows", nargs="*", choices=ROWS, default=[*ROWS])
   parser.add_argument("--out", type=Path, help="default: docs/results/raw/before_after.json")
   parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -191,7 +191,7 @@ def main() -> None:
   from benchmarks.provenance import RAW, ROOT, commit, provenance  # not for the trees' own processes
 
   trees = {"before": args.before.resolve(), "after": ROOT}
-  found = steps(trees, args.rows, args.turns)
+  found = steps(trees, args.rows, args.turns) if args.turns else {}
   unit = lambda name: "client steps" if ROWS[name].rounds else "test examples"  # noqa: E731
   found = {f"{name}: {unit(name)} a second": sides for name, sides in found.items()}
   found |= starts(trees, args.starts)
