@@ -13,6 +13,7 @@ from fedjax_het import (
   models,
   participation,
   server,
+  system,
   tasks,
   uploads,
 )  # fmt: skip
@@ -71,7 +72,9 @@ from fedjax_het.parts import (
   Participation,
   Pooled,
   ServerUpdate,
+  Speeds,
   Studies,
+  System,
   Upload,
   Way,
   Wire,
@@ -82,14 +85,14 @@ from fedjax_het.tasks import Task
 __all__ = [
   "Aggregation", "Algorithm", "Attack", "ClientUpdate", "Context", "DataError", "Draw", "Engine",
   "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss",
-  "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "State", "Studies", "Sweep",
-  "Task", "Trained", "Upload", "Way", "Wire", "aggregation", "apfl", "attacks", "data", "ditto",
+  "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "Speeds", "State", "Studies", "Sweep",
+  "System", "Task", "Trained", "Upload", "Way", "Wire", "aggregation", "apfl", "attacks", "data", "ditto",
   "fedadmm", "fedavg", "fedbabu", "fedbn", "fedcgan", "fedcm", "fedcvae", "feddc", "feddyn", "fedem",
   "federate", "federated", "fedevg", "fedlc", "fedntd", "fedper", "fedproto", "fedprox", "fedrep",
   "fedrod", "fedrs", "fedspeed", "finetuned", "flower", "ifca", "in_one_go", "keep_programs", "lg_fedavg",
   "load_model", "load_run", "local_only", "metrics", "mixing", "models", "mofedsam", "moon", "participation",
   "per_fedavg", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all",
-  "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "tasks", "uploads",
+  "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "system", "tasks", "uploads",
 ]  # fmt: skip
 
 

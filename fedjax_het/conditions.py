@@ -1,6 +1,6 @@
 """Tables of the parts by name that stand for the conditions of a federation."""
 
-from fedjax_het import aggregation, attacks, participation, uploads
+from fedjax_het import aggregation, attacks, participation, system, uploads
 from fedjax_het.entries import Method, by_name
 
 _FEDAVG = "McMahan et al., AISTATS 2017"
@@ -48,9 +48,15 @@ ATTACKS = by_name(
   Method("label_flip", attacks.label_flip, "they train on the labels C - 1 - y", "Fang et al., 2020"),
   Method("backdoor", attacks.backdoor, "they train on a patch with a target class", "Gu et al., 2017"),
 )  # fmt: skip
+SYSTEMS = by_name(
+  Method("constant", system.constant, "all clients equally fast", "-"),
+  Method("lognormal", system.lognormal, "log-normal speeds, also correlated with the clients' data", "-"),
+  Method("trace", system.trace, "each client's speeds by a file", "-"),
+)  # fmt: skip
 # Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
 CONDITIONS: dict[str, dict[str, Method]] = {
   "participation": PARTICIPATIONS, "uploads": UPLOADS, "attack": ATTACKS, "aggregation": AGGREGATIONS,
+  "system": SYSTEMS,
 }  # fmt: skip
 SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose a tuple of parts, in order
 # Section of `CONDITIONS` -> the method that leaving it out chooses.

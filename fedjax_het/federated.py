@@ -22,11 +22,12 @@ from fedjax_het.parts import (
   Participation,
   ServerUpdate,
   Studies,
+  System,
   Upload,
 )
 from fedjax_het.uploads import transformed
 
-KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation, Attack)
+KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation, Attack, System)
 
 
 def federated(
@@ -38,6 +39,7 @@ def federated(
   aggregation: Aggregation | None = None,
   participation: Participation | None = None,
   attack: Attack | None = None,
+  system: System | None = None,
 ) -> Algorithm:
   """Composes an algorithm; by default clients count by n_i and the server moves to their average.
 
@@ -52,6 +54,7 @@ def federated(
     aggregation: how uploads become one.
     participation: who takes part, who arrives, and how much of the work each does.
     attack: what dishonest clients do.
+    system: how long clients and server take, for a run that simulates time.
 
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
@@ -74,7 +77,10 @@ def federated(
   server = brought.get("server", servers.sgd()) if server is None else server
   combined = Aggregation() if aggregation is None else aggregation
   present = Participation() if participation is None else participation
-  parts = Algorithm(client, mixing, server, combined, present, Attack() if attack is None else attack)
+  parts = Algorithm(
+    client, mixing, server, combined, present, Attack() if attack is None else attack,
+    System() if system is None else system,
+  )  # fmt: skip
   for role, part, kind in zip(Algorithm._fields, parts, KINDS):
     if not isinstance(part, kind):
       what = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)

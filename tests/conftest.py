@@ -89,8 +89,9 @@ def uniform():
 @pytest.fixture(scope="module", autouse=True)
 def compiler(request):
   """Least optimised where no bits of two programs are compared, or of one with another process's."""
-  exact = ("test_checkpoint", "test_devices", "test_examples", "test_launcher", "test_processes",
-           "test_superfed", "test_sweep_launched", "test_synthetic", "test_tune")  # fmt: skip
+  exact = ("test_checkpoint", "test_clock", "test_devices", "test_examples", "test_launcher",
+           "test_processes", "test_superfed", "test_sweep_launched",
+           "test_synthetic", "test_tune")  # fmt: skip
   quick = os.environ.get("FEDJAX_HET_TEST_COMPILER", "quick") == "quick"
   jax.config.update("jax_disable_most_optimizations", quick and request.module.__name__ not in exact)
 

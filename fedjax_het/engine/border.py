@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Feedback, Info, Message, Pooled
+from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Feedback, Info, Message, Pooled, Speeds
 from fedjax_het.tasks import Task
 
 PyTree = Any
@@ -138,6 +138,21 @@ def checked_draw(state: PyTree, cohort_size: int, found: Any) -> Draw:
       raise SettingError("participation's draw", shapes(own), f"is what {name} are, not {kind} [R]", remedy)
   what = "the next state"
   check_alike("participation's draw", found.state, state, what, "the one before", remedy, dtypes=True)
+  return found
+
+
+def checked_speeds(found: Any, num_clients: int) -> Speeds:
+  """Returns what a system part says of the clients' speeds, `Speeds` of two float32 arrays [K].
+
+  Raises:
+    SettingError: it is something else.
+  """
+  if not isinstance(found, Speeds) or any(
+    getattr(own, "shape", None) != (num_clients,) or own.dtype != jnp.float32 for own in found
+  ):
+    given = shapes(found) if isinstance(found, Speeds) else type(found).__name__
+    remedy = "Return fh.Speeds(step_seconds, bytes_per_second), each float32 [K]."
+    raise SettingError("system's speeds", given, "is what it returns", remedy)
   return found
 
 

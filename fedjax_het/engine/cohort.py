@@ -16,6 +16,7 @@ from fedjax_het.parts import Algorithm, Draw, Participation, PyTree
 FIRST_PASS, AGGREGATION, ATTACK = 3, 4, 7  # `round_keys` has 0 to 2
 # Folded into the run's key in the place of a round, which is below 2^31.
 PARTICIPATION, DISHONEST, SAMPLE = 2**32 - 1, 2**31, 2**31 + 1
+SYSTEM = 2**31 + 2  # folded into the key of the participation part, whose rounds are below 2^31 too
 AHEAD = 128  # number of rounds whose cohorts are drawn at once
 
 
@@ -74,6 +75,11 @@ def drawn(key: jax.Array, purpose: int, num_clients: int, count: int | jax.Array
 def participation_key(key: jax.Array) -> jax.Array:
   """Returns the key of all draws of a participation part, for the run's key."""
   return jax.random.fold_in(key, PARTICIPATION)
+
+
+def system_key(key: jax.Array) -> jax.Array:
+  """Returns the key of the clients' speeds, for the key of the participation part."""
+  return jax.random.fold_in(key, jnp.uint32(SYSTEM))
 
 
 def draw_of(

@@ -130,7 +130,7 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server, _, participation, attack = algorithm
+  client, mixing, server, _, participation, attack, _ = algorithm
   clients_key = round_keys(state.key, state.round)[1]
   before_round = state
   drawn = draw_of(participation, state.key, state.round, state.participation, data.num_clients, cohort_size)

@@ -11,6 +11,7 @@ one part for each question that this raises:
 `Mixing`           the mixing coefficients of a round's clients
 `Aggregation`      how the uploads become one message; by default their mean
 `ServerUpdate`     how the server moves
+`System`           how long clients and server take
 =================  =======================================================
 
 Every part is a NamedTuple of pure functions that are safe under `jit`, `vmap` and `scan`. Parts do not import
@@ -38,11 +39,12 @@ from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import MembershipFn, Needs, PersonalizeFn, Simplex, Studies
 from fedjax_het.parts.participation import Draw, Participation
 from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
+from fedjax_het.parts.system import Speeds, System
 from fedjax_het.parts.upload import Upload, Way, Wire
 
 __all__ = [
   "Aggregation", "Algorithm", "Attack", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
   "DataNotRequested", "Draw", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
   "MembershipFn", "Message", "Mixing", "Needs", "Participation", "PersonalizeFn", "Pooled", "PyTree", "Sent",
-  "ServerUpdate", "Simplex", "Studies", "Upload", "Way", "Wire", "in_one_go",
+  "ServerUpdate", "Simplex", "Speeds", "Studies", "System", "Upload", "Way", "Wire", "in_one_go",
 ]  # fmt: skip

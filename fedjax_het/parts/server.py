@@ -8,11 +8,12 @@ import jax
 from fedjax_het.errors import SettingError, renamed
 from fedjax_het.parts.aggregation import Aggregation
 from fedjax_het.parts.attack import Attack
-from fedjax_het.parts.client import ClientUpdate
+from fedjax_het.parts.client import ClientUpdate, LocalTraining
 from fedjax_het.parts.message import Feedback, Message, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs
 from fedjax_het.parts.participation import Participation
+from fedjax_het.parts.system import System
 
 
 @renamed(beside="adapt_to", **{name: f"needs.{name}" for name in Needs._fields})
@@ -92,6 +93,7 @@ class Algorithm(NamedTuple):
   aggregation: Aggregation = Aggregation()
   participation: Participation = Participation()
   attack: Attack = Attack()
+  system: System = System()
 
   def check_covered(self, sent: Message) -> None:
     """Raises `SettingError` if an upload `sent` has fields that `Needs.covers` leaves unprotected."""
@@ -104,6 +106,21 @@ class Algorithm(NamedTuple):
           role, part.name, f"{does} {', '.join(covered)} of an upload, and {self.client.name} also sends "
           f"{left}, which would be {end}", f"Use a method that sends nothing else, or {other}.",
         )  # fmt: skip
+
+  def training_in_steps(self) -> LocalTraining:
+    """Returns the client part's local training; raises `SettingError` if it has none, or no system is there.
+
+    Without it the number of a client's steps is not known before the client has trained.
+    """
+    if not self.system.there:
+      remedy = "Give one: system=fh.system.lognormal(), say."
+      raise SettingError("system", self.system.name, "has no speeds, which the clients' seconds need", remedy)
+    if self.client.training is None:
+      raise SettingError(
+        "system", self.system.name, f"{self.client.name} does not say before it has trained how many local "
+        "steps it takes", "Use a method with a LocalTraining, or leave out what needs a client's seconds.",
+      )  # fmt: skip
+    return self.client.training
 
   @property
   def covering(self) -> bool:

@@ -6,7 +6,7 @@ unbiased, with the variance (n/k - 1)‖Δ‖².
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,11 @@ def _sparse(name: str, share: float | jax.Array, error_feedback: bool, cost, cho
     return [one(own, leaf) for own, leaf in zip(keys, difference)], state
 
   def of_tensor(wire: Wire) -> Wire:
-    k = min(int(kept(share, wire.size)), wire.values)
+    k: Any = kept(share, wire.size)
+    if isinstance(k, jax.Array):  # a value of a program, which asks for seconds alone; int32 might overflow
+      k = jnp.minimum(jnp.float32(k), wire.values)
+    else:
+      k = min(int(k), wire.values)
     return wire._replace(values=k, more=wire.more + cost(wire.size, k))
 
   return Upload(
@@ -67,7 +71,8 @@ def top_k(share: Part = 0.01, error_feedback: bool = True) -> Upload:
     return first(jnp.argsort(-jnp.abs(numbers), stable=True), k)
 
   def cost(size, k):
-    return min(k * math.ceil(math.log2(size)), size) if size > 1 else 0
+    each = k * (math.ceil(math.log2(size)) if size > 1 else 0)
+    return jnp.minimum(each, size) if isinstance(each, jax.Array) else min(each, size)
 
   return _sparse("top_k", share, error_feedback, cost, chosen)
 

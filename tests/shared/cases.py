@@ -58,6 +58,7 @@ OF_CONDITIONS = {
     "gaussian": dict(share=0.3, std=0.1),
     **{name: dict(share=0.3) for name in CONDITIONS["attack"] if name not in ("sign_flip", "gaussian")},
   },
+  "system": {"trace": dict(path=str(Path(__file__).with_name("speeds.csv")))},
   "uploads": {"gaussian": dict(std=0.1), "top_k": dict(share=0.3), "random_k": dict(share=0.3)},
 }
 # A client part whose clients have states, beside conditions: it sends another field than its model, or not.
@@ -76,7 +77,7 @@ BY_HAND = {
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
   "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl", "fedprox", "lg_fedavg", "superfed_lm",
   "sosicfl", "fedala", "feddbe", "fedfomo", "apple", "fml", "uniform", "qffl", "term", "propfair",
-  "multi_krum", "yogi", "adagrad",
+  "multi_krum", "yogi", "adagrad", "system: constant", "system: trace",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
 REPRESENTATIVE = {
