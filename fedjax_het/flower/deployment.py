@@ -92,7 +92,8 @@ class Deployment(NamedTuple):
     return made
 
   def _check(self) -> None:
-    algorithm, (*_, participation, attack) = self.algorithm, self.algorithm
+    algorithm = self.algorithm
+    participation, attack, system = algorithm.participation, algorithm.attack, algorithm.system
     check_whole("num_clients", self.num_clients, 1)
     check_whole("cohort_size", self.size, 1, self.num_clients)
     check_rounds(self.rounds, self.eval_every, algorithm)
@@ -103,6 +104,8 @@ class Deployment(NamedTuple):
     if participation.draw is not None:
       problem = "is simulated: a node is there or not"
       raise SettingError("participation", participation.name, problem, "Leave it out, and set cohort_size.")
+    if system.there:
+      raise SettingError("system", system.name, "simulates time, and nodes take their own", "Leave it out.")
     if algorithm.client.first_pass is not None:
       problem = "has a pass before each round, which is not deployed"
       raise SettingError("algorithm", algorithm.client.name, problem, "Use another, such as scaffold.")

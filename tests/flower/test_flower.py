@@ -118,6 +118,7 @@ def test_what_cannot_go_is_refused(tmp_path):
   for algorithm, setting in (
     (fh.federated(client, attack=fh.attacks.sign_flip(share=0.4)), "attack = 'sign_flip'"),
     (fh.federated(client, participation=fh.participation.available(probability=0.5)), "participation = "),
+    (fh.federated(client, system=fh.system.constant()), "system = .constant.: simulates time"),
     (fh.federated(mime(linear())), "algorithm = 'custom': has a pass before"),
   ):
     with pytest.raises(SettingError, match=setting):
