@@ -10,6 +10,8 @@ import jax
 from fedjax_het import mixing as mixings
 from fedjax_het import server as servers
 from fedjax_het.errors import SettingError, is_zero, listed
+from fedjax_het.participation.among import Arrival
+from fedjax_het.participation.available import drawn_uniformly
 from fedjax_het.parts import (
   Aggregation,
   Algorithm,
@@ -25,6 +27,7 @@ from fedjax_het.parts import (
   System,
   Upload,
 )
+from fedjax_het.settings import with_defaults
 from fedjax_het.uploads import transformed
 
 KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation, Attack, System)
@@ -64,7 +67,8 @@ def federated(
       aggregation part protects from dishonest uploads and the client part sends fields that it does not act
       on, see `Needs.covers`; the aggregation part combines updates and the client part uploads none, or the
       server part reads no aggregate; the participation part leaves clients out, and another part does not
-      know of absent ones (`Mixing.takes_absent`); an attack changes classes that the task does not have, or
+      know of absent ones (`Mixing.takes_absent`); the system part decides who arrives and another part needs
+      what nobody knows then, see `checked_system`; an attack changes classes that the task does not have, or
       forges updates that have no one broadcast; the client part brings another mixing or server part, see
       `Needs.brings`; or the mixing or the server part refuses the others, see `ServerUpdate.adapt_to`.
   """
@@ -109,7 +113,7 @@ def federated(
       "server", parts.server.name, f"does not take the {given} that {parts.client.name} uploads",
       f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
-  parts = checked_attack(parts)
+  parts = checked_attack(checked_system(parts))
   if parts.aggregation.is_mean(parts.mixing):
     parts = parts._replace(aggregation=Aggregation())
   if parts.aggregation.of_updates and not parts.client.needs.uploads_model:
@@ -121,7 +125,7 @@ def federated(
     problem = f"makes one upload of all, and server {parts.server.name} looks at each"
     raise SettingError("aggregation", parts.aggregation.name, problem, "Leave the aggregation out.")
   if parts.participation.draw is not None:
-    _check_absent(parts)
+    _check_absent(parts, "system" if parts.system.selects and present.draw is None else "participation")
   if parts.covering:
     # Uploads are known, and checked again, only with data. Here the client part may still be around a model
     # that it refuses, such as the placeholder of a configuration that is checked.
@@ -168,9 +172,43 @@ def checked_transforms(uploads: Any) -> list[Upload]:
   return found
 
 
-def _check_absent(parts: Algorithm) -> None:
-  """Raises `SettingError` unless the other parts can do without clients that do not arrive."""
-  name, refused = parts.participation.name, ""
+def checked_system(parts: Algorithm) -> Algorithm:
+  """Returns the parts with a participation that draws where the system part decides who arrives.
+
+  Raises:
+    SettingError: the system part has a deadline, say, and no speeds; nobody knows before a client has trained
+      how many steps it takes; or a part needs the probability with which a client arrives, or unbiased
+      aggregates, which there are none of among those that are fast enough.
+  """
+  system, participation = parts.system, parts.participation
+  if not system.there and system != System(name=system.name, needs=system.needs):
+    problem = "has a deadline, an over-selection or server seconds, and no speeds"
+    raise SettingError("system", system.name, problem, "Give it speeds, as fh.system.lognormal() has.")
+  if not system.selects:
+    return parts
+  parts.training_in_steps()
+  needed = ""
+  if participation.unbiased:
+    needed = f"participation {participation.name} corrects by the probabilities with which clients arrive"
+  elif system.over_selects and parts.mixing.needs.probability:
+    needed = f"mixing {parts.mixing.name} reads the probabilities with which clients arrive"
+  if needed:
+    problem = f"lets those arrive that are fast enough, and {needed}, which are not known"
+    remedy = "Leave out deadline and over_selection, or use another."
+    raise SettingError("system", system.name, problem, remedy)
+  if participation.draw is None:
+    participation = drawn_uniformly(with_defaults(Arrival, Arrival()))
+  return parts._replace(participation=participation)
+
+
+def _check_absent(parts: Algorithm, role: str) -> None:
+  """Raises `SettingError` unless the other parts can do without clients that do not arrive.
+
+  Args:
+    parts: the parts.
+    role: the one that leaves them out, "participation" or "system".
+  """
+  name, refused = getattr(parts, role).name, ""
   if not parts.mixing.takes_absent:
     refused = f"mixing {parts.mixing.name} counts on a whole cohort"
   elif parts.server.takes_feedback:
@@ -186,8 +224,8 @@ def _check_absent(parts: Algorithm) -> None:
   elif parts.participation.unbiased and parts.aggregation.combine is not None:
     refused = f"aggregation {parts.aggregation.name} is no mean, of which there is an unbiased estimate"
   if refused:
-    remedy = "Use parts that do not, such as static mixing, or leave participation out."
-    raise SettingError("participation", name, f"leaves clients or steps out, and {refused}", remedy)
+    remedy = f"Use parts that do not, such as static mixing, or leave {role} out."
+    raise SettingError(role, name, f"leaves clients or steps out, and {refused}", remedy)
 
 
 def check_fields(role: str, part: Any) -> None:

@@ -22,6 +22,7 @@ from fedjax_het.engine.evaluate import beside
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches
+from fedjax_het.engine.timed import timed_maker
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
@@ -85,6 +86,8 @@ class Members(Runs):
       check_whole("device_rows", device_rows, 1)
     for one in [data] if isinstance(data, FederatedData) else data:
       check_data(one)
+    data_of_one = data if isinstance(data, FederatedData) else data[0]
+    make_algorithm = timed_maker(make_algorithm, data_of_one, cohort_size)
     settings = jax.tree.map(np.asarray, dict(settings), is_leaf=lambda node: isinstance(node, list))
     for name, values in settings.items():
       for shape in map(np.shape, jax.tree.leaves(values)):

@@ -26,6 +26,7 @@ from fedjax_het.engine.divergence import check_finite, divergence, finite_here
 from fedjax_het.engine.evaluate import beside
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
+from fedjax_het.engine.timed import timed_maker
 from fedjax_het.errors import NoStates, check_run_key, check_whole, memory_there
 from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
@@ -84,7 +85,7 @@ class Engine(Runs):
     check_places(device_states, states_folder)  # before the examples are copied
     if device_rows is not None:
       check_whole("device_rows", device_rows, 1)
-    self._make = maker(algorithm, settings)
+    self._make = timed_maker(maker(algorithm, settings), data, cohort_size)
     self._numbers = dict(settings or {})
     super().__init__(self._make, [data], [self._numbers], cohort_size, client_batch)
     check_ahead(self._make(**self._numbers), device_rows=device_rows, device_states=device_states)

@@ -36,6 +36,7 @@ from fedjax_het.engine.border import (
   checked_loss,
   checked_server,
 )
+from fedjax_het.engine.clock import steps_of
 from fedjax_het.engine.cohort import (
   AGGREGATION,
   ATTACK,
@@ -48,7 +49,16 @@ from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.shown import shown_validation
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Feedback, Info, Message
+from fedjax_het.parts import (
+  Algorithm,
+  ClientUpdate,
+  Context,
+  Draw,
+  Feedback,
+  Info,
+  LocalTraining,
+  Message,
+)
 
 MAX_CHUNK = 128
 
@@ -79,6 +89,8 @@ class RoundInfo(NamedTuple):
       not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes.
     contacted: whom the server sent its broadcast, bool [S]; () if all clients.
     dishonest: which of the cohort's clients attack, bool [S]; () without an attack.
+    gradients: gradients of mini-batches that each client computed for its upload, int32 [S]; () without a
+      system part.
     beyond: how many clients were drawn and had no row, int32 scalar; () if there are rows for all.
   """
 
@@ -91,6 +103,7 @@ class RoundInfo(NamedTuple):
   contacted: Any = ()
   beyond: Any = ()
   dishonest: Any = ()
+  gradients: Any = ()
 
 
 def over_arrived(infos: RoundInfo, values: Any, dishonest: bool = False) -> Any:
@@ -219,7 +232,27 @@ def round_step(
   record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
   if liars is not None:
     record = record._replace(dishonest=liars[cohort])
+  if algorithm.system.there:
+    spent = gradients_of(client.training, data, sizes, cut[0] if cut else None, info)
+    record = record._replace(gradients=constrain(spent, mesh))
   return state._replace(clients=clients, participation=drawn.state), record
+
+
+def gradients_of(
+  training: LocalTraining | None, data: FederatedData, sizes: jax.Array, steps: jax.Array | None, info: Info
+) -> jax.Array:
+  """Returns the gradients of mini-batches that clients computed, int32 [S]: those of their steps.
+
+  Args:
+    training: how the clients train; None for a client part that says only afterwards how many they were.
+    data: the clients' data.
+    sizes: the cohort's numbers of examples, int32 [S].
+    steps: the local steps that they took, int32 [S]; None for all.
+    info: the cohort's reports.
+  """
+  if training is None:
+    return info.steps
+  return training.gradients * (steps_of(training, sizes, data) if steps is None else steps)
 
 
 def figures_of(algorithm: Algorithm, state: State, feedback: Feedback) -> Any:

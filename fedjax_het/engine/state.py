@@ -50,18 +50,23 @@ def first_state(
     cohort_size: S.
     clients: (typed key, first broadcast) -> the clients' states [K, ...], see `init_client`.
   """
-  share_key, _, run_key = jax.random.split(key, 3)
+  share_key, own_key = jax.random.split(key, 3)[0], run_key(key)
   broadcast = algorithm.client.init_broadcast(share_key)
   return State(
-    run_key,
+    own_key,
     jnp.int32(0),
     broadcast,
     algorithm.server.init(broadcast),
     algorithm.mixing.init(sizes),
     clients(clients_key(key), broadcast),
     algorithm.aggregation.init(broadcast),
-    algorithm.participation.init(participation_key(run_key), sizes, cohort_size),
+    algorithm.participation.init(participation_key(own_key), sizes, cohort_size),
   )
+
+
+def run_key(key: jax.Array) -> jax.Array:
+  """Returns the key of a state, from which all rounds are drawn, for the key that a run is given."""
+  return jax.random.split(key, 3)[2]
 
 
 def clients_key(key: jax.Array) -> jax.Array:

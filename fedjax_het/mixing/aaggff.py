@@ -115,7 +115,7 @@ def aaggff_d(
     coefficients = jax.nn.softmax(entropy_scores(state.total[cohort], state.steps, num, lipschitz))
     return coefficients, state
 
-  needs = Needs(check_cohort=beyond_one)
+  needs = Needs(check_cohort=beyond_one, probability=sampling_probability is None)
   return Mixing(init, update, "aaggff_d", needs=needs, takes_absent=scale == "one")
 
 

@@ -21,6 +21,11 @@ def uniform(**arrival: Unpack[Arrival]) -> Participation:
   arrival = with_defaults(Arrival, arrival)
   if everybody_arrives(arrival):
     return Participation()
+  return drawn_uniformly(arrival)
+
+
+def drawn_uniformly(arrival: Arrival) -> Participation:
+  """Returns the part that draws S of K clients uniformly, also where all arrive."""
   return among(lambda key, round, state, num: (jnp.ones(num, bool), jnp.ones(num)), "uniform", arrival)
 
 

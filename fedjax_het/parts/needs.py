@@ -117,6 +117,7 @@ class Needs(NamedTuple):
       are left out because rounding could make a variance negative.
     upload_bits: (an upload's shapes) -> the bits that it needs on its way; None for an upload that is sent as
       it is.
+    probability: whether a mixing part reads `Feedback.probability`, which is unknown under an over-selection.
     brings: "mixing" or "server" -> the part that belongs to the method, which takes the place of the default
       one; `federated` refuses any other choice.
   """
@@ -133,6 +134,7 @@ class Needs(NamedTuple):
   transformed: tuple[str, ...] = ("params", "extra", "even")
   upload_bits: Callable[[Message], int] | None = None
   brings: Mapping[str, Any] = MappingProxyType({})
+  probability: bool = False
 
   @property
   def of_client(self) -> tuple[str, ...]:

@@ -57,6 +57,11 @@ class System(NamedTuple):
     return self.speeds is not None
 
   @property
+  def selects(self) -> bool:
+    """Whether who arrives may depend on the time."""
+    return self.has_deadline or self.over_selects
+
+  @property
   def has_deadline(self) -> bool:
     """Whether there may be a deadline; a value of a program may be one."""
     return isinstance(self.deadline, jax.Array) or self.deadline != math.inf

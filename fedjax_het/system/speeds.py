@@ -6,27 +6,47 @@ of clients that have fewer examples (of those with as many, half of them),
     z_i = ρ u_i + √(1 - ρ²) e_i,     seconds a gradient = m exp(-σ z_i),     bytes a second = b exp(τ ē_i).
 """
 
+import math
+from collections.abc import Callable
 from typing import Annotated, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_het.parts import Speeds, System
-from fedjax_het.settings import Default, NonNegative, Positive, Range, checked, with_defaults
+from fedjax_het.errors import check_range
+from fedjax_het.parts import Needs, Speeds, System
+from fedjax_het.settings import Default, Neutral, NonNegative, Positive, Range, checked, with_defaults
 
 STEP_SECONDS, BYTES_PER_SECOND = 0.1, 1e6
+NO_NEEDS = Needs()
 Correlation = Annotated[float, Range(low=-1.0, high=1.0)]
 
 
 class Timing(TypedDict, total=False):
-  """Settings of the server that every system has.
+  """Settings of the server that every system has, see `System`.
 
   Attributes:
     server_seconds: seconds that the server takes in each round.
+    deadline: seconds that the server waits in a round; a client takes the steps that fit, and one that cannot
+      take one step is lost. Infinity for no deadline.
+    over_selection: o in [1, 10], to three decimals: ⌈o S⌉ clients are asked, the S that are done first
+      arrive, and the uploads of the others are dropped.
   """
 
   server_seconds: Annotated[NonNegative, Default(0.0)]
+  deadline: Annotated[float, Range(above=0.0, on_host=True), Neutral(math.inf), Default(math.inf)]
+  over_selection: Annotated[float, Range(low=1.0, high=10.0), Neutral(1.0), Default(1.0)]
+
+
+def system_of(
+  name: str, speeds: Callable[[jax.Array, jax.Array], Speeds], timing: Timing, needs: Needs = NO_NEEDS
+) -> System:
+  """Returns the system part with these speeds; raises `SettingError` for a deadline that float32 has not."""
+  own = with_defaults(Timing, timing)
+  if not isinstance(own["deadline"], jax.Array) and own["deadline"] != math.inf:
+    check_range("deadline", own["deadline"], above=0.0)
+  return System(speeds, name=name, needs=needs, **own)
 
 
 @checked
@@ -46,7 +66,7 @@ def constant(
   def speeds(key, sizes):
     return Speeds(*(jnp.full(len(sizes), own, jnp.float32) for own in (step_seconds, bytes_per_second)))
 
-  return System(speeds, name="constant", **with_defaults(Timing, timing))
+  return system_of("constant", speeds, timing)
 
 
 @checked
@@ -78,7 +98,7 @@ def lognormal(
     step = jnp.float32(step_seconds) * jnp.exp(-jnp.float32(sigma) * (parts[0] + parts[1]))
     return Speeds(step, jnp.float32(bytes_per_second) * jnp.exp(jnp.float32(link_sigma) * link))
 
-  return System(speeds, name="lognormal", **with_defaults(Timing, timing))
+  return system_of("lognormal", speeds, timing)
 
 
 def size_scores(sizes: jax.Array) -> jax.Array:

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.parts import Needs, Speeds, System
-from fedjax_het.settings import checked, with_defaults
-from fedjax_het.system.speeds import Timing
+from fedjax_het.settings import checked
+from fedjax_het.system.speeds import Timing, system_of
 
 
 def read_speeds(path: str) -> np.ndarray:
@@ -80,5 +80,4 @@ def trace(path: str = "", **timing: Unpack[Timing]) -> System:
       problem = f"has {len(own)} clients, and there are {num}"
       raise SettingError("path", path, problem, "Write a line for each client.")
 
-  needs = Needs(check_cohort=check_cohort)
-  return System(speeds, name="trace", needs=needs, **with_defaults(Timing, timing))
+  return system_of("trace", speeds, timing, Needs(check_cohort=check_cohort))
